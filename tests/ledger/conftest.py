@@ -31,6 +31,7 @@ ON_POSTGRES = {
     "merging",
     "commands",
     "secrets",
+    "versions",
 }
 
 

@@ -100,6 +100,25 @@ def named(append: Append, name: str | None) -> Named:
     return append.named(name if isinstance(name, str) and name else NAMELESS, "name")
 
 
+def opening_bytes(turn: NativeTurn) -> list[bytes]:
+    """What a turn begins with, as its contents: the texts of its prompt; of a turn without one those of its first
+    message that says something, else the arguments of its first call."""
+    messages = [item for item in turn.items if isinstance(item, NativeMessage) and item.parts]
+    prompt = next((message for message in messages if message.role == MessageRole.USER), None)
+    opening = prompt or (messages[0] if messages else None)
+    if opening is None:
+        calls = (value_bytes(item.arguments) for item in turn.items if isinstance(item, NativeCall))
+        return [data for data in [next(calls, None)] if data is not None]
+    texts = [part for part in opening.parts if isinstance(part, TextPart)]
+    return [text_bytes(_words(part)) for part in texts or opening.parts]
+
+
+def _words(part: Part) -> str:
+    if isinstance(part, TextPart | ReasoningPart):
+        return str(part.text)
+    return str(part.url) if isinstance(part, ImagePart) else ""
+
+
 class Chain:
     """Writes one turn's events into a draft."""
 

@@ -19,7 +19,7 @@ from weft.kernel.events import encode, import_stream, session_stream
 from weft.kernel.fields import ForkPoint
 from weft.kernel.imported import ImportSecret, imported_turn_id
 from weft.kernel.ledger_events import SessionCreated, Sighting, TurnLinked, TurnSuperseded
-from weft.ledger.imports.chain import Chain, beginning
+from weft.ledger.imports.chain import Chain, beginning, opening_bytes
 from weft.ledger.imports.kept_sources import PIECE_BYTES, WORTH, RawFile, is_erased_here, is_kept, pack, was_erased
 from weft.ledger.imports.natives import NativeSession, NativeTurn
 from weft.ledger.imports.provisional import OpenTail, drop_tails, sources_with_tails, write_tail
@@ -37,7 +37,7 @@ from weft.ledger.imports.sources import (
 from weft.ledger.model import IMPORTED_AGENT
 from weft.ledger.views.recorded_events import recorded
 from weft.ledger.views.rows import TurnRow, load_turn
-from weft.ledger.views.versions import mapping_number, versions_of
+from weft.ledger.views.versions import TurnWords, mapping_number, versions_of
 from weft.ledger.write.append import Append, ImportScope, LedgerWriter
 from weft.store.erased_contents import ERASING, is_husk
 from weft.store.port import WriteTxn
@@ -291,7 +291,7 @@ class ImportWriter:
         id = imported_turn_id(parent.digest if parent else None, self.mapping, source)
         written = self._resumes.find(append.sql, append.view.find_turn, parent.digest if parent else None, source)
         row = written or append.view.find_turn(id) or self._mapped_before(append, turn, parent, source)
-        gone = self._erased_version(append, row, turn)
+        gone = self._erased_version(append, seeing, row, turn)
         if gone is not None:
             self._refused.add(seeing.session)
             counts.erased += 1
@@ -316,14 +316,27 @@ class ImportWriter:
         with self._writer.store.read() as txn:
             return is_erased_here(txn.sql, "session", id)
 
-    def _erased_version(self, append: Append, row: TurnRow | None, turn: NativeTurn) -> TurnRow | None:
+    def _erased_version(self, append: Append, seeing: Seeing, row: TurnRow | None, turn: NativeTurn) -> TurnRow | None:
         """The turn, or a version of it, that was erased: another telling of the same would bring it back."""
         if append.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
             return None
-        for each in [row] if row is not None else self._versions(append, turn):
-            if is_erased_here(append.sql, "turn", each.id):
-                return each
+        candidates = [row] if row is not None else self._namesakes(append, turn)
+        for erased in (each for each in candidates if is_erased_here(append.sql, "turn", each.id)):
+            if (
+                erased is row
+                or self._is_of_this_session(append, seeing, erased)
+                or self._shares_words(append, erased, turn)
+            ):
+                return erased
         return None
+
+    def _is_of_this_session(self, append: Append, seeing: Seeing, row: TurnRow) -> bool:
+        return row.session is not None and row.session == append.view.session_number(seeing.session)
+
+    def _shares_words(self, append: Append, row: TurnRow, turn: NativeTurn) -> bool:
+        """Does a turn that is here begin with the words of this one?"""
+        opening = {append.number(self._reference(data).hex()) for data in opening_bytes(turn)}
+        return 0 not in opening and TurnWords(append.sql, row).opening == opening
 
     def identify(self, turns: Iterable[NativeTurn]) -> Iterator[tuple[NativeTurn, str | None]]:
         """Each turn of a source with the id that it has here; None: it is not here."""
@@ -363,7 +376,7 @@ class ImportWriter:
         through = turn.parent if compaction.through is None else compaction.through
         return _id_at(landed, through), _id_at(landed, compaction.first_kept)
 
-    def _versions(self, append: Append, turn: NativeTurn) -> list[TurnRow]:
+    def _namesakes(self, append: Append, turn: NativeTurn) -> list[TurnRow]:
         """Turns with the same native id that are here already."""
         n = append.number(append.put_text(turn.key))
         append.view.flush(keep=True)
@@ -372,27 +385,30 @@ class ImportWriter:
 
     def _outdated(self, append: Append, seeing: Seeing, turn: NativeTurn, landed: list[Landed]) -> list[TurnRow]:
         """Turns of the same session that its source no longer shows: older versions of this one, and what it took in;
-        a copy elsewhere stands for itself."""
+        a copy elsewhere stands for itself, unless a newer mapping tells the same words."""
         session = append.view.session_number(seeing.session)
         keys = sorted({self._key(name) for name in (turn.key, *turn.names)})
-        found = {row.id: row for row in self._versions(append, turn)}
+        found = {row.id: row for row in self._namesakes(append, turn)}
         for key in keys:
             for (id,) in append.sql.all(_NAMED, (key,)):
                 if id not in found and (row := append.view.find_turn(id)) is not None:
                     found[id] = row
         shown = {at.id for at in landed}
-        ours = (row for row in found.values() if row.id not in shown and (self._remap or row.session == session))
-        left = [row for row in ours if row.current and row.origin == self.origin]
+        others = (row for row in found.values() if row.id not in shown and row.current and row.origin == self.origin)
+        left = [row for row in others if row.session == session or self._is_remapped(append, row, turn)]
         if self._remap or session is None or not _has_other_files(append, session, seeing.file):
             return left
         return [row for row in left if _is_told_in(append, row, seeing.file)]
+
+    def _is_remapped(self, append: Append, row: TurnRow, turn: NativeTurn) -> bool:
+        return self._remap and self._shares_words(append, row, turn)
 
     def _mapped_before(self, append: Append, turn: NativeTurn, parent: Landed | None, source: str) -> TurnRow | None:
         """A source that an older mapping has read is not mapped again, unless that is wanted."""
         number = mapping_number(self.mapping)
         if self._remap or number <= 1:
             return None
-        for row in self._versions(append, turn):
+        for row in self._namesakes(append, turn):
             same = row.source == bytes.fromhex(source) and row.parent == (parent.id if parent else None)
             if same and mapping_number(row.mapping) < number:
                 return row
@@ -501,7 +517,8 @@ class ImportWriter:
             parents = _last_before(append, session, child)
         if not parents:
             return
-        parent = min(parents, key=lambda row: (-row.current, row.id))
+        session_number = append.view.turn(child).session
+        parent = min(parents, key=lambda row: (row.session != session_number, -row.current, row.id))
         event = TurnLinked(
             stream=import_stream(child),
             prev=None,

@@ -21,7 +21,7 @@ from weft.ledger.read.threads import CHUNK
 from weft.ledger.views.projector import when_of
 from weft.ledger.views.recorded_events import recorded
 from weft.ledger.views.rows import TURN, TurnRow, load_turn
-from weft.ledger.views.versions import choose_version, is_last, stands_for
+from weft.ledger.views.versions import choose_version, is_last, stands_for, versions_among
 from weft.store.facts import FactReader, refuse_standstill
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql, rows_in
@@ -51,7 +51,7 @@ class CurrentTurns:
         return [row for row in arrived if self._was_current(row, versions.get(row.n, [row]), replaced)]
 
     def _versions(self, rows: Iterable[TurnRow]) -> dict[int, list[TurnRow]]:
-        """By the number of a turn: all its versions; of one that is current and has no other, nothing."""
+        """By the number of a turn: all with its native id; of one that is current and has no other, nothing."""
         natives = {row.native for row in rows if row.native}
         groups: dict[int, list[TurnRow]] = {}
         for values in rows_in(self._sql, f"{TURN.select} WHERE native IN", natives):
@@ -70,18 +70,24 @@ class CurrentTurns:
     def _was_current(self, row: TurnRow, group: list[TurnRow], replaced: dict[str, list[tuple[Pair, int]]]) -> bool:
         if len(group) == 1 and row.current:
             return True
-        versions = [version for version in group if version.n <= self.arrival]
-        ids = {version.id for version in versions}
+        namesakes = [version for version in group if version.n <= self.arrival]
+        ids = {version.id for version in namesakes}
+        rounds: dict[tuple[str, str], int] | None = None
         if self._later.superseded.isdisjoint(ids):
             pairs = [pair for id in ids for pair, n in replaced.get(id, ()) if n <= self.arrival]
-            outside = {turn for turn, by, round in pairs if by not in ids and stands_for(self._sql, turn, by, round)}
         else:
-            rounds = self._rounds_since(min(version.n for version in versions))
+            rounds = self._rounds_since(min(version.n for version in namesakes))
             pairs = [(turn, by, round) for (turn, by), round in rounds.items() if turn in ids]
-            outside = {
-                turn for turn, by, round in pairs if by not in ids and is_last(turn, by, round, rounds.get((by, turn)))
-            }
-        chosen = choose_version(versions, pairs, outside)
+        others = [version for version in namesakes if version.n != row.n and version.closed]
+        versions = versions_among(self._sql, row, others, [(turn, by) for turn, by, _ in pairs])
+        ids = {version.id for version in versions}
+        pairs = [pair for pair in pairs if pair[0] in ids]
+        outside = [pair for pair in pairs if pair[1] not in ids]
+        if rounds is None:
+            taken_in = {turn for turn, by, round in outside if stands_for(self._sql, turn, by, round)}
+        else:
+            taken_in = {turn for turn, by, round in outside if is_last(turn, by, round, rounds.get((by, turn)))}
+        chosen = choose_version(versions, pairs, taken_in)
         return chosen is not None and chosen.n == row.n
 
     def _rounds_since(self, first: int) -> dict[tuple[str, str], int]:

@@ -396,7 +396,7 @@ def _run_finished(view: Projector, moment: Moment, event: dag.RunFinished) -> No
     row.permissions_used = view.number(event.permissions_used)
     _count(row, event.usage)
     if row.native is not None:
-        end_import(view, row)
+        end_import(view, moment, row)
 
 
 @handles(own.CompactionRecorded, RUN)

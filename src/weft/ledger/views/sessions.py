@@ -128,7 +128,7 @@ def move_head(
     session: SessionRow = moment.row
     elsewhere = turn is None or turn.id != session.head
     if session.head is not None and elsewhere and (turn is None or turn.parent != session.head):
-        _depart(view, session, session.head_segment, session.head_depth)
+        depart(view, session, session.head_segment, session.head_depth)
     if session.compaction and not _goes_on(view, session, turn, events):
         session.compaction = None
     session.head = turn.id if turn else None
@@ -138,16 +138,20 @@ def move_head(
         session.lifecycle = next_state(ProgramKind.SESSION, session.lifecycle, "begin") or session.lifecycle
     if turn is not None and elsewhere and turn.type == TurnType.COMPACTION:
         session.compaction = None
+    _note_move(view, session, moment.n, when, why, reason)
+
+
+def _note_move(view: Projector, session: SessionRow, n: int, when: int, why: str, reason: int | None = None) -> None:
     session.since = max(session.since, when)
     view.history.append(
         HistoryRow(
-            n=moment.n,
+            n=n,
             session=session.n,
             k=session.moves,
             turn=session.head,
             segment=session.head_segment,
             depth=session.head_depth,
-            events=events,
+            events=session.head_events,
             changed_at=when,
             since=session.since,
             why=why,
@@ -155,6 +159,22 @@ def move_head(
         )
     )
     session.moves += 1
+
+
+def move_to_version(view: Projector, moment: Moment, session: SessionRow, turn: TurnRow) -> None:
+    """A session whose turn was replaced stands on the version that took its place. The replacement is one event, which
+    may move several sessions, while a row of the history has a number of its own: others get the free numbers before
+    it, of events that came along."""
+    depart(view, session, session.head_segment, session.head_depth)
+    session.head, session.head_segment, session.head_depth = turn.id, turn.segment, turn.depth
+    _note_move(view, session, _free_number(view, moment.n), session.since, "turn")
+
+
+def _free_number(view: Projector, n: int) -> int:
+    taken = {row.n for row in view.history}
+    while n in taken or view.sql.one("SELECT 1 FROM history WHERE n = ?", (n,)) is not None:
+        n -= 1
+    return n
 
 
 def _goes_on(view: Projector, session: SessionRow, turn: TurnRow | None, events: int | None) -> bool:
@@ -165,7 +185,8 @@ def _goes_on(view: Projector, session: SessionRow, turn: TurnRow | None, events:
     return turn.parent == session.head and (row[0] if row else None) == session.head_events
 
 
-def _depart(view: Projector, session: SessionRow, segment: int | None, depth: int | None) -> None:
+def depart(view: Projector, session: SessionRow, segment: int | None, depth: int | None) -> None:
+    """The session holds turns that its head does not lead back to."""
     view.sql.run(
         "INSERT INTO departure(segment, session, depth) VALUES (?, ?, ?) ON CONFLICT (segment, session)"
         " DO UPDATE SET depth = excluded.depth WHERE excluded.depth > departure.depth",
@@ -178,13 +199,13 @@ def _moved_elsewhere(view: Projector, moment: Moment, event: own.SessionMoved) -
     """Another replica's branch of this session stood at a turn; here its label does not follow."""
     turn = None if event.to is None else view.turn(event.to)
     if turn is not None:
-        _depart(view, moment.row, turn.segment, turn.depth)
+        depart(view, moment.row, turn.segment, turn.depth)
 
 
 @handles(dag.AgentForked, BRANCHES)
 def _forked_elsewhere(view: Projector, moment: Moment, event: dag.AgentForked) -> None:
     turn = view.turn(event.at_turn)
-    _depart(view, moment.row, turn.segment, turn.depth)
+    depart(view, moment.row, turn.segment, turn.depth)
 
 
 @handles(own.SessionArchived, SESSIONS)

@@ -18,7 +18,7 @@ from weft.ledger.views.metadata_figures import figures_of
 from weft.ledger.views.projector import IMPORTS, Moment, Projector, handles, plain
 from weft.ledger.views.rows import CONTEXTS, CallRow, MessageRow, SessionRow, TurnRow
 from weft.ledger.views.runs import ROWS_PER_EVENT, TOKENS, add_annotations
-from weft.ledger.views.sessions import NOWHERE, join_spawn, move_head
+from weft.ledger.views.sessions import NOWHERE, depart, join_spawn, move_head
 from weft.ledger.views.versions import current_version
 
 _HALF = (1 << 31) - 1
@@ -299,13 +299,13 @@ def _stand(view: Projector, moment: Moment, session: SessionRow, turn: TurnRow, 
             session.updated_at = ended
         session.created_at = min(session.created_at, event.started)
         session.updated_at = max(session.updated_at, ended)
-    if reach < session.reach:
-        return
-    there = current_version(view, turn)
-    if reach > session.reach or _is_further(there, session):
+    there = current_version(view, turn) if reach >= session.reach else turn
+    if reach > session.reach or (reach == session.reach and _is_further(there, session)):
         moment.row = session
         move_head(view, moment, there, None, when, "turn", None)
         session.reach = reach
+    elif turn.segment != session.head_segment or turn.depth > (session.head_depth or 0):
+        depart(view, session, turn.segment, turn.depth)  # it lies there too, beside the thread that the session is on
 
 
 def _is_further(turn: TurnRow, session: SessionRow) -> bool:

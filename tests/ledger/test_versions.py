@@ -1,0 +1,162 @@
+"""Versions of imported turns: they share what was said, and no session moves to one without a row of its history."""
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+import weft
+from tests.ledger.histories import exported, import_into, problems
+from tests.ledger.imported import take
+from weft import Ledger
+from weft.kernel.enums import MessageRole
+from weft.ledger.imports.natives import NativeMessage, NativeTurn
+from weft.ledger.model import TextPart
+
+SHORT, RANDOM = "msg-001", "5f0c1f8e-2d1b-4a55-9c3e-8b7f6a1d2e90"
+MOVED_SILENTLY = """
+    SELECT s.label FROM sessions s WHERE COALESCE(s.thread_id, '') <> COALESCE(
+        (SELECT h.thread_id FROM session_history h WHERE h.session_id = s.id ORDER BY h.k DESC LIMIT 1), '')"""
+SHARED_KEYS = """
+    SELECT h.thread_key FROM threads h JOIN turns t ON t.id = h.turn_id
+    WHERE t.is_current = 1 AND h.thread_key IS NOT NULL GROUP BY h.thread_key HAVING count(*) > 1"""
+
+
+def said(key: str, prompt: str, *answers: str, **more: Any) -> NativeTurn:
+    """A turn that consists of these texts."""
+    texts = [(MessageRole.USER, prompt), *((MessageRole.ASSISTANT, answer) for answer in answers)]
+    items = tuple(NativeMessage(role=role, parts=(TextPart(text),)) for role, text in texts)
+    return NativeTurn(key=key, records=(msgspec.json.encode([key, prompt, *answers]),), items=items, **more)
+
+
+def prompts(ledger: Ledger) -> list[str]:
+    """Of the turns that are current, in order of the alphabet."""
+    return sorted(ledger.messages(turn.id)[0].text for turn in ledger.log(limit=1000))
+
+
+def head(ledger: Ledger, session: str) -> str:
+    return str(ledger.session(session).head)
+
+
+def answers(ledger: Ledger, session: str) -> list[str]:
+    return [message.text for message in ledger.messages(head(ledger, session))][1:]
+
+
+def silent_moves(ledger: Ledger) -> list[Any]:
+    """Sessions that stand elsewhere than the last row of their history says, and thread keys that two turns have; by
+    the readable views alone."""
+    with ledger._store.read() as txn:
+        return [*txn.sql.all(MOVED_SILENTLY), *txn.sql.all(SHARED_KEYS)]
+
+
+def test_turns_that_share_only_an_id_are_not_versions(ledger: Ledger) -> None:
+    for key in (SHORT, "m1", "a1b2c3d4", RANDOM):
+        one, two = f"{key}/one", f"{key}/two"
+        take(ledger, one, said(key, "fix the parser", "done", end=1), file=one)
+        take(ledger, two, said(key, "write a poem", "roses", end=1), file=two)
+        assert answers(ledger, one) == ["done"]
+        assert answers(ledger, two) == ["roses"]
+    assert prompts(ledger) == ["fix the parser"] * 4 + ["write a poem"] * 4
+    assert len(list(ledger.search("parser"))) == 4
+
+
+def test_sessions_that_begin_with_the_same_words_under_one_id_stay_two(ledger: Ledger) -> None:
+    take(ledger, "one", said("m1", "hello", "how can I help?", end=1), file="one")
+    take(ledger, "two", said("m1", "hello", "good morning", end=1), file="two")
+    assert prompts(ledger) == ["hello", "hello"]
+    assert answers(ledger, "one") == ["how can I help?"]
+    assert answers(ledger, "two") == ["good morning"]
+
+
+@pytest.mark.parametrize("longer_first", [False, True])
+def test_a_turn_that_has_grown_elsewhere_is_a_version(ledger: Ledger, longer_first: bool) -> None:
+    files = [("one", said(SHORT, "go on", "first", end=1)), ("two", said(SHORT, "go on", "first", "second", end=2))]
+    for session, turn in files[::-1] if longer_first else files:
+        take(ledger, session, turn, file=session)
+    assert prompts(ledger) == ["go on"]
+    assert answers(ledger, "one") == answers(ledger, "two") == ["first", "second"]
+    assert silent_moves(ledger) == []
+
+
+def test_another_answer_at_the_same_place_is_a_version(ledger: Ledger) -> None:
+    root = said("m1", "begin", "begun", end=1)
+    take(ledger, "one", root, said("m2", "go on", "this way", parent=0, offset=1, end=2), file="one")
+    take(ledger, "two", root, said("m2", "go on", "that way, and on", "more", parent=0, offset=1, end=3), file="two")
+    assert prompts(ledger) == ["begin", "go on"]
+    assert answers(ledger, "one") == ["that way, and on", "more"]
+
+
+def test_a_source_that_is_read_again_replaces_its_words(ledger: Ledger) -> None:
+    take(ledger, "one", said("m1", "helo", "hi", end=1))
+    take(ledger, "two", said("m1", "write a poem", "roses", end=1), file="two")
+    assert take(ledger, "one", said("m1", "hello", "hi", end=1), reread=True).superseded == 1
+    assert prompts(ledger) == ["hello", "write a poem"]
+    assert silent_moves(ledger) == []
+
+
+def test_a_newer_mapping_replaces_no_turn_of_other_words(ledger: Ledger) -> None:
+    take(ledger, "one", said("m1", "fix the parser", "done", end=1), file="one")
+    take(ledger, "two", said("m1", "write a poem", "roses", end=1), file="two")
+    counts = take(ledger, "two", said("m1", "write a poem", "roses", end=1), file="two", mapping=2, remap=True)
+    assert counts.superseded == 1
+    assert prompts(ledger) == ["fix the parser", "write a poem"]
+
+
+def test_what_was_erased_keeps_out_only_what_tells_the_same(disk: Ledger) -> None:
+    take(disk, "one", said("m1", "my secret", "hush", end=1), file="one")
+    disk.erasure.erase(head(disk, "one"), reason="a secret")
+    assert take(disk, "two", said("m1", "write a poem", "roses", end=1), file="two").erased == 0
+    assert take(disk, "three", said("m1", "my secret", "hush", "psst", end=1), file="three").erased == 1
+    assert take(disk, "one", said("m1", "my secret!", "hush", end=1), file="one", reread=True).erased == 1
+
+
+def test_one_event_that_moves_several_sessions_tells_each_of_them(ledger: Ledger) -> None:
+    short, sessions = said("m1", "go on", "first", end=1), ["a", "b", "c"]
+    for session in sessions:
+        take(ledger, session, short, file=session)
+    take(ledger, "d", said("m1", "go on", "first", "second", end=2), file="d")
+    assert {head(ledger, session) for session in sessions} == {head(ledger, "d")}
+    assert [len(ledger.reflog(session)) for session in sessions] == [2, 2, 2]
+    assert silent_moves(ledger) == []
+    assert problems(ledger) == []
+
+
+def test_turns_beside_the_thread_of_a_session_share_no_thread_key(ledger: Ledger) -> None:
+    """Fragments of a session: each file has a root of its own, and none leads to another."""
+    for number, end in enumerate((9, 5, 7)):
+        take(ledger, "one", said(f"m{number}", f"part {number}", "yes", end=end), file=str(number))
+    assert len(prompts(ledger)) == 3
+    assert silent_moves(ledger) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_head_moves_without_a_row_and_no_key_is_shared(seed: int) -> None:
+    """Whatever is imported, read again, rewritten, copied, or comes from another ledger."""
+    chance = random.Random(seed)
+    with weft.open(":memory:") as one, weft.open(":memory:") as two:
+        two.imports.share_with(one)
+        read: dict[Ledger, set[str]] = {one: set(), two: set()}
+        for _ in range(12):
+            ledger, session = chance.choice((one, two)), chance.choice("abc")
+            turns = _random_turns(chance)
+            take(ledger, session, *turns, file=session, reread=session in read[ledger])
+            read[ledger].add(session)
+            if chance.random() < 0.3:
+                source, target = chance.sample((one, two), 2)
+                import_into(target, exported(source))
+            assert silent_moves(one) == silent_moves(two) == []
+        import_into(two, exported(one))
+        import_into(one, exported(two))
+        assert {turn.id for turn in one.log(limit=1000)} == {turn.id for turn in two.log(limit=1000)}
+        assert problems(one) == problems(two) == []
+
+
+def _random_turns(chance: random.Random) -> list[NativeTurn]:
+    turns: list[NativeTurn] = []
+    for number in range(chance.randint(1, 3)):
+        words = [chance.choice(("yes", "no")) for _ in range(chance.randint(0, 2))]
+        parent = chance.choice((None, *range(number))) if number else None
+        prompt = chance.choice(("hello", "go on"))
+        turns.append(said(f"m{number}", prompt, *words, parent=parent, offset=number, end=number + 1))
+    return turns
