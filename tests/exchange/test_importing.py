@@ -236,10 +236,29 @@ def test_an_import_that_was_cut_short_keeps_nothing_twice(
     assert b"".join(part.data for part in ledger.imports.kept_sources(str(path))) == path.read_bytes()
 
 
+def being_written() -> dict[str, object]:
+    """A turn that somebody adds to now."""
+    return {**TWO, "open": True, "at": int(time.time() * 1000)}
+
+
+def test_a_copy_of_an_old_session_is_not_being_written(ledger: Ledger, sources: Path) -> None:
+    """Its file is new, and its records tell when they were written."""
+    undated = {"id": "t9", "ask": "when?", "answer": "who knows", "open": True}
+    for path in (
+        written(sources / "a.jsonl", SESSION, ONE, {**TWO, "open": True}),
+        written(sources / "b.jsonl", {"session": "s2"}, undated),
+    ):
+        os.utime(path)
+    assert take(None, sources).of("toy").counts.open_turns == 1
+    counts = take(ledger, sources).of("toy").counts
+    assert (counts.turns, counts.open_turns) == (2, 1)
+    assert texts(ledger) == ["hi", "yo", "and?", "so"]
+
+
 def test_a_turn_left_open_shifts_no_other(ledger: Ledger, sources: Path) -> None:
     three = {"id": "t3", "parent": "t1", "ask": "or?", "answer": "this"}
     four, five = {**three, "id": "t4", "parent": "t3"}, {**three, "id": "t5", "parent": "t2"}
-    path = written(sources / "a.jsonl", SESSION, ONE, {**TWO, "open": True}, three, four, five)
+    path = written(sources / "a.jsonl", SESSION, ONE, being_written(), three, four, five)
     os.utime(path)
     summary = take(ledger, sources)
     assert (summary.problems, summary.of("toy").counts.open_turns) == ([], 2)
@@ -282,7 +301,7 @@ def test_an_importer_that_fails_harms_no_other_source(ledger: Ledger, sources: P
 
 
 def test_a_tail_that_is_still_written_waits_until_it_is_quiet(ledger: Ledger, sources: Path) -> None:
-    path = written(sources / "a.jsonl", SESSION, ONE, {**TWO, "open": True})
+    path = written(sources / "a.jsonl", SESSION, ONE, being_written())
     now = time.time()
     os.utime(path, (now, now))
     summary = take(ledger, sources)

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.ledger.histories import grow
+from tests.ledger.histories import grow, problems
 from tests.ledger.imported import native_call, native_turn, take
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import FileKind, MessageRole, MessageSource
@@ -253,3 +253,33 @@ def test_long_labels_are_cut_to_what_sets_them_apart() -> None:
         "main": "main",
         "a-name-of-three-words": "a-name-of-three-words",
     }
+
+
+def test_imported_sessions_without_a_date_come_last_and_empty_ones_are_counted(ledger: Ledger) -> None:
+    take(ledger, "old", native_turn("t1", started=1_000_000_000_000, end=1), file="old")
+    take(ledger, "undated", native_turn("u1", end=1), file="undated")
+    take(ledger, "told", native_turn("v1", end=1), file="told", created=1_100_000_000_000)
+    take(ledger, "empty", file="empty", title="0b0e2c2e-6f0e-4b0e-9f0e-0b0e2c2e6f0e")
+    ledger.record_turn(session="main", query="q", response="r")
+    found = ledger.listing().sessions(SessionFilter())
+    assert [listed.session.label for listed in found.sessions] == ["main", "told", "old", "undated"]
+    assert [listed.session.time_known for listed in found.sessions] == [True, True, True, False]
+    assert found.empty == 1
+    first = ledger.listing().sessions(SessionFilter(every=True), limit=3)
+    second = ledger.listing().sessions(SessionFilter(every=True), limit=3, after=first.next)
+    labels = [listed.session.label for page in (first, second) for listed in page.sessions]
+    assert (labels[:3], set(labels[3:])) == (["main", "told", "old"], {"undated", "empty"})
+    assert [session.label for session in ledger.sessions()] == labels
+    assert problems(ledger) == []
+
+
+def test_a_session_that_gets_a_date_later_is_dated(ledger: Ledger) -> None:
+    take(ledger, "s", native_turn("t1", end=1), file="s")
+    take(
+        ledger, "s", native_turn("t1", end=1), native_turn("t2", parent=0, started=1_000, ended=2_000, end=2), file="t"
+    )
+    session = ledger.session("s")
+    assert (session.created_at, session.updated_at, session.time_known) == (1_000, 2_000, True)
+    ledger.record_turn(session="s", query="q", response="r")
+    assert ledger.session("s").updated_at > 2_000
+    assert problems(ledger) == []

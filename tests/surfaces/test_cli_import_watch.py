@@ -15,6 +15,7 @@ import pytest
 import weft as library
 from tests.surfaces.shell import Shell, on_terminal, running
 from tests.surfaces.test_cli_import import SESSION, line
+from weft.kernel.clock import SystemClock, iso_from_ms
 
 LONG_AGO = 1_000_000_000
 WRITER = """
@@ -151,10 +152,14 @@ def test_two_watches_at_once_end_as_a_cold_import(weft: Shell, session: Path, fo
         assert watched.usage.report("session") == cold.usage.report("session")
 
 
+def present() -> str:
+    return iso_from_ms(SystemClock().now_ms())
+
+
 @pytest.fixture
 def live(weft: Shell, session: Path) -> Path:
     """A turn that is a fact, and one that is not yet."""
-    session.write_text(turn(0) + line("u1", "e0", "user", "still asking"))
+    session.write_text(turn(0) + line("u1", "e0", "user", "still asking", timestamp=present()))
     assert weft("import").code == 0
     return session
 
@@ -182,8 +187,16 @@ def test_a_provisional_turn_is_marked_in_json(weft: Shell, live: Path) -> None:
     assert weft.json("show", SESSION[:8])["provisional"] == [tail]
 
 
+def test_what_leaves_out_a_provisional_turn_says_so(weft: Shell, live: Path) -> None:
+    for command, done in ((("sessions",), "counted"), (("usage",), "counted"), (("search", "asking"), "searched")):
+        line = f"1 turn is still being written, and not {done} yet: `weft import` takes it once it has ended"
+        assert line in weft(*command).err.splitlines()
+    assert weft.json("usage")["provisional"] == 1
+    assert json.loads(weft("--json", "search", "asking").err.splitlines()[-1]) == {"provisional": 1}
+
+
 def test_a_session_with_nothing_but_a_provisional_turn_can_be_looked_at(weft: Shell, session: Path) -> None:
-    session.write_text(line("u0", None, "user", "only asking"))
+    session.write_text(line("u0", None, "user", "only asking", timestamp=present()))
     assert weft("import").code == 0
     assert "[provisional] only asking" in weft("sessions").out
     assert "only asking" in weft("show", SESSION[:8]).out

@@ -251,6 +251,10 @@ class RecordedTurn(Struct, frozen=True, gc=False, kw_only=True):
     response_message_id: str | None = None
 
 
+UNDATED = 0
+"""The time of a session that was imported, while no source tells any: it comes after all that have one."""
+
+
 class Session(Struct, frozen=True, gc=False, kw_only=True):
     """A stable label on a moving head."""
 
@@ -262,6 +266,8 @@ class Session(Struct, frozen=True, gc=False, kw_only=True):
     lifecycle: str
     created_at: int
     updated_at: int
+    time_known: bool = True
+    """False: it was imported, and no source tells a time; both times are 0 then."""
     origin: str = "weft"
     head_event: int | None = None
     chosen_compaction: str | None = None

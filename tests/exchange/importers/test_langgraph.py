@@ -13,6 +13,7 @@ import ormsgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langgraph.graph import START, StateGraph
 from msgspec import UNSET
 
 import weft
@@ -44,6 +45,7 @@ from weft.exchange.importers.testing import ImporterContract, as_source
 from weft.exchange.importing.run import ImportRun
 from weft.kernel.clock import SystemClock
 from weft.kernel.enums import AgentRole, ToolCallStatus
+from weft.ledger.api import SessionFilter
 
 GRAPH = LangGraph()
 STORY = [
@@ -145,6 +147,22 @@ def test_calls_have_their_results_and_responses_their_cost(full: Path) -> None:
 def test_threads_of_one_name_in_two_databases_are_two(full: Path, delta: Path) -> None:
     assert only(full).session.title == only(delta).session.title == "1"
     assert only(full).session.id != only(delta).session.id
+
+
+def test_a_state_without_messages_is_an_empty_session_and_no_title_is_a_random_id(tmp_path: Path) -> None:
+    path, thread = tmp_path / "states.sqlite", "0b0e2c2e-6f0e-4b0e-9f0e-0b0e2c2e6f0e"
+    with saver(path) as kept:
+        graph: Any = StateGraph(dict[str, Any])
+        graph.add_node("count", lambda state: {"count": 1})
+        graph.add_edge(START, "count")
+        graph.compile(checkpointer=kept).invoke({"count": 0}, config(thread))
+    transcript = only(path)
+    assert (transcript.session.title, list(transcript.turns)) == (None, [])
+    assert transcript.session.metadata["thread"] == thread
+    with weft.open(tmp_path / "ledger.db") as ledger:
+        ImportRun(ledger, [GRAPH], SystemClock()).run([path])
+        found = ledger.listing().sessions(SessionFilter())
+        assert (found.sessions, found.empty) == ([], 1)
 
 
 def test_an_edited_message_makes_another_answer(tmp_path: Path) -> None:

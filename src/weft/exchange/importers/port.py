@@ -83,6 +83,11 @@ class Place(Struct, frozen=True):
     what: str
 
 
+OVER_SECONDS = 1800
+"""A turn whose last record is so old is over. Longer than a file has to be quiet: a tool may run for a while and write
+nothing, and what comes after that is written to the same turn."""
+
+
 class Source(Struct, frozen=True, kw_only=True):
     """One file to read. `path` can be opened and sought in; `name` is what people know it by."""
 
@@ -92,8 +97,18 @@ class Source(Struct, frozen=True, kw_only=True):
     head: bytes
     quiet: bool = True
     """Nobody has written to it for a while: its last turn, though never closed, is all there will be."""
+    now: float | None = None
+    """When it is read, in Unix seconds: an open turn whose own times are long before it is over, too, although the file
+    is new, as a copy is."""
     is_cut: bool = False
     """It was unpacked from something that ends too early: this is what came before."""
+
+    def is_over(self, turn: NativeTurn) -> bool:
+        """Will nobody add to this turn, though it was never closed?"""
+        if self.quiet or self.now is None:
+            return self.quiet
+        last = turn.last_time
+        return last is not None and last / 1000 < self.now - OVER_SECONDS
 
 
 class Problem(Struct, frozen=True, kw_only=True):

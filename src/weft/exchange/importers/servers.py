@@ -108,7 +108,14 @@ class OnServer(Struct, frozen=True):
             except _psycopg().Error as error:
                 raise OSError(f"it cannot be read: {_first_line(error)}") from error
             size, head = path.stat().st_size, sample(path, HEAD_BYTES)
-            yield Source(path=path, name=self.name, size=size, head=head, quiet=self.is_quiet(now))
+            yield Source(
+                path=path,
+                name=self.name,
+                size=size,
+                head=head,
+                quiet=self.is_quiet(now),
+                now=now,
+            )
 
 
 def _psycopg() -> Any:

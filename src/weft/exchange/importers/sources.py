@@ -74,15 +74,25 @@ class Candidate(Struct, frozen=True):
     def open(self, now: float, budget: ReadBudget) -> Iterator[Source]:
         """As a file that can be sought in. Raises LimitExceeded where it unpacks to more than the budget has."""
         budget.note_read(self.path.stat().st_size)
-        quiet = self.is_quiet(now)
         if not self.is_packed:
-            yield _source(self.path, self.name, quiet, is_cut=False)
+            yield self._source(self.path, now, is_cut=False)
             return
         with TemporaryDirectory(prefix="weft-import-") as folder:
             name = Path(self.member or self.path.stem).name or "member"
             target = Path(folder) / name.removesuffix(".zst")
             is_cut = self._unpack(target, budget)
-            yield _source(target, self.name, quiet, is_cut)
+            yield self._source(target, now, is_cut)
+
+    def _source(self, path: Path, now: float, is_cut: bool) -> Source:
+        return Source(
+            path=path,
+            name=self.name,
+            size=path.stat().st_size,
+            head=sample(path, HEAD_BYTES),
+            quiet=self.is_quiet(now),
+            now=now,
+            is_cut=is_cut,
+        )
 
     def _unpack(self, target: Path, budget: ReadBudget) -> bool:
         """Does it end too early? What came before that is there then."""
@@ -104,11 +114,6 @@ def _glance(path: Path) -> tuple[str, int, int] | None:
     except OSError:  # gone since it was listed
         return None
     return os.fsdecode(path), found.st_size, found.st_mtime_ns
-
-
-def _source(path: Path, name: str, quiet: bool, is_cut: bool) -> Source:
-    size, head = path.stat().st_size, sample(path, HEAD_BYTES)
-    return Source(path=path, name=name, size=size, head=head, quiet=quiet, is_cut=is_cut)
 
 
 def is_likely(path: Path) -> bool:

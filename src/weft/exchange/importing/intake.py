@@ -37,7 +37,7 @@ class Taking(Struct):
             raise AssertionError(f"a reader passes over turns of {session.id} that nobody took")
         self.file.end = self.source.size if transcript.until is None else transcript.until
         raw = self.file if transcript.raw is None else RawBytes(transcript.raw)
-        sieve, erased = OpenTailFilter(self.source.quiet, raw, OpenTail(self.stamp), known), counts.erased
+        sieve, erased = OpenTailFilter(self.source, raw, OpenTail(self.stamp), known), counts.erased
         landed = self.writer.take(
             session,
             sieve.closed(transcript.turns),
@@ -57,21 +57,22 @@ class Taking(Struct):
 
 class OpenTailFilter:
     """The open tail of a source that is still written to is not a fact yet, nor is what grew from it. Nor is what
-    stands there kept: a source that grows up to its last closed turn, another one once it is quiet."""
+    stands there kept: a source that grows up to its last closed turn, another one once it is quiet. A tail whose
+    records are old is closed, however new the file is."""
 
-    def __init__(self, quiet: bool, raw: RawFile, tail: OpenTail, known: list[Landed]) -> None:
+    def __init__(self, source: Source, raw: RawFile, tail: OpenTail, known: list[Landed]) -> None:
         """`known` are turns that came before."""
         self.tail, self.left = tail, 0
         """Turns that are left out, and how many."""
         self.leading = self._taken = len(known)
         """So many turns were taken before the first that was left out."""
-        self._quiet, self._raw = quiet, raw
+        self._source, self._raw = source, raw
         self._places: dict[int | None, int | None] = {None: None, **{number: number for number in range(len(known))}}
         self._reach = max((turn.end for turn in known), default=0)
 
     def closed(self, turns: Iterable[NativeTurn]) -> Iterator[NativeTurn]:
         for number, turn in enumerate(turns, self._taken):
-            if not self._quiet and not self._is_closed(turn):
+            if not self._source.quiet and not self._is_closed(turn):
                 self.left += 1
                 self.tail.add(turn, self._places.get(turn.parent))
                 continue
@@ -87,7 +88,7 @@ class OpenTailFilter:
     def _is_closed(self, turn: NativeTurn) -> bool:
         compaction = turn.compaction
         named = {turn.parent} | ({compaction.through, compaction.first_kept} if compaction else set())
-        return turn.closed and named <= self._places.keys()
+        return named <= self._places.keys() and (turn.closed or self._source.is_over(turn))
 
 
 def _placed(turn: NativeTurn, places: Mapping[int | None, int | None]) -> NativeTurn:

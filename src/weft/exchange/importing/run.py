@@ -310,7 +310,7 @@ class ImportRun:
         for transcript in importer.read(source, report):
             totals.counts.sessions += 1
             for turn in transcript.turns:
-                closed = turn.closed or source.quiet
+                closed = turn.closed or source.is_over(turn)
                 totals.counts.turns += closed
                 totals.counts.open_turns += not closed
 

@@ -152,6 +152,13 @@ class NativeTurn(Struct, kw_only=True):
     places: tuple[tuple[int, int], ...] = ()
     """Where each of its records lies, where they lie as they are; else nothing."""
 
+    @property
+    def last_time(self) -> int | None:
+        """The latest time that any of its records tells, in Unix milliseconds; None where none does."""
+        ends = (item.done for item in self.items if isinstance(item, NativeCall))
+        times = (self.started, self.ended, *(item.at for item in self.items), *ends)
+        return max((time for time in times if time is not None), default=None)
+
 
 class NativeSession(Struct, kw_only=True):
     """A session as its origin knows it."""

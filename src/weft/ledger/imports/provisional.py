@@ -156,6 +156,12 @@ def sources_with_tails(sql: Sql) -> list[str]:
     return [name for (name,) in sql.all("SELECT DISTINCT source FROM provisional ORDER BY source")]
 
 
+def count_provisional(sql: Sql) -> int:
+    """How many turns are still being written, and so are in no list of turns, no search and no sum."""
+    (count,) = sql.one("SELECT count(*) FROM provisional") or (0,)
+    return int(count)
+
+
 def provisional_turns(txn: ReadTxn, session_id: str | None) -> list[ProvisionalTurn]:
     if session_id is None:
         rows = txn.sql.all(f"{_COLUMNS} {_ORDER}")

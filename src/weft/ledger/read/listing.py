@@ -68,6 +68,8 @@ class SessionList(Struct, frozen=True):
     """Sessions behind this page."""
     next: str | None = None
     """The cursor of the next page; null: there is none."""
+    empty: int = 0
+    """Imported sessions without a turn that were left out."""
 
 
 class Listing:
@@ -90,12 +92,14 @@ class Listing:
             fit.sort(key=lambda row: places[row.n], reverse=True)
             if wanted.project is not None:
                 fit = of_project(txn, fit, wanted.project)
+            every, fit = len(fit), fit if wanted.every else _with_turns(txn, fit)
             main = [row for row in fit if not is_subagent(row)]
             chosen = _nested(fit) if wanted.subagents else main
             ordered = _behind(_paths(chosen, places, nested=wanted.subagents), start.position)
             page = request.page(start, ordered)
             hidden = 0 if wanted.subagents else len(fit) - len(main)
-            return SessionList(_listed(txn, page, rows), hidden, len(ordered) - len(page), page.next)
+            further, empty = len(ordered) - len(page), every - len(fit)
+            return SessionList(_listed(txn, page, rows), hidden, further, page.next, empty)
 
     def short_labels(self) -> dict[str, str]:
         """By label what listings show of every session that is not deleted."""
@@ -174,6 +178,13 @@ def _fits(row: SessionRow, wanted: SessionFilter, since: int | None) -> bool:
         and wanted.origin in (None, row.origin or HERE)
         and (since is None or row.updated_at >= since)
     )
+
+
+def _with_turns(txn: ReadTxn, rows: list[SessionRow]) -> list[SessionRow]:
+    """Without imported sessions of which nothing is a turn, nor will be one soon: state that a tool saved, or a file
+    that somebody opened and left. One that is made here is listed before its first turn, too."""
+    begun = {session for (session,) in txn.sql.all("SELECT DISTINCT session FROM provisional")}
+    return [row for row in rows if row.head is not None or row.origin is None or row.id in begun]
 
 
 def _places(rows: list[SessionRow], times: SessionTimes) -> dict[int, Position]:

@@ -68,16 +68,14 @@ class SessionTimes:
         return max([int(moved_at), *self._event_times(last, moved)])
 
     def _imported_changed_at(self, row: SessionRow, last: str) -> int:
-        """Sources tell when the turns ended that the session moved to; once they do, the time of the import, which is
-        that of the session's first event, no longer counts."""
+        """Sources tell when the turns ended that the session moved to; the time of the import, which is that of the
+        session's first event, does not count."""
         query = (
             "SELECT h.changed_at, t.synthesised FROM history h JOIN turn t ON t.id = h.turn"
             " WHERE h.session = ? AND h.n <= ? ORDER BY h.k"
         )
         moves = self._txn.sql.all(query, (row.n, self.arrival))
-        times = list(self._event_times(last, 0))
-        if moves and moves[0][1] == 0:
-            times.pop()
+        times = list(self._event_times(last, 0))[:-1]
         return max([*times, *(at for at, is_arrival in moves if is_arrival == 0)], default=row.created_at)
 
     def _event_times(self, last: str | None, after: int) -> Iterator[int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from weft.kernel.enums import TaskStatus
-from weft.ledger.model import DEFAULT_AGENT, Branch, HeadMove, Session
+from weft.ledger.model import DEFAULT_AGENT, UNDATED, Branch, HeadMove, Session
 from weft.ledger.read.access import access_of, session_of_number
 from weft.ledger.views.recorded_events import event_at
 from weft.ledger.views.rows import (
@@ -131,6 +131,7 @@ def _to_session(
         lifecycle=row.lifecycle,
         created_at=row.created_at,
         updated_at=row.updated_at,
+        time_known=row.updated_at != UNDATED,
         origin=row.origin or "weft",
         head_event=row.head_events,
         chosen_compaction=row.compaction,

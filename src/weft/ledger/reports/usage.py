@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
 from weft.ledger.arguments import checked_number, checked_text
+from weft.ledger.imports.provisional import count_provisional
 from weft.ledger.read.listing import HERE
 from weft.ledger.read.revisions import parse_moment, require
 from weft.ledger.reports.coverage import Count, CoverageTree, Reach, SessionHead, heads
@@ -77,6 +78,8 @@ class UsageReport(Struct, frozen=True, kw_only=True):
     """The day that the user's own file says it is of."""
     prices_from: str | None
     """The file or the table that they are from."""
+    provisional: int = 0
+    """Turns that other tools are still writing, whatever was chosen: they are in no sum yet."""
 
 
 class BranchUsage(Struct, frozen=True, kw_only=True):
@@ -325,6 +328,7 @@ def report(txn: ReadTxn, by: str, only: UsageChoice, now: int, zone: tzinfo) -> 
         naive_factor=round(counted.total / total.total, 4) if total.total else None,
         prices_as_of=survey.as_of,
         prices_from=survey.prices.source,
+        provisional=count_provisional(txn.sql),
     )
 
 

@@ -10,6 +10,7 @@ from weft.kernel.enums import ProgramKind, SessionLifecycle, SessionStatus, Turn
 from weft.kernel.events import Event
 from weft.kernel.program_kinds import next_state
 from weft.ledger.arguments import cleaned_label
+from weft.ledger.model import UNDATED
 from weft.ledger.views.branches import join_branches
 from weft.ledger.views.projector import BRANCHES, OTHERS, SESSIONS, Moment, Projector, begins, handles, plain
 from weft.ledger.views.recorded_events import position_in_run
@@ -27,9 +28,9 @@ def _label(view: Projector, ref: str) -> str | None:
 
 @begins(own.SessionCreated, "session:")
 def _session_created(view: Projector, moment: Moment, event: own.SessionCreated) -> None:
-    session = event.stream[8:]
+    session, is_imported = event.stream[8:], event.origin is not UNSET and event.replica is UNSET
     (highest,) = view.sql.one("SELECT max(n) FROM session") or (0,)
-    when = moment.when
+    when = UNDATED if is_imported else moment.when  # of an imported one only its source knows
     view.add_session(
         SessionRow(
             n=max([highest or 0, *(row.n for row in view.new_sessions)]) + 1,
@@ -58,7 +59,7 @@ def _session_created(view: Projector, moment: Moment, event: own.SessionCreated)
             replica=plain(event.replica),
         )
     )
-    if event.origin is not UNSET and event.replica is UNSET:
+    if is_imported:
         view.new_sessions[-1].reach = NOWHERE
         join_spawn(view, session)
 
@@ -167,7 +168,7 @@ def move_to_version(view: Projector, moment: Moment, session: SessionRow, turn: 
     it, of events that came along."""
     depart(view, session, session.head_segment, session.head_depth)
     session.head, session.head_segment, session.head_depth = turn.id, turn.segment, turn.depth
-    _note_move(view, session, _free_number(view, moment.n), session.since, "turn")
+    _note_move(view, session, _free_number(view, moment.n), session.updated_at or session.since, "turn")
 
 
 def _free_number(view: Projector, n: int) -> int:

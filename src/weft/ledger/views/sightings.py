@@ -14,11 +14,12 @@ from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.clock import offset
 from weft.kernel.enums import AgentRole, TurnType
 from weft.kernel.fields import SeenCall, SeenMessage
+from weft.ledger.model import UNDATED
 from weft.ledger.views.metadata_figures import figures_of
 from weft.ledger.views.projector import IMPORTS, Moment, Projector, handles, plain
 from weft.ledger.views.rows import CONTEXTS, CallRow, MessageRow, SessionRow, TurnRow
 from weft.ledger.views.runs import ROWS_PER_EVENT, TOKENS, add_annotations
-from weft.ledger.views.sessions import NOWHERE, depart, join_spawn, move_head
+from weft.ledger.views.sessions import depart, join_spawn, move_head
 from weft.ledger.views.versions import current_version
 
 _HALF = (1 << 31) - 1
@@ -88,7 +89,7 @@ def _reach(end: int, at: int | None) -> int:
 def _see_session(view: Projector, moment: Moment, session: SessionRow, event: own.Sighting) -> None:
     told = _reach(plain(event.end) or 0, plain(event.ended))
     if event.started is not UNSET:
-        session.created_at = min(session.created_at, event.started)
+        _date(session, event.started, event.started)
     if event.archived is True and session.status == "active":
         session.status = "archived"
     rank = (told, _says(event), moment.event_id)
@@ -293,12 +294,7 @@ def _stand(view: Projector, moment: Moment, session: SessionRow, turn: TurnRow, 
         return
     reach, when = plain(event.end) or 0, turn.completed_at or turn.started_at
     if event.started is not UNSET:
-        ended = event.started if event.ended is UNSET else event.ended
-        if session.reach == NOWHERE:
-            session.created_at = min(session.created_at, event.started) if session.seen else event.started
-            session.updated_at = ended
-        session.created_at = min(session.created_at, event.started)
-        session.updated_at = max(session.updated_at, ended)
+        _date(session, event.started, event.started if event.ended is UNSET else event.ended)
     there = current_version(view, turn) if reach >= session.reach else turn
     if reach > session.reach or (reach == session.reach and _is_further(there, session)):
         moment.row = session
@@ -306,6 +302,12 @@ def _stand(view: Projector, moment: Moment, session: SessionRow, turn: TurnRow, 
         session.reach = reach
     elif turn.segment != session.head_segment or turn.depth > (session.head_depth or 0):
         depart(view, session, turn.segment, turn.depth)  # it lies there too, beside the thread that the session is on
+
+
+def _date(session: SessionRow, begun: int, ended: int) -> None:
+    """A session begins with the earliest time that any source tells, and has changed at the latest."""
+    session.created_at = begun if session.created_at == UNDATED else min(session.created_at, begun)
+    session.updated_at = ended if session.updated_at == UNDATED else max(session.updated_at, ended)
 
 
 def _is_further(turn: TurnRow, session: SessionRow) -> bool:

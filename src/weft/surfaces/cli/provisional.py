@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import click
+
 from weft.kernel.errors import WeftError
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Line, Span
@@ -15,11 +17,27 @@ from weft.surfaces.plain_text import cut, safe, safe_lines
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
     from weft.ledger.imports import ProvisionalItem, ProvisionalTurn
+    from weft.surfaces.cli.call import Call
     from weft.surfaces.cli.history import Reader
 
 MARK = "provisional"
 STYLE = "good"
 FOLDED_LINES = 6
+
+
+def note_left_out(call: Call, count: int, done: str) -> None:
+    """One line beside an answer that leaves out turns which are still being written: they are not `done` yet. Under
+    --json their number, on the error stream."""
+    if count and call.json:
+        from weft.surfaces.wire.json_text import document
+
+        click.echo(document({"provisional": count}, indent=False), err=True)
+    elif count:
+        verb = "is" if count == 1 else "are"
+        call.note(
+            f"{counted(count, 'turn')} {verb} still being written, and not {done} yet: `weft import` takes"
+            f" {'it' if count == 1 else 'them'} once {'it has' if count == 1 else 'they have'} ended"
+        )
 
 
 def tails_after(ledger: Ledger, rev: str) -> list[ProvisionalTurn]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone, tzinfo
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Session
 
 UTC = timezone.utc  # noqa: UP017 - the alias hides what it is
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -30,6 +33,11 @@ class LocalZone(tzinfo):
 def local_time(ms: int) -> str:
     """`2026-11-15 09:30:12 +0100`."""
     return f"{(EPOCH + timedelta(milliseconds=ms)).astimezone():%Y-%m-%d %H:%M:%S %z}"
+
+
+def session_time(session: Session) -> str:
+    """When a session last changed, as far as anybody knows."""
+    return local_time(session.updated_at) if session.time_known else "no date"
 
 
 class Period(TypedDict):

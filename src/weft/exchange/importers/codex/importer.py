@@ -58,7 +58,7 @@ class CodexReader:
             return
         session = state.thread.session
         state.thread.take_name(name_of(source.path, session.id))
-        state.turns.report, state.turns.quiet = report, source.quiet
+        state.turns.report, state.turns.is_over = report, source.is_over
         more = entries(source, report, self._reached)
         yield Transcript(session=session, turns=self._walk(state, more, True), known=state.turns.made)
 
@@ -71,7 +71,7 @@ class CodexReader:
         meta = next((entry.value for entry in first if entry.sort == Sort.META), None)
         thread = Thread(session_of(source, meta))
         thread.take_name(name_of(source.path, thread.session.id))
-        state = _State(Turns(thread, report, source.quiet), thread)
+        state = _State(Turns(thread, report, source.is_over), thread)
         is_told = meta is not None or len(first) == _FIRST_ENTRIES
         yield Transcript(session=thread.session, turns=self._walk(state, chain(first, all_entries), is_told))
 

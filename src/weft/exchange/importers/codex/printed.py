@@ -265,7 +265,7 @@ def _transcript(run: _Run, source: Source, report: Report, until: int | None) ->
     session.created = next(filter(None, times), None)
     thread = Thread(session)
     thread.printed_of = native or session.id
-    turns = _turns(run, Turns(thread, report, source.quiet), PrintedLines(session.id, native))
+    turns = _turns(run, Turns(thread, report, source.is_over), PrintedLines(session.id, native))
     yield Transcript(session=session, turns=turns, until=until)
 
 

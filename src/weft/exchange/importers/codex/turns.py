@@ -6,7 +6,7 @@ two. The part before it keeps the turn's key; a part after it is `<key>#<compact
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -36,9 +36,9 @@ class _Step(Struct, frozen=True):
 class Turns:
     """Walks the groups of one file."""
 
-    def __init__(self, thread: Thread, report: Report, quiet: bool) -> None:
-        """`report` and `quiet` are those of the reading at hand."""
-        self._thread, self.report, self.quiet = thread, report, quiet
+    def __init__(self, thread: Thread, report: Report, is_over: Callable[[NativeTurn], bool]) -> None:
+        """`report` and `is_over` are those of the reading at hand."""
+        self._thread, self.report, self.is_over = thread, report, is_over
         self._meter = Meter()
         self._reports_first: dict[str | None, bool] = {}
         """By version: do reports of usage stand before their responses?"""
@@ -240,7 +240,7 @@ class _GroupTurns:
         turn.ended = reading.ended or turn.ended
         if reading.notes:
             turn.metadata = {**(turn.metadata or {}), "notes": reading.notes}
-        unfinished = group.explicit and not group.ended and (group.closed or self._turns.quiet)
+        unfinished = group.explicit and not group.ended and (group.closed or self._turns.is_over(turn))
         if turn.compaction is None:
             aborted = reading.abort is not None and reading.abort not in _NO_INTERRUPTION
             turn.interrupted = aborted or unfinished

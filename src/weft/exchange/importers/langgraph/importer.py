@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from weft.exchange.importers.langgraph.threads import Thread, ThreadReader, turn
 from weft.exchange.importers.port import NativeSession, Place, Report, Source, Transcript
 from weft.exchange.importers.records.values import present, text
 
+_RANDOM = re.compile(r"[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}")
+"""A thread's id that a program made, and that says nothing to a person."""
 COLUMNS = "SELECT name FROM pragma_table_info('checkpoints')"
 SIGNS = {"thread_id", "checkpoint_id", "checkpoint"}
 
@@ -63,7 +66,7 @@ def _transcript(thread: Thread, place: Row, roots: dict[str, str]) -> Transcript
         id = f"{id}|{place.namespace}"
     session = NativeSession(
         id=id,
-        title=place.thread,
+        title=None if _RANDOM.fullmatch(place.thread) else place.thread,
         created=thread.created,
         parent=parent,
         agent=agent,

@@ -11,7 +11,7 @@ from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.times import local_time
+from weft.surfaces.cli.times import session_time
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -78,7 +78,7 @@ def _list(call: Call, sessions: list[Session]) -> None:
     if call.json:
         call.documents(sessions)
         return
-    rows = [(Span(session.label, "label"), local_time(session.updated_at), session.title or "") for session in sessions]
+    rows = [(Span(session.label, "label"), session_time(session), session.title or "") for session in sessions]
     if rows:
         call.screen.table(rows, ("session", "last change", "title"))
         call.note(f"{counted(len(rows), 'session')} archived; `weft archive --undo SESSION` makes one active again")

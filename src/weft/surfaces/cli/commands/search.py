@@ -12,6 +12,7 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import Reader, short
+from weft.surfaces.cli.provisional import note_left_out
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import local_time
 
@@ -67,6 +68,7 @@ def command(
         more = hits.next is not None or len(hits) > most
         if not (hits or more):
             call.note(_nothing(ledger, bool(words), bool(filters)))
+        note_left_out(call, len(ledger.imports.provisional()), "searched")
     if call.json:
         call.next_page(hits.next)
     elif more:

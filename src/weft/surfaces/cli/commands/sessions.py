@@ -17,7 +17,7 @@ from weft.surfaces.cli.figures import abbreviated, counted
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.import_lines import note_import
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.times import local_time
+from weft.surfaces.cli.times import local_time, session_time
 from weft.surfaces.cli.user_files import find_ledger
 from weft.surfaces.plain_text import cut, safe
 from weft.surfaces.wire.sessions import SessionEntry, UnfinishedTurn
@@ -37,7 +37,7 @@ MINUTE = len("2026-11-15 09:30")
 
 
 @weft_command("sessions")
-@click.option("--all", "every", is_flag=True, help="Subagents, archived and deleted sessions too.")
+@click.option("--all", "every", is_flag=True, help="Subagents, archived, deleted and empty sessions too.")
 @click.option("--subagents", is_flag=True, help="Subagents too, each below the session that started it.")
 @click.option("--origin", metavar="NAME", help="Only sessions of this tool; weft for those made here.")
 @click.option("--project", metavar="NAME", help="Only sessions of this folder, by its path or its last part.")
@@ -58,6 +58,7 @@ def command(
 
     The latest first. On a terminal at most 50, unless --limit says otherwise; if there are more, the cursor of the next
     page stands on the error stream. A session whose last turn another tool is still writing is marked as provisional.
+    Imported sessions without a turn are counted only, and those without a date come last.
     """
     short = call.screen.terminal and not call.json
     wanted = SessionFilter(
@@ -83,6 +84,7 @@ def command(
         if listed.branches:
             label = listed.session.label
             call.note(f"{label} was moved elsewhere, too: `weft settle {shell_word(label)}` joins them")
+    provisional.note_left_out(call, sum(map(len, tails.values())), "counted")
     _notes(call, listing, filtered=any(value is not None for value in (origin, project, since, limit)))
 
 
@@ -107,7 +109,10 @@ def _notes(call: Call, listing: SessionList, *, filtered: bool) -> None:
     if listing.hidden:
         verb = "is" if listing.hidden == 1 else "are"
         call.note(f"{counted(listing.hidden, 'session')} of subagents {verb} not shown: --subagents lists them")
-    if not (listing.sessions or listing.hidden or listing.further):
+    if listing.empty:
+        verb = "is" if listing.empty == 1 else "are"
+        call.note(f"{counted(listing.empty, 'imported session')} without a turn {verb} not shown: --all lists them")
+    if not (listing.sessions or listing.hidden or listing.further or listing.empty):
         call.note("no such sessions" if filtered else _NOTHING)
 
 
@@ -131,7 +136,7 @@ def _columns(
 
 
 def _row(listed: ListedSession, terminal: bool, below: bool, tails: Tails) -> list[Span | str]:
-    session, when = listed.session, local_time(listed.session.updated_at)
+    session, when = listed.session, session_time(listed.session)
     own_title = session.title if has_title(session) else None
     title = own_title or session.task_description or listed.subject or session.title or ""
     if session.id in tails:

@@ -13,6 +13,7 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import bar, dollar_text, dollars
+from weft.surfaces.cli.provisional import note_left_out
 from weft.surfaces.cli.screen import Line, Screen, Span, fitting
 from weft.surfaces.plain_text import cut, pad, safe, width
 
@@ -114,6 +115,7 @@ def _answer_report(call: Call, report: UsageReport, limit: int | None, chart: bo
     if call.json:
         call.document(report)
         return
+    note_left_out(call, report.provisional, "counted")
     if not report.rows:
         call.note(NOTHING_CHOSEN if chosen else NOTHING)
         return
