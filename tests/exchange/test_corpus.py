@@ -16,6 +16,7 @@ from tests.exchange import independent_usage
 from tests.exchange.corpus import CORPUS, LONG_AGO, ORIGINS, SECRET, aged, current, needs_corpus, opened, take
 from tests.exchange.independent_cost import independent_costs
 from tests.faults.sizes import PROVING, sized
+from tests.ledger.test_versions import MOVED_SILENTLY, SHARED_KEYS
 from weft import Ledger
 from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, load_importers
@@ -142,6 +143,22 @@ def test_digests_are_what_they_were(whole: Ledger) -> None:
     for origin in ORIGINS:
         key = f"{origin}/{mappings[origin]}"
         assert (len(found[origin]), digests[origin]) == (pinned[key]["turns"], pinned[key]["digest"]), key
+
+
+def test_a_superseded_turn_begins_as_the_one_that_replaced_it(whole: Ledger) -> None:
+    """Also: every session stands where its history says, and no two turns that are current share a thread key."""
+    with whole._store.read() as txn:
+        replaced = [id for (id,) in txn.sql.all("SELECT id FROM turns WHERE is_current = 0")]
+        namesakes = "SELECT c.id FROM turn o JOIN turn c ON c.native = o.native AND c.current = 1 WHERE o.id = ?"
+        stand = {id: [other for (other,) in txn.sql.all(namesakes, (id,))] for id in replaced}
+        assert txn.sql.all(MOVED_SILENTLY) == txn.sql.all(SHARED_KEYS) == []
+    assert 0 < len(replaced) < 30
+    for old, others in stand.items():
+        assert _asked(whole, old) in [_asked(whole, other) for other in others]
+
+
+def _asked(ledger: Ledger, turn: str) -> str:
+    return next(message.text for message in ledger.messages(turn) if message.role == "user")
 
 
 def series() -> list[Path]:

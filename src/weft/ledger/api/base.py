@@ -21,6 +21,7 @@ from weft.ledger.read.sessions import to_session
 from weft.ledger.read.thread_facts import (
     ThreadFacts,
 )
+from weft.ledger.upkeep.recompute import ensure_import_rules
 from weft.ledger.views import metadata_figures
 from weft.ledger.views.recorded_events import event_at
 from weft.ledger.views.rows import load_turn
@@ -58,6 +59,8 @@ class LedgerBase:
             with suppress(StoreError):  # no room, or damage: that is for `finish_erasing` and `verify` to say
                 finish_erasing(store, patience=0)
             metadata_figures.ensure_read(store)
+            with suppress(StoreError):
+                ensure_import_rules(store)
 
     @property
     def path(self) -> str:

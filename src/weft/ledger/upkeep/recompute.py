@@ -16,6 +16,7 @@ from weft.kernel.errors import Damaged, IdCollision, ReadOnlyLedger, StoreFailed
 from weft.kernel.events import GENESIS, Event, UnknownEvent
 from weft.kernel.facts import content_refs
 from weft.kernel.kinds import KINDS
+from weft.ledger.imports.sources import follows_import_rules, has_imports, note_import_rules
 from weft.ledger.search import index_check
 from weft.ledger.views import Projector, codeblocks
 from weft.ledger.views.projector import when_of
@@ -316,6 +317,16 @@ def rebuild(store: Store, progress: Progress) -> int:
     if stale is not None:
         store.write(partial(_unmark, stale))
     return changed + index_check.renew(store)
+
+
+def ensure_import_rules(store: Store) -> None:
+    """Views of imported history that were computed by older rules are made anew, once: which turns are versions of one,
+    and what is the time of a session without a date."""
+    with store.read() as txn:
+        is_due = not follows_import_rules(txn.sql) and has_imports(txn.sql)
+    if is_due:
+        rebuild(store, silent)
+        store.write(lambda txn: note_import_rules(txn.sql))
 
 
 def _unmark(stale: Row, txn: WriteTxn) -> None:
