@@ -160,3 +160,13 @@ def _random_turns(chance: random.Random) -> list[NativeTurn]:
         prompt = chance.choice(("hello", "go on"))
         turns.append(said(f"m{number}", prompt, *words, parent=parent, offset=number, end=number + 1))
     return turns
+
+
+def test_plain_sql_names_the_version_that_stands_in_place_of_each(ledger: Ledger) -> None:
+    for session, texts in {"a": ("one", "x"), "b": ("two", "x"), "c": ("one", "x", "y")}.items():
+        take(ledger, session, said("m1", *texts, end=1), file=session)
+    with ledger._store.read() as txn:
+        rows = txn.sql.all("SELECT turn_id, current_turn_id FROM turn_versions WHERE native_id = 'm1'")
+    current = dict(rows)
+    (old,) = set(current) - {head(ledger, "b"), head(ledger, "c")}
+    assert current == {old: head(ledger, "c"), **{head(ledger, name): head(ledger, name) for name in "bc"}}
