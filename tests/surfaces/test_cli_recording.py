@@ -274,6 +274,8 @@ def test_a_compaction_is_a_turn_that_stands_for_what_lies_before_it(weft: Shell)
     shown = weft.json("show", made["id"])
     assert shown["turn_type"] == "compaction"
     assert (shown["compaction"]["summarized_through"], shown["compaction"]["first_kept"]) == (first, kept)
+    assert shown["compaction"]["trigger"] == "manual"
+    assert "; made by hand\n" in weft("show", made["id"]).out
     texts = [part["text"] for m in weft.json("context")["messages"] for part in m["content"]]
     assert texts == ["so far", "two", "re: two"]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.kernel.contents import decode_utf8
+from weft.kernel.enums import CompactionTrigger
 from weft.kernel.errors import InvalidInput
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.arguments import read_input
@@ -55,6 +56,7 @@ def command(
             model=model,
             through=None if through is None else ledger.resolve(through),
             first_kept=None if first_kept is None else ledger.resolve(first_kept),
+            trigger=CompactionTrigger.MANUAL,
         )
     call.answer(compaction, [Span(str(compaction.session), "label"), " compacted by turn ", Span(compaction.id, "id")])
     call.note(undo("compact", str(compaction.session), "--undo"))

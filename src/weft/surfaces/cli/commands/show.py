@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from msgspec import UNSET
 
+from weft.kernel.enums import CompactionTrigger
 from weft.kernel.events import UnknownEvent
 from weft.kernel.ledger_events import CompactionRecorded
 from weft.ledger.api import Provenance, Recorded, project_of
@@ -220,11 +221,20 @@ def _usage(turn: Turn) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts if count not in (UNSET, None))
 
 
+TRIGGERS: dict[str | None, str] = {
+    CompactionTrigger.CONTEXT_LIMIT: "when the context was nearly full",
+    CompactionTrigger.MANUAL: "by hand",
+    CompactionTrigger.PERIODIC: "on schedule",
+    CompactionTrigger.OVERFLOW_RECOVERY: "after the context was too long",
+}
+
+
 def _summary(compaction: Compaction) -> Iterator[Line]:
     first_kept = f"; kept from {short(compaction.first_kept)} on" if compaction.first_kept else ""
     count = compaction.turns_summarized
     turns = "" if count is None else f" of {counted(count, 'turn')},"
-    about = f"{turns} through {short(compaction.summarized_through)}{first_kept}"
+    trigger = f"; made {TRIGGERS[compaction.trigger]}" if compaction.trigger in TRIGGERS else ""
+    about = f"{turns} through {short(compaction.summarized_through)}{first_kept}{trigger}"
     yield [Span("summary", "warn"), about]
     if not compaction.summary:
         yield ["  ", Span("its text was not kept by the tool that made it", "dim")]
