@@ -242,7 +242,7 @@ def test_a_subagent_and_its_call_find_each_other_in_either_order(ledger: Ledger)
     take(ledger, "q/child", native_turn("k2", end=1), file="k2", parent="q")
     for parent, call in (("p", "c1"), ("q", "c2")):
         child = ledger.session(f"{parent}/child")
-        assert (child.parent_session, child.spawn_tool_call_id) == (parent, call)
+        assert (child.parent_session, child.spawn_tool_call_id) == (parent, f"{head(ledger, parent)}:{call}")
         assert child.parent_turn_id == head(ledger, parent)
         assert ledger.tool_calls(head(ledger, parent))[0].spawned_session == f"{parent}/child"
     assert ledger.session("p/child").task_description == "look"

@@ -246,8 +246,8 @@ def test_a_session_that_a_call_starts_knows_its_parents(ledger: Ledger) -> None:
     assert [(each.is_subagent, each.parent_session, each.persona_id) for each in (worker, helper)] == [
         (True, "main", "ann"), (True, "main", "ann")
     ]  # fmt: skip
-    assert (worker.parent_turn_id, worker.spawn_tool_call_id) == (made.id, "c1")
-    assert (helper.parent_turn_id, helper.spawn_tool_call_id) == (writer.id, "c2")
+    assert (worker.parent_turn_id, worker.spawn_tool_call_id) == (made.id, f"{made.id}:c1")
+    assert (helper.parent_turn_id, helper.spawn_tool_call_id) == (writer.id, f"{writer.id}:c2")
     assert list(ledger.verify()) == []
 
 

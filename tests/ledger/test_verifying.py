@@ -43,6 +43,9 @@ COLUMN = {  # one column of each view that a reader would miss
     "human_request": "status",
     "node_tag": "tagged_at",
     "branch": "head",
+    "thread_key": "turn",
+    "persona": "name",
+    "lookup_text": "text",
 }
 
 

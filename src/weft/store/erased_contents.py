@@ -35,6 +35,7 @@ def make_husks(sql: Sql, numbers: Sequence[int], key_bytes: int) -> None:
         "UPDATE content SET salt = ?, digest = ?, size = 0, shown = ?, bytes = NULL WHERE n = ?",
         [(b"", b"", ERASED, n) for n in numbers],
     )
+    sql.run_many("UPDATE lookup_text SET text = ? WHERE content = ?", [(ERASED, n) for n in numbers])
 
 
 def is_husk(sql: Sql, n: int) -> bool:

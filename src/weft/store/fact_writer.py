@@ -215,11 +215,12 @@ class FactWriter(FactReader, kw_only=True, eq=False, dict=True):
         return Stored(n, content.ref)
 
     def content(self, n: int) -> bytes:
-        held = [row[-1] for row in self._rows if row[0] == n and row[-1] is not None]
-        if not held:
+        place = n - self._rows[0][0] if self._rows else -1  # waiting rows have numbers without a gap
+        held = self._rows[place][-1] if 0 <= place < len(self._rows) else None
+        if held is None:
             parts = [part for content, _, part in self._parts if content == n]
             return b"".join(parts) if parts else super().content(n)
-        return bytes(held[0])
+        return bytes(held)
 
     def put_stream(self, chunks: Iterable[bytes], scope: int, salt: bytes | None = None) -> Stored:
         """A content larger than one row, 1 MiB in memory at a time; its own row is written once its name is known."""

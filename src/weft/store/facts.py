@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from weft.kernel.contents import ROW_BYTES, ContentHasher, bytes_text, content_ref
+from weft.kernel.contents import ERASED, ROW_BYTES, ContentHasher, bytes_text, content_ref, readable
 from weft.kernel.errors import ContentGone, ContentMissing, Damaged, FactDamaged
 from weft.kernel.events import GENESIS
 from weft.store.packs import PackReader
@@ -187,6 +187,14 @@ class FactReader(Struct, eq=False, dict=True):
             return bytes_text(self.content(n)) if n else None
         except ContentGone:
             return None
+
+    def readable_text(self, n: int) -> str | None:
+        """A content's text as the readable surface shows it; None where there is none."""
+        try:
+            data = self.content(n) if n else None
+        except ContentGone:
+            return ERASED
+        return None if data is None else readable(data) or data.decode()
 
     def hold(self, numbers: Iterable[int]) -> None:
         """Read many contents at once, in place of those held before; `content` then has them at hand."""

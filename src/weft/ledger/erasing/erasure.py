@@ -93,6 +93,7 @@ def _finished(store: Store) -> bool:
 def _write(store: Store, append: Append, plan: ErasurePlan, reason: str, remainders: Remainders) -> None:
     _ensure_allowed(append, plan)
     _ensure_unchanged(append, plan)
+    renames = plan.renames or _names_spawn_calls(append, plan)
     if plan.contents:
         _erase_contents(store, append, plan)
     if plan.contents or plan.untagged:
@@ -104,8 +105,16 @@ def _write(store: Store, append: Append, plan: ErasurePlan, reason: str, remaind
     append.seal_and_forget()
     if remainders:
         passages.forget(store, append.txn, ErasedContents((), (*plan.turns, *plan.reached)))  # indexes what is left
-    if plan.renames:
+    if renames:
         _note_stale(append)
+
+
+def _names_spawn_calls(append: Append, plan: ErasurePlan) -> bool:
+    """Does the id of a call that started a session go? A session's row has it as text."""
+    contents = set(numbers_of(ReadTxn(append.sql, append.txn.facts), plan))
+    calls = append.sql.all("SELECT call_id FROM tool_call WHERE spawned IS NOT NULL")
+    calls += append.sql.all("SELECT spawn_call FROM session WHERE spawn_call_name IS NOT NULL")
+    return not contents.isdisjoint(number for (number,) in calls)
 
 
 def _erase_contents(store: Store, append: Append, plan: ErasurePlan) -> None:

@@ -114,7 +114,7 @@ def _task_status(row: SessionRow, state: str | None) -> str | None:
 
 def _contents(row: SessionRow) -> tuple[int | None, ...]:
     return (
-        row.spawn_call, row.task, row.routing, row.origin_session, row.title, row.workspace, row.git_branch,
+        row.task, row.routing, row.origin_session, row.title, row.workspace, row.git_branch,
         row.version, row.metadata,
     )  # fmt: skip
 
@@ -138,7 +138,7 @@ def _to_session(
         is_subagent=_is_subagent(row),
         parent_session=parents.get(row.parent_session) if row.parent_session else None,
         parent_turn_id=row.parent_turn,
-        spawn_tool_call_id=text_of(txn, row.spawn_call),
+        spawn_tool_call_id=row.spawn_call_name,
         task_description=text_of(txn, row.task),
         task_status=_task_status(row, state),
         routing_key=text_of(txn, row.routing),

@@ -592,3 +592,6 @@ class _Batch:
 
     def content_text(self, n: int) -> str | None:
         return self.facts.text(n)
+
+    def readable_text(self, n: int) -> str | None:
+        return self.facts.readable_text(n)

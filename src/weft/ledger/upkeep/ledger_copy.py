@@ -259,6 +259,9 @@ class Numbers:
     def content_text(self, n: int) -> str | None:
         return self._facts.text(n)
 
+    def readable_text(self, n: int) -> str | None:
+        return self._facts.readable_text(n)
+
 
 def is_unfinished(store: Store) -> bool:
     with store.read() as txn:

@@ -57,6 +57,9 @@ VIEW_TABLES: dict[str, tuple[str, ...]] = {
     "human_request": ("id",),
     "node_tag": ("node", "tag"),
     "branch": ("session", "tip"),
+    "thread_key": ("key",),
+    "persona": ("id",),
+    "lookup_text": ("content",),
 }
 ROWS, LOG_ROWS, BLOCK_EVENTS = 2048, 256, 4096
 KNOWN_CONTENTS = 65_536
@@ -97,6 +100,10 @@ class StoredContents:
     def content_text(self, n: int) -> str | None:
         assert self.facts is not None, "facts are set with every range"
         return self.facts.text(n)
+
+    def readable_text(self, n: int) -> str | None:
+        assert self.facts is not None, "facts are set with every range"
+        return self.facts.readable_text(n)
 
 
 class FreshViews:

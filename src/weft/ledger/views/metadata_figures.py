@@ -104,6 +104,9 @@ class _ReadContents:
     def content_text(self, n: int) -> str | None:
         return self._facts.text(n)
 
+    def readable_text(self, n: int) -> str | None:
+        return self._facts.readable_text(n)
+
 
 def ensure_read(store: Store) -> None:
     """Read the figures of what was imported before an upgrade, once, in one transaction."""

@@ -26,7 +26,7 @@ from weft.ledger.views.program_rows import (
     load_request,
 )
 from weft.ledger.views.projector import OTHERS, SESSIONS, Handler, Moment, Projector, handles, plain
-from weft.ledger.views.rows import SessionRow
+from weft.ledger.views.rows import NAMED_PERSONAS, SessionRow
 
 _KIND_OF: dict[type[Event], str] = {}
 """The kind of program that an event creates or configures."""
@@ -81,6 +81,7 @@ def _created(view: Projector, moment: Moment, event: Any) -> None:
         created_at=moment.when,
         created_by=event.actor,
     )
+    view.sql.add(NAMED_PERSONAS, [(row.id, row.name)])
     _refer(view, program, event)
     _keep(view, moment, event, row, config)
 

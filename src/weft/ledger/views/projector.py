@@ -19,8 +19,10 @@ from weft.kernel.fields import Named, Words
 from weft.ledger.views.rows import (
     CALL,
     HISTORY,
+    LOOKUP_TEXTS,
     MESSAGE,
     MOVED_SESSION,
+    PERSONAS,
     SESSION,
     TURN,
     CallRow,
@@ -48,6 +50,9 @@ class Contents(Protocol):
     def content_text(self, n: int) -> str | None:
         """Its text; None when it is not here."""
 
+    def readable_text(self, n: int) -> str | None:
+        """Its text as a database can hold it; None when it is not here."""
+
 
 class Projector:
     """Applies events to the views of one database."""
@@ -67,6 +72,8 @@ class Projector:
         self.messages: list[MessageRow] = []
         self.history: list[HistoryRow] = []
         self.changed_messages: list[MessageRow] = []
+        self.childless: set[int] = set()
+        """Sessions, by number, none of whose calls a subagent names."""
         self._moment = Moment()
 
     def apply(self, n: int, when: int, event_id: bytes, event: Event | UnknownEvent) -> None:
@@ -269,6 +276,20 @@ class Projector:
 
     def number(self, ref: str | UnsetType) -> int | None:
         return None if ref is UNSET else self.contents.number(ref)
+
+    def lookup_number(self, ref: str) -> int:
+        """The number of a content by whose text plain SQL finds rows. The text is noted, once."""
+        number = self.contents.number(ref)
+        if number and number not in self.memory.lookup_texts:
+            text = self.contents.readable_text(number)
+            if text is not None:
+                self.sql.add(LOOKUP_TEXTS, [(number, text)])
+                self.memory.lookup_texts.add(number)
+        return number
+
+    def note_persona(self, persona: str) -> None:
+        """An owner of a turn or a session. Until an event names it, its id is its name."""
+        self.sql.add(PERSONAS, [(persona, persona)])
 
     def shared(self, ref: str | UnsetType) -> str | None:
         """A content that stands in a column of text: '#' and its number."""

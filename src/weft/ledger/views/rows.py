@@ -172,11 +172,15 @@ class SessionRow(Struct, gc=False):
     config: int | None = None
     config_version: int = 0
     model: str | None = None
+    has_subagents: int | None = None
+    spawn_call_name: str | None = None
 
     @property
     def indexed(self) -> tuple[object, ...]:
-        """What other indexes than that of its id hold of it."""
-        return self.label, self.status, self.head_segment
+        """What other indexes than those of its id and of its last change hold of it."""
+        return (
+            self.label, self.status, self.head_segment, self.parent_session, self.parent_turn, self.spawn_call_name
+        )  # fmt: skip
 
 
 class HistoryRow(Struct, gc=False):
@@ -219,12 +223,12 @@ class Table:
         return Table(self.name, self.record, self._key, (*self._fixed, *fixed))
 
 
-TURN = Table("turn", TurnRow, ("n",), ("segment", "depth", "id", "root", "parent"))
+TURN = Table("turn", TurnRow, ("n",), ("segment", "depth", "id", "root", "parent", "persona", "source_event"))
 MESSAGE = Table("message", MessageRow, ("turn", "seq"))
-CALL = Table("tool_call", CallRow, ("turn", "seq"))
+CALL = Table("tool_call", CallRow, ("turn", "seq"), ("message",))
 _BORN_WITH = ("id", "persona", "routing", "origin")
 SESSION = Table("session", SessionRow, ("n",), (*_BORN_WITH, "origin_session", "replica"))
-MOVED_SESSION = SESSION.excepting("label", "status", "head_segment")
+MOVED_SESSION = SESSION.excepting("label", "status", "head_segment", "parent_session", "parent_turn", "spawn_call_name")
 HISTORY = Table("history", HistoryRow, ("n",))
 
 
@@ -233,6 +237,10 @@ FILES = Insert("message_file", ("id", "message", "kind", "path", "line_start", "
 _LINT_PLACE = ("start_line", "start_col", "end_line", "end_col")
 LINTS = Insert("message_lint", ("id", "message", "path", "text", "source", *_LINT_PLACE, "severity"))
 CONTEXTS = Insert("message_context", ("message", "idx", "name", "listed", "content"))
+THREAD_KEYS = Insert("thread_key", ("key", "session", "turn"), ("key",), ("session", "turn"))
+LOOKUP_TEXTS = Insert("lookup_text", ("content", "text"), ("content",))
+PERSONAS = Insert("persona", ("id", "name"), ("id",))
+NAMED_PERSONAS = Insert("persona", ("id", "name"), ("id",), ("name",))
 
 
 def load_turn(sql: Sql, turn: str) -> TurnRow | None:
@@ -341,10 +349,12 @@ class RowMemory:
         self.sessions: dict[str, SessionRow] = {}
         self.labels: dict[str, SessionRow] = {}
         self.ends: dict[int, int] = {}
+        self.lookup_texts: set[int] = set()
+        """Contents whose texts are in `lookup_text`."""
         self.free_epochs: dict[str, int] = {}
 
     def clear(self) -> None:
-        for held in (self.turns, self.sessions, self.labels, self.ends, self.free_epochs):
+        for held in (self.turns, self.sessions, self.labels, self.ends, self.lookup_texts, self.free_epochs):
             held.clear()
 
     def learn(self, name: str, found: Standing) -> SessionRow:

@@ -30,6 +30,7 @@ from weft.kernel.fields import (
 from weft.ledger.views.projector import OTHERS, RUN, Moment, Projector, begins, handles, plain
 from weft.ledger.views.recorded_events import place_of_event, position_in_run
 from weft.ledger.views.rows import FILES, LINTS, CallRow, MessageRow, TurnRow
+from weft.ledger.views.spawn_links import link_result, link_waiting
 from weft.ledger.views.versions import begin_import, end_import
 
 ROWS_PER_EVENT = 65536
@@ -84,7 +85,7 @@ def _run_started(view: Projector, moment: Moment, event: dag.RunStarted) -> None
             events=1,
             last_event=moment.event_id,
             reason=None if event.reason is UNSET else event.reason,
-            source_event=view.number(event.source_event),
+            source_event=None if event.source_event is UNSET else view.lookup_number(event.source_event),
             workspace=view.number(event.workspace),
             compaction=None if event.compaction is UNSET else event.compaction,
             thinking_config=view.number(event.thinking_config),
@@ -98,6 +99,8 @@ def _run_started(view: Projector, moment: Moment, event: dag.RunStarted) -> None
     )
     row = view.new_turns[-1]
     row.listed_at = max(moment.when, parent.listed_at) if parent else moment.when
+    if parent is None or parent.persona != row.persona:
+        view.note_persona(row.persona)
     if event.source is not UNSET:
         begin_import(view, row, event, parent)
 
@@ -281,7 +284,7 @@ def add_annotations(
     """Files and lints of a message, told by event `n`, of which they are the `first` and following notes."""
     found: dict[tuple[str, int, int | None], tuple[Any, ...]] = {}
     for idx, file in enumerate(files, first):
-        path, start, end = view.contents.number(file.path), plain(file.line_start), plain(file.line_end)
+        path, start, end = view.lookup_number(file.path), plain(file.line_start), plain(file.line_end)
         noted = (n * ROWS_PER_EVENT + idx, message, file.kind, path, start, end)
         found.setdefault((file.kind, path, start), noted)
     if found:
@@ -337,6 +340,7 @@ def _tool_call(view: Projector, moment: Moment, event: dag.ToolCallRequested) ->
         )
     )
     row.calls += 1
+    link_waiting(view, row)
 
 
 def _repeats(view: Projector, turn: TurnRow, call_id: int) -> int:
@@ -359,7 +363,8 @@ def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None
     call.result = view.number(event.result)
     if event.error is not UNSET:
         call.error, call.error_code = view.contents.number(event.error.message), view.name(event.error.code)
-    call.spawned = None if event.spawned is UNSET else view.session_number(event.spawned)
+    if event.spawned is not UNSET:
+        link_result(view, call, event.spawned, event.replica)
     call.completed_at = moment.when
     call.result_position = turn.events if turn else -moment.n
 

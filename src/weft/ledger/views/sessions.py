@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from weft.kernel import dag_events as dag
 from weft.kernel import ledger_events as own
-from weft.kernel.enums import ProgramKind, SessionLifecycle, SessionStatus, TurnType
+from weft.kernel.enums import MoveReason, ProgramKind, SessionLifecycle, SessionStatus, TurnType
 from weft.kernel.events import Event
 from weft.kernel.program_kinds import next_state
 from weft.ledger.arguments import cleaned_label
@@ -14,7 +14,8 @@ from weft.ledger.model import UNDATED
 from weft.ledger.views.branches import join_branches
 from weft.ledger.views.projector import BRANCHES, OTHERS, SESSIONS, Moment, Projector, begins, handles, plain
 from weft.ledger.views.recorded_events import position_in_run
-from weft.ledger.views.rows import HistoryRow, SessionRow, TurnRow
+from weft.ledger.views.rows import THREAD_KEYS, HistoryRow, SessionRow, TurnRow
+from weft.ledger.views.spawn_links import join_spawn, link_new_session, mark_parent
 
 NOWHERE = -1
 """How far a session reaches into its source before its first turn was seen."""
@@ -51,7 +52,7 @@ def _session_created(view: Projector, moment: Moment, event: own.SessionCreated)
             parent_turn=plain(event.parent_turn),
             spawn_call=view.number(event.spawn_tool_call),
             task=view.number(event.task_description),
-            routing=view.number(event.routing_key),
+            routing=None if event.routing_key is UNSET else view.lookup_number(event.routing_key),
             origin=plain(event.origin),
             origin_session=view.number(event.origin_session_id),
             created_at=when,
@@ -59,25 +60,15 @@ def _session_created(view: Projector, moment: Moment, event: own.SessionCreated)
             replica=plain(event.replica),
         )
     )
+    row = view.new_sessions[-1]
+    view.note_persona(row.persona)
+    link_new_session(view, row)
     if is_imported:
-        view.new_sessions[-1].reach = NOWHERE
+        row.reach = NOWHERE
+        mark_parent(view, row)
         join_spawn(view, session)
-
-
-def join_spawn(view: Projector, child: str) -> None:
-    """A session and the tool call that started it find each other, whichever was seen first."""
-    session = view.find_session_id(child)
-    found = view.sql.one("SELECT turn, seq FROM spawn WHERE child = ? ORDER BY turn, seq LIMIT 1", (child,))
-    if session is None or found is None:
-        return
-    turn = view.turn(found[0])
-    call = view.calls_of(turn)[found[1]]
-    call.spawned = session.n
-    view.calls[call.event] = call
-    session.parent_turn, session.spawn_call = turn.id, call.call_id
-    parent = None if turn.session is None else view.session_of_number(turn.session)
-    session.parent_session = parent.id if parent else session.parent_session
-    view.changed_sessions[session.id] = session
+    elif event.replica is not UNSET:
+        mark_parent(view, row)
 
 
 def _free_label(view: Projector, event: Event, session: str, label: str | None) -> str:
@@ -160,6 +151,24 @@ def _note_move(view: Projector, session: SessionRow, n: int, when: int, why: str
         )
     )
     session.moves += 1
+    if session.head is not None and why == MoveReason.TURN and session.status != SessionStatus.DELETED:
+        view.sql.add(THREAD_KEYS, [(f"{session.label}#{session.head_depth}", session.n, session.head)])
+
+
+_LAST_TURNS = (
+    "SELECT depth, turn FROM history WHERE session = ? AND k IN (SELECT max(k) FROM history"
+    " WHERE session = ? AND why = 'turn' AND turn IS NOT NULL GROUP BY depth)"
+)
+
+
+def _rewrite_thread_keys(view: Projector, session: SessionRow, label: str) -> None:
+    """The keys of a session that was called `label`, after it was renamed, deleted or restored."""
+    view.flush(keep=True)
+    of_label = "DELETE FROM thread_key WHERE key >= ? AND key < ? AND session = ?"
+    view.sql.run(of_label, (f"{label}#", f"{label}$", session.n))  # `$` is the letter after `#`
+    if session.status != SessionStatus.DELETED:
+        turns = view.sql.all(_LAST_TURNS, (session.n, session.n))
+        view.sql.add(THREAD_KEYS, [(f"{session.label}#{depth}", session.n, turn) for depth, turn in turns])
 
 
 def move_to_version(view: Projector, moment: Moment, session: SessionRow, turn: TurnRow) -> None:
@@ -212,15 +221,20 @@ def _forked_elsewhere(view: Projector, moment: Moment, event: dag.AgentForked) -
 @handles(own.SessionArchived, SESSIONS)
 def _session_archived(view: Projector, moment: Moment, event: own.SessionArchived) -> None:
     row: SessionRow = moment.row
-    if row.status == SessionStatus.DELETED and event.status != SessionStatus.DELETED:
+    label, was_deleted = row.label, row.status == SessionStatus.DELETED
+    if was_deleted and event.status != SessionStatus.DELETED:
         row.label = _free_label(view, event, row.id, row.label)
     row.status = event.status
+    if was_deleted != (row.status == SessionStatus.DELETED):
+        _rewrite_thread_keys(view, row, label)
     view.memory.labels.clear()
 
 
 @handles(own.SessionRenamed, SESSIONS)
 def _session_renamed(view: Projector, moment: Moment, event: own.SessionRenamed) -> None:
+    label = moment.row.label
     moment.row.label = _free_label(view, event, moment.row.id, _label(view, event.label))
+    _rewrite_thread_keys(view, moment.row, label)
     view.memory.labels.clear()
 
 

@@ -19,7 +19,8 @@ from weft.ledger.views.metadata_figures import figures_of
 from weft.ledger.views.projector import IMPORTS, Moment, Projector, handles, plain
 from weft.ledger.views.rows import CONTEXTS, CallRow, MessageRow, SessionRow, TurnRow
 from weft.ledger.views.runs import ROWS_PER_EVENT, TOKENS, add_annotations
-from weft.ledger.views.sessions import depart, join_spawn, move_head
+from weft.ledger.views.sessions import depart, move_head
+from weft.ledger.views.spawn_links import join_spawn, link_named_call, link_waiting, note_spawn
 from weft.ledger.views.versions import current_version
 
 _HALF = (1 << 31) - 1
@@ -101,7 +102,10 @@ def _see_session(view: Projector, moment: Moment, session: SessionRow, event: ow
     session.agent, session.metadata = view.name(event.agent), view.number(event.metadata)
     session.task = view.number(event.task)
     if session.parent_turn is None:  # else the call that started it was seen
-        session.parent_session, session.spawn_call = plain(event.parent), view.number(event.spawn_call)
+        parent, spawn_call = plain(event.parent), view.number(event.spawn_call)
+        if (parent, spawn_call) != (session.parent_session, session.spawn_call):
+            session.parent_session, session.spawn_call = parent, spawn_call
+            link_named_call(view, session)
 
 
 def _see_turn(view: Projector, moment: Moment, session: SessionRow, turn: TurnRow, event: own.Sighting) -> None:
@@ -272,11 +276,10 @@ def _see_calls(view: Projector, turn: TurnRow, event: own.Sighting, leads: bool)
 def _see_spawned(view: Projector, turn: TurnRow, event: own.Sighting) -> None:
     for each in event.calls or ():
         if each.spawned is not UNSET and 0 <= each.k < turn.calls:
-            view.sql.run(
-                "INSERT INTO spawn(child, turn, seq) VALUES (?, ?, ?) ON CONFLICT (child, turn, seq) DO NOTHING",
-                (each.spawned, turn.id, each.k),
-            )
+            note_spawn(view, each.spawned, turn, each.k)
             join_spawn(view, each.spawned)
+    if turn.calls:
+        link_waiting(view, turn)
 
 
 def _see_call(view: Projector, row: CallRow, seen: SeenCall | None, asked: int) -> None:

@@ -383,6 +383,9 @@ class Append:
     def content_text(self, n: int) -> str | None:
         return self.txn.facts.text(n)
 
+    def readable_text(self, n: int) -> str | None:
+        return self.txn.facts.readable_text(n)
+
 
 class EventStream:
     """The end of one stream: every event added names the one before it."""

@@ -41,13 +41,13 @@ CREATE VIEW turns AS
         (EXISTS (SELECT 1 FROM turn c WHERE c.segment = t.segment AND c.depth = t.depth + 1)
             OR EXISTS (SELECT 1 FROM segment s WHERE s.parent = t.segment AND s.parent_depth = t.depth))::int
             AS has_children,
-        t.calls AS tool_call_count, text_of(t.source_event) AS source_event_id, text_of(t.workspace) AS workspace_path,
+        t.calls AS tool_call_count, e.text AS source_event_id, text_of(t.workspace) AS workspace_path,
         json_of(t.thinking_config) AS thinking_config_json, json_of(t.effective_config) AS effective_config_json,
         text_of(t.error) AS error, t.interrupted AS interruption_reason, t.compaction AS compaction_turn_id,
         encode(t.last_event, 'hex') AS digest, t.origin, text_of(t.native) AS native_id,
         text_of(t.git_branch) AS git_branch, text_of(t.version) AS version, json_of(t.metadata) AS metadata_json,
         t.current AS is_current, (t.synthesised IS DISTINCT FROM 1)::int AS time_known, t.listed_at
-    FROM turn t;
+    FROM turn t LEFT JOIN lookup_text e ON e.content = t.source_event;
 
 CREATE VIEW threads AS
     SELECT t.id AS turn_id,
@@ -60,20 +60,18 @@ CREATE VIEW threads AS
             FROM up JOIN turn a ON a.segment = up.segment AND a.depth BETWEEN up.base AND up.depth) END AS ancestry,
         t.tokens_before + COALESCE(t.total_tokens, 0) AS total_tokens,
         t.depth,
-        COALESCE((SELECT name FROM program WHERE id = t.persona), t.persona) AS persona_id,
+        a.name AS persona_id,
         (SELECT NULLIF(encode(digest, 'hex'), '') FROM content WHERE n = t.system) AS system_prompt_hash,
-        (SELECT s.label || '#' || t.depth FROM session s WHERE s.n = t.session AND s.status <> 'deleted' AND (
-            (t.status = 'completed' AND NOT EXISTS (SELECT 1 FROM departure d WHERE d.session = s.n))
-            OR (SELECT h.turn FROM history h WHERE h.session = s.n AND h.depth = t.depth AND h.why = 'turn'
-                ORDER BY h.k DESC LIMIT 1) = t.id)) AS thread_key
-    FROM turn t;
+        k.key AS thread_key
+    FROM turn t LEFT JOIN persona a ON a.id = t.persona LEFT JOIN session s ON s.n = t.session
+        LEFT JOIN thread_key k ON k.key = s.label || '#' || t.depth AND k.turn = t.id;
 
 CREATE VIEW sessions AS
     SELECT s.label, s.head AS thread_id,
-        COALESCE((SELECT name FROM program WHERE id = s.persona), s.persona) AS persona_id,
+        a.name AS persona_id,
         (s.parent_turn IS NOT NULL OR s.parent_session IS NOT NULL)::int AS is_subagent,
-        (SELECT label FROM session p WHERE p.id = s.parent_session) AS parent_session_label,
-        s.parent_turn AS parent_turn_id, text_of(s.spawn_call) AS spawn_tool_call_id,
+        p.label AS parent_session_label, s.parent_turn AS parent_turn_id,
+        s.spawn_call_name AS spawn_tool_call_id,
         text_of(s.task) AS task_description,
         CASE WHEN s.parent_turn IS NOT NULL OR s.parent_session IS NOT NULL THEN COALESCE(
             (SELECT CASE t.status WHEN 'failed' THEN 'failed' ELSE 'running' END FROM turn t
@@ -82,13 +80,14 @@ CREATE VIEW sessions AS
                 ORDER BY t.n DESC LIMIT 1),
             (SELECT CASE status WHEN 'completed' THEN 'completed' WHEN 'failed' THEN 'failed' ELSE 'running' END
                 FROM turn WHERE id = s.head), 'pending') END AS task_status,
-        text_of(s.routing) AS routing_key, COALESCE(s.origin, 'weft') AS origin,
+        r.text AS routing_key, COALESCE(s.origin, 'weft') AS origin,
         text_of(s.origin_session) AS origin_session_id, s.created_at, s.updated_at, s.status, s.lifecycle, s.id,
         s.compaction AS chosen_compaction, s.head_events, text_of(s.title) AS title,
         text_of(s.workspace) AS workspace_path, text_of(s.git_branch) AS git_branch, text_of(s.version) AS version,
         name_of(s.agent) AS agent, json_of(s.metadata) AS metadata_json, json_of(s.config) AS config_json,
         s.config_version, (SELECT name FROM program WHERE id = s.model) AS default_model
-    FROM session s;
+    FROM session s LEFT JOIN persona a ON a.id = s.persona LEFT JOIN session p ON p.id = s.parent_session
+        LEFT JOIN lookup_text r ON r.content = s.routing;
 
 CREATE VIEW messages AS
     SELECT m.id, t.id AS turn_id, m.role,
@@ -138,11 +137,11 @@ CREATE VIEW tool_calls AS
             ELSE '' END FROM content_text WHERE n = c.call_id) AS id,
         t.id AS turn_id, c.message AS message_id, name_of(c.tool) AS tool_name, c.number AS tool_number,
         json_of(c.params) AS params_json, json_of(c.result) AS result_json, text_of(c.error) AS error,
-        c.status, (SELECT label FROM session WHERE n = c.spawned) AS spawned_session_label,
+        c.status, s.label AS spawned_session_label,
         c.started_at, c.completed_at, c.seq AS sequence, text_of(c.call_id) AS call_id, c.outcome,
         name_of(c.server) AS server, name_of(c.error_code) AS error_code, c.correlation AS correlation_id,
         json_of(c.detail) AS metadata_json
-    FROM tool_call c JOIN turn t ON t.n = c.turn;
+    FROM tool_call c JOIN turn t ON t.n = c.turn LEFT JOIN session s ON s.n = c.spawned;
 
 CREATE VIEW compactions AS
     SELECT k.turn AS turn_id, text_of(k.summary) AS summary,
@@ -161,8 +160,8 @@ CREATE VIEW session_aliases AS
     SELECT a.alias, s.label AS session_label, a.created_at, a.reason FROM alias a JOIN session s ON s.n = a.session;
 
 CREATE VIEW message_files AS
-    SELECT f.id, f.message AS message_id, f.kind, text_of(f.path) AS file_path, f.line_start, f.line_end
-    FROM message_file f;
+    SELECT f.id, f.message AS message_id, f.kind, p.text AS file_path, f.line_start, f.line_end
+    FROM message_file f LEFT JOIN lookup_text p ON p.content = f.path;
 
 CREATE VIEW message_lints AS
     SELECT l.id, l.message AS message_id, text_of(l.path) AS file_path, text_of(l.text) AS message,

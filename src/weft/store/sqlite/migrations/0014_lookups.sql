@@ -1,0 +1,68 @@
+-- Lookups of the readable surface: each by an index, through the view, without a function that plain SQL does not have.
+CREATE INDEX turn_parent ON turn (parent) WHERE parent IS NOT NULL;
+CREATE INDEX turn_started ON turn (started_at);
+CREATE INDEX turn_persona ON turn (persona);
+CREATE INDEX turn_source_event ON turn (source_event) WHERE source_event IS NOT NULL;
+CREATE INDEX tool_call_message ON tool_call (message) WHERE message IS NOT NULL;
+CREATE INDEX session_name ON session (label);
+CREATE INDEX session_updated ON session (updated_at);
+CREATE INDEX session_parent_turn ON session (parent_turn) WHERE parent_turn IS NOT NULL;
+CREATE INDEX session_shown_origin ON session ((COALESCE(origin, 'weft')));
+CREATE INDEX history_turn ON history (turn) WHERE turn IS NOT NULL;
+CREATE INDEX message_file_path ON message_file (path);
+
+-- Names of those who own turns and sessions; one that no event names stands for itself.
+CREATE TABLE persona (id TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX persona_name ON persona (name);
+INSERT INTO persona(id, name) SELECT id, name FROM program;
+INSERT INTO persona(id, name) SELECT o.persona, o.persona
+    FROM (SELECT persona FROM turn UNION SELECT persona FROM session) o WHERE true ON CONFLICT (id) DO NOTHING;
+
+-- Texts by which people look things up, out of contents: source events, routing keys, paths of files.
+CREATE TABLE lookup_text (content INTEGER PRIMARY KEY, text TEXT NOT NULL);
+CREATE INDEX lookup_text_text ON lookup_text (text);
+
+-- `label#depth`: the last turn by which a session came to stand at this depth.
+CREATE TABLE thread_key (key TEXT PRIMARY KEY, session INTEGER NOT NULL, turn TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO thread_key(key, session, turn)
+    SELECT s.label || '#' || h.depth, s.n, h.turn
+    FROM history h JOIN session s ON s.n = h.session AND s.status <> 'deleted'
+    WHERE (h.session, h.k) IN (
+        SELECT session, max(k) FROM history WHERE why = 'turn' AND turn IS NOT NULL GROUP BY session, depth);
+
+-- A subagent and the call that started it: where one names the other, both do.
+ALTER TABLE session ADD COLUMN has_subagents INTEGER;    -- 1: one of them names a call of it
+ALTER TABLE session ADD COLUMN spawn_call_name TEXT;     -- its call as `tool_calls.id` has it, or as it was told
+CREATE INDEX session_spawn_call ON session (spawn_call_name) WHERE spawn_call_name IS NOT NULL;
+INSERT INTO spawn(child, turn, seq)
+    SELECT s.id, t.id, c.seq FROM tool_call c JOIN session s ON s.n = c.spawned JOIN turn t ON t.n = c.turn
+    WHERE true ON CONFLICT (child, turn, seq) DO NOTHING;
+UPDATE tool_call SET spawned = (
+        SELECT min(s.n) FROM spawn p JOIN turn t ON t.id = p.turn JOIN session s ON s.id = p.child
+        WHERE t.n = tool_call.turn AND p.seq = tool_call.seq)
+    WHERE spawned IS NULL AND (turn, seq) IN (
+        SELECT t.n, p.seq FROM spawn p JOIN turn t ON t.id = p.turn JOIN session s ON s.id = p.child);
+UPDATE session SET (parent_turn, spawn_call) = (
+        SELECT t.id, c.call_id FROM session o JOIN turn t ON t.session = o.n JOIN tool_call c ON c.turn = t.n
+            JOIN content a ON a.n = c.call_id JOIN content b ON b.n = session.spawn_call
+        WHERE o.id = session.parent_session AND a.bytes = b.bytes
+        UNION ALL SELECT NULL, session.spawn_call
+        ORDER BY 1 DESC NULLS LAST LIMIT 1)
+    WHERE parent_turn IS NULL AND parent_session IS NOT NULL AND spawn_call IS NOT NULL;
+UPDATE tool_call SET spawned = (
+        SELECT min(s.n) FROM session s JOIN turn t ON t.id = s.parent_turn JOIN content a ON a.n = s.spawn_call
+            JOIN content b ON b.n = tool_call.call_id
+        WHERE t.n = tool_call.turn AND (a.n = b.n OR a.bytes = b.bytes))
+    WHERE spawned IS NULL AND repeated = 0 AND turn IN (
+        SELECT t.n FROM session s JOIN turn t ON t.id = s.parent_turn WHERE s.spawn_call IS NOT NULL);
+UPDATE session SET (parent_turn, spawn_call) = (
+        SELECT t.id, c.call_id FROM spawn p JOIN turn t ON t.id = p.turn JOIN tool_call c ON c.turn = t.n AND c.seq = p.seq
+        WHERE p.child = session.id ORDER BY p.turn, p.seq LIMIT 1)
+    WHERE parent_turn IS NULL AND id IN (
+        SELECT p.child FROM spawn p JOIN turn t ON t.id = p.turn JOIN session o ON o.n = t.session
+        WHERE o.replica = session.replica AND o.n <> session.n);
+UPDATE session SET parent_session = (
+        SELECT o.id FROM turn t JOIN session o ON o.n = t.session WHERE t.id = session.parent_turn)
+    WHERE parent_turn IS NOT NULL AND parent_session IS NULL;
+UPDATE session SET has_subagents = 1
+    WHERE id IN (SELECT parent_session FROM session WHERE spawn_call IS NOT NULL AND parent_session IS NOT NULL);

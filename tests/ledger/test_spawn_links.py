@@ -1,0 +1,176 @@
+"""A subagent's session and the tool call that started it name each other, whichever came first."""
+
+import re
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from tests.ledger.conftest import OpenLedger
+from tests.ledger.histories import change, grow, problems, select
+from tests.ledger.imported import native_call, native_turn, take
+from weft.ledger.api.ledger import Ledger
+from weft.store.sqlite.migrations import shipped_schema
+
+JOIN = (
+    "SELECT s.label, c.turn_id, c.call_id, c.spawned_session_label, s.parent_session_label, s.parent_turn_id,"
+    " s.is_subagent FROM sessions s JOIN tool_calls c ON c.id = s.spawn_tool_call_id ORDER BY s.label"
+)
+
+
+def calls(id: str, **more: Any) -> list[dict[str, Any]]:
+    return [{"id": "other", "name": "read"}, {"id": id, "name": "spawn", **more}]
+
+
+def the_call_first(ledger: Ledger) -> str:
+    return ledger.record_turn(session="main", tool_calls=calls("c~1", spawned_session="worker")).id
+
+
+def the_session_first(ledger: Ledger) -> str:
+    grow(ledger, "worker", "dig")
+    return ledger.record_turn(session="main", tool_calls=calls("c~1", spawned_session="worker")).id
+
+
+def the_session_names_a_call_of_its_parent(ledger: Ledger) -> str:
+    turn = ledger.record_turn(session="main", tool_calls=calls("c~1")).id
+    grow(ledger, "main", "and on")
+    ledger.create_session("worker", parent_session="main", spawn_tool_call_id="c~1")
+    return turn
+
+
+def the_session_names_a_call_of_a_turn(ledger: Ledger) -> str:
+    turn = ledger.record_turn(session="main", tool_calls=calls("c~1")).id
+    ledger.create_session("worker", parent_turn_id=turn, spawn_tool_call_id="c~1")
+    return turn
+
+
+def the_session_names_a_call_that_is_to_come(ledger: Ledger) -> str:
+    grow(ledger, "main", "before")
+    ledger.create_session("worker", parent_session="main", spawn_tool_call_id="c~1")
+    ledger.record_turn(session="main", tool_calls=calls("another"))
+    return ledger.record_turn(session="main", tool_calls=calls("c~1")).id
+
+
+def the_session_is_made_while_its_turn_is_under_way(ledger: Ledger) -> str:
+    with ledger.begin_turn(session="main") as writer:
+        ledger.create_session("worker", parent_turn_id=writer.id, spawn_tool_call_id="c~1")
+        call = writer.tool_call("spawn", id="c~1")
+        writer.tool_result(call, "ok")
+        writer.finish()
+    return writer.id
+
+
+ORDERS: list[Callable[[Ledger], str]] = [
+    the_call_first, the_session_first, the_session_names_a_call_of_its_parent, the_session_names_a_call_of_a_turn,
+    the_session_names_a_call_that_is_to_come, the_session_is_made_while_its_turn_is_under_way,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_session_and_its_call_join_in_plain_sql(disk: Ledger, path: Path, order: Callable[[Ledger], str]) -> None:
+    turn = order(disk)
+    assert [list(row.values()) for row in select(path, JOIN)] == [["worker", turn, "c~1", "worker", "main", turn, 1]]
+    assert disk.session("worker").spawn_tool_call_id == next(
+        call.id for call in disk.tool_calls(turn) if call.spawned_session == "worker"
+    )
+    assert problems(disk) == []
+
+
+@pytest.mark.parametrize("order", ["kp", "pk"])
+def test_an_imported_session_that_alone_names_its_call_joins_it(disk: Ledger, path: Path, order: str) -> None:
+    for file in order:
+        if file == "k":
+            take(disk, "kid", native_turn("k1", end=1), file="k", parent="p", spawn_call="c9")
+        else:
+            take(disk, "p", native_turn("t1", calls=[native_call("c9")], end=9), file="p")
+    head = disk.session("p").head
+    assert [list(row.values()) for row in select(path, JOIN)] == [["kid", head, "c9", "kid", "p", head, 1]]
+    assert problems(disk) == []
+
+
+def test_every_call_that_started_a_session_names_it(disk: Ledger, path: Path) -> None:
+    first = the_call_first(disk)
+    again = disk.record_turn(session="main", tool_calls=calls("c3", spawned_session="worker")).id
+    rows = select(path, "SELECT turn_id FROM tool_calls WHERE spawned_session_label = 'worker' ORDER BY turn_id")
+    assert [row["turn_id"] for row in rows] == [first, again]
+    assert disk.session("worker").parent_turn_id == first
+
+
+def test_nobody_is_the_subagent_of_itself_or_of_its_own_subagent(disk: Ledger) -> None:
+    disk.record_turn(session="main", tool_calls=calls("c1", spawned_session="main"))
+    disk.record_turn(session="main", tool_calls=calls("c2", spawned_session="worker"))
+    disk.record_turn(session="worker", tool_calls=calls("c3", spawned_session="main"))
+    assert not disk.session("main").is_subagent
+    assert disk.session("worker").parent_session == "main"
+    assert problems(disk) == []
+
+
+def test_a_link_outlives_the_erasure_of_the_calls_id_but_not_its_words(disk: Ledger, path: Path) -> None:
+    take(disk, "p", native_turn("t1", calls=[native_call("secret call", spawned="kid")], end=9), file="p")
+    take(disk, "kid", native_turn("k1", end=1), file="k", parent="p")
+    head = disk.resolve("p")
+    assert disk.session("kid").spawn_tool_call_id == f"{head}:secret call"
+    disk.erasure.erase(head, reason="asked for")
+    assert b"secret call" not in path.read_bytes()
+    assert [(row["label"], row["turn_id"], row["call_id"]) for row in select(path, JOIN)] == [("kid", head, "[erased]")]
+    assert problems(disk) == []
+
+
+TOUCHING = {"content": "q", "files": [{"kind": "read", "path": "a"}]}
+UNLINKED = """
+UPDATE session SET spawn_call_name = NULL, has_subagents = NULL;
+UPDATE tool_call SET spawned = NULL;
+DELETE FROM thread_key; DELETE FROM persona; DELETE FROM lookup_text;
+"""
+
+
+def test_a_rebuild_makes_links_and_keys_anew(disk: Ledger, path: Path, open_ledger: OpenLedger) -> None:
+    turn = the_session_names_a_call_of_its_parent(disk)
+    disk.record_turn(session="main", source_event_id="event 7", query=TOUCHING)
+    disk.close()
+    for statement in filter(str.strip, UNLINKED.split(";")):
+        change(path, statement)
+    ledger = open_ledger()
+    assert problems(ledger) != []
+    ledger.upkeep.rebuild()
+    assert problems(ledger) == []
+    assert [row["turn_id"] for row in select(path, JOIN)] == [turn]
+    assert select(path, "SELECT turn_id FROM threads WHERE thread_key = 'main#1'") == [{"turn_id": turn}]
+
+
+def before_lookups(path: Path) -> None:
+    """The file as a version before these lookups left it, with links on one side alone."""
+    step = next(step for step in shipped_schema().migrations if "CREATE TABLE lookup_text" in step.sql)
+    with closing(apsw.Connection(str(path))) as connection:
+        for (view,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'view'").fetchall():
+            connection.execute(f"DROP VIEW {view}")
+        for kind, name in re.findall(r"^CREATE (INDEX|TABLE) (\w+)", step.sql, re.MULTILINE):
+            connection.execute(f"DROP {kind} IF EXISTS {name}")
+        connection.execute(ONE_SIDED)
+        for table, column in re.findall(r"^ALTER TABLE (\w+) ADD COLUMN (\w+)", step.sql, re.MULTILINE):
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        connection.pragma("user_version", step.number - 1)
+
+
+ONE_SIDED = """
+DELETE FROM spawn;
+UPDATE tool_call SET spawned = NULL WHERE spawned = (SELECT n FROM session WHERE label = 'told');
+UPDATE session SET parent_turn = NULL, parent_session = NULL, spawn_call = NULL WHERE label = 'worker';
+"""
+
+
+def test_an_upgrade_links_both_sides(disk: Ledger, path: Path, open_ledger: OpenLedger) -> None:
+    first = the_session_first(disk)
+    second = disk.record_turn(session="main", tool_calls=calls("c2")).id
+    disk.create_session("told", parent_session="main", parent_turn_id=second, spawn_tool_call_id="c2")
+    disk.record_turn(session="main", source_event_id="event 7", query=TOUCHING)
+    disk.close()
+    before_lookups(path)
+    ledger = open_ledger()
+    assert [(row["label"], row["turn_id"], row["spawned_session_label"]) for row in select(path, JOIN)] == [
+        ("told", second, "told"), ("worker", first, "worker")
+    ]  # fmt: skip
+    assert problems(ledger) == []
