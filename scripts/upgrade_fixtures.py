@@ -170,6 +170,7 @@ def write_sources(folder: Path) -> None:
 def import_sources(address: str, folder: Path) -> None:
     """One sample comes twice, cut inside its last turn and whole: that turn's second version supersedes the first."""
     write_sources(folder)
+    run_weft(address, "trust")
     sample = folder / SAMPLES[0].name
     whole = sample.read_bytes()
     for data, sources in ((without_last_line(whole), sample), (whole, folder)):
