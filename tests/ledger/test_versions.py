@@ -167,6 +167,6 @@ def test_plain_sql_names_the_version_that_stands_in_place_of_each(ledger: Ledger
         take(ledger, session, said("m1", *texts, end=1), file=session)
     with ledger._store.read() as txn:
         rows = txn.sql.all("SELECT turn_id, current_turn_id FROM turn_versions WHERE native_id = 'm1'")
-    current = dict(rows)
+    current: dict[str, str] = dict(rows)
     (old,) = set(current) - {head(ledger, "b"), head(ledger, "c")}
     assert current == {old: head(ledger, "c"), **{head(ledger, name): head(ledger, name) for name in "bc"}}
