@@ -1,6 +1,11 @@
-"""projects and stats --story."""
+"""projects and story."""
+
+from datetime import date
+
+import pytest
 
 from tests.surfaces.shell import Shell
+from weft.surfaces.cli.periods import period_ends
 
 
 def work(weft: Shell, query: str, folder: str, *files: str, session: str = "main", model: str = "none-such") -> None:
@@ -29,13 +34,13 @@ def test_a_story_tells_sessions_files_and_cost(weft: Shell) -> None:
     work(weft, "Again.", "/src/app", "a.py", "b.py")
     for n in range(3):
         work(weft, "Look for mistakes.", "/src/app", session=f"look-{n}")
-    out = weft("stats", "--story").out
+    out = weft("story").out
     assert "4 sessions, 1 project, 5 turns" in out
     assert "5.5k tokens, ?" in out
     assert "Fix the date.  [2 turns, none-such, ?]" in out
     assert "Look for mistakes.  [3 sessions, 3 turns, none-such, ?]" in out
     assert "2 files written:\n    a.py  (2x)\n    b.py\n" in out
-    assert weft.json("stats", "--story")["projects"][0]["path"] == "/src/app"
+    assert weft.json("story")["projects"][0]["path"] == "/src/app"
 
 
 def test_a_story_adds_up_the_cost_of_sessions_that_it_tells_as_one(weft: Shell) -> None:
@@ -49,12 +54,42 @@ def test_a_story_adds_up_the_cost_of_sessions_that_it_tells_as_one(weft: Shell) 
 def test_a_long_story_is_folded(weft: Shell) -> None:
     for n in range(14):
         work(weft, f"Task {n}.", "/src/app", f"{n}.py", session=f"s{n}")
-    out = weft("stats", "--story").out
+    out = weft("story").out
     assert "… 2 more sessions (--full)" in out
     assert "… 6 more (--full)" in out
-    assert "(--full)" not in weft("stats", "--story", "--full").out
+    assert "(--full)" not in weft("story", "--full").out
 
 
 def test_a_story_without_anything_says_so(weft: Shell) -> None:
-    assert "nothing was recorded since 7 days ago" in weft("stats", "--story").err
-    assert weft("stats", "--since", "yesterday").code == 2
+    assert "no turns yet: `weft import`" in weft("story").err
+    work(weft, "Fix the date.", "/src/app")
+    assert weft("story", "last", "week").out == ""
+    assert "nothing was recorded in the period 'last week': `weft story all`" in weft("story", "last week").err
+    assert "Fix the date." in weft("story", "all").out
+    assert "Fix the date." in weft("story", "today").out
+    assert weft.json("story", "..yesterday")["projects"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "ends"),
+    [
+        ("today", ("today", "today")),
+        ("2026-02-03", ("2026-02-03", "2026-02-03")),
+        ("2026-02", ("2026-02-01", "2026-02-28")),
+        ("2026-12", ("2026-12-01", "2026-12-31")),
+        ("2024", ("2024-01-01", "2024-12-31")),
+        ("Last  Week", ("2026-11-09", "2026-11-15")),
+        ("this week", ("2026-11-16", "2026-11-22")),
+        ("last month", ("2026-10-01", "2026-10-31")),
+        ("this month", ("2026-11-01", "2026-11-30")),
+        ("last year", ("2025-01-01", "2025-12-31")),
+        ("2 weeks ago", ("2 weeks ago", None)),
+        ("2026-02..2026-03", ("2026-02-01", "2026-03-31")),
+        ("2026-02..", ("2026-02-01", None)),
+        ("..yesterday", (None, "yesterday")),
+        ("2026-02-01..2 days ago", ("2026-02-01", "2 days ago")),
+        ("all", (None, None)),
+    ],
+)
+def test_a_period_is_read_as_people_write_it(words: str, ends: tuple[str | None, str | None]) -> None:
+    assert period_ends(words, date(2026, 11, 17)) == ends

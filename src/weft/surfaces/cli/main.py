@@ -34,6 +34,7 @@ COMMANDS = {
         "diff": "Show where two threads part.",
         "context": "Show what an agent saw at a turn, or would see next.",
         "sessions": "List sessions and where they stand.",
+        "story": "Show what was worked on in a period, project by project.",
         "projects": "List projects: sessions, agents, tokens and cost of each.",
         "reflog": "Show where a session has stood.",
         "files": "Show every turn that read or wrote a file.",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ProjectTotals(Struct, frozen=True, kw_only=True):
-    """`projects`: a folder's figures. `stats --story` has its sessions and files too."""
+    """`projects`: a folder's figures. `story` has its sessions and files too."""
 
     path: str
     name: str
