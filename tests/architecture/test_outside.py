@@ -25,6 +25,7 @@ MAY_START = {
     "weft/runtime/sandbox/processes.py": "the one place",
     "weft/exchange/sync/addresses.py": "the other end of a sync, by the command or the ssh that the user names",
     "weft/surfaces/cli/import_job.py": "this program itself, on its own in the background",
+    "weft/surfaces/cli/pager.py": "`less`, unless the person at the terminal chose another pager",
     "weft/surfaces/cli/screen.py": "the pager that the person at the terminal chose",
 }
 MAY_CONNECT = {

@@ -142,7 +142,7 @@ def test_a_terminal_gets_fifty_sessions_and_a_pipe_all(weft: Shell, folder: Path
     with library.open(folder / ".weft" / "ledger.db") as ledger:
         for i in range(53):
             ledger.create_session(f"s{i}")
-    _, shown = on_terminal(folder, "sessions", "--no-color", LINES="99")
+    _, shown = on_terminal(folder, "sessions", "--no-color", LINES="99", COLUMNS="300")
     assert shown.count("\n") == 52
     assert "3 more sessions" in shown
     assert weft("sessions").out.count("\n") == len(weft.json("sessions")) == 53

@@ -208,7 +208,10 @@ def complete(folder: Path, *words: str, shell: str = "bash") -> list[str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("re",), {"record", "reflog", "restore", "rename", "rebuild", "recover", "resume", "remote", "replica"}),
+        (
+            ("re",),
+            {"read", "record", "reflog", "restore", "rename", "rebuild", "recover", "resume", "remote", "replica"},
+        ),
         (("show", "a"), {"alt", "apart"}),
         (("log", "m"), {"main"}),
         (("move", "main", "al"), {"alt"}),

@@ -5,11 +5,13 @@ Whatever a model or a tool wrote passes through here before a person sees it. Th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from unicodedata import category, combining, east_asian_width
 
 JOINERS = "\u200c\u200d"  # hold emoji and scripts together, and move nothing
 TAB = "    "
+_WORDS = re.compile(r"\s+|\S+")
 
 
 def safe(text: str) -> str:
@@ -67,6 +69,55 @@ def cut(text: str, columns: int) -> str:
             break
         taken.append(character)
     return "".join(taken) + "…"
+
+
+def wrapped(text: str, columns: int) -> list[str]:
+    """The lines of a text that is safe already, broken at words where they are wider than so many columns."""
+    return [piece for line in text.split("\n") for piece in wrapped_line(line, columns)]
+
+
+def wrapped_line(line: str, columns: int, *, breaks_words: bool = True) -> list[str]:
+    """One line in pieces, each set in as the first. A word that is wider than a line is broken anywhere, or not at
+    all."""
+    if width(line) <= columns:
+        return [line]
+    words = line.lstrip(" ")
+    indent = " " * min(len(line) - len(words), columns // 2)
+    pieces, piece, gap, room = [], "", "", max(1, columns - len(indent))
+    for word in _WORDS.findall(words):
+        if word.isspace():
+            gap = word
+            continue
+        if piece and width(piece) + width(gap) + width(word) > room:
+            pieces.append(piece)
+            piece = gap = ""
+        *full, piece = _broken(piece + gap + word, room) if breaks_words else [piece + gap + word]
+        pieces += full
+        gap = ""
+    return [f"{indent}{piece}" for piece in (*pieces, piece)]
+
+
+def _broken(text: str, columns: int) -> list[str]:
+    """Pieces of at most so many columns."""
+    pieces, start, room = [], 0, columns
+    if width(text) <= columns:
+        return [text]
+    for at, character in enumerate(text):
+        wide = _columns(character)
+        if wide > room and at > start:
+            pieces.append(text[start:at])
+            start, room = at, columns
+        room -= wide
+    return [*pieces, text[start:]]
+
+
+def cut_at_word(text: str, columns: int) -> str:
+    """At most so many columns of it, up to the end of a word where one ends not far before."""
+    shown = cut(text, columns)
+    if shown == text:
+        return text
+    whole = shown[:-1].rpartition(" ")[0].rstrip()
+    return f"{whole}…" if 2 * width(whole) >= columns else shown
 
 
 def pad(text: str, columns: int) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.kernel.shell_words import shell_line
-from weft.surfaces.cli.screen import Line, Screen, Span, colours_wanted, stdout_screen
+from weft.surfaces.cli.screen import Line, Screen, Span, colours_wanted, stdout_screen, terminal_size
 from weft.surfaces.cli.times import LocalZone
 from weft.surfaces.cli.user_files import find_ledger
 
@@ -153,15 +153,17 @@ class Call:
     def note(self, *line: Span | str) -> None:
         """Something a person may want to know beside the answer: what to do next, how to undo it."""
         if not (self.quiet or self.json):
+            terminal = sys.stderr.isatty()
             aside = Screen(
-                color=sys.stderr.isatty() and not self.no_color and colours_wanted(),
+                color=terminal and not self.no_color and colours_wanted(),
                 unicode=False,
-                terminal=False,
-                columns=0,
+                terminal=terminal,
+                columns=terminal_size(sys.stderr)[0],
                 rows=0,
                 paging=False,
             )
-            click.echo(aside.render(line), err=True, color=aside.color)
+            for words in aside.wrap(line) if terminal else [line]:
+                click.echo(aside.render(words), err=True, color=aside.color)
 
 
 @contextmanager

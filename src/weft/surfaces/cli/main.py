@@ -27,6 +27,7 @@ COMMANDS = {
         "compact": "Summarise a session's past, or switch between summaries.",
     },
     "look": {
+        "read": "Read a whole conversation: prompts and answers in full.",
         "log": "Show turns, the newest first.",
         "search": "Find messages and tool calls by their words.",
         "show": "Show one turn: messages, tool calls, usage.",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TextIO
 
 import click
 
-from weft.surfaces.plain_text import cut, pad, safe, width
+from weft.surfaces.plain_text import cut, pad, safe, width, wrapped_line
 
 PIPED_WIDTH = 200
 PIPED_LINES = 64
@@ -31,6 +31,8 @@ STYLES: dict[str, dict[str, Any]] = {
     "assistant": {"fg": "green", "bold": True},
     "tool": {"fg": "magenta"},
     "line": {"fg": "bright_black"},
+    "emphasis": {"italic": True},
+    "code": {"fg": "cyan"},
     "match": {"fg": "red", "bold": True},
 }
 
@@ -56,6 +58,13 @@ class Screen:
     def _styled(self, span: Span | str) -> str:
         text, style = (span, "") if isinstance(span, str) else span
         return click.style(safe(text), **STYLES[style]) if self.color and style and text else safe(text)
+
+    def wrap(self, line: Line) -> list[Line]:
+        """The line in pieces that fit, broken at words; a long word, and a line with styles in it, stays whole."""
+        if any(not isinstance(span, str) and span.style for span in line):
+            return [line]
+        text = safe("".join(span if isinstance(span, str) else span.text for span in line))
+        return [[piece] for piece in wrapped_line(text, max(LEAST_ROOM, self.columns), breaks_words=False)]
 
     def show(self, *line: Span | str) -> None:
         click.echo(self.render(line), color=self.color)
@@ -150,10 +159,10 @@ def stdout_screen(*, no_color: bool, no_pager: bool) -> Screen:
     )
 
 
-def terminal_size() -> tuple[int, int]:
-    """Columns and rows; COLUMNS and LINES win over what the terminal says."""
+def terminal_size(stream: TextIO | None = None) -> tuple[int, int]:
+    """Columns and rows of a stream, standard output by default; COLUMNS and LINES win over what the terminal says."""
     try:
-        size = os.get_terminal_size(sys.stdout.fileno())
+        size = os.get_terminal_size((stream or sys.stdout).fileno())
     except (OSError, ValueError):
         size = os.terminal_size((80, 24))
     variables = [os.environ.get(name, "") for name in ("COLUMNS", "LINES")]

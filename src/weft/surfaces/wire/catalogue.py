@@ -69,11 +69,11 @@ from weft.surfaces.wire import exchange, forms, programs, reports, sessions, upk
 
 FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     "Sessions and turns": (
-        sessions.SessionEntry, sessions.ListedTurn, sessions.ShownTurn, sessions.UnfinishedTurn, sessions.PickedTurn,
-        sessions.SummaryTurn, sessions.ChatReply, sessions.NodeTags, ListedSession, model.Session, model.Turn,
-        model.RecordedTurn, model.Message, model.ToolCall, model.Codeblock, model.Compaction, model.Branch,
-        model.HeadMove, model.SessionMove, model.Point, Provenance, ProvisionalTurn, Context, VouchedMessage, Voucher,
-        ThreadDiff, Hit, Recorded,
+        sessions.SessionEntry, sessions.ListedTurn, sessions.ShownTurn, sessions.ReadTurn, sessions.UnfinishedTurn,
+        sessions.PickedTurn, sessions.SummaryTurn, sessions.ChatReply, sessions.NodeTags, ListedSession,
+        model.Session, model.Turn, model.RecordedTurn, model.Message, model.ToolCall, model.Codeblock, model.Compaction,
+        model.Branch, model.HeadMove, model.SessionMove, model.Point, Provenance, ProvisionalTurn, Context,
+        VouchedMessage, Voucher, ThreadDiff, Hit, Recorded,
         Receipt, Usage,
     ),
     "Reports": (

@@ -38,6 +38,7 @@ FLAT: Mapping[str, str] = {
     "UnfinishedTurn": "turn",
     "ListedTurn": "turn",
     "ShownTurn": "turn",
+    "ReadTurn": "turn",
     "PickedTurn": "turn",
     "SummaryTurn": "turn",
     "LedgerFigures": "counts",

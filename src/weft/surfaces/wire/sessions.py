@@ -61,6 +61,17 @@ class ShownTurn(Struct, frozen=True, kw_only=True):
     on_behalf_of: Sequence[str] | UnsetType = UNSET
 
 
+class ReadTurn(Struct, frozen=True, kw_only=True):
+    """`read`: one turn of a thread, the oldest first, with all that was said and done."""
+
+    turn: Turn
+    session: str | None
+    """The label of the session that made it."""
+    messages: Sequence[Message]
+    tool_calls: Sequence[ToolCall]
+    compaction: Compaction | None
+
+
 class PickedTurn(Struct, frozen=True, kw_only=True):
     """`cherry-pick`: a new turn and the turn that it says again."""
 

@@ -21,10 +21,10 @@ from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import Reader, short
 from weft.surfaces.cli.rendering.results import as_json
 from weft.surfaces.cli.rendering.transcript import Transcript, in_order
-from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.screen import LEAST_ROOM, Line, Screen, Span
 from weft.surfaces.cli.times import NO_TIME, local_time
 from weft.surfaces.cli.turn_lines import decoration, flag
-from weft.surfaces.plain_text import safe_lines
+from weft.surfaces.plain_text import safe, safe_lines, wrapped, wrapped_line
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from weft.surfaces.wire.sessions import ShownTurn
 
 RULES = 8
+NAME_COLUMNS = 9
 
 
 @weft_command("show")
@@ -73,10 +74,11 @@ def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:
         unicode=call.screen.unicode,
         workspace=turn.workspace_path,
         labels=reader.short_labels,
+        wraps=call.screen.terminal,
     )
     files = noted_files(ledger, items)
     below = provisional.page(tails, full=full)
-    call.screen.page([*header.lines(compaction), *transcript.lines(items, files), *below])
+    call.screen.page([*header.lines(compaction, call.screen), *transcript.lines(items, files), *below])
 
 
 def _show_tails(call: Call, tails: list[ProvisionalTurn], full: bool) -> None:
@@ -141,20 +143,20 @@ class _Header:
         self._principals = principals
         self._session = reader.session(turn.session_id)
 
-    def lines(self, compaction: Compaction | None) -> Iterator[Line]:
+    def lines(self, compaction: Compaction | None, screen: Screen) -> Iterator[Line]:
         turn = self._turn
         yield [Span(f"turn {turn.id}", "id"), *decoration(self._reader.places(turn.id)), *flag(turn)]
         if (at := self._at) is not None:
             yield [Span("Event:   ", "dim"), f"{at.found.id}, {at.kind}, {at.number} of {at.of}; the turn up to it"]
         for name, value in (*self._facts(), *merges(turn.id, self._merged)):
             if value:
-                yield [Span(f"{name + ':':9}", "dim"), value]
+                yield from _fact(name, Span(value), screen)
         if turn.error is not None:
             code = f"{turn.error_code}: " if turn.error_code not in (None, "error") else ""
-            yield [Span("Error:   ", "dim"), Span(code + turn.error, "bad")]
+            yield from _fact("Error", Span(code + turn.error, "bad"), screen)
         yield []
         if compaction is not None:
-            yield from _summary(compaction)
+            yield from _summary(compaction, screen)
 
     def _facts(self) -> Iterator[tuple[str, str]]:
         turn, session = self._turn, self._session
@@ -229,7 +231,14 @@ TRIGGERS: dict[str | None, str] = {
 }
 
 
-def _summary(compaction: Compaction) -> Iterator[Line]:
+def _fact(name: str, value: Span, screen: Screen) -> Iterator[Line]:
+    """A name and its value; on a terminal a long value goes on below its beginning."""
+    room = max(LEAST_ROOM, screen.columns - NAME_COLUMNS)
+    lines = wrapped_line(safe(value.text), room, breaks_words=False) if screen.terminal else [value.text]
+    for number, line in enumerate(lines):
+        lead = f"{name}:" if number == 0 else ""
+        yield [Span(f"{lead:{NAME_COLUMNS}}", "dim"), Span(line, value.style)]
+def _summary(compaction: Compaction, screen: Screen) -> Iterator[Line]:
     first_kept = f"; kept from {short(compaction.first_kept)} on" if compaction.first_kept else ""
     count = compaction.turns_summarized
     turns = "" if count is None else f" of {counted(count, 'turn')},"
@@ -238,4 +247,6 @@ def _summary(compaction: Compaction) -> Iterator[Line]:
     yield [Span("summary", "warn"), about]
     if not compaction.summary:
         yield ["  ", Span("its text was not kept by the tool that made it", "dim")]
-    yield from (["  ", line] for line in safe_lines(compaction.summary))
+    lines = safe_lines(compaction.summary)
+    shown = wrapped("\n".join(lines), max(LEAST_ROOM, screen.columns - 2)) if screen.terminal and lines else lines
+    yield from (["  ", line] for line in shown)

@@ -10,7 +10,7 @@ from weft.surfaces.cli.rendering.page import STEP, PageLayout, image_text
 from weft.surfaces.cli.rendering.results import result_text
 from weft.surfaces.cli.rendering.shapes import lead_of, lines_text, rest_text
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.plain_text import safe, safe_lines
+from weft.surfaces.plain_text import safe
 
 FOLD = 5
 FOLD_THINKING = 3
@@ -42,7 +42,7 @@ class MessageRenderer:
         page = self._page
         match part:
             case TextPart() if typed:
-                yield from ([STEP, line] for line in safe_lines(self._words(str(part.text), asked)))
+                yield from page.whole_text(self._words(str(part.text), asked), 1)
             case TextPart():
                 yield from page.text(str(part.text), FOLD, 1, "dim")
             case ReasoningPart():

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from weft.surfaces.cli.figures import size_text
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.plain_text import cut, safe, safe_lines, width
+from weft.surfaces.plain_text import cut, safe, safe_lines, width, wrapped
 
 STEP = "  "
 NARROWEST = 20
@@ -42,6 +42,10 @@ class PageLayout(Struct, frozen=True):
     workspace: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     """What to type for sessions with long labels."""
+    wraps: bool = False
+    """Long lines are broken at words; else they are left as they are."""
+    unfold: str = "--full"
+    """What shows the lines that are folded."""
 
     def room(self, indent: int) -> int:
         return max(NARROWEST, self.columns - indent * len(STEP))
@@ -50,13 +54,19 @@ class PageLayout(Struct, frozen=True):
         """One safe line of it, as long as there is room."""
         return safe(text) if self.full else cut(safe(text), max(NARROWEST, columns))
 
+    def whole_text(self, text: str, indent: int) -> Iterator[Line]:
+        """All of a text, its long lines broken at words where the page wraps."""
+        lines = safe_lines(text)
+        for line in wrapped("\n".join(lines), self.room(indent)) if self.wraps and lines else lines:
+            yield [STEP * indent, line]
+
     def folded(self, lines: Sequence[Line], keep: int, indent: int) -> Iterator[Line]:
         """The first `keep` lines, and how many more there are; one line more is not worth a note."""
         shown = lines if self.full or len(lines) <= keep + 1 else lines[:keep]
         lead = STEP * indent
         yield from ([lead, *line] if line else [] for line in shown)
         if left := len(lines) - len(shown):
-            yield [lead, Span(f"… {left:,}{' more' if shown else ''} lines (--full)", "dim")]
+            yield [lead, Span(f"… {left:,}{' more' if shown else ''} lines ({self.unfold})", "dim")]
 
     def text(self, text: str, keep: int, indent: int, style: str = "dim", lead: str = "") -> Iterator[Line]:
         """A longer text, folded."""

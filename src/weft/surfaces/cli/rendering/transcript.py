@@ -47,8 +47,11 @@ class Transcript:
         unicode: bool = False,
         workspace: str | None = None,
         labels: Mapping[str, str] = MappingProxyType({}),
+        wraps: bool = False,
+        unfold: str = "--full",
     ) -> None:
-        page = PageLayout(columns, full, UNICODE if unicode else ASCII, workspace, labels)
+        """`wraps`: long lines of what was said are broken at words."""
+        page = PageLayout(columns, full, UNICODE if unicode else ASCII, workspace, labels, wraps, unfold)
         self._calls, self._messages = CallRenderer(page), MessageRenderer(page)
 
     def lines(

@@ -1,0 +1,110 @@
+"""`weft read`: a whole conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.ledger.api import FullTurn, project_of
+from weft.ledger.model import Message, ToolCall
+from weft.surfaces.cli import arguments, provisional
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.default_session import NOTHING_YET, latest_session
+from weft.surfaces.cli.figures import counted
+from weft.surfaces.cli.history import Reader, short
+from weft.surfaces.cli.pager import ReadLine, show_folded
+from weft.surfaces.cli.times import local_time
+from weft.surfaces.wire.sessions import ReadTurn
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Ledger
+    from weft.ledger.model import Turn
+
+DAY, MINUTE = len("2026-11-15"), len("2026-11-15 09:30")
+
+
+@weft_command("read")
+@arguments.rev(required=False)
+@click.option("--steps", is_flag=True, help="The steps between prompts and answers, too: calls, results, thinking.")
+def command(call: Call, rev: str | None, steps: bool) -> None:
+    """Read a whole conversation: prompts and answers in full.
+
+    REV is a session, or a turn to read up to; without it, the latest session. What was done between a prompt and its
+    answer stands in one line, such as "14 steps: 9 Bash, 2 Edit". On a terminal, `n` and `N` go to the next and the
+    previous prompt, `/word` searches, `&` and Enter show the steps, and `q` leaves. Piped, it is plain text.
+
+    \b
+    weft read
+    weft read main~3 --steps
+    weft read main | grep -n changelog
+    """
+    with call.reading() as ledger:
+        name = rev or latest_session(ledger)
+        if name is None:
+            if call.json:
+                call.documents(())
+            call.note(NOTHING_YET)
+            return
+        tails = provisional.tails_after(ledger, name)
+        if provisional.is_only_provisional(ledger, name):
+            if call.json:
+                call.documents(())
+            else:
+                call.screen.page(list(provisional.page(tails, full=False))[1:])
+            return
+        threads = ledger.full_threads(name)
+        if call.json:
+            call.documents(map(_form, threads.turns))
+            return
+        lines = _lines(call, ledger, threads.strands[0].first, ledger.turn(name), threads.turns)
+        below = (ReadLine(line) for line in provisional.page(tails, full=False))
+        show_folded(call.screen, (line for part in (lines, below) for line in part), unfold=steps)
+
+
+def _form(full_turn: FullTurn) -> ReadTurn:
+    return ReadTurn(
+        turn=full_turn.turn,
+        session=full_turn.session,
+        messages=[item for item in full_turn.items if isinstance(item, Message)],
+        tool_calls=[item for item in full_turn.items if isinstance(item, ToolCall)],
+        compaction=full_turn.summary,
+    )
+
+
+def _lines(call: Call, ledger: Ledger, first: str, last: Turn, turns: Iterable[FullTurn]) -> Iterator[ReadLine]:
+    from weft.surfaces.cli.rendering.conversation import ReadingPage, head_lines
+
+    screen, reader = call.screen, Reader(ledger)
+    title, facts = _about(ledger, reader, ledger.turn(first), last)
+    yield from head_lines(title, facts, screen.columns)
+    page = ReadingPage(
+        columns=screen.columns,
+        unicode=screen.unicode,
+        is_plain=not screen.terminal,
+        labels=reader.short_labels,
+        turns=last.depth,
+    )
+    yield from page.lines(turns)
+
+
+def _about(ledger: Ledger, reader: Reader, first: Turn, last: Turn) -> tuple[str, list[str]]:
+    """The title of a thread, and what else is known of it."""
+    session = reader.session(last.session_id)
+    subject = ledger.listing().subjects([first.id]).get(first.id, "")
+    title = (session.title if session else None) or subject or f"turn {short(last.id)}"
+    facts = [reader.short_label(session) if session else short(last.id)]
+    folder = last.workspace_path or (session.workspace_path if session else None) or first.workspace_path
+    facts += [last.origin or "", project_of(folder), _days(first, last), counted(last.depth, "turn")]
+    return " ".join(title.split()), [fact for fact in facts if fact]
+
+
+def _days(first: Turn, last: Turn) -> str:
+    if not (first.time_known and last.time_known):
+        return ""
+    begin, end = local_time(first.started_at)[:MINUTE], local_time(last.completed_at or last.started_at)[:MINUTE]
+    if begin == end:
+        return begin
+    return f"{begin} to {end[DAY + 1 :] if begin[:DAY] == end[:DAY] else end}"
