@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from weft.kernel.authority import LedgerTrust
 from weft.kernel.clock import Clock, UlidSource
+from weft.ledger.api import RepositoryOf
 from weft.ledger.api.base import LEASE_TTL
 from weft.ledger.api.ledger import Ledger
 from weft.store.port import Store
@@ -34,8 +35,11 @@ class OpenLedger(Ledger):
         zone: tzinfo = timezone.utc,  # noqa: UP017
         trust: LedgerTrust | None = None,
         variable: Callable[[str], str | None] | None = None,
+        repository_of: RepositoryOf | None = None,
     ) -> None:
-        super().__init__(store, clock, ulids, owner=owner, lease_ttl=lease_ttl, zone=zone, trust=trust)
+        super().__init__(
+            store, clock, ulids, owner=owner, lease_ttl=lease_ttl, zone=zone, trust=trust, repository_of=repository_of
+        )
         self._invoker = InvokerSlot(variable)
 
     @property

@@ -15,7 +15,7 @@ from weft.kernel.authority import Authority, LedgerTrust, Vouched
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, UlidSource, system_random
 from weft.kernel.errors import CopyUnfinished, InvalidInput, LedgerMissing, StoreError, Unsupported
 from weft.kernel.sites import Site, ensure_plain_path, needs_psycopg, scheme_of
-from weft.ledger.api import writer_of
+from weft.ledger.api import RepositoryOf, writer_of
 from weft.ledger.api.base import LEASE_TTL
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import (
@@ -58,12 +58,14 @@ def open(
     variable: Callable[[str], str | None] | None = None,
     trust: TrustStore | None = None,
     acting_as: Authority | str | None = None,
+    repository_of: RepositoryOf | None = None,
 ) -> OpenLedger:
     """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open. In a PostgreSQL
     database it is a schema: `postgresql://user@host:port/database?ledger=NAME`. `variable` looks up the variables that
     programs name, such as `os.environ.get`; without it none is set. `trust` knows which ledgers a person
     trusts: another one can be read and recorded in, and nothing else; a new one joins them. `acting_as` names somebody
-    in whose name it is read and changed, as `Ledger.acting_as` does."""
+    in whose name it is read and changed, as `Ledger.acting_as` does. `repository_of` gives the repository of a folder,
+    so that its worktrees are one project; without it, only what sessions recorded is used."""
     clock = _checked_clock(clock)
     checked_place(path, "path")
     patience, zone = checked_seconds(lease_ttl, "lease_ttl"), checked_zone(zone)
@@ -72,6 +74,8 @@ def open(
         checked_flag(flag, name)
     if variable is not None and not callable(variable):
         raise InvalidInput(f"variable is {type(variable).__name__}", "give a function of a variable's name")
+    if repository_of is not None and not callable(repository_of):
+        raise InvalidInput(f"repository_of is {type(repository_of).__name__}", "give a function of a folder's path")
     if not callable(random_bytes):
         raise InvalidInput(f"random_bytes is {type(random_bytes).__name__}", "give a function of the number of bytes")
     store = _store(str(path), create, read_only, accept_rollback, clock, random_bytes)
@@ -88,6 +92,7 @@ def open(
         zone=zone,
         variable=variable,
         trust=_trust(store, trust),
+        repository_of=repository_of,
     )
     if acting_as is None:
         return ledger

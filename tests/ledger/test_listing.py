@@ -16,7 +16,8 @@ from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports.natives import NativeMessage, NativeTurn
 from weft.ledger.model import TextPart
 from weft.ledger.read.label_prefixes import short_labels
-from weft.ledger.read.listing import ListedSession, SessionFilter, project_of
+from weft.ledger.read.listing import ListedSession, SessionFilter
+from weft.ledger.read.projects import project_of
 from weft.ledger.read.turn_titles import best_line, first_line, spoken
 from weft.store.sqlite.connection import SqliteSql
 

@@ -21,6 +21,7 @@ from weft.aio.open_ledger import AsyncOpenLedger, SharedInference
 from weft.aio.programs import AsyncPrograms
 from weft.kernel.authority import Authority
 from weft.kernel.clock import Clock, RandomBytes, system_random
+from weft.ledger.api import RepositoryOf
 from weft.ledger.api.base import LEASE_TTL
 from weft.ledger.upkeep.ledger_copy import Copied
 from weft.ledger.upkeep.salvage import Salvaged
@@ -74,13 +75,15 @@ def open(
     variable: Callable[[str], str | None] | None = None,
     trust: TrustStore | None = None,
     acting_as: Authority | str | None = None,
+    repository_of: RepositoryOf | None = None,
     threads: int = crossing.THREADS,
 ) -> Opening:
     """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open. In a PostgreSQL
     database it is a schema: `postgresql://user@host:port/database?ledger=NAME`. `variable` looks up the variables that
     programs name, such as `os.environ.get`; without it none is set. `trust` knows which ledgers a person
     trusts: another one can be read and recorded in, and nothing else; a new one joins them. `acting_as` names somebody
-    in whose name it is read and changed, as `Ledger.acting_as` does.
+    in whose name it is read and changed, as `Ledger.acting_as` does. `repository_of` gives the repository of a folder,
+    so that its worktrees are one project; without it, only what sessions recorded is used.
 
     At most so many `threads` work for it at once."""
     return Opening(
@@ -97,6 +100,7 @@ def open(
             "variable": variable,
             "trust": trust,
             "acting_as": acting_as,
+            "repository_of": repository_of,
         },
     )
 

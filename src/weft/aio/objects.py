@@ -256,6 +256,10 @@ class AsyncListing(crossing.Mirror[Listing]):
         """Every turn that was picked or summed up and can be read: which way, and from which turns that can."""
         return await self._run(self._sync.sources)
 
+    async def projects(self, folders: Iterable[str]) -> dict[str, str]:
+        """The name of the project that each of these folders belongs to."""
+        return await self._run(partial(self._sync.projects, folders=folders))
+
     async def files(self, messages: Iterable[str]) -> dict[str, list[FileNote]]:
         """The files that each of these messages read, wrote, referred to or carried."""
         return await self._run(partial(self._sync.files, messages=messages))

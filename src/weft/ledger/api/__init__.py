@@ -37,9 +37,11 @@ if TYPE_CHECKING:
     from weft.ledger.read.listing import SessionFilter as SessionFilter
     from weft.ledger.read.listing import SessionList as SessionList
     from weft.ledger.read.listing import has_title as has_title
-    from weft.ledger.read.listing import project_of as project_of
     from weft.ledger.read.pages import Page as Page
     from weft.ledger.read.session_owners import session_owner as session_owner
+    from weft.ledger.read.projects import RepositoryOf as RepositoryOf
+    from weft.ledger.read.projects import project_of as project_of
+    from weft.ledger.read.projects import repository_name as repository_name
     from weft.ledger.read.sessions import agent_names as agent_names
     from weft.ledger.read.threads import ThreadDiff as ThreadDiff
     from weft.ledger.read.turn_steps import StepGroup as StepGroup
@@ -98,12 +100,13 @@ _NAMES = {
     "weft.ledger.read.contexts": "Context",
     "weft.ledger.read.full_threads": "BranchPoint FullThreads FullTurn Item MessageReply Strand TurnLine",
     "weft.ledger.read.injected_text": "MessagePassage message_passages typed_command",
-    "weft.ledger.read.listing": "ListedSession SessionFilter SessionList has_title project_of",
+    "weft.ledger.read.listing": "ListedSession SessionFilter SessionList has_title",
     "weft.ledger.read.pages": "Page",
     "weft.ledger.read.session_owners": "session_owner",
     "weft.ledger.read.sessions": "agent_names",
     "weft.ledger.read.threads": "ThreadDiff",
     "weft.ledger.read.vouchers": "VouchedMessage Voucher",
+    "weft.ledger.read.projects": "RepositoryOf project_of repository_name",
     "weft.ledger.read.turn_steps": "StepGroup is_from_tool sections",
     "weft.ledger.read.turns": "calls_of",
     "weft.ledger.reports.actor_history": "Deed",

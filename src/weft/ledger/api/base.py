@@ -16,6 +16,7 @@ from weft.ledger.erasing.erasure import finish as finish_erasing
 from weft.ledger.model import Point, Session
 from weft.ledger.read.access import READ_LEDGER, LimitedStore
 from weft.ledger.read.pages import Cursor, PageRequest
+from weft.ledger.read.projects import RepositoryOf
 from weft.ledger.read.revisions import Revision, parse_moment, require, resolve
 from weft.ledger.read.sessions import to_session
 from weft.ledger.read.thread_facts import (
@@ -47,8 +48,10 @@ class LedgerBase:
         lease_ttl: float = LEASE_TTL,
         zone: tzinfo = timezone.utc,  # noqa: UP017
         trust: LedgerTrust | None = None,
+        repository_of: RepositoryOf | None = None,
     ) -> None:
         self._store, self._clock, self._zone = store, clock, zone
+        self._repository_of = repository_of
         self._owner, self._ttl = owner, lease_ttl
         self._is_original = True
         self._closed_with: Self | None = None
@@ -150,6 +153,7 @@ class LedgerPart:
     def __init__(self, ledger: LedgerBase) -> None:
         self._ledger, self._store, self._writer = ledger, ledger._store, ledger._writer
         self._clock, self._zone, self._ttl = ledger._clock, ledger._zone, ledger._ttl
+        self._repository_of = ledger._repository_of
         self._resolve, self._parse_time, self._moment = ledger._resolve, ledger._parse_time, ledger._moment
 
 

@@ -12,6 +12,7 @@ from weft.ledger.api.base import LedgerBase
 from weft.ledger.arguments import checked_flag, checked_text
 from weft.ledger.read.access import READ_LEDGER
 from weft.ledger.read.pages import Page, mapped
+from weft.ledger.read.projects import Projects
 from weft.ledger.search import passages
 from weft.ledger.search.filters import SearchFilters, as_filters
 from weft.ledger.search.hits import Hit, to_hits
@@ -55,7 +56,9 @@ class SearchVerbs(LedgerBase):
         self._let_index_catch_up()
         with self._store.read() as txn:
             start = self._begin(request, txn)
-            finder = Finder(txn, self._store.word_index(txn.sql), query, wanted, start.position)
+            finder = Finder(
+                txn, self._store.word_index(txn.sql), query, wanted, start.position, Projects(txn, self._repository_of)
+            )
             if ranked:
                 return Page(to_hits(txn, list(islice(finder.best(), request.limit))))
             return mapped(request.page(start, finder.newest()), partial(to_hits, txn))

@@ -18,7 +18,7 @@ class UsageReports(LedgerPart):
     def report(self, by: str = "day", **only: Unpack[UsageChoice]) -> UsageReport:
         """What was spent, by day, week, month, project, session, model or origin; every response counts once."""
         with self._store.read() as txn:
-            return usage.report(txn, by, only, self._clock.now_ms(), self._zone)
+            return usage.report(txn, by, only, self._clock.now_ms(), self._zone, self._repository_of)
 
     @reads_whole
     def work(
@@ -26,7 +26,7 @@ class UsageReports(LedgerPart):
     ) -> WorkReport:
         """What was worked on in a period: projects, sessions, agents, files and cost, the latest first."""
         with self._store.read() as txn:
-            return work_report(txn, since, until, self._clock.now_ms(), self._zone, prices)
+            return work_report(txn, since, until, self._clock.now_ms(), self._zone, prices, self._repository_of)
 
     @reads_whole
     def branch(self, session: str, *, prices: Prices = None) -> BranchUsage:

@@ -15,6 +15,7 @@ from weft.ledger.read.access import access_of
 from weft.ledger.read.label_prefixes import shown_labels
 from weft.ledger.read.pages import PageRequest, Position
 from weft.ledger.read.principals import load_on_behalf_of
+from weft.ledger.read.projects import Projects, RepositoryOf
 from weft.ledger.read.session_times import SessionTimes
 from weft.ledger.read.sessions import load_branches, to_sessions
 from weft.ledger.read.turn_titles import load_subjects
@@ -37,6 +38,8 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
 
     origin: str | None = None
     project: str | None = None
+    labels: tuple[str, ...] | None = None
+    """Only sessions of these labels."""
     since: int | str | None = None
     """Unix milliseconds, or words such as '2 days ago'."""
     every: bool = False
@@ -50,7 +53,8 @@ class ListedSession(Struct, frozen=True, kw_only=True):
     session: Session
     short_label: str
     project: str
-    """The last part of its workspace; `~` for somebody's home."""
+    """The name of the repository that it worked in, where one is known; else the last part of its workspace, and `~`
+    for somebody's home."""
     depth: int
     total_tokens: int
     subject: str
@@ -75,8 +79,15 @@ class SessionList(Struct, frozen=True):
 class Listing:
     """Reads what lists need from one ledger; `parse_time` understands words for a time, `now` is the present one."""
 
-    def __init__(self, store: Store, parse_time: Callable[..., int], now: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        parse_time: Callable[..., int],
+        now: Callable[[], int],
+        repository_of: RepositoryOf | None = None,
+    ) -> None:
         self._store, self._parse_time, self._now = store, parse_time, now
+        self._repository_of = repository_of
 
     def sessions(self, wanted: SessionFilter, *, limit: int | None = None, after: str | None = None) -> SessionList:
         """The latest first; those of subagents below the session that started them. Pages are as those of
@@ -84,14 +95,14 @@ class Listing:
         request = PageRequest("listing", self._store.replica, to_builtins(wanted), limit, after)
         since = None if wanted.since is None else self._parse_time(wanted.since, now=request.now)
         with self._store.read() as txn:
-            start = request.begin(txn.facts.tip().n, self._now())
+            start, projects = request.begin(txn.facts.tip().n, self._now()), Projects(txn, self._repository_of)
             found = [SessionRow(*row) for row in txn.sql.all(f"{SESSION.select} ORDER BY updated_at DESC, n DESC")]
             rows = list(filter(access_of(txn).may_read, found))
             places = _places(rows, SessionTimes(txn, start.arrival))
             fit = [row for row in rows if row.n in places and _fits(row, wanted, since)]
             fit.sort(key=lambda row: places[row.n], reverse=True)
             if wanted.project is not None:
-                fit = of_project(txn, fit, wanted.project)
+                fit = of_project(txn, fit, wanted.project, projects)
             every, fit = len(fit), fit if wanted.every else _with_turns(txn, fit)
             main = [row for row in fit if not is_subagent(row)]
             chosen = _nested(fit) if wanted.subagents else main
@@ -99,7 +110,7 @@ class Listing:
             page = request.page(start, ordered)
             hidden = 0 if wanted.subagents else len(fit) - len(main)
             further, empty = len(ordered) - len(page), every - len(fit)
-            return SessionList(_listed(txn, page, rows), hidden, further, page.next, empty)
+            return SessionList(_listed(txn, page, rows, projects), hidden, further, page.next, empty)
 
     def short_labels(self) -> dict[str, str]:
         """By label what listings show of every session that is not deleted."""
@@ -130,6 +141,12 @@ class Listing:
                 if {child, parent} <= turns:
                     found.setdefault(child, []).append((why, parent))
         return found
+
+    def projects(self, folders: Iterable[str]) -> dict[str, str]:
+        """The name of the project that each of these folders belongs to."""
+        with self._store.read() as txn:
+            projects = Projects(txn, self._repository_of)
+            return {folder: projects.name(folder) for folder in folders}
 
     def files(self, messages: Iterable[str]) -> dict[str, list[FileNote]]:
         """The files that each of these messages read, wrote, referred to or carried."""
@@ -176,6 +193,7 @@ def _fits(row: SessionRow, wanted: SessionFilter, since: int | None) -> bool:
     return (
         (wanted.every or row.status == "active")
         and wanted.origin in (None, row.origin or HERE)
+        and (wanted.labels is None or row.label in wanted.labels)
         and (since is None or row.updated_at >= since)
     )
 
@@ -212,30 +230,11 @@ def _behind(rows: list[tuple[Position, SessionRow]], place: Position) -> list[tu
     return [(path, row) for path, row in rows if is_behind(path)]
 
 
-def of_project(txn: ReadTxn, rows: list[SessionRow], project: str) -> list[SessionRow]:
-    """Sessions whose workspace is this folder, or has this name, in any case."""
+def of_project(txn: ReadTxn, rows: list[SessionRow], project: str, projects: Projects) -> list[SessionRow]:
+    """Sessions whose workspace belongs to this project: by its name, its repository or its folder, in any case."""
     txn.facts.hold(row.workspace for row in rows if row.workspace)
     folders = [text_of(txn, row.workspace) or "" for row in rows]
-    wanted = _trimmed(project)
-    return [
-        row
-        for row, folder in zip(rows, folders, strict=True)
-        if folder and wanted in (_trimmed(folder), project_of(folder).casefold())
-    ]
-
-
-def _trimmed(path: str) -> str:
-    return (path.rstrip("/") or path).casefold()
-
-
-def project_of(workspace: str | None) -> str:
-    """The last part of a folder's path, on whatever system it lay; `~` where it is somebody's home."""
-    parts = [part for part in (workspace or "").replace("\\", "/").split("/") if part]
-    if not parts:
-        return "/" if workspace else ""
-    folders = parts[1:] if parts[0].endswith(":") else parts
-    is_home = (len(folders) == 2 and folders[0].lower() in ("home", "users")) or folders == ["root"]
-    return "~" if is_home else parts[-1]
+    return [row for row, folder in zip(rows, folders, strict=True) if projects.is_in(folder, project)]
 
 
 def has_title(session: Session) -> bool:
@@ -260,7 +259,7 @@ def _nested(rows: list[SessionRow]) -> list[SessionRow]:
     return ordered
 
 
-def _listed(txn: ReadTxn, rows: list[SessionRow], every: list[SessionRow]) -> list[ListedSession]:
+def _listed(txn: ReadTxn, rows: list[SessionRow], every: list[SessionRow], projects: Projects) -> list[ListedSession]:
     tokens: dict[str | None, int] = dict(rows_in(txn.sql, _TOKENS, (row.head for row in rows if row.head)))
     sessions = to_sessions(txn, rows)
     untitled = [row for row, session in zip(rows, sessions, strict=True) if not has_title(session)]
@@ -278,7 +277,7 @@ def _listed(txn: ReadTxn, rows: list[SessionRow], every: list[SessionRow]) -> li
         ListedSession(
             session=session,
             short_label=labels.get(row.label, row.label),
-            project=project_of(session.workspace_path),
+            project=projects.name(session.workspace_path),
             depth=row.head_depth or 0,
             total_tokens=tokens.get(row.head, 0),
             subject=subjects.get(first.get(row.n, ""), ""),

@@ -18,6 +18,7 @@ from weft.kernel.errors import InvalidInput
 from weft.ledger.arguments import checked_number, checked_text
 from weft.ledger.imports.provisional import count_provisional
 from weft.ledger.read.listing import HERE
+from weft.ledger.read.projects import Projects, RepositoryOf
 from weft.ledger.read.revisions import parse_moment, require
 from weft.ledger.reports.coverage import Count, CoverageTree, Reach, SessionHead, heads
 from weft.ledger.reports.maintained_prices import shipped_prices
@@ -120,8 +121,8 @@ class AbandonedUsage(Struct, frozen=True, kw_only=True):
 class Names:
     """What columns stand for, each looked up once."""
 
-    def __init__(self, txn: ReadTxn, zone: tzinfo) -> None:
-        self._txn, self._zone = txn, zone
+    def __init__(self, txn: ReadTxn, zone: tzinfo, projects: Projects) -> None:
+        self._txn, self._zone, self._projects = txn, zone, projects
         self._models: dict[str | None, str] = {}
         self._texts: dict[int, str] = {}
         self._sessions: dict[int, SessionRow | None] = {}
@@ -141,6 +142,16 @@ class Names:
         return self._sessions[n]
 
     def project(self, row: Reported) -> str:
+        """The repository or the folder that the turn belongs to."""
+        folder = self.folder(row)
+        return folder if folder == NONE else self._projects.of(folder).key
+
+    def is_in(self, row: Reported, wanted: str) -> bool:
+        """Did the turn work in this project, in this folder, or below it?"""
+        folder = self.folder(row)
+        return _is_in(folder, wanted) or (folder != NONE and self._projects.is_in(folder, wanted))
+
+    def folder(self, row: Reported) -> str:
         """Where the turn worked, else where its session did."""
         number = row.turn.workspace
         if number is None and (session := self.session(row.turn.session)) is not None:
@@ -221,7 +232,7 @@ class UsageScope:
             return False
         if self.model is not None and not _is_called(self._names.model(row.model), self.model):
             return False
-        return self._is_then(row.at) and (self.project is None or _is_in(self._names.project(row), self.project))
+        return self._is_then(row.at) and (self.project is None or self._names.is_in(row, self.project))
 
     def _is_then(self, at: int | None) -> bool:
         if self.since is None and self.until is None:
@@ -233,11 +244,11 @@ def _is_called(model: str, wanted: str) -> bool:
     return model == wanted or fnmatchcase(model, wanted)
 
 
-def _is_in(project: str, wanted: str) -> bool:
+def _is_in(path: str, wanted: str) -> bool:
     folder = wanted.rstrip("/") or "/"
     if "/" not in wanted:
-        return project == wanted or project.rpartition("/")[2] == wanted
-    return project.rstrip("/") == folder or project.startswith(folder.rstrip("/") + "/")
+        return path == wanted or path.rpartition("/")[2] == wanted
+    return path.rstrip("/") == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def read_moment(given: int | str | None, what: str, now: int, zone: tzinfo) -> int | None:
@@ -271,10 +282,14 @@ def _day(words: str, now: int, zone: tzinfo) -> date | None:
 class Survey:
     """One reading of a ledger's responses: their names and prices, and where threads go."""
 
-    def __init__(self, txn: ReadTxn, zone: tzinfo, prices: Prices) -> None:
+    def __init__(self, txn: ReadTxn, zone: tzinfo, prices: Prices, repository_of: RepositoryOf | None = None) -> None:
         if not isinstance(zone, tzinfo) or not isinstance(prices, PriceTable | None):
             raise InvalidInput("usage takes a zone as tzinfo and prices as PriceTable", "prices_from() makes one")
-        self.txn, self.names, self.prices = txn, Names(txn, zone), prices or shipped_prices()
+        self.txn, self.names, self.prices = (
+            txn,
+            Names(txn, zone, Projects(txn, repository_of)),
+            prices or shipped_prices(),
+        )
         self.tree = CoverageTree(txn.sql)
         self.as_of = None if self.prices.as_of is None else self.prices.as_of.isoformat()
 
@@ -297,10 +312,12 @@ class Survey:
         sums.add(key, self.names.model(row.model), response, self.price(row, response.tokens))
 
 
-def report(txn: ReadTxn, by: str, only: UsageChoice, now: int, zone: tzinfo) -> UsageReport:
+def report(
+    txn: ReadTxn, by: str, only: UsageChoice, now: int, zone: tzinfo, repository_of: RepositoryOf | None = None
+) -> UsageReport:
     """Days, and words for times, are those of the zone that is chosen, or else of this one."""
     zone = only.get("zone") or zone
-    survey = Survey(txn, zone, only.get("prices"))
+    survey = Survey(txn, zone, only.get("prices"), repository_of)
     wanted = UsageScope(txn, survey.names, only, now, zone)
     key, sums = key_of(checked_text(by, "by"), survey.names), Sums()
     living = survey.heads("status <> 'deleted'")

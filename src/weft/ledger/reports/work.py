@@ -9,7 +9,8 @@ from datetime import tzinfo
 from msgspec import Struct
 
 from weft.ledger.read.label_prefixes import shown_labels
-from weft.ledger.read.listing import HERE, has_title, project_of
+from weft.ledger.read.listing import HERE, has_title
+from weft.ledger.read.projects import Projects, RepositoryOf, project_of
 from weft.ledger.read.sessions import to_sessions
 from weft.ledger.read.turn_titles import load_subjects
 from weft.ledger.reports.file_touches import full_path
@@ -62,9 +63,10 @@ class SessionWork(Struct, frozen=True, kw_only=True):
 
 
 class ProjectWork(Struct, frozen=True, kw_only=True):
-    """One folder's share, its sessions by when they last worked, the latest first."""
+    """One project's share, its sessions by when they last worked, the latest first."""
 
     path: str
+    """Its repository, such as `github.com/owner/name`, where one is known; else its folder."""
     name: str
     sessions: tuple[SessionWork, ...]
     turns: int
@@ -106,12 +108,18 @@ class _Doing:
 
 
 def work_report(
-    txn: ReadTxn, since: int | str | None, until: int | str | None, now: int, zone: tzinfo, prices: PriceTable | None
+    txn: ReadTxn,
+    since: int | str | None,
+    until: int | str | None,
+    now: int,
+    zone: tzinfo,
+    prices: PriceTable | None,
+    repository_of: RepositoryOf | None = None,
 ) -> WorkReport:
     start, end = (read_moment(given, what, now, zone) for given, what in ((since, "since"), (until, "until")))
-    reading = _Reading(txn, start, end)
+    reading = _Reading(txn, start, end, Projects(txn, repository_of))
     spent = report(txn, "session", {"since": start, "until": end, "prices": prices}, now, zone)
-    by_project = report(txn, "project", {"since": start, "until": end, "prices": prices}, now, zone)
+    by_project = report(txn, "project", {"since": start, "until": end, "prices": prices}, now, zone, repository_of)
     by_session = {str(row.session_id): _spending(row) for row in spent.rows}
     projects = reading.projects(by_session, {row.key: _spending(row) for row in by_project.rows})
     return WorkReport(
@@ -124,9 +132,9 @@ def _spending(row: UsageRow) -> Spending:
 
 
 class _Reading:
-    def __init__(self, txn: ReadTxn, since: int | None, until: int | None) -> None:
+    def __init__(self, txn: ReadTxn, since: int | None, until: int | None, projects: Projects) -> None:
         """Of a period only turns are told whose time is known."""
-        self._txn = txn
+        self._txn, self._projects = txn, projects
         undated_too = since is None and until is None
         self._span = (-_ALWAYS if since is None else since, _ALWAYS if until is None else until, undated_too)
         rows = [SessionRow(*row) for row in txn.sql.all(SESSION.select)]
@@ -148,7 +156,7 @@ class _Reading:
     def _doings(self) -> dict[tuple[str, int | None], _Doing]:
         found: dict[tuple[str, int | None], _Doing] = {}
         for id, session, workspace, origin, model, status, at, calls, undated in self._txn.sql.each(_TURNS, self._span):
-            key = (self._folder(workspace, session), session)
+            key = (self._project_key(self._folder(workspace, session)), session)
             doing = found.get(key)
             if doing is None:
                 doing = found[key] = _Doing(id, at)
@@ -169,12 +177,18 @@ class _Reading:
             self._folders[workspace] = text_of(self._txn, workspace) or NONE
         return self._folders[workspace]
 
+    def _project_key(self, folder: str) -> str:
+        return folder if folder == NONE else self._projects.of(folder).key
+
     def _files(self) -> dict[str, Counter[str]]:
         found: dict[str, Counter[str]] = {}
         for session, workspace, path, times in self._txn.sql.all(_WRITTEN, self._span):
             folder = self._folder(workspace, session)
             name = full_path(text_of(self._txn, path) or "", None if folder == NONE else folder)
-            found.setdefault(folder, Counter())[name] += times
+            key = self._project_key(folder)
+            if key != folder:  # one file in several worktrees is one file of the project
+                name = name.removeprefix(f"{folder.rstrip('/')}/")
+            found.setdefault(key, Counter())[name] += times
         return found
 
     def _session(self, n: int | None, doing: _Doing, about: str, spent: dict[str, Spending]) -> SessionWork:

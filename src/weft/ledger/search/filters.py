@@ -15,7 +15,8 @@ from weft.kernel.enums import MessageRole
 from weft.kernel.errors import InvalidInput
 from weft.kernel.words import index_words, tokens
 from weft.ledger.arguments import checked_number, checked_text
-from weft.ledger.read.listing import HERE, project_of
+from weft.ledger.read.listing import HERE
+from weft.ledger.read.projects import Projects, project_of
 from weft.ledger.read.revisions import require
 from weft.ledger.read.threads import ranges_to
 from weft.ledger.search.entries import Entry, EntryPlace, known_name, known_text
@@ -78,8 +79,8 @@ Judge = Callable[[Entry], bool]
 class SearchFilter:
     """The filters of one search, ready to be asked."""
 
-    def __init__(self, txn: ReadTxn, filters: Filters) -> None:
-        self._txn, self._filters = txn, filters
+    def __init__(self, txn: ReadTxn, filters: Filters, projects: Projects) -> None:
+        self._txn, self._filters, self._projects = txn, filters, projects
         self.question: Question = ()
         self._judges: list[Judge] = []
         for name in filters.__struct_fields__:
@@ -115,15 +116,13 @@ class SearchFilter:
         self._judges.append(lambda entry: holds(phrase, known_name(self._txn.facts, entry.model)))
 
     def _by_project(self, project: str) -> None:
-        wanted = (project.rstrip("/") or project).casefold()
-        self._need(":p", index_words(project_of(project)))
-
-        def judge(entry: Entry) -> bool:
-            folder = known_text(self._txn.facts, entry.turn.workspace)
-            whole = (folder.rstrip("/") or folder).casefold()
-            return bool(folder) and wanted in (whole, project_of(folder).casefold())
-
-        self._judges.append(judge)
+        """The index knows folders by their last parts: one word of each folder of the project is looked for."""
+        folders = [project, *(folder for folder in self._projects.folders if self._projects.is_in(folder, project))]
+        words = {max(index_words(project_of(folder)), key=len, default="") for folder in folders}
+        if all(words):
+            self.question += (tuple(Term(f":p{word}") for word in sorted(words)),)
+        facts = self._txn.facts
+        self._judges.append(lambda entry: self._projects.is_in(known_text(facts, entry.turn.workspace), project))
 
     def _by_path(self, path: str) -> None:
         phrase = name_phrase(path, "path")

@@ -17,6 +17,7 @@ from msgspec import Struct
 from weft.kernel.canonical import MAX_INTEGER
 from weft.ledger.read.access import access_of
 from weft.ledger.read.pages import Position
+from weft.ledger.read.projects import Projects
 from weft.ledger.search.entries import LOOSE, Entry, EntryPlace, hold_texts, load_entries
 from weft.ledger.search.filters import Filters, SearchFilter, day_words
 from weft.ledger.search.hits import Match, TextMatch, look_through
@@ -66,10 +67,18 @@ class Candidate(Struct, frozen=True, order=True):
 class Finder:
     """One search in one snapshot."""
 
-    def __init__(self, txn: ReadTxn, index: WordIndex, query: Query, filters: Filters, after: Position = ()) -> None:
+    def __init__(
+        self,
+        txn: ReadTxn,
+        index: WordIndex,
+        query: Query,
+        filters: Filters,
+        after: Position = (),
+        projects: Projects | None = None,
+    ) -> None:
         self._txn, self._index, self._query, self._filters = txn, index, query, filters
         self._after, self._start = after[:ORDER_VALUES], after[ORDER_VALUES:]
-        self._access, self._sieve = access_of(txn), SearchFilter(txn, filters)
+        self._access, self._sieve = access_of(txn), SearchFilter(txn, filters, projects or Projects(txn))
         self.question: Question = (*query.question(), *self._sieve.question)
         self._loose: set[tuple[int, ...]] = set()
         self._rest, self._stale = self._not_indexed()

@@ -22,7 +22,8 @@ from msgspec import Struct
 from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.errors import StoreError
 from weft.kernel.words import IndexedWords, index_words
-from weft.ledger.read.listing import HERE, project_of
+from weft.ledger.read.listing import HERE
+from weft.ledger.read.projects import project_of
 from weft.ledger.search.entries import LOOSE, Entry, EntryPlace, Txn, hold_texts, known_name, known_text, load_entries
 from weft.ledger.views.recorded_events import stream_of
 from weft.ledger.views.rows import TURN, TurnRow

@@ -11,6 +11,7 @@ from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.ledger.arguments import checked_text
 from weft.ledger.imports.sources import KEY
 from weft.ledger.read.listing import HERE, of_project
+from weft.ledger.read.projects import Projects
 from weft.ledger.read.revisions import require
 from weft.ledger.read.threads import ranges_to
 from weft.ledger.secrets.places import PlaceFinder, Report, SecretOwner, SecretPlace, Used
@@ -138,7 +139,7 @@ def _sieve(txn: ReadTxn, wanted: SecretsWanted) -> Callable[[SecretOwner], bool]
         judges.append(_from_origin(checked_text(wanted.origin, "origin")))
     if wanted.project is not None:
         rows = [SessionRow(*row) for row in txn.sql.all(SESSION.select)]
-        of_it = {row.id for row in of_project(txn, rows, checked_text(wanted.project, "project"))}
+        of_it = {row.id for row in of_project(txn, rows, checked_text(wanted.project, "project"), Projects(txn))}
         judges.append(lambda spot: spot.session is not None and spot.session.id in of_it)
     if wanted.since is not None:
         judges.append(_since(wanted.since))

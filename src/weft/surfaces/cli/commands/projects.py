@@ -1,4 +1,4 @@
-"""`weft projects`: what was worked on, folder by folder."""
+"""`weft projects`: what was worked on, project by project."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.surfaces.cli.times import NO_DATE, local_time, read_period
 from weft.surfaces.cli.user_files import prices_in_force
 from weft.surfaces.wire.reports import project_totals
 
-HEADER = ("project", "sessions", "turns", "tokens", "cost", "last change", "agents", "folder")
+HEADER = ("project", "sessions", "turns", "tokens", "cost", "last change", "agents", "repository or folder")
 SPARE = ("agents", "tokens", "cost")
 
 
@@ -24,7 +24,7 @@ SPARE = ("agents", "tokens", "cost")
 def command(call: Call, since: str | None, until: str | None, limit: int | None) -> None:
     """List projects: sessions, agents, tokens and cost of each.
 
-    A project is the folder that turns worked in. The latest first.
+    A project is a repository with all its worktrees and clones, where it is known, else a folder. The latest first.
     """
     with call.reading() as ledger:
         report = ledger.usage.work(**read_period(since, until), prices=prices_in_force(None))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.ledger.api import FullTurn, project_of
+from weft.ledger.api import FullTurn
 from weft.ledger.model import Message, ToolCall
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
@@ -97,7 +97,8 @@ def _about(ledger: Ledger, reader: Reader, first: Turn, last: Turn) -> tuple[str
     title = (session.title if session else None) or subject or f"turn {short(last.id)}"
     facts = [reader.short_label(session) if session else short(last.id)]
     folder = last.workspace_path or (session.workspace_path if session else None) or first.workspace_path
-    facts += [last.origin or "", project_of(folder), _days(first, last), counted(last.depth, "turn")]
+    project = ledger.listing().projects([folder or ""])[folder or ""]
+    facts += [last.origin or "", project, _days(first, last), counted(last.depth, "turn")]
     return " ".join(title.split()), [fact for fact in facts if fact]
 
 

@@ -34,7 +34,7 @@ PLACES = {"text": "", "summary": "summary", "thinking": "thinking", "tool": "nam
 @click.option("--since", metavar="WHEN", help="Only what was said since then, such as '2 days ago'.")
 @click.option("--until", metavar="WHEN", help="Only what was said until then.")
 @click.option("--model", metavar="NAME", help="Only of models with these words in their name.")
-@click.option("--project", metavar="NAME", help="Only of this folder, by its path or its last part.")
+@click.option("--project", metavar="NAME", help="Only of this project: its name, its repository or a folder of it.")
 @click.option("--origin", metavar="NAME", help="Only of this tool; weft for what was recorded here.")
 @click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help=f"At most N hits; {SHOWN} by default.")
 @arguments.after_option()

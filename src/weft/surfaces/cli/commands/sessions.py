@@ -40,7 +40,9 @@ MINUTE = len("2026-11-15 09:30")
 @click.option("--all", "every", is_flag=True, help="Subagents, archived, deleted and empty sessions too.")
 @click.option("--subagents", is_flag=True, help="Subagents too, each below the session that started it.")
 @click.option("--origin", metavar="NAME", help="Only sessions of this tool; weft for those made here.")
-@click.option("--project", metavar="NAME", help="Only sessions of this folder, by its path or its last part.")
+@click.option(
+    "--project", metavar="NAME", help="Only sessions of this project: its name, its repository or a folder of it."
+)
 @click.option("--since", metavar="WHEN", help="Only sessions that changed since then, such as '2 days ago'.")
 @click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N sessions.")
 @arguments.after_option()

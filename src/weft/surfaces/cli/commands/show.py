@@ -11,7 +11,7 @@ from msgspec import UNSET
 from weft.kernel.enums import CompactionTrigger
 from weft.kernel.events import UnknownEvent
 from weft.kernel.ledger_events import CompactionRecorded
-from weft.ledger.api import Provenance, Recorded, project_of
+from weft.ledger.api import Provenance, Recorded
 from weft.ledger.model import Compaction, FileNote, Message, ToolCall, Turn
 from weft.ledger.read.turn_titles import first_line
 from weft.surfaces.cli import arguments, provisional
@@ -67,7 +67,9 @@ def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:
         return
     models = sorted({item.model for item in items if isinstance(item, Message) and item.model})
     reader = Reader(ledger)
-    header = _Header(turn, at, reader, merged, models, principals)
+    folder = turn.workspace_path or ""
+    project = ledger.listing().projects([folder])[folder]
+    header = _Header(turn, at, reader, merged, models, principals, project)
     transcript = Transcript(
         full=full,
         columns=call.screen.columns,
@@ -138,7 +140,9 @@ class _Header:
         merged: list[Provenance],
         models: list[str],
         principals: tuple[str, ...],
+        project: str,
     ) -> None:
+        self._project = project
         self._turn, self._at, self._reader, self._merged, self._models = turn, at, reader, merged, models
         self._principals = principals
         self._session = reader.session(turn.session_id)
@@ -171,7 +175,7 @@ class _Header:
         yield "Origin", " ".join(filter(None, (turn.origin, turn.version)))
         yield "Model", self._model()
         yield "Usage", _usage(turn)
-        yield "Project", project_of(turn.workspace_path) if turn.origin else ""
+        yield "Project", self._project if turn.origin else ""
         yield "Folder", turn.workspace_path or ""
         yield "Branch", turn.git_branch or ""
         yield "Allowed", permissions_text(turn.permissions_granted) if turn.origin else ""

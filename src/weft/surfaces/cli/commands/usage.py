@@ -34,7 +34,9 @@ NOTHING_CHOSEN = "nothing was spent on that; `weft usage` shows all there is"
 @arguments.session_option("Only turns that this session made.")
 @click.option("--origin", metavar="NAME", help="Only history of this origin; weft's own is weft.")
 @click.option("--model", metavar="NAME", help="Only this model, or those that fit a pattern such as 'claude-*'.")
-@click.option("--project", metavar="PATH", help="Only work in this folder or below it; a last name will do.")
+@click.option(
+    "--project", metavar="PATH", help="Only work in this project, in this folder or below it; a last name will do."
+)
 @click.option(
     "--branch", metavar="SESSION", shell_complete=arguments.complete_labels, help="What this session alone has cost."
 )

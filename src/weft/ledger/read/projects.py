@@ -1,0 +1,219 @@
+"""Which project a folder belongs to. Worktrees and clones of one repository are one project, wherever they lie.
+
+A folder's repository is the one that a session in it recorded; else the one that whoever opened the ledger knows of it,
+such as by looking at the folder itself; else that of the folder around it, or of a worktree of the same name beside it.
+Folders of no known repository are projects by their paths.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+from msgspec import Struct
+
+from weft.ledger.read.access import access_of
+from weft.ledger.views.rows import SESSION, SessionRow
+from weft.ledger.views.values import json_of, text_of
+from weft.store.port import ReadTxn
+
+RepositoryOf = Callable[[str], str | None]
+"""Gives the repository of a folder: its remote as `repository_name` writes it, or the path of its main folder."""
+GITHUB = "github.com"
+HOME = "~"
+WORKTREES = "worktrees"
+MOST_LEVELS = 64
+LONGEST_ADDRESS_CHARS = 500
+SESSIONS_LOOKED_AT = 16
+"""So many sessions of a folder are asked for its repository, the last ones."""
+_ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]*://)(?:[^/@\s]*@)?([^/:@\s]+)(?::\d+)?/+(\S+)", re.IGNORECASE)
+_SCP = re.compile(r"(?:[^/@:\s]+@)([^/:@\s]+):/*(\S+)")
+_OWNED = re.compile(r"[\w.-]+/[\w.-]+")
+_TOOL_WORKTREE = re.compile(r"(.+?)[/\\]\.claude[/\\]worktrees[/\\][^/\\]+(?:[/\\].*)?")
+"""Where Claude Code makes worktrees of a repository: below its main folder."""
+_PULL_REQUEST = re.compile(r"/pull/\d+/?$")
+_FOLDERS = (
+    "SELECT DISTINCT workspace FROM turn WHERE workspace IS NOT NULL"
+    " UNION SELECT workspace FROM session WHERE workspace IS NOT NULL"
+)
+_RECORDED = (
+    "SELECT workspace, metadata FROM (SELECT workspace, metadata, row_number() OVER"
+    " (PARTITION BY workspace ORDER BY n DESC) AS place FROM session WHERE workspace IS NOT NULL"
+    f" AND metadata IS NOT NULL) AS noted WHERE place <= {SESSIONS_LOOKED_AT} ORDER BY place DESC"
+)
+
+
+class Project(Struct, frozen=True):
+    key: str
+    """The repository, such as `github.com/owner/name`, or a folder's path."""
+    name: str
+    is_repository: bool = False
+
+
+class Projects:
+    """The projects of folders, each looked up once."""
+
+    def __init__(self, txn: ReadTxn, repository_of: RepositoryOf | None = None) -> None:
+        self._txn, self._repository_of = txn, repository_of
+        self._by_folder: dict[str, Project] = {}
+        self._by_repository: dict[str, Project] = {}
+
+    def of(self, folder: str) -> Project:
+        project = self._by_folder.get(folder)
+        if project is None:
+            project = self._by_folder[folder] = self._look_up(folder)
+        return project
+
+    def name(self, folder: str | None) -> str:
+        return self.of(folder).name if folder else project_of(folder)
+
+    def is_in(self, folder: str, wanted: str) -> bool:
+        """Does a folder belong to the project that is meant: by its name, its repository, or one of its folders? In any
+        case of letters."""
+        if not folder:
+            return False
+        project, words = self.of(folder), _trimmed(wanted)
+        if words in (_trimmed(folder), project.name.casefold(), project.key.casefold(), project_of(folder).casefold()):
+            return True
+        return project.is_repository and "/" in wanted and self.of(wanted.rstrip("/") or wanted) == project
+
+    @cached_property
+    def folders(self) -> list[str]:
+        """Every folder that a turn or a session worked in."""
+        rows = self._txn.sql.all(_FOLDERS)
+        self._txn.facts.hold(workspace for (workspace,) in rows)
+        return [folder for (workspace,) in rows if (folder := text_of(self._txn, workspace))]
+
+    def _look_up(self, folder: str) -> Project:
+        recorded = self._recorded.get(folder)
+        main = recorded.main_folder if recorded else None
+        if main is None and (inside := _TOOL_WORKTREE.fullmatch(folder)) is not None:
+            main = inside[1]
+        for place in (folder, main):
+            if place and (repository := self._repository(place)) is not None:
+                project = Project(repository, project_of(repository), is_repository=True)
+                return self._by_repository.setdefault(repository.casefold(), project)
+        return Project(main or folder, project_of(main or folder), is_repository=main is not None)
+
+    def _repository(self, folder: str) -> str | None:
+        """What was recorded of it, what is known of it here, or what was recorded of a folder around or beside it."""
+        recorded = self._recorded.get(folder)
+        if recorded is not None and recorded.repository is not None:
+            return recorded.repository
+        local = self._repository_of(folder) if self._repository_of else None
+        if local is not None:
+            return None if local == folder else local
+        return self._around(folder) or self._beside.get(_worktree_place(folder) or "")
+
+    def _around(self, folder: str) -> str | None:
+        """The repository of the nearest folder above it that has one; a home folder's is not that of all below."""
+        place = folder.rstrip("/")
+        for _ in range(MOST_LEVELS):
+            place = place.rpartition("/")[0]
+            if not place or project_of(place) == HOME:
+                return None
+            recorded = self._recorded.get(place)
+            if recorded is not None and recorded.repository is not None:
+                return recorded.repository
+        return None
+
+    @cached_property
+    def _beside(self) -> dict[str, str]:
+        """By the place where worktrees of one name are made: the repository that was recorded of one of them."""
+        places = ((_worktree_place(folder), record.repository) for folder, record in self._recorded.items())
+        return {place: repository for place, repository in places if place and repository}
+
+    @cached_property
+    def _recorded(self) -> dict[str, RecordedRepository]:
+        """By folder, what sessions in it recorded of its repository; later ones go before earlier ones."""
+        pairs = list(self._metadata())
+        self._txn.facts.hold(content for pair in pairs for content in pair)
+        records: dict[str, RecordedRepository] = {}
+        for workspace, metadata in pairs:
+            folder = text_of(self._txn, workspace) or ""
+            known, earlier = recorded_repository(json_of(self._txn, metadata), folder), records.get(folder)
+            if earlier is not None:
+                known = RecordedRepository(
+                    known.repository or earlier.repository, known.main_folder or earlier.main_folder
+                )
+            records[folder] = known
+        return records
+
+    def _metadata(self) -> Iterator[tuple[int, int]]:
+        """Folders and what the last sessions in each noted, as contents; of sessions that can be read."""
+        access = access_of(self._txn)
+        if access.is_unlimited:
+            yield from ((workspace, metadata) for workspace, metadata in self._txn.sql.all(_RECORDED))
+            return
+        for row in filter(access.may_read, (SessionRow(*row) for row in self._txn.sql.all(SESSION.select))):
+            if row.workspace is not None and row.metadata is not None:
+                yield row.workspace, row.metadata
+
+
+class RecordedRepository(Struct, frozen=True):
+    """What a session noted of the folder that it worked in."""
+
+    repository: str | None = None
+    main_folder: str | None = None
+    """Where the folder is a worktree: the folder that it was made from."""
+
+
+def recorded_repository(metadata: Any, folder: str) -> RecordedRepository:
+    """Codex notes the remote, Copilot the repository's name at GitHub, Claude Code pull requests and worktrees. A pull
+    request counts where its repository is named like the folder."""
+    if not isinstance(metadata, dict):
+        return RecordedRepository()
+    git, worktree = metadata.get("git"), metadata.get("worktree")
+    remote = git.get("repository_url") if isinstance(git, dict) else None
+    name = repository_name(remote) if isinstance(remote, str) else _owned(metadata.get("repository"))
+    requests = metadata.get("pullRequests")
+    for request in requests if name is None and isinstance(requests, list) else ():
+        address = request.get("prUrl") if isinstance(request, dict) else None
+        pulled = _PULL_REQUEST.sub("", address) if isinstance(address, str) else ""
+        known = repository_name(pulled)
+        if known is not None and project_of(known).casefold() == project_of(folder).casefold():
+            name = known
+    main = None
+    if isinstance(worktree, dict) and worktree.get("worktreePath") == folder:
+        main = worktree.get("originalCwd")
+    return RecordedRepository(name, main if isinstance(main, str) and main != folder else None)
+
+
+def _worktree_place(folder: str) -> str | None:
+    """Of a worktree such as `~/.codex/worktrees/9a6a/app`: where those of its name are made, whatever the part in
+    between. None: it lies in no folder of worktrees."""
+    parts = folder.rstrip("/").split("/")
+    return "/".join([*parts[:-2], "*", parts[-1]]) if WORKTREES in parts[:-2] else None
+
+
+def _owned(name: Any) -> str | None:
+    is_name = isinstance(name, str) and len(name) <= LONGEST_ADDRESS_CHARS and _OWNED.fullmatch(name)
+    return f"{GITHUB}/{name}" if is_name else None
+
+
+def repository_name(address: str) -> str | None:
+    """A remote's address as `host/path`, without a user, a password, a port and `.git`; None: it is no such address."""
+    text = address.strip()
+    if len(text) > LONGEST_ADDRESS_CHARS or not text.isprintable():
+        return None
+    parts = _ADDRESS.fullmatch(text) or _SCP.fullmatch(text)
+    if parts is None:
+        return None
+    path = parts[2].rstrip("/").removesuffix(".git").rstrip("/")
+    return f"{parts[1].lower()}/{path}" if path else None
+
+
+def project_of(workspace: str | None) -> str:
+    """The last part of a folder's path, on whatever system it lay; `~` where it is somebody's home."""
+    parts = [part for part in (workspace or "").replace("\\", "/").split("/") if part]
+    if not parts:
+        return "/" if workspace else ""
+    folders = parts[1:] if parts[0].endswith(":") else parts
+    is_home = (len(folders) == 2 and folders[0].lower() in ("home", "users")) or folders == ["root"]
+    return HOME if is_home else parts[-1]
+
+
+def _trimmed(path: str) -> str:
+    return (path.rstrip("/") or path).casefold()
