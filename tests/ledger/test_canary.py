@@ -27,7 +27,8 @@ from weft.ledger.write.turn_writer import TurnWriter
 SPACED, NAMELIKE = "canary ⟨…⟩ with spaces", "canary-7f3a.b"
 
 READS = """
-    search changes tree.children close codeblocks tree.common_ancestor compactions.get context diff events files
+    search search_sessions changes tree.children close codeblocks tree.common_ancestor compactions.get context diff
+    events files
     heads.at tree.heads listing log message messages path point read_content reflog replica resolve session
     sessions tree.sessions_containing upkeep.stats thread tool_calls tree.turns turn verify upkeep.export_facts
     upkeep.backup upkeep.rebuild upkeep.catch_up upkeep.import_facts imports.writer imports.kept_sources

@@ -64,6 +64,7 @@ WRITES: dict[str, Callable[[Ledger, Any], Any]] = {
     "kept sources": lambda ledger, odd: ledger.imports.kept_sources(odd),
     "import writer": lambda ledger, odd: ledger.imports.writer(odd, 1),
     "search": lambda ledger, odd: ledger.search(odd),
+    "search sessions": lambda ledger, odd: ledger.search_sessions(odd),
     "search role": lambda ledger, odd: ledger.search("a", role=odd),
     "search since": lambda ledger, odd: ledger.search("a", since=odd),
     "search rank": lambda ledger, odd: ledger.search("a", rank=odd),

@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 
 import weft as library
+from tests.ledger.imported import native_turn, take
 from tests.surfaces.shell import Shell, masked
 from tests.surfaces.test_cli_reading import story
+from weft.surfaces.cli import call, hit_groups
 from weft.surfaces.cli.commands import search
-from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.screen import Screen, Span
 
 __all__ = ["story"]
+DAY_MS = 1_767_312_000_000
+"""2026-01-02."""
 
 
 def test_hits_stand_under_where_they_were_found(story: Shell) -> None:
@@ -104,5 +108,62 @@ def test_no_stored_text_drives_the_terminal(weft: Shell) -> None:
 
 
 def test_matches_stand_out_in_pieces_of_the_text() -> None:
-    pieces = list(search.marked("a needle here", [(2, 8)]))
+    pieces = list(hit_groups.marked("a needle here", [(2, 8)]))
     assert pieces == ["a ", Span("needle", "match"), " here"]
+
+
+@pytest.fixture
+def titled(weft: Shell) -> Shell:
+    with library.open(weft.folder / ".weft" / "ledger.db") as ledger:
+        for number, title in enumerate(("Fix the dates", "Another thing", "More dates")):
+            turns = [
+                native_turn(
+                    f"{title} {n}",
+                    "an offset of dates " * n,
+                    started=DAY_MS + 10 * number + n,
+                    parent=n - 1 if n else None,
+                    end=10 + n,
+                )
+                for n in range(5)
+            ]
+            take(ledger, f"s{number}", *turns, file=f"{number}.jsonl", title=title, workspace="/src/shop")
+    return weft
+
+
+def test_a_terminal_gets_the_best_hits_under_their_sessions(titled: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen(color=False, unicode=True, terminal=True, columns=60, rows=24, paging=False)
+    monkeypatch.setattr(call, "stdout_screen", lambda **_: screen)
+    answer = titled("search", "dates", "offset", "-n", "7")
+    groups = answer.out.split("\n\n")
+    headings = [group.split("\n")[:2] for group in groups]
+    assert all(len(group) == 2 and group[1].endswith(", toy, shop, 2026-01-02") for group in headings)
+    assert sorted(group[0] for group in headings) == ["Another thing", "Fix the dates", "More dates"]
+    assert answer.out.count(" assistant\n") == 7
+    assert all(
+        len(line) <= 60 and line == line.rstrip() for line in answer.out.split("\n") if "weft search" not in line
+    )
+    assert "  … more in this session: weft search dates offset --session s2\n" in answer.out
+    named = titled("search", "dates", "-n", "1").out
+    assert named.startswith("More dates\ns2, toy, shop, 2026-01-02\n")
+    assert "Fix the dates\ns0, " in named
+    newest = titled("search", "offset", "--newest", "-n", "1").out
+    assert newest.count("\n") == 2
+    assert " s2 assistant\n" in newest
+
+
+def test_programs_get_the_sessions_that_are_named_so_and_then_the_newest(titled: Shell) -> None:
+    hits = titled.json("search", "dates", "-n", "2")
+    assert [(hit["session"], hit["place"]) for hit in hits] == [
+        ("s2", "title"), ("s0", "title"), ("s2", "text"), ("s2", "text"),
+    ]  # fmt: skip
+    assert " s2 session, its title\n    More dates\n" in titled("search", "dates", "-n", "1").out
+    assert [hit["place"] for hit in titled.json("search", "dates", "--role", "user")] == ["text"] * 10
+    assert titled("search", "shop").out.count("session, its project") == 3
+
+
+def test_wrapped_spans_keep_their_styles_and_their_words() -> None:
+    spans: list[Span | str] = ["one two ", Span("three", "match"), "four five  six"]
+    lines = ["".join(span.text for span in line) for line in hit_groups.wrapped_spans(spans, 12)]
+    assert lines == ["one two", "threefour", "five six"]
+    marked = [span for line in hit_groups.wrapped_spans(spans, 12) for span in line if span.style]
+    assert marked == [Span("three", "match")]

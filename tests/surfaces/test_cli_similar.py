@@ -6,6 +6,7 @@ from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import Script, answer, failure
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
+from weft.surfaces.cli.commands import similar
 
 pytestmark = pytest.mark.usefixtures("one_minilm")
 
@@ -49,6 +50,28 @@ def test_nothing_embedded_says_what_to_do(weft: Shell) -> None:
     refused = weft("similar", "main")
     assert refused.code == 3
     assert "weft embed main" in refused.err
+
+
+def test_what_is_missing_is_offered_to_be_embedded(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = told(weft)
+    assert (
+        "3 turns are not embedded and cannot be found: `weft embed --all turn`" in weft("similar", "--text", "cat").err
+    )
+    asked: list[str] = []
+    answers = [False, True]
+
+    def confirm(question: str, **_: object) -> bool:
+        asked.append(question)
+        return answers.pop(0)
+
+    monkeypatch.setattr(similar, "is_asked", lambda: True)
+    monkeypatch.setattr("click.confirm", confirm)
+    assert weft("similar", "--text", "a cat", "-n", "1").out == ""
+    assert weft("similar", turns[0], "-n", "1").out.endswith("kittens like cream\n")
+    assert weft("similar", turns[0], "-n", "1").out.endswith("kittens like cream\n")
+    assert asked == ["3 turns are not embedded and cannot be found. Embed now?"] * 2
+    weft.record("", response=None, tool_calls=[{"name": "run"}], error="broken")
+    assert "not embedded" not in weft("similar", turns[0]).err
 
 
 def test_a_command_that_asks_for_nothing_is_refused(weft: Shell) -> None:

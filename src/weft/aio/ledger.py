@@ -142,6 +142,15 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         is recorded meanwhile changes the order."""
         return await self._run(partial(self._sync.search, words=words, limit=limit, after=after, rank=rank, **filters))
 
+    async def search_sessions(
+        self, words: str, *, limit: int | None = None, **filters: Unpack[SearchFilters]
+    ) -> list[Hit]:
+        """Sessions whose title or project holds all these words, those with a title so first, then the latest first.
+
+        Each is a hit with place `title` or `project`, at the turn where the session stands. Filters are those of
+        `search`; one that speaks of messages or calls (session, role, tool, path, model) leaves nothing."""
+        return await self._run(partial(self._sync.search_sessions, words=words, limit=limit, **filters))
+
     async def find_turns(
         self,
         *,

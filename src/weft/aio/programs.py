@@ -353,6 +353,11 @@ class AsyncSimilarity(crossing.Mirror[Similarity]):
             partial(self._sync.embed_missing, kind=kind, limit=limit, progress=crossing.told(progress))
         )
 
+    async def count_missing(self, kind: str) -> int:
+        """How many nodes of a kind have no vector of this model yet; none where the newest of them have no words, as
+        those that stay behind once all is embedded."""
+        return await self._run(partial(self._sync.count_missing, kind=kind))
+
     async def similar(self, name: str, *, limit: int = 10, kind: str | None = None) -> list[Similar]:
         """The nodes nearest to one that has a vector."""
         return await self._run(partial(self._sync.similar, name=name, limit=limit, kind=kind))

@@ -18,6 +18,7 @@ from weft.ledger.search.filters import SearchFilters, as_filters
 from weft.ledger.search.hits import Hit, to_hits
 from weft.ledger.search.matches import Finder
 from weft.ledger.search.query import parse_query
+from weft.ledger.search.session_names import named_sessions
 
 MOMENT = 1.0
 """Seconds for which a search lets the index catch up before it looks through the rest by itself."""
@@ -62,6 +63,18 @@ class SearchVerbs(LedgerBase):
             if ranked:
                 return Page(to_hits(txn, list(islice(finder.best(), request.limit))))
             return mapped(request.page(start, finder.newest()), partial(to_hits, txn))
+
+    def search_sessions(self, words: str, *, limit: int | None = None, **filters: Unpack[SearchFilters]) -> list[Hit]:
+        """Sessions whose title or project holds all these words, those with a title so first, then the latest first.
+
+        Each is a hit with place `title` or `project`, at the turn where the session stands. Filters are those of
+        `search`; one that speaks of messages or calls (session, role, tool, path, model) leaves nothing.
+        """
+        query = parse_query(checked_text(words, "words"))
+        request = self._request("search_sessions", {"words": words, **filters}, limit, None)
+        wanted = as_filters(filters, partial(self._parse_time, now=self._clock.now_ms()))
+        with self._store.read() as txn:
+            return named_sessions(txn, query, wanted, Projects(txn, self._repository_of))[: request.limit]
 
     def _let_index_catch_up(self) -> None:
         with suppress(StoreError):  # a full disk keeps the index behind; what it lacks is looked through instead

@@ -31,6 +31,9 @@ class EntryPlace(StrEnum):
     ARGUMENTS = "arguments"
     RESULT = "result"
     ERROR = "error"
+    TITLE = "title"
+    """Of a session, as is its project."""
+    PROJECT = "project"
 
 
 class EntrySource(Struct, frozen=True, gc=False):

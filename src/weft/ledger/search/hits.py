@@ -15,10 +15,12 @@ from weft.store.port import ReadTxn
 from weft.store.sql import rows_in
 
 BEFORE, LONG = 60, 200
+LONGEST_WORD_CHARS = 40
+"""An excerpt is cut at a blank where one is so near; a longer word is cut anywhere."""
 
 
 class Hit(Struct, frozen=True, kw_only=True):
-    """A message, or a tool call of one, that holds what was looked for."""
+    """A message, or a tool call of one, that holds what was looked for; or a session that is named so."""
 
     message_id: str | None
     """Of a call: the message that made it. Null for a summary, and for a call that no message is known of."""
@@ -37,7 +39,8 @@ class Hit(Struct, frozen=True, kw_only=True):
     model: str | None
     origin: str
     place: str
-    """Where it was found: text, thinking, summary, tool, arguments, result or error."""
+    """Where it was found: text, thinking, summary, tool, arguments, result or error; title or project where it is
+    the session that is named so."""
     snippet: str
     """A piece of that text, on one line."""
     marks: tuple[tuple[int, int], ...]
@@ -75,7 +78,7 @@ def snippet(found: TextMatch) -> tuple[str, tuple[Span, ...]]:
     """A piece of the text around the first words found, on one line, and where they stand in it."""
     first = found.spans[0][0] if found.spans else 0
     start = 0 if first <= BEFORE else _word_start(found.text, first - BEFORE, first)
-    end = start + LONG if start + LONG < len(found.text) else len(found.text)
+    end = _word_end(found.text, start, found.spans)
     pieces: list[str] = ["…"] if start else []
     marks: list[Span] = []
     at, length = start, len(pieces)
@@ -106,8 +109,25 @@ def _apart(spans: Sequence[Span], end: int) -> Iterable[Span]:
 
 def _word_start(text: str, start: int, first: int) -> int:
     """Where a word begins, between here and the first one found."""
-    blank = max(text.find(" ", start, first), text.find("\n", start, min(start + 20, first)))
-    return start if blank < 0 or blank - start > 20 else blank + 1
+    for place in range(start - 1, min(start + LONGEST_WORD_CHARS, first)):
+        if text[place].isspace():
+            return place + 1
+    return start
+
+
+def _word_end(text: str, start: int, spans: Sequence[Span]) -> int:
+    """Where a word ends, so many letters behind the start at most and behind the first words found; anywhere in a text
+    without blanks."""
+    end = start + LONG
+    if end >= len(text):
+        return len(text)
+    least = max(start + LONG - LONGEST_WORD_CHARS, spans[0][1] if spans else 0)
+    for place in range(end, least - 1, -1):
+        if text[place].isspace():
+            while place > least and text[place - 1].isspace():
+                place -= 1
+            return place
+    return end
 
 
 def to_hits(txn: ReadTxn, matches: Sequence[Match]) -> list[Hit]:

@@ -108,6 +108,14 @@ class Similarity(ProgramsBase):
                 progress(min(start + TEXTS_PER_APPEND, len(missing)), len(missing))
         return done
 
+    @reads_whole
+    def count_missing(self, kind: str) -> int:
+        """How many nodes of a kind have no vector of this model yet; none where the newest of them have no words, as
+        those that stay behind once all is embedded."""
+        with self._reading() as txn:
+            missing = _missing(txn.sql, kind, self._embedder.name, None)
+        return len(missing) if self._with_texts(kind, missing[:TEXTS_PER_APPEND]) else 0
+
     def _with_texts(self, kind: str, nodes: Sequence[str]) -> list[tuple[str, str]]:
         """Those that say something."""
         texts = []

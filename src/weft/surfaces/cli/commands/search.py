@@ -13,6 +13,7 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import Reader, short
 from weft.surfaces.cli.provisional import note_left_out
+from weft.surfaces.cli.hit_groups import ROLE_STYLES, HitGroups, marked
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import local_time
 
@@ -22,7 +23,19 @@ if TYPE_CHECKING:
 SHOWN = 20
 WORTH_INDEXING = 2048
 """So many events that search does not know yet are looked through each time; more are indexed first."""
-PLACES = {"text": "", "summary": "summary", "thinking": "thinking", "tool": "name", "arguments": "arguments"}
+GROUPED = 5
+"""On a terminal so many times as many hits are looked at as are shown, so that more sessions are among them."""
+NAMED = 5
+"""So many sessions that are named so are shown."""
+PLACES = {
+    "title": "its title",
+    "project": "its project",
+    "text": "",
+    "summary": "summary",
+    "thinking": "thinking",
+    "tool": "name",
+    "arguments": "arguments",
+}
 
 
 @weft_command("search")
@@ -38,35 +51,53 @@ PLACES = {"text": "", "summary": "summary", "thinking": "thinking", "tool": "nam
 @click.option("--origin", metavar="NAME", help="Only of this tool; weft for what was recorded here.")
 @click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help=f"At most N hits; {SHOWN} by default.")
 @arguments.after_option()
-@click.option("--rank", is_flag=True, help="The best first instead of the newest, as the database sees it.")
+@click.option(
+    "--rank/--newest",
+    default=None,
+    help="The best first, as the database sees it, or the newest. Default: the best on a terminal, else the newest.",
+)
 def command(
     call: Call,
     words: tuple[str, ...],
     limit: int | None,
     after: str | None,
-    rank: bool,
+    rank: bool | None,
     file: str | None,
     **options: Any,
 ) -> None:
     """Find messages and tool calls by their words.
 
-    The newest come first. All WORDS must stand in one message, or in one tool call with its result, in any case. An
-    argument with spaces is a phrase, as is a name such as read_file or src/app.py. The last word may be the beginning
-    of one; any word is, with a * after it. Filters alone list what fits them. If there are more, the cursor of the next
-    page stands on the error stream.
+    Sessions whose title or project holds the words come first. All WORDS must stand in one message, or in one tool call
+    with its result, in any case. An argument with spaces is a phrase, as is a name such as read_file or src/app.py. The
+    last word may be the beginning of one; any word is, with a * after it. Filters alone list what fits them. On a
+    terminal the best hits come first, under their sessions; elsewhere, and with --newest, the newest. If there are
+    more, the cursor of the next page stands on the error stream.
+
+    \b
+    weft search changelog --role user
+    weft search "the changelog" --since yesterday --newest
+    weft search --project shop --tool bash -n 50
     """
     most = SHOWN if limit is None else limit
     filters = {name: value for name, value in {**options, "path": file}.items() if value is not None}
+    is_grouped = call.screen.terminal and not call.json and after is None and bool(words) and rank is not False
     _index_much(call)
     with call.reading() as ledger:
-        hits = ledger.search(as_query(words), limit=most + rank, after=after, rank=rank, **filters)
-        shown = hits[:most]
+        query, ranked = as_query(words), is_grouped or bool(rank)
+        named = [] if after is not None or not words else ledger.search_sessions(query, limit=NAMED + 1, **filters)
+        wide = most * GROUPED if is_grouped else most
+        hits = ledger.search(query, limit=wide + ranked, after=after, rank=ranked, **filters)
+        shown, found = hits[:most], bool(hits or named)
         if call.json:
-            call.documents(shown)
-        elif shown:
-            call.screen.page(_lines(shown, Reader(ledger)))
-        more = hits.next is not None or len(hits) > most
-        if not (hits or more):
+            call.documents([*named[:NAMED], *shown])
+        elif is_grouped and found:
+            groups = HitGroups(named[:NAMED], hits[:wide], most)
+            call.screen.page(groups.lines(ledger, call.screen.columns, words))
+            shown = groups.shown
+        elif found:
+            call.screen.page(_lines([*named[:NAMED], *shown], Reader(ledger)))
+        more = hits.next is not None or len(hits) > len(shown)
+        if not (found or more):
             call.note(_nothing(ledger, bool(words), bool(filters)))
         note_left_out(call, len(ledger.imports.provisional()), "searched")
     if call.json:
@@ -110,20 +141,10 @@ def _heading(hit: Hit, reader: Reader) -> Line:
         what = f"{what} of {hit.tool}"
     state = f" [{hit.session_status}]" if hit.session_status not in (None, "active") else ""
     label = reader.short_labels.get(hit.session, hit.session) if hit.session else "no session"
-    style = {"user": "user", "assistant": "assistant"}.get(hit.role, "tool")
+    style = ROLE_STYLES.get(hit.role, "tool")
     when, beside = local_time(hit.created_at) if hit.time_known else "time unknown", f", {what}" if what else ""
     lead = (Span(short(hit.turn_id), "id"), " ", Span(when, "dim"), " ", Span(label, "label"), Span(state, "dim"))
     return (*lead, " ", Span(hit.role, style), Span(beside, "dim"))
-
-
-def marked(text: str, marks: Sequence[tuple[int, int]]) -> Iterator[Span | str]:
-    """The text in pieces, with what was found standing out."""
-    at = 0
-    for low, high in marks:
-        yield text[at:low]
-        yield Span(text[low:high], "match")
-        at = high
-    yield text[at:]
 
 
 def _nothing(ledger: Ledger, words: bool, filters: bool) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.embedding import EMBEDDED_KINDS, about, by_model, similarity
+from weft.surfaces.cli.figures import counted
+from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
 
 
@@ -28,12 +32,18 @@ def command(
 ) -> None:
     """Find nodes that mean nearly the same, the nearest first.
 
-    Only nodes that were embedded are found: `weft embed --all turn` embeds every turn.
+    Only nodes that were embedded are found. On a terminal it offers to embed the turns, or the nodes of --kind, that
+    were not; elsewhere it says how many there are.
+
+    \b
+    weft similar --text "dates with an offset"
+    weft similar main~2 --kind turn
     """
     if (node is None) == (text is None):
         raise click.UsageError("Give a NODE, or --text.")
     if words and text is None:
         raise click.UsageError("--words goes with --text.")
+    _embed_missing(call, kind or EMBEDDED_KINDS[0], model)
     with call.reading() as ledger, similarity(ledger, model) as index:
         if text is not None:
             neighbours = index.similar_to_text(text, limit=limit, kind=kind, words=words)
@@ -50,3 +60,26 @@ def command(
         call.screen.table(rows, ("score", "kind", "node", "about"), spare=("about",))
     else:
         call.note("nothing near was embedded; `weft embed --all turn` embeds every turn")
+
+
+def is_asked() -> bool:
+    """Is somebody there who can answer?"""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _embed_missing(call: Call, kind: str, model: str | None) -> None:
+    """Nodes without a vector are not found: whoever is at the terminal is asked whether to embed them now."""
+    if call.json or call.quiet:
+        return
+    with call.reading() as ledger, similarity(ledger, model) as index:
+        missing = index.count_missing(kind)
+    if not missing:
+        return
+    nodes, verb = counted(missing, kind), "is" if missing == 1 else "are"
+    if not is_asked():
+        call.note(f"{nodes} {verb} not embedded and cannot be found: `weft embed --all {kind}` embeds what is missing")
+        return
+    where = "" if model is None else f" with {model}, which is sent what they say"
+    if click.confirm(f"{nodes} {verb} not embedded and cannot be found. Embed{where} now?", default=True, err=True):
+        with call.writing() as ledger, similarity(ledger, model) as index, progress(call, "embed") as bar:
+            index.embed_missing(kind, progress=bar.counted)
