@@ -116,6 +116,7 @@ class Attempt(Struct, frozen=True):
 ATTEMPTS: Mapping[str, Attempt] = {
     "session": Attempt(lambda ledger, name: ledger.session(name), (READ,)),
     "turn": Attempt(lambda ledger, name: ledger.turn(name), (READ,)),
+    "thread": Attempt(lambda ledger, name: list(ledger.thread(name).turns), (READ,)),
     "context": Attempt(lambda ledger, name: ledger.context(session=name), (READ,)),
     "log": Attempt(lambda ledger, name: ledger.log(session=name), (READ,)),
     "search": Attempt(lambda ledger, name: ledger.search("said", session=name), (READ,)),
@@ -571,6 +572,7 @@ def test_the_command_line_refuses_as_the_library_does(shell: Shell) -> None:
 COMMANDS: Mapping[str, Callable[[str], tuple[str, ...]]] = {
     "session": lambda name: ("reflog", name),
     "turn": lambda name: ("show", name),
+    "thread": lambda name: ("read", name),
     "context": lambda name: ("context", "--session", name),
     "log": lambda name: ("log", "--session", name),
     "search": lambda name: ("search", "said", "--session", name),

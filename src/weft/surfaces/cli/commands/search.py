@@ -83,7 +83,8 @@ def command(
     is_grouped = call.screen.terminal and not call.json and after is None and bool(words) and rank is not False
     _index_much(call)
     with call.reading() as ledger:
-        query, ranked = as_query(words), is_grouped or bool(rank)
+        query = as_query(words)
+        ranked = bool(rank) or (is_grouped and ledger.authority.is_unlimited)
         named = [] if after is not None or not words else ledger.search_sessions(query, limit=NAMED + 1, **filters)
         wide = most * GROUPED if is_grouped else most
         hits = ledger.search(query, limit=wide + ranked, after=after, rank=ranked, **filters)
