@@ -47,7 +47,7 @@ def test_a_story_adds_up_the_cost_of_sessions_that_it_tells_as_one(weft: Shell) 
     for n in range(3):
         work(weft, "Look for mistakes.", "/src/app", session=f"look-{n}", model="claude-opus-4-5")
     work(weft, "Look for mistakes.", "/src/app", session="look-3")
-    out = weft("stats", "--story").out
+    out = weft("story").out
     assert "[4 sessions, 4 turns, none-such, claude-opus-4-5, $0.0225+]" in out
 
 

@@ -131,7 +131,7 @@ class ReadingPage:
     # --- what was done ----------------------------------------------------------------------------------------------
 
     def _steps(self, group: StepGroup, turn: Turn) -> Iterator[ReadLine]:
-        yield self._fold_line(group.summary, group.hint.strip("*#_ "))
+        yield self._fold_line(group.summary, group.hint().strip("*#_ "))
         transcript = Transcript(
             full=False,
             columns=self._columns - 4,
