@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from weft.ledger.read.listing import SessionList as SessionList
     from weft.ledger.read.listing import has_title as has_title
     from weft.ledger.read.pages import Page as Page
-    from weft.ledger.read.session_owners import session_owner as session_owner
     from weft.ledger.read.projects import RepositoryOf as RepositoryOf
     from weft.ledger.read.projects import project_of as project_of
     from weft.ledger.read.projects import repository_name as repository_name
+    from weft.ledger.read.session_owners import session_owner as session_owner
     from weft.ledger.read.sessions import agent_names as agent_names
     from weft.ledger.read.threads import ThreadDiff as ThreadDiff
     from weft.ledger.read.turn_steps import StepGroup as StepGroup

@@ -12,8 +12,8 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import Reader, short
-from weft.surfaces.cli.provisional import note_left_out
 from weft.surfaces.cli.hit_groups import ROLE_STYLES, HitGroups, marked
+from weft.surfaces.cli.provisional import note_left_out
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import local_time
 

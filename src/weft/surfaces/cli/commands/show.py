@@ -242,6 +242,8 @@ def _fact(name: str, value: Span, screen: Screen) -> Iterator[Line]:
     for number, line in enumerate(lines):
         lead = f"{name}:" if number == 0 else ""
         yield [Span(f"{lead:{NAME_COLUMNS}}", "dim"), Span(line, value.style)]
+
+
 def _summary(compaction: Compaction, screen: Screen) -> Iterator[Line]:
     first_kept = f"; kept from {short(compaction.first_kept)} on" if compaction.first_kept else ""
     count = compaction.turns_summarized
