@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.exchange.corpus import CORPUS, ORIGINS, needs_corpus
-from weft.exchange.importers.port import claiming, load_importers
-from weft.exchange.importers.sources import candidates
+from weft.exchange.importers.port import load_importers
+from weft.exchange.importers.sources import candidates, claiming
 from weft.exchange.importers.testing import as_source
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.exchange.corpus import CORPUS, needs_corpus
-from weft.exchange.importers.port import claiming, load_importers
+from weft.exchange.importers.port import load_importers
+from weft.exchange.importers.sources import claiming
 from weft.exchange.importers.testing import as_source
 
 pytestmark = needs_corpus

@@ -51,7 +51,6 @@ __all__ = [
     "Source",
     "Tokens",
     "Transcript",
-    "claiming",
     "importer_names",
     "load_importers",
 ]
@@ -187,17 +186,6 @@ class GenericImporter(Protocol):
     """An importer of a form that many programs write: it is asked where no tool's own importer recognises a file."""
 
     is_generic: bool
-
-
-def claiming(importers: Iterable[Importer], source: Source) -> list[Importer]:
-    """The importers that take a file: those of tools that recognise it; a generic one where there is none."""
-    own: list[Importer] = []
-    generic: list[Importer] = []
-    for importer in importers:
-        is_generic = isinstance(importer, GenericImporter) and importer.is_generic
-        (generic if is_generic else own).append(importer)
-    claims = [importer for importer in own if importer.recognises(source)]
-    return claims or [importer for importer in generic if importer.recognises(source)]
 
 
 class Reader(Protocol):

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from msgspec import Struct
 
 from weft.exchange.importers.archives import BROKEN, Archives, check_total, unpack_zst
-from weft.exchange.importers.port import HEAD_BYTES, Source
+from weft.exchange.importers.port import HEAD_BYTES, GenericImporter, Importer, Source
 from weft.exchange.importers.records.jsonl import sample
 from weft.exchange.importers.servers import Address, OnServer
 from weft.kernel.errors import LimitExceeded
@@ -191,3 +191,14 @@ def _members(path: Path, found: os.stat_result, archives: Archives) -> list[Cand
     ]
     check_total(infos, found.st_size)
     return [Candidate(path, info.file_size, found.st_mtime_ns, info.filename, archives=archives) for info in infos]
+
+
+def claiming(importers: Iterable[Importer], source: Source) -> list[Importer]:
+    """The importers that take a file: those of tools that recognise it; a generic one where there is none."""
+    own: list[Importer] = []
+    generic: list[Importer] = []
+    for importer in importers:
+        is_generic = isinstance(importer, GenericImporter) and importer.is_generic
+        (generic if is_generic else own).append(importer)
+    claims = [importer for importer in own if importer.recognises(source)]
+    return claims or [importer for importer in generic if importer.recognises(source)]

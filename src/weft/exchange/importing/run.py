@@ -23,10 +23,9 @@ from weft.exchange.importers.port import (
     Problem,
     Report,
     Source,
-    claiming,
 )
 from weft.exchange.importers.servers import Address, OnServer
-from weft.exchange.importers.sources import Candidate, candidates, is_log
+from weft.exchange.importers.sources import Candidate, candidates, claiming, is_log
 from weft.exchange.importing.intake import Taking
 from weft.exchange.importing.read_positions import Follower, Followers
 from weft.kernel.clock import Clock

@@ -73,8 +73,21 @@ class Projector:
         self.history: list[HistoryRow] = []
         self.changed_messages: list[MessageRow] = []
         self.childless: set[int] = set()
-        """Sessions, by number, none of whose calls a subagent names."""
+        """Sessions, by number, none of whose calls a subagent names; as `is_childless` has found."""
         self._moment = Moment()
+
+    def is_childless(self, turn: TurnRow) -> bool:
+        """Whether no subagent names a call of the session that made this turn; of a turn without a session, of the turn
+        itself, which nobody can name if it came in this very append."""
+        if turn.session is None:
+            return any(row is turn for row in self.new_turns)
+        if turn.session in self.childless:
+            return True
+        session = self.session_of_number(turn.session)
+        if session is None or session.has_subagents:
+            return False
+        self.childless.add(session.n)
+        return True
 
     def apply(self, n: int, when: int, event_id: bytes, event: Event | UnknownEvent) -> None:
         """One fact. An event whose kind is unknown, or does not belong in its stream, only moves the stream on."""

@@ -340,7 +340,8 @@ def _tool_call(view: Projector, moment: Moment, event: dag.ToolCallRequested) ->
         )
     )
     row.calls += 1
-    link_waiting(view, row)
+    if not view.is_childless(row):
+        link_waiting(view, row)
 
 
 def _repeats(view: Projector, turn: TurnRow, call_id: int) -> int:

@@ -19,6 +19,10 @@ from weft.ledger.views.spawn_links import join_spawn, link_new_session, mark_par
 
 NOWHERE = -1
 """How far a session reaches into its source before its first turn was seen."""
+_BEGUN = {
+    state.value: next_state(ProgramKind.SESSION, state.value, "begin") or state.value for state in SessionLifecycle
+}
+"""By the state that a session is in, the one that its first turn leads to."""
 
 
 def _label(view: Projector, ref: str) -> str | None:
@@ -62,13 +66,23 @@ def _session_created(view: Projector, moment: Moment, event: own.SessionCreated)
     )
     row = view.new_sessions[-1]
     view.note_persona(row.persona)
-    link_new_session(view, row)
+    if row.parent_turn is not None or row.spawn_call is not None:
+        link_new_session(view, row)
     if is_imported:
         row.reach = NOWHERE
-        mark_parent(view, row)
-        join_spawn(view, session)
-    elif event.replica is not UNSET:
-        mark_parent(view, row)
+    if is_imported or event.replica is not UNSET:
+        _link_earlier(view, row, is_imported=is_imported)
+
+
+def _link_earlier(view: Projector, session: SessionRow, *, is_imported: bool) -> None:
+    """What came before this session may name it: subagents as their parent, calls as what they started."""
+    children = "SELECT 1 FROM session WHERE parent_session = ? AND spawn_call IS NOT NULL"
+    if view.sql.one(children, (session.id,)) is not None or any(
+        row.parent_session == session.id and row.spawn_call is not None for row in view.new_sessions
+    ):
+        mark_parent(view, session)
+    if is_imported and view.sql.one("SELECT 1 FROM spawn WHERE child = ?", (session.id,)) is not None:
+        join_spawn(view, session.id)
 
 
 def _free_label(view: Projector, event: Event, session: str, label: str | None) -> str:
@@ -127,7 +141,7 @@ def move_head(
     session.head_segment, session.head_depth = (turn.segment, turn.depth) if turn else (None, None)
     session.head_events = events
     if session.lifecycle != SessionLifecycle.ACTIVE:
-        session.lifecycle = next_state(ProgramKind.SESSION, session.lifecycle, "begin") or session.lifecycle
+        session.lifecycle = _BEGUN.get(session.lifecycle, session.lifecycle)
     if turn is not None and elsewhere and turn.type == TurnType.COMPACTION:
         session.compaction = None
     _note_move(view, session, moment.n, when, why, reason)

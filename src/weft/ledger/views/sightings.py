@@ -278,7 +278,7 @@ def _see_spawned(view: Projector, turn: TurnRow, event: own.Sighting) -> None:
         if each.spawned is not UNSET and 0 <= each.k < turn.calls:
             note_spawn(view, each.spawned, turn, each.k)
             join_spawn(view, each.spawned)
-    if turn.calls:
+    if turn.calls and not view.is_childless(turn):
         link_waiting(view, turn)
 
 

@@ -45,19 +45,11 @@ def link_named_call(view: Projector, session: SessionRow) -> None:
     if turn is not None and call is not None:
         _join(view, session, turn, call)
     if parent is not None:
-        _mark(view, parent)
+        mark_parent(view, parent)
 
 
-def mark_parent(view: Projector, session: SessionRow) -> None:
-    """A session that came from elsewhere: subagents that came before it may name its calls."""
-    children = "SELECT 1 FROM session WHERE parent_session = ? AND spawn_call IS NOT NULL"
-    if view.sql.one(children, (session.id,)) is not None or any(
-        row.parent_session == session.id and row.spawn_call is not None for row in view.new_sessions
-    ):
-        _mark(view, session)
-
-
-def _mark(view: Projector, parent: SessionRow) -> None:
+def mark_parent(view: Projector, parent: SessionRow) -> None:
+    """Subagents name calls of this session, so whoever records one looks for them."""
     if not parent.has_subagents:
         parent.has_subagents = 1
         view.changed_sessions[parent.id] = parent
@@ -65,16 +57,9 @@ def _mark(view: Projector, parent: SessionRow) -> None:
 
 
 def link_waiting(view: Projector, turn: TurnRow) -> None:
-    """The sessions that name a call of this turn. Of a turn without a session, those that name the turn itself;
-    nobody can name one that came in this very append."""
-    if turn.session in view.childless:
-        return
+    """The sessions that name a call of this turn, where there may be any. Of a turn without a session, those that name
+    the turn itself."""
     session = _session_of(view, turn)
-    if session is not None and not session.has_subagents:
-        view.childless.add(session.n)
-        return
-    if session is None and any(row is turn for row in view.new_turns):
-        return
     column, key = ("parent_turn", turn.id) if session is None else ("parent_session", session.id)
     view.flush(keep=True)
     for (id,) in view.sql.all(_WAITING.format(column), (turn.id, key)):
@@ -134,7 +119,7 @@ def _take_parents(view: Projector, session: SessionRow, turn: TurnRow, call: Cal
     maker = _session_of(view, turn)
     session.parent_session = maker.id if maker else session.parent_session
     if maker is not None:
-        _mark(view, maker)
+        mark_parent(view, maker)
     _name_call(view, session, turn, call)
 
 

@@ -75,12 +75,16 @@ class NewTurn:
         self.messages = as_messages(system, MessageRole.SYSTEM, "system")
         self.messages += as_messages(query, MessageRole.USER, "query")
         calls, uses = as_calls(tool_calls)
-        answer = with_uses(as_messages(response, MessageRole.ASSISTANT, "response"), uses)
+        answer = as_messages(response, MessageRole.ASSISTANT, "response")
+        if uses:
+            answer = with_uses(answer, uses)
         answers = [message for message in answer if isinstance(message, TranslatedMessage)]
         self.usage, usage_rest = as_usage_and_rest(usage)
         if usage is None:
             self.usage = summed_usage(message.usage for message in answers)
-        self.response, self.calls = with_outcomes(with_usage_rest(answer, usage_rest), calls)
+        self.response, self.calls = answer, calls
+        if usage_rest or answers:
+            self.response, self.calls = with_outcomes(with_usage_rest(answer, usage_rest), calls)
         self.spawned_sessions = [
             None if call.spawned_session is None else checked_label(call.spawned_session, "spawned session")
             for call in self.calls

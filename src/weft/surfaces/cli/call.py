@@ -116,7 +116,7 @@ class Call:
         if self.actor != OWNER:
             from weft.kernel.authority import authority_of
 
-            raise authority_of(self.actor).refusal(f"weft:{command}", f"run `weft {command}`")
+            raise authority_of(self.actor).refusal(f"weft:{command}", f"run the command {command}")
 
     def answer(self, value: Struct | Sequence[Struct], *lines: Line) -> None:
         """The outcome: a JSON document, or lines for people."""
