@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from weft.kernel.errors import (
 from weft.programs import Programs
 from weft.runtime.context import context_for
 from weft.runtime.egress.credentials import Credential, Keyring
+from weft.runtime.inference.local import SYSTEM_PROMPT
 from weft.runtime.invoke.model_settings import model_settings
 from weft.surfaces.wire.hints import phrase
 
@@ -295,6 +297,49 @@ def test_a_credential_that_was_added_here_serves_what_another_ledger_configured(
         bench.shop._context = context_for(Principal(PrincipalKind.HUMAN, "tester"), keyring=keyring)
         await bench.invoke("small", "hello")
         assert bench.server.received[-1].headers["authorization"] == f"Bearer {CANARY}"
+
+    run(path, body, chat())
+
+
+def test_an_embedded_model_is_told_what_it_is_and_no_other_model_is(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        def make() -> None:
+            bench.programs.create("provider", "here", {"providerType": "local"})
+            bench.programs.create("model", "small", {"modelId": "small", "provider": "here", "maxTokens": 4})
+            bench.programs.create_session("talk", model="small")
+
+        await bench.shop.across(make)
+        ledger: Any = bench.shop.ledger
+        first = await bench.invoke("talk", "one")
+        seen = (await ledger.context(first.result["turn"])).messages
+        assert [(message.role, message.text) for message in seen] == [("system", SYSTEM_PROMPT), ("user", "one")]
+        config = (await ledger.turn(first.result["turn"])).effective_config
+        assert config["parameters"] == {"temperature": 0.3, "min_p": 0.15, "top_p": 1.0, "max_tokens": 4}
+        other = await bench.invoke("talk", "two", model="@(fast)")
+        assert [role for role, _ in bench.sent()] == ["user", "assistant", "user"]
+        seen = (await ledger.context(other.result["turn"])).messages
+        assert [message.role for message in seen] == ["user", "assistant", "user"]
+        again = await bench.invoke("talk", "three")
+        seen = (await ledger.context(again.result["turn"])).messages
+        assert [message.role for message in seen].count("system") == 1
+        assert seen[0].text == SYSTEM_PROMPT
+
+    run(path, body, chat())
+
+
+def test_min_p_goes_to_servers_that_take_it(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        def make() -> None:
+            bench.programs.create("model", "narrow", {"modelId": "m-1", "provider": "there", "minP": 0.2})
+            bench.programs.create("provider", "vendor", {"providerType": "anthropic", "baseUrl": bench.server.url})
+            bench.programs.create("model", "far", {"modelId": "m-2", "provider": "vendor", "minP": 0.2})
+
+        await bench.shop.across(make)
+        await bench.invoke("narrow", "hello")
+        assert bench.server.received[-1].body["min_p"] == 0.2
+        with pytest.raises(InvalidInput, match="vendor does not take min_p"):
+            await bench.invoke("far", "hello")
+        assert len(bench.server.received) == 1
 
     run(path, body, chat())
 

@@ -47,7 +47,7 @@ def test_the_demo_shows_a_forked_history_a_turn_a_difference_and_a_sound_ledger(
         "weft show main~2",
         "weft diff main by-hand",
         "weft verify",
-        "echo 'Say hello in one short sentence.' | weft chat --model local",
+        "echo 'What is the capital of France?' | weft chat --model local",
     ]
     assert "|/" in told
     assert "[failed]" in told
@@ -81,9 +81,9 @@ def test_the_demo_tells_the_same_every_time(told: str, tmp_path: Path) -> None:
 
 def test_the_demo_ends_in_an_exchange_with_the_embedded_model(told: str, tmp_path: Path) -> None:
     with library.open(tmp_path / "home" / "ledger.db", read_only=True) as ledger:
-        asked, answered = ledger.messages("chat")
+        prompt, asked, answered = ledger.messages("chat")
         assert ledger.turn("chat").provider == "local"
-    assert asked.text == demo.GREETING
+    assert (prompt.role, asked.text) == ("system", demo.QUESTION)
     last = told.rpartition("weft chat --model local\n")[2]
     assert last.split() == answered.text.split()
 

@@ -54,9 +54,10 @@ class SharedInference:
 
     def open(self) -> Inference:
         from weft.runtime.inference.inference import Inference
+        from weft.runtime.inference.model_files import model_folder
 
         if self._inference is None:
-            self._inference = Inference()
+            self._inference = Inference(models=model_folder(self.variable))
         return self._inference
 
     async def close(self) -> None:

@@ -49,6 +49,7 @@ class Action(StrEnum):
     CORRECT_VALUE_OR_SCHEMA = "correct_value_or_schema", "mend the value, or the schema"
     GIVE_MESSAGE = "give_message", "give it as message"
     GIVE_TEXT = "give_text", "give its text"
+    FETCH_MODEL = "fetch_model", "fetch {model} with fetch_model"
     GIVE_SERVER_URL = "give_server_url", "give its server as base_url"
     GIVE_ONE_KEY_SOURCE = "give_one_key_source", "give env or command, not both"
     READ_HELP = "read_help", "read how {command} is used"

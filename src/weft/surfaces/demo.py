@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MODEL: dict[str, Any] = {"model": "sonnet-large", "provider": "example"}
 STARTED, PAUSE = "2026-03-02T13:05:00.000Z", 7 * 60 * 1000
 LAST_QUERY = "Add a line to the changelog."
-GREETING = "Say hello in one short sentence."
+QUESTION = "What is the capital of France?"
 SYSTEM = "You are a careful coding agent. Run the tests before you say that something works."
 TRACEBACK = """\
 FAILED tests/test_parser.py::test_dates - ValueError: unconverted data remains: +02:00
@@ -137,9 +137,9 @@ def talk(path: Path) -> int:
     if sys.stdin.isatty() and sys.stdout.isatty():
         click.echo("\nNow talk:\n")
         return run_command(["--ledger", str(path), "chat"])
-    click.echo()
-    click.secho(f"$ echo {shell_word(GREETING)} | weft chat --model local", bold=True)
-    before, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(GREETING.encode()))
+    click.echo("\nThe embedded model is a tiny one for trying things out, not for work. It can answer this:\n")
+    click.secho(f"$ echo {shell_word(QUESTION)} | weft chat --model local", bold=True)
+    before, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(QUESTION.encode()))
     try:
         return run_command(["--ledger", str(path), "chat", "--model", "local"])
     finally:

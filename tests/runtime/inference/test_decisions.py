@@ -10,6 +10,7 @@ from weft.kernel.errors import BudgetSpent, InvalidInput, ProviderFailed, RateLi
 from weft.kernel.fields import Usage
 from weft.ledger.reports.prices import Price
 from weft.runtime.inference.budgets import Budget, cost_of
+from weft.runtime.inference.local import thread_count
 from weft.runtime.inference.retries import Again, GiveUp, NextModel, next_step
 from weft.runtime.inference.routes import Dialect, KeySlot, route_of
 from weft.runtime.inference.settings import (
@@ -112,6 +113,22 @@ def test_parameters_lie_over_each_other() -> None:
     assert made.in_situation("coding").given() == {"temperature": 0, "max_tokens": 8000, "top_p": 0.9}
     assert made.in_situation("coding", Parameters(max_tokens=5)).given()["max_tokens"] == 5
     assert made.in_situation(None).given()["max_tokens"] == 4000
+
+
+def test_an_embedded_model_is_asked_with_a_narrow_choice_of_words_unless_somebody_says_otherwise() -> None:
+    plain = model("x", direct(ProviderKind.LOCAL))
+    assert plain.in_situation(None).given() == {"temperature": 0.3, "min_p": 0.15, "top_p": 1.0}
+    assert plain.in_situation(None, Parameters(temperature=0.9, seed=1)).given() == {
+        "temperature": 0.9, "min_p": 0.15, "top_p": 1.0, "seed": 1,
+    }  # fmt: skip
+    assert model("x", direct(ProviderKind.OPENAI)).in_situation(None).given() == {}
+
+
+@pytest.mark.parametrize(
+    ("cores", "load", "threads"), [(8, 0.4, 8), (2, 0.0, 2), (2, 1.2, 1), (2, 7.9, 1), (8, 3.0, 5)]
+)
+def test_the_embedded_model_computes_on_every_core_that_is_not_busy(cores: int, load: float, threads: int) -> None:
+    assert thread_count(cores, load) == threads
 
 
 def limited(retry_after: float | None) -> RateLimited:

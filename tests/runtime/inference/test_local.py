@@ -13,11 +13,13 @@ import pytest
 import weft.aio
 from tests.runtime.inference.asking import HI, PERSON, person
 from tests.runtime.test_processes import running
+from weft.kernel.enums import MessageRole
 from weft.kernel.errors import CredentialRefused, FactDamaged, Unsupported
+from weft.ledger.model import NewMessage
 from weft.runtime.context import context_for
 from weft.runtime.inference import local as local_module
 from weft.runtime.inference.inference import Inference, infer
-from weft.runtime.inference.local import NAME, LocalModel, check_weights, find_weights
+from weft.runtime.inference.local import NAME, SYSTEM_PROMPT, LocalModel, check_weights, find_weights
 from weft.runtime.inference.replies import Finish, Reply, ReplyToken
 from weft.runtime.inference.settings import (
     InferenceRequest,
@@ -28,6 +30,7 @@ from weft.runtime.inference.settings import (
     ProviderSettings,
 )
 from weft.runtime.turns.messages import OutgoingMessage, TurnReply, send
+from weft.surfaces.demo import QUESTION
 
 EIGHT = Parameters(max_tokens=8, temperature=0.0, seed=1)
 LOCAL = ModelSettings(
@@ -69,6 +72,17 @@ def test_a_real_server_answers_whole_and_streamed(local: LocalModel, kind: Provi
         assert reply.usage.input_tokens + reply.usage.cached_input_tokens > 5
         assert reply.request_id
     assert "".join(token.text for token in tokens) == reply.text
+
+
+def test_the_question_of_the_demo_is_one_that_it_can_answer(local: LocalModel) -> None:
+    model = over(local, ProviderKind.OPENAI_COMPATIBLE, None)
+    messages = (
+        NewMessage(role=MessageRole.SYSTEM, content=SYSTEM_PROMPT),
+        NewMessage(role=MessageRole.USER, content=QUESTION),
+    )
+    request = InferenceRequest(model=model, messages=messages, parameters=Parameters(min_p=0.15))
+    reply = asyncio.run(infer(request, context=person(local.address, local.key.reveal())))
+    assert "Paris" in reply.text
 
 
 def test_a_wrong_key_is_refused_by_a_real_server(local: LocalModel) -> None:

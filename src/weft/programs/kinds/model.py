@@ -33,6 +33,7 @@ _PARAMETERS: dict[str, Check] = {
     "maxTokens": count,
     "topP": number(0, 1),
     "topK": or_variable(count),
+    "minP": number(0, 1),
     "seed": or_variable(whole_number),
     "stop": texts,
     "presencePenalty": number(-2, 2),

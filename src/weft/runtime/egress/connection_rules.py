@@ -22,7 +22,7 @@ class Rules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def ensure_safe(origin: str, rules: Rules) -> None:
     """Without TLS only to an address that the URL itself names as near."""
-    if origin.startswith("http://") and not (_is_near_by_name(host_of(origin)) or rules.allow_private):
+    if origin.startswith("http://") and not (is_near_by_name(host_of(origin)) or rules.allow_private):
         raise ConnectionForbidden(f"{origin} has no TLS", "use https://; http is for servers on this machine")
 
 
@@ -30,7 +30,7 @@ def host_of(origin: str) -> str:
     return urlsplit(origin).hostname or ""
 
 
-def _is_near_by_name(host: str) -> bool:
+def is_near_by_name(host: str) -> bool:
     """Whether a URL that names this host says so itself: localhost, or a literal address that is not public."""
     if host == "localhost":
         return True
@@ -93,4 +93,4 @@ def may_reach(host: str, address: str, rules: Rules) -> bool:
     near = ipaddress.ip_address(address.partition("%")[0])
     if host == "localhost":
         return near.is_loopback
-    return rules.allow_private or (_is_near_by_name(host) and near == ipaddress.ip_address(host))
+    return rules.allow_private or (is_near_by_name(host) and near == ipaddress.ip_address(host))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from msgspec import structs
+from msgspec import UNSET, structs
 from pydantic_ai import messages as m
 from pydantic_ai._warnings import UsageExtractionFailedWarning
 from pydantic_ai.direct import model_request, model_request_stream
@@ -83,6 +83,8 @@ async def ask(asked: Asked, context: ExecutionContext, connections: Connections)
     messages = to_model(asked.request.messages, images=asked.model.takes_images)
     if asked.route.dialect is Dialect.GOOGLE and has_far_images(messages):
         raise InvalidInput("this provider does not fetch images", "give the image itself, as a data: URL")
+    if asked.parameters.min_p is not UNSET and not asked.route.takes_min_p:
+        raise InvalidInput(f"{asked.model.provider.id} does not take min_p", "leave minP out of the model's parameters")
     settings = cast(LayerSettings, to_settings(asked.parameters))
     tools = to_tools(asked.request.tools)
     failed: BaseException

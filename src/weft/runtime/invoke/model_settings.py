@@ -45,8 +45,8 @@ _USUAL = {
 _USUAL_PARAMETERS = {ProviderKind.LOCAL: Parameters(max_tokens=LONGEST_ANSWER)}
 _GATEWAY = ("CF_AIG_TOKEN", "CLOUDFLARE_API_TOKEN")
 _PARAMETERS = {
-    "temperature": "temperature", "maxTokens": "max_tokens", "topP": "top_p", "topK": "top_k", "seed": "seed",
-    "stop": "stop", "presencePenalty": "presence_penalty", "frequencyPenalty": "frequency_penalty",
+    "temperature": "temperature", "maxTokens": "max_tokens", "topP": "top_p", "topK": "top_k", "minP": "min_p",
+    "seed": "seed", "stop": "stop", "presencePenalty": "presence_penalty", "frequencyPenalty": "frequency_penalty",
     "thinking": "thinking",
 }  # fmt: skip
 _RULES = {

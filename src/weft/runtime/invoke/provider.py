@@ -7,6 +7,7 @@ import msgspec
 from weft.kernel.errors import ReplyMalformed, Unsupported
 from weft.programs.model import Program
 from weft.runtime.context import ExecutionContext
+from weft.runtime.inference.model_files import Variable
 from weft.runtime.inference.plain_requests import Server, with_server
 from weft.runtime.inference.routes import Dialect, route_of
 from weft.runtime.inference.settings import ModelSettings, ProviderKind, ProviderSettings
@@ -27,17 +28,19 @@ async def invoke_provider(context: InvocationContext, program: Program, invocati
     """The models that it has for whoever holds its key."""
     context.execution_context.ensure_allowed(f"provider:{program.name}")
     settings, acting = provider_settings(ensure_in_use(program), context.variable, context.execution_context)
-    models = (
-        _embedded_models() if settings.kind is ProviderKind.LOCAL else await _server_models(context, settings, acting)
-    )
+    if settings.is_embedded:
+        models = _embedded_models(context.variable)
+    else:
+        models = await _server_models(context, settings, acting)
     return InvocationResult(program=program.name, kind=program.kind, result={"models": models})
 
 
-def _embedded_models() -> list[str]:
+def _embedded_models(variable: Variable) -> list[str]:
     from weft.runtime.inference.local import NAME, find_weights
+    from weft.runtime.inference.model_files import model_folder
 
     find_weights()
-    return [NAME]
+    return [NAME, *(file.name for file in model_folder(variable).fetched())]
 
 
 async def _server_models(context: InvocationContext, settings: ProviderSettings, acting: ExecutionContext) -> list[str]:

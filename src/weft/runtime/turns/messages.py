@@ -15,15 +15,17 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weft.kernel.authority import LOCAL_NAME
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import HeadMoved, LabelTaken, NotFound, OutsideError, SessionBusy, WeftError
 from weft.ledger.api import Context
-from weft.ledger.model import DEFAULT_AGENT, NewMessage, RecordedTurn, TextPart
+from weft.ledger.model import DEFAULT_AGENT, Message, NewMessage, RecordedTurn, TextPart
 from weft.runtime.context import ExecutionContext, current_context
 from weft.runtime.inference.budgets import Budget
 from weft.runtime.inference.inference import Inference
+from weft.runtime.inference.local import default_prompt
 from weft.runtime.inference.replies import Reply, ReplyToken, TokenKind
 from weft.runtime.inference.settings import NO_PARAMETERS, InferenceRequest, ModelSettings, Parameters, count_images
 from weft.runtime.turns.ledger_port import OpenTurn, RuntimeLedger
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 RENEW_SECONDS = 8.0
 """How often a lease is renewed while a model takes its time; a quarter of how long it lives."""
 WAIT = 10.0
+DEFAULT_PROMPT = "default_of_embedded_model"
+"""In the metadata of a system message: nobody gave it, and no other model is sent it."""
 
 
 class TurnReply(Struct, frozen=True, kw_only=True):
@@ -187,15 +191,30 @@ class _Turn:
 
     async def _asked(self) -> Context:
         """Record the question; the context is then what the ledger says that this turn sees."""
-        if self._question.system is not None and await self._system_in_effect() != self._question.system:
-            await self._turn.message(self._question.system, role="system")
+        if (prompt := self._new_prompt(await self._prompt_in_effect())) is not None:
+            await self._turn.message(prompt)
         await self._turn.message(self._question.message)
-        return await self._ledger.context(self._turn.id)
+        history = await self._ledger.context(self._turn.id)
+        if default_prompt(self._question.model) is not None or not _is_default_prompt(history.messages[0]):
+            return history
+        return replace(history, messages=history.messages[1:])
 
-    async def _system_in_effect(self) -> str | None:
+    def _new_prompt(self, in_effect: Message | None) -> NewMessage | None:
+        """The system prompt that this turn brings: what the question says, or the default one of the embedded model
+        where there is none yet."""
+        system = self._question.system
+        if system is not None:
+            is_new = in_effect is None or in_effect.text != system or _is_default_prompt(in_effect)
+            return NewMessage(role=MessageRole.SYSTEM, content=system) if is_new else None
+        default = default_prompt(self._question.model)
+        if in_effect is not None or default is None:
+            return None
+        return NewMessage(role=MessageRole.SYSTEM, content=default, metadata={DEFAULT_PROMPT: True})
+
+    async def _prompt_in_effect(self) -> Message | None:
         history = await self._ledger.context(self._turn.id)
         first = history.messages[0] if history.messages else None
-        return first.text if first is not None and first.role == "system" else None
+        return first if first is not None and first.role == "system" else None
 
     async def _before(self, model: ModelSettings, parameters: Parameters, attempt: int) -> None:
         """The intent, before the effect."""
@@ -245,6 +264,11 @@ class _Turn:
         if text and self._attempt:
             said = NewMessage(role=MessageRole.ASSISTANT, content=(TextPart(text),), metadata={"partial": True})
             await self._turn.response(said, finish_reason=finish)
+
+
+def _is_default_prompt(message: Message) -> bool:
+    """Whether this is the prompt that the embedded model alone is given."""
+    return message.role == "system" and isinstance(message.metadata, dict) and DEFAULT_PROMPT in message.metadata
 
 
 async def to_the_end(work: Any) -> Any:

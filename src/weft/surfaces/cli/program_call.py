@@ -261,13 +261,15 @@ async def _with_invocations(
     from weft.aio.ledger import AsyncLedger
     from weft.programs import Programs
     from weft.runtime.inference.inference import Inference
+    from weft.runtime.inference.model_files import model_folder
     from weft.runtime.invoke.invocation import InvocationContext
 
     ledger, pool = call.writing(), Pool()
     try:
         acting = ledger.acting_as(actor)
         programs = Programs(acting)
-        async with Inference(on_retry=lambda *failed: note_retry(call, *failed), on_note=call.note) as inference:
+        on_retry, models = (lambda *failed: note_retry(call, *failed)), model_folder(os.environ.get)
+        async with Inference(on_retry=on_retry, on_note=call.note, models=models) as inference:
             shop = InvocationContext(
                 AsyncLedger(acting, pool),
                 programs,

@@ -17,8 +17,8 @@ PATIENCE = 0.4
 class Bar:
     """Shows nothing at first, then a bar for the stage that work is in. Called by the library as work goes on."""
 
-    def __init__(self, title: str, *, shown: bool) -> None:
-        self._title, self._shown = title, shown
+    def __init__(self, title: str, *, shown: bool, in_bytes: bool = False) -> None:
+        self._title, self._shown, self._in_bytes = title, shown, in_bytes
         self._since = time.monotonic()
         self._progress: Any = None
         self._task: Any = None
@@ -41,7 +41,7 @@ class Bar:
 
     def _draw(self, stage: str, done: int, of: int | None) -> None:
         if self._progress is None:
-            self._progress = _rich_progress()
+            self._progress = _rich_progress(self._in_bytes)
             self._progress.start()
         if stage != self._stage:
             if self._task is not None:
@@ -50,15 +50,16 @@ class Bar:
         self._progress.update(self._task, completed=done, total=of)
 
 
-def _rich_progress() -> Any:
+def _rich_progress(in_bytes: bool) -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    done = DownloadColumn() if in_bytes else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), done, TimeElapsedColumn())
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 @contextmanager
-def progress(call: Call, title: str) -> Iterator[Bar]:
-    with Bar(title, shown=sys.stderr.isatty() and not (call.quiet or call.json)) as bar:
+def progress(call: Call, title: str, *, in_bytes: bool = False) -> Iterator[Bar]:
+    with Bar(title, shown=sys.stderr.isatty() and not (call.quiet or call.json), in_bytes=in_bytes) as bar:
         yield bar

@@ -84,7 +84,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         programs_model.Program, programs_model.ProgramChange, programs_model.Difference, programs_model.Request,
         programs_model.Check, programs_model.CriterionVerdict, programs_model.Tagged, programs_model.PendingItem,
         PlannedProgram, InvocationResult, Credential, Node, Embedded, Similar, ModelCount, programs.EmbeddedNodes,
-        programs.ForgottenVectors, forms.JsonValue,
+        programs.ForgottenVectors, programs.FetchableModel, forms.JsonValue,
     ),
     "Imports, exports, bundles and other ledgers": (
         exchange.ImportAnswer, exchange.ImportStatus, exchange.NoImport, exchange.EndedWatch, watch.Began,

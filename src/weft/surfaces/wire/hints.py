@@ -16,6 +16,7 @@ COMMAND_LINE: Mapping[Action, str] = {
     # values
     Action.GIVE_MESSAGE: "say it with --message TEXT",
     Action.GIVE_TEXT: "give one with --text",
+    Action.FETCH_MODEL: "fetch it with `weft model get {model}`",
     Action.GIVE_SERVER_URL: "name its server with --base-url",
     Action.GIVE_ONE_KEY_SOURCE: "say --env VARIABLE or --cmd COMMAND, not both",
     Action.READ_HELP: "`{command} --help` shows how it is used",

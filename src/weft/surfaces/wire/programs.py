@@ -18,6 +18,17 @@ class ForgottenVectors(Struct, frozen=True, kw_only=True):
     forgotten: int
 
 
+class FetchableModel(Struct, frozen=True, kw_only=True):
+    """`model get`: a model that can be fetched, and where it lies on this machine, if it does."""
+
+    name: str
+    url: str
+    size_bytes: int
+    sha256: str
+    license: str
+    path: str | None
+
+
 class ShellScript(Struct, frozen=True, kw_only=True):
     """`completion`: what a shell runs to complete commands."""
 

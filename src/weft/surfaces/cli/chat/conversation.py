@@ -23,10 +23,11 @@ from weft.ledger.model import DEFAULT_AGENT, Session, Turn
 from weft.programs import Programs
 from weft.programs.addresses import parse_address
 from weft.runtime.inference.inference import Inference, OnNote, OnRetry
+from weft.runtime.inference.model_files import model_folder
 from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.invoke.agent_rights import agent_context, soul_of
 from weft.runtime.turns.messages import OutgoingMessage, TurnReply, send
-from weft.surfaces.cli.chat.models import ModelChoice, default_name, find_choice, names
+from weft.surfaces.cli.chat.models import EMBEDDED, ModelChoice, default_name, find_choice, names
 from weft.surfaces.cli.chat.readiness import ensure_installed
 from weft.surfaces.cli.chat.typed_input import free_label
 from weft.surfaces.cli.credentials import person_acting
@@ -71,6 +72,7 @@ class Conversation:
         self.label, self.is_new = LABEL, True
         self.choice: ModelChoice | None = None
         self._asked: str | None = None
+        self._loaded: set[str] = set()
 
     def close(self) -> None:
         async def ended() -> None:
@@ -112,7 +114,7 @@ class Conversation:
         programs, wanted = self.models(), asked or self._asked
         name = default_name(wanted, self._configured(), self._last_model(), programs, self._variable)
         choice = find_choice(name, programs, self._programs.get, self._variable, person_acting())
-        ensure_installed(is_embedded=choice.is_embedded)
+        ensure_installed(is_embedded=choice.is_embedded, has_weights=choice.name != EMBEDDED)
         self.choice, self._asked = choice, wanted
         return choice
 
@@ -133,7 +135,8 @@ class Conversation:
     @property
     def must_load(self) -> bool:
         """Whether the next answer waits for the embedded model to be loaded."""
-        return self._inference is None and self.choice is not None and self.choice.is_embedded
+        choice = self.choice
+        return choice is not None and choice.is_embedded and choice.settings.name not in self._loaded
 
     def session(self) -> Session | None:
         return None if self.is_new else self.ledger.session(self.label)
@@ -180,9 +183,11 @@ class Conversation:
 
         async def asked() -> TurnReply:
             if self._inference is None:
-                self._inference = Inference(on_retry=self._retried, on_note=self._noted)
+                models = model_folder(self._variable)
+                self._inference = Inference(on_retry=self._retried, on_note=self._noted, models=models)
             return await send(self._mirror, self._inference, self.label, question, on_token=on_token, context=acting)
 
+        self._loaded.add(choice.settings.name)
         try:
             return self._runner.run(_interruptible(asked()))
         finally:

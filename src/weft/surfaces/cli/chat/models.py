@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weft.kernel.errors import NotFound
 from weft.programs.addresses import is_address, parse_address
@@ -16,6 +17,7 @@ from weft.runtime.context import ExecutionContext
 from weft.runtime.egress.credentials import ORIGINS, Variable
 from weft.runtime.inference.local import LONGEST_ANSWER
 from weft.runtime.inference.local import NAME as EMBEDDED_NAME
+from weft.runtime.inference.model_files import ModelFile, find_model_file, model_folder
 from weft.runtime.inference.settings import ModelSettings, Parameters, ProviderKind, ProviderSettings
 from weft.runtime.invoke.model_settings import Find, model_settings
 from weft.surfaces.cli.chat.readiness import VENDORS, Vendor, keyed
@@ -34,15 +36,22 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
 
     @property
     def is_embedded(self) -> bool:
-        return self.settings.provider.kind is ProviderKind.LOCAL
+        return self.settings.provider.is_embedded
 
 
 def embedded(acting: ExecutionContext) -> ModelChoice:
     provider = ProviderSettings(id=EMBEDDED, kind=ProviderKind.LOCAL)
-    parameters = Parameters(max_tokens=LONGEST_ANSWER, temperature=0.3)
+    parameters = Parameters(max_tokens=LONGEST_ANSWER)
     settings = ModelSettings(id=EMBEDDED, name=EMBEDDED_NAME, provider=provider, parameters=parameters)
-    about = "embedded: no key, no network; small, and often wrong"
+    about = "embedded: no key, no network; tiny, and often wrong"
     return ModelChoice(name=EMBEDDED, settings=settings, about=about, context=acting)
+
+
+def fetched(file: ModelFile, acting: ExecutionContext) -> ModelChoice:
+    """A model that `weft model get` brought."""
+    settings = embedded(acting).settings
+    settings = replace(settings, id=file.name, name=file.name)
+    return ModelChoice(name=file.name, settings=settings, about="embedded: no key, no network; small", context=acting)
 
 
 def of_vendor(vendor: Vendor, variable: str, acting: ExecutionContext, model: str | None = None) -> ModelChoice:
@@ -76,6 +85,9 @@ def find_choice(
             return of_program(program, find, variable, acting)
     if wanted in (EMBEDDED, EMBEDDED_NAME):
         return embedded(acting)
+    if (file := find_model_file(wanted)) is not None:
+        model_folder(variable).weights(file)
+        return fetched(file, acting)
     for vendor, held in keyed(variable):
         if wanted == vendor.kind.value:
             return of_vendor(vendor, held, acting)
@@ -99,7 +111,8 @@ def _missing(wanted: str, programs: Sequence[Program], variable: Variable) -> st
 def names(programs: Iterable[Program], variable: Variable) -> list[str]:
     """What can be typed after `/model`."""
     vendors = [vendor.kind.value for vendor, _ in keyed(variable)]
-    return [EMBEDDED, *vendors, *(program.name for program in programs if not program.foreign)]
+    here = [file.name for file in model_folder(variable).fetched()]
+    return [EMBEDDED, *vendors, *here, *(program.name for program in programs if not program.foreign)]
 
 
 def default_name(

@@ -60,8 +60,10 @@ def has(package: str) -> bool:
     return find_spec(package) is not None
 
 
-def missing_packages(*, is_embedded: bool) -> list[str]:
-    return [name for name in (*LAYER, *((RUNNER, WEIGHTS) if is_embedded else ())) if not has(name)]
+def missing_packages(*, is_embedded: bool, has_weights: bool = False) -> list[str]:
+    """`has_weights`: those of the embedded model are not needed from a package."""
+    engine = ((RUNNER,) if has_weights else (RUNNER, WEIGHTS)) if is_embedded else ()
+    return [name for name in (*LAYER, *engine) if not has(name)]
 
 
 def install(missing: list[str]) -> str:
@@ -75,9 +77,9 @@ def install(missing: list[str]) -> str:
     return "run " + " and ".join(commands)
 
 
-def ensure_installed(*, is_embedded: bool) -> None:
+def ensure_installed(*, is_embedded: bool, has_weights: bool = False) -> None:
     """Refuse before anything is recorded, with exactly what to install."""
-    if missing := missing_packages(is_embedded=is_embedded):
+    if missing := missing_packages(is_embedded=is_embedded, has_weights=has_weights):
         what = "the embedded model" if is_embedded else "asking models"
         plural = "s" if len(missing) > 1 else ""
         raise Unsupported(f"{what} needs the package{plural} {', '.join(missing)}", install(missing))

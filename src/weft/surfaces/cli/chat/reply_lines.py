@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from weft.kernel.errors import OutsideError, WeftError
 from weft.kernel.fields import Usage
 from weft.runtime.turns.messages import TurnReply
-from weft.surfaces.cli.chat.models import ModelChoice
+from weft.surfaces.cli.chat.models import EMBEDDED, ModelChoice
 from weft.surfaces.cli.chat.readiness import Vendor
 from weft.surfaces.cli.chat.typed_input import COMMANDS
 from weft.surfaces.cli.history import short
@@ -16,6 +16,9 @@ from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.wire.hints import phrase
 
 HINT = "/help lists the commands. Ctrl-C stops an answer, Ctrl-D leaves."
+TINY = (
+    "A tiny model that comes with weft for trying things out, not for work. `weft model get --list` names better ones."
+)
 MILLION = 1_000_000
 TITLE_CHARACTERS = 40
 """So much of a title stands in a prompt."""
@@ -25,6 +28,8 @@ _ID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4,12}){0,6}|[0-9A-HJKMNP-TV-Z]{26}|(se
 
 def greeting(label: str, is_new: bool, choice: ModelChoice, keys: Sequence[tuple[Vendor, str]]) -> Iterator[Line]:
     yield ["session ", Span(label, "label"), " (new)" if is_new else "", ", answered by ", *who(choice)]
+    if choice.name == EMBEDDED:
+        yield [Span(TINY, "dim")]
     for vendor, variable in keys:
         if choice.settings.provider.id != vendor.kind.value:
             yield [Span(f"a key is in ${variable}: /model {vendor.kind.value} uses it", "dim")]

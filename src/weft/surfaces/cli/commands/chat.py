@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 
 def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from weft.runtime.inference.model_files import model_folder
     from weft.surfaces.cli.chat.readiness import keyed
     from weft.surfaces.cli.program_call import complete_programs
 
-    models = ["local", *(vendor.kind.value for vendor, _ in keyed(os.environ.get))]
+    here = [file.name for file in model_folder(os.environ.get).fetched()]
+    models = ["local", *here, *(vendor.kind.value for vendor, _ in keyed(os.environ.get))]
     return [
         *(name for name in models if name.startswith(incomplete)),
         *complete_programs("model")(ctx, param, incomplete),
@@ -38,7 +40,7 @@ def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str)
     "--model",
     metavar="NAME",
     shell_complete=complete_models,
-    help="Who answers: local, a model program, a provider, or a provider/NAME.",
+    help="Who answers: local, a fetched model, a model program, a provider, or a provider/NAME.",
 )
 @click.option("--system", metavar="TEXT", help="What the model is told before everything else.")
 @click.option("--new", is_flag=True, help="Begin a new session.")

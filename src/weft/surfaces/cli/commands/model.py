@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.kernel.errors import Unsupported
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
 from weft.surfaces.cli.program_call import (
@@ -26,6 +30,12 @@ from weft.surfaces.cli.program_call import (
     show_list,
     with_fields,
 )
+from weft.surfaces.cli.screen import Span
+
+if TYPE_CHECKING:
+    from weft.runtime.egress.connections import Connections
+    from weft.runtime.inference.model_files import ModelFile, ModelFolder
+    from weft.surfaces.wire.programs import FetchableModel
 
 command = group("model", "Say what is asked, and how: a model of a provider, with its parameters.")
 MAKE = "make one with `weft model create NAME --backend MODEL --provider PROVIDER`"
@@ -143,3 +153,94 @@ def invoke(
     own = Parameters(**given(temperature=temperature, max_tokens=max_tokens, top_p=top_p))
     asked = Invocation(message=said(message), situation=situation, parameters=own)
     answer_invoked(call, invoked(call, actor, model_program.id, asked, stream=stream), shown=stream)
+
+
+def complete_model_files(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    from weft.runtime.inference.model_files import MODEL_FILES
+
+    return [file.name for file in MODEL_FILES if file.name.startswith(incomplete)]
+
+
+@command.verb("get")
+@click.argument("name", required=False, shell_complete=complete_model_files)
+@click.option(
+    "--from", "source", metavar="FILE", type=click.Path(path_type=Path), help="Take it from a file, without a network."
+)
+@click.option("--list", "listed", is_flag=True, help="List the models that can be fetched.")
+def get(call: Call, name: str | None, source: Path | None, listed: bool) -> None:
+    """Fetch a small model, to be run on this machine.
+
+    It is its maker's own file, checked against a pinned size and SHA-256. What was interrupted goes on where it stood.
+    """
+    from weft.runtime.inference.model_files import MODEL_FILES, known_model_file, model_folder
+
+    folder = model_folder(os.environ.get)
+    if listed or name is None:
+        if name is not None or source is not None:
+            raise click.UsageError("--list takes no other argument")
+        if not listed:
+            raise click.UsageError("say which model; `weft model get --list` names them")
+        _list_model_files(call, [_fetchable(file, folder) for file in MODEL_FILES])
+        return
+    file = known_model_file(name)
+    path = _brought(call, file, folder, source)
+    size = f"{file.size_bytes / 1_000_000:,.0f} MB"
+    call.answer(_fetchable(file, folder), [Span(file.name, "label"), f" is at {path} ({size}, its SHA-256 is right)"])
+    call.note(f"`weft chat --model {file.name}` talks with it; `rm {shell_word(str(path))}` removes it")
+
+
+def _list_model_files(call: Call, models: list[FetchableModel]) -> None:
+    if call.json:
+        call.documents(models)
+        return
+    for model in models:
+        size = f"{model.size_bytes / 1_000_000:,.0f} MB".rjust(9)
+        call.screen.show(
+            Span(model.name.ljust(24), "label"), size, f"  {model.license}", "" if not model.path else "  here"
+        )
+
+
+def _fetchable(file: ModelFile, folder: ModelFolder) -> FetchableModel:
+    from weft.surfaces.wire.programs import FetchableModel
+
+    return FetchableModel(
+        name=file.name,
+        url=file.url,
+        size_bytes=file.size_bytes,
+        sha256=file.sha256,
+        license=file.license,
+        path=str(folder.place_of(file)) if folder.has(file) else None,
+    )
+
+
+def _brought(call: Call, file: ModelFile, folder: ModelFolder, source: Path | None) -> Path:
+    """Where the model lies, after it was fetched or copied, if it was not there already."""
+    import asyncio
+
+    from weft.runtime.inference.model_downloads import fetch_model, is_whole, take_model
+    from weft.surfaces.cli.progress import progress
+
+    if is_whole(file, folder):
+        return folder.place_of(file)
+    with progress(call, file.name, in_bytes=True) as bar:
+        if source is not None:
+            return take_model(file, folder, source, bar.counted)
+
+        async def fetched() -> Path:
+            connections = _connections()
+            try:
+                return await fetch_model(file, folder, connections, bar.counted)
+            finally:
+                await connections.aclose()
+
+        return asyncio.run(fetched())
+
+
+def _connections() -> Connections:
+    try:
+        from weft.runtime.egress.connections import Connections
+    except ImportError as error:
+        raise Unsupported(
+            f"fetching needs the package {error.name}", "install it with `pip install 'weft[providers]'`"
+        ) from None
+    return Connections()
