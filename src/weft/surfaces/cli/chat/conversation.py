@@ -29,6 +29,7 @@ from weft.runtime.invoke.agent_rights import agent_context, soul_of
 from weft.runtime.turns.messages import OutgoingMessage, TurnReply, send
 from weft.surfaces.cli.chat.models import EMBEDDED, ModelChoice, default_name, find_choice, names
 from weft.surfaces.cli.chat.readiness import ensure_installed
+from weft.surfaces.cli.chat.servers import ServedModel, make_programs, running_servers
 from weft.surfaces.cli.chat.typed_input import free_label
 from weft.surfaces.cli.credentials import person_acting
 from weft.surfaces.cli.default_session import ensure_own_session
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from weft.ledger.api import Ledger
     from weft.programs import Program
     from weft.runtime.egress.credentials import Variable
+    from weft.runtime.inference.running_servers import RunningServer
+    from weft.surfaces.cli.call import Call
 
 LABEL = "chat"
 OnToken = Callable[[ReplyToken], None]
@@ -117,6 +120,20 @@ class Conversation:
         ensure_installed(is_embedded=choice.is_embedded, has_weights=choice.name != EMBEDDED)
         self.choice, self._asked = choice, wanted
         return choice
+
+    def is_undecided(self, asked: str | None) -> bool:
+        """Whether nobody said who answers, and nothing better than the embedded model is at hand."""
+        if asked is not None or self._configured() is not None:
+            return False
+        return default_name(None, None, self._last_model(), self.models(), self._variable) == EMBEDDED
+
+    def running_servers(self) -> list[RunningServer]:
+        """The model servers of this machine."""
+        return self._runner.run(running_servers())
+
+    def choose_served(self, call: Call, chosen: ServedModel) -> ModelChoice:
+        """A model of such a server answers from now on."""
+        return self.choose(make_programs(call, self._programs, chosen).name)
 
     def models(self) -> list[Program]:
         return [model for model in self._programs.all("model") if model.state != "draft"]

@@ -60,11 +60,10 @@ def command(call: Call, session: str | None, model: str | None, system: str | No
     from weft.surfaces.cli.user_files import find_ledger
 
     path = find_ledger(call.ledger)
-    is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not call.json
-    message = None if is_terminal else _piped()
+    message = None if _is_at_terminal(call) else _piped()
     with _talking(call, system) as talk:
         talk.sit_down(session, is_new=new)
-        talk.choose(model)
+        _choose(call, talk, model, is_asked=message is None)
         if message is None:
             from weft.surfaces.cli.chat.terminal import Terminal
 
@@ -86,6 +85,24 @@ def _talking(call: Call, system: str | None) -> Iterator[Conversation]:
             yield talk
         finally:
             talk.close()
+
+
+def _is_at_terminal(call: Call) -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty() and not call.json
+
+
+def _choose(call: Call, talk: Conversation, model: str | None, *, is_asked: bool) -> None:
+    """Who answers. Where nobody said so, servers that run on this machine are offered, in a pipe named."""
+    from weft.surfaces.cli.chat.servers import hints, offer
+
+    if talk.is_undecided(model) and (is_asked or not (call.quiet or call.json)):
+        servers = talk.running_servers()
+        if is_asked and (chosen := offer(call, servers)) is not None:
+            talk.choose_served(call, chosen)
+            return
+        for hint in () if is_asked else hints(servers):
+            call.note(hint)
+    talk.choose(model)
 
 
 def _piped() -> str:
