@@ -13,12 +13,21 @@ from weft.kernel.errors import NotFound, ProviderFailed, RequestRefused, Variabl
 from weft.ledger.reports.maintained_prices import shipped_prices
 from weft.programs.model import Program
 from weft.runtime.context import ExecutionContext, context_for
+from weft.runtime.inference.model_files import MODEL_FILES
 from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.inference.settings import Parameters, ProviderKind
 from weft.surfaces.cli.chat.blocks import split_blocks
-from weft.surfaces.cli.chat.models import EMBEDDED, default_name, find_choice, of_program
+from weft.surfaces.cli.chat.models import (
+    EMBEDDED,
+    ModelChoice,
+    default_name,
+    embedded,
+    fetched,
+    find_choice,
+    of_program,
+)
 from weft.surfaces.cli.chat.readiness import VENDORS
-from weft.surfaces.cli.chat.reply_lines import failure, prompt_name
+from weft.surfaces.cli.chat.reply_lines import failure, greeting, prompt_name
 from weft.surfaces.cli.chat.typed_input import (
     COMMANDS,
     Command,
@@ -188,6 +197,18 @@ def test_every_usual_model_has_a_price() -> None:
     prices = shipped_prices()
     for vendor in VENDORS:
         assert prices.price(vendor.default, 1_790_000_000_000) is not None, vendor
+
+
+def test_the_embedded_model_says_what_it_is_and_which_others_are_here() -> None:
+    file = MODEL_FILES[0]
+
+    def shown(choice: ModelChoice) -> str:
+        lines = greeting("chat", True, choice, (), [file.name])
+        return "\n".join("".join(part if isinstance(part, str) else part.text for part in line) for line in lines)
+
+    assert "A tiny model that comes with weft for trying things out, not for work" in shown(embedded(acting()))
+    assert f"/model {file.name} uses it" in shown(embedded(acting()))
+    assert "tiny" not in shown(fetched(file, acting()))
 
 
 def test_a_failure_says_who_must_act() -> None:

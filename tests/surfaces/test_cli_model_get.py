@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -93,7 +94,11 @@ def models(tmp_path: Path, server: FileServer, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_model_is_fetched_checked_and_listed(shell: Shell, server: FileServer, models: Path) -> None:
     assert json.loads(shell("model", "get", "--list", "--json").out)[0]["path"] is None
-    fetched = shell("model", "get", "TINY")
+    before = os.umask(0o277)
+    try:
+        fetched = shell("model", "get", "TINY")
+    finally:
+        os.umask(before)
     place = models / f"{NAME}.gguf"
     assert (fetched.code, place.read_bytes()) == (0, WEIGHTS)
     assert f"{NAME} is at {place}" in fetched.out

@@ -112,6 +112,7 @@ def _part_of(file: ModelFile, folder: ModelFolder) -> Iterator[BinaryIO]:
             fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise NotApplicable(f"{file.name} is being fetched by another process", "wait for it to end") from None
+        os.fchmod(part.fileno(), PRIVATE_FILE)  # the umask may have taken more away
         if not _lies_at(part, path):
             raise NotApplicable(f"{file.name} has just been fetched by another process", "it is here")
         yield part

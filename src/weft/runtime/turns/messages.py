@@ -191,25 +191,25 @@ class _Turn:
 
     async def _asked(self) -> Context:
         """Record the question; the context is then what the ledger says that this turn sees."""
-        if (prompt := self._new_prompt(await self._prompt_in_effect())) is not None:
-            await self._turn.message(prompt)
+        default = default_prompt(self._question.model)
+        if self._question.system is not None or default is not None:
+            await self._bring_prompt(default)
         await self._turn.message(self._question.message)
         history = await self._ledger.context(self._turn.id)
-        if default_prompt(self._question.model) is not None or not _is_default_prompt(history.messages[0]):
-            return history
-        return replace(history, messages=history.messages[1:])
+        is_for_another = default is None and any(map(_is_default_prompt, history.messages[:1]))
+        return replace(history, messages=history.messages[1:]) if is_for_another else history
 
-    def _new_prompt(self, in_effect: Message | None) -> NewMessage | None:
-        """The system prompt that this turn brings: what the question says, or the default one of the embedded model
-        where there is none yet."""
-        system = self._question.system
+    async def _bring_prompt(self, default: str | None) -> None:
+        """Record the system prompt that the question gives, or the embedded model's default where there is none, unless
+        it is in effect already."""
+        in_effect, system = await self._prompt_in_effect(), self._question.system
         if system is not None:
-            is_new = in_effect is None or in_effect.text != system or _is_default_prompt(in_effect)
-            return NewMessage(role=MessageRole.SYSTEM, content=system) if is_new else None
-        default = default_prompt(self._question.model)
-        if in_effect is not None or default is None:
-            return None
-        return NewMessage(role=MessageRole.SYSTEM, content=default, metadata={DEFAULT_PROMPT: True})
+            if in_effect is None or in_effect.text != system or _is_default_prompt(in_effect):
+                await self._turn.message(system, role="system")
+        elif default is not None and in_effect is None:
+            await self._turn.message(
+                NewMessage(role=MessageRole.SYSTEM, content=default, metadata={DEFAULT_PROMPT: True})
+            )
 
     async def _prompt_in_effect(self) -> Message | None:
         history = await self._ledger.context(self._turn.id)

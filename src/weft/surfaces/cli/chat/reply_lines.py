@@ -26,10 +26,14 @@ _ID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4,12}){0,6}|[0-9A-HJKMNP-TV-Z]{26}|(se
 """Labels that no person typed."""
 
 
-def greeting(label: str, is_new: bool, choice: ModelChoice, keys: Sequence[tuple[Vendor, str]]) -> Iterator[Line]:
+def greeting(
+    label: str, is_new: bool, choice: ModelChoice, keys: Sequence[tuple[Vendor, str]], fetched: Sequence[str] = ()
+) -> Iterator[Line]:
     yield ["session ", Span(label, "label"), " (new)" if is_new else "", ", answered by ", *who(choice)]
     if choice.name == EMBEDDED:
         yield [Span(TINY, "dim")]
+        for name in fetched:
+            yield [Span(f"{name} is on this machine: /model {name} uses it", "dim")]
     for vendor, variable in keys:
         if choice.settings.provider.id != vendor.kind.value:
             yield [Span(f"a key is in ${variable}: /model {vendor.kind.value} uses it", "dim")]

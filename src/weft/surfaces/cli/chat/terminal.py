@@ -15,6 +15,7 @@ import click
 from weft.kernel.errors import NotApplicable, WeftError
 from weft.kernel.shell_words import shell_word
 from weft.ledger.api import has_title
+from weft.runtime.inference.model_files import model_folder
 from weft.runtime.inference.replies import ReplyToken, TokenKind
 from weft.surfaces.cli.chat import reply_lines
 from weft.surfaces.cli.chat.blocks import Answering, harmless
@@ -130,7 +131,8 @@ class Terminal:
     def _greet(self) -> None:
         talk = self._talk
         choice = talk.choice or talk.choose()
-        for line in reply_lines.greeting(talk.label, talk.is_new, choice, keyed(os.environ.get)):
+        fetched = [file.name for file in model_folder(os.environ.get).fetched()]
+        for line in reply_lines.greeting(talk.label, talk.is_new, choice, keyed(os.environ.get), fetched):
             self._call.screen.show(*line)
         self._recall()
 

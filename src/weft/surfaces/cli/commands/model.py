@@ -186,7 +186,7 @@ def get(call: Call, name: str | None, source: Path | None, listed: bool) -> None
     path = _brought(call, file, folder, source)
     size = f"{file.size_bytes / 1_000_000:,.0f} MB"
     call.answer(_fetchable(file, folder), [Span(file.name, "label"), f" is at {path} ({size}, its SHA-256 is right)"])
-    call.note(f"`weft chat --model {file.name}` talks with it; `rm {shell_word(str(path))}` removes it")
+    call.note(f"`weft chat --model {shell_word(file.name)}` talks with it; `rm {shell_word(str(path))}` removes it")
 
 
 def _list_model_files(call: Call, models: list[FetchableModel]) -> None:
