@@ -128,7 +128,7 @@ def _started(kind: type[LocalModel], weights: Weights, key: Secret) -> LocalMode
 
 def thread_count(cores: int, load: float) -> int:
     """All cores, without those that are busy: threads compute in step, and wait for the one that has to share its core.
-    On two busy cores two threads are three times slower than one."""
+    On two busy cores two threads are five times slower than one."""
     return max(1, cores - int(load))
 
 
