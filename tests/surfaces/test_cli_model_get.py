@@ -149,7 +149,7 @@ def test_a_server_that_refuses_is_told_of(shell: Shell, server: FileServer, mode
     server.status = 404
     assert "404: it does not give" in shell("model", "get", NAME).err
     server.close()
-    assert "0 of 102,400 bytes are here" in shell("model", "get", NAME).err
+    assert "nothing answers" in shell("model", "get", NAME).err
     assert "there are: tiny-instruct" in shell("model", "get", "gpt-17").err
 
 
