@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.embedding import EMBEDDED_KINDS, about, by_model, similarity
@@ -77,7 +78,9 @@ def _embed_missing(call: Call, kind: str, model: str | None) -> None:
         return
     nodes, verb = counted(missing, kind), "is" if missing == 1 else "are"
     if not is_asked():
-        call.note(f"{nodes} {verb} not embedded and cannot be found: `weft embed --all {kind}` embeds what is missing")
+        call.note(
+            f"{nodes} {verb} not embedded and cannot be found: `weft embed --all {shell_word(kind)}` embeds what is missing"
+        )
         return
     where = "" if model is None else f" with {model}, which is sent what they say"
     if click.confirm(f"{nodes} {verb} not embedded and cannot be found. Embed{where} now?", default=True, err=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.periods import ALL, named_period
@@ -45,4 +46,4 @@ def command(call: Call, period: tuple[str, ...], full: bool) -> None:
         call.note("no turns yet: `weft import` brings in the sessions of other tools, `weft record` makes one")
     else:
         when = "in the last 7 days" if not period else f"in the period {words!r}"
-        call.note(f"nothing was recorded {when}: `weft story {ALL}` tells everything")
+        call.note(f"nothing was recorded {when}: `weft story {shell_word(ALL)}` tells everything")
