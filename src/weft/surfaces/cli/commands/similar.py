@@ -78,9 +78,8 @@ def _embed_missing(call: Call, kind: str, model: str | None) -> None:
         return
     nodes, verb = counted(missing, kind), "is" if missing == 1 else "are"
     if not is_asked():
-        call.note(
-            f"{nodes} {verb} not embedded and cannot be found: `weft embed --all {shell_word(kind)}` embeds what is missing"
-        )
+        command = f"`weft embed --all {shell_word(kind)}`"
+        call.note(f"{nodes} {verb} not embedded and cannot be found: {command} embeds what is missing")
         return
     where = "" if model is None else f" with {model}, which is sent what they say"
     if click.confirm(f"{nodes} {verb} not embedded and cannot be found. Embed{where} now?", default=True, err=True):
