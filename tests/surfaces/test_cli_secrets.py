@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import weft as library
 from tests.credentials import Maker, scanner
 from tests.surfaces.shell import Answer, Shell, on_terminal, spawn
 from weft.ledger.secrets.scanner import load_scanner
@@ -214,3 +215,38 @@ def test_names_of_programs_are_no_credentials(weft: Shell) -> None:
         '{"ibm": "internal_chat_message_metadata_passthrough", "ibm_key": "internal_chat_message_metadata_pass"}'
     )
     assert weft("secrets").code == 0
+
+
+def test_what_was_redacted_twice_goes_with_its_turn(weft: Shell, folder: Path) -> None:
+    one, two = Maker(31).github(), Maker(32).github()
+    weft.record(f"use {one} and {two} for Jane")
+    marks = [secret["fingerprint"] for secret in weft("secrets", "--json").json["secrets"]]
+    for mark in marks:
+        assert weft("secrets", mark, "--redact", "--reason", "leaked", "--yes").code == 0
+    assert "use [redacted] and [redacted] for Jane" in weft("show", "main").out
+    assert weft("erase", "main~0", "--reason", "asked to", "--yes").code == 0
+    assert "Jane" not in weft("show", "main").out
+    assert b"Jane" not in files(folder)
+    assert weft("verify").code == 0
+
+
+def test_what_was_left_is_shared_with_no_other_turn(weft: Shell) -> None:
+    token = Maker(33).github()
+    weft.record(f"deploy with {token}", session="mine")
+    weft.record(f"deploy with {token}", session="theirs")
+    assert weft("secrets", "--redact", "--reason", "leaked", "--yes").code == 0
+    assert weft("erase", "theirs", "--reason", "asked to", "--yes").code == 0
+    assert "deploy with [redacted]" in weft("show", "mine").out
+    assert weft("verify").code == 0
+
+
+def test_a_peer_puts_no_words_into_a_message(weft: Shell, folder: Path) -> None:
+    weft.record("pay nobody")
+    assert weft("clone", ".", "other.db").code == 0
+    with library.open(folder / "other.db") as ledger:
+        ref = ledger.erasure.plan("main~0").contents[0].ref
+        ledger.erasure.erase(ref, reason="gdpr", remainders={ref: "pay mallory"})
+    weft("pull", "other.db")
+    assert "mallory" not in weft("show", "main").out
+    assert weft("pending", "take", "--kind", "erasure", "--yes").code == 0
+    assert "mallory" not in weft("show", "main").out

@@ -61,19 +61,19 @@ class Erasures(LedgerPart):
         are texts, by the reference of the content that each is shown in place of."""
         if not checked_text(reason, "reason").strip():
             raise InvalidInput("an erasure needs a reason", "say why, without saying what")
-        left = _checked_remainders(remainders)
+        texts = _checked_remainders(remainders)
         if isinstance(what, ErasurePlan):
             if what not in self._plans:
                 self._writer.ensure_whole("content:erase")
-            return erasing.erase(self._writer, what, reason, left)
+            return erasing.erase(self._writer, what, reason, texts)
         for _ in range(ATTEMPTS - 1):
             try:
                 plan = self.plan(what, tree=tree, everywhere=everywhere, progress=progress)
-                return erasing.erase(self._writer, plan, reason, left)
+                return erasing.erase(self._writer, plan, reason, texts)
             except ErasureChanged:
                 continue
         plan = self.plan(what, tree=tree, everywhere=everywhere, progress=progress)
-        return erasing.erase(self._writer, plan, reason, left)
+        return erasing.erase(self._writer, plan, reason, texts)
 
     @requires("content:erase", whole=True)
     def finish(self) -> bool:

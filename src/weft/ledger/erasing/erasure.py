@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.enums import SessionStatus
 from weft.kernel.errors import ErasureChanged, StoreError
@@ -143,12 +143,21 @@ def _add_tombstones(append: Append, plan: ErasurePlan, reason: str, remainders: 
             reason=why,
             turn=doomed.turn_id or UNSET,
             session=doomed.session_id or UNSET,
-            remainder=append.put_text(remainders[doomed.ref], "remainder") if doomed.ref in remainders else UNSET,
+            remainder=_put_remainder(append, doomed.ref, remainders),
         )
         if len(append.lines) >= ROW_EVENTS:
             append.seal()
     for untagged in plan.untagged:
         stream.add(NodeUntagged, node=untagged.node, tags=untagged.tags)
+
+
+def _put_remainder(append: Append, ref: str, remainders: Remainders) -> str | UnsetType:
+    """The reference of what is left of a content. Its scope is the content's own, so that it is shared with nothing
+    else, and can be erased without asking who uses it."""
+    if ref not in remainders:
+        return UNSET
+    n = append.txn.facts.find_content(bytes.fromhex(ref))
+    return append.contents_of(-(n or 0)).put_text(remainders[ref], "remainder")
 
 
 def _note_stale(append: Append) -> None:

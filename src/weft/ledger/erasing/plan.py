@@ -124,12 +124,12 @@ def _plan(store: Store, txn: ReadTxn, target: Target, uses: Uses, everywhere: bo
     reached = _reached_turns(txn.sql, target, uses)
     sessions = tuple(_affected(txn, target, [*target.turns, *reached], uses))
     copies = _verbatim(txn, going, sessions, [*target.turns, *reached])
-    left = _remainders(txn, uses.inside)
-    sizes |= copies | left
-    going += [ref for ref in (*copies, *left) if ref not in going]
+    remainders = _remainders(txn, uses.inside)
+    sizes |= copies | remainders
+    going += [ref for ref in (*copies, *remainders) if ref not in going]
     messages, calls = _counted(txn.sql, target.turns)
     return ErasurePlan(
-        contents=tuple(_doomed(ref, sizes[ref], uses) for ref in going),
+        contents=tuple(_doomed(ref, sizes[ref], uses, is_remainder=ref in remainders) for ref in going),
         bytes=sum(sizes[ref] for ref in going),
         turns=tuple(target.turns),
         reached=reached,
@@ -205,9 +205,9 @@ def _sizes(txn: ReadTxn, refs: Iterable[bytes]) -> tuple[dict[bytes, int], int]:
 def _remainders(txn: ReadTxn, refs: Iterable[bytes]) -> dict[bytes, int]:
     """What is shown in place of contents that are erased already, with its sizes."""
     numbers = (txn.facts.find_content(ref) for ref in refs)
-    gone = [n for n in numbers if n is not None and is_husk(txn.sql, n)]
-    left = [remainder for n in gone if (remainder := remainder_of(txn.facts, n)) is not None]
-    rows = rows_in(txn.sql, "SELECT ref, size FROM content WHERE length(salt) > 0 AND n IN", left)
+    erased = [n for n in numbers if n is not None and is_husk(txn.sql, n)]
+    remainders = [remainder for n in erased if (remainder := remainder_of(txn.facts, n)) is not None]
+    rows = rows_in(txn.sql, "SELECT ref, size FROM content WHERE length(salt) > 0 AND n IN", remainders)
     return {bytes(ref): size for ref, size in rows}
 
 
@@ -219,9 +219,10 @@ def _copies(store: Store, txn: ReadTxn, going: Sequence[bytes]) -> tuple[KnownCo
     return tuple(known_copies(store, txn, min(numbers))) if numbers else ()
 
 
-def _doomed(ref: bytes, size: int, uses: Uses) -> Doomed:
+def _doomed(ref: bytes, size: int, uses: Uses, *, is_remainder: bool) -> Doomed:
     turn, session = uses.about.get(ref, (None, None))
-    return Doomed(ref=ref.hex(), size=size, what=_what(ref, uses), turn_id=turn, session_id=session)
+    what = "content_erased remainder" if is_remainder else _what(ref, uses)
+    return Doomed(ref=ref.hex(), size=size, what=what, turn_id=turn, session_id=session)
 
 
 def _what(ref: bytes, uses: Uses) -> str:

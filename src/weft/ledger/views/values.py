@@ -13,6 +13,7 @@ from weft.kernel.advice import Action
 from weft.kernel.contents import ABSENT, ERASED, bytes_text, json_value
 from weft.kernel.errors import ContentGone, Damaged
 from weft.store.authorship import authored_event
+from weft.store.erased_contents import is_husk
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn
 
@@ -29,20 +30,32 @@ def shown_text(facts: FactReader, n: int) -> str:
         return bytes_text(facts.content(n))
     except ContentGone:
         remainder = remainder_of(facts, n)
-        return ERASED if remainder is None else shown_text(facts, remainder)
+        return ERASED if remainder is None else bytes_text(facts.content(remainder))
 
 
 def remainder_of(facts: FactReader, n: int) -> int | None:
-    """The content that stands in for an erased one: what whoever erased part of it left. Only the word of this ledger,
-    or what was taken over here, counts."""
+    """The content that stands in for an erased one: what whoever erased part of it left. One that was redacted again
+    has a remainder in turn; None where nothing is left at the end."""
+    passed = {n}
+    number: int | None = n
+    while number is not None and is_husk(facts.sql, number):
+        number = _named_remainder(facts, number)
+        if number in passed:
+            return None
+        if number is not None:
+            passed.add(number)
+    return number
+
+
+def _named_remainder(facts: FactReader, n: int) -> int | None:
+    """By the newest tombstone that names one. Only the word of this ledger counts: another one could name whatever it
+    knows the reference of, or put words into a message."""
     row = facts.sql.one("SELECT ref FROM content WHERE n = ?", (n,))
     tombstones = [] if row is None else facts.sql.all("SELECT n FROM erasure WHERE ref = ? ORDER BY n DESC", row)
     for (number,) in tombstones:
         event = authored_event(ReadTxn(facts.sql, facts), number)
-        if event is not None and event.counts and isinstance(ref := event.fields.get("remainder"), str):
-            remainder = facts.find_content(bytes.fromhex(ref))
-            if remainder is not None and remainder != n:
-                return remainder
+        if event is not None and event.is_own and isinstance(ref := event.fields.get("remainder"), str):
+            return facts.find_content(bytes.fromhex(ref))
     return None
 
 

@@ -42,17 +42,20 @@ def local_repository(folder: str) -> str | None:
             continue
         try:
             shared = place / GIT if stat.S_ISDIR(mode) else _shared_folder(place)
+            if shared is None:
+                return None
             return _remote(shared) or str(shared.parent if shared.name == GIT else shared)
         except (OSError, ValueError):  # it is no file of git, or cannot be read
             return None
     return None
 
 
-def _shared_folder(worktree: Path) -> Path:
-    """The folder of git that a worktree shares with the others, by the two small files that lead there."""
+def _shared_folder(worktree: Path) -> Path | None:
+    """The folder of git that a worktree shares with the others, by the two small files that lead there; None where the
+    first names no folder."""
     lead, _, target = _read(worktree / GIT, POINTER_BYTES).partition(":")
     if lead != "gitdir":
-        raise ValueError(f"{worktree / GIT} does not name a folder")
+        return None
     own = Path(os.path.normpath(worktree / target.strip()))
     try:
         shared = _read(own / "commondir", POINTER_BYTES).strip()
