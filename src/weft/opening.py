@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from weft.kernel.advice import Action
 from weft.kernel.authority import Authority, LedgerTrust, Vouched
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, UlidSource, system_random
-from weft.kernel.errors import CopyUnfinished, InvalidInput, LedgerMissing, StoreError, Unsupported
+from weft.kernel.errors import CopyUnfinished, InvalidInput, LedgerMissing, LedgerTooOld, StoreError, Unsupported
 from weft.kernel.sites import Site, ensure_plain_path, needs_psycopg, scheme_of
 from weft.ledger.api import RepositoryOf, writer_of
 from weft.ledger.api.base import LEASE_TTL
@@ -142,7 +142,10 @@ def copy(
 def _open_to_copy(path: str | Path, clock: Clock) -> Ledger:
     """For writing, so that it remembers the copy and an erasure names it. For reading where nothing can be written, and
     where that would make another ledger of it: a backup has a name of its own once it is opened for writing."""
-    reading = open(path, create=False, read_only=True, clock=clock)
+    try:
+        reading = open(path, create=False, read_only=True, clock=clock)
+    except LedgerTooOld:
+        return open(path, create=False, clock=clock)
     try:
         with reading._store.read() as txn:
             if is_copy(txn.sql):

@@ -44,6 +44,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "NotALedger": ("x.db", "it is a picture"),
     "LedgerMissing": ("x.db",),
     "LedgerTooNew": (9, 1),
+    "LedgerTooOld": (1, 9),
     "ReadOnlyLedger": ("x.db",),
     "CopyUnfinished": ("x.db",),
     "InUse": ("x.db", "process 1"),

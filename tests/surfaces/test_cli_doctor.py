@@ -32,7 +32,7 @@ def test_no_ledger_at_all_is_a_finding(shell: Shell) -> None:
     answer = shell("doctor")
     assert answer.code == 1
     assert "there is no ledger" in answer.out
-    assert "do: make one with `weft init`" in answer.out
+    assert "do: `weft import` makes yours" in answer.out
     assert shell("doctor", "--json").json["ok"] is False
     assert shell("doctor", "--ledger", "none.db").code == 1
 

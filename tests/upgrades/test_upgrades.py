@@ -18,6 +18,7 @@ import weft
 from tests.postgres import new_name, shared_server
 from tests.upgrades import description
 from tests.upgrades.description import SteppingClock, describe, describe_turns, schema_number, shipped_schema_number
+from weft.kernel.errors import LedgerTooOld
 
 FOLDERS = sorted(description.FOLDER.glob("schema-*"))
 VERIFIER = Path(__file__).parents[2] / "tools" / "verify_bundle.py"
@@ -205,3 +206,21 @@ def test_a_promised_bundle_verifies_and_gives_the_same_turns(folder: Path, tmp_p
         assert describe_turns(opened) == {id: promise.described["turns"][id] for id in promise.expected["bundled"]}
         assert problems(opened) == []
         assert_sessions_go_on(opened)
+
+
+OLDER = [folder for folder in FOLDERS if int(folder.name[-4:]) < shipped_schema_number()]
+
+
+@pytest.mark.parametrize("folder", OLDER, ids=lambda folder: folder.name)
+def test_a_ledger_of_an_earlier_version_is_refused_for_reading_only_and_upgraded_by_the_first_look(
+    folder: Path, tmp_path: Path
+) -> None:
+    path, home = copy_of_file(folder, tmp_path), tmp_path / "home"
+    home.mkdir()
+    for address in (path, restored_dump(folder)):
+        with pytest.raises(LedgerTooOld) as refused:
+            weft.open(address, read_only=True)
+        assert refused.value.found == int(folder.name[-4:])
+    run_weft(home, "--ledger", str(path), "sessions")
+    with weft.open(path, read_only=True) as ledger:
+        assert ledger.sessions()

@@ -173,6 +173,7 @@ class Action(StrEnum):
     IMPORT_OR_CREATE_LEDGER = "import_or_create_ledger", "import sessions, which makes a ledger, or create an empty one"
     CREATE_OR_NAME_LEDGER = "create_or_name_ledger", "create one, or name another"
     NAME_ANOTHER_LEDGER = "name_another_ledger", "name another ledger"
+    UPGRADE_LEDGER = "upgrade_ledger", "open it for writing once, which upgrades it"
     UPGRADE_WEFT = "upgrade_weft", "upgrade weft, then open it again"
     UPGRADE_AFTER_BACKUP = "upgrade_after_backup", "make a backup, then open it for writing"
     OPEN_TO_UPGRADE = "open_to_upgrade", "open it for writing: that upgrades it"

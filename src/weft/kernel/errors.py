@@ -370,6 +370,14 @@ class LedgerTooNew(StoreError):
         self.found, self.known = found, known
 
 
+class LedgerTooOld(StoreError):
+    """An older program wrote this ledger, and it was opened for reading only: its views are not those of this one."""
+
+    def __init__(self, found: int, known: int) -> None:
+        super().__init__(f"this ledger has schema {found}, this program reads {known}", Action.UPGRADE_LEDGER)
+        self.found, self.known = found, known
+
+
 class CopyUnfinished(StoreError):
     """A copy was cut short: this ledger holds the beginning of another one, and nothing of its own."""
 

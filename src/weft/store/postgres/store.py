@@ -18,7 +18,7 @@ import psycopg
 from msgspec import Struct
 
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
-from weft.kernel.errors import LedgerMissing, OutcomeUnknown, ReadOnlyLedger, StoreFailed
+from weft.kernel.errors import LedgerMissing, LedgerTooOld, OutcomeUnknown, ReadOnlyLedger, StoreFailed
 from weft.store.diagnosis import Diagnosis
 from weft.store.erased_contents import ERASING
 from weft.store.fact_writer import NEWER_CONTENTS, questions_about
@@ -115,6 +115,8 @@ class PostgresStore(SqlStore):
             raise LedgerMissing(self.path)
         refuse_newer(found, self._schema)
         check_objects(sql, self.address, self._schema, found, OWN)
+        if found < self._schema.number:
+            raise LedgerTooOld(found, self._schema.number)
         self.replica = local_value(sql, "replica")
 
     def _open(self, create: bool) -> None:

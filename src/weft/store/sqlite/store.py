@@ -18,7 +18,7 @@ from typing import Any
 import apsw
 
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
-from weft.kernel.errors import Damaged, LedgerMissing, LogCut, ReadOnlyLedger, StoreError, StoreFailed
+from weft.kernel.errors import Damaged, LedgerMissing, LedgerTooOld, LogCut, ReadOnlyLedger, StoreError, StoreFailed
 from weft.kernel.sites import IN_MEMORY
 from weft.store.facts import FactReader, local_value
 from weft.store.group_commit import CommitBatch
@@ -239,8 +239,11 @@ class SqliteStore(SqliteBase):
     def _open_read_only(self, file: Path) -> None:
         self._file.identify()
         sql = self._reader()
-        if check_version(sql.connection, self.path, self._schema) == 0:
+        number = check_version(sql.connection, self.path, self._schema)
+        if number == 0:
             raise LedgerMissing(self.path)
+        if number < self._schema.number:
+            raise LedgerTooOld(number, self._schema.number)
         self.replica = local_value(sql, "replica")
         self._pool.append(sql)
         self._check_heads(HeadFile.load(Path(f"{file}-head")))

@@ -54,8 +54,16 @@ class Call:
         return trust_store()
 
     def reading(self) -> Ledger:
-        """The ledger, for a command that never writes."""
-        return self._open(find_ledger(self.ledger), create=False, read_only=True)
+        """The ledger, for a command that never writes. One that an older version made is upgraded first."""
+        from weft.kernel.errors import LedgerTooOld
+
+        path = find_ledger(self.ledger)
+        try:
+            return self._open(path, create=False, read_only=True)
+        except LedgerTooOld as old:
+            self._open(path, create=False).close()
+            self.note(f"upgraded the ledger from schema {old.found} to {old.known}")
+        return self._open(path, create=False, read_only=True)
 
     def writing(self) -> Ledger:
         return self._open(find_ledger(self.ledger), create=False)

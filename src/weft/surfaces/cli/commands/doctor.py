@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 import click
 
 from weft.kernel.advice import Action
-from weft.kernel.errors import LedgerMissing
+from weft.kernel.errors import LedgerMissing, LedgerTooOld
 from weft.store.diagnosis import Diagnosis, Grade, error, good, note
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.chat.readiness import examine_talking
@@ -62,7 +63,8 @@ def _examined(call: Call, full: bool) -> Iterator[Diagnosis]:
             is_sound &= diagnosis.grade is not Grade.ERROR
             yield diagnosis
         if is_sound:
-            yield _trust(call, path)
+            with suppress(LedgerTooOld):  # the next command upgrades it; the doctor changes nothing
+                yield _trust(call, path)
     yield from examine_talking(os.environ.get)
 
 
