@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -429,10 +430,68 @@ def test_json_may_stand_before_or_after_the_command(story: Shell) -> None:
     assert json.loads(story("--json", "stats").out) == json.loads(story("stats", "--json").out)
 
 
-def test_where_nothing_is_named_main_is_meant(story: Shell) -> None:
-    for name in ("show", "tree", "reflog"):
-        answer = story(name)
-        assert (answer.code, answer.out) == (0, story(name, "main").out)
+READING = (
+    ("read",),
+    ("show",),
+    ("tree",),
+    ("reflog",),
+    ("context", "--session"),
+    ("session", "history"),
+    ("diff", "main~1"),
+    ("export", "--as", "markdown"),
+    ("resume", "--as", "codex", "--in", ".", "--dry-run", "--quiet"),
+)
+"""Commands that take a session as their last argument, and read it."""
+
+
+def test_where_nothing_is_named_a_reader_means_the_latest_session(story: Shell) -> None:
+    titles = {"by hand": "Ship it.", "main": "test_dates fails since this morning. What is wrong?"}
+    for label, title in titles.items():
+        story.record("Ship it.", session=label)
+        for command in READING:
+            bare = tuple(word for word in command if word != "--session")
+            answer, named = story(*bare), story(*command, label)
+            assert (answer.code, without_new_ids(answer.out)) == (0, without_new_ids(named.out))
+            assert answer.err.startswith("" if "--quiet" in command else f"the latest session: {title} ({label})\n")
+            assert "the latest session" not in named.err
+    assert story("show", "--json").err == ""
+
+
+def test_what_writes_does_not_mean_the_latest_session(story: Shell) -> None:
+    story.record("Ship it.", session="elsewhere")
+    for command in (("compact", "--summary", "so far"), ("record", "--query", "q", "--response", "a")):
+        assert story(*command).code == 0
+        assert story.json("sessions")[0]["label"] == "main"
+        story.record("Ship it again.", session="elsewhere")
+    for missing in (("session", "history", "--write"), ("bundle", "create", "-o", "x.weft"), ("fork",), ("move",)):
+        assert story(*missing).code == 2
+
+
+def test_a_reader_without_any_session_says_what_to_do_next(weft: Shell) -> None:
+    for command in READING:
+        bare = tuple(word for word in command if word not in ("--session", "--quiet"))
+        answer = weft(*bare)
+        is_list = bare[0] in ("read", "tree", "reflog", "session")
+        assert (answer.code, answer.out) == (0 if is_list or bare[0] in ("show", "context") else 3, "")
+        assert "no turns yet: `weft import`" in answer.err
+        if is_list:
+            assert weft.json(*bare) == []
+        elif bare[0] != "export":
+            assert weft(*bare, "--json").error["type"] == "NotFound"
+
+
+def test_a_session_without_a_turn_is_the_latest_only_for_what_it_has(weft: Shell) -> None:
+    weft.record("one")
+    weft.record("two", session="other")
+    weft("move", "other", "--reset")
+    assert "(main)" in weft("show").err
+    assert weft("reflog").out.startswith("other@{0}")
+    assert "nothing has been said" in weft("context").err
+
+
+def without_new_ids(text: str) -> str:
+    """`weft resume` makes an id for the session that it would write."""
+    return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID", text)
 
 
 def test_a_bare_number_limits_the_log(story: Shell) -> None:

@@ -63,6 +63,12 @@ class ListedSession(Struct, frozen=True, kw_only=True):
     branches: tuple[Branch, ...] = ()
     """Where other replicas' branches of it stand."""
 
+    @property
+    def title(self) -> str:
+        """What lists call it: its title, its task, or what it was first asked to do."""
+        own_title = self.session.title if has_title(self.session) else None
+        return own_title or self.session.task_description or self.subject or self.session.title or ""
+
 
 class SessionList(Struct, frozen=True):
     sessions: list[ListedSession]

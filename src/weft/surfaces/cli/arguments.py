@@ -32,10 +32,6 @@ def complete_labels(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
     return [label for label in labels if label.startswith(incomplete)]
 
 
-MAIN = "main"
-"""The session that is meant where none is named, as in `@{1}`."""
-
-
 def rev(name: str = "rev", **details: Any) -> Callable[[F], F]:
     """A turn as people write it."""
     return click.argument(name, shell_complete=complete_labels, **details)

@@ -6,12 +6,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.kernel.errors import NotApplicable, NotFound
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.plain_text import cut_at_word, safe
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Ledger
+    from weft.ledger.api import Ledger, ListedSession
+    from weft.surfaces.cli.call import Call
 
-LOOKED_AT = 16
+SESSIONS_AT_A_TIME = 16
 """Sessions without a turn are passed over, so many at a time."""
+TITLE_COLUMNS = 60
+LATEST = "the latest"
 NOTHING_YET = "no turns yet: `weft import` brings in the sessions of other tools, `weft record` makes one"
 
 
@@ -27,17 +32,46 @@ def ensure_own_session(ledger: Ledger, label: str, how: str) -> None:
         raise NotApplicable(f"the last turn of {label!r} was {verb} {stranger.id}, not here", how)
 
 
-def latest_session(ledger: Ledger) -> str | None:
-    """The label that `weft sessions` lists first: the session that changed last and is no subagent's. None: there is
-    no session with a turn."""
+def latest_session(ledger: Ledger, *, with_turn: bool = True) -> ListedSession | None:
+    """The session that `weft sessions` lists first: the one that changed last and is no subagent's. One without a turn
+    is passed over, unless `with_turn` is false. None: there is no such session."""
     from weft.ledger.api import SessionFilter
 
     listing = ledger.listing()
-    page = listing.sessions(SessionFilter(), limit=LOOKED_AT)
+    page = listing.sessions(SessionFilter(), limit=SESSIONS_AT_A_TIME)
     while True:
         for listed in page.sessions:
-            if listed.session.head is not None:
-                return listed.session.label
+            if listed.session.head is not None or not with_turn:
+                return listed
         if page.next is None:
             return None
-        page = listing.sessions(SessionFilter(), limit=LOOKED_AT, after=page.next)
+        page = listing.sessions(SessionFilter(), limit=SESSIONS_AT_A_TIME, after=page.next)
+
+
+def named_or_latest(call: Call, ledger: Ledger, name: str | None, *, with_turn: bool = True) -> str | None:
+    """The name that was given; without one, the label of the latest session, with a note that says which it is. None:
+    there is no session, and the note says so."""
+    if name is not None:
+        return name
+    listed = latest_session(ledger, with_turn=with_turn)
+    if listed is None:
+        call.note(NOTHING_YET)
+        return None
+    return _noted(call, listed)
+
+
+def require_named_or_latest(call: Call, ledger: Ledger, name: str | None, *, with_turn: bool = True) -> str:
+    """The same for what has no answer without a session: raises NotFound where there is none."""
+    if name is not None:
+        return name
+    listed = latest_session(ledger, with_turn=with_turn)
+    if listed is None:
+        raise NotFound("session", LATEST, NOTHING_YET)
+    return _noted(call, listed)
+
+
+def _noted(call: Call, listed: ListedSession) -> str:
+    title = cut_at_word(safe(" ".join(listed.title.split())), TITLE_COLUMNS)
+    label = Span(listed.short_label, "label")
+    call.note("the latest session: ", *((title, " (", label, ")") if title else (label,)))
+    return listed.session.label

@@ -65,7 +65,7 @@ class HitGroups:
             yield [Span(label or "no session", "heading")]
             return
         session, name = listed.session, self._names.get(label)
-        title = " ".join((session.title or listed.subject or session.task_description or "(no title)").split())
+        title = " ".join((listed.title or "(no title)").split())
         if name is not None and name.place == "title":
             yield list(_bold(marked(name.snippet, name.marks)))
         else:

@@ -58,8 +58,8 @@ def named(name: str, *kinds: str, **details: Any) -> Callable[[F], F]:
     return click.argument(name, shell_complete=complete_programs(*kinds), **details)
 
 
-def session_argument() -> Callable[[F], F]:
-    return click.argument("session", shell_complete=complete_labels)
+def session_argument(*, required: bool = True) -> Callable[[F], F]:
+    return click.argument("session", required=required, shell_complete=complete_labels)
 
 
 def acting(function: F) -> F:

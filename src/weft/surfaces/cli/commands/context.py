@@ -10,6 +10,7 @@ from weft.ledger.api import Context
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.default_session import named_or_latest, require_named_or_latest
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.rendering.transcript import Transcript
@@ -18,7 +19,7 @@ from weft.surfaces.cli.screen import Line, Span
 
 @weft_command("context")
 @arguments.rev(required=False)
-@arguments.session_option("What the next turn of this session would see. Default: main.")
+@arguments.session_option("What the next turn of this session would see. Default: the latest.")
 def command(call: Call, rev: str | None, session: str | None) -> None:
     """Show what an agent saw at a turn, or would see next.
 
@@ -28,6 +29,10 @@ def command(call: Call, rev: str | None, session: str | None) -> None:
     if rev is not None and session is not None:
         raise click.UsageError("REV and --session exclude each other")
     with call.reading() as ledger:
+        if rev is None and session is None:
+            session = (require_named_or_latest if call.json else named_or_latest)(call, ledger, None, with_turn=False)
+            if session is None:
+                return
         context = ledger.context(rev, session=session)
     if call.json:
         call.document(context)

@@ -12,6 +12,7 @@ from weft.ledger.model import Turn
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.default_session import require_named_or_latest
 from weft.surfaces.cli.exits import DIFFERENT, OK
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import Reader
@@ -25,21 +26,23 @@ if TYPE_CHECKING:
 
 @weft_command("diff")
 @arguments.rev("left")
-@arguments.rev("right")
+@arguments.rev("right", required=False)
 @click.option("-p", "--patch", is_flag=True, help="What was said and done in the turns, not only their first lines.")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if the threads differ.")
-def command(call: Call, left: str, right: str, patch: bool, exit_code: bool) -> int:
+def command(call: Call, left: str, right: str | None, patch: bool, exit_code: bool) -> int:
     """Show where two threads part.
 
-    Turns that only LEFT has are marked with -, turns that only RIGHT has with +.
+    Turns that only LEFT has are marked with -, turns that only RIGHT has with +. Without RIGHT it is the latest
+    session.
     """
     with call.reading() as ledger:
-        difference = ledger.diff(left, right)
+        other = require_named_or_latest(call, ledger, right)
+        difference = ledger.diff(left, other)
         if call.json:
             call.document(difference)
         else:
             comparison = _Comparison(ledger, patch, call.screen.columns, call.screen.unicode)
-            call.screen.page(comparison.lines(left, right, difference))
+            call.screen.page(comparison.lines(left, other, difference))
     return DIFFERENT if exit_code and (difference.left or difference.right) else OK
 
 

@@ -11,6 +11,7 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.arguments import STANDARD, stdout_bytes
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.default_session import require_named_or_latest
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
@@ -70,9 +71,9 @@ def command(
 ) -> None:
     """Write threads as Markdown, HTML, JSON lines or message lists.
 
-    REVS are turns or sessions; each stands for the thread that ends there, from its root. The HTML page is one file
-    that fetches nothing. Messages for OpenAI's and Anthropic's APIs are those of one thread. A file is complete or not
-    there, and none is replaced without --force.
+    REVS are turns or sessions; each stands for the thread that ends there, from its root. Without them it is the latest
+    session. The HTML page is one file that fetches nothing. Messages for OpenAI's and Anthropic's APIs are those of one
+    thread. A file is complete or not there, and none is replaced without --force.
 
     \b
     weft export main -o main.html
@@ -83,14 +84,14 @@ def command(
     from weft.surfaces.cli.user_files import prices_in_force
 
     chosen = form or _form_of(file)
-    if bool(revs) == every:
-        raise click.UsageError("name turns or sessions, or say --all")
+    if revs and every:
+        raise click.UsageError("name turns or sessions, or say --all: not both")
     if file == STANDARD:
         _check_stdout(call)
     with call.copying() if file != STANDARD else call.reading() as ledger, progress(call, "export") as bar:
         done = export(
             ledger,
-            _heads(ledger) if every else revs,
+            _heads(ledger) if every else revs or (require_named_or_latest(call, ledger, None),),
             chosen,
             stdout_bytes() if file == STANDARD else file,
             trees=tree,

@@ -13,7 +13,7 @@ from weft.ledger.model import Message, ToolCall
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.default_session import NOTHING_YET, latest_session
+from weft.surfaces.cli.default_session import named_or_latest
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import Reader, short
 from weft.surfaces.cli.pager import ReadLine, show_folded
@@ -44,11 +44,10 @@ def command(call: Call, rev: str | None, steps: bool) -> None:
     weft read main | grep -n changelog
     """
     with call.reading() as ledger:
-        name = rev or latest_session(ledger)
+        name = named_or_latest(call, ledger, rev)
         if name is None:
             if call.json:
                 call.documents(())
-            call.note(NOTHING_YET)
             return
         tails = provisional.tails_after(ledger, name)
         if provisional.is_only_provisional(ledger, name):

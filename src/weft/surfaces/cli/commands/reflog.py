@@ -8,6 +8,7 @@ from weft.ledger.model import HeadMove
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.default_session import named_or_latest
 from weft.surfaces.cli.history import find_session, short
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.times import local_time
@@ -16,16 +17,21 @@ HEADER = ("name", "turn", "when", "why", "reason")
 
 
 @weft_command("reflog")
-@arguments.session(default=arguments.MAIN)
+@arguments.session(required=False)
 @click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N moves.")
-def command(call: Call, session: str, limit: int | None) -> None:
+def command(call: Call, session: str | None, limit: int | None) -> None:
     """Show where a session has stood.
 
-    Without SESSION it is main. The newest first; each line names the place as `weft show`, `weft move` and the others
-    take it.
+    Without SESSION it is the latest. The newest first; each line names the place as `weft show`, `weft move` and the
+    others take it.
     """
     with call.reading() as ledger:
-        opened = find_session(ledger, session)
+        name = named_or_latest(call, ledger, session, with_turn=False)
+        if name is None:
+            if call.json:
+                call.documents(())
+            return
+        opened = find_session(ledger, name)
         moves = ledger.reflog(opened.id, limit=limit)
     if call.json:
         call.documents(moves)

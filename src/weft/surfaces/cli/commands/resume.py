@@ -14,6 +14,7 @@ from weft.kernel.errors import InvalidInput
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.default_session import require_named_or_latest
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.wire.exchange import ResumedSession
@@ -26,25 +27,26 @@ TOOLS = ("claude-code", "codex")
 
 
 @weft_command("resume")
-@arguments.rev()
+@arguments.rev(required=False)
 @click.option("--as", "tool", type=click.Choice(TOOLS), help="The tool to go on in. Default: the one it comes from.")
 @click.option("--in", "folder", metavar="DIR", type=click.Path(), help="The folder to go on in. Default: the recorded.")
 @click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written and what is lost.")
-def command(call: Call, rev: str, tool: str | None, folder: str | None, dry_run: bool) -> None:
+def command(call: Call, rev: str | None, tool: str | None, folder: str | None, dry_run: bool) -> None:
     """Write a session that another tool can resume, up to any turn.
 
-    REV is a turn or a session, of any branch and from any tool. The file lies where the tool looks for its sessions,
-    under a new id; nothing that is there is touched. What is said in it from then on comes back with `weft import`, as
-    a continuation of REV. Some things no format carries: `--dry-run` lists them. Nothing is written for a folder
-    that is not there.
+    REV is a turn or a session, of any branch and from any tool; without it, the latest session. The file lies where the
+    tool looks for its sessions, under a new id; nothing that is there is touched. What is said in it from then on comes
+    back with `weft import`, as a continuation of REV. Some things no format carries: `--dry-run` lists them. Nothing is
+    written for a folder that is not there.
     """
     from weft.exchange.resuming import prepare_resume, write_resume
 
     place = None if folder is None else str(Path(os.path.expanduser(folder)).absolute())
     with call.reading() if dry_run else call.writing() as ledger:
-        tool = tool or _origin(ledger, rev)
+        name = require_named_or_latest(call, ledger, rev)
+        tool = tool or _origin(ledger, name)
         root = ROOTS[tool](Path.home(), os.environ)
-        prepared = prepare_resume(ledger, rev, tool, root, SystemClock(), system_random, workspace=place)
+        prepared = prepare_resume(ledger, name, tool, root, SystemClock(), system_random, workspace=place)
         is_there = Path(prepared.workspace).is_dir()
         if not dry_run:
             if not is_there:

@@ -11,6 +11,7 @@ import click
 from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
+from weft.surfaces.cli.default_session import named_or_latest
 from weft.surfaces.cli.program_call import (
     acting,
     answer,
@@ -101,16 +102,19 @@ def send(
 
 
 @command.verb("history")
-@session_argument()
+@session_argument(required=False)
 @click.option("--write", is_flag=True, help="Write the log entries into the session's logFile instead.")
-def history(call: Call, session: str, write: bool) -> None:
-    """Show what was said in a session: as a log entry each with --json, without tool calls and thinking."""
+def history(call: Call, session: str | None, write: bool) -> None:
+    """Show what was said in a session, without one named in the latest: as a log entry each with --json, without tool
+    calls and thinking."""
     if write:
+        if session is None:
+            raise click.UsageError("name the session whose log is written")
         _write_log(call, session)
         return
     with call.reading() as ledger:
-        opened = ledger.session(session)
-        entries = [] if opened.head is None else list(_entries(ledger, opened.label))
+        name = named_or_latest(call, ledger, session)
+        entries = [] if name is None else _history(ledger, name)
     if call.json:
         call.documents(map(JsonValue, entries))
         return
@@ -120,8 +124,13 @@ def history(call: Call, session: str, write: bool) -> None:
         call.screen.show(Span(f"{message['role']}{by}", "label"), Span(f" {entry.get('timestamp', '')}", "dim"))
         for line in message["content"].split("\n"):
             call.screen.show(f"  {line}")
-    if not entries:
-        call.note(f"nothing was said yet; `weft session send {shell_word(session)} TEXT` begins")
+    if name is not None and not entries:
+        call.note(f"nothing was said yet; `weft session send {shell_word(name)} TEXT` begins")
+
+
+def _history(ledger: Ledger, name: str) -> list[dict[str, Any]]:
+    opened = ledger.session(name)
+    return [] if opened.head is None else list(_entries(ledger, opened.label))
 
 
 def _write_log(call: Call, session: str) -> None:

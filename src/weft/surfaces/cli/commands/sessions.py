@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.kernel.shell_words import shell_word
-from weft.ledger.api import ListedSession, SessionFilter, SessionList, has_title
+from weft.ledger.api import ListedSession, SessionFilter, SessionList
 from weft.ledger.model import Branch
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
@@ -139,8 +139,7 @@ def _columns(
 
 def _row(listed: ListedSession, terminal: bool, below: bool, tails: Tails) -> list[Span | str]:
     session, when = listed.session, session_time(listed.session)
-    own_title = session.title if has_title(session) else None
-    title = own_title or session.task_description or listed.subject or session.title or ""
+    title = listed.title
     if session.id in tails:
         title = f"[{provisional.MARK}] {title or provisional.subject(tails[session.id][0])}"
     if session.status != "active":

@@ -17,6 +17,7 @@ from weft.ledger.read.turn_titles import first_line
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.default_session import named_or_latest, require_named_or_latest
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import Reader, short
 from weft.surfaces.cli.rendering.results import as_json
@@ -36,17 +37,19 @@ NAME_COLUMNS = 9
 
 
 @weft_command("show")
-@arguments.rev(default=arguments.MAIN)
+@arguments.rev(required=False)
 @click.option("--full", is_flag=True, help="Fold nothing: whole results, arguments and thinking.")
-def command(call: Call, rev: str, full: bool) -> None:
+def command(call: Call, rev: str | None, full: bool) -> None:
     """Show one turn: messages, tool calls, usage.
 
-    Without REV it is where main stands. Long results and thinking are folded to a few lines. Where REV is an event
-    inside a turn, the turn is shown up to it. What another tool is still writing after it is shown below, as
+    Without REV it is where the latest session stands. Long results and thinking are folded to a few lines. Where REV is
+    an event inside a turn, the turn is shown up to it. What another tool is still writing after it is shown below, as
     provisional.
     """
     with call.reading() as ledger:
-        show_turn(call, ledger, rev, full)
+        name = (require_named_or_latest if call.json else named_or_latest)(call, ledger, rev)
+        if name is not None:
+            show_turn(call, ledger, name, full)
 
 
 def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:

@@ -8,6 +8,7 @@ from weft.ledger.model import Turn
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.default_session import named_or_latest
 from weft.surfaces.cli.graph import ASCII, UNICODE, Glyphs, downward, gutter
 from weft.surfaces.cli.history import Reader
 from weft.surfaces.cli.screen import Line, Span
@@ -15,15 +16,16 @@ from weft.surfaces.cli.turn_lines import mark, one_line
 
 
 @weft_command("tree")
-@arguments.rev(default=arguments.MAIN)
-def command(call: Call, rev: str) -> None:
+@arguments.rev(required=False)
+def command(call: Call, rev: str | None) -> None:
     """Show the whole tree that a turn belongs to.
 
-    Without REV it is that of main. From the root on; the longest branch runs straight down, the others are set in.
+    Without REV it is that of the latest session. From the root on; the longest branch runs straight down, the others
+    are set in.
     """
     with call.reading() as ledger:
-        reader = Reader(ledger)
-        turns = list(reader.ahead(ledger.tree.turns(rev)))
+        name, reader = named_or_latest(call, ledger, rev), Reader(ledger)
+        turns = [] if name is None else list(reader.ahead(ledger.tree.turns(name)))
         if call.json:
             call.documents(map(reader.listed, reader.ahead(turns)))
         else:
