@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
 
+import weft
+from tests.ledger.imported import native_turn, take
 from weft.kernel.authority import Principal, PrincipalKind
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import NotFound, ProviderFailed, RequestRefused, VariableMissing
@@ -17,6 +20,7 @@ from weft.runtime.inference.model_files import MODEL_FILES
 from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.inference.settings import Parameters, ProviderKind
 from weft.surfaces.cli.chat.blocks import split_blocks
+from weft.surfaces.cli.chat.conversation import Conversation
 from weft.surfaces.cli.chat.models import (
     EMBEDDED,
     ModelChoice,
@@ -258,4 +262,17 @@ def test_what_was_shown_of_a_reply_is_not_shown_again(attempts: list[list[str]],
     ],
 )
 def test_a_prompt_is_in_words_where_the_label_is_an_id(label: str, title: str | None, prompt: str) -> None:
-    assert prompt_name(label, title) == prompt
+    assert prompt_name(label, title, label[:8]) == prompt
+
+
+def test_a_prompt_shows_of_an_id_what_names_the_session() -> None:
+    first, second = "c0fff321-1111-4222-8333-444455556666", "c0fff321-1111-4222-8333-444455556667"
+    with weft.open(":memory:") as ledger, closing(Conversation(ledger, lambda _: None)) as talk:
+        assert talk.shortened_label() == "chat"
+        take(ledger, first, native_turn("one"), title="Mend the parser")
+        talk.label, talk.is_new = first, False
+        assert talk.shortened_label() == "c0fff321"
+        take(ledger, second, native_turn("two"), file="2.jsonl")
+        assert talk.shortened_label() == first
+        ledger.labels.add_alias("c0fff321", second)
+        assert talk.shortened_label() == first

@@ -148,7 +148,7 @@ def test_a_terminal_gets_the_best_hits_under_their_sessions(titled: Shell, monke
     assert "Fix the dates\ns0, " in named
     newest = titled("search", "offset", "--newest", "-n", "1").out
     assert newest.count("\n") == 2
-    assert " s2 assistant\n" in newest
+    assert ' s2 "More dates" assistant\n' in newest
 
 
 def test_programs_get_the_sessions_that_are_named_so_and_then_the_newest(titled: Shell) -> None:
@@ -167,3 +167,28 @@ def test_wrapped_spans_keep_their_styles_and_their_words() -> None:
     assert lines == ["one two", "threefour", "five six"]
     marked = [span for line in hit_groups.wrapped_spans(spans, 12) for span in line if span.style]
     assert marked == [Span("three", "match")]
+
+
+def test_a_terminal_gets_the_newest_where_not_everything_may_be_read(
+    titled: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Screen(color=False, unicode=True, terminal=True, columns=60, rows=24, paging=False)
+    monkeypatch.setattr(call, "stdout_screen", lambda **_: screen)
+    assert titled("human", "create", "eve", "--permission=session:read(s0)", "--permission=session:read(s1)").code == 0
+    best = titled("search", "offset", "-n", "2").out
+    assert best.startswith("More dates\ns2, ")
+    answer = titled("--as", "eve", "search", "offset", "-n", "2")
+    assert (answer.code, answer.out.split("\n")[:2]) == (0, ["Another thing", "s1, toy, shop, 2026-01-02"])
+    assert answer.out.count(" assistant\n") == 2
+    assert "there are more" in answer.err
+    assert titled("--as", "eve", "search", "offset", "--rank").code == 4
+    assert titled("--as", "eve", "read").out.startswith("Another thing\ns1, ")
+
+
+def test_the_title_stands_beside_the_label_of_a_hit(titled: Shell) -> None:
+    hit = titled.json("search", "offset", "-n", "1")[0]
+    assert (hit["session"], hit["session_title"]) == ("s2", "More dates")
+    assert ' s2 "More dates" assistant\n' in titled("search", "offset", "-n", "1").out
+    titled.record("an offset", session="mine")
+    assert titled.json("search", "offset", "--session", "mine")[0]["session_title"] is None
+    assert " mine user\n" in titled("search", "offset", "--session", "mine").out

@@ -2,11 +2,15 @@
 
 import pytest
 
+import weft as library
+from tests.ledger.imported import native_turn, take
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import Script, answer, failure
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
+from weft.surfaces.cli import call
 from weft.surfaces.cli.commands import similar
+from weft.surfaces.cli.screen import Screen
 
 pytestmark = pytest.mark.usefixtures("one_minilm")
 
@@ -23,6 +27,28 @@ def test_similar_turns_are_found(weft: Shell) -> None:
     lines = weft("similar", turns[0], "--limit", "1").out.splitlines()
     assert len(lines) == 1
     assert lines[0].endswith("kittens like cream")
+
+
+def test_titles_stand_beside_what_is_similar(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    with library.open(weft.folder / ".weft" / "ledger.db") as ledger:
+        for label, title in (("c0fff321-8eb1-4c18-b759-7c6c08c0f868", "About\tcats"), ("mine", None)):
+            take(ledger, label, native_turn(f"cats drink {title or 'milk'}"), file=f"{label}.jsonl", title=title)
+        messages = [message.id for turn in ledger.log() for message in ledger.messages(turn.id)]
+    for kind in ("turn", "session", "message"):
+        weft("embed", "--all", kind)
+    for kind in ("turn", "session", "message"):
+        shown = weft.json("similar", "--text", "cats", "--kind", kind)
+        assert {(one["session"], one["session_title"]) for one in shown} == {
+            ("c0fff321-8eb1-4c18-b759-7c6c08c0f868", "About\tcats"), ("mine", None),
+        }  # fmt: skip
+        lines = [line.split("\t") for line in weft("similar", "--text", "cats", "--kind", kind).out.splitlines()]
+        assert {line[3] for line in lines} == {'c0fff321-8eb1-4c18-b759-7c6c08c0f868 "About cats"', "mine"}
+    assert messages[0] in weft("similar", "--text", "cats", "--kind", "message").out
+    screen = Screen(color=False, unicode=True, terminal=True, columns=80, rows=24, paging=False)
+    monkeypatch.setattr(call, "stdout_screen", lambda **_: screen)
+    page = weft("similar", "--text", "cats", "--kind", "turn", "-q").out
+    assert '  c0fff321 "About cats"  ' in page
+    assert all("  ask cats drink" in line and len(line) <= 80 for line in page.splitlines()[1:])
 
 
 def test_a_text_finds_them_too(weft: Shell) -> None:

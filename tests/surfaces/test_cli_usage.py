@@ -12,6 +12,7 @@ import pytest
 import weft as library
 from tests.exchange.corpus import aged
 from tests.exchange.priced_sessions import write_sessions
+from tests.ledger.imported import native_turn, take
 from tests.surfaces.shell import Shell, on_terminal
 from weft.kernel.clock import FixedClock, ms_from_iso
 from weft.surfaces.cli.figures import bar
@@ -251,3 +252,19 @@ def test_the_help_shows_how_prices_are_written_and_that_can_be_read(weft: Shell,
     usage = {"input_tokens": 1_000_000, "cache_write_tokens": 1_000_000, "cache_write_1h_tokens": 1_000_000}
     weft.record("q", model="gpt-4.1", usage=usage)
     assert weft.json("usage", "--prices", str(own))["total"]["cost"] == 6_000_000
+
+
+def test_titles_stand_beside_the_labels_of_sessions(spent: Shell, folder: Path) -> None:
+    label = "c0fff321-8eb1-4c18-b759-7c6c08c0f868"
+    with library.open(folder / ".weft" / "ledger.db") as ledger:
+        take(ledger, label, native_turn("cats"), title="A title of\tso many words that no screen has room for it")
+    rows = {row["key"]: row for row in spent.json("usage", "--by", "session")["rows"]}
+    assert (rows["main"]["title"], rows[label]["title"][:10]) == (None, "A title of")
+    assert "title" not in spent.json("usage", "--by", "model")["rows"][0]
+    lines = [line.split("\t") for line in spent("usage", "--by", "session").out.splitlines()]
+    shown = {line[0]: line[-1] for line in lines}
+    assert shown == {"main": "a", "alt": "a", label: "A title of so many words that no screen has room for it"}
+    page = spent("usage", "--by", "session", "--chart").out
+    assert 'c0fff321 "A title of so many words that' in page
+    assert 'main "a" ' in page
+    assert spent.json("usage", "--session", "c0fff321")["total"]["total"] == rows[label]["total"] > 0

@@ -75,6 +75,8 @@ class UsageRow(Spending, frozen=True, kw_only=True):
     """The day, week, month, project, session label, model or origin."""
     session_id: str | UnsetType = UNSET
     """Only by session."""
+    title: str | UnsetType | None = UNSET
+    """The session's, only by session; null where it has none."""
 
 
 class Unpriced(Struct, frozen=True):

@@ -141,6 +141,13 @@ class Names:
             self._sessions[n] = load_session_number(self._txn.sql, n)
         return self._sessions[n]
 
+    def of_session(self, n: int | None) -> dict[str, Any]:
+        """The fields of a row that tell of a session: its label, its id and its title."""
+        session = self.session(n)
+        if session is None:
+            return {"key": NONE}
+        return {"key": session.label, "session_id": session.id, "title": text_of(self._txn, session.title)}
+
     def project(self, row: Reported) -> str:
         """The repository or the folder that the turn belongs to."""
         folder = self.folder(row)
@@ -370,16 +377,10 @@ class _Naive:
 
 def _rows(by: str, sums: Sums, names: Names) -> tuple[UsageRow, ...]:
     if by == "session":
-        rows = [_session_row(names.session(n), tally) for n, tally in sums.by_key.items()]
+        rows = [UsageRow(**names.of_session(n), **tally.fields()) for n, tally in sums.by_key.items()]
     else:
         rows = [UsageRow(key=key, **tally.fields()) for key, tally in sums.by_key.items()]
     return tuple(sorted(rows, key=(lambda row: row.key) if by in PERIODS else dearest_first))
-
-
-def _session_row(session: SessionRow | None, tally: Tally) -> UsageRow:
-    if session is None:
-        return UsageRow(key=NONE, **tally.fields())
-    return UsageRow(key=session.label, session_id=session.id, **tally.fields())
 
 
 def branch_usage(txn: ReadTxn, session: str, prices: Prices) -> BranchUsage:
@@ -426,7 +427,7 @@ def abandoned_usage(txn: ReadTxn, prices: Prices) -> AbandonedUsage:
             survey.add(sums, row.turn.session, response)
             times = turns.setdefault(row.turn.session, {})
             times[row.turn.id] = max(row.at or 0, times.get(row.turn.id, 0))
-    rows = [_abandoned_row(survey.names.session(n), tally, turns[n]) for n, tally in sums.by_key.items()]
+    rows = [_abandoned_row(survey.names, n, tally, turns[n]) for n, tally in sums.by_key.items()]
     return AbandonedUsage(
         rows=tuple(sorted(rows, key=dearest_first)),
         total=sums.total.spending(),
@@ -437,8 +438,8 @@ def abandoned_usage(txn: ReadTxn, prices: Prices) -> AbandonedUsage:
     )
 
 
-def _abandoned_row(session: SessionRow | None, tally: Tally, turns: dict[str, int]) -> AbandonedRow:
+def _abandoned_row(names: Names, n: int | None, tally: Tally, turns: dict[str, int]) -> AbandonedRow:
     last = max(turns, key=lambda turn: (turns[turn], turn))
-    known: dict[str, Any] = {"key": NONE} if session is None else {"key": session.label, "session_id": session.id}
+    session = names.session(n)
     status = None if session is None else session.status
-    return AbandonedRow(status=status, turns=len(turns), last_turn=last, **known, **tally.fields())
+    return AbandonedRow(status=status, turns=len(turns), last_turn=last, **names.of_session(n), **tally.fields())

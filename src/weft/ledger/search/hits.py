@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -11,6 +12,7 @@ from weft.ledger.read.access import access_of
 from weft.ledger.read.listing import HERE
 from weft.ledger.search.entries import Entry, EntryPlace, known_name, known_text
 from weft.ledger.search.query import Query, Span, Text
+from weft.ledger.views.values import text_of
 from weft.store.port import ReadTxn
 from weft.store.sql import rows_in
 
@@ -33,6 +35,8 @@ class Hit(Struct, frozen=True, kw_only=True):
     """False: its origin gives no time, and it stands where its turn came in."""
     session: str | None
     """The label of the session that made the turn."""
+    session_title: str | None
+    """Its title, where it has one."""
     session_status: str | None
     heads: tuple[str, ...]
     """The labels of the sessions that stand at the turn."""
@@ -134,7 +138,7 @@ def to_hits(txn: ReadTxn, matches: Sequence[Match]) -> list[Hit]:
     """What people get to see of them; a few statements for many."""
     turns = [match.entry.turn for match in matches]
     made_by = {turn.session for turn in turns if turn.session is not None}
-    sessions = {n: (label, status) for n, label, status in rows_in(txn.sql, _SESSIONS, made_by)}
+    sessions = {n: _SessionNames(*names) for n, *names in rows_in(txn.sql, _SESSIONS, made_by)}
     heads: dict[str, list[str]] = {}
     access = access_of(txn)
     for head, label, n in rows_in(txn.sql, _HEADS, {turn.segment for turn in turns}):
@@ -142,14 +146,24 @@ def to_hits(txn: ReadTxn, matches: Sequence[Match]) -> list[Hit]:
             heads.setdefault(head, []).append(label)
     if not access.is_unlimited:
         sessions = {n: names for n, names in sessions.items() if access.session_of_number(n) is not None}
-    return [_to_hit(txn, match, *sessions.get(match.entry.turn.session, (None, None)), heads) for match in matches]
+    txn.facts.hold(names.title for names in sessions.values() if names.title is not None)
+    return [_to_hit(txn, match, sessions.get(match.entry.turn.session, _NO_SESSION), heads) for match in matches]
 
 
-_SESSIONS = "SELECT n, label, status FROM session WHERE n IN"
+class _SessionNames(NamedTuple):
+    """What a hit tells of the session that made its turn; the title is the number of a content."""
+
+    label: str | None
+    title: int | None
+    status: str | None
+
+
+_NO_SESSION = _SessionNames(None, None, None)
+_SESSIONS = "SELECT n, label, title, status FROM session WHERE n IN"
 _HEADS = "SELECT head, label, n FROM session WHERE status = 'active' AND head IS NOT NULL AND head_segment IN"
 
 
-def _to_hit(txn: ReadTxn, match: Match, session: str | None, status: str | None, heads: dict[str, list[str]]) -> Hit:
+def _to_hit(txn: ReadTxn, match: Match, session: _SessionNames, heads: dict[str, list[str]]) -> Hit:
     entry = match.entry
     turn, call = entry.turn, entry.call
     text, marks = snippet(match.found)
@@ -163,8 +177,9 @@ def _to_hit(txn: ReadTxn, match: Match, session: str | None, status: str | None,
         role=entry.role,
         created_at=at,
         time_known=not turn.synthesised or at != turn.started_at,
-        session=session,
-        session_status=status,
+        session=session.label,
+        session_title=text_of(txn, session.title),
+        session_status=session.status,
         heads=tuple(sorted(heads.get(turn.id, ()))),
         model=known_name(txn.facts, entry.model) or None,
         origin=turn.origin or HERE,

@@ -30,7 +30,7 @@ def named_sessions(txn: ReadTxn, query: Query, filters: Filters, projects: Proje
     txn.facts.hold(content for row in rows for content in (row.title, row.workspace) if content is not None)
     matches = [(row, match) for row in rows if (match := _match(txn, row, query, projects)) is not None]
     matches.sort(key=lambda pair: pair[1].place is not EntryPlace.TITLE)
-    return [_to_hit(row, match) for row, match in matches]
+    return [_to_hit(txn, row, match) for row, match in matches]
 
 
 def _latest(txn: ReadTxn) -> Iterable[SessionRow]:
@@ -51,7 +51,7 @@ def _match(txn: ReadTxn, row: SessionRow, query: Query, projects: Projects) -> T
     return look_through(query, ((EntryPlace.TITLE, title), (EntryPlace.PROJECT, project)))
 
 
-def _to_hit(row: SessionRow, match: TextMatch) -> Hit:
+def _to_hit(txn: ReadTxn, row: SessionRow, match: TextMatch) -> Hit:
     text, marks = snippet(match)
     return Hit(
         message_id=None,
@@ -61,6 +61,7 @@ def _to_hit(row: SessionRow, match: TextMatch) -> Hit:
         role=ROLE,
         created_at=row.updated_at,
         session=row.label,
+        session_title=text_of(txn, row.title),
         session_status=row.status,
         heads=(row.label,) if row.status == "active" else (),
         model=None,

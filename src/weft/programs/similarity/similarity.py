@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import Any
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, structs
 
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
@@ -20,6 +20,8 @@ from weft.ledger.api import Ledger, store_of, writer_of
 from weft.ledger.arguments import checked_count
 from weft.ledger.read.access import READ_LEDGER
 from weft.ledger.search.vectors import VectorRow, near_file, note_gone, put_vector, vectors_gone
+from weft.ledger.views.rows import SessionRow, load_session, load_session_number
+from weft.ledger.views.values import text_of
 from weft.ledger.write.append import reads_whole
 from weft.programs.nodes import Node, find_node, node_of
 from weft.programs.program_base import ProgramsBase
@@ -54,6 +56,9 @@ class Similar(Struct, frozen=True, kw_only=True):
 
     node: Node
     score: float
+    session: str | None = None
+    """The label of the session that it is, or whose turn or message it is."""
+    session_title: str | None = None
 
 
 class ModelCount(Struct, frozen=True, kw_only=True):
@@ -154,7 +159,7 @@ class Similarity(ProgramsBase):
             row = txn.sql.one("SELECT floats FROM vector WHERE model = ? AND node = ?", (self._embedder.name, node))
         if row is None:
             raise NotFound("vector", name, Action.GIVE_VECTOR.of(node=name))
-        return self._nearest(_vectors([row[0]], len(row[0]) // 4)[0], limit, kind, but=node)
+        return self._with_sessions(self._nearest(_vectors([row[0]], len(row[0]) // 4)[0], limit, kind, but=node))
 
     @reads_whole
     def similar_to_text(
@@ -165,9 +170,20 @@ class Similarity(ProgramsBase):
             raise InvalidInput("there is no text to look for", "give one that is not empty")
         vector = self._embedder.embed([text])[0]
         if not words:
-            return self._nearest(vector, limit, kind)
+            return self._with_sessions(self._nearest(vector, limit, kind))
         near = [similar.node for similar in self._nearest(vector, max(limit, MAX_WORD_HITS), kind)]
-        return _fused([near, self._with_words(text, kind)], limit)
+        return self._with_sessions(_fused([near, self._with_words(text, kind)], limit))
+
+    def _with_sessions(self, neighbours: Iterable[Similar]) -> list[Similar]:
+        """The same nodes with the names of their sessions."""
+        with self._reading() as txn:
+            named = [(similar, _session_of(txn.sql, similar.node)) for similar in neighbours]
+            return [
+                similar
+                if session is None
+                else structs.replace(similar, session=session.label, session_title=text_of(txn, session.title))
+                for similar, session in named
+            ]
 
     def _with_words(self, text: str, kind: str | None) -> list[Node]:
         hits = self.ledger.search(text, limit=MAX_WORD_HITS, rank=True)
@@ -314,6 +330,18 @@ def _kinds(sql: Sql, model: str) -> dict[str, int]:
         if row is not None and row[0]:
             counts[kind] = row[0]
     return counts
+
+
+def _session_of(sql: Sql, node: Node) -> SessionRow | None:
+    """The session that a node is, or whose turn or message it is."""
+    if node.kind == "session":
+        return load_session(sql, node.id)
+    query = {
+        "turn": "SELECT session FROM turn WHERE id = ?",
+        "message": "SELECT t.session FROM message m JOIN turn t ON t.n = m.turn WHERE m.id = ?",
+    }.get(node.kind)
+    row = None if query is None else sql.one(query, (node.id,))
+    return None if row is None or row[0] is None else load_session_number(sql, row[0])
 
 
 def _fused(lists: Sequence[Sequence[Node]], limit: int) -> list[Similar]:

@@ -92,9 +92,8 @@ class Reader:
         return [self._place(session) for session in self._heads.get(turn_id, ())] + self._elsewhere.get(turn_id, [])
 
     def _place(self, session: Session) -> str:
-        title = f' "{cut(safe(session.title), TITLE_COLUMNS)}"' if session.title else ""
         where = "" if session.head_event is None else f" at event {session.head_event}"
-        return f"{self.short_label(session)}{title}{where}"
+        return f"{self.short_label(session)}{quoted_title(session.title)}{where}"
 
     def listed(self, turn: Turn) -> ListedTurn:
         """A turn as lists answer it in JSON."""
@@ -114,6 +113,11 @@ class Reader:
         """What a turn was picked or summed up from, in words."""
         turns = self._sources.get(turn.id, [])
         return [f"{'turn' if why == 'cherry_pick' else 'the branch to'} {short(source)}" for why, source in turns]
+
+
+def quoted_title(title: str | None) -> str:
+    """A title as it stands behind a label: in quotation marks after a blank. Empty where there is none."""
+    return f' "{cut(safe(" ".join(title.split())), TITLE_COLUMNS)}"' if title else ""
 
 
 def is_foreign(session: Session) -> bool:

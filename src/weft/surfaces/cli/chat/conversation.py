@@ -17,7 +17,7 @@ from msgspec import Struct
 from weft.aio.crossing import Pool
 from weft.aio.ledger import AsyncLedger
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import LabelTaken, NotApplicable, NotFound, WeftError
+from weft.kernel.errors import AmbiguousName, LabelTaken, NotApplicable, NotFound, WeftError
 from weft.ledger.api import is_recorded_here
 from weft.ledger.model import DEFAULT_AGENT, Session, Turn
 from weft.programs import Programs
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from weft.surfaces.cli.call import Call
 
 LABEL = "chat"
+LABEL_LETTERS = 8
+"""So many letters of a label that is an id stand in a prompt."""
 OnToken = Callable[[ReplyToken], None]
 
 
@@ -157,6 +159,15 @@ class Conversation:
 
     def session(self) -> Session | None:
         return None if self.is_new else self.ledger.session(self.label)
+
+    def shortened_label(self) -> str:
+        """The first letters of the label where they name this session and no other; else the whole of it."""
+        start = self.label[:LABEL_LETTERS]
+        try:
+            is_own = not self.is_new and self.ledger.session(start).label == self.label
+        except (AmbiguousName, NotFound):
+            return self.label
+        return start if is_own else self.label
 
     def _configured(self) -> str | None:
         if self.is_new:

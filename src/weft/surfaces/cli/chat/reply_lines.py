@@ -40,7 +40,7 @@ def greeting(
     yield [Span(HINT, "dim")]
 
 
-def prompt_name(label: str, title: str | None) -> str:
+def prompt_name(label: str, title: str | None, shortened: str) -> str:
     """What a session is called where somebody types: a label that is an id stands behind the title, shortened."""
     if title is None or not _ID.fullmatch(label):
         return label
@@ -48,7 +48,7 @@ def prompt_name(label: str, title: str | None) -> str:
     if len(words) > TITLE_CHARACTERS:
         words = words[:TITLE_CHARACTERS].rpartition(" ")[0] or words[:TITLE_CHARACTERS]
         words += "…"
-    return f"{words} ({label[:8]})"
+    return f"{words} ({shortened})"
 
 
 def who(choice: ModelChoice) -> Line:

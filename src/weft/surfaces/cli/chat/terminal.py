@@ -95,7 +95,7 @@ class Terminal:
     def _prompt(self) -> str:
         session = self._talk.session()
         title = session.title if session is not None and has_title(session) else None
-        name = f"{safe(reply_lines.prompt_name(self._talk.label, title))}>"
+        name = f"{safe(reply_lines.prompt_name(self._talk.label, title, self._talk.shortened_label()))}>"
         if not self._call.screen.color:
             return f"{name} "
         return f"\001\033[1;36m\002{name}\001\033[0m\002 "

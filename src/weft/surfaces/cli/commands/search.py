@@ -11,7 +11,7 @@ from weft.kernel.enums import MessageRole
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.history import Reader, short
+from weft.surfaces.cli.history import Reader, quoted_title, short
 from weft.surfaces.cli.hit_groups import ROLE_STYLES, HitGroups, marked
 from weft.surfaces.cli.provisional import note_left_out
 from weft.surfaces.cli.screen import Line, Span
@@ -142,9 +142,11 @@ def _heading(hit: Hit, reader: Reader) -> Line:
         what = f"{what} of {hit.tool}"
     state = f" [{hit.session_status}]" if hit.session_status not in (None, "active") else ""
     label = reader.short_labels.get(hit.session, hit.session) if hit.session else "no session"
+    title = "" if hit.place == "title" else quoted_title(hit.session_title)
     style = ROLE_STYLES.get(hit.role, "tool")
     when, beside = local_time(hit.created_at) if hit.time_known else "time unknown", f", {what}" if what else ""
-    lead = (Span(short(hit.turn_id), "id"), " ", Span(when, "dim"), " ", Span(label, "label"), Span(state, "dim"))
+    session = (Span(label, "label"), title, Span(state, "dim"))
+    lead = (Span(short(hit.turn_id), "id"), " ", Span(when, "dim"), " ", *session)
     return (*lead, " ", Span(hit.role, style), Span(beside, "dim"))
 
 

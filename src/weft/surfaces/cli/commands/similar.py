@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,8 +12,17 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.embedding import EMBEDDED_KINDS, about, by_model, similarity
 from weft.surfaces.cli.figures import counted
+from weft.surfaces.cli.history import quoted_title, short
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
+from weft.surfaces.plain_text import safe
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Ledger
+    from weft.programs.similarity.similarity import Similar
+
+HEADER = ("score", "kind", "node", "session", "about")
+SPARE = ("about", "session")
 
 
 @weft_command("similar")
@@ -53,14 +63,23 @@ def command(
         if call.json:
             call.documents(neighbours)
             return
-        rows = [
-            (f"{one.score:.3f}", one.node.kind, Span(one.node.name, "label"), about(ledger, one.node))
-            for one in neighbours
-        ]
+        short_labels, is_terminal = ledger.listing().short_labels(), call.screen.terminal
+        rows = [_row(ledger, neighbour, short_labels, is_terminal) for neighbour in neighbours]
     if rows:
-        call.screen.table(rows, ("score", "kind", "node", "about"), spare=("about",))
+        call.screen.table(rows, HEADER, spare=SPARE)
     else:
         call.note("nothing near was embedded; `weft embed --all turn` embeds every turn")
+
+
+def _row(ledger: Ledger, neighbour: Similar, short_labels: dict[str, str], is_terminal: bool) -> tuple[Span | str, ...]:
+    """A terminal shows of ids and labels what is to be typed for them; programs get them whole."""
+    node, label = neighbour.node, neighbour.session or ""
+    shown, name = label, node.name
+    if is_terminal:
+        shown = short_labels.get(label, label)
+        name = short(name) if node.kind == "turn" else short_labels.get(name, name) if node.kind == "session" else name
+    session = f"{safe(shown)}{quoted_title(neighbour.session_title)}"
+    return f"{neighbour.score:.3f}", node.kind, Span(name, "label"), session, about(ledger, node)
 
 
 def is_asked() -> bool:

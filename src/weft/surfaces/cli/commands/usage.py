@@ -8,11 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.ledger.api import BY, PERIODS, AbandonedUsage, BranchUsage, Spending, UsageReport, UsageRow
+from weft.ledger.api import (
+    BY,
+    PERIODS,
+    AbandonedUsage,
+    BranchUsage,
+    ListedSession,
+    SessionFilter,
+    Spending,
+    UsageReport,
+    UsageRow,
+)
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import bar, dollar_text, dollars
+from weft.surfaces.cli.history import quoted_title
 from weft.surfaces.cli.provisional import note_left_out
 from weft.surfaces.cli.screen import Line, Screen, Span, fitting
 from weft.surfaces.plain_text import cut, pad, safe, width
@@ -90,8 +101,9 @@ def command(
         elif abandoned:
             _answer_abandoned(call, ledger.usage.abandoned(prices=prices))
         else:
-            chosen = any(options.values())
-            _answer_report(call, _report(call, ledger, by or "day", prices, options), limit, chart, chosen)
+            is_chosen = any(options.values())
+            report = _report(call, ledger, by or "day", prices, options)
+            _answer_report(call, ledger, report, limit, chart, is_chosen)
 
 
 def _report(call: Call, ledger: Ledger, by: str, prices: PriceTable, options: dict[str, Any]) -> UsageReport:
@@ -113,21 +125,48 @@ def _folder(name: str) -> str:
     return os.path.abspath(os.path.expanduser(name)) if name.startswith((".", "~")) else name
 
 
-def _answer_report(call: Call, report: UsageReport, limit: int | None, chart: bool | None, chosen: bool) -> None:
+def _answer_report(
+    call: Call, ledger: Ledger, report: UsageReport, limit: int | None, chart: bool | None, is_chosen: bool
+) -> None:
     if call.json:
         call.document(report)
         return
     note_left_out(call, report.provisional, "counted")
     if not report.rows:
-        call.note(NOTHING_CHOSEN if chosen else NOTHING)
+        call.note(NOTHING_CHOSEN if is_chosen else NOTHING)
         return
     rows = report.rows if limit is None else report.rows[-limit:] if report.by in PERIODS else report.rows[:limit]
-    screen = call.screen
+    screen, sessions = call.screen, _sessions(ledger) if report.by == "session" else {}
     if not screen.terminal and not chart:
-        screen.table([(row.key, *_plain(row)) for row in rows], (report.by, *HEADER))
+        header = (report.by, *HEADER, *(("title",) if sessions else ()))
+        screen.table([(row.key, *_plain(row), *_title(row, sessions)) for row in rows], header)
         _tell(call, _notes(report))
         return
-    screen.page(_page(screen, report, rows, chart is not False))
+    keys = [_key(row, sessions, screen.columns) for row in rows]
+    screen.page(_page(screen, report, rows, keys, chart is not False))
+
+
+def _sessions(ledger: Ledger) -> dict[str, ListedSession]:
+    """By id every session as lists show it."""
+    listed_sessions = ledger.listing().sessions(SessionFilter(every=True, subagents=True)).sessions
+    return {listed.session.id: listed for listed in listed_sessions}
+
+
+def _title(row: UsageRow, sessions: dict[str, ListedSession]) -> tuple[str, ...]:
+    """The last cell of a row of a session, for programs that read tables."""
+    if not sessions:
+        return ()
+    listed = sessions.get(str(row.session_id))
+    return (" ".join(listed.title.split()) if listed else "",)
+
+
+def _key(row: UsageRow, sessions: dict[str, ListedSession], columns: int) -> str:
+    """What a row is about: a session by what to type for it and its title, for which half of the screen is there."""
+    listed = sessions.get(str(row.session_id))
+    if listed is None:
+        return cut(safe(row.key), LONGEST_KEY)
+    label = safe(listed.short_label)
+    return cut(f"{label}{quoted_title(listed.title)}", min(LONGEST_KEY, max(width(label), columns // 2)))
 
 
 def _tell(call: Call, lines: Iterable[Line]) -> None:
@@ -145,11 +184,13 @@ def _plain(row: Spending) -> tuple[str, ...]:
     return (*map(str, (row.total, row.input, row.cache_write, row.cached, row.output)), cost)
 
 
-def _page(screen: Screen, report: UsageReport, rows: tuple[UsageRow, ...], chart: bool) -> Iterator[Line]:
+def _page(
+    screen: Screen, report: UsageReport, rows: tuple[UsageRow, ...], keys: list[str], chart: bool
+) -> Iterator[Line]:
     names = (report.by, *HEADER)
     lines = [
         names,
-        *((cut(safe(row.key), LONGEST_KEY), *_shown(row)) for row in rows),
+        *((key, *_shown(row)) for key, row in zip(keys, rows, strict=True)),
         ("total", *_shown(report.total)),
     ]
     every = [max(width(line[i]) for line in lines) for i in range(len(names))]
