@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,9 +38,9 @@ labels = st.builds(
 
 
 @contextmanager
-def populated(imported: list[str], own: list[str], alias: str) -> Iterator[Ledger]:
+def populated(imported: list[str], own: list[str], alias: str, path: str | Path = ":memory:") -> Iterator[Ledger]:
     """Sessions that another tool named, some of our own, and an alias of one of them."""
-    with weft.open(":memory:", clock=FixedClock(NOON)) as ledger:
+    with weft.open(path, clock=FixedClock(NOON)) as ledger:
         for label in imported:
             take(ledger, label, native_turn(f"turn of {label}"))
         for label in own:
@@ -51,7 +52,7 @@ def populated(imported: list[str], own: list[str], alias: str) -> Iterator[Ledge
 
 def with_one_turn(ledger: Ledger, label: str) -> None:
     ledger.create_session(label)
-    grow(ledger, label, f"turn of {label}")
+    grow(ledger, label, f"turn of {label}", usage={"input_tokens": 9, "output_tokens": 1}, model="model-1")
 
 
 READS: Mapping[str, Callable[[Ledger, str], str | None]] = {
