@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -30,6 +31,7 @@ MODULES = (
     "weft.surfaces.cli.main",
     "weft.surfaces.cli.commands.chat",
     "weft.ledger.api.ledger",
+    "weft.opening",
     "weft.runtime.inference.attempt",
     "weft.runtime.inference.dialects",
     "pydantic_ai.models.openai",
@@ -162,4 +164,6 @@ if __name__ == "__main__":
     for name in MODULES:
         import_module(name)
     assert "readline" not in sys.modules, "it looks at the terminal when it is imported"
+    gc.collect()
+    gc.freeze()  # a fork that ends would walk through all that is imported, and so copy it
     serve(socket.socket(fileno=int(sys.argv[1])))

@@ -52,7 +52,7 @@ def test_a_person_gets_the_command_to_run(weft: Shell, homes: Path, work: Path, 
     answer = weft("resume", "main", "--as", "codex")
     assert answer.code == 0
     assert f"run      cd {work.resolve()} && codex resume " in answer.out
-    assert "checked by its structure alone" in answer.out
+    assert "compared with real files, not yet tried in the tool itself" in answer.out
     quiet = weft("resume", "main", "--as", "codex", "--quiet").out
     assert quiet.startswith(f"cd {work.resolve()} && codex resume ")
 

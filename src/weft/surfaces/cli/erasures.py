@@ -103,13 +103,14 @@ def _plan_lines(plan: ErasurePlan, *, every: bool, redacted: int = 0) -> Iterato
         verb = "loses" if len(plan.reached) == 1 else "lose"
         yield [f"  {counted(len(plan.reached), 'other turn')} {verb} a content: {_few(plan.reached)}"]
     for session in plan.sessions:
-        why = "named" if session.named else "contains it"
-        yield [Span("session: ", "warn"), Span(session.label, "label"), f" ({why}, {session.status})"]
+        about = "its label and title go" if session.named else "contains it"
+        yield [Span("session: ", "warn"), Span(session.label, "label"), f" ({about}, {session.status})"]
     if plan.subagents:
         yield [f"not named, so not erased: sessions of subagents: {_few(plan.subagents)}"]
     if plan.held:
         holders = dict.fromkeys(label for turn in plan.held for label in turn.sessions)
-        yield [Span("stays: ", "good"), f"{counted(len(plan.held), 'turn')} that also belong to {_few(tuple(holders))}"]
+        verb = "belongs" if len(plan.held) == 1 else "belong"
+        yield [Span("stays: ", "good"), f"{counted(len(plan.held), 'turn')} that also {verb} to {_few(tuple(holders))}"]
     if plan.stays:
         users = dict.fromkeys(user for staying in plan.stays for user in staying.used_by)
         yield [Span("stays: ", "good"), f"{counted(len(plan.stays), 'content')} that others use too: "

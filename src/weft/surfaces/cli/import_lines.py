@@ -135,13 +135,17 @@ def import_progress(call: Call) -> Iterator[Callable[[ImportStep], None]]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("import", total=None, sessions=0)
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task("import", total=None, sessions=0)
 
-        def show(step: ImportStep) -> None:
-            bar.update(task, completed=step.bytes, total=step.of_bytes, sessions=f"{step.sessions:,}")
+    def show(step: ImportStep) -> None:
+        bar.start()  # with the first step: notes before it have the screen for themselves
+        bar.update(task, completed=step.bytes, total=step.of_bytes, sessions=f"{step.sessions:,}")
 
+    try:
         yield show
+    finally:
+        bar.stop()
 
 
 ORIGINS_HEADER = ("origin", "files", "unchanged", "sessions", "turns", "known", "replaced", "records", "size")
@@ -178,6 +182,8 @@ def _summary_end(summary: ImportSummary) -> str | None:
         return "look at them with `weft sessions`, `weft log --graph` and `weft usage`"
     if summary.problems:
         return None
+    if any(totals.counts.sessions for totals in summary.origins.values()):
+        return "no new turns: they were in the ledger already"
     return "nothing new" if summary.origins else "no sessions were found"
 
 

@@ -31,8 +31,8 @@ WORDS = {
     "withheld": "withheld",
     "erased": "erased where it comes from",
     "missing": "missing where it comes from",
-    "outside": "no part of the thread, left out",
 }
+"""Of a content that a reader would miss: why it is not in the bundle."""
 
 
 def created_lines(bundle: CreatedBundle) -> Iterator[Line]:
@@ -77,6 +77,9 @@ def signature_lines(report: BundleReport) -> Iterator[Line]:
 
 def _absent_lines(report: BundleReport) -> Iterator[Line]:
     for why, count in report.absent.items():
+        if why == "outside":
+            yield [f"{counted(count, 'content')} left out, no part of the thread (--json lists them)"]
+            continue
         yield [f"{counted(count, 'content')} {WORDS[why]}:"]
         places = [place for place in report.places if place.why == why]
         yield from ([f"  {words}"] for words in _place_words(places[:PLACES]))

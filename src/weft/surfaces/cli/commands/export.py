@@ -118,7 +118,8 @@ def _check_stdout(call: Call) -> None:
     if call.json:
         raise click.UsageError("--json tells about a file: name one with -o")
     if call.screen.terminal:
-        raise click.UsageError("stored text could drive the terminal: name a file with -o, or use a pipe")
+        what_else = "name a file with -o, use a pipe, or look at it with `weft read`"
+        raise click.UsageError(f"stored text could control the terminal: {what_else}")
 
 
 def _heads(ledger: Ledger) -> list[str]:

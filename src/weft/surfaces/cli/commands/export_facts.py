@@ -23,7 +23,7 @@ def command(call: Call, file: str) -> None:
     """
     with call.copying() as ledger:
         if file == STANDARD and call.screen.terminal:
-            raise click.UsageError("facts are for files and pipes: stored text could drive the terminal")
+            raise click.UsageError("facts are for files and pipes: stored text could control the terminal")
         with progress(call, "export") as bar:
             lines = ledger.upkeep.export_facts(stdout_bytes() if file == STANDARD else file, progress=bar.counted)
     if file != STANDARD:

@@ -27,4 +27,5 @@ def command(call: Call, rev: str, label: str | None, named: str | None, persona:
     with call.writing() as ledger:
         forked = ledger.fork(rev, label=str(label or named), persona=persona)
     call.answer(forked, [Span(forked.label, "label"), " stands at ", Span(short(str(forked.head)), "id")])
-    call.note(f"go on there with `weft record --session {shell_word(forked.label)} …`")
+    session = shell_word(forked.label)
+    call.note(f"go on there with `weft chat {session}`, or in Claude Code or Codex with `weft resume {session}`")

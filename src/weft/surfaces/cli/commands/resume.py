@@ -106,4 +106,8 @@ def _lines(prepared: Resume, *, written: bool) -> list[Line]:
 
 
 def _checked(verified: tuple[str, ...]) -> str:
-    return f"tried with {', '.join(verified)}" if verified else "checked by its structure alone"
+    return (
+        f"tried with {', '.join(verified)}"
+        if verified
+        else "compared with real files, not yet tried in the tool itself"
+    )
