@@ -18,6 +18,7 @@ from msgspec import Struct, structs, to_builtins
 import weft
 from tests.conftest import PROVING
 from tests.ledger.histories import grow
+from tests.ledger.imported import native_turn, take
 from tests.ledger.test_canary import public
 from tests.surfaces.shell import Shell
 from weft.kernel.authority import LOCAL, Authority, Principal, PrincipalKind, pattern_matcher, rights
@@ -28,7 +29,7 @@ from weft.ledger.model import StoredContent
 from weft.ledger.read.threads import Thread
 from weft.programs import Programs
 from weft.programs.program_writer import VERB_RIGHTS
-from weft.surfaces.cli.main import OWNER_COMMANDS
+from weft.surfaces.cli.main import OWNER_COMMANDS, run
 
 NOON = 1_794_700_800_000
 NEUTRAL = set("close acting_as upkeep.catch_up upkeep.search_lag".split())
@@ -617,3 +618,37 @@ def test_every_command_refuses_as_the_oracle_says(shell: Shell, session: Made, n
 def test_commands_on_files_of_the_owner_are_in_nobody_elses_name(shell: Shell, command: str) -> None:
     told = shell("--as", "eve", command, "--json")
     assert (told.code, told.error["type"]) == (4, "NotAllowed")
+
+
+def test_a_second_name_does_not_undo_the_first(shell: Shell) -> None:
+    assert shell("init").code == 0
+    assert shell("human", "create", "eve").code == 0
+    for words in (("secrets",), ("human", "create", "carl"), ("erase", "main", "--reason", "r", "--dry-run")):
+        assert shell("--as", "eve", *words, "--as", "local").code == 2
+    assert shell("--as", "eve", "human", "create", "carl", "--as", "eve").code == 4
+
+
+def test_a_completion_knows_what_the_name_on_the_line_may_read(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shell("init").code == 0
+    assert shell("human", "create", "eve").code == 0
+    shell("record", "--session", "private", "--query", "x")
+    shell("--as", "eve", "record", "--session", "plain", "--query", "x")
+    monkeypatch.setenv("_WEFT_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "weft --as eve show p")
+    monkeypatch.setenv("COMP_CWORD", "4")
+    with pytest.raises(SystemExit):
+        run([])
+    assert capsys.readouterr().out == "plain,plain\n"
+
+
+def test_short_labels_betray_no_alias_of_what_cannot_be_read() -> None:
+    label = "aaaaaaaa-2222-3333-4444-000000000001"
+    with opened() as ledger:
+        take(ledger, label, native_turn("t"))
+        grow(ledger, "hidden", "x")
+        Programs(ledger).create("human", "eve", {"permissions": [f"session:read({label})"]})
+        before = ledger.acting_as("eve").listing().short_labels()
+        ledger.labels.add_alias("aaaaaaaa-2222-3333-zz", "hidden")
+        assert ledger.acting_as("eve").listing().short_labels() == before == {label: "aaaaaaaa"}

@@ -81,7 +81,8 @@ def shown_labels(sql: Sql, sessions: Iterable[SessionRow]) -> dict[str, str]:
     """By label what a listing shows of each of these sessions: an imported one's label as short as it can be typed,
     any other as it is."""
     rows = [row for row in sessions if row.status != "deleted"]
-    aliases = [alias for (alias,) in sql.all("SELECT alias FROM alias")]
+    numbers = {row.n for row in rows}
+    aliases = [alias for alias, session in sql.all("SELECT alias, session FROM alias") if session in numbers]
     short = short_labels([*(row.label for row in rows), *aliases])
     return {row.label: short[row.label] if row.origin else row.label for row in rows}
 

@@ -22,8 +22,7 @@ def complete_labels(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
     from weft.kernel.errors import WeftError
     from weft.surfaces.cli.call import Call
 
-    call = Call()
-    call.ledger = ctx.params.get("ledger") or ctx.find_root().params.get("ledger")
+    call = Call.completing(ctx)
     try:
         with call.reading() as ledger:
             labels = [session.label for session in ledger.sessions()]

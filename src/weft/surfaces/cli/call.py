@@ -34,6 +34,14 @@ class Call:
         self.actor = OWNER
         self.json = self.quiet = self.no_color = self.no_pager = False
 
+    @classmethod
+    def completing(cls, ctx: click.Context) -> Call:
+        """Of a shell that asks how a line goes on: the ledger and the name that the line has so far."""
+        call, line = cls(), ctx.find_root().params
+        call.ledger = ctx.params.get("ledger") or line.get("ledger")
+        call.actor = line.get("actor") or OWNER
+        return call
+
     def take(self, options: dict[str, Any]) -> None:
         """Options after the command add to those before it."""
         self.ledger = options["ledger"] or self.ledger

@@ -65,7 +65,9 @@ def carry_out(
 def _note_remotes(call: Call, ledger: Ledger) -> None:
     from weft.exchange.sync import remotes
 
-    if names := tuple(remote.name for remote in remotes(ledger.acting_as("local"))):
+    if not ledger.authority.is_unlimited:  # where the ledger is synced to is for its owner to know
+        return
+    if names := tuple(remote.name for remote in remotes(ledger)):
         call.note(
             f"ledgers that you sync with may still hold it: {_few(names)}; `weft push` brings them the tombstones"
         )

@@ -14,7 +14,7 @@ import click
 
 from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.arguments import complete_labels
-from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.call import OWNER, Call
 from weft.surfaces.cli.repeated_text import RepeatedText
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import TAB, safe
@@ -41,8 +41,7 @@ def complete_programs(*kinds: str) -> Callable[[click.Context, click.Parameter, 
         from weft.kernel.errors import WeftError
         from weft.programs import Programs
 
-        call = Call()
-        call.ledger = ctx.params.get("ledger") or ctx.find_root().params.get("ledger")
+        call = Call.completing(ctx)
         try:
             with call.reading() as ledger:
                 names = [one.name for one in Programs(ledger).all() if not kinds or one.kind in kinds]
@@ -76,7 +75,10 @@ def as_actor(function: F) -> F:
     """Who acts; without it whoever `weft --as NAME` names."""
 
     def actor(ctx: click.Context, parameter: click.Parameter, name: str | None) -> str:
-        return name or ctx.ensure_object(Call).actor
+        other = ctx.ensure_object(Call).actor
+        if name is not None and other not in (OWNER, name):
+            raise click.UsageError(f"--as names {other} and {name}: name one")
+        return name or other
 
     return click.option("--as", "actor", metavar="NAME", callback=actor, help="Who acts: a person or an agent.")(
         function

@@ -37,8 +37,7 @@ def complete_remotes(ctx: click.Context, _: click.Parameter, incomplete: str) ->
     from weft.exchange.sync import remotes
     from weft.kernel.errors import WeftError
 
-    call = Call()
-    call.ledger = ctx.params.get("ledger") or ctx.find_root().params.get("ledger")
+    call = Call.completing(ctx)
     try:
         with call.reading() as ledger:
             return [remote.name for remote in remotes(ledger) if remote.name.startswith(incomplete)]

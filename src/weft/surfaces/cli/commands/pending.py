@@ -50,8 +50,7 @@ def complete_pending(ctx: click.Context, _: click.Parameter, incomplete: str) ->
     from weft.kernel.errors import WeftError
     from weft.programs import Programs
 
-    call = Call()
-    call.ledger = ctx.params.get("ledger") or ctx.find_root().params.get("ledger")
+    call = Call.completing(ctx)
     try:
         with call.reading() as ledger:
             items = Programs(ledger).pending(decided=ctx.info_name == "undo")

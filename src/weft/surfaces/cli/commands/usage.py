@@ -31,6 +31,7 @@ from weft.surfaces.plain_text import cut, pad, safe, width
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger, PriceTable
 
+MODEL_COLUMNS = 60
 HEADER = ("tokens", "input", "cache write", "cache read", "output", "cost")
 SPARE = ("cache write", "cache read", "input", "output")
 LONGEST_KEY, LONGEST_BAR = 48, 30
@@ -256,7 +257,7 @@ def _recorded_notes(models: tuple[UsageRow, ...]) -> Iterator[Line]:
 
 def _price_notes(usage: UsageReport | BranchUsage | AbandonedUsage) -> Iterator[Line]:
     if usage.unpriced:
-        named = ", ".join(f"{safe(row.model)} ({row.tokens:,})" for row in usage.unpriced)
+        named = ", ".join(f"{cut(safe(row.model), MODEL_COLUMNS)} ({row.tokens:,})" for row in usage.unpriced)
         yield [Span(f"without a price, and in no cost (tokens): {named}", "warn")]
     as_of = "" if usage.prices_as_of is None else f", as of {usage.prices_as_of}"
     told = f"prices from {safe(usage.prices_from or '?')}{as_of}; `weft help usage` tells how to give your own"
