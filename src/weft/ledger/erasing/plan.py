@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ from weft.ledger.read.targets import Resolve, Target, find_target
 from weft.ledger.upkeep.copy_register import KnownCopy, known_copies
 from weft.ledger.views.rows import SESSION, SessionRow, load_session, load_turn
 from weft.ledger.views.values import remainder_of
+from weft.store.authorship import counts
 from weft.store.erased_contents import is_husk
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql, rows_in
@@ -119,7 +120,7 @@ def make_plan(
 
 def _plan(store: Store, txn: ReadTxn, target: Target, uses: Uses, everywhere: bool) -> ErasurePlan:
     sizes, erased = _sizes(txn, uses.inside)
-    shared = {ref for ref in uses.outside if not (everywhere or ref in target.contents)}
+    shared = _shared(txn, uses, everywhere, target.contents)
     going = [ref for ref in sizes if ref not in shared]
     reached = _reached_turns(txn.sql, target, uses)
     sessions = tuple(_affected(txn, target, [*target.turns, *reached], uses))
@@ -148,6 +149,24 @@ def _plan(store: Store, txn: ReadTxn, target: Target, uses: Uses, everywhere: bo
         verbatim=len(copies),
         sources=tuple(ref.hex() for ref in going if any(map(_is_file, uses.of(ref)))),
     )
+
+
+def _shared(txn: ReadTxn, uses: Uses, everywhere: bool, named: Collection[bytes]) -> set[bytes]:
+    """Contents that others use, too. A turn that was erased itself uses nothing any more: it had left them to others."""
+    if everywhere:
+        return set()
+    erased: dict[str, bool] = {}
+
+    def is_erased(use: ContentUse) -> bool:
+        kind, _, name = use.stream.partition(":")
+        if kind not in TELLING:
+            return False
+        if name not in erased:
+            rows = txn.sql.all("SELECT n FROM erasure WHERE turn = ?", (name,))
+            erased[name] = any(counts(txn, n) for (n,) in rows)
+        return erased[name]
+
+    return {ref for ref, outside in uses.outside.items() if ref not in named and not all(map(is_erased, outside))}
 
 
 def _nodes(sql: Sql, target: Target) -> TaggedNodes:
