@@ -29,6 +29,8 @@ LONGEST_ADDRESS_CHARS = 500
 SESSIONS_LOOKED_AT = 16
 """So many sessions of a folder are asked for its repository, the last ones."""
 _ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]*://)(?:[^/@\s]*@)?([^/:@\s]+)(?::\d+)?/+(\S+)", re.IGNORECASE)
+_PARAMETERS = re.compile(r"[?#]")
+"""Where the parameters of an address begin, which may hold a token."""
 _SCP = re.compile(r"(?:[^/@:\s]+@)([^/:@\s]+):/*(\S+)")
 _OWNED = re.compile(r"[\w.-]+/[\w.-]+")
 _TOOL_WORKTREE = re.compile(r"(.+?)[/\\]\.claude[/\\]worktrees[/\\][^/\\]+(?:[/\\].*)?")
@@ -194,10 +196,12 @@ def _owned(name: Any) -> str | None:
 
 
 def repository_name(address: str) -> str | None:
-    """A remote's address as `host/path`, without a user, a password, a port and `.git`; None: it is no such address."""
+    """A remote's address as `host/path`, without a user, a password, a port, `.git` and what follows `?` or `#`; None:
+    it is no such address."""
     text = address.strip()
     if len(text) > LONGEST_ADDRESS_CHARS or not text.isprintable():
         return None
+    text = _PARAMETERS.split(text, maxsplit=1)[0]
     parts = _ADDRESS.fullmatch(text) or _SCP.fullmatch(text)
     if parts is None:
         return None
