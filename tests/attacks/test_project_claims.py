@@ -37,3 +37,33 @@ def test_a_token_in_a_remote_is_in_no_name(tmp_path: Path, address: str, name: s
     assert repository_name(address) == name
     folder = str(clone(tmp_path / "app", address))
     assert local_repository(folder) == (name or folder)
+
+
+def written(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text}\n")
+
+
+def test_a_pointer_of_git_alone_makes_a_folder_part_of_no_repository(tmp_path: Path) -> None:
+    victim = clone(tmp_path / "victim", "https://example.org/me/victim.git") / ".git"
+    written(victim / "worktrees" / "fix" / "commondir", "../..")
+    written(victim / "worktrees" / "fix" / "gitdir", str(tmp_path / "fix" / ".git"))
+    written(
+        victim / "modules" / "lib" / "config",
+        '[core]\n\tworktree = ../../../lib\n[remote "origin"]\n\turl = a@b.c:d/lib',
+    )
+    written(tmp_path / "fix" / ".git", f"gitdir: {victim / 'worktrees' / 'fix'}")
+    written(tmp_path / "victim" / "lib" / ".git", "gitdir: ../.git/modules/lib")
+    assert local_repository(str(tmp_path / "fix")) == "example.org/me/victim"
+    assert local_repository(str(tmp_path / "victim" / "lib")) == "b.c/d/lib"
+
+    evil = tmp_path / "evil"
+    written(evil / "own" / "commondir", "../../victim/.git")
+    written(evil / "own" / "gitdir", str(evil / ".git"))
+    written(evil / "worktrees" / "own" / "commondir", "../../../victim/.git")
+    written(evil / "worktrees" / "own" / "gitdir", str(evil / ".git"))
+    pointers = ("../victim/.git", "../victim/.git/worktrees/fix", "../victim/.git/modules/lib", "own", "worktrees/own")
+    for pointer in pointers:
+        written(evil / ".git", f"gitdir: {pointer}")
+        local_repository.cache_clear()
+        assert local_repository(str(evil)) is None, pointer

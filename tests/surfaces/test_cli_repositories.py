@@ -28,6 +28,7 @@ def worktree(folder: Path, of: Path, *, pointer: str | None = None) -> Path:
     own = of / ".git" / "worktrees" / folder.name
     own.mkdir(parents=True)
     (own / "commondir").write_text("../..\n")
+    (own / "gitdir").write_text(f"{folder / '.git'}\n")
     folder.mkdir(parents=True)
     (folder / ".git").write_text(pointer or f"gitdir: {own}\n")
     return folder

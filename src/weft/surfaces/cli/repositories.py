@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -17,8 +17,9 @@ GIT = ".git"
 POINTER_BYTES = 4096
 CONFIG_BYTES = 256 * 1024
 MOST_LEVELS = 64
-_REMOTE = re.compile(r'\[\s*remote\s+"([^"\n]*)"\s*\]', re.IGNORECASE)
-_URL = re.compile(r"url\s*=\s*(.+)", re.IGNORECASE)
+_HEADING = re.compile(r'\[\s*([\w.-]+(?:\s+"[^"]*")?)\s*\]')
+_REMOTE = re.compile(r'remote\s+"([^"]*)"', re.IGNORECASE)
+_SETTING = re.compile(r"(\w+)\s*=\s*(.+)")
 
 
 def trusted_repositories(is_trusted: Callable[[], bool]) -> Callable[[str], str | None]:
@@ -50,18 +51,34 @@ def local_repository(folder: str) -> str | None:
     return None
 
 
-def _shared_folder(worktree: Path) -> Path | None:
-    """The folder of git that a worktree shares with the others, by the two small files that lead there; None where the
-    first names no folder."""
-    lead, _, target = _read(worktree / GIT, POINTER_BYTES).partition(":")
+def _shared_folder(place: Path) -> Path | None:
+    """The folder of git that a `.git` file leads to: that of a submodule, or the one that a worktree shares with the
+    others. None where that folder does not name this place as its own, as git writes it on both sides: a file alone
+    would make any folder part of any repository."""
+    lead, _, target = _read(place / GIT, POINTER_BYTES).partition(":")
     if lead != "gitdir":
         return None
-    own = Path(os.path.normpath(worktree / target.strip()))
+    own = Path(os.path.normpath(place / target.strip()))
     try:
-        shared = _read(own / "commondir", POINTER_BYTES).strip()
-    except FileNotFoundError:  # a submodule has a folder of its own
-        return own
-    return Path(os.path.normpath(own / shared))
+        common = _read(own / "commondir", POINTER_BYTES).strip()
+    except FileNotFoundError:
+        return own if _is_submodule(own, place) else None
+    shared = Path(os.path.normpath(own / common))
+    back = _read(own / "gitdir", POINTER_BYTES).strip()
+    return shared if own.parent == shared / "worktrees" and _is_same(own / back, place / GIT) else None
+
+
+def _is_submodule(own: Path, place: Path) -> bool:
+    """Does a folder of git lie below the `modules` of a `.git`, with its files at this place?"""
+    parts = own.parts
+    if GIT not in parts or "modules" not in parts[parts.index(GIT) : -1]:
+        return False
+    files = dict(_settings(own)).get(("core", "worktree"))
+    return files is not None and _is_same(own / files, place)
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    return os.path.realpath(path) == os.path.realpath(other)
 
 
 def _remote(shared: Path) -> str | None:
@@ -69,15 +86,22 @@ def _remote(shared: Path) -> str | None:
     from weft.ledger.api import repository_name
 
     addresses: dict[str, str] = {}
-    section: str | None = None
-    for line in _read(shared / "config", CONFIG_BYTES).splitlines():
-        if line.lstrip().startswith("["):
-            heading = _REMOTE.match(line.strip())
-            section = None if heading is None else heading[1]
-        elif section is not None and (url := _URL.fullmatch(line.strip())) is not None:
-            addresses.setdefault(section, url[1].strip().strip('"'))
+    for (section, name), value in _settings(shared):
+        if name == "url" and (remote := _REMOTE.fullmatch(section)) is not None:
+            addresses.setdefault(remote[1], value)
     address = addresses.get("origin") or next(iter(addresses.values()), "")
     return repository_name(address)
+
+
+def _settings(own: Path) -> Iterator[tuple[tuple[str, str], str]]:
+    """What the configuration of a folder of git sets: sections and names, with their values."""
+    section = ""
+    for line in map(str.strip, _read(own / "config", CONFIG_BYTES).splitlines()):
+        if line.startswith("["):
+            heading = _HEADING.match(line)
+            section = "" if heading is None else heading[1]
+        elif (setting := _SETTING.fullmatch(line)) is not None:
+            yield (section, setting[1].lower()), setting[2].strip().strip('"')
 
 
 def _read(path: Path, most: int) -> str:
