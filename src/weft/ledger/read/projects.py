@@ -1,15 +1,18 @@
 """Which project a folder belongs to. Worktrees and clones of one repository are one project, wherever they lie.
 
-A folder's repository is the one that a session in it recorded; else the one that whoever opened the ledger knows of it,
-such as by looking at the folder itself; else that of the folder around it, or of a worktree of the same name beside it.
-Folders of no known repository are projects by their paths.
+A folder's repository is the one that whoever opened the ledger knows of it, such as by looking at the folder itself;
+else the one that sessions in it recorded, where they all recorded the same; else that of the folder around it, or of
+worktrees of the same name beside it. Folders of no known repository are projects by their paths.
+
+What a session recorded comes from an imported file, and others may have written that. It moves no session of a folder
+whose repository is known otherwise, here or by another session.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from msgspec import Struct
@@ -20,7 +23,8 @@ from weft.ledger.views.values import json_of, text_of
 from weft.store.port import ReadTxn
 
 RepositoryOf = Callable[[str], str | None]
-"""Gives the repository of a folder: its remote as `repository_name` writes it, or the path of its main folder."""
+"""Gives the repository of a folder: its remote as `repository_name` writes it, or the path of its main folder. The
+folder itself: it belongs to none. None: nothing is known of it."""
 GITHUB = "github.com"
 HOME = "~"
 WORKTREES = "worktrees"
@@ -58,7 +62,7 @@ class Projects:
     """The projects of folders, each looked up once."""
 
     def __init__(self, txn: ReadTxn, repository_of: RepositoryOf | None = None) -> None:
-        self._txn, self._repository_of = txn, repository_of
+        self._txn, self._local = txn, cache(repository_of or _unknown)
         self._by_folder: dict[str, Project] = {}
         self._by_repository: dict[str, Project] = {}
 
@@ -89,8 +93,8 @@ class Projects:
         return [folder for (workspace,) in rows if (folder := text_of(self._txn, workspace))]
 
     def _look_up(self, folder: str) -> Project:
-        recorded = self._recorded.get(folder)
-        main = recorded.main_folder if recorded else None
+        claims = self._claims.get(folder)
+        main = claims.main_folder if claims and self._local(folder) is None else None
         if main is None and (inside := _TOOL_WORKTREE.fullmatch(folder)) is not None:
             main = inside[1]
         for place in (folder, main):
@@ -100,48 +104,53 @@ class Projects:
         return Project(main or folder, project_of(main or folder), is_repository=main is not None)
 
     def _repository(self, folder: str) -> str | None:
-        """What was recorded of it, what is known of it here, or what was recorded of a folder around or beside it."""
-        recorded = self._recorded.get(folder)
-        if recorded is not None and recorded.repository is not None:
-            return recorded.repository
-        local = self._repository_of(folder) if self._repository_of else None
-        if local is not None:
-            return None if local == folder else local
+        """What is known of it here, what was recorded of it, or what is known of a folder around or beside it."""
+        claims = self._claims.get(folder)
+        if self._local(folder) is not None or (claims and claims.repositories):
+            return self._own_repository(folder)
         return self._around(folder) or self._beside.get(_worktree_place(folder) or "")
 
+    def _own_repository(self, folder: str) -> str | None:
+        """What is known of the folder itself here; else what all sessions in it recorded."""
+        local, claims = self._local(folder), self._claims.get(folder)
+        if local is not None:
+            return None if local == folder else local
+        return claims.repository if claims else None
+
     def _around(self, folder: str) -> str | None:
-        """The repository of the nearest folder above it that has one; a home folder's is not that of all below."""
+        """The repository of the nearest folder above it of which one was recorded; a home folder's is not that of all
+        below."""
         place = folder.rstrip("/")
         for _ in range(MOST_LEVELS):
             place = place.rpartition("/")[0]
             if not place or project_of(place) == HOME:
                 return None
-            recorded = self._recorded.get(place)
-            if recorded is not None and recorded.repository is not None:
-                return recorded.repository
+            claims = self._claims.get(place)
+            if claims is not None and claims.repositories:
+                return self._own_repository(place)
         return None
 
     @cached_property
-    def _beside(self) -> dict[str, str]:
-        """By the place where worktrees of one name are made: the repository that was recorded of one of them."""
-        places = ((_worktree_place(folder), record.repository) for folder, record in self._recorded.items())
-        return {place: repository for place, repository in places if place and repository}
+    def _beside(self) -> dict[str, str | None]:
+        """By the place where worktrees of one name are made: the repository that they share, by those of which one was
+        recorded. None: they differ."""
+        repositories: dict[str, dict[str, str | None]] = {}
+        for folder, claims in self._claims.items():
+            if claims.repositories and (place := _worktree_place(folder)) is not None:
+                repository = self._own_repository(folder)
+                repositories.setdefault(place, {})[(repository or "").casefold()] = repository
+        return {place: _only(names) for place, names in repositories.items()}
 
     @cached_property
-    def _recorded(self) -> dict[str, RecordedRepository]:
-        """By folder, what sessions in it recorded of its repository; later ones go before earlier ones."""
+    def _claims(self) -> dict[str, FolderClaims]:
+        """By folder, what sessions in it recorded of its repository."""
         pairs = list(self._metadata())
         self._txn.facts.hold(content for pair in pairs for content in pair)
-        records: dict[str, RecordedRepository] = {}
+        claims: dict[str, FolderClaims] = {}
         for workspace, metadata in pairs:
             folder = text_of(self._txn, workspace) or ""
-            known, earlier = recorded_repository(json_of(self._txn, metadata), folder), records.get(folder)
-            if earlier is not None:
-                known = RecordedRepository(
-                    known.repository or earlier.repository, known.main_folder or earlier.main_folder
-                )
-            records[folder] = known
-        return records
+            claims.setdefault(folder, FolderClaims()).add(recorded_repository(json_of(self._txn, metadata), folder))
+        return claims
 
     def _metadata(self) -> Iterator[tuple[int, int]]:
         """Folders and what the last sessions in each noted, as contents; of sessions that can be read."""
@@ -160,6 +169,39 @@ class RecordedRepository(Struct, frozen=True):
     repository: str | None = None
     main_folder: str | None = None
     """Where the folder is a worktree: the folder that it was made from."""
+
+
+class FolderClaims:
+    """What sessions noted of one folder. It counts where all that noted something noted the same."""
+
+    def __init__(self) -> None:
+        self.repositories: dict[str, str | None] = {}
+        """By their names in small letters, as the last session wrote them."""
+        self._main_folders: dict[str, str | None] = {}
+
+    def add(self, record: RecordedRepository) -> None:
+        if record.repository is not None:
+            self.repositories[record.repository.casefold()] = record.repository
+        if record.main_folder is not None:
+            self._main_folders[record.main_folder] = record.main_folder
+
+    @property
+    def repository(self) -> str | None:
+        return _only(self.repositories)
+
+    @property
+    def main_folder(self) -> str | None:
+        """Of a folder whose repository is disputed none counts either."""
+        return _only(self._main_folders) if len(self.repositories) <= 1 else None
+
+
+def _only(names: dict[str, str | None]) -> str | None:
+    """The one name among these; None where there is none, or more than one."""
+    return next(iter(names.values())) if len(names) == 1 else None
+
+
+def _unknown(folder: str) -> None:
+    """What is known of folders where nobody looks at them."""
 
 
 def recorded_repository(metadata: Any, folder: str) -> RecordedRepository:

@@ -23,17 +23,23 @@ _SETTING = re.compile(r"(\w+)\s*=\s*(.+)")
 
 
 def trusted_repositories(is_trusted: Callable[[], bool]) -> Callable[[str], str | None]:
-    """Gives repositories of folders; none where the ledger that names the folders is not trusted, as nothing on this
-    machine is looked at for such a one."""
+    """Gives repositories of folders, and a folder itself that lies here and belongs to none; nothing where the ledger
+    that names the folders is not trusted, as nothing on this machine is looked at for such a one."""
     trusted = cache(is_trusted)
-    return lambda folder: local_repository(folder) if trusted() else None
+
+    def repository_of(folder: str) -> str | None:
+        if not trusted() or not _is_here(folder):
+            return None
+        return local_repository(folder) or folder
+
+    return repository_of
 
 
 @cache
 def local_repository(folder: str) -> str | None:
     """The remote of the repository that a folder here belongs to, as `host/path`; of one without a remote its main
     folder, which all its worktrees share. None: no such folder, or no repository."""
-    if not os.path.isabs(folder) or folder.startswith("//") or "\0" in folder or not os.path.isdir(folder):
+    if not _is_here(folder):
         return None
     path = Path(os.path.normpath(folder))
     for place in (path, *path.parents)[:MOST_LEVELS]:
@@ -49,6 +55,10 @@ def local_repository(folder: str) -> str | None:
         except (OSError, ValueError):  # it is no file of git, or cannot be read
             return None
     return None
+
+
+def _is_here(folder: str) -> bool:
+    return os.path.isabs(folder) and not folder.startswith("//") and "\0" not in folder and os.path.isdir(folder)
 
 
 def _shared_folder(place: Path) -> Path | None:
