@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import weft
+from tests.credentials import Maker, scanner
 from tests.ledger.imported import native_turn, take
 from weft.ledger.api import Ledger, SessionFilter, repository_name
 from weft.surfaces.cli.repositories import local_repository, trusted_repositories
@@ -77,8 +78,8 @@ def listed_projects(ledger: Ledger) -> dict[str, str]:
     return {str(item.session.title): item.project for item in listed}
 
 
-def record(ledger: Ledger, title: str, folder: str, metadata: Any = None) -> None:
-    turn = native_turn(f"turn-of-{title}", started=1_000, workspace=folder, end=10)
+def record(ledger: Ledger, title: str, folder: str, metadata: Any = None, answer: str = "yes") -> None:
+    turn = native_turn(f"turn-of-{title}", answer, started=1_000, workspace=folder, end=10)
     take(ledger, title, turn, file=f"{title}.jsonl", title=title, workspace=folder, metadata=metadata)
 
 
@@ -94,7 +95,7 @@ def test_an_imported_claim_moves_no_session_of_a_folder_that_lies_here(tmp_path:
     folders = {str(plain): "private", str(repository): "mine", str(alone): "alone", str(below): "gone"}
     with weft.open(":memory:", repository_of=trusted_repositories(lambda: True)) as ledger:
         for number, folder in enumerate(folders):
-            record(ledger, f"own-{number}", folder)
+            record(ledger, f"own-{number}", folder, answer=f"key {Maker(number).github()}")
         expected = {f"own-{number}": name for number, name in enumerate(folders.values())}
         assert listed_projects(ledger) == expected
         for number, folder in enumerate(folders):
@@ -105,6 +106,8 @@ def test_an_imported_claim_moves_no_session_of_a_folder_that_lies_here(tmp_path:
         assert {title: name for title, name in listed_projects(ledger).items() if title in expected} == expected
         rows = {row.key for row in ledger.usage.report("project").rows}
         assert rows == {str(plain), "example.org/me/mine", str(alone), str(below)}
+        secrets = {name: ledger.secrets.find(scanner=scanner(), project=name).secrets for name in ("public", "mine")}
+        assert {name: len(secrets[name]) for name in secrets} == {"public": 0, "mine": 1}
 
 
 def test_claims_about_a_folder_that_is_not_here_count_where_they_agree() -> None:

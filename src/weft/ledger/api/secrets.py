@@ -9,6 +9,7 @@ from typing import Any
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import checked_flag, checked_progress, checked_text
+from weft.ledger.read.projects import Projects
 from weft.ledger.reports.usage import read_moment
 from weft.ledger.secrets import (
     SecretMatch,
@@ -65,7 +66,8 @@ class Secrets(LedgerPart):
         if checked_flag(again, "again"):
             find_again(self._store, knowing, criteria.fingerprints, report_progress)
         with self._store.read() as txn:
-            return report.make_report(txn, knowing, criteria, scanned, report_progress)
+            projects = Projects(txn, self._repository_of)
+            return report.make_report(txn, knowing, criteria, scanned, report_progress, projects)
 
     @reads_whole
     def matches(self, report: SecretReport, *, scanner: SecretScanner | None = None) -> list[SecretMatch]:

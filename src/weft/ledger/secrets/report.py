@@ -81,7 +81,7 @@ class FoundSecret(Struct, frozen=True, gc=False):
 
 
 def make_report(
-    txn: ReadTxn, scanner: SecretScanner, wanted: SecretsWanted, scanned: Scanned, report: Report
+    txn: ReadTxn, scanner: SecretScanner, wanted: SecretsWanted, scanned: Scanned, report: Report, projects: Projects
 ) -> SecretReport:
     ignored = {mark for (mark,) in txn.sql.all(_IGNORED)}
     rows = _found(txn.sql)
@@ -93,7 +93,7 @@ def make_report(
     def is_clean(text: str) -> bool:
         return not scanner.scan(text.encode("utf-8", "replace"), key)
 
-    used = PlaceFinder(txn, (row.ref for row in listed), _sieve(txn, wanted), is_clean).run(report)
+    used = PlaceFinder(txn, (row.ref for row in listed), _sieve(txn, wanted, projects), is_clean).run(report)
     by_mark: dict[str, list[FoundSecret]] = {}
     for row in listed:
         if used[row.ref].uses or not wanted.narrow:
@@ -131,7 +131,7 @@ def _secret(rows: Sequence[FoundSecret], used: Mapping[bytes, Used], scanner: Se
     )
 
 
-def _sieve(txn: ReadTxn, wanted: SecretsWanted) -> Callable[[SecretOwner], bool]:
+def _sieve(txn: ReadTxn, wanted: SecretsWanted, projects: Projects) -> Callable[[SecretOwner], bool]:
     judges: list[Callable[[SecretOwner], bool]] = []
     if wanted.session is not None:
         judges.append(_in_session(txn, require(txn, wanted.session)))
@@ -139,7 +139,7 @@ def _sieve(txn: ReadTxn, wanted: SecretsWanted) -> Callable[[SecretOwner], bool]
         judges.append(_from_origin(checked_text(wanted.origin, "origin")))
     if wanted.project is not None:
         rows = [SessionRow(*row) for row in txn.sql.all(SESSION.select)]
-        of_it = {row.id for row in of_project(txn, rows, checked_text(wanted.project, "project"), Projects(txn))}
+        of_it = {row.id for row in of_project(txn, rows, checked_text(wanted.project, "project"), projects)}
         judges.append(lambda spot: spot.session is not None and spot.session.id in of_it)
     if wanted.since is not None:
         judges.append(_since(wanted.since))
