@@ -36,6 +36,8 @@ SPACES = "`\\S*` ends at a space, and a beginning has one"
 LINE = "matched with one line: the last `.*` always reaches its end"
 OWN = "it reads Weft's own statements, never a foreign text"
 
+ADDRESS = "at most 500 characters are looked at"
+RUNS = "blanks and others share no letter, and each run is taken whole"
 LINEAR = {
     r'weft.exchange.exporters.html.texts:  (?:href|title)="([^"]*)"': (
         "what begins within the quotes cannot get past the one that ends them"
@@ -100,6 +102,12 @@ LINEAR = {
     r"weft.runtime.inference.translation: data:([\w.+-]+/[\w.+-]+)?(?:;[\w=-]+)*?(;base64)?,(.*)": (
         "`;` and `/` divide the repeats, and are in none of them"
     ),
+    r"weft.ledger.read.projects: (?:[^/@:\s]+@)([^/:@\s]+):/*(\S+)": ADDRESS,
+    r"weft.ledger.read.projects: (?:[a-z][a-z0-9+.-]*://)(?:[^/@\s]*@)?([^/:@\s]+)(?::\d+)?/+(\S+)": ADDRESS,
+    r"weft.ledger.secrets.scanner: _?[a-z]+(?:_[a-z]+){2,}_?": "`_` divides the words, and is in none of them",
+    r"weft.surfaces.cli.hit_groups: \s+|\S+": RUNS,
+    r"weft.surfaces.plain_text: \s+|\S+": RUNS,
+    r"weft.surfaces.cli.repositories: (\w+)\s*=\s*(.+)": "`=` divides them; one letter is enough for the last",
     r"""weft.store.postgres.connection: ('[^']*'|"[^"]*")""": OWN,
     r"weft.store.postgres.migrations: --[^\n]*|\bWITHOUT ROWID\b|\bINTEGER\b|\bBLOB\b|\bTEXT\b": OWN,
     r"weft.surfaces.cli.rendering.results: (?:(?:Script \w+|Chunk ID|Wall time|Process exited|Exit code|"

@@ -26,9 +26,8 @@ SHOWN_OBJECTS = 5
 
 
 class WeftError(Exception):
-    """The root. `advice` says what to do next: an action code with arguments, which each surface phrases. A class has
-    a usual action; an error may be made with another, or with a sentence for its case alone. Passwords of addresses in
-    its message are hidden."""
+    """The root. `advice` is an action code with arguments, which each surface phrases. A class has a usual action; an
+    error may have another, or a sentence for its case alone. Passwords of addresses in its message are hidden."""
 
     usual_action: Action = Action.OTHER
 
@@ -127,9 +126,8 @@ class VariableMissing(InvalidInput):
     """A configuration names a variable of the environment that is not set."""
 
     def __init__(self, variable: str, path: str) -> None:
-        super().__init__(
-            f"{path} needs the variable {variable}, which is not set", Action.SET_VARIABLE.of(variable=variable)
-        )
+        advice = Action.SET_VARIABLE.of(variable=variable)
+        super().__init__(f"{path} needs the variable {variable}, which is not set", advice)
         self.variable, self.path = variable, path
 
 
@@ -288,10 +286,8 @@ class IllegalTransition(NotApplicable):
 
     def __init__(self, what: str, name: str, state: str, verb: str, legal: Mapping[str, str]) -> None:
         ways = ", ".join(f"{way} (to {to})" for way, to in legal.items())
-        super().__init__(
-            f"{what} {name!r} is {state}: it cannot {verb} from there",
-            Action.USE_LEGAL_STEP.of(steps=ways) if ways else Action.NOTHING_FOLLOWS,
-        )
+        advice = Action.USE_LEGAL_STEP.of(steps=ways) if ways else Action.NOTHING_FOLLOWS
+        super().__init__(f"{what} {name!r} is {state}: it cannot {verb} from there", advice)
         self.what, self.name, self.state, self.verb, self.legal = what, name, state, verb, dict(legal)
 
 
@@ -306,8 +302,7 @@ class CriteriaUnmet(NotApplicable):
 
 
 class NotAllowed(LedgerError):
-    """Whoever acts does not have this right, or somebody on whose behalf they act does not. `chain` begins with who
-    acts; `what` says what they would have done."""
+    """Whoever acts, or somebody on whose behalf they act, lacks this right. `chain` begins with who acts."""
 
     usual_action = Action.HAVE_RIGHT_GIVEN
 

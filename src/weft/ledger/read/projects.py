@@ -37,7 +37,7 @@ _PARAMETERS = re.compile(r"[?#]")
 """Where the parameters of an address begin, which may hold a token."""
 _SCP = re.compile(r"(?:[^/@:\s]+@)([^/:@\s]+):/*(\S+)")
 _OWNED = re.compile(r"[\w.-]+/[\w.-]+")
-_TOOL_WORKTREE = re.compile(r"(.+?)[/\\]\.claude[/\\]worktrees[/\\][^/\\]+(?:[/\\].*)?")
+_TOOL_WORKTREE = re.compile(r"(?<=.)[/\\]\.claude[/\\]worktrees[/\\][^/\\]")
 """Where Claude Code makes worktrees of a repository: below its main folder."""
 _PULL_REQUEST = re.compile(r"/pull/\d+/?$")
 _FOLDERS = (
@@ -95,8 +95,8 @@ class Projects:
     def _look_up(self, folder: str) -> Project:
         claims = self._claims.get(folder)
         main = claims.main_folder if claims and self._local(folder) is None else None
-        if main is None and (inside := _TOOL_WORKTREE.fullmatch(folder)) is not None:
-            main = inside[1]
+        if main is None and (inside := _TOOL_WORKTREE.search(folder)) is not None:
+            main = folder[: inside.start()]
         for place in (folder, main):
             if place and (repository := self._repository(place)) is not None:
                 project = Project(repository, project_of(repository), is_repository=True)
