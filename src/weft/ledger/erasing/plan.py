@@ -152,7 +152,7 @@ def _plan(store: Store, txn: ReadTxn, target: Target, uses: Uses, everywhere: bo
 
 
 def _shared(txn: ReadTxn, uses: Uses, everywhere: bool, named: Collection[bytes]) -> set[bytes]:
-    """Contents that others use, too. A turn that was erased itself uses nothing any more: it had left them to others."""
+    """Contents that others use, too. A turn that was erased itself uses nothing any more: it left them to others."""
     if everywhere:
         return set()
     erased: dict[str, bool] = {}
