@@ -31,6 +31,7 @@ from weft.exchange.exporters.captions import (
     visible,
 )
 from weft.exchange.exporters.images import image_note, is_web_address, raster_in
+from weft.exchange.exporters.markdown_tables import with_bounded_tables
 from weft.exchange.exporters.port import Report, Story, Thinking, Wishes
 from weft.exchange.exporters.results import Image, as_json, pieces_of
 from weft.ledger.api import FullTurn, Strand
@@ -274,7 +275,7 @@ def _parsers() -> tuple[MarkdownIt, ...]:
     from markdown_it import MarkdownIt
 
     plain = {"html": True, "linkify": False, "typographer": False}
-    return MarkdownIt("commonmark", plain), MarkdownIt("js-default", plain)
+    return MarkdownIt("commonmark", plain), with_bounded_tables(MarkdownIt("js-default", plain))
 
 
 def _without_reach(text: str) -> str:

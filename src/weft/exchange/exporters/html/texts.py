@@ -6,7 +6,8 @@ mailto. What a page's policy would stop never comes so far.
 
 Of Markdown only marks disappear. A backslash stays before what it escapes, since it may be part of a path; `_` is no
 mark, since names have it; entities are not decoded; numbers of lists are those that were written; cells beyond the last
-column of a table stand in the last one. A text that would lose a letter all the same is shown as it is.
+column of a table stand in the last one. A text that would lose a letter all the same is shown as it is, and so is one
+whose tables have too many cells.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from weft.exchange.exporters.captions import visible
+from weft.exchange.exporters.markdown_tables import bounded_table
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -68,7 +70,7 @@ def rendered(text: str) -> str:
         return preformatted(text)
     try:
         html: str = _renderer().render(text)
-    except (RecursionError, ValueError, IndexError):  # whatever a parser cannot read is shown as it is
+    except (RecursionError, ValueError, IndexError):  # too many cells, or what a parser cannot read: shown as it is
         return preformatted(text)
     source, result = _letters(text), _letters(_text_in(html))
     is_lossless = source == result or not Counter(source) - Counter(result)  # links have their address elsewhere
@@ -122,10 +124,10 @@ def _emphasis(state: StateInline, silent: bool) -> bool:
 
 def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     """A table; the parser drops cells beyond its last column, which are put into that one."""
-    from markdown_it.rules_block.table import escapedSplit, getLine, table
+    from markdown_it.rules_block.table import escapedSplit, getLine
 
     before = len(state.tokens)
-    if not table(state, start, end, silent):
+    if not bounded_table(state, start, end, silent):
         return False
     rows: dict[int, list[Token]] = {}
     for token in state.tokens[before:]:

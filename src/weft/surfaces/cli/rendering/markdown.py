@@ -1,7 +1,8 @@
 """Markdown as lines of spans, wrapped at words: headings, lists, quotes, tables and code as a terminal can show them.
 
 No word is lost. HTML, images, escapes and link definitions are shown as they are written; a text of which anything is
-missing once it is rendered, and one that is very long, is shown as it is written, too.
+missing once it is rendered, one that is very long and one whose tables have too many cells is shown as it is written,
+too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import cache
 from io import StringIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from weft.exchange.exporters.markdown_tables import TooManyCells, with_bounded_tables
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import safe_lines, wrapped
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from rich.style import Style
 
 LONGEST_CHARS = 50_000
+MOST_CELLS = 3_000
+"""Of all tables of a text: rich takes half a millisecond to lay out one cell."""
 NOT_RENDERED = ("escape", "entity", "html_inline", "html_block", "image", "reference")
 _CODE, _URL = "cyan", "blue"
 THEME = {
@@ -44,11 +48,18 @@ THEME = {
 def markdown_lines(text: str, columns: int) -> Iterator[Line]:
     """The text as it is meant to look, no wider than so many columns."""
     source = "\n".join(safe_lines(text))
-    lines = list(_rendered(source, columns)) if len(source) <= LONGEST_CHARS else []
+    lines = _lossless(source, columns) if len(source) <= LONGEST_CHARS else None
+    yield from ([line] for line in wrapped(source, columns)) if lines is None else lines
+
+
+def _lossless(source: str, columns: int) -> list[Line] | None:
+    """The rendered lines; None where letters are missing in them or tables have too many cells."""
+    try:
+        lines = list(_rendered(source, columns))
+    except TooManyCells:
+        return None
     shown = "".join(span if isinstance(span, str) else span.text for line in lines for span in line)
-    if _letters(source) - _letters(shown):
-        lines = [[line] for line in wrapped(source, columns)]
-    yield from lines
+    return None if _letters(source) - _letters(shown) else lines
 
 
 def _letters(text: str) -> Counter[str]:
@@ -109,7 +120,8 @@ def _document(text: str) -> Markdown:
 def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
-    return MarkdownIt("commonmark").enable(["strikethrough", "table"]).disable(list(NOT_RENDERED))
+    parser = MarkdownIt("commonmark").enable(["strikethrough", "table"]).disable(list(NOT_RENDERED))
+    return with_bounded_tables(parser, MOST_CELLS)
 
 
 @cache
