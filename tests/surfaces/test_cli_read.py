@@ -300,6 +300,6 @@ def test_another_pager_gets_no_folded_lines(weft: Shell, monkeypatch: pytest.Mon
 
 
 def test_the_keys_that_less_starts_with_suit_the_terminal() -> None:
-    assert less_arguments(unicode=True, unfold=False)[-1] == "+&!^  [│]\n/^── \ng"
+    assert less_arguments(unicode=True, unfold=False)[-1] == "+&!^  │\n/^── \ng"
     assert less_arguments(unicode=False, unfold=True)[-1] == "+/^-- \ng"
     assert json.dumps(less_arguments(unicode=False, unfold=False)[2:5]).count("&, Enter") == 3

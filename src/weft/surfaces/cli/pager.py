@@ -1,7 +1,8 @@
 """The pager for long reading: `less`, set up so that `n` goes from heading to heading and folded lines can be shown.
 
-Folded lines are handed over, too, each behind a mark, and a filter of `less` hides them until it is taken off. Where
-`less` is not there, or another pager is wished for, folded lines are left out and the usual pager is used.
+Folded lines are handed over, too, each behind a mark, and a filter of `less` hides them until it is taken off. Another
+line that begins with the same mark is set in by one more blank, so that no text can hide itself. Where `less` is not
+there, or another pager is wished for, folded lines are left out and the usual pager is used.
 """
 
 from __future__ import annotations
@@ -51,7 +52,15 @@ def show_folded(screen: Screen, lines: Iterable[ReadLine], *, unfold: bool) -> N
         texts = [screen.render(line.spans) for line in first if unfold or not line.is_folded]
         click.echo("\n".join(texts), color=screen.color, nl=bool(texts))
         return
-    run_less(less, (screen.render(line.spans) for line in chain(first, rest)), unicode=screen.unicode, unfold=unfold)
+    handed_over = (screen.render(_beside_the_filter(line, screen.unicode)) for line in chain(first, rest))
+    run_less(less, handed_over, unicode=screen.unicode, unfold=unfold)
+
+
+def _beside_the_filter(line: ReadLine, unicode: bool) -> Line:
+    """The line as it is; one that is not folded, and that the filter would hide, set in by one more blank."""
+    text = "".join(span if isinstance(span, str) else span.text for span in line.spans)
+    mark = (FOLD if unicode else ASCII_FOLD).rstrip()
+    return line.spans if line.is_folded or not text.startswith(mark) else [" ", *line.spans]
 
 
 def find_less() -> str | None:
@@ -68,10 +77,14 @@ def _is_real_less(program: str) -> bool:
 
 
 def less_arguments(*, unicode: bool, unfold: bool) -> list[str]:
-    """Options, and the keys pressed at the beginning: hide what is folded, look for headings, go to the top."""
-    rule, mark = (HEADING, FOLD.strip()) if unicode else (ASCII_HEADING, ASCII_FOLD.strip())
+    """Options, and the keys pressed at the beginning: hide what is folded, look for headings, go to the top.
+
+    The mark in Unicode stands outside brackets: where `less` matches bytes, these would hold for each byte of it, and
+    so for lines that begin with a dash or a bullet.
+    """
+    rule, pattern = (HEADING, FOLD.rstrip()) if unicode else (ASCII_HEADING, ASCII_FOLD.rstrip().replace("|", "[|]"))
     prompt = KEYS.format(steps="" if unfold else STEPS)
-    hide = "" if unfold else f"&!^  [{mark}]\n"
+    hide = "" if unfold else f"&!^{pattern}\n"
     keys = f"{hide}/^{rule} \ng"
     return ["-R", "-+F", *(f"-P{kind}{prompt}" for kind in "smM"), f"+{keys}"]
 
