@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.exchange.exporters.stories import call as tool_call
+from tests.exchange.exporters.stories import told, written
 from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_terminal import plain
+from weft.exchange.exporters.captions import visible
+from weft.exchange.exporters.html import Html
+from weft.exchange.exporters.html.texts import rendered
+from weft.exchange.exporters.markdown import Markdown
+from weft.ledger.model import ImagePart, ReasoningPart
 from weft.surfaces.cli import call, pager
 from weft.surfaces.cli.pager import less_arguments
 from weft.surfaces.cli.screen import Screen
@@ -62,3 +73,59 @@ def test_no_answer_prompt_or_title_hides_a_line_in_the_pager(
         assert [number for number in numbers if not re.search(rf"HIDDEN-{number}\b", shown)] == []
         assert "FOLDED" not in shown
         assert revision != "main" or any("FOLDED" in line for line in lines)
+
+
+UNSEEN = (
+    "\xad\u034f\u061c\u115f\u180e\u200b\u200c\u200d\u200e\u200f\u2028\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067"
+    "\u2068\u2069\u3164\ufe00\ufe0f\ufeff\ufffb\U000e0001\U000e0041\U000e007f\U000e0101"
+)
+EMOJI = "👩\u200d💻 ❤\ufe0f\u200d🔥 1\ufe0f\u20e3 می\u200cخواهم 🏳\ufe0f\u200d🌈"
+
+
+def escaped(text: str) -> str:
+    return text.encode("unicode_escape").decode()
+
+
+@pytest.mark.parametrize("exporter", [Html(), Markdown()], ids=["html", "markdown"])
+def test_a_page_writes_hidden_characters_as_escapes(exporter: Html | Markdown) -> None:
+    """In a prompt, an answer, its code, thinking, a call, its result, a diff and every name."""
+    for unseen in UNSEEN:
+        number = iter(range(100))
+
+        def hostile(unseen: str = unseen, number: Iterator[int] = number) -> str:
+            return f"w{next(number)}{unseen}x"
+
+        arguments = {"file_path": f"/{hostile()}", "old_string": f"a\n{hostile()}", "new_string": hostile()}
+        turn = told(
+            1,
+            ("user", hostile()),
+            tool_call(1, name="Edit", arguments=arguments, result="done"),
+            tool_call(2, name=hostile(), arguments={"command": hostile()}, result=hostile(), server=hostile()),
+            tool_call(3, outcome="error", result=[{"type": "image", "url": f"http://a.b/{hostile()}"}]),
+            ("assistant", [ReasoningPart(hostile()), ImagePart(f"http://a.b/{hostile()}")]),
+            ("assistant", f"{hostile()} `{hostile()}` [{hostile()}](http://a.b/{hostile()})\n\n```\n{hostile()}\n```"),
+            ("assistant", f"{hostile()}\n\n" + "> " * 130 + hostile()),
+            model=hostile(),
+        )
+        page = unescape(written(exporter, turn, title=hostile()))
+        assert unseen not in page, escaped(unseen)
+        shown = [n for n in range(20) if re.search(rf"w{n}\\*{re.escape(escaped(unseen))}x", page)]
+        assert shown == list(range(20)), escaped(unseen)
+
+
+@given(st.text(st.sampled_from(UNSEEN + "a1 日👩\x07"), max_size=8))
+def test_hidden_characters_are_escaped_once(text: str) -> None:
+    assert visible(visible(text)) == visible(text)
+    assert not set(UNSEEN) & set(visible(text)) - set("\u200c\u200d\ufe00\ufe0f")
+    assert not re.search(
+        "^[\u200c\u200d\ufe00\ufe0f]|[\u200c\u200d]$|a[\u200c\u200d\ufe00]|\u200d\u200d", visible(text)
+    )
+
+
+def test_emoji_and_scripts_keep_what_joins_them() -> None:
+    assert visible(EMOJI) == EMOJI
+    assert rendered(EMOJI) == f"<p>{EMOJI}</p>\n"
+
+
+def test_every_letter_of_an_answer_with_hidden_characters_is_rendered() -> None:
+    assert rendered("**a\u202eb** c\u200bd") == "<p><strong>a\\u202eb</strong> c\\u200bd</p>\n"

@@ -151,7 +151,7 @@ def parse_patch(text: str, path: str | None) -> Iterator[FileChange]:
     """A unified diff, or one between `*** Begin Patch` and `*** End Patch`; files come one after the other."""
     change = FileChange(path)
     sign = ""
-    for line in text.splitlines():
+    for line in _lines(text):
         if found := _FILE.match(line):
             yield change
             change, sign = FileChange(found[2].strip()), "-" if found[1] == "Delete" else ""
@@ -172,7 +172,7 @@ def _swapped(swap: Any) -> list[str]:
     old, new = text_at(swap, OLD), text_at(swap, NEW)
     if old is None or new is None:
         return []
-    before, after = old.splitlines(), new.splitlines()
+    before, after = _lines(old), _lines(new)
     if len(before) + len(after) > MOST_COMPARED:
         return [*(f"-{line}" for line in before), *(f"+{line}" for line in after)]
     return list(_compared(before, after))
@@ -202,4 +202,10 @@ def _around(lines: list[str], *, first: bool, last: bool, keep: int = 2) -> Iter
 
 
 def _signed(sign: str, text: str) -> list[str]:
-    return [f"{sign}{line}" for line in text.splitlines()]
+    return [f"{sign}{line}" for line in _lines(text)]
+
+
+def _lines(text: str) -> list[str]:
+    """Lines end with a line feed or a carriage return; a form feed or U+2028 stays in its line, where it is shown."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return lines if lines[-1] else lines[:-1]

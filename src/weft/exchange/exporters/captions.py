@@ -20,12 +20,28 @@ DOT = " · "
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f]")
 _MORE_CONTROLS = re.compile(r"[\x7f-\x9f]")
+_HIDDEN = (
+    r"\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
+    r"\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+"""What has no shape of its own, or turns the direction of what follows: marks of direction, fillers, tags."""
+_JOINERS, _VARIANTS = r"\u200c\u200d", r"\ufe00-\ufe0f"
+_UNSEEN = re.compile(rf"[{_HIDDEN}]|(?<![^\x00-\x7f{_HIDDEN}{_JOINERS}{_VARIANTS}])[{_VARIANTS}](?!\u20e3)")
+"""Hidden characters, and selectors of variants that neither follow a sign beyond ASCII nor belong to a keycap."""
+_JOINING_NOTHING = re.compile(rf"(?<![^\x00-\x7f{_JOINERS}])[{_JOINERS}]|[{_JOINERS}](?![^\x00-\x7f{_JOINERS}])")
+"""Joiners anywhere but between two signs beyond ASCII, where emoji and some scripts have them."""
 
 
 def visible(text: str) -> str:
-    """Lines as every reader sees them: colours of a terminal are gone, other control characters are drawn."""
+    """Lines as every reader sees them: colours of a terminal are gone, other control characters are drawn, and
+    characters that hide or reorder text are written as escapes such as `\\u202e`. Twice is the same as once."""
     text = _COLOURS.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
-    return _MORE_CONTROLS.sub("\ufffd", _CONTROLS.sub(lambda found: chr(0x2400 + ord(found[0])), showable(text)))
+    text = _MORE_CONTROLS.sub("\ufffd", _CONTROLS.sub(lambda found: chr(0x2400 + ord(found[0])), showable(text)))
+    return text if text.isascii() else _JOINING_NOTHING.sub(_escape, _UNSEEN.sub(_escape, text))
+
+
+def _escape(unseen: re.Match[str]) -> str:
+    return unseen[0].encode("unicode_escape").decode()
 
 
 def on_one_line(text: str) -> str:

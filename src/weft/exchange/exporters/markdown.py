@@ -192,7 +192,7 @@ class _Page:
         if raster is not None:
             self._report.left_out["image"] += 1
             return escaped(f"(an image, {raster.media_type}, {len(raster.data):,} bytes, that is not in this page)")
-        return f"image: <{url}>" if is_web_address(url) else code(image_note(url))
+        return f"image: <{url}>" if is_web_address(url) and url == visible(url) else code(image_note(url))
 
 
 def _valued(value: Any) -> str:

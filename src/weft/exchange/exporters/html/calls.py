@@ -6,7 +6,15 @@ from html import escape
 from typing import Any
 
 from weft.exchange.edits.changes import FileChange
-from weft.exchange.exporters.captions import DOT, call_changes, call_facts, counted, on_one_line, other_arguments
+from weft.exchange.exporters.captions import (
+    DOT,
+    call_changes,
+    call_facts,
+    counted,
+    on_one_line,
+    other_arguments,
+    visible,
+)
 from weft.exchange.exporters.html.texts import preformatted, shown
 from weft.exchange.exporters.images import image_note, is_web_address, raster_in
 from weft.exchange.exporters.results import Image, as_json, pieces_of, result_text
@@ -78,7 +86,7 @@ def image_piece(url: str) -> str:
     raster = raster_in(url)
     if raster is not None:
         return f'<p><img alt="image" src="data:{raster.media_type};base64,{raster.base64}"></p>\n'
-    if is_web_address(url):
+    if is_web_address(url) and url == visible(url):
         link = f'<a href="{escape(url)}" rel="noopener noreferrer nofollow" target="_blank">{shown(url)}</a>'
         return f'<p class="note">image, not fetched: {link}</p>\n'
     return f'<p class="note">{shown(image_note(url))}</p>\n'
