@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -341,6 +342,21 @@ def test_imported_history_is_in_the_tables_too(disk: Ledger, path: Path) -> None
     assert len(select(path, "SELECT * FROM turn_links")) == 1
     versions = select(path, "SELECT turn_id, current_turn_id FROM turn_versions WHERE native_id = 't2'")
     assert len({row["current_turn_id"] for row in versions}) == 1
+
+
+def test_the_sqlite_of_python_reads_every_view(path: Path, open_ledger: OpenLedger) -> None:
+    """It is often older than the one that Weft brings, and refuses some questions that the newer one answers."""
+    with open_ledger() as ledger:
+        grow(ledger, "main")
+        rich_import(ledger)
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        views = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'view'")]
+        assert set(SEED) | {"turn_versions", "programs"} <= set(views)
+        rows = {view: connection.execute(f"SELECT * FROM {view}").fetchall() for view in views}
+    finally:
+        connection.close()
+    assert all(rows[view] for view in ("turns", "turn_versions", "session_history"))
 
 
 def test_a_plain_shell_sees_code_blocks_once_the_ledger_is_closed(path: Path, open_ledger: OpenLedger) -> None:

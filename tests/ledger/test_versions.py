@@ -170,3 +170,16 @@ def test_plain_sql_names_the_version_that_stands_in_place_of_each(ledger: Ledger
     current: dict[str, str] = dict(rows)
     (old,) = set(current) - {head(ledger, "b"), head(ledger, "c")}
     assert current == {old: head(ledger, "c"), **{head(ledger, name): head(ledger, name) for name in "bc"}}
+
+
+def test_plain_sql_names_the_turn_that_took_another_in_and_no_namesake(ledger: Ledger) -> None:
+    take(ledger, "b", said("1", "bake a cake", "ok", end=1), file="b")
+    take(ledger, "a", said("1", "fix the bug", "done", end=1), file="a")
+    old = head(ledger, "a")
+    take(ledger, "a", said("9", "fix the bug today", "done, all", end=1, names=("1",)), file="a", reread=True)
+    new = head(ledger, "a")
+    with ledger._store.read() as txn:
+        current: dict[str, str] = dict(txn.sql.all("SELECT turn_id, current_turn_id FROM turn_versions"))
+    assert new != old
+    assert current == {old: new, new: new, head(ledger, "b"): head(ledger, "b")}
+    assert problems(ledger) == []

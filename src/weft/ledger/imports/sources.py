@@ -26,7 +26,7 @@ from weft.store.port import Store, WriteTxn
 from weft.store.sql import Sql
 
 KEY = "import_secret"
-RULES_KEY, RULES = "import_rules", "2"
+RULES_KEY, RULES = "import_rules", "3"
 """Local state: by which rules the views of imported history were computed."""
 
 

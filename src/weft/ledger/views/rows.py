@@ -70,6 +70,7 @@ class TurnRow(Struct, gc=False):
     metadata: int | None = None
     listed_at: int = 0
     cache_write_1h_tokens: int | None = None
+    successor: str | None = None
 
     @property
     def closed(self) -> bool:

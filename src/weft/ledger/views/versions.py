@@ -22,7 +22,7 @@ from weft.ledger.views.rows import SESSION, SessionRow, TurnRow
 from weft.ledger.views.sessions import move_to_version
 from weft.store.sql import Sql, rows_in
 
-_REPLACED = "SELECT turn, by, round FROM superseded WHERE turn = ?"
+_REPLACED = "SELECT turn, by, round FROM superseded WHERE turn = ? ORDER BY by"
 
 
 def begin_import(view: Projector, row: TurnRow, event: dag.RunStarted, parent: TurnRow | None) -> None:
@@ -146,35 +146,34 @@ def settle_versions(view: Projector, moment: Moment, turn: TurnRow, ending: Turn
     versions = versions_of(view, turn)
     if len(versions) == 1:
         return
-    _choose(view, moment, versions, _current(view, versions, ending))
+    _choose(view, moment, versions, ending)
 
 
-def _choose(view: Projector, moment: Moment, versions: Sequence[TurnRow], current: TurnRow | None) -> None:
+def _choose(view: Projector, moment: Moment, versions: Sequence[TurnRow], ending: TurnRow | None = None) -> None:
+    """One version is current and the successor of the others. Where other turns took all of them in, none is current,
+    and the successor of each is the turn with the smallest id among those that took it in."""
+    ids = {row.id for row in versions}
+    pairs = [tuple(row) for id in sorted(ids) for row in view.sql.all(_REPLACED, (id,))]
+    taken_in: dict[str, str] = {}
+    for turn, by, round in pairs:
+        if by not in ids and _is_taken_in(view, turn, by, round):
+            taken_in.setdefault(turn, by)
+    current = choose_version(versions, pairs, taken_in, ending)
     for row in versions:
         row.current = int(row is current)
+        row.successor = None if row is current else taken_in[row.id] if current is None else current.id
         view.changed_turns[row.id] = row
         if current is not None and row is not current:
             _leave(view, moment, row, current)
 
 
 def current_version(view: Projector, turn: TurnRow) -> TurnRow:
-    """The version that stands in a turn's place; where there is none left, another turn that took it in."""
+    """The turn that the successors of a turn lead to."""
     passed: set[str] = set()
-    while not turn.current and turn.id not in passed:
+    while turn.successor is not None and turn.id not in passed:
         passed.add(turn.id)
-        found = next((row for row in versions_of(view, turn) if row.current), None)
-        if found is None:
-            by = view.sql.one("SELECT by FROM superseded WHERE turn = ? ORDER BY by", (turn.id,))
-            found = view.find_turn(by[0]) if by else None
-        turn = found or turn
+        turn = view.turn(turn.successor)
     return turn
-
-
-def _current(view: Projector, versions: Sequence[TurnRow], ending: TurnRow | None) -> TurnRow | None:
-    ids = {row.id for row in versions}
-    pairs = [tuple(row) for id in ids for row in view.sql.all(_REPLACED, (id,))]
-    taken_in = {turn for turn, by, round in pairs if by not in ids and _is_taken_in(view, turn, by, round)}
-    return choose_version(versions, pairs, taken_in, ending)
 
 
 def choose_version(
@@ -260,8 +259,7 @@ def _turn_superseded(view: Projector, moment: Moment, event: own.TurnSuperseded)
         settle_versions(view, moment, row)
         return
     for one in (row, by):
-        versions = versions_of(view, one)
-        _choose(view, moment, versions, _current(view, versions, None))
+        _choose(view, moment, versions_of(view, one))
     for old in (row, by):
         if not old.current:
             _leave(view, moment, old, current_version(view, old))

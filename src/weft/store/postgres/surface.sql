@@ -180,12 +180,11 @@ CREATE VIEW turn_links AS
 
 CREATE VIEW turn_versions AS
     SELECT t.id AS turn_id, CASE WHEN t.current = 1 THEN t.id ELSE (
-            SELECT c.id FROM turn c WHERE c.native = t.native AND c.current = 1
-            ORDER BY CASE WHEN EXISTS (SELECT 1 FROM superseded s WHERE s.turn = t.id AND s.by = c.id) THEN 0
-                WHEN EXISTS (SELECT 1 FROM message a JOIN message b ON b.turn = c.n AND b.role = a.role
-                    AND (b.text = a.text OR b.parts = a.parts) WHERE a.turn = t.n AND a.role = 'user')
-                THEN 1 ELSE 2 END,
-                CASE WHEN c.parent = t.parent THEN 0 ELSE 1 END, c.n LIMIT 1) END AS current_turn_id,
+            WITH RECURSIVE version(id, current, successor) AS (
+                SELECT t.id, t.current, t.successor
+                UNION SELECT n.id, n.current, n.successor FROM version v JOIN turn n ON n.id = v.successor
+                    WHERE v.current = 0)
+            SELECT id FROM version WHERE current = 1) END AS current_turn_id,
         text_of(t.native) AS native_id, t.mapping
     FROM turn t WHERE t.native IS NOT NULL;
 

@@ -11,6 +11,9 @@ CREATE INDEX session_shown_origin ON session ((COALESCE(origin, 'weft')));
 CREATE INDEX history_turn ON history (turn) WHERE turn IS NOT NULL;
 CREATE INDEX message_file_path ON message_file (path);
 
+-- The turn that stands in place of one that is not current: another version of it, or one that took it in.
+ALTER TABLE turn ADD COLUMN successor TEXT;
+
 -- Names of those who own turns and sessions; one that no event names stands for itself.
 CREATE TABLE persona (id TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX persona_name ON persona (name);
