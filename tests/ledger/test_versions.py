@@ -183,3 +183,25 @@ def test_plain_sql_names_the_turn_that_took_another_in_and_no_namesake(ledger: L
     assert new != old
     assert current == {old: new, new: new, head(ledger, "b"): head(ledger, "b")}
     assert problems(ledger) == []
+
+
+def test_one_event_moves_many_sessions_and_their_moves_stay_in_order(ledger: Ledger) -> None:
+    """More sessions than the last import has events, with the views of lookups caught up before and after it."""
+    for number in range(30):
+        take(ledger, f"s{number}", said("m1", "hello", "yes", end=1), file=f"{number}")
+    ledger.upkeep.catch_up()
+    with ledger._store.read() as txn:
+        before = txn.facts.tip().n
+    take(ledger, "s0", said("m1", "hello", "yes", "and more", end=1), file="0", reread=True)
+    new = head(ledger, "s0")
+    assert {head(ledger, f"s{number}") for number in range(30)} == {new}
+    late = ledger.tree.moves_to(new)
+    ledger.upkeep.catch_up()
+    assert len(late) == 30
+    assert ledger.tree.moves_to(new) == late
+    with ledger._store.read() as txn:
+        rows = txn.sql.all("SELECT session, k, n, turn FROM history ORDER BY session, k")
+    assert all(n > before for _, _, n, turn in rows if turn == new)
+    assert rows == sorted(rows, key=lambda row: (row[0], row[2], row[1]))
+    assert problems(ledger) == []
+    assert list(ledger.verify()) == []

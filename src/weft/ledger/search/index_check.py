@@ -91,10 +91,10 @@ def problems(txn: Txn, index: WordIndex) -> Iterator[tuple[str, str]]:
 def _check_changes(sql: Sql, mark: int, rest: Touched) -> Iterator[tuple[str, str]]:
     """Moves up to the watermark, and sessions that nothing was said about since."""
     (stored,) = sql.one("SELECT count(*) FROM arrival") or (0,)
-    joined = "history h JOIN turn t ON t.id = h.turn"
-    (moves,) = sql.one(f"SELECT count(*) FROM {joined} WHERE h.n <= ?", (mark,)) or (0,)
-    found = f"{joined} JOIN arrival a ON a.turn = t.n AND a.move = h.n"
-    (right,) = sql.one(f"SELECT count(*) FROM {found} WHERE h.n <= ?", (mark,)) or (0,)
+    joined = "SELECT DISTINCT t.n AS turn, h.n AS move FROM history h JOIN turn t ON t.id = h.turn WHERE h.n <= ?"
+    (moves,) = sql.one(f"SELECT count(*) FROM ({joined}) m", (mark,)) or (0,)
+    found = f"({joined}) m JOIN arrival a ON a.turn = m.turn AND a.move = m.move"
+    (right,) = sql.one(f"SELECT count(*) FROM {found}", (mark,)) or (0,)
     if not stored == moves == right:
         yield "arrival", f"finds {right} moves, not {moves}"
     told: dict[int, int] = dict(sql.all("SELECT session, at FROM session_change"))

@@ -234,4 +234,4 @@ def moves_to(txn: ReadTxn, turn: TurnRow) -> list[HistoryRow]:
     late = "SELECT n FROM history WHERE n > ? AND turn = ?"
     found |= {n for (n,) in txn.sql.all(late, (txn.facts.watermark(VIEW), turn.id))}
     rows = [HistoryRow(*row) for row in rows_in(txn.sql, f"{HISTORY.select} WHERE n IN", found)]
-    return sorted(rows, key=lambda row: row.n)
+    return sorted((row for row in rows if row.turn == turn.id), key=lambda row: (row.n, row.session, row.k))

@@ -245,14 +245,14 @@ def forget(store: Store, txn: WriteTxn, forgotten: ErasedContents) -> None:
 
 
 def note_changes(txn: WriteTxn, mark: int, touching: Touched) -> None:
-    """Moves by the turn they went to, and when sessions changed last."""
+    """Events that moved heads by the turn they moved them to, and when sessions changed last."""
     moves = txn.sql.all(_MOVES, (mark, touching.until))
     txn.sql.add(_ARRIVAL, sorted(moves))
     changed = rows_in(txn.sql, "SELECT n, updated_at FROM session WHERE id IN", touching.sessions)
     txn.sql.add(_CHANGE, list(changed))
 
 
-_MOVES = "SELECT t.n, h.n FROM history h JOIN turn t ON t.id = h.turn WHERE h.n > ? AND h.n <= ?"
+_MOVES = "SELECT DISTINCT t.n, h.n FROM history h JOIN turn t ON t.id = h.turn WHERE h.n > ? AND h.n <= ?"
 _PASSAGE = Insert("passage", ("n", "turn", "first", "last", "at"))
 _ARRIVAL = Insert("arrival", ("turn", "move"), ("turn", "move"))
 _CHANGE = Insert("session_change", ("session", "at"), ("session",), ("at",))

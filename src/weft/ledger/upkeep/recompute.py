@@ -36,7 +36,7 @@ VIEW_TABLES: dict[str, tuple[str, ...]] = {
     "message": ("turn", "seq"),
     "tool_call": ("turn", "seq"),
     "session": ("n",),
-    "history": ("n",),
+    "history": ("session", "k"),
     "departure": ("segment", "session"),
     "alias": ("alias",),
     "compaction": ("turn",),

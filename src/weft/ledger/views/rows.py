@@ -230,7 +230,7 @@ CALL = Table("tool_call", CallRow, ("turn", "seq"), ("message",))
 _BORN_WITH = ("id", "persona", "routing", "origin")
 SESSION = Table("session", SessionRow, ("n",), (*_BORN_WITH, "origin_session", "replica"))
 MOVED_SESSION = SESSION.excepting("label", "status", "head_segment", "parent_session", "parent_turn", "spawn_call_name")
-HISTORY = Table("history", HistoryRow, ("n",))
+HISTORY = Table("history", HistoryRow, ("session", "k"))
 
 
 _FILE_ONCE = ("message", "kind", "path", "(COALESCE(line_start, -1))")

@@ -187,18 +187,10 @@ def _rewrite_thread_keys(view: Projector, session: SessionRow, label: str) -> No
 
 def move_to_version(view: Projector, moment: Moment, session: SessionRow, turn: TurnRow) -> None:
     """A session whose turn was replaced stands on the version that took its place. The replacement is one event, which
-    may move several sessions, while a row of the history has a number of its own: others get the free numbers before
-    it, of events that came along."""
+    may move several sessions."""
     depart(view, session, session.head_segment, session.head_depth)
     session.head, session.head_segment, session.head_depth = turn.id, turn.segment, turn.depth
-    _note_move(view, session, _free_number(view, moment.n), session.updated_at or session.since, "turn")
-
-
-def _free_number(view: Projector, n: int) -> int:
-    taken = {row.n for row in view.history}
-    while n in taken or view.sql.one("SELECT 1 FROM history WHERE n = ?", (n,)) is not None:
-        n -= 1
-    return n
+    _note_move(view, session, moment.n, session.updated_at or session.since, "turn")
 
 
 def _goes_on(view: Projector, session: SessionRow, turn: TurnRow | None, events: int | None) -> bool:

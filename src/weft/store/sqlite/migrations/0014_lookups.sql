@@ -8,8 +8,29 @@ CREATE INDEX session_name ON session (label);
 CREATE INDEX session_updated ON session (updated_at);
 CREATE INDEX session_parent_turn ON session (parent_turn) WHERE parent_turn IS NOT NULL;
 CREATE INDEX session_shown_origin ON session ((COALESCE(origin, 'weft')));
-CREATE INDEX history_turn ON history (turn) WHERE turn IS NOT NULL;
 CREATE INDEX message_file_path ON message_file (path);
+
+-- One event may move several sessions: a move is named by its session and how many came before it there.
+CREATE TABLE former_history AS SELECT * FROM history;
+DROP TABLE history;
+CREATE TABLE history (
+    n INTEGER NOT NULL,             -- arrival number of the event that moved it
+    session INTEGER NOT NULL,
+    k INTEGER NOT NULL,
+    turn TEXT,
+    segment INTEGER,
+    depth INTEGER,
+    events INTEGER,
+    changed_at INTEGER NOT NULL,
+    since INTEGER NOT NULL,         -- changed_at, never before an earlier move
+    why TEXT NOT NULL,
+    reason INTEGER,
+    PRIMARY KEY (session, k)
+) WITHOUT ROWID;
+INSERT INTO history SELECT n, session, k, turn, segment, depth, events, changed_at, since, why, reason FROM former_history;
+DROP TABLE former_history;
+CREATE INDEX history_event ON history (n);
+CREATE INDEX history_turn ON history (turn) WHERE turn IS NOT NULL;
 
 -- The turn that stands in place of one that is not current: another version of it, or one that took it in.
 ALTER TABLE turn ADD COLUMN successor TEXT;
