@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.ledger.imported import rich_import
 from tests.surfaces.shell import PROGRAM, Shell
+from weft import open as open_ledger
 from weft.exchange.sync.frames import PREAMBLE
+from weft.ledger.upkeep import recompute
 
 
 @pytest.fixture
@@ -35,6 +38,21 @@ def test_a_clone_says_what_it_holds_and_knows_where_it_came_from(pair: Shell, fo
     for wrong, code in (("nowhere.db", 7), ("ftp://host/ledger", 5), ("", 5)):
         assert pair("clone", wrong, "new").code == code
     assert not (folder / "new").exists()
+
+
+def test_the_views_of_a_clone_are_not_computed_again(
+    weft: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse_rebuild(*_: object) -> int:
+        raise AssertionError("the views were made anew")
+
+    weft.record("together", session="own")
+    with open_ledger(folder / ".weft" / "ledger.db") as ledger:
+        rich_import(ledger)
+    monkeypatch.setattr(recompute, "rebuild", refuse_rebuild)
+    assert weft("clone", "--no-imports-secret", ".", "other.db").code == 0
+    with open_ledger(folder / "other.db") as ledger:
+        assert ledger.session("main").origin == "toy"
 
 
 def test_what_is_pulled_and_pushed_is_told(pair: Shell, folder: Path) -> None:

@@ -35,7 +35,7 @@ from weft.store.fact_writer import FactWriter, RecentContents
 from weft.store.facts import FactReader, refuse_disorder
 from weft.store.group_commit import CommitBatch, CommitJob, GroupCommit
 from weft.store.port import WriteTxn
-from weft.store.records import KEY_BYTES, Key, LogTip, Stored
+from weft.store.records import CURRENT_VIEW_RULES, KEY_BYTES, VIEW_RULES, Key, LogTip, Stored
 from weft.store.sql import Insert, Question, RowsRefused, Sql, WriteBuffer
 
 T = TypeVar("T")
@@ -321,8 +321,11 @@ class SqlStore:
         return UlidSource(self._clock.now_ms, self._random_bytes).mint()
 
     def _introduce(self, sql: Sql) -> None:
-        """A new ledger gets its replica id and its import secret."""
-        for key, value in (("replica", self._mint()), ("import_secret", self._random_bytes(32).hex())):
+        """A new ledger gets its replica id and its import secret. Its views will be computed by the present rules."""
+        values = [("replica", self._mint()), ("import_secret", self._random_bytes(32).hex())]
+        if sql.one("SELECT 1 FROM log LIMIT 1") is None:
+            values.append((VIEW_RULES, CURRENT_VIEW_RULES))
+        for key, value in values:
             sql.run("INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO NOTHING", (key, value))
 
     def _rest(self, fill: bool = False) -> bool:

@@ -22,7 +22,7 @@ from weft.ledger.read.sessions import to_session
 from weft.ledger.read.thread_facts import (
     ThreadFacts,
 )
-from weft.ledger.upkeep.recompute import ensure_import_rules
+from weft.ledger.upkeep.recompute import ensure_view_rules
 from weft.ledger.views import metadata_figures
 from weft.ledger.views.recorded_events import event_at
 from weft.ledger.views.rows import load_turn
@@ -63,7 +63,7 @@ class LedgerBase:
                 finish_erasing(store, patience=0)
             metadata_figures.ensure_read(store)
             with suppress(StoreError):
-                ensure_import_rules(store)
+                ensure_view_rules(store)
 
     @property
     def path(self) -> str:

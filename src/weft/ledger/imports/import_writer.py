@@ -32,9 +32,7 @@ from weft.ledger.imports.sources import (
     Resumes,
     Task,
     TaskMark,
-    has_imports,
     import_secret,
-    note_import_rules,
 )
 from weft.ledger.model import IMPORTED_AGENT
 from weft.ledger.views.recorded_events import recorded
@@ -58,7 +56,7 @@ class ImportWriter:
         self._writer, self.origin, self.mapping = writer, origin, f"{origin}/{mapping}"
         self.secret = ImportSecret(import_secret(writer.store), origin)
         self._scope = -1 - int.from_bytes(sha256(origin.encode()).digest()[:4], "big")
-        self._remap, self._knows_rules = remap, False
+        self._remap = remap
         self._resumes = Resumes(self.mapping)
         self._written: set[bytes] = set()
         self._fresh: set[bytes] = set()
@@ -469,9 +467,6 @@ class ImportWriter:
         id = self.secret.session_id(task.session.id)
         if append.view.find_session_id(id) is not None:
             return
-        if not self._knows_rules and not has_imports(append.sql):
-            note_import_rules(append.sql)
-        self._knows_rules = True
         native = append.put_text(task.session.id)
         append.add_event(
             SessionCreated(

@@ -26,8 +26,6 @@ from weft.store.port import Store, WriteTxn
 from weft.store.sql import Sql
 
 KEY = "import_secret"
-RULES_KEY, RULES = "import_rules", "3"
-"""Local state: by which rules the views of imported history were computed."""
 
 
 def import_secret(store: Store) -> bytes:
@@ -49,22 +47,6 @@ def adopt_secret(store: Store, secret: bytes) -> None:
         txn.sql.run("UPDATE local SET value = ? WHERE key = ?", (secret.hex(), KEY))
 
     store.write(work)
-
-
-def follows_import_rules(sql: Sql) -> bool:
-    return sql.one("SELECT 1 FROM local WHERE key = ? AND value = ?", (RULES_KEY, RULES)) is not None
-
-
-def has_imports(sql: Sql) -> bool:
-    return sql.one("SELECT 1 FROM turn WHERE native > 0 LIMIT 1") is not None
-
-
-def note_import_rules(sql: Sql) -> None:
-    """The views are by the rules of this program: they were made anew, or nothing was imported before."""
-    sql.run(
-        "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-        (RULES_KEY, RULES),
-    )
 
 
 class ImportSource(Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from weft.kernel.facts import is_digest
 from weft.kernel.sites import Site
 from weft.ledger.read.tombstones import pending
 from weft.ledger.secrets.scan import MARK as SECRETS
-from weft.ledger.upkeep.recompute import VIEWS_STALE
+from weft.ledger.upkeep.recompute import VIEWS_STALE, follows_view_rules
 from weft.ledger.upkeep.verify import Problem, verify_facts, verify_views
 from weft.ledger.views.lease_rows import LeaseKind, held_leases
 from weft.ledger.views.recorded_events import recorded_after, stream_of
@@ -249,6 +249,10 @@ def _names(store: Store) -> Iterator[Diagnosis]:
     with store.read() as txn:
         keys = {key for (key,) in txn.sql.all("SELECT key FROM local WHERE key NOT LIKE ?", (LACKS + "%",))}
         (lacking,) = txn.sql.one("SELECT count(*) FROM local WHERE key LIKE ?", (LACKS + "%",)) or (0,)
+        is_by_rules = follows_view_rules(txn.sql)
+    if not is_by_rules:
+        why = "opening the ledger for writing makes them anew, unless facts are damaged"
+        yield error("views", "an older version computed them", why, Action.REBUILD_VIEWS)
     if VIEWS_STALE in keys:
         yield error("views", "contents came after events that name them", "they do not show yet", Action.REBUILD_VIEWS)
     if "copying" in keys:

@@ -16,14 +16,13 @@ from weft.kernel.errors import Damaged, IdCollision, ReadOnlyLedger, StoreFailed
 from weft.kernel.events import GENESIS, Event, UnknownEvent
 from weft.kernel.facts import content_refs
 from weft.kernel.kinds import KINDS
-from weft.ledger.imports.sources import follows_import_rules, has_imports, note_import_rules
 from weft.ledger.search import index_check
 from weft.ledger.views import Projector, codeblocks
 from weft.ledger.views.projector import when_of
 from weft.ledger.views.rows import RowMemory
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn, Store, WriteTxn
-from weft.store.records import KEY_BYTES, LogRow
+from weft.store.records import CURRENT_VIEW_RULES, KEY_BYTES, VIEW_RULES, LogRow
 from weft.store.sql import Row, Sql
 
 Progress = Callable[[str, int, int], None]
@@ -321,24 +320,31 @@ def rebuild(store: Store, progress: Progress) -> int:
             changed += sum(_mend_table(store, fresh, *table) for table in VIEW_TABLES.items())
         except (Damaged, IdCollision):  # rows that are wrong in one range hold what is right in another
             changed += store.write(partial(_mend_everything, fresh))
-    if stale is not None:
-        store.write(partial(_unmark, stale))
+    store.write(partial(_note_rebuilt, stale))
     return changed + index_check.renew(store)
 
 
-def ensure_import_rules(store: Store) -> None:
-    """Views of imported history that were computed by older rules are made anew, once: which turns are versions of one,
-    and what is the time of a session without a date."""
+def ensure_view_rules(store: Store) -> None:
+    """Make the views anew, once, if an older program computed them by other rules."""
     with store.read() as txn:
-        is_due = not follows_import_rules(txn.sql) and has_imports(txn.sql)
+        is_due = not follows_view_rules(txn.sql)
     if is_due:
         rebuild(store, silent)
-        store.write(lambda txn: note_import_rules(txn.sql))
 
 
-def _unmark(stale: Row, txn: WriteTxn) -> None:
-    """Unless another content came while the views were computed."""
-    txn.sql.run("DELETE FROM local WHERE key = ? AND value = ?", (VIEWS_STALE, stale[0]))
+def follows_view_rules(sql: Sql) -> bool:
+    query = "SELECT 1 FROM local WHERE key = ? AND value = ?"
+    return sql.one(query, (VIEW_RULES, CURRENT_VIEW_RULES)) is not None
+
+
+def _note_rebuilt(stale: Row | None, txn: WriteTxn) -> None:
+    """The views are by the rules of this program. They stay stale if another content came while they were computed."""
+    if stale is not None:
+        txn.sql.run("DELETE FROM local WHERE key = ? AND value = ?", (VIEWS_STALE, stale[0]))
+    txn.sql.run(
+        "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        (VIEW_RULES, CURRENT_VIEW_RULES),
+    )
 
 
 def _renew_lookups(store: Store, progress: Progress) -> int:

@@ -1,0 +1,69 @@
+"""Views that an older version computed are made anew once; those of this version are left as they are."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.ledger.conftest import OpenLedger
+from tests.ledger.histories import change, exported, import_into, problems, select
+from tests.ledger.imported import rich_import
+from weft import Ledger
+from weft.ledger.upkeep import recompute
+
+LINKS = "SELECT label, parent_turn_id, spawn_tool_call_id, routing_key FROM sessions ORDER BY label"
+FILES = "SELECT file_path FROM message_files ORDER BY file_path"
+CALLS = "SELECT id, spawned_session_label FROM tool_calls ORDER BY id"
+AS_MIGRATED = (
+    "DELETE FROM lookup_text",
+    "UPDATE session SET has_subagents = NULL, spawn_call_name = NULL",
+    "UPDATE tool_call SET spawned = NULL",
+    "DELETE FROM spawn",
+    "DELETE FROM local WHERE key = 'view_rules'",
+)
+"""What an upgrade to schema 14 leaves empty for the next rebuild."""
+
+
+def spawn_by_repeated_calls(ledger: Ledger) -> None:
+    """Two calls have one id, three sessions name it, and texts to look up by are packed."""
+    path = "/srv/" + "a_folder/" * 60 + "module.py"
+    query = [{"role": "user", "content": "look", "files": [{"path": path, "kind": "read"}]}]
+    calls = [{"id": "c~x", "name": "Task", "arguments": {}, "result": "ok"}] * 2
+    turn = ledger.record_turn(session="boss", query=query, response="r " * 900, tool_calls=calls)
+    for label in ("first", "second"):
+        ledger.create_session(
+            label, parent_session="boss", spawn_tool_call_id="c~x", routing_key=f"dm:{label}:" + "bob" * 300
+        )
+    ledger.create_session("third", parent_turn_id=turn.id, spawn_tool_call_id="c~x")
+
+
+def refuse_rebuild(*_: object) -> int:
+    raise AssertionError("the views were made anew")
+
+
+def test_an_upgraded_ledger_is_what_the_facts_say_once_it_was_opened(
+    path: Path, open_ledger: OpenLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_ledger() as ledger:
+        spawn_by_repeated_calls(ledger)
+        ledger.upkeep.pack("boss")
+        ledger.upkeep.catch_up()
+    before = [select(path, query) for query in (LINKS, FILES, CALLS)]
+    assert before[1][0]["file_path"]
+    for statement in AS_MIGRATED:
+        change(path, statement)
+    with open_ledger() as ledger:
+        assert problems(ledger) == []
+    assert [select(path, query) for query in (LINKS, FILES, CALLS)] == before
+    monkeypatch.setattr(recompute, "rebuild", refuse_rebuild)
+    open_ledger().close()
+
+
+def test_a_new_ledger_that_takes_facts_over_is_not_computed_again(
+    ledger: Ledger, tmp_path: Path, open_ledger: OpenLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rich_import(ledger)
+    monkeypatch.setattr(recompute, "rebuild", refuse_rebuild)
+    with open_ledger(tmp_path / "other.db") as other:
+        import_into(other, exported(ledger))
+    with open_ledger(tmp_path / "other.db") as other:
+        assert other.session("main").head == ledger.session("main").head
