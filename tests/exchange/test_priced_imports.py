@@ -23,6 +23,7 @@ from weft.exchange.importers.langgraph import states
 from weft.exchange.importers.port import Tokens
 from weft.ledger.imports import sighting_events
 from weft.ledger.views import metadata_figures
+from weft.store.records import VIEW_RULES
 
 COUNTERS: dict[str, Any] = {
     "claude-code": independent_usage.claude_code,
@@ -185,4 +186,4 @@ def test_figures_that_lie_in_metadata_alone_are_read_out_and_erased_with_it(
 def _as_just_migrated(txn: Any) -> None:
     txn.sql.run("UPDATE message SET cache_write_1h_tokens = NULL, recorded_cost = NULL")
     txn.sql.run("UPDATE turn SET cache_write_1h_tokens = NULL")
-    txn.sql.run("INSERT INTO local(key, value) VALUES (?, '1')", (metadata_figures.DUE,))
+    txn.sql.run("DELETE FROM local WHERE key = ?", (VIEW_RULES,))

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
+import weft
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, exported, import_into, problems, select
 from tests.ledger.imported import rich_import
 from weft import Ledger
 from weft.ledger.upkeep import recompute
+from weft.store.diagnosis import Grade
 
 LINKS = "SELECT label, parent_turn_id, spawn_tool_call_id, routing_key FROM sessions ORDER BY label"
 FILES = "SELECT file_path FROM message_files ORDER BY file_path"
@@ -34,6 +36,14 @@ def spawn_by_repeated_calls(ledger: Ledger) -> None:
             label, parent_session="boss", spawn_tool_call_id="c~x", routing_key=f"dm:{label}:" + "bob" * 300
         )
     ledger.create_session("third", parent_turn_id=turn.id, spawn_tool_call_id="c~x")
+
+
+DAMAGES = {
+    "no JSON": (b'"kind":"sighting"', b'"kind":sighting" '),
+    "no object": (b'{"actor":"imported","end"', b'["actor":"imported","end"'),
+    "another value": (b'"origin":"toy"', b'"origin":"boy"'),
+    "no reference": (b'"mapping":"toy/1","native":"', b'"mapping":"toy/1","native":"#'),
+}
 
 
 def refuse_rebuild(*_: object) -> int:
@@ -67,3 +77,24 @@ def test_a_new_ledger_that_takes_facts_over_is_not_computed_again(
         import_into(other, exported(ledger))
     with open_ledger(tmp_path / "other.db") as other:
         assert other.session("main").head == ledger.session("main").head
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_ledger_of_an_older_version_is_opened_and_verify_names_the_damage(
+    path: Path, open_ledger: OpenLedger, damage: str
+) -> None:
+    """Its views stay what they were: they are not computed from damaged facts."""
+    with open_ledger() as ledger:
+        rich_import(ledger)
+        turns = ledger.log()
+    change(path, "DELETE FROM local WHERE key = 'view_rules'")
+    right, wrong = DAMAGES[damage]
+    rows = select(path, "SELECT n, hex(events) AS events FROM log")
+    n, events = next((row["n"], line) for row in rows if right in (line := bytes.fromhex(row["events"])))
+    assert change(path, "UPDATE log SET events = ? WHERE n = ?", events.replace(right, wrong, 1), n) == 1
+    for _ in range(2):
+        with open_ledger() as ledger:
+            assert ledger.log() == turns
+            assert {problem.what for problem in ledger.verify()} & {"log", "event"}
+    errors = {diagnosis.check for diagnosis in weft.examine(path, full=True) if diagnosis.grade is Grade.ERROR}
+    assert {"facts", "views"} <= errors

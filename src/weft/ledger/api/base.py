@@ -23,7 +23,6 @@ from weft.ledger.read.thread_facts import (
     ThreadFacts,
 )
 from weft.ledger.upkeep.recompute import ensure_view_rules
-from weft.ledger.views import metadata_figures
 from weft.ledger.views.recorded_events import event_at
 from weft.ledger.views.rows import load_turn
 from weft.ledger.write.append import LedgerWriter, Patience
@@ -61,8 +60,7 @@ class LedgerBase:
             sweep_dead(self._writer)
             with suppress(StoreError):  # no room, or damage: that is for `finish_erasing` and `verify` to say
                 finish_erasing(store, patience=0)
-            metadata_figures.ensure_read(store)
-            with suppress(StoreError):
+            with suppress(StoreError):  # damage, again
                 ensure_view_rules(store)
 
     @property

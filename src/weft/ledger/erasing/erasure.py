@@ -13,7 +13,6 @@ from msgspec import UNSET, Struct, UnsetType
 from weft.kernel.enums import SessionStatus
 from weft.kernel.errors import ErasureChanged, StoreError
 from weft.kernel.events import ledger_stream
-from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import ContentErased, NodeTagged, NodeUntagged, SessionArchived
 from weft.ledger.erasing.plan import ErasurePlan, numbers_of
 from weft.ledger.erasing.verbatim import forget_sources
@@ -27,6 +26,7 @@ from weft.ledger.sessions.heads import require_session, stream_of
 from weft.ledger.upkeep.copy_register import KnownCopy
 from weft.ledger.upkeep.recompute import VIEWS_STALE, rebuild, silent
 from weft.ledger.views import codeblocks, metadata_figures
+from weft.ledger.views.recorded_events import decoded
 from weft.ledger.views.rows import load_turn
 from weft.ledger.views.values import text_of
 from weft.ledger.write.append import Append, LedgerWriter
@@ -191,8 +191,8 @@ def _ensure_unchanged(append: Append, plan: ErasurePlan) -> None:
     streams = {f"session:{session}" for session in plan.named_sessions}
     streams |= {f"{kind}:{name}" for name in (*plan.turns, *plan.named_sessions) for kind in ("run", "import")}
     named = {*plan.turns, *plan.named_sessions}
-    for _, line in append.txn.facts.lines(plan.until):
-        event = KINDS.decode(line)
+    for n, line in append.txn.facts.lines(plan.until):
+        event = decoded(n, line)
         is_tag = isinstance(event, NodeTagged) and event.node in named
         if is_tag or event.stream in streams or any(ref in refs for _, ref in references(event)):
             raise ErasureChanged

@@ -27,12 +27,12 @@ from weft.kernel.advice import Action
 from weft.kernel.authority import LOCAL, Authority, Layer, Principal, PrincipalKind
 from weft.kernel.errors import NotAllowed, NotApplicable, NotFound
 from weft.kernel.events import Event
-from weft.kernel.kinds import KINDS
 from weft.kernel.labels import normal_form
 from weft.kernel.ledger_events import SessionCreated
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
 from weft.ledger.read.session_owners import counted_config, session_owner
 from weft.ledger.views.program_rows import ProgramRow, load_program
+from weft.ledger.views.recorded_events import decoded
 from weft.ledger.views.rows import (
     TURN,
     SegmentDepth,
@@ -235,7 +235,7 @@ class Access:
 
     def _event(self, n: int) -> Event | None:
         line = self._facts.line(n)
-        event = None if line is None else KINDS.decode(line)
+        event = None if line is None else decoded(n, line)
         return event if isinstance(event, Event) else None
 
     # --- threads ------------------------------------------------------------------------------------------------

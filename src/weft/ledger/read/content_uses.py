@@ -16,7 +16,6 @@ from msgspec import Struct, field
 from weft.kernel.dag_events import ToolResult
 from weft.kernel.events import Event, UnknownEvent, event_id
 from weft.kernel.facts import is_digest, strings
-from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import (
     AgentCreated,
     AliasAdded,
@@ -27,7 +26,7 @@ from weft.kernel.ledger_events import (
     SessionRenamed,
 )
 from weft.kernel.program_events import Created
-from weft.ledger.views.recorded_events import stream_of
+from weft.ledger.views.recorded_events import decoded, stream_of
 from weft.store.facts import FactReader
 
 Report = Callable[[str, int, int], None]
@@ -154,12 +153,12 @@ def _gather(
         stream = _stream(n, line)
         about = streams.get(stream)
         if about is None and tagged.all and b'"kind":"node_' in line and stream.startswith("ledger:"):
-            if isinstance(tagging := KINDS.decode(line), NodeTagged | NodeUntagged):
+            if isinstance(tagging := decoded(n, line), NodeTagged | NodeUntagged):
                 taggings.append((n, tagging))
             continue
         if about is None and not (turns and b'"kind":"tool_result"' in line and stream.startswith("ledger:")):
             continue
-        event = KINDS.decode(line)
+        event = decoded(n, line)
         if about is None:
             called = event.call.event_id if isinstance(event, ToolResult) else ""
             if called not in turns:
@@ -190,7 +189,7 @@ def _note_inside(uses: Uses, n: int, event: Event | UnknownEvent, about: About) 
 
 
 def _note_outside(uses: Uses, n: int, line: bytes) -> None:
-    event = KINDS.decode(line)
+    event = decoded(n, line)
     if isinstance(event, ContentErased) and bytes.fromhex(event.reason) not in uses.inside:
         return
     for path, ref in references(event):

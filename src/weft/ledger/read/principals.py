@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from msgspec import UNSET
 
 from weft.kernel.events import Event
-from weft.kernel.kinds import KINDS
 from weft.ledger.read.sessions import agent_names
+from weft.ledger.views.recorded_events import decoded
 from weft.store.port import ReadTxn
 from weft.store.records import LogRow
 from weft.store.sql import Sql, blob, rows_in
@@ -31,7 +31,7 @@ def load_on_behalf_of(txn: ReadTxn, turns: Sequence[str]) -> dict[str, tuple[str
     for turn, first, n, count, at, chain, events in rows_in(txn.sql, _FIRST_EVENTS, turns):
         row = LogRow(n, count, at, blob(chain), blob(events))
         line = row.lines()[first - row.first]
-        if _FIELD in line and (principals := on_behalf_of(KINDS.decode(line))):
+        if _FIELD in line and (principals := on_behalf_of(decoded(first, line))):
             ids[turn] = principals
     names = principal_names(txn.sql, (principal for principals in ids.values() for principal in principals))
     return {turn: tuple(names[principal] for principal in principals) for turn, principals in ids.items()}

@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from functools import cached_property
 from hashlib import sha256
 
-import orjson
-
 from weft.ledger.read.pages import Position
 from weft.ledger.views.projector import when_of
-from weft.ledger.views.recorded_events import recorded, stream_of
+from weft.ledger.views.recorded_events import fields_of, recorded, stream_of
 from weft.ledger.views.rows import SessionRow
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn
@@ -35,9 +33,9 @@ class SessionChanges:
             stream = stream_of(n, line)
             if stream.startswith(_STREAM):
                 self.ids.add(stream.removeprefix(_STREAM))
-                self.before[sha256(line).hexdigest()] = orjson.loads(line).get("prev")
+                self.before[sha256(line).hexdigest()] = fields_of(n, line).get("prev")
             elif _SIGHTING in line:
-                self.ids.add(str(orjson.loads(line).get("session")))
+                self.ids.add(str(fields_of(n, line).get("session")))
 
 
 class SessionTimes:

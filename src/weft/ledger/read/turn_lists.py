@@ -13,13 +13,11 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
-import orjson
-
 from weft.kernel.canonical import MAX_INTEGER
 from weft.ledger.read.pages import NEWEST, Position
 from weft.ledger.read.threads import CHUNK
 from weft.ledger.views.projector import when_of
-from weft.ledger.views.recorded_events import recorded
+from weft.ledger.views.recorded_events import fields_of, recorded
 from weft.ledger.views.rows import TURN, TurnRow, load_turn
 from weft.ledger.views.versions import choose_version, is_last, stands_for, versions_among
 from weft.store.facts import FactReader, refuse_standstill
@@ -95,8 +93,8 @@ class CurrentTurns:
         then. The view has the last round alone, so this is read from the log, where somebody went on since."""
         if self._rounds is None or first < self._rounds[0]:
             rounds: dict[tuple[str, str], int] = {}
-            for _, line in self._facts.lines(first, self.arrival):
-                if _SUPERSEDED in line and (event := orjson.loads(line))["kind"] == "turn_superseded":
+            for n, line in self._facts.lines(first, self.arrival):
+                if _SUPERSEDED in line and (event := fields_of(n, line))["kind"] == "turn_superseded":
                     pair = event["turn"], event["by"]
                     rounds[pair] = max(rounds.get(pair, 0), event.get("round", 0))
             self._rounds = first, rounds
@@ -123,9 +121,9 @@ class CurrentTurns:
         """The time that a turn was listed by: the earliest one that any source told until then; without one, that of
         its arrival. Of several sources the first one mostly tells what the others do."""
         told: list[int] = []
-        for _, line in self._facts.lines(row.n, self.arrival):
+        for n, line in self._facts.lines(row.n, self.arrival):
             if _SIGHTING in line and row.id.encode() in line:
-                event = orjson.loads(line)
+                event = fields_of(n, line)
                 if event.get("turn") == row.id and event.get("started") is not None:
                     told.append(event["started"])
                     if told == [row.seen_at]:
@@ -153,9 +151,9 @@ class LaterEvents:
         """Turns that were put in place of others, and those others."""
         self.sightings: dict[str, set[bytes]] = {}
         """By turn: the ids of the sightings that tell of it."""
-        for _, line in facts.lines(arrival):
+        for n, line in facts.lines(arrival):
             if _SUPERSEDED in line or _SIGHTING in line:
-                self._take(orjson.loads(line), line)
+                self._take(fields_of(n, line), line)
 
     def _take(self, event: dict[str, Any], line: bytes) -> None:
         if event["kind"] == "turn_superseded":

@@ -16,7 +16,6 @@ from hashlib import sha256
 from itertools import islice
 from typing import Any
 
-import orjson
 from msgspec import Struct
 
 from weft.kernel.canonical import MAX_INTEGER
@@ -25,7 +24,7 @@ from weft.kernel.words import IndexedWords, index_words
 from weft.ledger.read.listing import HERE
 from weft.ledger.read.projects import project_of
 from weft.ledger.search.entries import LOOSE, Entry, EntryPlace, Txn, hold_texts, known_name, known_text, load_entries
-from weft.ledger.views.recorded_events import stream_of
+from weft.ledger.views.recorded_events import fields_of, stream_of
 from weft.ledger.views.rows import TURN, TurnRow
 from weft.store.erased_contents import ErasedContents
 from weft.store.facts import FactReader
@@ -272,7 +271,7 @@ class Touched(Struct):
         elif stream[:8] == "session:":
             self.sessions[stream[8:]] = None
         else:
-            self._take_other(facts, orjson.loads(line))
+            self._take_other(facts, fields_of(n, line))
 
     def _take_other(self, facts: FactReader, event: dict[str, Any]) -> None:
         match event.get("kind"):

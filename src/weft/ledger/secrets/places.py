@@ -12,10 +12,9 @@ from msgspec import Struct, field
 from weft.kernel.dag_events import ToolCallRequested, ToolResult
 from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.fields import MessageFact
-from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import Sighting
 from weft.ledger.read.content_uses import references
-from weft.ledger.views.recorded_events import stream_of
+from weft.ledger.views.recorded_events import decoded, stream_of
 from weft.ledger.views.rows import SessionRow, TurnRow, load_session, load_session_number, load_turn
 from weft.store.port import ReadTxn
 
@@ -81,7 +80,7 @@ class PlaceFinder:
         return self.used
 
     def _note(self, n: int, line: bytes) -> None:
-        event = KINDS.decode(line)
+        event = decoded(n, line)
         turn, session = self._about(event)
         spot = self._spot(turn, session)
         if not self._fits(spot):

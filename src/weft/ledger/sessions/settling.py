@@ -17,13 +17,13 @@ from weft.kernel.enums import MoveReason, SessionStatus
 from weft.kernel.errors import InvalidInput, LabelTaken, NotApplicable
 from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.fields import EventRef
-from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import CompactionChosen, SessionArchived, SessionMoved, SessionRenamed
 from weft.kernel.shell_words import shell_word
 from weft.ledger.arguments import checked_label
 from weft.ledger.model import Branch
 from weft.ledger.read.sessions import head_event, load_branches
 from weft.ledger.sessions.heads import require_session, stream_of
+from weft.ledger.views.recorded_events import decoded
 from weft.ledger.views.rows import SessionRow
 from weft.ledger.write.append import Append, LedgerWriter, Patience
 from weft.ledger.write.placement import create_session, ensure_free, load_parent
@@ -145,8 +145,8 @@ def _back(facts: FactReader, event_id: str | None) -> Iterator[tuple[str, Event 
     while event_id is not None:
         n = facts.find_event(bytes.fromhex(event_id))
         line = None if n is None else facts.line(n)
-        if line is None:
+        if n is None or line is None:
             return
-        event = KINDS.decode(line)
+        event = decoded(n, line)
         yield event_id, event
         event_id = event.prev

@@ -18,13 +18,13 @@ from msgspec import Struct
 from weft.kernel.contents import ROW_BYTES, content_ref
 from weft.kernel.errors import FactDamaged, NotApplicable
 from weft.kernel.facts import content_refs
-from weft.kernel.kinds import KINDS
 from weft.ledger.imports.sources import KEY as IMPORT_SECRET
 from weft.ledger.upkeep.copy_register import COPY, LEDGER, note_copy, place_of
 from weft.ledger.upkeep.recompute import rebuild, silent
 from weft.ledger.views import Projector, codeblocks
 from weft.ledger.views.lease_rows import Lease, LeaseKind, held_leases
 from weft.ledger.views.projector import when_of
+from weft.ledger.views.recorded_events import decoded
 from weft.ledger.views.rows import RowMemory
 from weft.store.facts import FactReader, checked_pieces
 from weft.store.owners import NOBODY
@@ -183,7 +183,7 @@ class Copying:
         for logged, contents in batch.log:
             txn.facts.take_row(logged, contents)
             for n, line in enumerate(logged.lines(), logged.first):
-                event = KINDS.decode(line)
+                event = decoded(n, line)
                 view.apply(n, when_of(event, logged.at), sha256(line).digest(), event)
                 for ref in content_refs(event):
                     view.contents.number(ref)

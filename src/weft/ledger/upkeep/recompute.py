@@ -15,10 +15,10 @@ from typing import Any
 from weft.kernel.errors import Damaged, IdCollision, ReadOnlyLedger, StoreFailed
 from weft.kernel.events import GENESIS, Event, UnknownEvent
 from weft.kernel.facts import content_refs
-from weft.kernel.kinds import KINDS
 from weft.ledger.search import index_check
 from weft.ledger.views import Projector, codeblocks
 from weft.ledger.views.projector import when_of
+from weft.ledger.views.recorded_events import decoded, recorded_after
 from weft.ledger.views.rows import RowMemory
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn, Store, WriteTxn
@@ -172,7 +172,7 @@ def _blocks_end(txn: ReadTxn | WriteTxn) -> int:
 
 
 def _apply_line(projector: Projector, n: int, at: int, line: bytes) -> Event | UnknownEvent:
-    event = KINDS.decode(line)
+    event = decoded(n, line)
     projector.apply(n, when_of(event, at), sha256(line).digest(), event)
     return event
 
@@ -325,11 +325,24 @@ def rebuild(store: Store, progress: Progress) -> int:
 
 
 def ensure_view_rules(store: Store) -> None:
-    """Make the views anew, once, if an older program computed them by other rules."""
+    """Make the views anew, once, if an older program computed them by other rules. Raises FactDamaged, and leaves the
+    views as they are, where the log is not what its chain says."""
     with store.read() as txn:
         is_due = not follows_view_rules(txn.sql)
     if is_due:
+        _prove_log(store)
         rebuild(store, silent)
+
+
+def _prove_log(store: Store) -> None:
+    after = 0
+    while True:
+        with store.read() as txn:
+            events = recorded_after(txn.facts, after, LOG_ROWS)
+        if not events:
+            return
+        after = events[-1].n
+        store.breathe()
 
 
 def follows_view_rules(sql: Sql) -> bool:

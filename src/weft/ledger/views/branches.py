@@ -15,10 +15,9 @@ from weft.kernel.dag_events import AgentForked
 from weft.kernel.errors import InvalidFact
 from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.fields import EventRef
-from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import SessionMoved
 from weft.ledger.views.projector import BRANCHES, Moment, Projector, handles
-from weft.ledger.views.recorded_events import position_in_run
+from weft.ledger.views.recorded_events import decoded, position_in_run
 from weft.ledger.views.rows import SessionRow
 
 Place = tuple[str | None, int | None, int | None, int | None]
@@ -112,8 +111,8 @@ def _back_from(view: Projector, event_id: str | None) -> Iterator[Event | Unknow
     while event_id is not None:
         n = view.facts.find_event(bytes.fromhex(event_id))
         line = None if n is None else view.facts.line(n)
-        if line is None:
+        if n is None or line is None:
             raise InvalidFact(f"event {event_id}", "a session's branch begins there and it is not here")
-        event = KINDS.decode(line)
+        event = decoded(n, line)
         yield event
         event_id = event.prev

@@ -12,8 +12,8 @@ from msgspec import UNSET, UnsetType
 from weft.kernel.dag_events import HistoryAppend, ModelResponse
 from weft.kernel.errors import ContentMissing
 from weft.kernel.fields import MessageFact, TextFact, Words, is_name
-from weft.kernel.kinds import KINDS
 from weft.ledger.model import Codeblock
+from weft.ledger.views.recorded_events import decoded
 from weft.ledger.views.runs import ROWS_PER_EVENT
 from weft.ledger.views.values import number_in, shown_text
 from weft.store.erased_contents import ErasedContents
@@ -69,7 +69,7 @@ def advance(txn: WriteTxn, most: int | None = None) -> bool:
 def _end_of_light(facts: FactReader, after: int, until: int, most: int) -> int:
     """The event before the first one whose message is heavier than that."""
     for n, line in facts.lines(after, until):
-        message = _message_in(line)
+        message = _message_in(n, line)
         texts = [part.text for part in message.parts if isinstance(part, TextFact)] if message else []
         if sum(facts.content_size(_number(facts, text)) for text in texts) > most:
             return n - 1
@@ -119,11 +119,11 @@ def _to_block(
     )
 
 
-def _message_in(line: bytes) -> MessageFact | None:
+def _message_in(n: int, line: bytes) -> MessageFact | None:
     """The assistant's message that an event brings, if it does."""
     if b'"assistant"' not in line:
         return None
-    event = KINDS.decode(line)
+    event = decoded(n, line)
     message: MessageFact | UnsetType = UNSET
     if isinstance(event, HistoryAppend):
         message = event.message
@@ -133,7 +133,7 @@ def _message_in(line: bytes) -> MessageFact | None:
 
 
 def _blocks(facts: FactReader, n: int, line: bytes) -> Iterator[Row]:
-    message = _message_in(line)
+    message = _message_in(n, line)
     if message is not None:
         found = _named(facts, message) if message.codeblocks is not UNSET else _derived(facts, message)
         for idx, (language, content, *rest) in enumerate(islice(found, ROWS_PER_EVENT - 1)):

@@ -16,17 +16,15 @@ from msgspec import UNSET, Struct
 from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.errors import ContentMissing, FactDamaged
 from weft.kernel.fields import SeenMessage
-from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import Sighting
 from weft.ledger.views.projector import Contents
+from weft.ledger.views.recorded_events import decoded
 from weft.ledger.views.rows import load_session, load_turn
 from weft.store.erased_contents import ErasedContents
 from weft.store.facts import FactReader
 from weft.store.port import Store, WriteTxn
 from weft.store.sql import Sql, rows_in
 
-DUE = "figures_due"
-"""Local state: the ledger was upgraded, and the figures of what it held before are still to be read."""
 MILLION = 1_000_000
 _COSTED = frozenset({"aider", "atif", "opencode", "pi", "swe-agent"})
 """Origins that note what a response cost."""
@@ -108,19 +106,6 @@ class _ReadContents:
         return self._facts.readable_text(n)
 
 
-def ensure_read(store: Store) -> None:
-    """Read the figures of what was imported before an upgrade, once, in one transaction."""
-    with store.read() as txn:
-        if txn.sql.one("SELECT 1 FROM local WHERE key = ?", (DUE,)) is None:
-            return
-    store.write(_read_due)
-
-
-def _read_due(txn: WriteTxn) -> None:
-    _write_figures(txn.sql, txn.facts, None)
-    txn.sql.run("DELETE FROM local WHERE key = ?", (DUE,))
-
-
 def forget(_: Store, txn: WriteTxn, forgotten: ErasedContents) -> None:
     """Figures that were read out of metadata that is erased now."""
     query = (
@@ -132,12 +117,12 @@ def forget(_: Store, txn: WriteTxn, forgotten: ErasedContents) -> None:
         _write_figures(txn.sql, txn.facts, turns)
 
 
-def _write_figures(sql: Sql, facts: FactReader, turns: Collection[str] | None) -> None:
-    """The columns of these turns, or of all, as a projector would have left them."""
-    merged: dict[str, dict[int, Figures]] = {turn: {} for turn in turns or ()}
+def _write_figures(sql: Sql, facts: FactReader, turns: Collection[str]) -> None:
+    """The columns of these turns, as a projector would have left them."""
+    merged: dict[str, dict[int, Figures]] = {turn: {} for turn in turns}
     for event in _turn_sightings(facts, turns):
         if _counts(sql, event):
-            messages = merged.setdefault(str(event.turn), {})
+            messages = merged[str(event.turn)]
             for message in event.messages or ():
                 figures = figures_of(_ReadContents(facts), event.origin, message)
                 messages[message.k] = _largest(messages.get(message.k, NO_FIGURES), figures)
@@ -145,11 +130,11 @@ def _write_figures(sql: Sql, facts: FactReader, turns: Collection[str] | None) -
         _write_turn(sql, turn, messages)
 
 
-def _turn_sightings(facts: FactReader, turns: Collection[str] | None) -> Iterator[Sighting]:
-    for _, line in facts.lines():
+def _turn_sightings(facts: FactReader, turns: Collection[str]) -> Iterator[Sighting]:
+    for n, line in facts.lines():
         if b'"messages":' in line and b'"stream":"import:' in line:
-            event = KINDS.decode(line)
-            if isinstance(event, Sighting) and event.turn is not UNSET and (turns is None or event.turn in turns):
+            event = decoded(n, line)
+            if isinstance(event, Sighting) and event.turn is not UNSET and event.turn in turns:
                 yield event
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import orjson
 from msgspec import Struct
@@ -28,8 +29,13 @@ class Recorded(Struct, frozen=True):
 
 
 def recorded(n: int, line: bytes) -> Recorded:
+    return Recorded(n, event_id(line), line, decoded(n, line))
+
+
+def decoded(n: int, line: bytes) -> Event | UnknownEvent:
+    """What an event says that is stored under this number."""
     try:
-        return Recorded(n, event_id(line), line, KINDS.decode(line))
+        return KINDS.decode(line)
     except ValueError as error:
         raise FactDamaged("event number", str(n), str(error)) from error
 
@@ -49,6 +55,17 @@ def recorded_after(facts: FactReader, after: int, rows: int) -> list[Recorded]:
         found += (event for event in events if event.n > after)
         last = row
     return found
+
+
+def fields_of(n: int, line: bytes) -> dict[str, Any]:
+    """The fields of an event that is stored under this number, as they are."""
+    try:
+        fields = orjson.loads(line)
+    except ValueError as error:
+        raise FactDamaged("event number", str(n), str(error)) from error
+    if not isinstance(fields, dict):
+        raise FactDamaged("event number", str(n), "it is not an object")
+    return fields
 
 
 def stream_of(n: int, line: bytes) -> str:
