@@ -1,8 +1,9 @@
 """A subagent's session and the tool call that started it name each other, whichever came first."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, grow, problems, select
 from tests.ledger.imported import native_call, native_turn, take
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.views.rows import RowMemory
+from weft.store.sqlite.connection import SqliteSql
 from weft.store.sqlite.migrations import shipped_schema
 
 JOIN = (
@@ -174,3 +177,96 @@ def test_an_upgrade_links_both_sides(disk: Ledger, path: Path, open_ledger: Open
         ("told", second, "told"), ("worker", first, "worker")
     ]  # fmt: skip
     assert problems(ledger) == []
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows every query of a SQLite ledger has answered."""
+    answers: list[int] = []
+    one, all_rows = SqliteSql.one, SqliteSql.all
+
+    def count_one(connection: SqliteSql, sql: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
+        answers.append(1)
+        return one(connection, sql, values)
+
+    def count_all(connection: SqliteSql, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        rows = all_rows(connection, sql, values)
+        answers.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(SqliteSql, "one", count_one)
+    monkeypatch.setattr(SqliteSql, "all", count_all)
+    return answers
+
+
+def work_of(reads: list[int], write: Callable[[], object]) -> tuple[int, int]:
+    """How many queries a verb asks, and how many rows it reads."""
+    reads.clear()
+    write()
+    return len(reads), sum(reads)
+
+
+def test_a_call_and_its_subagent_take_the_same_work_however_many_there_are(disk: Ledger, reads: list[int]) -> None:
+    work: list[tuple[int, int]] = []
+    with disk.begin_turn(session="boss") as writer:
+        for k in range(12):
+            work.append(work_of(reads, partial(writer.tool_call, "spawn", id=f"c{k}")))
+            disk.create_session(f"kid {k}", parent_session="boss", spawn_tool_call_id=f"c{k}")
+        writer.interrupt()
+    assert work[3] == work[11]
+    assert [disk.session(f"kid {k}").parent_turn_id for k in range(12)] == [writer.id] * 12
+
+
+def test_subagents_whose_call_never_comes_cost_a_later_call_nothing(disk: Ledger, reads: list[int]) -> None:
+    grow(disk, "boss", "before")
+
+    def record() -> object:
+        return disk.record_turn(session="boss", tool_calls=[{"id": f"c{k}", "name": "read"} for k in range(4)])
+
+    def wait(children: int) -> tuple[int, int]:
+        for k in range(children):
+            disk.create_session(
+                f"kid {children}.{k}", parent_session="boss", spawn_tool_call_id=f"never {children}.{k}"
+            )
+        record()
+        return work_of(reads, record)
+
+    assert wait(1) == wait(12)
+
+
+def test_a_call_joins_those_that_wait_for_it_alone(ledger: Ledger) -> None:
+    grow(ledger, "main", "before")
+    grow(ledger, "other", "before")
+    for child, parent, call in [("a", "main", "c1"), ("b", "main", "c2"), ("c", "other", "c1"), ("d", "main", "c1")]:
+        ledger.create_session(child, parent_session=parent, spawn_tool_call_id=call)
+    first = ledger.record_turn(session="main", tool_calls=calls("c1")).id
+    again = ledger.record_turn(session="main", tool_calls=calls("c1")).id
+    assert {child: ledger.session(child).parent_turn_id for child in "abcd"} == {
+        "a": first,
+        "b": None,
+        "c": None,
+        "d": first,
+    }
+    assert [call.spawned_session for call in ledger.tool_calls(first)] == [None, "a"]
+    assert [call.spawned_session for call in ledger.tool_calls(again)] == [None, None]
+    assert problems(ledger) == []
+
+
+def test_a_second_call_of_one_id_in_a_turn_started_nothing(ledger: Ledger) -> None:
+    with ledger.begin_turn(session="main") as writer:
+        ledger.create_session("worker", parent_turn_id=writer.id, spawn_tool_call_id="c1")
+        for _ in range(2):
+            writer.tool_result(writer.tool_call("spawn", id="c1"), "ok")
+        writer.finish()
+    assert [call.spawned_session for call in ledger.tool_calls(writer.id)] == ["worker", None]
+    assert ledger.session("worker").spawn_tool_call_id == f"{writer.id}:c1"
+
+
+def test_what_a_writer_remembers_of_noted_texts_is_bounded() -> None:
+    memory = RowMemory()
+    memory.lookup_texts.update(range(RowMemory.LIMIT))
+    memory.shrink()
+    assert len(memory.lookup_texts) == RowMemory.LIMIT
+    memory.lookup_texts.add(-1)
+    memory.shrink()
+    assert memory.lookup_texts == set()

@@ -222,7 +222,7 @@ class Projector:
         fresh = self.new_calls[-turn.calls :] if turn.calls else []
         if fresh and (fresh[0].turn, fresh[0].seq) == (turn.n, 0):
             return fresh
-        self._flush_calls()
+        self.flush_calls()
         found = self.sql.all(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))
         rows = [self.calls.setdefault(call.event, call) for call in (CallRow(*row) for row in found)]
         return rows
@@ -256,12 +256,13 @@ class Projector:
             MESSAGE.change(sql, self.changed_messages)
             self.changed_messages.clear()
         if self.calls:
-            self._flush_calls()
-        self._flush_sessions()
+            self.flush_calls()
+        self.flush_sessions()
         if not keep:
             self.memory.shrink()
 
-    def _flush_calls(self) -> None:
+    def flush_calls(self) -> None:
+        """The same of tool calls, whose rows are read again."""
         if self.new_calls:
             CALL.add(self.sql, self.new_calls)
             for row in self.new_calls:
@@ -272,7 +273,8 @@ class Projector:
             CALL.change(self.sql, self.calls.values())
             self.calls.clear()
 
-    def _flush_sessions(self) -> None:
+    def flush_sessions(self) -> None:
+        """Every new and every changed session into its table; the rows in hand stay good."""
         if self.new_sessions:
             SESSION.add(self.sql, self.new_sessions)
             for row in self.new_sessions:

@@ -372,7 +372,7 @@ class RowMemory:
 
     def shrink(self) -> None:
         """Keep the memory small; what is forgotten is read again."""
-        if len(self.turns) > self.LIMIT or len(self.sessions) > self.LIMIT or len(self.ends) > self.LIMIT:
+        if any(len(rows) > self.LIMIT for rows in (self.turns, self.sessions, self.ends, self.lookup_texts)):
             self.clear()
 
 

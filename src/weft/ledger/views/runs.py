@@ -341,7 +341,7 @@ def _tool_call(view: Projector, moment: Moment, event: dag.ToolCallRequested) ->
     )
     row.calls += 1
     if not view.is_childless(row):
-        link_waiting(view, row)
+        link_waiting(view, row, view.new_calls[-1:])
 
 
 def _repeats(view: Projector, turn: TurnRow, call_id: int) -> int:
@@ -355,8 +355,12 @@ def _repeats(view: Projector, turn: TurnRow, call_id: int) -> int:
 
 @handles(dag.ToolResult, RUN, OTHERS)
 def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None:
-    turn: TurnRow | None = moment.row
-    call = view.call(turn, bytes.fromhex(event.call.event_id)) if turn else _late_call(view, event)
+    """A result that came after its turn had ended lies in the ledger's stream and never changes the turn's digest."""
+    late = moment.row is None
+    turn: TurnRow = place_of_event(view.sql, view.facts, event.call.event_id)[0] if late else moment.row
+    call = view.call(turn, bytes.fromhex(event.call.event_id))
+    if late and call is not None and call.outcome == "interrupted":
+        call.outcome = None
     if call is None or call.outcome is not None:
         return
     call.outcome = event.status
@@ -365,18 +369,9 @@ def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None
     if event.error is not UNSET:
         call.error, call.error_code = view.contents.number(event.error.message), view.name(event.error.code)
     if event.spawned is not UNSET:
-        link_result(view, call, event.spawned, event.replica)
+        link_result(view, turn, call, event.spawned, event.replica)
     call.completed_at = moment.when
-    call.result_position = turn.events if turn else -moment.n
-
-
-def _late_call(view: Projector, event: dag.ToolResult) -> CallRow | None:
-    """A result that came after its turn had ended lies in the ledger's stream and never changes the turn's digest."""
-    turn, _ = place_of_event(view.sql, view.facts, event.call.event_id)
-    row = view.call(turn, bytes.fromhex(event.call.event_id))
-    if row is not None and row.outcome == "interrupted":
-        row.outcome = None
-    return row
+    call.result_position = -moment.n if late else turn.events
 
 
 @handles(dag.Interruption, RUN)

@@ -279,7 +279,7 @@ def _see_spawned(view: Projector, turn: TurnRow, event: own.Sighting) -> None:
             note_spawn(view, each.spawned, turn, each.k)
             join_spawn(view, each.spawned)
     if turn.calls and not view.is_childless(turn):
-        link_waiting(view, turn)
+        link_waiting(view, turn, view.calls_of(turn))
 
 
 def _see_call(view: Projector, row: CallRow, seen: SeenCall | None, asked: int) -> None:

@@ -7,18 +7,27 @@ has such subagents is marked, so that appends to all others ask nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from msgspec import UNSET, UnsetType
 
 from weft.ledger.model import repeated_id
 from weft.ledger.views.projector import Projector
-from weft.ledger.views.rows import CallRow, SessionRow, TurnRow, load_turn_number
+from weft.ledger.views.rows import CALL, CallRow, SessionRow, TurnRow
 
-_CALLS_OF_SESSION = (
-    "SELECT t.id, c.call_id FROM turn t JOIN tool_call c ON c.turn = t.n WHERE t.session = ? AND {} ORDER BY t.n DESC"
+_OF_TURN = "SELECT turn, call_id FROM tool_call WHERE turn = ? ORDER BY seq DESC LIMIT ? OFFSET ?"
+_OF_SESSION = (
+    "SELECT t.id, c.call_id FROM turn t JOIN tool_call c ON c.turn = t.n WHERE {}"
+    " ORDER BY t.n DESC, c.seq DESC LIMIT ? OFFSET ?"
 )
-_WHERE_IT_STOOD = "t.segment IN (SELECT segment FROM history WHERE session = ?)"
+_WHERE_IT_STOOD = "t.session = ? AND t.segment IN (SELECT segment FROM history WHERE session = ?)"
 _UNDER_WAY = "t.status <> 'completed' AND t.session = ?"
-_WAITING = "SELECT id FROM session WHERE spawn_call IS NOT NULL AND (parent_turn IS NULL OR parent_turn = ?) AND {} = ?"
+_NEWEST_CALLS, _ALL_CALLS = 64, 1 << 31
+"""A subagent is made soon after its call: the newest calls are read first, the others where it is not among them."""
+_WAITING = "SELECT id FROM session WHERE {} AND (parent_turn IS NULL OR parent_turn = ?) AND {} = ? ORDER BY n"
+_NAMES_TEXT = "spawn_call_name = ?"
+_NAMES_CONTENT = "spawn_call_name IS NULL AND spawn_call = ?"
 
 
 def link_new_session(view: Projector, session: SessionRow) -> None:
@@ -39,11 +48,15 @@ def link_named_call(view: Projector, session: SessionRow) -> None:
     session.spawn_call_name = view.contents.readable_text(session.spawn_call)
     parent = None if session.parent_session is None else view.find_session_id(session.parent_session)
     turn = None if session.parent_turn is None else view.find_turn(session.parent_turn)
-    if turn is None and parent is not None:
-        turn = _turn_with_call(view, parent, session.spawn_call)
-    call = None if turn is None else _call_named(view, turn, session.spawn_call)
-    if turn is not None and call is not None:
-        _join(view, session, turn, call)
+    call_id = None
+    if turn is not None:
+        view.flush_calls()
+        _, call_id = _place_of_call(view, _OF_TURN, (turn.n,), session.spawn_call) or (None, None)
+    elif parent is not None:
+        turn, call_id = _place_in_session(view, parent, session.spawn_call)
+    if turn is not None and call_id is not None:
+        rows = view.sql.all(f"{CALL.select} WHERE turn = ? AND call_id = ? ORDER BY seq", (turn.n, call_id))
+        _join(view, session, turn, _first_free([CallRow(*row) for row in rows]))
     if parent is not None:
         mark_parent(view, parent)
 
@@ -56,25 +69,33 @@ def mark_parent(view: Projector, parent: SessionRow) -> None:
         view.childless.discard(parent.n)
 
 
-def link_waiting(view: Projector, turn: TurnRow) -> None:
-    """The sessions that name a call of this turn, where there may be any. Of a turn without a session, those that name
-    the turn itself."""
+def link_waiting(view: Projector, turn: TurnRow, calls: Sequence[CallRow]) -> None:
+    """Join the sessions that name one of these calls of the turn and are joined to none yet. Of a turn without a
+    session, those that name the turn itself. One lookup by an index for each id of a call."""
     session = _session_of(view, turn)
     column, key = ("parent_turn", turn.id) if session is None else ("parent_session", session.id)
-    view.flush(keep=True)
-    for (id,) in view.sql.all(_WAITING.format(column), (turn.id, key)):
-        child = view.session(id)
-        call = None if child.spawn_call is None else _call_named(view, turn, child.spawn_call)
-        if call is not None:
-            _join(view, child, turn, call)
+    view.flush_sessions()
+    for call_id in dict.fromkeys(call.call_id for call in calls):
+        named = [call for call in calls if call.call_id == call_id]
+        for child in _waiting_for(view, call_id, turn.id, column, key):
+            _join(view, child, turn, _first_free(named))
 
 
-def link_result(view: Projector, call: CallRow, child: str, replica: str | UnsetType) -> None:
-    """A call's result names the session that it started. Of a session that is not here yet this is noted. A session
-    takes its parent from those who may write to it, never from another replica."""
-    turn = next((row for row in view.memory.turns.values() if row.n == call.turn), None)
-    turn = turn or load_turn_number(view.sql, call.turn)
-    assert turn is not None, "a call's row has a turn"
+def _waiting_for(view: Projector, call_id: int, turn: str, column: str, key: str) -> list[SessionRow]:
+    """A session that is not joined yet has its call's bare text as the name; one whose text is erased has none, and is
+    found by the content's number among those of the parent."""
+    text = view.contents.content_text(call_id)
+    if text is None:
+        rows = view.sql.all(_WAITING.format(_NAMES_CONTENT, column), (call_id, turn, key))
+        return [view.session(id) for (id,) in rows]
+    by_name = _WAITING.format(_NAMES_TEXT, f"COALESCE({column}, '')")  # the name's index is the narrow one
+    children = [view.session(id) for (id,) in view.sql.all(by_name, (view.contents.readable_text(call_id), turn, key))]
+    return [child for child in children if _is_named(view, call_id, text, child.spawn_call)]
+
+
+def link_result(view: Projector, turn: TurnRow, call: CallRow, child: str, replica: str | UnsetType) -> None:
+    """The result of a turn's call names the session that it started. Of a session that is not here yet this is noted. A
+    session takes its parent from those who may write to it, never from another replica."""
     note_spawn(view, child, turn, call.seq)
     session = view.find_session_id(child)
     call.spawned = session.n if session else None
@@ -145,25 +166,35 @@ def _is_above(view: Projector, session: SessionRow, turn: TurnRow) -> bool:
     return False
 
 
-def _call_named(view: Projector, turn: TurnRow, name: int) -> CallRow | None:
-    """The turn's call whose id is this content or has its text; of several the first that started nothing yet."""
-    text = view.contents.content_text(name)
-    named = [
-        call
-        for call in (view.calls_of(turn) if turn.calls else ())
-        if call.call_id == name or (text is not None and view.contents.content_text(call.call_id) == text)
-    ]
-    return next((call for call in named if call.spawned is None), named[0] if named else None)
+def _first_free(calls: Sequence[CallRow]) -> CallRow:
+    """Of several calls with one id the first that started nothing yet."""
+    return next((call for call in calls if call.spawned is None), calls[0])
 
 
-def _turn_with_call(view: Projector, session: SessionRow, name: int) -> TurnRow | None:
-    """The session's newest turn with a call of this id, among those where it stood and those under way."""
-    text = view.contents.content_text(name)
-    if text is None:
-        return None
+def _is_named(view: Projector, call_id: int, text: str | None, name: int | None) -> bool:
+    """Whether a name is this content or has its text."""
+    return call_id == name or (name is not None and text is not None and view.contents.content_text(name) == text)
+
+
+def _place_in_session(view: Projector, session: SessionRow, name: int) -> tuple[TurnRow, int] | tuple[None, None]:
+    """The session's newest turn with a call of this id, among those where it stood and those under way; and the number
+    of that id."""
+    if view.contents.content_text(name) is None:
+        return None, None
     view.flush(keep=True)
-    for turns in (_WHERE_IT_STOOD, _UNDER_WAY):
-        for turn, call_id in view.sql.all(_CALLS_OF_SESSION.format(turns), (session.n, session.n)):
-            if view.contents.content_text(call_id) == text:
-                return view.turn(turn)
+    for turns, values in ((_WHERE_IT_STOOD, (session.n, session.n)), (_UNDER_WAY, (session.n,))):
+        place = _place_of_call(view, _OF_SESSION.format(turns), values, name)
+        if place is not None:
+            return view.turn(place[0]), place[1]
+    return None, None
+
+
+def _place_of_call(view: Projector, query: str, values: tuple[int, ...], name: int) -> tuple[Any, int] | None:
+    """The first row of a query for turns and their calls' ids, newest first, whose id has this name."""
+    text = view.contents.content_text(name)
+    for limit, offset in ((_NEWEST_CALLS, 0), (_ALL_CALLS, _NEWEST_CALLS)):
+        rows = view.sql.all(query, (*values, limit, offset))
+        place = next((row for row in rows if _is_named(view, name, text, row[1])), None)
+        if place is not None or len(rows) < limit:
+            return None if place is None else (place[0], place[1])
     return None
