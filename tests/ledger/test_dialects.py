@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from tests.ledger.histories import PROPERTY_SCALE, problems
 from weft.kernel.contents import prepare
+from weft.kernel.enums import MessageRole
 from weft.kernel.errors import InvalidInput, WeftError
 from weft.kernel.fields import Usage
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.dialects.messages import translated
 from weft.ledger.model import ImagePart, Message, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.ledger.write.record_turn import NewTurn
 
@@ -302,3 +304,45 @@ def test_what_is_nested_too_deeply_is_refused(ledger: Ledger) -> None:
         deep = [deep]
     with pytest.raises(InvalidInput, match="nested too deeply"):
         ledger.record_turn(query={"role": "user", "content": [{"type": "image", "source": deep}]})
+
+
+OWN = {"role": "assistant", "content": "x", "metadata": {"usage": "mine", "k": 1}}
+TIERED = {"prompt_tokens": 1, "completion_tokens": 2, "service_tier": "flex"}
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"response": [OWN], "usage": TIERED}, "usage"),
+        ({"response": [{**OWN, "usage": TIERED}]}, "usage"),
+        ({"response": {**COMPLETION, "choices": [{"message": OWN}]}}, "usage"),
+        ({"response": [{**OWN, "id": "msg_1", "metadata": {"id": "mine"}}]}, "id"),
+        ({"query": [{"role": "developer", "content": "x", "metadata": {"role": "mine"}}]}, "role"),
+    ],
+)
+def test_a_field_of_a_messages_own_metadata_is_never_overwritten(
+    ledger: Ledger, values: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(InvalidInput, match=f"its metadata has a field '{name}' of its own"):
+        ledger.record_turn(session="main", **values)
+
+
+def test_the_same_value_in_both_places_is_no_collision_and_imports_keep_both(ledger: Ledger) -> None:
+    same = {**OWN, "metadata": {"usage": {"service_tier": "flex"}, "k": 1}}
+    recorded(ledger, response=[same], usage=TIERED)
+    assert ledger.messages("main")[-1].metadata == same["metadata"]
+    (kept,) = translated({**OWN, "usage": TIERED}, MessageRole.ASSISTANT, "message", keeps_unknown=True) or ()
+    assert kept.metadata == {"usage": {"service_tier": "flex"}, "metadata": OWN["metadata"]}
+
+
+def test_one_hour_writes_above_all_writes_are_clamped_where_an_api_reports_them(ledger: Ledger) -> None:
+    reported = {
+        "input_tokens": 5, "output_tokens": 7, "cache_creation_input_tokens": 4,
+        "cache_creation": {"ephemeral_1h_input_tokens": 9},
+    }  # fmt: skip
+    for values in ({"response": "a", "usage": reported}, {"response": {**ANTHROPIC, "usage": reported}}):
+        recorded(ledger, **values)
+        usage = ledger.turn("main").usage
+        assert (usage.cache_write_tokens, usage.cache_write_1h_tokens) == (4, 4)
+    with pytest.raises(InvalidInput, match="cache_write_1h_tokens is 9"):
+        ledger.record_turn(session="main", usage={"cache_write_tokens": 4, "cache_write_1h_tokens": 9})

@@ -179,12 +179,12 @@ class _Translation:
     def _answered(
         self, message: TranslatedMessage, answer: Mapping[str, Any], reason: Any, rest: dict[str, Any]
     ) -> TranslatedMessage:
-        metadata = {**(message.metadata or {}), **({"response": rest} if rest else {})}
         usage, more = self._usage(answer.get("usage"))
+        fields = {**({"response": rest} if rest else {}), **({"usage": more} if more else {})}
         return replace(
             message,
             usage=usage,
-            metadata={**metadata, **({"usage": more} if more else {})} or None,
+            metadata=self._with_fields(message.metadata or {}, fields) or None,
             model=answer["model"] if isinstance(answer.get("model"), str) else None,
             finish_reason=reason if isinstance(reason, str) else None,
             is_item=False,
@@ -270,9 +270,10 @@ class _Translation:
         self, value: Mapping[str, Any], role: MessageRole, content: ForeignContent
     ) -> list[TranslatedMessage]:
         usage, more = self._usage(value.get("usage"))
-        metadata = {**content.metadata(), **self._beside(value), **({"usage": more} if more else {})}
+        fields = {**content.metadata(), **self._beside(value), **({"usage": more} if more else {})}
         if value.get("role") == "developer":
-            metadata["role"] = "developer"
+            fields["role"] = "developer"
+        metadata = self._with_fields(_own_metadata(value), fields)
         reason = value.get("stop_reason") or value.get("finish_reason")
         message = TranslatedMessage(
             role=role,
@@ -298,7 +299,7 @@ class _Translation:
         return {name: getattr(message, name) for name in names}
 
     def _beside(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a message that its metadata keeps."""
+        """The fields of a message that its metadata keeps beside what that has itself."""
         rest = _filled(value, *_READ_FIELDS, *_NATIVE_FIELDS)
         unknown = [name for name in rest if name not in _KEPT_FIELDS]
         if unknown and not self._keeps_unknown:
@@ -306,9 +307,30 @@ class _Translation:
                 f"{self._where}: the field {unknown[0]!r:.80} of a message is not understood",
                 "put it into the message's metadata",
             )
-        metadata = value.get("metadata")
-        own = metadata if isinstance(metadata, dict) else {} if metadata is None else {"metadata": metadata}
-        return {**own, **rest}
+        return rest
+
+    def _with_fields(self, metadata: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+        """A message's own metadata and the fields that are kept there. Where both have a name, with another value, the
+        message is refused, or its own metadata lies whole beside the fields where everything is kept."""
+        taken = [name for name, value in metadata.items() if fields.get(name, value) != value]
+        if not taken:
+            return {**metadata, **fields}
+        if self._keeps_unknown:
+            return {**fields, "metadata": metadata}
+        raise metadata_collision(self._where, taken[0])
+
+
+def metadata_collision(where: str, name: str) -> InvalidInput:
+    """A message's own metadata has a field of this name, and something else of the message is kept under it."""
+    return InvalidInput(
+        f"{where}: its metadata has a field {name!r:.80} of its own, where the message's {name!r:.80} is kept",
+        "give the field of the metadata another name",
+    )
+
+
+def _own_metadata(value: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = value.get("metadata")
+    return metadata if isinstance(metadata, dict) else {} if metadata is None else {"metadata": metadata}
 
 
 def api_usage(value: Mapping[str, Any]) -> ForeignUsage | None:

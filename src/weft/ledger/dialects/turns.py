@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from weft.kernel.enums import MessageRole, ToolCallStatus
 from weft.kernel.errors import InvalidInput
-from weft.ledger.dialects.messages import TranslatedMessage
+from weft.ledger.dialects.messages import TranslatedMessage, metadata_collision
 from weft.ledger.model import NewMessage, NewToolCall, Part, TextPart, ToolResultPart, ToolUsePart
 
 
@@ -56,7 +56,10 @@ def with_usage_rest(response: Sequence[NewMessage], rest: dict[str, Any]) -> lis
         raise InvalidInput(
             f"usage: {', '.join(rest)} can be kept only beside an answer", "leave it out, or give the response"
         )
-    messages[-1] = replace(messages[-1], metadata={**(messages[-1].metadata or {}), "usage": rest})
+    metadata = messages[-1].metadata or {}
+    if metadata.get("usage", rest) != rest:
+        raise metadata_collision("response", "usage")
+    messages[-1] = replace(messages[-1], metadata={**metadata, "usage": rest})
     return messages
 
 

@@ -57,6 +57,8 @@ def foreign_usage(value: Mapping[str, Any]) -> ForeignUsage | None:
     counts = chat_counts(value)
     if counts is None or any(count is not None and not 0 <= count < 2**53 for count in counts.values()):
         return None
+    if (one_hour := counts["cache_write_1h"]) is not None:
+        counts["cache_write_1h"] = one_hour_part(one_hour, counts["cache_write"])
     tokens = {_FIELDS[name]: count for name, count in counts.items() if count is not None}
     if "output_tokens" in tokens and _is_beside(value, reasoning := tokens.get("reasoning_tokens", 0)):
         tokens["output_tokens"] += reasoning
@@ -130,6 +132,11 @@ def one_hour_writes(usage: Mapping[str, Any]) -> int | None:
     details = _mapping(usage.get("prompt_tokens_details")).get("cache_creation_token_details")
     durations = _mapping(usage.get("cache_creation")) or _mapping(details)
     return _whole(durations.get("ephemeral_1h_input_tokens"))
+
+
+def one_hour_part(one_hour: int, written: int | None) -> int:
+    """At most what was written to the cache at all, whatever an API or an origin reports."""
+    return min(one_hour, written or 0)
 
 
 def uncached_input(total: int | None, cached: int | None, written: int | None) -> int | None:

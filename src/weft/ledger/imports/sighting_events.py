@@ -20,6 +20,7 @@ from weft.kernel.fields import (
     Usage,
 )
 from weft.kernel.ledger_events import Sighting
+from weft.ledger.dialects.usage import one_hour_part
 from weft.ledger.imports.chain import named, put_value
 from weft.ledger.imports.natives import NativeCall, NativeCompaction, NativeMessage, NativeSession, NativeTurn, Tokens
 from weft.ledger.model import IMPORTED_AGENT, FileNote, LintNote
@@ -234,19 +235,16 @@ def count(value: Any) -> int | UnsetType:
     return value if type(value) is int and 0 <= value <= MAX_INTEGER else UNSET
 
 
-def one_hour_part(tokens: Tokens) -> int | UnsetType:
-    """At most what was written to the cache at all, whatever an origin says."""
-    part, written = count(tokens.cache_write_1h), count(tokens.cache_write)
-    return UNSET if part is UNSET else min(part, 0 if written is UNSET else written)
-
-
 def usage(tokens: Tokens) -> Usage | UnsetType:
+    written, one_hour = count(tokens.cache_write), count(tokens.cache_write_1h)
+    if one_hour is not UNSET:
+        one_hour = one_hour_part(one_hour, None if written is UNSET else written)
     made = Usage(
         input_tokens=count(tokens.input),
         output_tokens=count(tokens.output),
         cached_input_tokens=count(tokens.cached),
-        cache_write_tokens=count(tokens.cache_write),
-        cache_write_1h_tokens=one_hour_part(tokens),
+        cache_write_tokens=written,
+        cache_write_1h_tokens=one_hour,
         reasoning_tokens=count(tokens.reasoning),
     )
     return UNSET if made == Usage() else made
