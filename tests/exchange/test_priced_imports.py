@@ -168,7 +168,7 @@ def test_figures_that_lie_in_metadata_alone_are_read_out_and_erased_with_it(
 ) -> None:
     """Sightings as the version before wrote them: their usage has no field for one-hour writes."""
     address = str(tmp_path / "ledger.db") if engine == "sqlite" else shared_server().address(new_name())
-    monkeypatch.setattr(sighting_events, "one_hour_part", lambda tokens: UNSET)
+    monkeypatch.setattr(sighting_events, "one_hour_part", lambda one_hour, written: UNSET)
     with weft.open(address) as ledger:
         take(ledger, *sources["claude-code"], *sources["opencode"])
         expected = figures(ledger)

@@ -17,6 +17,7 @@ from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.errors import ContentMissing, FactDamaged
 from weft.kernel.fields import SeenMessage
 from weft.kernel.ledger_events import Sighting
+from weft.ledger.dialects.usage import one_hour_part, one_hour_writes
 from weft.ledger.views.projector import Contents
 from weft.ledger.views.recorded_events import decoded
 from weft.ledger.views.rows import load_session, load_turn
@@ -47,23 +48,16 @@ def figures_of(contents: Contents, origin: str, message: SeenMessage) -> Figures
     """What a sighting tells of a message, in its usage or in its metadata. Metadata is read only where it may tell."""
     usage = message.usage
     written = 0 if usage is UNSET or usage.cache_write_tokens is UNSET else usage.cache_write_tokens
-    told = None if usage is UNSET or usage.cache_write_1h_tokens is UNSET else usage.cache_write_1h_tokens
-    notes_cost = origin in _COSTED or (origin == _ONCE_COSTED and told is None)
-    if message.metadata is UNSET or not (notes_cost or (written and told is None)):
-        return NO_FIGURES if told is None else Figures(told)
+    one_hour = None if usage is UNSET or usage.cache_write_1h_tokens is UNSET else usage.cache_write_1h_tokens
+    notes_cost = origin in _COSTED or (origin == _ONCE_COSTED and one_hour is None)
+    if message.metadata is UNSET or not (notes_cost or (written and one_hour is None)):
+        return NO_FIGURES if one_hour is None else Figures(one_hour)
     metadata = _read_metadata(contents, message.metadata)
     cost = recorded_cost(metadata) if notes_cost else None
-    if told is None and written and (noted := one_hour_writes(metadata)) is not None:
-        told = min(noted, written)
-    return Figures(told, cost)
-
-
-def one_hour_writes(metadata: dict[str, Any]) -> int | None:
-    """Anthropic's count of what was written to the cache for an hour, as Claude Code keeps it."""
-    usage = metadata.get("usage")
-    durations = usage.get("cache_creation") if isinstance(usage, dict) else None
-    count = durations.get("ephemeral_1h_input_tokens") if isinstance(durations, dict) else None
-    return count if type(count) is int and 0 <= count <= MAX_INTEGER else None
+    if one_hour is None and written and isinstance(kept_usage := metadata.get("usage"), dict):
+        noted = one_hour_writes(kept_usage)
+        one_hour = one_hour_part(noted, written) if noted is not None and 0 <= noted <= MAX_INTEGER else None
+    return Figures(one_hour, cost)
 
 
 def recorded_cost(metadata: dict[str, Any]) -> int | None:
