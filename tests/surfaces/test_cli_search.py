@@ -143,19 +143,22 @@ def test_a_terminal_gets_the_best_hits_under_their_sessions(titled: Shell, monke
         len(line) <= 60 and line == line.rstrip() for line in answer.out.split("\n") if "weft search" not in line
     )
     assert "  … more in this session: weft search dates offset --session s2\n" in answer.out
-    named = titled("search", "dates", "-n", "1").out
+    named = titled("search", "dates", "-n", "2").out
     assert named.startswith("More dates\ns2, toy, shop, 2026-01-02\n")
     assert "Fix the dates\ns0, " in named
+    assert titled("search", "dates", "-n", "1").out.startswith("More dates\ns2, toy, shop, 2026-01-02\n")
+    assert "Fix the dates" not in titled("search", "dates", "-n", "1").out
     newest = titled("search", "offset", "--newest", "-n", "1").out
     assert newest.count("\n") == 2
     assert ' s2 "More dates" assistant\n' in newest
 
 
 def test_programs_get_the_sessions_that_are_named_so_and_then_the_newest(titled: Shell) -> None:
-    hits = titled.json("search", "dates", "-n", "2")
+    hits = titled.json("search", "dates", "-n", "4")
     assert [(hit["session"], hit["place"]) for hit in hits] == [
         ("s2", "title"), ("s0", "title"), ("s2", "text"), ("s2", "text"),
     ]  # fmt: skip
+    assert [(hit["session"], hit["place"]) for hit in titled.json("search", "dates", "-n", "1")] == [("s2", "title")]
     assert " s2 session, its title\n    More dates\n" in titled("search", "dates", "-n", "1").out
     assert [hit["place"] for hit in titled.json("search", "dates", "--role", "user")] == ["text"] * 10
     assert titled("search", "shop").out.count("session, its project") == 3

@@ -26,7 +26,7 @@ WORTH_INDEXING = 2048
 GROUPED = 5
 """On a terminal so many times as many hits are looked at as are shown, so that more sessions are among them."""
 NAMED = 5
-"""So many sessions that are named so are shown."""
+"""So many sessions that are named so are shown; each counts as a hit."""
 PLACES = {
     "title": "its title",
     "project": "its project",
@@ -49,7 +49,13 @@ PLACES = {
 @click.option("--model", metavar="NAME", help="Only of models with these words in their name.")
 @click.option("--project", metavar="NAME", help="Only of this project: its name, its repository or a folder of it.")
 @click.option("--origin", metavar="NAME", help="Only of this tool; weft for what was recorded here.")
-@click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help=f"At most N hits; {SHOWN} by default.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=f"At most N hits, named sessions among them; {SHOWN} by default.",
+)
 @arguments.after_option()
 @click.option(
     "--rank/--newest",
@@ -85,20 +91,22 @@ def command(
     with call.reading() as ledger:
         query = as_query(words)
         ranked = bool(rank) or (is_grouped and ledger.authority.is_unlimited)
-        named = [] if after is not None or not words else ledger.search_sessions(query, limit=NAMED + 1, **filters)
-        wide = most * GROUPED if is_grouped else most
+        is_first = after is None and bool(words)
+        named = ledger.search_sessions(query, limit=min(NAMED, most), **filters) if is_first else []
+        room = most - len(named)
+        wide = room * GROUPED if is_grouped else room
         hits = ledger.search(query, limit=wide + ranked, after=after, rank=ranked, **filters)
-        shown, found = hits[:most], bool(hits or named)
+        shown, is_empty = hits[:room], not (hits or named)
         if call.json:
-            call.documents([*named[:NAMED], *shown])
-        elif is_grouped and found:
-            groups = HitGroups(named[:NAMED], hits[:wide], most)
+            call.documents([*named, *shown])
+        elif is_grouped and not is_empty:
+            groups = HitGroups(named, hits[:wide], room)
             call.screen.page(groups.lines(ledger, call.screen.columns, words))
             shown = groups.shown
-        elif found:
-            call.screen.page(_lines([*named[:NAMED], *shown], Reader(ledger)))
+        elif not is_empty:
+            call.screen.page(_lines([*named, *shown], Reader(ledger)))
         more = hits.next is not None or len(hits) > len(shown)
-        if not (found or more):
+        if is_empty and not more:
             call.note(_nothing(ledger, bool(words), bool(filters)))
         note_left_out(call, len(ledger.imports.provisional()), "searched")
     if call.json:
