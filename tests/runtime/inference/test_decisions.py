@@ -188,7 +188,7 @@ def test_money_bounds_the_output_that_is_asked_for() -> None:
 
 def test_a_long_prompt_counts_before_it_is_sent() -> None:
     with pytest.raises(BudgetSpent):
-        Budget(money=1000).within(Parameters(), PRICE, 30_000, "m")
+        Budget(money=1000).within(Parameters(), PRICE, 10_000, "m")
 
 
 def test_what_cannot_be_priced_cannot_be_kept_within_a_budget() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 import pytest
+from msgspec.structs import replace
 
 from tests.runtime.inference.asking import CANARY, HI, ask, model, person, provider, texts_of
 from tests.runtime.scripted import (
@@ -36,7 +37,8 @@ from weft.kernel.errors import (
     ReplyMalformed,
     RequestRefused,
 )
-from weft.runtime.inference.budgets import Budget
+from weft.ledger.reports.prices import Price, PriceTable
+from weft.runtime.inference.budgets import MILLION, Budget
 from weft.runtime.inference.failures import failure_of
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.replies import ReplyToken
@@ -327,3 +329,17 @@ def test_a_key_that_the_provider_sends_back_is_in_no_error_and_no_log(
     assert asked.server.received[0].headers["authorization"].endswith(CANARY)
     assert CANARY[:14] not in str(asked.error)
     assert CANARY[-9:] not in str(asked.error)
+
+
+class LongPrompts:
+    """A price that is higher for a prompt of more than a thousand tokens."""
+
+    def find(self, names: list[str], at: int | None, prompt: int) -> Price | None:
+        return Price(input=0, output=100 * MILLION if prompt > 1000 else MILLION)
+
+
+def test_money_is_kept_at_the_price_of_a_prompt_as_long_as_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.runtime.inference.inference.shipped_prices", lambda: PriceTable((LongPrompts(),), None))
+    long = (replace(HI[0], content="word " * 1000),)
+    assert ask(chat(), budget=Budget(money=1000)).error is None
+    assert isinstance(ask(chat(), messages=long, budget=Budget(money=1000)).error, BudgetSpent)

@@ -33,15 +33,15 @@ class Budget:
         self.spent = 0
         self.unknown = 0
 
-    def within(self, parameters: Parameters, price: Price | None, characters: int, model: str) -> Parameters:
-        """The parameters, asking for no more output than there is money for."""
+    def within(self, parameters: Parameters, price: Price | None, prompt: int, model: str) -> Parameters:
+        """The parameters, asking for no more output than there is money for after a prompt of so many tokens."""
         if self.money is None:
             return parameters
         if self.unknown:
             raise BudgetSpent("the last reply did not say what it used, so nobody knows what is left")
         if price is None or price.input is None or price.output is None:
             raise BudgetSpent(f"model {model!r} has no price, so a budget of money cannot be kept", "give it a price")
-        left = (self.money - self.spent) * MILLION - characters // _CHARACTERS_A_TOKEN * price.input
+        left = (self.money - self.spent) * MILLION - prompt * price.input
         affordable = left // price.output if price.output else None
         if left <= 0 or (affordable is not None and affordable < _FEWEST):
             raise BudgetSpent(f"{self.spent} of {self.money} micro-dollars are spent, and the rest pays for no reply")
@@ -83,10 +83,10 @@ def prompt_tokens(usage: Usage | None) -> int:
     return sum(part for part in parts if part is not UNSET)
 
 
-def characters_of(messages: Iterable[Any]) -> int:
-    """How much text a request carries."""
-    found = 0
+def estimated_tokens(messages: Iterable[Any]) -> int:
+    """How many tokens the text of a request is, at most in most languages."""
+    characters = 0
     for message in messages:
         parts = message.content if isinstance(message.content, tuple) else (TextPart(message.content),)
-        found += sum(len(str(part)) for part in parts)
-    return found
+        characters += sum(len(str(part)) for part in parts)
+    return characters // _CHARACTERS_A_TOKEN

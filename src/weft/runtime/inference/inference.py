@@ -18,7 +18,7 @@ from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import BudgetSpent, OutsideError, Unsupported, WeftError
 from weft.ledger.api import FREE, Price, PriceTable, shipped_prices
 from weft.runtime.context import ExecutionContext, current_context
-from weft.runtime.inference.budgets import Budget, characters_of, cost_of, prompt_tokens
+from weft.runtime.inference.budgets import Budget, cost_of, estimated_tokens, prompt_tokens
 from weft.runtime.inference.model_files import ModelFolder
 from weft.runtime.inference.replies import Attempt, Reply
 from weft.runtime.inference.retries import Again, NextModel, next_step
@@ -164,9 +164,10 @@ class Inference:
         # a fallback need not know the situation that its neighbour is in
         known = request.situation is None or model is request.model or request.situation in model.situations
         parameters = model.in_situation(request.situation if known else None, request.parameters)
-        price = self._price(model, model.name, 0)
+        prompt = estimated_tokens(request.messages)
+        price = self._price(model, model.name, prompt)
         parameters = self.sendable(model, parameters)
-        parameters = budget.within(parameters, price, characters_of(request.messages), model.id)
+        parameters = budget.within(parameters, price, prompt, model.id)
         route = await self._route(model)
         made: Asked = _asking().Asked(request, model, route, parameters, len(tried.attempts) + 1, on_token, self._clock)
         return made
