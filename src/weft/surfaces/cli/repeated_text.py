@@ -14,22 +14,28 @@ class RepeatedText:
 
     def __init__(self) -> None:
         self.shown = ""
-        self._attempt, self._text = 1, ""
+        self._attempt, self._length = 1, 0
+        """The attempt's text is the beginning of what was shown, of this length."""
 
     def add(self, token: ReplyToken) -> tuple[bool, str]:
         """Whether this is another text than what was shown, and what is to be shown now."""
         if token.attempt != self._attempt:
-            self._attempt, self._text = token.attempt, ""
-        self._text += token.text
-        if self.shown.startswith(self._text):
+            self._attempt, self._length = token.attempt, 0
+        if self.shown.startswith(token.text, self._length):
+            self._length += len(token.text)
             return False, ""
-        is_other = not self._text.startswith(self.shown)
-        new = self._text if is_other else self._text[len(self.shown) :]
-        self.shown = self._text
+        rest = self.shown[self._length :]
+        is_other = not token.text.startswith(rest)
+        if is_other:
+            self.shown = new = self.shown[: self._length] + token.text
+        else:
+            new = token.text[len(rest) :]
+            self.shown += new
+        self._length = len(self.shown)
         return is_other, new
 
     def end(self) -> str:
         """The whole text, where it ended before what was shown of an earlier attempt."""
-        is_shorter = self._text != self.shown and bool(self._text)
-        self.shown = self._text
-        return self._text if is_shorter else ""
+        is_shorter = 0 < self._length < len(self.shown)
+        self.shown = self.shown[: self._length]
+        return self.shown if is_shorter else ""
