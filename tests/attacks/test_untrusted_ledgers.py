@@ -194,7 +194,9 @@ def test_a_strangers_backup_brings_no_trust_and_a_refused_clone_leaves_nothing(
     assert shell("init").code == 0
     assert shell("recover", "--from", "theirs.db", "--accept").code == 0
     assert not shell.json("trust", "--show")["trusted"]
-    assert shell("clone", "theirs.db", "clone.db").code != 0
+    refused = shell("clone", "theirs.db", "clone.db")
+    assert refused.code != 0
+    assert "(to clone without it: --no-imports-secret)" in refused.err
     assert not (folder / "clone.db").exists()
     assert shell("clone", "theirs.db", "clone.db", "--no-imports-secret").code == 0
 

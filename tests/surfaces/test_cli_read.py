@@ -284,6 +284,19 @@ def test_the_pager_goes_from_prompt_to_prompt_and_shows_steps(weft: Shell) -> No
     assert reading.leave() == 0
 
 
+def test_a_pager_that_cannot_be_read_means_the_usual_one(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PAGER", raising=False)
+    usual = find_less()
+    monkeypatch.setenv("PAGER", 'less "')
+    assert find_less() == usual
+    monkeypatch.setenv("PAGER", 'less "')
+    paged: list[str] = []
+    monkeypatch.setattr("click.echo_via_pager", lambda texts, **_: paged.extend(texts))
+    Screen(color=False, unicode=True, terminal=True, columns=60, rows=2, paging=True).page([["a"], ["b"], ["c"]])
+    assert "PAGER" not in os.environ
+    assert "".join(paged).split() == ["a", "b", "c"]
+
+
 def test_another_pager_gets_no_folded_lines(weft: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     work(weft)
     monkeypatch.setenv("PAGER", "cat")

@@ -1,5 +1,6 @@
 """projects and story."""
 
+import time
 from datetime import date
 
 import pytest
@@ -93,3 +94,18 @@ def test_a_story_without_anything_says_so(weft: Shell) -> None:
 )
 def test_a_period_is_read_as_people_write_it(words: str, ends: tuple[str | None, str | None]) -> None:
     assert period_ends(words, date(2026, 11, 17)) == ends
+
+
+@pytest.mark.parametrize("day", ["0001", "0001-01-01"])
+def test_a_day_at_the_end_of_the_calendar_is_refused_in_words(
+    weft: Shell, monkeypatch: pytest.MonkeyPatch, day: str
+) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        answer = weft("story", day)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert answer.code != 0
+    assert "is beyond the calendar" in answer.err

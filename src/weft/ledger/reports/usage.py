@@ -268,7 +268,7 @@ def read_moment(given: int | str | None, what: str, now: int, zone: tzinfo) -> i
     try:
         midnight = datetime.combine(day + timedelta(days=what == "until"), time(), zone)
         return (midnight - _EPOCH) // timedelta(milliseconds=1)
-    except OverflowError:
+    except (OverflowError, ValueError):  # a zone has no offset beyond the calendar
         raise InvalidInput(
             f"{what} {given!r:.80} is beyond the calendar", "name a day between year 1 and 9999"
         ) from None

@@ -8,7 +8,6 @@ there, or another pager is wished for, folded lines are left out and the usual p
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from typing import NamedTuple
 
 import click
 
-from weft.surfaces.cli.screen import Line, Screen, Span
+from weft.surfaces.cli.screen import Line, Screen, Span, pager_words
 
 HEADING, ASCII_HEADING = "──", "--"
 FOLD, ASCII_FOLD = "  │ ", "  | "
@@ -65,7 +64,7 @@ def _beside_the_filter(line: ReadLine, unicode: bool) -> Line:
 
 def find_less() -> str | None:
     """Where less is; None: it is not there, or the user wants another pager."""
-    words = shlex.split(os.environ.get("PAGER", "")) or ["less"]
+    words = pager_words() or ["less"]
     program = shutil.which(words[0]) if PurePath(words[0]).name == "less" else None
     return program if program and _is_real_less(program) else None
 

@@ -6,6 +6,7 @@ Every span is made safe when it is rendered, so no stored text reaches a termina
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -81,6 +82,7 @@ class Screen:
         if len(first) < self.rows - 1:
             click.echo("\n".join(first), color=self.color, nl=bool(first))
             return
+        pager_words()
         os.environ.setdefault("LESS", "-FRX")
         click.echo_via_pager(_ended(chain(first, texts)), color=None if self.color else False)
 
@@ -135,6 +137,16 @@ def _aligned(cell: Span, wide: int, room: int | None, *, right: bool) -> Span:
 
 def as_span(cell: Span | str) -> Span:
     return cell if isinstance(cell, Span) else Span(cell)
+
+
+def pager_words() -> list[str]:
+    """The words of PAGER. Where its quotation marks do not close, it is taken out of the environment, so that the usual
+    pager runs."""
+    try:
+        return shlex.split(os.environ.get("PAGER", ""))
+    except ValueError:
+        del os.environ["PAGER"]
+        return []
 
 
 def _ended(texts: Iterable[str]) -> Iterator[str]:

@@ -71,7 +71,7 @@ def checked_source(call: Call, name: str, *, shares_secret: bool) -> str:
     if program_of(address) is None:
         with call.looking(address) as ledger:
             if shares_secret:
-                ledger.trust.ensure("share its import secret (--no-imports-secret clones without)")
+                ledger.trust.ensure("share its import secret (to clone without it: --no-imports-secret)")
     return address
 
 
