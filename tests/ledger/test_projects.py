@@ -8,9 +8,10 @@ import pytest
 
 import weft
 from tests.ledger.imported import native_turn, take
+from weft.kernel.authority import LOCAL, rights
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api import Ledger, SessionFilter, project_of, repository_name
-from weft.ledger.read.projects import recorded_repository
+from weft.ledger.read.projects import SESSIONS_LOOKED_AT, recorded_repository
 
 CODEX = {"git": {"repository_url": "git@github.com:acme/shop.git"}}
 COPILOT = {"repository": "Acme/shop"}
@@ -81,6 +82,44 @@ def test_whoever_opens_a_ledger_may_know_more_of_a_folder() -> None:
         assert len(ledger.search("ask", project="/src/app", role="user")) == 2
     with pytest.raises(InvalidInput, match="repository_of is int"):
         weft.open(":memory:", repository_of=1)  # type: ignore[arg-type]
+
+
+def test_a_session_recorded_here_has_the_project_of_the_turn_it_stands_on() -> None:
+    with weft.open(":memory:") as ledger:
+        ledger.record_turn(session="prepo", query="ask", workspace="/src/prepo/repo")
+        ledger.record_turn(session="nowhere", query="ask")
+        assert {listed.session.label: listed.project for listed in listed_sessions(ledger)} == {
+            "prepo": "repo", "nowhere": "",
+        }  # fmt: skip
+        for wanted in ("repo", "/src/prepo/repo"):
+            assert [listed.session.label for listed in listed_sessions(ledger, wanted)] == ["prepo"]
+            assert [hit.place for hit in ledger.search_sessions("repo", project=wanted)] == ["project"]
+
+
+def test_any_folder_of_a_repository_without_a_remote_means_all_of_it() -> None:
+    def repository_of(folder: str) -> str | None:
+        return "/src/app" if folder.startswith("/src/app") else None
+
+    with weft.open(":memory:", repository_of=repository_of) as ledger:
+        for label, folder in (("top", "/src/app"), ("below", "/src/app/sub"), ("other", "/src/other")):
+            ledger.record_turn(session=label, query="ask", workspace=folder)
+        for wanted in ("/src/app", "/src/app/sub", "/src/app/sub/"):
+            assert {listed.session.label for listed in listed_sessions(ledger, wanted)} == {"top", "below"}
+            assert len(ledger.search("ask", project=wanted)) == 2
+
+
+def test_a_limited_reader_sees_the_same_projects() -> None:
+    noted: list[Any] = [CODEX, *[{"title": "nothing of a repository"}] * SESSIONS_LOOKED_AT]
+    with weft.open(":memory:") as ledger:
+        limited = ledger.acting_as(LOCAL.child(rights(["*"])))
+        for number, metadata in enumerate(noted):
+            turn = native_turn(f"turn-{number}", started=1_000 + number, workspace="/a/b", end=10)
+            take(ledger, f"s{number}", turn, file=f"{number}.jsonl", workspace="/a/b", metadata=metadata)
+        assert {listed.project for listed in listed_sessions(ledger)} == {"b"}
+        assert {listed.project for listed in listed_sessions(limited)} == {"b"}
+        turn = native_turn("turn-last", started=3_000, workspace="/a/b", end=10)
+        take(ledger, "last", turn, file="last.jsonl", workspace="/a/b", metadata=COPILOT)
+        assert {listed.project for listed in listed_sessions(limited)} == {"shop"}
 
 
 @pytest.mark.parametrize(

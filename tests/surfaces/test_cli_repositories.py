@@ -74,7 +74,7 @@ def test_worktrees_here_are_one_project_on_the_command_line(weft: Shell, tmp_pat
     tree = worktree(tmp_path / "trees" / "fix", app)
     for number, folder in enumerate((app, tree)):
         weft.record("ask", session=f"s{number}", workspace=str(folder), usage={"input_tokens": 5})
-    assert [session["project"] for session in weft.json("sessions")] == ["", ""]
+    assert [session["project"] for session in weft.json("sessions")] == ["app", "app"]
     (row,) = weft.json("usage", "--by", "project")["rows"]
     assert (row["key"], row["total"]) == ("example.org/me/app", 10)
     assert len(weft.json("search", "ask", "--project", "app", "--role", "user")) == 2

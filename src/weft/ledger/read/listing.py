@@ -15,7 +15,7 @@ from weft.ledger.read.access import access_of
 from weft.ledger.read.label_prefixes import shown_labels
 from weft.ledger.read.pages import PageRequest, Position
 from weft.ledger.read.principals import load_on_behalf_of
-from weft.ledger.read.projects import Projects, RepositoryOf
+from weft.ledger.read.projects import Projects, RepositoryOf, session_folders
 from weft.ledger.read.session_times import SessionTimes
 from weft.ledger.read.sessions import load_branches, to_sessions
 from weft.ledger.read.turn_titles import load_subjects
@@ -237,10 +237,9 @@ def _behind(rows: list[tuple[Position, SessionRow]], place: Position) -> list[tu
 
 
 def of_project(txn: ReadTxn, rows: list[SessionRow], project: str, projects: Projects) -> list[SessionRow]:
-    """Sessions whose workspace belongs to this project: by its name, its repository or its folder, in any case."""
-    txn.facts.hold(row.workspace for row in rows if row.workspace)
-    folders = [text_of(txn, row.workspace) or "" for row in rows]
-    return [row for row, folder in zip(rows, folders, strict=True) if projects.is_in(folder, project)]
+    """Sessions whose folder belongs to this project: by its name, its repository or its folder, in any case."""
+    folders = zip(rows, session_folders(txn, rows), strict=True)
+    return [row for row, folder in folders if projects.is_in(folder, project)]
 
 
 def has_title(session: Session) -> bool:
@@ -283,14 +282,14 @@ def _listed(txn: ReadTxn, rows: list[SessionRow], every: list[SessionRow], proje
         ListedSession(
             session=session,
             short_label=labels.get(row.label, row.label),
-            project=projects.name(session.workspace_path),
+            project=projects.name(folder),
             depth=row.head_depth or 0,
             total_tokens=tokens.get(row.head, 0),
             subject=subjects.get(first.get(row.n, ""), ""),
             subagents=children.get(row.id, 0),
             branches=tuple(branches.get(row.id, ())),
         )
-        for row, session in zip(rows, sessions, strict=True)
+        for row, session, folder in zip(rows, sessions, session_folders(txn, rows), strict=True)
     ]
 
 

@@ -11,7 +11,8 @@ whose repository is known otherwise, here or by another session.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from typing import Any
 
@@ -21,6 +22,7 @@ from weft.ledger.read.access import access_of
 from weft.ledger.views.rows import SESSION, SessionRow
 from weft.ledger.views.values import json_of, text_of
 from weft.store.port import ReadTxn
+from weft.store.sql import rows_in
 
 RepositoryOf = Callable[[str], str | None]
 """Gives the repository of a folder: its remote as `repository_name` writes it, or the path of its main folder. The
@@ -44,11 +46,8 @@ _FOLDERS = (
     "SELECT DISTINCT workspace FROM turn WHERE workspace IS NOT NULL"
     " UNION SELECT workspace FROM session WHERE workspace IS NOT NULL"
 )
-_RECORDED = (
-    "SELECT workspace, metadata FROM (SELECT workspace, metadata, row_number() OVER"
-    " (PARTITION BY workspace ORDER BY n DESC) AS place FROM session WHERE workspace IS NOT NULL"
-    f" AND metadata IS NOT NULL) AS noted WHERE place <= {SESSIONS_LOOKED_AT} ORDER BY place DESC"
-)
+_NOTED = f"{SESSION.select} WHERE workspace IS NOT NULL AND metadata IS NOT NULL ORDER BY n DESC"
+_WORKSPACES = "SELECT id, workspace FROM turn WHERE workspace IS NOT NULL AND id IN"
 
 
 class Project(Struct, frozen=True):
@@ -83,7 +82,7 @@ class Projects:
         project, words = self.of(folder), _trimmed(wanted)
         if words in (_trimmed(folder), project.name.casefold(), project.key.casefold(), project_of(folder).casefold()):
             return True
-        return project.is_repository and "/" in wanted and self.of(wanted.rstrip("/") or wanted) == project
+        return "/" in wanted and self.of(wanted.rstrip("/") or wanted).key.casefold() == project.key.casefold()
 
     @cached_property
     def folders(self) -> list[str]:
@@ -144,7 +143,7 @@ class Projects:
     @cached_property
     def _claims(self) -> dict[str, FolderClaims]:
         """By folder, what sessions in it recorded of its repository."""
-        pairs = list(self._metadata())
+        pairs = self._metadata()
         self._txn.facts.hold(content for pair in pairs for content in pair)
         claims: dict[str, FolderClaims] = {}
         for workspace, metadata in pairs:
@@ -152,15 +151,27 @@ class Projects:
             claims.setdefault(folder, FolderClaims()).add(recorded_repository(json_of(self._txn, metadata), folder))
         return claims
 
-    def _metadata(self) -> Iterator[tuple[int, int]]:
-        """Folders and what the last sessions in each noted, as contents; of sessions that can be read."""
-        access = access_of(self._txn)
-        if access.is_unlimited:
-            yield from ((workspace, metadata) for workspace, metadata in self._txn.sql.all(_RECORDED))
-            return
-        for row in filter(access.may_read, (SessionRow(*row) for row in self._txn.sql.all(SESSION.select))):
-            if row.workspace is not None and row.metadata is not None:
-                yield row.workspace, row.metadata
+    def _metadata(self) -> list[tuple[int, int]]:
+        """Folders and what the last sessions in each noted, as contents, the latest last; of sessions that can be
+        read."""
+        pairs: list[tuple[int, int]] = []
+        sessions: Counter[int] = Counter()
+        rows = (SessionRow(*row) for row in self._txn.sql.all(_NOTED))
+        for row in filter(access_of(self._txn).may_read, rows):
+            if row.workspace is not None and row.metadata is not None and sessions[row.workspace] < SESSIONS_LOOKED_AT:
+                sessions[row.workspace] += 1
+                pairs.append((row.workspace, row.metadata))
+        return pairs[::-1]
+
+
+def session_folders(txn: ReadTxn, rows: Sequence[SessionRow]) -> list[str]:
+    """Where each session worked: the folder that was noted of it, else that of the turn it stands on; empty where
+    neither is known."""
+    heads = (row.head for row in rows if row.workspace is None and row.head)
+    workspaces: dict[str | None, int] = dict(rows_in(txn.sql, _WORKSPACES, heads))
+    numbers = [workspaces.get(row.head) if row.workspace is None else row.workspace for row in rows]
+    txn.facts.hold(number for number in numbers if number is not None)
+    return [text_of(txn, number) or "" for number in numbers]
 
 
 class RecordedRepository(Struct, frozen=True):
@@ -216,9 +227,9 @@ def recorded_repository(metadata: Any, folder: str) -> RecordedRepository:
     for request in requests if name is None and isinstance(requests, list) else ():
         address = request.get("prUrl") if isinstance(request, dict) else None
         pulled = _PULL_REQUEST.sub("", address) if isinstance(address, str) else ""
-        known = repository_name(pulled)
-        if known is not None and project_of(known).casefold() == project_of(folder).casefold():
-            name = known
+        pulled_name = repository_name(pulled)
+        if pulled_name is not None and project_of(pulled_name).casefold() == project_of(folder).casefold():
+            name = pulled_name
     main = None
     if isinstance(worktree, dict) and worktree.get("worktreePath") == folder:
         main = worktree.get("originalCwd")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from weft.ledger.read.access import access_of
 from weft.ledger.read.listing import HERE, of_project
-from weft.ledger.read.projects import Projects
+from weft.ledger.read.projects import Projects, session_folders
 from weft.ledger.search.entries import EntryPlace
 from weft.ledger.search.filters import Filters
 from weft.ledger.search.hits import Hit, TextMatch, look_through, snippet
@@ -27,8 +27,11 @@ def named_sessions(txn: ReadTxn, query: Query, filters: Filters, projects: Proje
     rows = [row for row in _latest(txn) if row.head is not None and _fits(row, filters)]
     if filters.project is not None:
         rows = of_project(txn, rows, filters.project, projects)
-    txn.facts.hold(content for row in rows for content in (row.title, row.workspace) if content is not None)
-    matches = [(row, match) for row in rows if (match := _match(txn, row, query, projects)) is not None]
+    txn.facts.hold(row.title for row in rows if row.title is not None)
+    folders = zip(rows, session_folders(txn, rows), strict=True)
+    matches = [
+        (row, match) for row, folder in folders if (match := _match(txn, row, query, projects.name(folder))) is not None
+    ]
     matches.sort(key=lambda pair: pair[1].place is not EntryPlace.TITLE)
     return [_to_hit(txn, row, match) for row, match in matches]
 
@@ -46,8 +49,8 @@ def _fits(row: SessionRow, filters: Filters) -> bool:
     )
 
 
-def _match(txn: ReadTxn, row: SessionRow, query: Query, projects: Projects) -> TextMatch | None:
-    title, project = text_of(txn, row.title) or "", projects.name(text_of(txn, row.workspace))
+def _match(txn: ReadTxn, row: SessionRow, query: Query, project: str) -> TextMatch | None:
+    title = text_of(txn, row.title) or ""
     return look_through(query, ((EntryPlace.TITLE, title), (EntryPlace.PROJECT, project)))
 
 
