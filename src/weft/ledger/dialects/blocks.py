@@ -81,8 +81,8 @@ class ForeignContent(Struct):
     def add_call(self, call: Any, where: str) -> None:
         """A tool call that stands beside the content."""
         id = "call_id" if isinstance(call, Mapping) and "call_id" in call else "id"
-        held = ("type", id, "name", "function", "custom", "arguments", "input")
-        self.take(tool_use(call, where), call, held, where)
+        fields = ("type", id, "name", "function", "custom", "arguments", "input")
+        self.take(tool_use(call, where), call, fields, where)
 
     def note_block(self, block: Mapping[str, Any]) -> None:
         self.notes.append({"at": len(self.parts), "block": dict(block)})
@@ -104,9 +104,9 @@ class ForeignContent(Struct):
         if isinstance(part, ReasoningPart):
             self.signatures.append(signature)
 
-    def take(self, part: Part, block: Mapping[str, Any], held: tuple[str, ...], where: str, **notes: Any) -> None:
+    def take(self, part: Part, block: Mapping[str, Any], fields: tuple[str, ...], where: str, **notes: Any) -> None:
         """Append a part, and note the fields of its block that it does not hold."""
-        rest = {name: value for name, value in block.items() if name not in held and value not in EMPTY}
+        rest = {name: value for name, value in block.items() if name not in fields and value not in EMPTY}
         unknown = [name for name in rest if name not in BESIDE]
         if unknown and not self.keeps_unknown:
             raise InvalidInput(
@@ -129,9 +129,9 @@ class ForeignContent(Struct):
         if words is None and spelled is None and not block.get("signature"):
             self.note_block(block)  # only an encrypted form of it was sent
             return
-        held = ("type", "thinking", "reasoning", "text", "reasoning_content", "signature", "summary", "content")
+        fields = ("type", "thinking", "reasoning", "text", "reasoning_content", "signature", "summary", "content")
         notes = {} if spelled is None or words is None else {"summary": block.get("summary")}
-        self.take(ReasoningPart(spelled or words or ""), block, held, where, **notes)
+        self.take(ReasoningPart(spelled or words or ""), block, fields, where, **notes)
 
     def _image(self, block: Mapping[str, Any], where: str) -> None:
         url = image_url(block)
@@ -143,8 +143,8 @@ class ForeignContent(Struct):
             return
         image = block.get("image_url")
         detail = image.get("detail") if isinstance(image, Mapping) else block.get("detail")
-        held = ("type", "image_url", "source", "detail", "url", "base64", "data", "mime_type", "media_type")
-        self.take(ImagePart(url, detail if isinstance(detail, str) else UNSET), block, held, where)
+        fields = ("type", "image_url", "source", "detail", "url", "base64", "data", "mime_type", "media_type")
+        self.take(ImagePart(url, detail if isinstance(detail, str) else UNSET), block, fields, where)
 
     def _tool_use(self, block: Mapping[str, Any], where: str) -> None:
         self.take(tool_use(block, where), block, ("type", "id", "name", "input"), where)
@@ -194,8 +194,8 @@ def tool_use(call: Any, where: str) -> ToolUsePart:
     if isinstance(custom := fields.get("custom"), Mapping):
         return ToolUsePart(_words(fields, "id", where), _words(custom, "name", where), custom.get("input"))
     if kind in ("function_call", "custom_tool_call"):
-        given = fields.get("input") if kind == "custom_tool_call" else arguments_of(fields.get("arguments"))
-        return ToolUsePart(_words(fields, "call_id", where), _words(fields, "name", where), given)
+        arguments = fields.get("input") if kind == "custom_tool_call" else arguments_of(fields.get("arguments"))
+        return ToolUsePart(_words(fields, "call_id", where), _words(fields, "name", where), arguments)
     if kind == "tool_use":
         return ToolUsePart(
             _words(fields, "id", where), _words(fields, "name", where), arguments_of(fields.get("input"))

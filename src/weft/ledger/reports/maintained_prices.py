@@ -95,13 +95,13 @@ def _flat(prices: ModelPrice, prompt: int) -> Price:
                 return _micro(tier.price)
         return None if value is None else _micro(getattr(value, "base", value))
 
-    given = micro("input_mtok")
+    input_price = micro("input_mtok")
     cached, written = micro("cache_read_mtok"), micro("cache_write_mtok")
     return Price(
-        input=given,
+        input=input_price,
         output=micro("output_mtok"),
-        cached=given if cached is None else cached,
-        cache_write=given if written is None else written,
+        cached=input_price if cached is None else cached,
+        cache_write=input_price if written is None else written,
         cache_write_1h=micro("cache_write_1h_mtok"),
     )
 

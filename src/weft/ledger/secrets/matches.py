@@ -61,8 +61,8 @@ def _first_match(txn: ReadTxn, n: int, scanner: SecretScanner, key: bytes, mark:
     """The credential of this fingerprint, and the text that it was found in."""
     for window in windows_of(txn, n):
         for data in dict.fromkeys((window.data, without_escapes(window.data))):
-            for found, secret in scanner.values(data, key):
-                if found == mark:
+            for fingerprint, secret in scanner.values(data, key):
+                if fingerprint == mark:
                     return secret, data.decode("utf-8", "replace")
     return None
 
@@ -71,15 +71,17 @@ def remainders(store: Store, scanner: SecretScanner, refs: Iterable[str], marks:
     """By reference what is left of each of these contents without the credentials of these fingerprints. A content
     whose credentials cannot be taken out cleanly, or that is a copy of an imported source, is not among them."""
     key, wanted = import_secret(store), frozenset(marks)
-    left: dict[str, str] = {}
+    texts: dict[str, str] = {}
     with store.read() as txn:
         contents = [(ref, _text_bytes(txn, ref)) for ref in dict.fromkeys(refs)]
-        known = {secret for _, data in contents if data is not None for secret in _secrets(scanner, data, key, wanted)}
+        secrets = {
+            secret for _, data in contents if data is not None for secret in _secrets(scanner, data, key, wanted)
+        }
         for ref, data in contents:
-            text = None if data is None else _without(data, known)
+            text = None if data is None else _without(data, secrets)
             if text is not None and not any(True for _ in _secrets(scanner, text.encode("utf-8"), key, wanted)):
-                left[ref] = text
-    return left
+                texts[ref] = text
+    return texts
 
 
 def _text_bytes(txn: ReadTxn, ref: str) -> bytes | None:

@@ -160,7 +160,6 @@ def _write_turn(sql: Sql, turn: str, messages: dict[int, Figures]) -> None:
                 "UPDATE message SET cache_write_1h_tokens = ?, recorded_cost = ? WHERE turn = ? AND seq = ?",
                 (figures.cache_write_1h_tokens, figures.recorded_cost, row.n, k),
             )
-    counts = [figures.cache_write_1h_tokens for figures in messages.values()]
-    told = [count for count in counts if count is not None]
-    total = min(sum(told), MAX_INTEGER) if told else None
+    counts = [count for figures in messages.values() if (count := figures.cache_write_1h_tokens) is not None]
+    total = min(sum(counts), MAX_INTEGER) if counts else None
     sql.run("UPDATE turn SET cache_write_1h_tokens = ? WHERE n = ?", (total, row.n))

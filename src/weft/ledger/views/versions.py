@@ -188,8 +188,8 @@ def choose_version(
     ids = {row.id for row in versions}
     remaining = [row for row in versions if row.id not in taken_in]
     standing = _left([row.id for row in remaining], {(turn, by): round for turn, by, round in pairs if by in ids})
-    left = [row for row in remaining if row.id in standing]
-    if not left:
+    eligible = [row for row in remaining if row.id in standing]
+    if not eligible:
         return None
 
     def rank(row: TurnRow) -> tuple[int, int, bool, int, str]:
@@ -197,7 +197,7 @@ def choose_version(
         said = row.events + (row is ending) - cut_off
         return -row.depth, -said, cut_off, -mapping_number(row.mapping), row.id
 
-    return min(left, key=rank)
+    return min(eligible, key=rank)
 
 
 def _left(ids: Sequence[str], pairs: Mapping[tuple[str, str], int]) -> Collection[str]:
@@ -234,10 +234,10 @@ def mapping_number(mapping: str | None) -> int:
 def _leave(view: Projector, moment: Moment, old: TurnRow, new: TurnRow) -> None:
     """Sessions that stood on the old version stand on the new one; nothing was said in between."""
     standing = [row for row in (*view.new_sessions, *view.changed_sessions.values()) if row.head == old.id]
-    known = {row.id for row in view.changed_sessions.values()} | {row.id for row in view.new_sessions}
+    pending = {row.id for row in view.changed_sessions.values()} | {row.id for row in view.new_sessions}
     rows = view.sql.all(f"{SESSION.select} WHERE head_segment = ? AND head = ?", (old.segment, old.id))
     stored = (SessionRow(*row) for row in rows)
-    standing += [view.memory.sessions.setdefault(row.id, row) for row in stored if row.id not in known]
+    standing += [view.memory.sessions.setdefault(row.id, row) for row in stored if row.id not in pending]
     for session in sorted({row.id: row for row in standing}.values(), key=lambda row: row.n):
         if session.reach is not None and session.head == old.id:
             move_to_version(view, moment, session, new)
