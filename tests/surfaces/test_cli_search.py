@@ -195,3 +195,10 @@ def test_the_title_stands_beside_the_label_of_a_hit(titled: Shell) -> None:
     titled.record("an offset", session="mine")
     assert titled.json("search", "offset", "--session", "mine")[0]["session_title"] is None
     assert " mine user\n" in titled("search", "offset", "--session", "mine").out
+
+
+def test_a_terminal_and_a_pipe_name_the_place_of_a_hit_alike(story: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "main assistant, arguments of edit_file\n" in story("search", "strptime", "--tool", "edit_file").out
+    screen = Screen(color=False, unicode=True, terminal=True, columns=60, rows=24, paging=False)
+    monkeypatch.setattr(call, "stdout_screen", lambda **_: screen)
+    assert " assistant arguments of edit_file\n" in story("search", "strptime", "--tool", "edit_file").out

@@ -21,7 +21,8 @@ OF_A_SESSION = 3
 DAY = len("2026-11-15")
 INDENT = "  "
 ROLE_STYLES = {"user": "user", "assistant": "assistant", "session": "label"}
-PLACES = {"text": "", "tool": "call", "arguments": "call", "result": "result", "error": "error"}
+PLACES = {"title": "its title", "project": "its project", "text": "", "tool": "name"}
+"""Where words stand, in words; other places have their own names."""
 _TOKENS = re.compile(r"\s+|\S+")
 
 
@@ -85,12 +86,17 @@ def _bold(spans: Iterable[Span | str]) -> Iterator[Span]:
 
 def _hit_lines(hit: Hit, columns: int) -> Iterator[Line]:
     """Where the words stand, and the text around them, broken at words below its beginning."""
-    what = PLACES.get(hit.place, hit.place)
-    place = f"{hit.tool} {what}".strip() if hit.tool is not None else what
+    place = place_words(hit)
     lead: Line = [INDENT, Span(short(hit.turn_id), "id"), " ", Span(hit.role, ROLE_STYLES.get(hit.role, "tool"))]
     yield [*lead, Span(f" {safe(place)}" if place else "", "dim")]
     for line in wrapped_spans(marked(hit.snippet, hit.marks), max(20, columns - 2 * len(INDENT))):
         yield [INDENT * 2, *line]
+
+
+def place_words(hit: Hit) -> str:
+    """Where the words of a hit stand; empty where that is a message's text."""
+    place = PLACES.get(hit.place, hit.place)
+    return place if hit.tool is None else f"{place} of {hit.tool}"
 
 
 def marked(text: str, marks: Sequence[tuple[int, int]]) -> Iterator[Span | str]:

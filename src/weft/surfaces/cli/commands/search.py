@@ -12,7 +12,7 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import Reader, quoted_title, short
-from weft.surfaces.cli.hit_groups import ROLE_STYLES, HitGroups, marked
+from weft.surfaces.cli.hit_groups import ROLE_STYLES, HitGroups, marked, place_words
 from weft.surfaces.cli.provisional import note_left_out
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import local_time
@@ -27,15 +27,6 @@ GROUPED = 5
 """On a terminal so many times as many hits are looked at as are shown, so that more sessions are among them."""
 NAMED = 5
 """So many sessions that are named so are shown; each counts as a hit."""
-PLACES = {
-    "title": "its title",
-    "project": "its project",
-    "text": "",
-    "summary": "summary",
-    "thinking": "thinking",
-    "tool": "name",
-    "arguments": "arguments",
-}
 
 
 @weft_command("search")
@@ -145,9 +136,7 @@ def _lines(hits: list[Hit], reader: Reader) -> Iterator[Line]:
 
 
 def _heading(hit: Hit, reader: Reader) -> Line:
-    what = PLACES.get(hit.place, hit.place)
-    if hit.tool is not None:
-        what = f"{what} of {hit.tool}"
+    what = place_words(hit)
     state = f" [{hit.session_status}]" if hit.session_status not in (None, "active") else ""
     label = reader.short_labels.get(hit.session, hit.session) if hit.session else "no session"
     title = "" if hit.place == "title" else quoted_title(hit.session_title)
