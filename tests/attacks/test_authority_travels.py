@@ -11,6 +11,7 @@ import pytest
 
 import weft
 from tests.exchange.bundles.reading import is_refused, lines_of, resealed, verified
+from tests.ledger.imported import native_call, native_turn, take
 from tests.postgres import shared_server
 from tests.runtime.invoking import Bench, run
 from tests.runtime.scripted import chat
@@ -581,3 +582,25 @@ def test_the_doctor_says_whether_the_ledger_may_act(shell: Shell) -> None:
     assert "you trust it: it may act for you" in shell("doctor").out
     shell("trust", "--revoke")
     assert "it may not act for you" in shell("doctor").out
+
+
+def test_a_session_of_a_peer_claims_no_call_of_ours(shell: Shell) -> None:
+    shell.record("dig", tool_calls=[{"id": "c1", "name": "Task"}])
+    assert shell("clone", ".", "other.db").code == 0
+    with weft.open(shell.folder / "other.db") as ledger:
+        ledger.create_session("evil", parent_session="main", spawn_tool_call_id="c1")
+    assert shell("pull", "other.db").code == 0
+    assert "evil" not in shell("show", "main").out
+    with weft.open(shell.folder / ".weft" / "ledger.db") as ledger:
+        ledger.create_session("worker", parent_session="main", spawn_tool_call_id="c1")
+        assert ledger.tool_calls("main")[0].spawned_session == "worker"
+        assert [*ledger.verify()] == []
+
+
+def test_a_session_that_says_it_started_itself_stays_in_the_list(shell: Shell) -> None:
+    shell.record("dig")
+    with weft.open(shell.folder / ".weft" / "ledger.db") as ledger:
+        call = native_call("c1", spawned="V")
+        take(ledger, "V", native_turn("t", calls=[call]))
+        assert {session.label for session in ledger.sessions() if not session.is_subagent} == {"main", "V"}
+        assert [*ledger.verify()] == []

@@ -118,7 +118,10 @@ def join_spawn(view: Projector, child: str) -> None:
     places = view.sql.all("SELECT turn, seq FROM spawn WHERE child = ? ORDER BY turn, seq", (child,))
     if session is None or not places:
         return
-    started_by = [(turn, view.calls_of(turn)[seq]) for turn, seq in ((view.turn(id), seq) for id, seq in places)]
+    turns = [(view.turn(id), seq) for id, seq in places]
+    started_by = [(turn, view.calls_of(turn)[seq]) for turn, seq in turns if not _is_above(view, session, turn)]
+    if not started_by:
+        return
     for _, call in started_by:
         call.spawned = session.n
         view.calls[call.event] = call
@@ -126,6 +129,11 @@ def join_spawn(view: Projector, child: str) -> None:
 
 
 def _join(view: Projector, session: SessionRow, turn: TurnRow, call: CallRow) -> None:
+    """A session claims the call that it names. One of another replica than the turn's session claims nothing: whoever
+    knows the id of a call could say that it started theirs."""
+    maker = _session_of(view, turn)
+    if maker is not None and maker.replica != session.replica:
+        return
     if call.spawned is None:
         call.spawned = session.n
         view.calls[call.event] = call
