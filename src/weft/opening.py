@@ -31,7 +31,7 @@ from weft.ledger.upkeep import ledger_copy
 from weft.ledger.upkeep.doctor import examine_ledger
 from weft.ledger.upkeep.ledger_copy import Copied, is_unfinished
 from weft.open_ledger import OpenLedger
-from weft.store.diagnosis import Diagnosis, Grade, as_far_as_it_goes, error, mend_of
+from weft.store.diagnosis import Diagnosis, Grade, as_far_as_it_goes, error, mend_of, older_schema
 from weft.store.owners import process_owner
 from weft.store.port import Progress, Store
 from weft.store.replica_names import is_copy
@@ -256,6 +256,9 @@ def _examine_elsewhere(path: str, clock: Clock, full: bool) -> Iterator[Diagnosi
         store = cast("PostgresStore", _store(path, False, True, False, clock, system_random))  # else it is refused
     except Unsupported:
         raise
+    except LedgerTooOld as old:
+        yield older_schema(old.found, old.known)
+        return
     except StoreError as failure:
         yield error("database", str(failure), "it cannot be opened", mend_of(failure))
         return

@@ -135,6 +135,7 @@ INSIDE = {
     "RowsRefused": "the store asks itself to go again",
     "TransactionLost": "the store asks itself to go again",
     "Malformed": "pages are read on",
+    "TooManyCells": "the text is shown as it is written",
     "apsw.CorruptError": "becomes Damaged where it leaves the store",
     "DryRunDone": "a dry run takes everything back",
     "SystemExit": "the end of a program",

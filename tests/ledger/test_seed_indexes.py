@@ -49,7 +49,7 @@ LOOKUPS: dict[str, tuple[str, tuple[str, ...] | str]] = {
     ),
     "idx_session_history_label": (
         "session_history WHERE session_label = 'main' AND changed_at > 0 ORDER BY changed_at DESC LIMIT 1",
-        ("session_name", "history_move"),
+        ("session_name", KEY),
     ),
     "idx_session_history_thread": ("session_history WHERE thread_id = '{turn}'", ("history_turn",)),
     "idx_session_aliases_target": ("session_aliases WHERE session_label = 'main'", ("session_name", "alias_session")),

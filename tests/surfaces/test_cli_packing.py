@@ -8,7 +8,7 @@ import pytest
 
 from tests.surfaces.shell import Shell
 
-LONG = "much the same as the sentence before it. " * 200
+LONG = "much the same as the sentence before it. " * 260
 
 
 def test_a_tree_is_packed_and_unpacked_and_reads_the_same(weft: Shell, folder: Path) -> None:

@@ -24,7 +24,7 @@ def head(weft: Shell, session: str) -> str | None:
 def test_a_fork_is_a_new_session_at_any_turn(weft: Shell, turns: list[str], arguments: tuple[str, ...]) -> None:
     answer = weft("fork", *arguments)
     assert (answer.code, answer.out) == (0, f"alt stands at {turns[1][-8:]}\n")
-    assert "weft record --session alt" in answer.err
+    assert "`weft chat alt`" in answer.err
     assert weft.json("show", "alt")["id"] == turns[1]
     assert weft("log", "alt", "--oneline").out.count("\n") == 2
 

@@ -52,6 +52,13 @@ def error(check: str, what: str, why: str, mend: Hint) -> Diagnosis:
     return _diagnosis(Grade.ERROR, check, what, why, mend)
 
 
+def older_schema(found: int, known: int) -> Diagnosis:
+    """Of a ledger in a server that an older version made."""
+    what = f"schema {found} is older than this program's {known}"
+    why = "the next opening for writing upgrades it, and makes no copy first"
+    return warning("schema", what, why, Action.UPGRADE_AFTER_BACKUP)
+
+
 def _diagnosis(grade: Grade, check: str, what: str, why: str, mend: Hint) -> Diagnosis:
     """Passwords of addresses in it are hidden."""
     shown, reason = without_credentials(what), without_credentials(why)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psycopg
 
 from weft.kernel.advice import Action
-from weft.store.diagnosis import Diagnosis, error, good, warning
+from weft.store.diagnosis import Diagnosis, error, good
 from weft.store.postgres.address import PostgresAddress
 from weft.store.postgres.connection import PostgresSql
 from weft.store.postgres.failures import said
@@ -35,12 +35,7 @@ _NOT_HERE = re.compile("table word_.*")
 
 def examine_schema(sql: PostgresSql, address: PostgresAddress) -> Iterator[Diagnosis]:
     """Is everything there that a ledger of this program has?"""
-    found, known = schema_number(sql, address) or 0, sqlite_schema().number
-    if found < known:
-        what = f"schema {found} is older than this program's {known}"
-        why = "the next opening for writing upgrades it, and makes no copy first"
-        yield warning("schema", what, why, Action.UPGRADE_AFTER_BACKUP)
-        return
+    found = schema_number(sql, address) or 0
     yield good("schema", f"schema {found}")
     missing = missing_parts(sql, address)
     for part in missing:

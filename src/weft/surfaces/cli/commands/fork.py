@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from weft.kernel.shell_words import shell_word
+from weft.kernel.shell_words import shell_line
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -27,5 +27,5 @@ def command(call: Call, rev: str, label: str | None, named: str | None, persona:
     with call.writing() as ledger:
         forked = ledger.fork(rev, label=str(label or named), persona=persona)
     call.answer(forked, [Span(forked.label, "label"), " stands at ", Span(short(str(forked.head)), "id")])
-    session = shell_word(forked.label)
-    call.note(f"go on there with `weft chat {session}`, or in Claude Code or Codex with `weft resume {session}`")
+    chat, resume = (f"`weft {shell_line((command, forked.label))}`" for command in ("chat", "resume"))
+    call.note(f"go on there with {chat}, or in Claude Code or Codex with {resume}")
