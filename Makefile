@@ -21,7 +21,7 @@ test: setup ## Check the code and run every test
 	@$(MAKE) --no-print-directory --jobs=2 check suite
 
 suite: setup
-	$(python) -m pytest -q -n 3 --dist worksteal --ignore=tests/architecture
+	$(python) -m pytest -q -n 4 --dist worksteal --ignore=tests/architecture
 
 check: setup ## Lint, formatting, types, architecture
 	$(python) -m ruff check

@@ -71,7 +71,7 @@ def server() -> Iterator[tuple[str, list[str]]]:
             """Nothing is to be printed."""
 
     found = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=found.serve_forever, daemon=True)
+    thread = threading.Thread(target=found.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{found.server_port}", asked
     found.shutdown()
