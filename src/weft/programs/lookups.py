@@ -41,7 +41,7 @@ from weft.programs.kinds.session import SESSION
 from weft.programs.kinds.table import kind_of_row
 from weft.programs.model import Check, Program, ProgramChange, Request
 from weft.programs.nodes import tags_of
-from weft.programs.program_writer import find_begun, name_in
+from weft.programs.program_writer import find_program_or_session, name_in
 from weft.store.authorship import authored_event
 from weft.store.port import ReadTxn
 
@@ -49,7 +49,7 @@ from weft.store.port import ReadTxn
 def find(txn: ReadTxn, name: str, kinds: Sequence[str] = ()) -> ProgramRow | SessionRow:
     """By name, address or ulid. A deleted program is found by its ulid alone."""
     wanted = name_in(txn, name)
-    row = find_begun(txn, wanted)
+    row = find_program_or_session(txn, wanted)
     if row is None or (kinds and kind_of_row(row).name not in kinds):
         raise NotFound(" or ".join(kinds) or "program", wanted, Action.LIST_PROGRAMS)
     return row

@@ -18,7 +18,7 @@ from weft.programs.lookups import find, history, list_programs, to_program
 from weft.programs.model import Difference, Program, ProgramChange
 from weft.programs.nodes import add_tags
 from weft.programs.program_base import ProgramsBase
-from weft.programs.program_writer import ProgramWriter, find_begun, name_in
+from weft.programs.program_writer import ProgramWriter, find_program_or_session, name_in
 
 
 class ProgramVerbs(ProgramsBase):
@@ -120,7 +120,7 @@ class ProgramVerbs(ProgramsBase):
 
     def _session(self, writer: ProgramWriter, name: str) -> SessionRow | None:
         """A session, where no program has this name."""
-        row = find_begun(writer.append, name_in(writer.append, name))
+        row = find_program_or_session(writer.append, name_in(writer.append, name))
         return writer.require_session(row.id) if isinstance(row, SessionRow) else None
 
     def publish(self, name: str, *, reason: str | None = None, key: str | None = None) -> Program:

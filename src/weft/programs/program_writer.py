@@ -254,7 +254,7 @@ def find_any(place: ReadTxn | Append, name: str) -> Found | None:
     return access.readable(find_session(place.sql, name)) or access.readable(load_session(place.sql, name))
 
 
-def find_begun(place: ReadTxn | Append, name: str) -> Found | None:
+def find_program_or_session(place: ReadTxn | Append, name: str) -> Found | None:
     """The same; else a session by the beginning of its label."""
     found = find_any(place, name)
     if found is not None:
@@ -265,7 +265,7 @@ def find_begun(place: ReadTxn | Append, name: str) -> Found | None:
 
 def name_in(place: ReadTxn | Append, text: str) -> str:
     """The name that a text stands for: as it is where something is called so, else as an address."""
-    if isinstance(text, str) and not is_address(text) and find_begun(place, text) is not None:
+    if isinstance(text, str) and not is_address(text) and find_program_or_session(place, text) is not None:
         return text
     return parse_address(text, "program").name
 

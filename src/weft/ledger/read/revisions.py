@@ -102,15 +102,19 @@ def session_named(txn: ReadTxn, name: str) -> SessionRow | None:
 def session_beside_turns(txn: ReadTxn, name: str) -> SessionRow | None:
     """The same where a turn may be named instead, which then wins over the beginning of a label; raises AmbiguousName
     for one that listings show of a session."""
-    row = _by_whole_name(txn, name)
-    if row is not None:
-        return row
+    return _session_or_turns(txn, name)[0]
+
+
+def _session_or_turns(txn: ReadTxn, name: str) -> tuple[SessionRow | None, dict[str, Revision]]:
+    """The session that a name means, or else the turns that it could mean."""
+    if (row := _by_whole_name(txn, name)) is not None:
+        return row, {}
     turns = _turns_by_part(txn, name)
     if not turns:
-        return _by_part(txn, name)
+        return _by_part(txn, name), {}
     if (row := find_shortened(txn.sql, name, access_of(txn).may_read)) is not None:
         raise AmbiguousName(name, sorted([*turns, row.label]))
-    return None
+    return None, turns
 
 
 def _by_whole_name(txn: ReadTxn, name: str) -> SessionRow | None:
@@ -195,10 +199,9 @@ def _by_id(txn: ReadTxn, text: str) -> Revision:
         row = _load(txn, text.upper())
         access_of(txn).ensure_readable_turn(row, text.upper())
         return Revision(row)
-    session = session_beside_turns(txn, text)
+    session, candidates = _session_or_turns(txn, text)
     if session is not None:
         return _head(txn, session)
-    candidates = _turns_by_part(txn, text)
     if not candidates:
         raise NotFound("session or turn", text, "name a session, a turn id (or its last 6 letters) or a digest")
     if len(candidates) > 1:

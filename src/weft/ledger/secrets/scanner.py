@@ -94,7 +94,7 @@ class Kingfisher:
         policy = sdk.DetectionPolicy(inline_ignores=False, markup_context=False)
         self._scan: Callable[[bytes], list[Any]] = sdk.Scanner(rules, policy=policy).scan
         self._rules = rules
-        self.rules = f"kingfisher {sdk.__version__}, {len(rules)} rules, without names of {NAME_LENGTH} letters"
+        self.rules = f"kingfisher {sdk.__version__}, {len(rules)} rules, names of programs left out"
 
     def scan(self, data: bytes, key: bytes) -> list[SecretTrace]:
         return [
