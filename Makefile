@@ -30,7 +30,7 @@ check: setup ## Lint, formatting, types, architecture
 	$(python) -m pytest -q tests/architecture
 
 prove: setup ## Fault and property tests at full size (long)
-	WEFT_PROVE=1 $(python) -m pytest -n 2 --dist worksteal -m prove -ra --durations=20
+	WEFT_PROVE=1 $(python) -m pytest -o faulthandler_timeout=0 -n 2 --dist worksteal -m prove -ra --durations=20
 
 bench: ## Measure Weft against its peers, in an environment of its own
 	@scripts/setup bench

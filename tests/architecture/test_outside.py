@@ -22,7 +22,8 @@ CONNECTING = frozenset(
 METHODS = {STARTING: ("subprocess_exec", "subprocess_shell"), CONNECTING: ("create_connection", "sock_connect")}
 """The same, of an event loop."""
 MAY_START = {
-    "weft/runtime/sandbox/processes.py": "the one place",
+    "weft/runtime/sandbox/processes.py": "the one place for commands that run to their end",
+    "weft/runtime/sandbox/server_process.py": "the one place for servers of our own, which run until they are stopped",
     "weft/exchange/sync/addresses.py": "the other end of a sync, by the command or the ssh that the user names",
     "weft/surfaces/cli/import_job.py": "this program itself, on its own in the background",
     "weft/surfaces/cli/pager.py": "`less`, unless the person at the terminal chose another pager",

