@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from weft import opening
-from weft.ledger.api import audit, compactions, erasure, imports, labels, merges, secrets, tree, upkeep, usage
+from weft.ledger.api import audit, compactions, erasure, imports, inbox, labels, merges, secrets, tree, upkeep, usage
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports import import_writer
 from weft.ledger.read import full_threads, listing, threads
@@ -48,12 +48,14 @@ MIRRORED: dict[str, type] = {
     "Secrets": secrets.Secrets,
     "Erasures": erasure.Erasures,
     "Upkeep": upkeep.Upkeep,
+    "Inbox": inbox.Inbox,
     "Programs": Programs,
     "Similarity": Similarity,
 }
 HOMES = {
     "ledger": tuple(
-        "Ledger Heads Labels Tree Compactions Merges Imports UsageReports AuditReports Secrets Erasures Upkeep".split()
+        "Ledger Heads Labels Tree Compactions Merges Imports UsageReports AuditReports Secrets Erasures Upkeep "
+        "Inbox".split()
     ),
     "objects": ("TurnWriter", "Thread", "FullThreads", "Listing", "ImportWriter"),
     "programs": ("Programs", "Similarity"),
@@ -72,6 +74,8 @@ AT_HAND = {
     "Programs": ("acting_as",),
 }
 """What reads nothing: properties, and another mirror of the same ledger."""
+ADDED = {"Ledger": ("sync", "crossing")}
+"""What a mirror has beyond the verbs: for whoever awaits calls of their own."""
 WAITING = ("record_turn", "record", "cherry_pick", "summarize")
 FUNCTIONS = ("copy", "examine", "restore", "salvage")
 LEFT_OUT = {"Ledger": ("close", "acting_as")}  # written by hand
@@ -119,6 +123,16 @@ LEDGER = '''
         super().__init__(sync, pool)
         self._news = crossing.News(pool, sync.newest)
         self._is_original = True
+
+    @property
+    def sync(self) -> SyncLedger:
+        """The ledger whose verbs this one awaits."""
+        return self._sync
+
+    @property
+    def crossing(self) -> crossing.Pool:
+        """The threads in which its verbs run."""
+        return self._pool
 
     def acting_as(self, who: Authority | str) -> Self:
         """The same open ledger, changed in the name of somebody else, as the synchronous one. Reads nothing."""

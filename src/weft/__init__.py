@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from weft.ledger.api.compactions import Compactions as Compactions
     from weft.ledger.api.erasure import Erasures as Erasures
     from weft.ledger.api.imports import Imports as Imports
+    from weft.ledger.api.inbox import Inbox as Inbox
     from weft.ledger.api.labels import Heads as Heads
     from weft.ledger.api.labels import Labels as Labels
     from weft.ledger.api.ledger import Ledger as Ledger
@@ -117,6 +118,9 @@ if TYPE_CHECKING:
     from weft.ledger.reports.work import ProjectWork as ProjectWork
     from weft.ledger.reports.work import SessionWork as SessionWork
     from weft.ledger.reports.work import WorkReport as WorkReport
+    from weft.ledger.runs.model import Admission as Admission
+    from weft.ledger.runs.model import InboxMessage as InboxMessage
+    from weft.ledger.runs.model import QueueLimits as QueueLimits
     from weft.ledger.search.hits import Hit as Hit
     from weft.ledger.secrets.matches import SecretMatch as SecretMatch
     from weft.ledger.secrets.places import SecretPlace as SecretPlace
@@ -185,6 +189,8 @@ _NAMES = {
     "weft.ledger.erasing.plan": "Affected Doomed ErasurePlan HeldTurn Staying UntaggedNode",
     "weft.ledger.imports.import_writer": "ImportWriter",
     "weft.ledger.imports.kept_sources": "KeptStretch",
+    "weft.ledger.api.inbox": "Inbox",
+    "weft.ledger.runs.model": "Admission InboxMessage QueueLimits",
     "weft.ledger.imports.natives": "NativeCall NativeCompaction NativeLink NativeMessage NativeTurn Tokens",
     "weft.ledger.imports.provisional": "ProvisionalItem ProvisionalTurn",
     "weft.ledger.imports.sources": "ImportSource Landed",

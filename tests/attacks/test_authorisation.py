@@ -39,7 +39,7 @@ FILTERED = set(
     session resolve point turn thread messages message tool_calls codeblocks context diff log events sessions listing
     reflog heads.at labels.archivable search search_sessions find_turns find_messages find_tool_calls find_sessions
     tree.children tree.common_ancestor tree.turns tree.sessions_containing tree.moves_to compactions.get
-    merges.provenance merges.branches erasure.plan vouchers strangers imports.provisional
+    merges.provenance merges.branches erasure.plan inbox.get inbox.list vouchers strangers imports.provisional
     """.split()
 )
 """Reads what the authority may read, and nothing else; `answers` below asks each of them."""
@@ -124,6 +124,8 @@ ATTEMPTS: Mapping[str, Attempt] = {
     "fork": Attempt(lambda ledger, name: ledger.fork(name, label=f"of {name}"), (READ,)),
     "record": Attempt(lambda ledger, name: grow(ledger, name, "more"), ("turn:record",), LabelTaken),
     "begin": Attempt(lambda ledger, name: ledger.begin_turn(session=name).fail("x"), ("turn:record",), LabelTaken),
+    "admit": Attempt(lambda ledger, name: ledger.inbox.admit("x", session=name), ("turn:record",), LabelTaken),
+    "inbox": Attempt(lambda ledger, name: ledger.inbox.list(session=name), (READ,)),
     "create": Attempt(lambda ledger, name: ledger.create_session(name), (), LabelTaken),
     "move": Attempt(lambda ledger, name: ledger.move_head(name, new=None), ("session:move",)),
     "reset": Attempt(lambda ledger, name: ledger.heads.reset(name), ("session:move",)),

@@ -88,8 +88,8 @@ SEED_STRUCTURES = {
 }
 OWN_KINDS = """
     agent_created session_created session_moved session_archived session_renamed alias_added compaction_recorded
-    compaction_chosen message_admitted message_cancelled message_dead turn_linked turn_superseded sighting turn_retried
-    content_erased approval_requested approval_granted approval_denied policy_proposed policy_rejected
+    compaction_chosen message_admitted message_cancelled message_dead run_parked turn_linked turn_superseded sighting
+    turn_retried content_erased approval_requested approval_granted approval_denied policy_proposed policy_rejected
     policy_rolled_back snapshot_requested restore_requested compensation_recorded node_tagged node_untagged
     node_embedded
 """.split()

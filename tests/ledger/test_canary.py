@@ -21,12 +21,14 @@ from weft import Codeblock, ImagePart, ReasoningPart, TextPart, ToolResultPart, 
 from weft.kernel.errors import WeftError
 from weft.kernel.fields import EventRef, RequestInput, Usage
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.api.runs import Runs
 from weft.ledger.model import COMPACTION_MEASURES, NewError, NewMessage, NewToolCall, StoredContent
 from weft.ledger.write.turn_writer import TurnWriter
 
 SPACED, NAMELIKE = "canary ⟨…⟩ with spaces", "canary-7f3a.b"
 
 READS = """
+    inbox.get inbox.list
     search search_sessions changes tree.children close codeblocks tree.common_ancestor compactions.get context diff
     events files
     heads.at tree.heads listing log message messages path point read_content reflog replica resolve session
@@ -84,6 +86,13 @@ EXPECTED: dict[str, dict[str, str]] = {
     "labels.archive": {"content": "reason", "refused": "session"},
     "labels.delete": {"content": "reason", "refused": "session"},
     "labels.unarchive": {"content": "reason", "refused": "session"},
+    "inbox.admit": {
+        "content": "message session persona overrides route source_event_id key",
+        "refused": "turn mode priority",
+        "local": "limits",
+    },
+    "inbox.cancel": {"content": "reason", "refused": "message"},
+    "inbox.send_again": {"content": "key", "refused": "message", "local": "limits"},
     "merges.settle": {"content": "fork reason", "refused": "session to", "local": "ours theirs"},
     "erasure.erase": {"content": "reason", "refused": "what remainders", "local": "tree everywhere progress"},
     "TurnWriter.message": {"content": "message", "name": "history", "refused": "role"},
@@ -140,6 +149,9 @@ VERB_BASE: dict[str, dict[str, Any]] = {
     "move_head": {"session": "main", "new": None},
     "labels.rename": {"session": "main", "label": "new"},
     "labels.add_alias": {"alias": "nick", "session": "main"},
+    "inbox.admit": {"message": "m", "session": "fresh"},
+    "inbox.cancel": {"message": "waiting"},
+    "inbox.send_again": {"message": "dead"},
     "merges.settle": {"session": "split", "ours": True},
     "erasure.erase": {"what": "main~0", "reason": "r"},
     "TurnWriter.message": {"message": "m"},
@@ -233,12 +245,21 @@ def call_verb(ledger: Ledger, verb: str, argument: str, value: object) -> None:
     if owner != "TurnWriter":
         if verb == "put_content":
             given["data"] = str(value).encode()
+        if given.get("message") in ("waiting", "dead"):
+            given["message"] = inbox_message(ledger, is_dead=given["message"] == "dead")
         attrgetter(verb)(ledger)(**given)
         return
     writer = ledger.begin_turn(session="steps")
     if name == "tool_result":
         writer.tool_call("t", id="c1")
     getattr(writer, name)(**given)
+
+
+def inbox_message(ledger: Ledger, *, is_dead: bool) -> str:
+    message = ledger.inbox.admit("m", session="main").message
+    if is_dead:
+        Runs(ledger).bury([message], "code", "why")
+    return message
 
 
 def record_nested(ledger: Ledger, name: str, argument: str, value: object, *, as_struct: bool = False) -> None:

@@ -31,12 +31,13 @@ from weft.kernel.dag_events import ModelRequest
 from weft.kernel.errors import InvalidInput, LeaseLost, ProviderFailed, ReplyCut, SessionBusy
 from weft.kernel.fields import EventRef, RequestInput, Usage
 from weft.ledger.model import ImagePart, Message
+from weft.ledger.runs.run_writer import RunWriter
+from weft.runtime.broker import broker
 from weft.runtime.context import run_with_context
 from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.inference.settings import ModelSettings, Parameters, ProviderKind, ProviderSettings, RetryPolicy
-from weft.runtime.turns import messages
 from weft.runtime.turns.messages import OutgoingMessage, TurnReply, invoke_model, send
 
 Body = Callable[["SendBench"], Awaitable[None]]
@@ -357,17 +358,17 @@ def test_a_session_answers_one_at_a_time(path: Path) -> None:
 
 
 def test_a_lease_is_renewed_while_a_model_takes_its_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "RENEW_SECONDS", 0.01)
-    renew = weft.aio.objects.AsyncTurnWriter.renew
+    monkeypatch.setattr(broker, "RENEW_SECONDS", 0.01)
+    renew = RunWriter.renew
 
     async def body(bench: SendBench) -> None:
-        often = asyncio.Semaphore(0)
+        often, loop = asyncio.Semaphore(0), asyncio.get_running_loop()
 
-        async def counted(turn: weft.aio.objects.AsyncTurnWriter) -> None:
-            await renew(turn)
-            often.release()
+        def counted(run: RunWriter) -> None:
+            renew(run)
+            loop.call_soon_threadsafe(often.release)
 
-        monkeypatch.setattr("weft.aio.objects.AsyncTurnWriter.renew", counted)
+        monkeypatch.setattr(RunWriter, "renew", counted)
         patient = model(bench.server.url, provider=provider(bench.server.url, rules=Rules(read_seconds=60)))
         asking = asyncio.create_task(bench.send("hello", settings=patient))
         await bench.server.hanging.wait()
@@ -380,21 +381,29 @@ def test_a_lease_is_renewed_while_a_model_takes_its_time(path: Path, monkeypatch
     run(path, body, [HANG])
 
 
-def test_a_lease_that_is_lost_is_told_and_the_connection_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "RENEW_SECONDS", 0.01)
+def test_a_turn_whose_lease_is_lost_is_gone_on_with_and_the_connection_closed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "RENEW_SECONDS", 0.01)
+    lost: list[str] = []
+    renew = RunWriter.renew
 
     async def body(bench: SendBench) -> None:
-        async def gone(_: object) -> None:
-            if bench.server.hanging.is_set():
-                raise LeaseLost("t")
+        def gone(run: RunWriter) -> None:
+            if bench.server.hanging.is_set() and not lost:
+                lost.append(run.id)
+                run.leave()
+                raise LeaseLost(run.id)
+            renew(run)
 
-        monkeypatch.setattr("weft.aio.objects.AsyncTurnWriter.renew", gone)
+        monkeypatch.setattr(RunWriter, "renew", gone)
         patient = model(bench.server.url, provider=provider(bench.server.url, rules=Rules(read_seconds=60)))
-        with pytest.raises(LeaseLost):
-            await bench.send("hello", settings=patient)
+        sent = await bench.send("hello", settings=patient)
+        assert (sent.turn.id, sent.reply.text) == (lost[0], "Hello there")
         await bench.server.left.wait()
+        assert [request.attempt for request in await requests(bench, sent.turn.id)] == [1, 2]
 
-    run(path, body, [HANG])
+    run(path, body, [HANG], chat())
 
 
 def test_a_model_by_itself_is_a_root_turn_in_its_own_session(address: str | Path) -> None:

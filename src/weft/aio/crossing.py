@@ -33,6 +33,8 @@ class Pool:
         self._threads = ThreadPoolExecutor(checked_count(threads, "threads") or 1, "weft-aio")
         self._under_way: set[asyncio.Future[Any]] = set()
         self._closed = False
+        self.shared: dict[Any, Any] = {}
+        """What those share who use these threads."""
 
     def start(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Begin a call. It goes on to its end, also if nobody waits for it any longer."""

@@ -21,6 +21,7 @@ from weft.ledger.api.base import WAIT
 from weft.ledger.api.compactions import Compactions
 from weft.ledger.api.erasure import Erasures
 from weft.ledger.api.imports import Imports
+from weft.ledger.api.inbox import WAITING, Inbox
 from weft.ledger.api.labels import Heads, Labels
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.api.merges import Merges
@@ -59,6 +60,7 @@ from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally
 from weft.ledger.reports.file_touches import Touch
 from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Prices, UsageChoice, UsageReport
 from weft.ledger.reports.work import WorkReport
+from weft.ledger.runs.model import DEFAULT_LIMITS, Admission, InboxMessage, QueueLimits
 from weft.ledger.search.filters import SearchFilters
 from weft.ledger.search.hits import Hit
 from weft.ledger.search.lookups import SessionCriteria, TurnCriteria
@@ -77,6 +79,16 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         super().__init__(sync, pool)
         self._news = crossing.News(pool, sync.newest)
         self._is_original = True
+
+    @property
+    def sync(self) -> Ledger:
+        """The ledger whose verbs this one awaits."""
+        return self._sync
+
+    @property
+    def crossing(self) -> crossing.Pool:
+        """The threads in which its verbs run."""
+        return self._pool
 
     def acting_as(self, who: Authority | str) -> Self:
         """The same open ledger, changed in the name of somebody else, as the synchronous one. Reads nothing."""
@@ -525,6 +537,10 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         return AsyncErasures(self._sync.erasure, self._pool)
 
     @cached_property
+    def inbox(self) -> AsyncInbox:
+        return AsyncInbox(self._sync.inbox, self._pool)
+
+    @cached_property
     def upkeep(self) -> AsyncUpkeep:
         return AsyncUpkeep(self._sync.upkeep, self._pool)
 
@@ -951,3 +967,62 @@ class AsyncUpkeep(crossing.Mirror[Upkeep]):
     async def search_lag(self) -> int:
         """How many events search has yet to index; until then it looks through them each time."""
         return await self._run(self._sync.search_lag)
+
+
+class AsyncInbox(crossing.Mirror[Inbox]):
+    """`ledger.inbox`: messages that wait for a turn, and what became of them."""
+
+    async def admit(
+        self,
+        message: MessagesInput,
+        *,
+        session: str | None = None,
+        turn: str | None = None,
+        persona: str | None = None,
+        mode: str = "followup",
+        priority: int = 0,
+        overrides: Any = None,
+        route: Any = None,
+        source_event_id: str | None = None,
+        key: str | None = None,
+        limits: QueueLimits = DEFAULT_LIMITS,
+    ) -> Admission:
+        """Write a message to an inbox, durably: that of a session, made if there is none; of the session whose head a
+        turn is, else of a new one that begins there; or of an agent, where it works or in its main session.
+
+        `overrides` say how the model is asked for this message. With `key`, a retry key, it is admitted once."""
+        return await self._run(
+            partial(
+                self._sync.admit,
+                message=message,
+                session=session,
+                turn=turn,
+                persona=persona,
+                mode=mode,
+                priority=priority,
+                overrides=overrides,
+                route=route,
+                source_event_id=source_event_id,
+                key=key,
+                limits=limits,
+            )
+        )
+
+    async def get(self, message: str) -> InboxMessage:
+        return await self._run(partial(self._sync.get, message=message))
+
+    async def list(
+        self, *, session: str | None = None, states: Sequence[str] = WAITING, limit: int = 100, after: int = 0
+    ) -> list[InboxMessage]:
+        """Messages in these states, the oldest first; `after` is the arrival number of the last one of a page."""
+        return await self._run(partial(self._sync.list, session=session, states=states, limit=limit, after=after))
+
+    async def cancel(self, message: str, *, reason: str | None = None) -> None:
+        """Take a message out of its inbox that no turn has taken yet."""
+        await self._run(partial(self._sync.cancel, message=message, reason=reason))
+
+    async def send_again(
+        self, message: str, *, key: str | None = None, limits: QueueLimits = DEFAULT_LIMITS
+    ) -> Admission:
+        """Send a dead message once more, to the same session."""
+        return await self._run(partial(self._sync.send_again, message=message, key=key, limits=limits))

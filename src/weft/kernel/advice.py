@@ -82,6 +82,9 @@ class Action(StrEnum):
     READ_AGAIN = "read_again", "read the ledger again and decide anew"
     READ_SESSION_AGAIN = "read_session_again", "read the session again and decide with its new head"
     WAIT_OR_FORK = "wait_or_fork", "wait for that turn to finish, or fork the session and go on there"
+    WAIT_FOR_INBOX = "wait_for_inbox", "wait until some of them are answered, or cancel some"
+    LIST_INBOX = "list_inbox", "list the messages that wait"
+    INTERRUPT_SESSION = "interrupt_session", "interrupt session {session!r} to end its turn"
     BEGIN_TURN_AFTER_LOSS = (
         "begin_turn_after_loss",
         "begin a new turn; what was recorded until then is kept in the failed one",

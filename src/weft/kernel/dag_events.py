@@ -76,6 +76,8 @@ class HistoryAppend(Event, frozen=True, gc=False, kw_only=True, tag="history_app
 
     list: Named
     message: MessageFact
+    admitted: Ulid | UnsetType = UNSET
+    """The message of the session's inbox that this is."""
 
 
 class ToolCallRequested(Event, frozen=True, gc=False, kw_only=True, tag="tool_call"):

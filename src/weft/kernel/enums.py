@@ -101,6 +101,41 @@ class MessageSource(StrEnum):
     EVENT = "event"
 
 
+class QueueMode(StrEnum):
+    """How a message that finds its session at work waits, and how it enters a turn."""
+
+    FOLLOWUP = "followup"
+    """After the turn, one message a turn."""
+    COLLECT = "collect"
+    """After the turn, together with others that come within a short while: one turn for all of them."""
+    INTERRUPT = "interrupt"
+    """The turn is cut short; everything that waits and this message are the next turn."""
+    STEER = "steer"
+    """Into the turn, with the next request to the model; where none follows, as a followup."""
+
+
+class InboxState(StrEnum):
+    """What became of a message in an inbox."""
+
+    QUEUED = "queued"
+    TAKEN = "taken"
+    """A turn that is not over yet has it."""
+    ANSWERED = "answered"
+    CANCELLED = "cancelled"
+    DEAD = "dead"
+    """Its turn failed; a person must look at it."""
+    RESENT = "resent"
+    """It was dead, and went again under another id."""
+
+
+class OpenRunState(StrEnum):
+    """Whether a turn that a broker runs can go on."""
+
+    RUNNING = "running"
+    PARKED = "parked"
+    """It waits for somebody, or for a time."""
+
+
 class RunReason(StrEnum):
     USER = "user"
     SCHEDULE = "schedule"

@@ -21,9 +21,6 @@ from collections.abc import Mapping, Sequence
 from weft.kernel.advice import Action, Hint, advice_of
 from weft.kernel.hidden_credentials import without_credentials
 
-SHOWN_OBJECTS = 5
-"""So many unknown objects of a database an error names."""
-
 
 class WeftError(Exception):
     """The root. `advice` is an action code with arguments, which each surface phrases. A class has a usual action; an
@@ -65,8 +62,7 @@ class InvalidJson(InvalidInput):
     usual_action = Action.WRITE_JSON
 
     def __init__(self, reason: str, offset: int | None = None) -> None:
-        where = "" if offset is None else f" at byte {offset}"
-        super().__init__(f"not valid JSON{where}: {reason}")
+        super().__init__(f"not valid JSON{'' if offset is None else f' at byte {offset}'}: {reason}")
         self.reason, self.offset = reason, offset
 
 
@@ -126,8 +122,7 @@ class VariableMissing(InvalidInput):
     """A configuration names a variable of the environment that is not set."""
 
     def __init__(self, variable: str, path: str) -> None:
-        advice = Action.SET_VARIABLE.of(variable=variable)
-        super().__init__(f"{path} needs the variable {variable}, which is not set", advice)
+        super().__init__(f"{path} needs the variable {variable}, not set", Action.SET_VARIABLE.of(variable=variable))
         self.variable, self.path = variable, path
 
 
@@ -195,6 +190,12 @@ class SessionBusy(Conflict):
     def __init__(self, label: str, turn: str, owner: str) -> None:
         super().__init__(f"session {label!r} is recording turn {turn} (held by {owner})")
         self.label, self.turn, self.owner = label, turn, owner
+
+
+class InboxFull(Conflict):
+    """More messages wait than are admitted. Nothing of this one was written; it may be sent again later."""
+
+    usual_action = Action.WAIT_FOR_INBOX
 
 
 class AgentBusy(Conflict):
@@ -466,9 +467,8 @@ class UnknownObjects(Damaged):
     usual_action = Action.RESTORE_OR_SALVAGE
 
     def __init__(self, path: str, objects: Sequence[str], hint: Hint = "") -> None:
-        listed = ", ".join(objects[:SHOWN_OBJECTS])
-        more = f" and {len(objects) - SHOWN_OBJECTS} more" if len(objects) > SHOWN_OBJECTS else ""
-        super().__init__(f"{path} holds what Weft did not make: {listed}{more}", hint)
+        shown = [*objects[:5], *([f"and {len(objects) - 5} more"] if len(objects) > 5 else [])]
+        super().__init__(f"{path} holds what Weft did not make: {', '.join(shown)}", hint)
         self.path, self.objects = path, tuple(objects)
 
 

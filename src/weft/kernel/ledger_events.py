@@ -15,6 +15,7 @@ from weft.kernel.enums import (
     LinkReason,
     MessageSource,
     MoveReason,
+    QueueMode,
     SessionStatus,
     SupersedeReason,
 )
@@ -24,6 +25,7 @@ from weft.kernel.fields import (
     Digest,
     ErrorFact,
     EventRef,
+    FileFact,
     Name,
     Named,
     NodeId,
@@ -32,6 +34,7 @@ from weft.kernel.fields import (
     SeenCall,
     SeenCompaction,
     SeenMessage,
+    Time,
     Ulid,
 )
 
@@ -132,6 +135,18 @@ class MessageAdmitted(Event, frozen=True, gc=False, kw_only=True, tag="message_a
     parts: tuple[PartFact, ...]
     source: MessageSource | UnsetType = UNSET
     key: Content | UnsetType = UNSET
+    mode: QueueMode | UnsetType = UNSET
+    priority: int | UnsetType = UNSET
+    context: Content | UnsetType = UNSET
+    metadata: Content | UnsetType = UNSET
+    files: tuple[FileFact, ...] | UnsetType = UNSET
+    overrides: Content | UnsetType = UNSET
+    """How the model is to be asked for this message: what goes over the session's own configuration."""
+    route: Content | UnsetType = UNSET
+    """What the sender asked for, and how it led to this session."""
+    source_event: Content | UnsetType = UNSET
+    again: Ulid | UnsetType = UNSET
+    """The dead message that this one repeats."""
 
 
 class MessageCancelled(Event, frozen=True, gc=False, kw_only=True, tag="message_cancelled"):
@@ -149,6 +164,18 @@ class MessageDead(Event, frozen=True, gc=False, kw_only=True, tag="message_dead"
     message: Ulid
     attempts: int
     error: ErrorFact | UnsetType = UNSET
+
+
+class RunParked(Event, frozen=True, gc=False, kw_only=True, tag="run_parked"):
+    about: ClassVar[str] = (
+        "A turn waits for the outcome of these calls, or until a time; nobody works on it meanwhile. An outcome of one"
+        " of them, or the time, lets it go on."
+    )
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    calls: tuple[EventRef, ...]
+    until: Time | UnsetType = UNSET
+    why: Content | UnsetType = UNSET
 
 
 class TurnLinked(Event, frozen=True, gc=False, kw_only=True, tag="turn_linked"):
@@ -347,6 +374,7 @@ LedgerEvent = (
     | MessageAdmitted
     | MessageCancelled
     | MessageDead
+    | RunParked
     | TurnLinked
     | TurnSuperseded
     | Sighting

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weft.ledger.api.base import store_of as store_of
     from weft.ledger.api.base import writer_of as writer_of
     from weft.ledger.api.ledger import Ledger as Ledger
+    from weft.ledger.api.runs import Runs as Runs
     from weft.ledger.erasing import Erasure as Erasure
     from weft.ledger.erasing import ErasurePlan as ErasurePlan
     from weft.ledger.erasing import Tombstone as Tombstone
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from weft.ledger.read.projects import RepositoryOf as RepositoryOf
     from weft.ledger.read.projects import project_of as project_of
     from weft.ledger.read.projects import repository_name as repository_name
+    from weft.ledger.read.request_inputs import InputChain as InputChain
     from weft.ledger.read.session_owners import session_owner as session_owner
     from weft.ledger.read.sessions import agent_names as agent_names
     from weft.ledger.read.threads import ThreadDiff as ThreadDiff
@@ -75,6 +77,26 @@ if TYPE_CHECKING:
     from weft.ledger.reports.work import ProjectWork as ProjectWork
     from weft.ledger.reports.work import SessionWork as SessionWork
     from weft.ledger.reports.work import WorkReport as WorkReport
+    from weft.ledger.runs.model import AddMessage as AddMessage
+    from weft.ledger.runs.model import Admission as Admission
+    from weft.ledger.runs.model import Entry as Entry
+    from weft.ledger.runs.model import Finished as Finished
+    from weft.ledger.runs.model import InboxMessage as InboxMessage
+    from weft.ledger.runs.model import Interrupted as Interrupted
+    from weft.ledger.runs.model import ModelAnswered as ModelAnswered
+    from weft.ledger.runs.model import ModelAsked as ModelAsked
+    from weft.ledger.runs.model import Parked as Parked
+    from weft.ledger.runs.model import QueueLimits as QueueLimits
+    from weft.ledger.runs.model import RecordedEvent as RecordedEvent
+    from weft.ledger.runs.model import RunRecord as RunRecord
+    from weft.ledger.runs.model import SessionStanding as SessionStanding
+    from weft.ledger.runs.model import TakeMessage as TakeMessage
+    from weft.ledger.runs.model import Then as Then
+    from weft.ledger.runs.model import ToolAsked as ToolAsked
+    from weft.ledger.runs.model import ToolEnded as ToolEnded
+    from weft.ledger.runs.model import WaitingSession as WaitingSession
+    from weft.ledger.runs.partial_replies import PartialReply as PartialReply
+    from weft.ledger.runs.run_writer import RunWriter as RunWriter
     from weft.ledger.search.hits import Hit as Hit
     from weft.ledger.secrets import SecretMatch as SecretMatch
     from weft.ledger.secrets import SecretPlace as SecretPlace
@@ -90,10 +112,18 @@ if TYPE_CHECKING:
     from weft.ledger.views.recorded_events import Recorded as Recorded
     from weft.ledger.views.recorded_events import place_of_event as place_of_event
     from weft.ledger.views.recorded_events import stream_of as stream_of
+    from weft.ledger.write.turn_events import Setting as Setting
 
 _NAMES = {
+    "weft.ledger.runs.model": "AddMessage Admission Entry Finished InboxMessage Interrupted ModelAnswered ModelAsked"
+    " Parked QueueLimits RecordedEvent RunRecord SessionStanding TakeMessage Then ToolAsked ToolEnded WaitingSession",
+    "weft.ledger.runs.partial_replies": "PartialReply",
+    "weft.ledger.runs.run_writer": "RunWriter",
+    "weft.ledger.read.request_inputs": "InputChain",
+    "weft.ledger.write.turn_events": "Setting",
     "weft.ledger.api.base": "LedgerBase is_recorded_here open_thread_facts owner_of patience_of store_of writer_of",
     "weft.ledger.api.ledger": "Ledger",
+    "weft.ledger.api.runs": "Runs",
     "weft.ledger.erasing": "Erasure ErasurePlan Tombstone",
     "weft.ledger.imports.kept_sources": "KeptStretch",
     "weft.ledger.imports.provisional": "ProvisionalTurn",

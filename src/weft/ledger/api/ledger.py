@@ -15,6 +15,7 @@ from weft.ledger.api.audit import AuditReports
 from weft.ledger.api.compactions import Compactions
 from weft.ledger.api.erasure import Erasures
 from weft.ledger.api.imports import Imports
+from weft.ledger.api.inbox import Inbox
 from weft.ledger.api.labels import Heads, Labels
 from weft.ledger.api.lookups import ReadingLedger
 from weft.ledger.api.merges import Merges
@@ -117,6 +118,10 @@ class Ledger(RecordVerbs, SessionVerbs, ReadingLedger):
     @cached_property
     def erasure(self) -> Erasures:
         return Erasures(self)
+
+    @cached_property
+    def inbox(self) -> Inbox:
+        return Inbox(self)
 
     @cached_property
     def upkeep(self) -> Upkeep:

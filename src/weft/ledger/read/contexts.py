@@ -17,7 +17,14 @@ from weft.kernel.errors import NotFound
 from weft.ledger.model import COMPACTION_MEASURES, Compaction, Message
 from weft.ledger.read.request_inputs import Ref, messages_named, resolve, summary_message
 from weft.ledger.read.threads import CHUNK, Range, ranges_to, turns_in
-from weft.ledger.read.turns import Leaf, calls_of, messages_between, placed_messages, read_leaves, transcript
+from weft.ledger.read.turns import (
+    Leaf,
+    calls_of,
+    messages_between,
+    placed_messages,
+    read_leaves,
+    transcript,
+)
 from weft.ledger.views.recorded_events import run_events
 from weft.ledger.views.rows import TurnRow, load_turn
 from weft.ledger.views.values import json_of, name_of, text_of
@@ -42,6 +49,15 @@ def context_of_turn(txn: ReadTxn, turn: TurnRow) -> Context:
     *_, last = ranges
     before = [*ranges[:-1], *([Range(last.segment, last.low, last.high - 1, None)] if last.high > last.low else [])]
     return _assemble(txn, before, turn.compaction, _query(txn, turn, asked), turn.n)
+
+
+def sent_to_model(txn: ReadTxn, turn: TurnRow) -> list[Message]:
+    """What the last request of a turn was sent, as it was recorded; else all that the turn sees."""
+    sent: list[Ref] | None = None
+    for found in run_events(txn.facts, turn):
+        if isinstance(found.event, ModelRequest):
+            sent = None if found.event.input is UNSET else resolve(txn, found.id, found.event.input)
+    return list(context_of_turn(txn, turn).messages) if sent is None else messages_named(txn, sent)
 
 
 def context_after(

@@ -39,10 +39,14 @@ def input_of(txn: ReadTxn, turn: str, request: str | None, messages: Sequence[Me
     """What a request of this turn is sent; `request` is its last one before. Where a message has no fact of its own, as
     the end of a call that was never told, nothing is said: a list that is not quite what was sent would be no record.
     """
-    refs = _refs_of(txn, messages)
+    refs = refs_of(txn, messages)
     if refs is None or messages_named(txn, refs) != list(messages):
         return UNSET
-    chain = _chain_before(txn, turn, request)
+    return _input_after(_chain_before(txn, turn, request), refs)
+
+
+def _input_after(chain: Sequence[InputStep], refs: Sequence[Ref]) -> RequestInput:
+    """What names these entries after the requests of a chain, the newest first."""
     known = _joined(chain)
     keep = 0
     while keep < min(len(known), len(refs)) and known[keep] == refs[keep]:
@@ -56,7 +60,49 @@ def input_of(txn: ReadTxn, turn: str, request: str | None, messages: Sequence[Me
     return RequestInput(base=base, keep=keep, then=tuple(refs[keep:]))
 
 
-def _refs_of(txn: ReadTxn, messages: Iterable[Message]) -> list[Ref] | None:
+class InputChain:
+    """What the requests of a thread were sent, kept in memory: the next one is named without reading them again."""
+
+    def __init__(self, steps: Sequence[InputStep], refs: Sequence[Ref]) -> None:
+        self.steps, self.refs = list(steps), list(refs)
+        """The requests so far, the newest first; the entries that the next one is sent, as far as they are known."""
+
+    def input(self, more: Sequence[Ref] = (), first: Sequence[Ref] = ()) -> RequestInput:
+        """What names the known entries, some before and some after them."""
+        return _input_after(self.steps, [*first, *self.refs, *more])
+
+    def after(self, request: str, input: RequestInput) -> InputChain:
+        """The chain once a request was recorded with this input: the next one is sent the same, and more."""
+        steps = [InputStep(step.request, step.refs, step.begin, step.end) for step in self.steps]
+        while steps and steps[0].request != input.base:
+            steps.pop(0)
+        own = InputStep(request, input.then, input.keep, input.keep + len(input.then))
+        for step in steps:
+            step.end, step.begin = min(step.end, own.begin), min(step.begin, own.begin)
+        return InputChain([own, *steps], _joined([own, *steps]))
+
+
+def last_chain(txn: ReadTxn, turn: str) -> InputChain | None:
+    """What the last request of a turn was sent; None where that was not recorded."""
+    for found in reversed(list(run_events(txn.facts, _turn(txn, turn)))):
+        if isinstance(found.event, ModelRequest):
+            sent = found.event.input
+            return None if sent is UNSET else InputChain(steps := _chain(txn, found.id, sent), _joined(steps))
+    return None
+
+
+def chain_at(txn: ReadTxn, turn: str | None, refs: Sequence[Ref]) -> InputChain:
+    """The requests that a request after this turn, or in it, can build on."""
+    if turn is None:
+        return InputChain([], refs)
+    row = _turn(txn, turn)
+    for found in reversed(list(run_events(txn.facts, row))):
+        if isinstance(found.event, ModelRequest) and found.event.input is not UNSET:
+            return InputChain(_chain(txn, found.id, found.event.input), refs)
+    return InputChain(_chain_before(txn, turn, None), refs)
+
+
+def refs_of(txn: ReadTxn, messages: Iterable[Message]) -> list[Ref] | None:
     refs: list[Ref] = []
     turns: dict[str, TurnCalls] = {}
     for message in messages:

@@ -91,7 +91,7 @@ def _to_message(txn: ReadTxn, *place: int) -> Message:
     if m.text is not None:
         content = (TextPart(shown_text(txn.facts, m.text)),)
     else:
-        content = tuple(_to_part(txn, part) for part in list_in(m.parts))
+        content = tuple(to_part(txn, part) for part in list_in(m.parts))
     return Message(
         m.id, m.role, content, m.seq, m.at, m.source, m.parent,
         name_of(txn, m.model), json_of(txn, m.thinking_config), _context(txn, m), json_of(txn, m.metadata),
@@ -114,7 +114,7 @@ def _context(txn: ReadTxn, m: MessageRow) -> Any:
     return made
 
 
-def _to_part(txn: ReadTxn, part: dict[str, Any]) -> Part:
+def to_part(txn: ReadTxn, part: dict[str, Any]) -> Part:
     try:
         return _known_part(txn, part)
     except (KeyError, TypeError) as error:

@@ -59,6 +59,8 @@ VIEW_TABLES: dict[str, tuple[str, ...]] = {
     "thread_key": ("key",),
     "persona": ("id",),
     "lookup_text": ("content",),
+    "inbox": ("message",),
+    "open_run": ("turn",),
 }
 ROWS, LOG_ROWS, BLOCK_EVENTS = 2048, 256, 4096
 KNOWN_CONTENTS = 65_536

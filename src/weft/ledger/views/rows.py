@@ -71,6 +71,8 @@ class TurnRow(Struct, gc=False):
     listed_at: int = 0
     cache_write_1h_tokens: int | None = None
     successor: str | None = None
+    inbox: int | None = None
+    """1: it took messages of an inbox, so a broker runs it and another one may go on with it; 2: it is parked."""
 
     @property
     def closed(self) -> bool:

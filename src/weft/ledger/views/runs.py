@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 from msgspec import UNSET, UnsetType
@@ -26,7 +26,9 @@ from weft.kernel.fields import (
     ToolResultFact,
     ToolUseFact,
     Usage,
+    Words,
 )
+from weft.ledger.views.inbox import PARKED, settle_messages, take_message, unpark
 from weft.ledger.views.projector import OTHERS, RUN, Moment, Projector, begins, handles, plain
 from weft.ledger.views.recorded_events import place_of_event, position_in_run
 from weft.ledger.views.rows import FILES, LINTS, CallRow, MessageRow, TurnRow
@@ -182,6 +184,8 @@ def _history_append(view: Projector, moment: Moment, event: dag.HistoryAppend) -
     _add_message(view, moment, message, view.name(event.list))
     if message.role == "assistant":
         row.response = message.id
+    if event.admitted is not UNSET:
+        take_message(view, moment, event.admitted)
 
 
 def _count(row: TurnRow, usage: Usage | UnsetType) -> None:
@@ -216,7 +220,7 @@ def _add_message(view: Projector, moment: Moment, message: MessageFact, listed: 
     if len(parts) == 1 and isinstance(only := parts[0], TextFact) and _is_plain(message):
         text = view.contents.number(only.text)
     else:
-        shaped = orjson.dumps([_part(view, part) for part in parts]).decode()
+        shaped = orjson.dumps([part_columns(view.contents, part) for part in parts]).decode()
         thinking = next((view.contents.number(part.text) for part in parts if isinstance(part, ReasoningFact)), None)
     view.messages.append(
         MessageRow(
@@ -257,9 +261,15 @@ def _is_plain(message: MessageFact) -> bool:
     )
 
 
-def _part(view: Projector, part: PartFact) -> dict[str, Any]:
+class ContentNumbers(Protocol):
+    """Where the numbers of contents are found."""
+
+    def number(self, ref: str) -> int: ...
+
+
+def part_columns(contents: ContentNumbers, part: PartFact) -> dict[str, Any]:
     """A part as it lies in the `parts` column: its shape, with content numbers in place of strings."""
-    number = view.contents.number
+    number = contents.number
     match part:
         case TextFact():
             return {"type": "text", "text": number(part.text)}
@@ -267,15 +277,19 @@ def _part(view: Projector, part: PartFact) -> dict[str, Any]:
             return {"type": "reasoning", "text": number(part.text)}
         case ImageFact():
             detail = part.detail
-            shown = {} if detail is UNSET else {"detail": view.name(detail)}
+            shown = {} if detail is UNSET else {"detail": _name(contents, detail)}
             return {"type": "image_url", "url": number(part.url), **shown}
         case ToolUseFact():
-            name = view.name(part.name)
+            name = _name(contents, part.name)
             return {"type": "tool_use", "id": number(part.id), "name": name, "input": number(part.input)}
         case ToolResultFact():
             failed = {} if part.is_error is UNSET else {"is_error": part.is_error}
             output = number(part.output)
             return {"type": "tool_result", "tool_call_id": number(part.tool_call_id), "output": output, **failed}
+
+
+def _name(contents: ContentNumbers, value: Named) -> str:
+    return f"#{contents.number(value.content)}" if isinstance(value, Words) else value
 
 
 def add_annotations(
@@ -372,14 +386,19 @@ def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None
         link_result(view, turn, call, event.spawned, event.replica)
     call.completed_at = moment.when
     call.result_position = -moment.n if late else turn.events
+    if turn.inbox == PARKED:
+        unpark(view, turn)
 
 
 @handles(dag.Interruption, RUN)
 def _interruption(view: Projector, moment: Moment, event: dag.Interruption) -> None:
+    """Cuts the turn short, unless it names requests alone: these are asked again, and the turn goes on."""
     row: TurnRow = moment.row
+    calls = [view.call(row, bytes.fromhex(affected.event_id)) for affected in event.affects]
+    if calls and not any(calls):
+        return
     row.interrupted = event.reason
-    for affected in event.affects:
-        call = view.call(row, bytes.fromhex(affected.event_id))
+    for call in calls:
         if call is not None and call.outcome is None:
             call.outcome, call.status = "interrupted", FAILED
             call.completed_at = moment.when
@@ -398,6 +417,8 @@ def _run_finished(view: Projector, moment: Moment, event: dag.RunFinished) -> No
     _count(row, event.usage)
     if row.native is not None:
         end_import(view, moment, row)
+    if row.inbox is not None:
+        settle_messages(view, moment, row)
 
 
 @handles(own.CompactionRecorded, RUN)

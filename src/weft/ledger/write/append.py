@@ -390,7 +390,7 @@ class Append:
 class EventStream:
     """The end of one stream: every event added names the one before it."""
 
-    __slots__ = ("_append", "_later", "actor", "name", "on_behalf_of", "prev")
+    __slots__ = ("_append", "_later", "actor", "last", "name", "on_behalf_of", "prev")
 
     def __init__(
         self,
@@ -415,6 +415,7 @@ class EventStream:
             on_behalf_of=self.on_behalf_of,
             **fields,
         )
+        self.last = event
         self.prev = event_id = append.add_event(event, later=self._later)
         return event_id
 

@@ -19,7 +19,7 @@ from weft.ledger.views.lease_rows import Lease, LeaseKind, find_lease, held_leas
 from weft.ledger.views.rows import TurnRow
 from weft.ledger.write.append import Append, LedgerWriter, Patience
 from weft.ledger.write.turn_events import TurnEvents
-from weft.store.owners import is_dead
+from weft.store.owners import NOBODY, is_dead
 
 T = TypeVar("T")
 _TURN_KINDS = (LeaseKind.SESSION, LeaseKind.TURN)
@@ -33,10 +33,24 @@ def free_epoch(append: Append, kind: LeaseKind, key: str, patience: Patience, bu
     if lease is None:
         return 0
     if lease.purpose is not None:
-        if not patience.judge_stale(lease):
+        if is_run_of_broker(append, lease) or not patience.judge_stale(lease):
             raise busy(lease)
         _abandon(append, lease)
     return lease.epoch
+
+
+def is_run_of_broker(append: Append, lease: Lease) -> bool:
+    """Whether it is held for a turn that took messages of an inbox: that is never failed by another writer, for a
+    broker goes on with it."""
+    if lease.kind != LeaseKind.SESSION or lease.purpose is None:
+        return False
+    turn = append.view.find_turn(lease.purpose)
+    return turn is not None and turn.inbox is not None and not turn.closed
+
+
+def leave_run(append: Append, lease: Lease) -> None:
+    """Nobody works on a broker's turn for now; it stays open, and any broker may go on with it."""
+    append.sql.run("UPDATE lease SET owner = ? WHERE kind = ? AND key = ?", (NOBODY, lease.kind, lease.key))
 
 
 def take(append: Append, kind: LeaseKind, key: str, epoch: int, owner: str, purpose: str) -> Lease:
@@ -113,7 +127,7 @@ def sweep_dead(writer: LedgerWriter) -> int:
 
 
 def _sweep(lease: Lease, append: Append) -> int:
-    if not _is_current(append, lease):
+    if not _is_current(append, lease) or is_run_of_broker(append, lease):
         return 0
     _abandon(append, lease)
     append.seal()
@@ -127,6 +141,10 @@ def give_up(writer: LedgerWriter) -> None:
 
 
 def _give_up(lease: Lease, append: Append) -> None:
-    if _is_current(append, lease):
-        _abandon(append, lease, InterruptionReason.SHUTDOWN, "the ledger was closed")
-        append.seal()
+    if not _is_current(append, lease):
+        return
+    if is_run_of_broker(append, lease):
+        leave_run(append, lease)
+        return
+    _abandon(append, lease, InterruptionReason.SHUTDOWN, "the ledger was closed")
+    append.seal()

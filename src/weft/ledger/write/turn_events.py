@@ -28,6 +28,7 @@ from weft.kernel.enums import (
     AgentRole,
     ImageDetail,
     InterruptionReason,
+    MessageRole,
     RunExit,
     RunReason,
     ToolCallStatus,
@@ -53,6 +54,7 @@ from weft.kernel.fields import (
     ToolUseFact,
     Usage,
 )
+from weft.kernel.ledger_events import MessageAdmitted
 from weft.ledger.model import (
     ImagePart,
     NewError,
@@ -246,6 +248,21 @@ class TurnEvents:
             permissions_used=UNSET if permissions_used is None else contents.put_json(permissions_used, "permissions"),
         )
 
+    def admitted(self, admission: MessageAdmitted) -> str:
+        """A message of the session's inbox enters the history, with the very contents it was admitted with."""
+        id = self.next_message_id()
+        fact = MessageFact(
+            id=id,
+            role=MessageRole.USER,
+            parts=admission.parts,
+            source=admission.source,
+            context=admission.context,
+            metadata=admission.metadata,
+            files=admission.files,
+        )
+        self.run.add(HistoryAppend, list=MAIN_LIST, message=fact, admitted=admission.message)
+        return id
+
     def next_message_id(self) -> str:
         """The k-th message of a turn is called `turn + k`."""
         if self.messages >= MESSAGE_ROOM - 1:
@@ -265,11 +282,11 @@ class TurnEvents:
             if (value := getattr(message, field)) is not None:
                 extra[field] = contents.put_json(value, field)
         if message.files or message.lints or message.codeblocks:
-            extra |= self._annotations(message)
+            extra |= self.annotations(message)
         return MessageFact(
             id=id,
             role=message.role,
-            parts=self._parts(message.content if text is None else text),
+            parts=self.parts(message.content if text is None else text),
             source=message.source or UNSET,
             **extra,
         )
@@ -283,7 +300,7 @@ class TurnEvents:
             )
         return message
 
-    def _parts(self, content: str | StoredContent | Prepared | tuple[Part, ...]) -> tuple[PartFact, ...]:
+    def parts(self, content: str | StoredContent | Prepared | tuple[Part, ...]) -> tuple[PartFact, ...]:
         if not isinstance(content, tuple):
             return (TextFact(text=self.contents.put_text(content)),)
         return tuple(map(self._part, content))
@@ -310,7 +327,7 @@ class TurnEvents:
                 call = contents.put_text(part.tool_call_id)
                 return ToolResultFact(tool_call_id=call, output=output, is_error=part.is_error)
 
-    def _annotations(self, message: NewMessage) -> dict[str, Any]:
+    def annotations(self, message: NewMessage) -> dict[str, Any]:
         """Files, lints and code blocks of a message, where it has any."""
         if max(len(message.files), len(message.lints), len(message.codeblocks)) >= MESSAGE_ROOM:
             raise InvalidInput(

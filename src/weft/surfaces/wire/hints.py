@@ -21,6 +21,9 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.GIVE_ONE_KEY_SOURCE: "say --env VARIABLE or --cmd COMMAND, not both",
     Action.READ_HELP: "`{command} --help` shows how it is used",
     # names and lists
+    Action.LIST_INBOX: "`weft inbox` lists them",
+    Action.WAIT_FOR_INBOX: "wait until some are answered; `weft inbox` lists them, `weft inbox --cancel ID` drops one",
+    Action.INTERRUPT_SESSION: "`weft interrupt {session}` ends the turn that has it",
     Action.LIST_HISTORY: "`weft sessions` and `weft log` list what there is",
     Action.LIST_SESSIONS: "`weft sessions` lists them",
     Action.LIST_PERSONAS: "`weft sessions --json` shows the persona of each session",

@@ -1,0 +1,119 @@
+"""The inbox: messages admitted, listed, cancelled, sent again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.kernel.advice import Action
+from weft.kernel.enums import InboxState, MessageRole, QueueMode
+from weft.kernel.errors import InvalidInput, NotFound
+from weft.ledger.api.base import LedgerPart
+from weft.ledger.arguments import as_messages, checked_label, checked_number, checked_text
+from weft.ledger.model import MessagesInput, NewMessage
+from weft.ledger.read.access import Access, access_of
+from weft.ledger.read.revisions import require
+from weft.ledger.runs.admission import MessageTarget, NewAdmission, admit, again, cancel
+from weft.ledger.runs.inbox import listed_messages, load_message
+from weft.ledger.runs.model import DEFAULT_LIMITS, Admission, InboxMessage, QueueLimits
+from weft.ledger.views.rows import load_session
+from weft.ledger.write.append import requires
+from weft.ledger.write.turn_events import member
+from weft.store.port import ReadTxn
+
+WAITING = (InboxState.QUEUED.value, InboxState.TAKEN.value)
+
+
+class Inbox(LedgerPart):
+    """`ledger.inbox`: messages that wait for a turn, and what became of them."""
+
+    @requires("turn:record")
+    def admit(
+        self,
+        message: MessagesInput,
+        *,
+        session: str | None = None,
+        turn: str | None = None,
+        persona: str | None = None,
+        mode: str = "followup",
+        priority: int = 0,
+        overrides: Any = None,
+        route: Any = None,
+        source_event_id: str | None = None,
+        key: str | None = None,
+        limits: QueueLimits = DEFAULT_LIMITS,
+    ) -> Admission:
+        """Write a message to an inbox, durably: that of a session, made if there is none; of the session whose head a
+        turn is, else of a new one that begins there; or of an agent, where it works or in its main session.
+
+        `overrides` say how the model is asked for this message. With `key`, a retry key, it is admitted once.
+        """
+        messages = as_messages(message, MessageRole.USER, "message")
+        if len(messages) != 1:
+            raise InvalidInput(f"message is a list of {len(messages)}", "admit one message at a time")
+        target = MessageTarget(
+            session=None if session is None else checked_label(session, "session"),
+            turn=None if turn is None else self._ledger.resolve(checked_text(turn, "turn")),
+            persona=None if persona is None else checked_text(persona, "persona"),
+        )
+        outgoing = NewAdmission(
+            message=_plain_message(messages[0]),
+            target=target,
+            mode=member(QueueMode, mode, "mode"),
+            priority=checked_number(priority, "priority"),
+            overrides=overrides,
+            route=route,
+            source_event_id=source_event_id,
+        )
+        return admit(self._writer, outgoing, key=key, limits=limits)
+
+    def get(self, message: str) -> InboxMessage:
+        with self._store.read() as txn:
+            found = load_message(txn, checked_text(message, "message"))
+            session = load_session(txn.sql, found.session_id)
+            if session is None or not access_of(txn).may_read(session):
+                raise NotFound("message", message, Action.LIST_INBOX)
+            return found
+
+    def list(
+        self,
+        *,
+        session: str | None = None,
+        states: Sequence[str] = WAITING,
+        limit: int = 100,
+        after: int = 0,
+    ) -> list[InboxMessage]:
+        """Messages in these states, the oldest first; `after` is the arrival number of the last one of a page."""
+        wanted = [member(InboxState, state, "state").value for state in states]
+        with self._store.read() as txn:
+            access = access_of(txn)
+            row = None if session is None else require(txn, session)
+            messages = listed_messages(txn, wanted, None if row is None else row.n, limit, after)
+            return [one for one in messages if access.is_unlimited or _is_readable(txn, access, one)]
+
+    @requires("turn:record")
+    def cancel(self, message: str, *, reason: str | None = None) -> None:
+        """Take a message out of its inbox that no turn has taken yet."""
+        cancel(self._writer, checked_text(message, "message"), reason)
+
+    @requires("turn:record")
+    def send_again(self, message: str, *, key: str | None = None, limits: QueueLimits = DEFAULT_LIMITS) -> Admission:
+        """Send a dead message once more, to the same session."""
+        return again(self._writer, self.get(message), key=key, limits=limits)
+
+
+def _is_readable(txn: ReadTxn, access: Access, message: InboxMessage) -> bool:
+    session = load_session(txn.sql, message.session_id)
+    return session is not None and access.may_read(session)
+
+
+def _plain_message(message: NewMessage) -> NewMessage:
+    """Without the fields that a provider's dialect may have brought along."""
+    return NewMessage(
+        role=message.role,
+        content=message.content,
+        source=message.source,
+        context=message.context,
+        metadata=message.metadata,
+        files=message.files,
+    )

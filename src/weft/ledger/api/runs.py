@@ -1,0 +1,155 @@
+"""The turns that a broker runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import UNSET
+
+from weft.kernel.errors import NotFound
+from weft.ledger.api.base import LedgerPart
+from weft.ledger.model import Message, NewError
+from weft.ledger.read.contexts import context_after, sent_to_model
+from weft.ledger.read.request_inputs import InputChain, chain_at, last_chain, refs_of
+from weft.ledger.runs.inbox import next_due, standing, waiting_sessions
+from weft.ledger.runs.model import (
+    Entry,
+    RecordedEvent,
+    RunRecord,
+    SessionStanding,
+    Then,
+    WaitingSession,
+)
+from weft.ledger.runs.partial_replies import PartialReply, keep_partial, load_partial
+from weft.ledger.runs.run_writer import RunWriter, adopt_run, begin_run, bury
+from weft.ledger.views.recorded_events import run_events
+from weft.ledger.views.rows import load_session, load_turn
+from weft.ledger.views.values import json_of, text_of
+from weft.ledger.write.placement import compaction_for
+from weft.ledger.write.turn_events import Setting
+
+
+class Runs(LedgerPart):
+    """What a broker needs of a ledger to answer messages, and to go on where another one stopped. It reads and writes
+    everything: no public verb gives it away."""
+
+    def waiting(self, limit: int = 256) -> list[WaitingSession]:
+        """Sessions with a turn that can go on, then those where messages wait and no turn is open."""
+        with self._store.read() as txn:
+            return waiting_sessions(txn, self._clock.now_ms(), limit)
+
+    def next_due(self) -> int | None:
+        """When the next parked turn can go on by itself, in Unix milliseconds."""
+        with self._store.read() as txn:
+            return next_due(txn)
+
+    def wait_for_news(self, after: int, seconds: float) -> bool:
+        """Whether an event beyond `after` comes within so many seconds. Blocks."""
+        return self._store.changes(after, seconds)
+
+    def standing(self, session: str) -> SessionStanding:
+        """A session, by its id, as it is now, with what waits there."""
+        with self._store.read() as txn:
+            return standing(txn, session)
+
+    def events(self, turn: str) -> list[RecordedEvent]:
+        """The events of an open or ended turn, in order."""
+        with self._store.read() as txn:
+            row = load_turn(txn.sql, turn)
+            if row is None:
+                return []
+            return [RecordedEvent(one.id, one.event) for one in run_events(txn.facts, row)]  # type: ignore[arg-type]
+
+    def text(self, ref: str) -> str | None:
+        """A content that an event of a run refers to; None where it was erased."""
+        with self._store.read() as txn:
+            return text_of(txn, txn.facts.find_content(bytes.fromhex(ref)))
+
+    def value(self, ref: str) -> Any:
+        """The same, as the JSON value that it is."""
+        with self._store.read() as txn:
+            return json_of(txn, txn.facts.find_content(bytes.fromhex(ref)))
+
+    def history(self, session: str) -> tuple[Message, ...]:
+        """What was said before the next turn of a session, by its id, as that turn's request is sent it."""
+        with self._store.read() as txn:
+            row = load_session(txn.sql, session)
+            if row is None:
+                raise NotFound("session", session)
+            head = None if row.head is None else load_turn(txn.sql, row.head)
+            compaction = compaction_for(row, head, row.head_events)
+            return context_after(txn, head, row.head_events, None if compaction is UNSET else compaction).messages
+
+    def after(self, turn: str) -> tuple[Message, ...]:
+        """What was said up to the end of a turn, as a request of its child is sent it."""
+        with self._store.read() as txn:
+            row = load_turn(txn.sql, turn)
+            if row is None:
+                raise NotFound("turn", turn)
+            compaction = compaction_for(None, row, None)
+            return context_after(txn, row, None, None if compaction is UNSET else compaction).messages
+
+    def sent(self, turn: str) -> tuple[Message, ...]:
+        """What the last request of a turn was sent, or is to be sent, as it was recorded."""
+        with self._store.read() as txn:
+            row = load_turn(txn.sql, turn)
+            if row is None:
+                raise NotFound("turn", turn)
+            return tuple(sent_to_model(txn, row))
+
+    def last_input(self, turn: str) -> InputChain | None:
+        """How the next request of an open turn names what the last one was sent."""
+        with self._store.read() as txn:
+            return last_chain(txn, turn)
+
+    def input_chain(self, messages: Sequence[Message], turn: str | None) -> InputChain | None:
+        """How what these messages say is named in a request after `turn`; None where one of them has no fact."""
+        with self._store.read() as txn:
+            refs = refs_of(txn, messages)
+            return None if refs is None else chain_at(txn, turn, refs)
+
+    def begin(
+        self,
+        session: str,
+        *,
+        expected: tuple[str | None, int | None],
+        messages: Sequence[str],
+        before: Sequence[Entry] = (),
+        setting: Setting | None = None,
+        then: Then | None = None,
+        parent: str | None = None,
+        is_root: bool = False,
+        persona: str | None = None,
+    ) -> tuple[RunWriter, RunRecord]:
+        """Take a session, by its id, and begin a turn for some of its messages, if it stands at `expected`."""
+        return begin_run(
+            self._writer,
+            session,
+            expected=expected,
+            messages=messages,
+            before=before,
+            setting=setting or Setting(),
+            then=then,
+            owner=self._ledger._owner,
+            ttl=self._ttl,
+            parent=parent,
+            is_root=is_root,
+            persona=persona,
+        )
+
+    def adopt(self, turn: str) -> RunWriter | None:
+        """Go on with an open turn whose broker is gone, silent, or left it; None where it is over."""
+        return adopt_run(self._writer, turn, owner=self._ledger._owner, ttl=self._ttl)
+
+    def bury(self, messages: Sequence[str], code: str, message: str) -> None:
+        """Messages for which no turn can be begun are dead; a person must look at them."""
+        bury(self._writer, messages, NewError(code=code, message=message))
+
+    def keep_partial(self, turn: str, partial: PartialReply) -> None:
+        """Keep what has come of an answer, for readers in other processes. Local state: it is gone with the turn."""
+        keep_partial(self._writer, turn, partial)
+
+    def partial(self, turn: str) -> PartialReply | None:
+        with self._store.read() as txn:
+            return load_partial(txn, turn)

@@ -1,0 +1,1 @@
+"""Messages that wait for their turns, and the turns that a broker runs."""

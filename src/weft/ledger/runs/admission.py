@@ -1,0 +1,255 @@
+"""Admitting messages to inboxes, cancelling them, and sending dead ones again.
+
+A message is routed, and the session that it needs is made, in the transaction that admits it. Whoever was given a
+receipt finds the message in the inbox of that session until a turn has answered it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+from weft.kernel.advice import Action
+from weft.kernel.clock import decode
+from weft.kernel.dag_events import AgentForked
+from weft.kernel.enums import InboxState, MessageRole, MessageSource, QueueMode, SessionStatus
+from weft.kernel.errors import InboxFull, InvalidInput, NotApplicable, NotFound
+from weft.kernel.events import Receipt, session_stream
+from weft.kernel.fields import EventRef
+from weft.kernel.ledger_events import MessageAdmitted, MessageCancelled
+from weft.ledger.model import DEFAULT_AGENT, NewMessage
+from weft.ledger.runs.model import Admission, InboxMessage, QueueLimits
+from weft.ledger.sessions.heads import stream_of
+from weft.ledger.views.rows import SessionRow, TurnRow
+from weft.ledger.write.append import MESSAGE_ROOM, Append, ContentWriter, LedgerWriter
+from weft.ledger.write.commands import Answer, keyed_command, once
+from weft.ledger.write.placement import create_session, ensure_session, load_parent
+from weft.ledger.write.record_turn import weigh
+from weft.ledger.write.turn_events import TurnEvents, whole
+
+MAX_PRIORITY = 1000
+
+
+class MessageTarget(Struct, frozen=True, kw_only=True):
+    """Where a message is sent: exactly one of a session's name, a turn, or an agent's name."""
+
+    session: str | None = None
+    turn: str | None = None
+    persona: str | None = None
+
+
+class NewAdmission(Struct, frozen=True, kw_only=True):
+    """A message on its way into an inbox, and how it shall be answered."""
+
+    message: NewMessage
+    target: MessageTarget
+    mode: QueueMode = QueueMode.FOLLOWUP
+    priority: int = 0
+    overrides: Any = None
+    route: Any = None
+    source_event_id: str | None = None
+    again: str | None = None
+
+
+def checked_outgoing(outgoing: NewAdmission) -> NewAdmission:
+    """Refuse what no session could take."""
+    target = outgoing.target
+    named = [name for name in (target.session, target.turn) if name is not None]
+    if len(named) > 1 or not (named or target.persona):
+        raise InvalidInput("a message needs one target", "name a session, a turn or an agent")
+    if abs(outgoing.priority) > MAX_PRIORITY:
+        raise InvalidInput(f"priority is {outgoing.priority}", f"it lies between -{MAX_PRIORITY} and {MAX_PRIORITY}")
+    if outgoing.message.role != "user":
+        raise InvalidInput(f"the message's role is {outgoing.message.role}", "an inbox takes messages of users")
+    return outgoing
+
+
+def admit(writer: LedgerWriter, outgoing: NewAdmission, *, key: str | None, limits: QueueLimits) -> Admission:
+    """Write a message to the inbox that its target leads to. The same key again gives the same answer."""
+    outgoing = checked_outgoing(outgoing)
+    if not isinstance(limits, QueueLimits):
+        raise InvalidInput(f"limits are {limits!r:.80}", "give QueueLimits")
+    command = keyed_command("admit_message", key, [outgoing], writer.authority)
+    message = writer.ulids.mint(MESSAGE_ROOM + 1)
+    weight = weigh([outgoing.message], ())
+    if weight.large:
+        writer.put_large(weight.large, _scope_of(message))
+
+    def work(append: Append) -> Admission:
+        answer = once(append, command, partial(_admitted, append, message, outgoing, key, limits))
+        append.seal()
+        digest, n, session_id, fork = (answer.details or "").split(" ")
+        log = append.txn.facts.chain_at(int(n))
+        return Admission(
+            message=answer.node,
+            session=append.view.session(session_id).label,
+            session_id=session_id,
+            is_fork=fork == "fork",
+            receipt=None if log is None else Receipt(append.replica, int(n), log.hex(), digest),
+        )
+
+    return writer.write(work, weight.size)
+
+
+def _scope_of(message: str) -> int:
+    """A scope of its own for its words: erasing them, or equal words elsewhere, touches nothing else."""
+    return -(decode(message) % 2**62) - 1
+
+
+def _admitted(append: Append, message: str, outgoing: NewAdmission, key: str | None, limits: QueueLimits) -> Answer:
+    session, is_fork = _resolve(append, outgoing.target)
+    if session.lifecycle == "completed":
+        raise NotApplicable(f"session {session.label!r} is completed", "fork it, or make a new session")
+    _ensure_room(append, session, limits)
+    event = _add_event(append, session, message, outgoing, key)
+    n = append.first + len(append.lines) - 1
+    return Answer(message, f"{event} {n} {session.id} {'fork' if is_fork else '-'}")
+
+
+def _add_event(append: Append, session: SessionRow, message: str, outgoing: NewAdmission, key: str | None) -> str:
+    contents = append.contents_of(_scope_of(message))
+    fields = _message_fields(TurnEvents(append, message, actor=DEFAULT_AGENT, scope=_scope_of(message)), outgoing)
+    optional: dict[str, str | UnsetType] = {
+        "key": UNSET if key is None else contents.put_text(key, "key"),
+        "overrides": _json(contents, outgoing.overrides, "overrides"),
+        "route": _json(contents, outgoing.route, "route"),
+        "source_event": UNSET
+        if outgoing.source_event_id is None
+        else contents.put_text(outgoing.source_event_id, "source event id"),
+        "again": outgoing.again or UNSET,
+    }
+    return stream_of(append, session, DEFAULT_AGENT).add(
+        MessageAdmitted,
+        message=message,
+        mode=outgoing.mode,
+        priority=whole(outgoing.priority, "priority") if outgoing.priority else UNSET,
+        **fields,
+        **optional,
+    )
+
+
+def _json(contents: ContentWriter, value: Any, what: str) -> str | UnsetType:
+    return UNSET if value is None else contents.put_json(value, what)
+
+
+def _message_fields(turn_events: TurnEvents, outgoing: NewAdmission) -> dict[str, Any]:
+    message, contents = outgoing.message, turn_events.contents
+    return {
+        "parts": turn_events.parts(message.content),
+        "source": message.source or MessageSource.HUMAN,
+        "context": _json(contents, message.context, "context"),
+        "metadata": _json(contents, message.metadata, "metadata"),
+        "files": turn_events.annotations(message).get("files", UNSET),
+    }
+
+
+def _resolve(append: Append, target: MessageTarget) -> tuple[SessionRow, bool]:
+    """The session whose inbox takes the message, and whether it was made by forking."""
+    if target.turn is not None:
+        return _session_at(append, load_parent(append, target.turn), target.persona)
+    if target.session is not None:
+        return ensure_session(append, target.session, target.persona or DEFAULT_AGENT), False
+    assert target.persona is not None
+    return _session_of_agent(append, target.persona), False
+
+
+def _session_of_agent(append: Append, name: str) -> SessionRow:
+    """That of the task that it works on, else its main one."""
+    row = append.sql.one(
+        "SELECT session FROM program"
+        " WHERE (name = ? AND deleted = 0 OR id = ?) AND kind = 'agent' AND task IS NOT NULL",
+        (name, name),
+    )
+    if row is not None and row[0] is not None:
+        session = append.view.find_session_id(row[0])
+        if session is not None and session.status == SessionStatus.ACTIVE and session.lifecycle != "completed":
+            return ensure_session(append, session.label)
+    return ensure_session(append, f"{name}:main", name)
+
+
+def _session_at(append: Append, turn: TurnRow, persona: str | None) -> tuple[SessionRow, bool]:
+    """The session whose head this turn is, where it is that of exactly one; else a new one that begins there."""
+    rows = append.sql.all(
+        "SELECT id FROM session WHERE head = ? AND head_events IS NULL AND status = 'active'"
+        " AND lifecycle <> 'completed' LIMIT 2",
+        (turn.id,),
+    )
+    heads = [append.view.session(str(id)) for (id,) in rows]
+    if len(heads) == 1 and append.access.may("turn:record", heads[0]):
+        return heads[0], False
+    label = f"fork-{append.ulids.mint().lower()}"
+    branch = None if turn.session is None else append.view.session_of_number(turn.session)
+    session = create_session(append, label, persona=persona or turn.persona)
+    append.stream(session_stream(session.id), bytes(session.last_event).hex(), session.persona).add(
+        AgentForked,
+        to_branch=session.id,
+        at_event=EventRef(turn.digest),
+        at_turn=turn.id,
+        from_branch=branch.id if branch else UNSET,
+    )
+    return append.view.session(session.id), True
+
+
+def _ensure_room(append: Append, session: SessionRow, limits: QueueLimits) -> None:
+    (waiting,) = append.sql.one("SELECT count(*) FROM inbox WHERE session = ? AND state = 'queued'", (session.n,)) or (
+        0,
+    )
+    if waiting >= limits.session:
+        raise InboxFull(f"{waiting} messages wait in session {session.label!r}")
+    (all_waiting,) = append.sql.one(
+        "SELECT count(*) FROM (SELECT 1 FROM inbox WHERE state = 'queued' LIMIT ?) waiting", (limits.ledger,)
+    ) or (0,)
+    if all_waiting >= limits.ledger:
+        raise InboxFull(f"{all_waiting} messages wait in this ledger")
+
+
+def cancel(writer: LedgerWriter, message: str, reason: str | None) -> None:
+    """Take a message out of its inbox that no turn has taken yet."""
+
+    def work(append: Append) -> None:
+        row = append.sql.one(
+            "SELECT i.state, s.id FROM inbox i JOIN session s ON s.n = i.session WHERE i.message = ?", (message,)
+        )
+        if row is None:
+            raise NotFound("message", message, Action.LIST_INBOX)
+        state, session_id = row
+        session = append.view.session(session_id)
+        append.access.ensure("turn:record", session, session.label)
+        if state == InboxState.CANCELLED:
+            return
+        if state != InboxState.QUEUED:
+            raise NotApplicable(f"message {message} is {state}", Action.INTERRUPT_SESSION.of(session=session.label))
+        stream_of(append, session, DEFAULT_AGENT).add(
+            MessageCancelled,
+            message=message,
+            reason=UNSET if reason is None else append.put_text(reason, "reason"),
+        )
+        append.seal()
+
+    writer.write(work)
+
+
+def again(writer: LedgerWriter, dead: InboxMessage, *, key: str | None, limits: QueueLimits) -> Admission:
+    """Send a dead message once more, to the same session."""
+    if dead.state != InboxState.DEAD:
+        raise NotApplicable(f"message {dead.id} is {dead.state}", "only a dead message is sent again")
+    message = NewMessage(
+        role=MessageRole.USER,
+        content=dead.content,
+        source=None if dead.source is None else MessageSource(dead.source),
+        context=dead.context,
+        metadata=dead.metadata,
+    )
+    outgoing = NewAdmission(
+        message=message,
+        target=MessageTarget(session=dead.session_id),
+        mode=QueueMode(dead.mode),
+        priority=dead.priority,
+        overrides=dead.overrides,
+        route={"again": dead.id},
+        source_event_id=dead.source_event_id,
+        again=dead.id,
+    )
+    return admit(writer, outgoing, key=key, limits=limits)

@@ -1,0 +1,168 @@
+"""Messages of inboxes read back, and what a broker can do now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.advice import Action
+from weft.kernel.errors import FactDamaged, NotFound
+from weft.kernel.ledger_events import MessageAdmitted
+from weft.ledger.read.turns import to_part
+from weft.ledger.runs.model import InboxMessage, SessionStanding, WaitingSession
+from weft.ledger.views.recorded_events import decoded, fields_of
+from weft.ledger.views.rows import load_session
+from weft.ledger.views.runs import part_columns
+from weft.ledger.views.values import text_of
+from weft.store.authorship import is_written_here
+from weft.store.facts import FactReader
+from weft.store.port import ReadTxn
+
+_SELECT = (
+    "SELECT i.message, i.n, s.label, s.id, i.state, i.mode, i.priority, i.sender, i.source, i.turn, i.admitted_at,"
+    " i.settled_at, i.error, i.again FROM inbox i JOIN session s ON s.n = i.session"
+)
+_ORDER = "ORDER BY i.priority DESC, i.n"
+QUEUE_SHOWN = 256
+"""So many waiting messages of a session are looked at together."""
+
+
+def load_message(txn: ReadTxn, message: str) -> InboxMessage:
+    row = txn.sql.one(f"{_SELECT} WHERE i.message = ?", (message,))
+    if row is None:
+        raise NotFound("message", message, Action.LIST_INBOX)
+    return _to_message(txn, row)
+
+
+def queued_messages(txn: ReadTxn, session: int) -> list[InboxMessage]:
+    """What waits in a session, in the order in which it is answered; only what was admitted here."""
+    rows = txn.sql.all(f"{_SELECT} WHERE i.session = ? AND i.state = 'queued' {_ORDER} LIMIT ?", (session, QUEUE_SHOWN))
+    return [_to_message(txn, row) for row in rows if _is_own(txn, row[1])]
+
+
+def listed_messages(
+    txn: ReadTxn, states: Sequence[str], session: int | None, limit: int, after: int
+) -> list[InboxMessage]:
+    """Messages in some states, the oldest first, behind an arrival number."""
+    marks = ", ".join("?" * len(states))
+    where = f"i.state IN ({marks}) AND i.n > ?" + (" AND i.session = ?" if session is not None else "")
+    values = (*states, after, *(() if session is None else (session,)), limit)
+    return [_to_message(txn, row) for row in txn.sql.all(f"{_SELECT} WHERE {where} ORDER BY i.n LIMIT ?", values)]
+
+
+def admission_event(facts: FactReader, n: int) -> MessageAdmitted:
+    """The event of this number, which admitted a message."""
+    line = facts.line(n)
+    event = None if line is None else decoded(n, line)
+    if not isinstance(event, MessageAdmitted):
+        raise FactDamaged("event number", str(n), "it admits no message")
+    return event
+
+
+def _to_message(txn: ReadTxn, row: Sequence[Any]) -> InboxMessage:
+    message, n, label, session, state, mode, priority, sender, source, turn, at, settled, error, again = row
+    event = admission_event(txn.facts, n)
+    return InboxMessage(
+        id=message,
+        n=n,
+        session=label,
+        session_id=session,
+        state=state,
+        mode=mode,
+        priority=priority,
+        sender=sender,
+        on_behalf_of=() if event.on_behalf_of is UNSET else event.on_behalf_of,
+        source=source,
+        content=tuple(to_part(txn, part_columns(_Numbers(txn), part)) for part in event.parts),
+        context=_json(txn, event.context),
+        metadata=_json(txn, event.metadata),
+        overrides=_json(txn, event.overrides),
+        route=_json(txn, event.route),
+        source_event_id=_text(txn, event.source_event),
+        turn=turn,
+        admitted_at=at,
+        settled_at=settled,
+        error=text_of(txn, error),
+        again=again,
+    )
+
+
+class _Numbers:
+    """Contents by their references, for whoever makes columns of parts."""
+
+    def __init__(self, txn: ReadTxn) -> None:
+        self._txn = txn
+
+    def number(self, ref: str) -> int:
+        return self._txn.facts.find_content(bytes.fromhex(ref)) or 0
+
+
+def _text(txn: ReadTxn, ref: str | UnsetType) -> str | None:
+    return None if ref is UNSET else text_of(txn, _Numbers(txn).number(ref))
+
+
+def _json(txn: ReadTxn, ref: str | UnsetType) -> Any:
+    text = _text(txn, ref)
+    try:
+        return None if text is None else orjson.loads(text)
+    except orjson.JSONDecodeError:  # erased: what is left of it is no JSON
+        return None
+
+
+def _is_own(txn: ReadTxn, n: int) -> bool:
+    return is_written_here(txn.sql, n, admission_event(txn.facts, n).replica)
+
+
+def standing(txn: ReadTxn, session: str) -> SessionStanding:
+    """A session, by its id, as it is now."""
+    row = load_session(txn.sql, session)
+    if row is None:
+        raise NotFound("session", session, Action.LIST_SESSIONS)
+    run = txn.sql.one("SELECT turn FROM open_run WHERE session = ?", (row.n,))
+    (erasures,) = txn.sql.one("SELECT max(n) FROM erasure") or (0,)
+    return SessionStanding(
+        id=row.id,
+        label=row.label,
+        persona=row.persona,
+        lifecycle=row.lifecycle,
+        status=row.status,
+        head=row.head,
+        head_events=row.head_events,
+        compaction=row.compaction,
+        erasures=erasures or 0,
+        open_turn=run[0] if run else None,
+        queued=tuple(queued_messages(txn, row.n)),
+    )
+
+
+def waiting_sessions(txn: ReadTxn, now_ms: int, limit: int) -> list[WaitingSession]:
+    """Sessions with a turn that can go on, then sessions where messages wait and no turn is open."""
+    runs = txn.sql.all(
+        "SELECT s.id, o.turn, t.n FROM open_run o JOIN session s ON s.n = o.session JOIN turn t ON t.id = o.turn"
+        " WHERE o.state = 'running' OR o.until <= ? ORDER BY t.n LIMIT ?",
+        (now_ms, limit),
+    )
+    found = [WaitingSession(session, turn, 0, n) for session, turn, n in runs if _run_is_own(txn, n)]
+    queues = txn.sql.all(
+        "SELECT s.id, max(i.priority), min(i.n) FROM inbox i JOIN session s ON s.n = i.session"
+        " WHERE i.state = 'queued' AND s.lifecycle <> 'paused' AND s.status = 'active'"
+        " AND NOT EXISTS (SELECT 1 FROM open_run o WHERE o.session = i.session)"
+        " GROUP BY s.id ORDER BY 2 DESC, 3 LIMIT ?",
+        (limit,),
+    )
+    found += [WaitingSession(session, None, priority, n) for session, priority, n in queues if _is_own(txn, n)]
+    return found
+
+
+def _run_is_own(txn: ReadTxn, n: int) -> bool:
+    line = txn.facts.line(n)
+    return line is not None and is_written_here(txn.sql, n, fields_of(n, line).get("replica"))
+
+
+def next_due(txn: ReadTxn) -> int | None:
+    """When the next parked turn can go on by itself."""
+    row = txn.sql.one("SELECT min(until) FROM open_run WHERE state = 'parked' AND until IS NOT NULL")
+    return None if row is None or row[0] is None else int(row[0])

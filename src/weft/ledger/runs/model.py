@@ -1,0 +1,198 @@
+"""What the inbox and the runs of a ledger take and give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+from weft.kernel.enums import InterruptionReason, QueueMode, RunExit, ToolCallStatus
+from weft.kernel.events import Event, Receipt
+from weft.kernel.fields import RequestInput, Usage
+from weft.ledger.model import NewError, NewMessage, Part, RecordedTurn
+
+
+class Admission(Struct, frozen=True, kw_only=True):
+    """The receipt for a message: where it went, and the proof that it was written."""
+
+    message: str
+    session: str
+    session_id: str
+    is_fork: bool
+    """Whether a session was made for it at a turn that is not the head of exactly one session."""
+    receipt: Receipt | None
+    """The same again where the same key admits it again; None where the log was cut since."""
+
+
+class InboxMessage(Struct, frozen=True, kw_only=True):
+    """A message of an inbox, and what became of it."""
+
+    id: str
+    n: int
+    session: str
+    session_id: str
+    state: str
+    mode: str
+    priority: int
+    sender: str
+    on_behalf_of: tuple[str, ...] = ()
+    source: str | None
+    content: tuple[Part, ...]
+    context: Any = None
+    metadata: Any = None
+    overrides: Any = None
+    route: Any = None
+    source_event_id: str | None = None
+    turn: str | None
+    admitted_at: int
+    settled_at: int | None
+    error: str | None
+    again: str | None
+
+
+class WaitingSession(Struct, frozen=True):
+    """A session that a broker can do something for."""
+
+    session: str
+    """Its id."""
+    turn: str | None
+    """The turn to go on with; None where messages wait for a new one."""
+    priority: int
+    oldest: int
+    """The arrival number of the message that waits longest."""
+
+
+class SessionStanding(Struct, frozen=True, kw_only=True):
+    """A session at one moment: where it stands, what waits there, what its next request depends on."""
+
+    id: str
+    label: str
+    persona: str
+    lifecycle: str
+    status: str
+    head: str | None
+    head_events: int | None
+    compaction: str | None
+    erasures: int
+    """How far erasing had come: words that were read before it may be gone."""
+    open_turn: str | None
+    queued: tuple[InboxMessage, ...]
+    """In the order in which they are answered: by priority, then by arrival."""
+
+
+class RecordedEvent(Struct, frozen=True):
+    """An event of a run, with its id."""
+
+    id: str
+    event: Event
+
+
+class TakeMessage(Struct, frozen=True):
+    """A message of the inbox enters the turn."""
+
+    message: str
+
+
+class AddMessage(Struct, frozen=True):
+    """Another message enters the turn, such as a system prompt."""
+
+    message: NewMessage
+
+
+class ModelAsked(Struct, frozen=True, kw_only=True):
+    """The intent to ask a model."""
+
+    model: str
+    provider: str | None = None
+    params: Any = None
+    input: RequestInput | UnsetType = UNSET
+    tools_spec: Any = None
+    attempt: int = 1
+
+
+class ModelAnswered(Struct, frozen=True, kw_only=True):
+    """What a model answered to a request."""
+
+    request: str
+    correlation: str
+    message: NewMessage | None
+    usage: Usage | UnsetType = UNSET
+    finish_reason: str | None = None
+    model: str | None = None
+    latency_ms: int | None = None
+
+
+class ToolAsked(Struct, frozen=True, kw_only=True):
+    """The intent to run a tool, for a call that the last answer of this batch, or `answer`, asks for."""
+
+    name: str
+    arguments: Any
+    call_id: str
+    correlation: str
+    answer: str | None = None
+    message: str | None = None
+    server: str | None = None
+
+
+class ToolEnded(Struct, frozen=True, kw_only=True):
+    """The outcome of a tool."""
+
+    call: str
+    """The event that asked for it."""
+    call_id: str
+    """The reference of the provider's id, as that event has it."""
+    correlation: str
+    status: ToolCallStatus
+    result: Any = UNSET
+    error: NewError | None = None
+    duration_ms: int | None = None
+
+
+class Interrupted(Struct, frozen=True):
+    """Something under way was cut short: open calls, or a request that nobody will answer."""
+
+    reason: InterruptionReason
+    affects: tuple[str, ...] = ()
+
+
+class Parked(Struct, frozen=True, kw_only=True):
+    """The turn waits for the outcome of these calls, or until a time in Unix milliseconds."""
+
+    calls: tuple[str, ...] = ()
+    until: int | None = None
+    why: str | None = None
+
+
+class Finished(Struct, frozen=True, kw_only=True):
+    """The turn is over. A failed one leaves the head where it is, and its messages are dead."""
+
+    exit: RunExit = RunExit.SUCCESS
+    error: NewError | None = None
+    permissions_used: Any = None
+
+
+Entry = TakeMessage | AddMessage | ModelAsked | ModelAnswered | ToolAsked | ToolEnded | Interrupted | Parked | Finished
+Then = Callable[[Sequence[RecordedEvent]], Sequence[Entry]]
+"""Called inside the transaction with the events so far; what it gives is recorded in the same one, until it gives
+nothing. It may be called again from the start where an id turned out to be taken."""
+
+
+class RunRecord(Struct, frozen=True, kw_only=True):
+    """What one transaction added to a run."""
+
+    events: tuple[RecordedEvent, ...]
+    n: int
+    """The arrival number of the last of them."""
+    ended: RecordedTurn | None = None
+
+
+class QueueLimits(Struct, frozen=True, kw_only=True):
+    """How many messages may wait before others are refused."""
+
+    session: int = 1000
+    ledger: int = 100_000
+
+
+DEFAULT_LIMITS = QueueLimits()
+MODES = frozenset(QueueMode)

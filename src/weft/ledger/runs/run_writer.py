@@ -1,0 +1,405 @@
+"""The turns that a broker runs: begun for messages of an inbox, gone on with by whoever holds the session, ended.
+
+Everything between two effects is one transaction: the outcome of the last effect and the intent of the next. What a
+step writes is refused once another broker has taken the session over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET
+
+from weft.kernel.clock import iso_from_ms
+from weft.kernel.enums import InboxState, MoveReason, RunExit, TurnType
+from weft.kernel.errors import HeadMoved, LeaseLost, NotApplicable, SessionBusy
+from weft.kernel.fields import EventRef
+from weft.kernel.ledger_events import MessageDead, RunParked, SessionMoved
+from weft.ledger.model import DEFAULT_AGENT, NewError, NewToolCall, RecordedTurn
+from weft.ledger.runs.inbox import admission_event
+from weft.ledger.runs.model import (
+    AddMessage,
+    Entry,
+    Finished,
+    Interrupted,
+    ModelAnswered,
+    ModelAsked,
+    Parked,
+    RecordedEvent,
+    RunRecord,
+    TakeMessage,
+    Then,
+    ToolAsked,
+    ToolEnded,
+)
+from weft.ledger.sessions.heads import stream_of
+from weft.ledger.views.lease_rows import Lease, LeaseKind, find_lease
+from weft.ledger.views.rows import SessionRow, TurnRow
+from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, Patience
+from weft.ledger.write.leases import leave_run, open_calls, release, renew, take
+from weft.ledger.write.placement import ensure_free, find_place
+from weft.ledger.write.record_turn import Weight, move_with_turn, weigh
+from weft.ledger.write.turn_events import Setting, TurnEvents, error_fact
+
+
+class RunWriter:
+    """An open turn of a broker that holds its session."""
+
+    def __init__(self, writer: LedgerWriter, turn: str, lease: Lease, head: tuple[str | None, int | None]) -> None:
+        self._writer, self._lease, self._head = writer, lease, head
+        self.id = turn
+        self.is_over = False
+
+    def record(self, entries: Sequence[Entry], then: Then | None = None) -> RunRecord:
+        """Write entries, and what `then` makes of their events, in one transaction."""
+        weight = _weight(entries)
+
+        def work(append: Append) -> RunRecord:
+            turn = append.view.turn(self.id)
+            if turn.closed:
+                raise LeaseLost(self.id)
+            renew(append, self._lease)
+            batch = _RunBatch(append, turn, self._head, _principals(append, turn.id))
+            return _written(append, batch, self._lease, entries, then)
+
+        if weight.large:
+            with self._writer.store.read() as txn:
+                row = txn.sql.one("SELECT root FROM turn WHERE id = ?", (self.id,))
+            self._writer.put_large(weight.large, row[0] if row else 0)
+        return self._done(self._writer.write(work, weight.size))
+
+    def _done(self, record: RunRecord) -> RunRecord:
+        if record.ended is not None or any(isinstance(one.event, RunParked) for one in record.events):
+            self.is_over = True
+            self._writer.let_go(self._lease)
+        return record
+
+    def renew(self) -> None:
+        """Say that this broker is alive, while a model or a tool takes its time."""
+        self._writer.write(lambda append: renew(append, self._lease))
+
+    def leave(self) -> None:
+        """Stop working on the turn without ending it: any broker may go on with it at once."""
+
+        def work(append: Append) -> None:
+            renew(append, self._lease)
+            leave_run(append, self._lease)
+
+        self._writer.write(work)
+        self.is_over = True
+        self._writer.let_go(self._lease)
+
+
+def begin_run(
+    writer: LedgerWriter,
+    session: str,
+    *,
+    expected: tuple[str | None, int | None],
+    messages: Sequence[str],
+    before: Sequence[Entry],
+    setting: Setting,
+    then: Then | None,
+    owner: str,
+    ttl: float,
+    parent: str | None = None,
+    is_root: bool = False,
+    persona: str | None = None,
+) -> tuple[RunWriter, RunRecord]:
+    """Take a session and begin a turn for some of its messages, if it stands where its next request was assembled.
+    With `is_root` it begins without anything that was said there before; with `parent`, as a child of a failed turn."""
+    patience = Patience(writer, 0, ttl)
+    runs: list[RunWriter] = []
+
+    def work(append: Append) -> RunRecord:
+        row = append.view.session(session)
+        epoch = ensure_free(append, row, patience)
+        if (row.head, row.head_events) != expected:
+            raise HeadMoved(row.label, expected[0], row.head)
+        taken = [one for one in messages if _is_queued(append, one, row)]
+        if not taken:
+            raise NotApplicable(f"nothing waits in session {row.label!r}", "send a message")
+        at = expected
+        if is_root and row.head is not None:
+            stream_of(append, row).add(SessionMoved, to=None, before=row.head, why=MoveReason.RESET)
+            row, at = append.view.session(session), (None, None)
+        place = find_place(append, row, UNSET if parent is None else parent, UNSET)
+        turn = append.ulids.mint(MESSAGE_ROOM + 1)
+        principals = _senders(append, taken[0])
+        actor = row.persona if persona in (None, DEFAULT_AGENT) else append.agent(persona or "")
+        events = TurnEvents(append, turn, actor=actor, scope=place.scope)
+        events.run.on_behalf_of = principals or events.run.on_behalf_of
+        events.start(
+            fork=place.fork,
+            session=row.id,
+            compaction=place.compaction,
+            turn_type=TurnType.NORMAL,
+            setting=setting,
+        )
+        lease = take(append, LeaseKind.SESSION, row.id, epoch, owner, turn)
+        runs[:] = [RunWriter(writer, turn, lease, at)]
+        batch = _RunBatch(append, append.view.turn(turn), at, principals, events)
+        entries = [*before, *map(TakeMessage, taken)]
+        record = _written(append, batch, lease, entries, then)
+        writer.hold(lease)
+        return record
+
+    record = writer.write(work, _weight(before).size)
+    (run,) = runs
+    return run, run._done(record)
+
+
+def adopt_run(writer: LedgerWriter, turn: str, *, owner: str, ttl: float) -> RunWriter | None:
+    """Go on with an open turn whose broker is gone, silent, or left it. None where it is over; raises SessionBusy
+    where somebody works on it."""
+    patience = Patience(writer, 0, ttl)
+
+    def work(append: Append) -> RunWriter | None:
+        row = append.view.find_turn(turn)
+        if row is None or row.closed or row.session is None:
+            return None
+        session = append.view.session_of_number(row.session)
+        assert session is not None, "a turn of a session that is there"
+        held = find_lease(append.sql, LeaseKind.SESSION, session.id)
+        if held is not None and held.purpose is not None and (held.purpose != turn or not patience.judge_stale(held)):
+            raise SessionBusy(session.label, held.purpose, held.owner)
+        lease = take(append, LeaseKind.SESSION, session.id, held.epoch if held else 0, owner, turn)
+        writer.hold(lease)
+        return RunWriter(writer, turn, lease, (session.head, session.head_events))
+
+    return writer.write(work)
+
+
+def _written(append: Append, batch: _RunBatch, lease: Lease, entries: Sequence[Entry], then: Then | None) -> RunRecord:
+    batch.add(entries)
+    while then is not None and not batch.is_over and (more := then(tuple(batch.events))):
+        batch.add(more)
+    if batch.finished is not None:
+        batch.end()
+        release(append, lease)
+    elif batch.is_parked:
+        leave_run(append, lease)
+    append.seal()
+    ended = None if batch.finished is None else batch.recorded_turn(append)
+    return RunRecord(events=tuple(batch.events), n=append.txn.facts.tip().n, ended=ended)
+
+
+class _RunBatch:
+    """The events that one transaction adds to a run."""
+
+    def __init__(
+        self,
+        append: Append,
+        turn: TurnRow,
+        head: tuple[str | None, int | None],
+        principals: tuple[str, ...],
+        turn_events: TurnEvents | None = None,
+    ) -> None:
+        self._append, self._turn, self._head = append, turn, head
+        self._events = turn_events or TurnEvents(
+            append, turn.id, actor=turn.persona, prev=turn.digest, messages=turn.messages, scope=turn.root
+        )
+        if principals:
+            self._events.run.on_behalf_of = principals
+        self.events: list[RecordedEvent] = []
+        if turn_events is not None:
+            self._note()
+        self._answer: tuple[str, str | None] | None = None
+        self.finished: Finished | None = None
+        self.is_parked = False
+        self._digest, self._moved = "", False
+        self._session: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.finished is not None or self.is_parked
+
+    def _note(self) -> None:
+        run = self._events.run
+        assert run.prev is not None
+        self.events.append(RecordedEvent(run.prev, run.last))
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self._add(entry)
+
+    def _add(self, entry: Entry) -> None:
+        events = self._events
+        match entry:
+            case TakeMessage():
+                self._take(entry.message)
+            case AddMessage():
+                events.message(entry.message)
+            case ModelAsked():
+                correlation = self._append.ulids.mint()
+                events.request(
+                    entry.model,
+                    correlation,
+                    provider=entry.provider,
+                    params=entry.params,
+                    tools_spec=entry.tools_spec,
+                    attempt=entry.attempt,
+                    input=entry.input,
+                )
+            case ModelAnswered():
+                self._answered(entry)
+            case ToolAsked():
+                self._asked(entry)
+            case ToolEnded():
+                self._ended(entry)
+            case Interrupted():
+                events.interruption(entry.reason, entry.affects)
+            case Parked():
+                self._parked(entry)
+            case Finished():
+                self._finish(entry)
+                return
+        self._note()
+
+    def _take(self, message: str) -> None:
+        n = _queued_at(self._append, message)
+        if n is None:
+            raise NotApplicable(f"message {message} does not wait any more", "read the inbox again")
+        self._events.admitted(admission_event(self._append.txn.facts, n))
+
+    def _answered(self, entry: ModelAnswered) -> None:
+        message = self._events.response(
+            entry.message,
+            entry.correlation,
+            request=entry.request,
+            usage=entry.usage,
+            finish_reason=entry.finish_reason,
+            model=entry.model,
+            latency_ms=entry.latency_ms,
+        )
+        assert self._events.run.prev is not None
+        self._answer = (self._events.run.prev, message)
+
+    def _asked(self, entry: ToolAsked) -> None:
+        answer, message = self._answer or (entry.answer, entry.message)
+        call = NewToolCall(name=entry.name, id=entry.call_id, arguments=entry.arguments, server=entry.server)
+        self._events.call(call, entry.correlation, requested_by=answer, message=message)
+
+    def _ended(self, entry: ToolEnded) -> None:
+        outcome = NewToolCall(
+            name="-", result=entry.result, error=entry.error, status=entry.status, duration_ms=entry.duration_ms
+        )
+        self._events.result(entry.call, entry.call_id, outcome, entry.correlation, None)
+
+    def _parked(self, entry: Parked) -> None:
+        self._events.run.add(
+            RunParked,
+            calls=tuple(map(EventRef, entry.calls)),
+            until=UNSET if entry.until is None else iso_from_ms(entry.until),
+            why=UNSET if entry.why is None else self._events.contents.put_text(entry.why, "why"),
+        )
+        self.is_parked = True
+
+    def _finish(self, entry: Finished) -> None:
+        append = self._append
+        turn = append.view.turn(self._turn.id)
+        if turn.calls:
+            append.view.flush(keep=True)
+            if still_open := open_calls(append, turn):
+                raise NotApplicable(
+                    f"{len(still_open)} tool calls of turn {turn.id} have no result", "record how each of them ended"
+                )
+        self._digest = self._events.finish(
+            entry.exit, response=turn.response, error=entry.error, permissions_used=entry.permissions_used
+        )
+        self.finished = entry
+        self._note()
+
+    def end(self) -> None:
+        """Move the head to the turn, or say which messages are dead by it."""
+        assert self.finished is not None
+        append = self._append
+        turn = append.view.turn(self._turn.id)
+        assert turn.session is not None, "a broker's turn has a session"
+        session = append.view.session_of_number(turn.session)
+        assert session is not None
+        append.sql.run("DELETE FROM partial_reply WHERE turn = ?", (turn.id,))
+        if self.finished.exit is RunExit.SUCCESS:
+            self._moved = (session.head, session.head_events) == self._head
+            if self._moved:
+                move_with_turn(append, session.id, turn.id)
+        else:
+            self._bury(session, turn)
+        self._session = session.label if self._moved or self.finished.exit is not RunExit.SUCCESS else None
+
+    def _bury(self, session: SessionRow, turn: TurnRow) -> None:
+        append, error = self._append, self.finished.error if self.finished else None
+        rows = append.sql.all(
+            "SELECT message FROM inbox WHERE turn = ? AND state = ? ORDER BY n", (turn.id, InboxState.DEAD.value)
+        )
+        _add_dead(append, session.id, [str(message) for (message,) in rows], error)
+
+    def recorded_turn(self, append: Append) -> RecordedTurn:
+        turn = append.view.turn(self._turn.id)
+        return RecordedTurn(
+            id=turn.id,
+            digest=self._digest,
+            depth=turn.depth,
+            parent_id=turn.parent,
+            session=self._session,
+            receipt=append.receipt(self._digest),
+            response_message_id=turn.response,
+        )
+
+
+def bury(writer: LedgerWriter, messages: Sequence[str], error: NewError) -> None:
+    """Messages that wait, and for which no turn can be begun, are dead."""
+
+    def work(append: Append) -> None:
+        for message in messages:
+            row = append.sql.one(
+                "SELECT s.id FROM inbox i JOIN session s ON s.n = i.session WHERE i.message = ? AND i.state = 'queued'",
+                (message,),
+            )
+            if row is not None:
+                _add_dead(append, row[0], [message], error)
+        append.seal()
+
+    writer.write(work)
+
+
+def _add_dead(append: Append, session: str, messages: Sequence[str], error: NewError | None) -> None:
+    fact = UNSET if error is None else error_fact(append.ledger_contents, error)
+    with append.by_the_ledger():
+        for message in messages:
+            stream_of(append, append.view.session(session), DEFAULT_AGENT).add(
+                MessageDead, message=message, attempts=1, error=fact
+            )
+
+
+def _queued_at(append: Append, message: str) -> int | None:
+    row = append.sql.one("SELECT n FROM inbox WHERE message = ? AND state = 'queued'", (message,))
+    return None if row is None else int(row[0])
+
+
+def _is_queued(append: Append, message: str, session: SessionRow) -> bool:
+    query = "SELECT 1 FROM inbox WHERE message = ? AND session = ? AND state = 'queued'"
+    return append.sql.one(query, (message, session.n)) is not None
+
+
+def _senders(append: Append, message: str) -> tuple[str, ...]:
+    """In whose name a message was sent, where that is somebody else than the ledger's owner."""
+    n = _queued_at(append, message)
+    return () if n is None else _principals_at(append, n)
+
+
+def _principals(append: Append, turn: str) -> tuple[str, ...]:
+    """The same of the message that a turn was begun for."""
+    row = append.sql.one("SELECT n FROM inbox WHERE turn = ? ORDER BY n LIMIT 1", (turn,))
+    return () if row is None else _principals_at(append, row[0])
+
+
+def _principals_at(append: Append, n: int) -> tuple[str, ...]:
+    event = admission_event(append.txn.facts, n)
+    others = () if event.on_behalf_of is UNSET else event.on_behalf_of
+    return () if event.actor == DEFAULT_AGENT and not others else (event.actor, *others)
+
+
+def _weight(entries: Sequence[Entry]) -> Weight:
+    messages = [one.message for one in entries if isinstance(one, AddMessage | ModelAnswered) and one.message]
+    calls = [NewToolCall(name="-", result=one.result) for one in entries if isinstance(one, ToolEnded)]
+    return weigh(messages, calls)

@@ -1,0 +1,1 @@
+"""The broker: messages reach their turns, once, whatever dies in between."""

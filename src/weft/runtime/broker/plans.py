@@ -1,0 +1,53 @@
+"""How a turn is run: which model answers, in whose name, with which tools and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from weft.ledger.api import InboxMessage, SessionStanding, Setting
+from weft.runtime.broker.tools import NO_TOOLS, Tools
+from weft.runtime.context import ExecutionContext
+from weft.runtime.inference.budgets import Budget
+from weft.runtime.inference.inference import Inference
+from weft.runtime.inference.settings import NO_PARAMETERS, ModelSettings, Parameters
+
+if TYPE_CHECKING:
+    from weft.runtime.inference.attempt import OnToken
+
+
+class TurnPlan(Struct, kw_only=True):
+    """What a turn is run with. It is made from the session and the messages alone, so that any broker makes it."""
+
+    model: ModelSettings
+    inference: Inference
+    acting: ExecutionContext
+    setting: Setting
+    situation: str | None = None
+    parameters: Parameters = NO_PARAMETERS
+    system: str | None = None
+    """Replaces the system prompt so far; None leaves it."""
+    default_system: str | None = None
+    """What this model is told where there is no prompt at all; no other model is sent it."""
+    persona: str | None = None
+    """The agent that answers, where that is not the session's own."""
+    tools: Tools = NO_TOOLS
+    budget: Budget | None = None
+    max_requests: int = 100
+    deadline_seconds: float | None = None
+    is_root: bool = False
+    """Whether the turn begins without anything that was said in the session before."""
+    parent: str | None = None
+    """The failed turn that this one goes on from."""
+
+
+Planner = Callable[[SessionStanding, Sequence[InboxMessage]], Awaitable[TurnPlan]]
+
+
+class Sending(Struct, kw_only=True):
+    """What a sender in this process knows of its message beside what the inbox has."""
+
+    plan: TurnPlan | None = None
+    on_token: OnToken | None = None

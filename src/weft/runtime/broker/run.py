@@ -1,0 +1,193 @@
+"""A turn as its recorded events tell it: what was asked, what was answered, what is still open.
+
+Nothing here reads or writes. The same events in the same order give the same run, whether they were just recorded or
+are read back after a crash.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+from msgspec import UNSET, Struct
+
+from weft.kernel.clock import ms_from_iso
+from weft.kernel.dag_events import (
+    HistoryAppend,
+    Interruption,
+    ModelRequest,
+    ModelResponse,
+    RunFinished,
+    ToolCallRequested,
+    ToolResult,
+)
+from weft.kernel.enums import InterruptionReason, ToolCallStatus
+from weft.kernel.events import Event
+from weft.kernel.fields import EventRef, ToolUseFact, Words
+from weft.kernel.ledger_events import RunParked
+from weft.ledger.api import RecordedEvent
+
+
+class RunRequest(Struct):
+    """A request to a model, and what became of it."""
+
+    event: str
+    correlation: str
+    attempt: int
+    is_answered: bool = False
+    is_interrupted: bool = False
+    is_lost: bool = False
+    """Whether whoever asked is gone: nobody will hear an answer."""
+
+    @property
+    def is_open(self) -> bool:
+        return not self.is_answered and not self.is_interrupted
+
+
+class RunCall(Struct):
+    """A tool call, and how it ended."""
+
+    event: str
+    tool: str
+    call_id: str
+    arguments: str
+    """References of contents, as the event has them."""
+    correlation: str
+    outcome: ToolCallStatus | None = None
+    result: str | None = None
+    """The event that tells its outcome."""
+    is_lost: bool = False
+    is_parked: bool = False
+
+
+class Run:
+    """One turn in the making."""
+
+    def __init__(self, turn: str) -> None:
+        self.turn = turn
+        self.taken: list[str] = []
+        self.requests: list[RunRequest] = []
+        self.calls: dict[str, RunCall] = {}
+        self.uses: list[ToolUseFact] = []
+        """Calls that the last answer asks for and that were not recorded yet."""
+        self.answer: tuple[str, str | None] | None = None
+        """The event of the last answer and the id of its message."""
+        self.answer_calls: list[str] = []
+        """The calls that the last answer asked for, in its order."""
+        self._since: list[str | None] = []
+        """Messages since the last request, by their ids; None stands for the outcomes of the calls."""
+        self.has_results = False
+        """Whether the last answer asked for tools, all of whose outcomes the model has still to be told."""
+        self.parked_until: int | None = None
+        self.is_parked = False
+        self.is_finished = False
+        self.idempotent: frozenset[str] = frozenset()
+        """The tools that may be run again where nobody knows whether they ran."""
+        self.offers_tools = True
+        """Whether the model was offered tools; calls of one that was not are kept as words, and run by nobody."""
+        self.steers: tuple[str, ...] = ()
+        """Messages that want to enter with the next request."""
+        self.stop: InterruptionReason | None = None
+        """Why the turn is to be cut short, where somebody asked for that."""
+        self.deadline_ms: int | None = None
+        self.max_requests: int = 100
+        self.lost_because = InterruptionReason.CRASH
+
+    def copy(self) -> Run:
+        return copy.deepcopy(self)
+
+    @property
+    def last_request(self) -> RunRequest | None:
+        return self.requests[-1] if self.requests else None
+
+    @property
+    def open_calls(self) -> list[RunCall]:
+        return [call for call in self.calls.values() if call.outcome is None]
+
+    def refs_since_request(self) -> list[str | EventRef]:
+        """What the next request is sent beside what the last one was: outcomes in the order of the calls."""
+        results = [self.calls[call].result for call in self.answer_calls]
+        refs: list[str | EventRef] = []
+        for message in self._since:
+            if message is not None:
+                refs.append(message)
+            else:
+                refs += (EventRef(result) for result in results if result is not None)
+        return refs
+
+    def apply(self, events: Iterable[RecordedEvent]) -> Run:
+        for recorded in events:
+            self._apply(recorded.id, recorded.event)
+        return self
+
+    def lose(self, because: InterruptionReason = InterruptionReason.CRASH) -> Run:
+        """Whoever performed what is open now is gone."""
+        self.lost_because = because
+        for request in self.requests:
+            request.is_lost = request.is_open
+        for call in self.open_calls:
+            call.is_lost = not call.is_parked
+        return self
+
+    def _apply(self, id: str, event: Event) -> None:
+        match event:
+            case HistoryAppend():
+                self._since.append(event.message.id)
+                if event.admitted is not UNSET:
+                    self.taken.append(event.admitted)
+            case ModelRequest():
+                attempt = 1 if event.attempt is UNSET else event.attempt
+                self.requests.append(RunRequest(id, event.correlation_id, attempt))
+                self.has_results = False
+                self._since = []
+            case ModelResponse():
+                self._answer(id, event)
+            case ToolCallRequested():
+                self._call(id, event)
+            case ToolResult():
+                self._result(id, event)
+            case Interruption():
+                self._interrupt(event)
+            case RunParked():
+                self.is_parked = True
+                self.parked_until = None if event.until is UNSET else ms_from_iso(event.until)
+                for call in event.calls:
+                    self.calls[call.event_id].is_parked = True
+            case RunFinished():
+                self.is_finished = True
+            case _:
+                pass
+
+    def _answer(self, id: str, event: ModelResponse) -> None:
+        for request in self.requests:
+            request.is_answered = request.is_answered or request.correlation == event.correlation_id
+        output = event.output
+        self.answer = (id, None if output is UNSET else output.id)
+        parts = () if output is UNSET else output.parts
+        self.uses = [part for part in parts if isinstance(part, ToolUseFact)]
+        self.answer_calls = []
+        if output is not UNSET:
+            self._since.append(output.id)
+
+    def _call(self, id: str, event: ToolCallRequested) -> None:
+        tool = "" if isinstance(event.tool, Words) else event.tool
+        self.calls[id] = RunCall(id, tool, event.call_id, event.args, event.correlation_id)
+        self.uses = self.uses[1:]
+        if not self.answer_calls:
+            self._since.append(None)
+        self.answer_calls.append(id)
+        self.has_results = True
+
+    def _result(self, id: str, event: ToolResult) -> None:
+        call = self.calls.get(event.call.event_id)
+        if call is not None and call.outcome is None:
+            call.outcome, call.result = event.status, id
+        self.is_parked, self.parked_until = False, None
+
+    def _interrupt(self, event: Interruption) -> None:
+        named = {ref.event_id for ref in event.affects}
+        for request in self.requests:
+            request.is_interrupted = request.is_interrupted or request.event in named
+        for call in self.open_calls:
+            if call.event in named:
+                call.outcome = ToolCallStatus.INTERRUPTED

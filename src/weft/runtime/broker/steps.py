@@ -1,0 +1,136 @@
+"""What comes next in a turn: a pure function of its recorded events and the time.
+
+Running, replaying, simulating and recovering a turn all call `next_steps`. A step is an intent: the shell records it
+before it performs it, and records the outcome afterwards.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from weft.kernel.enums import InterruptionReason, ToolCallStatus
+from weft.kernel.fields import ToolUseFact
+from weft.runtime.broker.run import Run, RunCall
+
+MAX_ATTEMPTS = 4
+"""So often one request is asked whose asker was lost, before the turn fails."""
+
+
+class AskModel(Struct, frozen=True):
+    """Ask the model; `discard` is a request that nobody will hear an answer to, and is marked as interrupted."""
+
+    attempt: int = 1
+    discard: str | None = None
+    reason: InterruptionReason = InterruptionReason.CRASH
+    steers: tuple[str, ...] = ()
+
+
+class StartTools(Struct, frozen=True):
+    """Run the tools that the last answer asks for, side by side."""
+
+    uses: tuple[ToolUseFact, ...]
+
+
+class RunAgain(Struct, frozen=True):
+    """Run an idempotent tool again, of which nobody knows whether it ran."""
+
+    call: str
+
+
+class CloseCall(Struct, frozen=True):
+    """Record how a call ended that nobody performs any more."""
+
+    call: str
+    status: ToolCallStatus
+    why: str
+
+
+class Park(Struct, frozen=True):
+    """Let go of the session until the outcome of a call comes from outside, or a time."""
+
+    calls: tuple[str, ...]
+
+
+class Cut(Struct, frozen=True):
+    """End the turn with what it has; open calls are interrupted."""
+
+    reason: InterruptionReason
+    calls: tuple[str, ...]
+
+
+class FinishTurn(Struct, frozen=True):
+    """The turn is complete."""
+
+
+class FailTurn(Struct, frozen=True):
+    """The turn cannot be completed."""
+
+    code: str
+    message: str
+
+
+Step = AskModel | StartTools | RunAgain | CloseCall | Park | Cut | FinishTurn | FailTurn
+
+
+def next_steps(run: Run, now_ms: int) -> tuple[Step, ...]:
+    """What is to be done now. Empty: nothing but waiting for what is under way, or the turn is over."""
+    if run.is_finished:
+        return ()
+    if (stop := _stop(run, now_ms)) is not None:
+        return (Cut(stop, tuple(call.event for call in run.open_calls)),)
+    request = run.last_request
+    if request is not None and request.is_open:
+        return _after_loss(run) if request.is_lost else ()
+    if run.uses and run.offers_tools:
+        return (StartTools(tuple(run.uses)),)
+    return _for_calls(run, now_ms) if run.open_calls else _onwards(run)
+
+
+def _stop(run: Run, now_ms: int) -> InterruptionReason | None:
+    if run.stop is None and run.deadline_ms is not None and now_ms >= run.deadline_ms:
+        return InterruptionReason.TIMEOUT
+    return run.stop
+
+
+def _onwards(run: Run) -> tuple[Step, ...]:
+    """Nothing is open: ask for the first time, again, or with what the tools gave; else the turn is complete."""
+    request = run.last_request
+    if request is not None and request.is_interrupted:
+        return (AskModel(attempt=request.attempt + 1, steers=run.steers),)
+    return _ask(run) if request is None or run.has_results else (FinishTurn(),)
+
+
+def _ask(run: Run) -> tuple[Step, ...]:
+    if len(run.requests) >= run.max_requests:
+        return (FailTurn("too_many_requests", f"the model was asked {len(run.requests)} times in one turn"),)
+    return (AskModel(steers=run.steers),)
+
+
+def _after_loss(run: Run) -> tuple[Step, ...]:
+    request = run.last_request
+    assert request is not None
+    if request.attempt >= MAX_ATTEMPTS:
+        return (FailTurn("lost_too_often", f"whoever asked the model was lost {request.attempt} times"),)
+    return (AskModel(request.attempt + 1, request.event, run.lost_because, run.steers),)
+
+
+def _for_calls(run: Run, now_ms: int) -> tuple[Step, ...]:
+    lost = [call for call in run.open_calls if call.is_lost]
+    if lost:
+        return tuple(_after_lost_call(run, call) for call in lost)
+    if run.is_parked and run.parked_until is not None and now_ms >= run.parked_until:
+        return tuple(
+            CloseCall(call.event, ToolCallStatus.TIMEOUT, "nothing came until the time that was set")
+            for call in run.open_calls
+            if call.is_parked
+        )
+    if not run.is_parked and all(call.is_parked for call in run.open_calls):
+        return (Park(tuple(call.event for call in run.open_calls)),)
+    return ()
+
+
+def _after_lost_call(run: Run, call: RunCall) -> Step:
+    if call.tool in run.idempotent:
+        return RunAgain(call.event)
+    why = "whoever ran it is gone, and nobody knows whether it ran"
+    return CloseCall(call.event, ToolCallStatus.INTERRUPTED, why)

@@ -1,0 +1,122 @@
+"""Tools as the broker sees them: what a model is told of one, how it is run, and what may be done after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from weft.kernel.errors import InvalidInput
+from weft.runtime.context import ExecutionContext
+from weft.runtime.inference.settings import ToolSpec
+
+
+class ToolCallContext(Struct, frozen=True, kw_only=True):
+    """In which turn a tool is run, by which call, and in whose name."""
+
+    turn: str
+    call: str
+    """The event that asks for it: the same again where an idempotent tool is run once more after a crash."""
+    acting: ExecutionContext | None = None
+
+
+class Later(Struct, frozen=True, kw_only=True):
+    """What a tool gives whose result comes later, from outside: its turn is parked until then, or until a time."""
+
+    why: str = ""
+    until_ms: int | None = None
+
+
+class Tool(Protocol):
+    """What the broker needs of a tool."""
+
+    @property
+    def spec(self) -> ToolSpec: ...
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether it may be run again with the same arguments where nobody knows if it was."""
+
+    @property
+    def is_read_only(self) -> bool: ...
+
+    async def invoke(self, arguments: Any, context: ToolCallContext) -> Any:
+        """Its result, as JSON, or `Later`. Whatever it raises is the result that the model is told."""
+
+
+Tools = Mapping[str, Tool]
+NO_TOOLS: Tools = {}
+
+
+class FunctionTool:
+    """A Python function as a tool: its schema comes from its signature, its description from its docstring."""
+
+    def __init__(
+        self, function: Callable[..., Any], *, is_idempotent: bool = False, is_read_only: bool = False
+    ) -> None:
+        self._function, self._is_idempotent, self._is_read_only = function, is_idempotent, is_read_only
+        self._spec = ToolSpec(
+            name=function.__name__, description=inspect.getdoc(function) or "", schema=schema_of(function)
+        )
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self._spec
+
+    @property
+    def is_idempotent(self) -> bool:
+        return self._is_idempotent or self._is_read_only
+
+    @property
+    def is_read_only(self) -> bool:
+        return self._is_read_only
+
+    async def invoke(self, arguments: Any, context: ToolCallContext) -> Any:
+        if not isinstance(arguments, dict):
+            raise InvalidInput(f"the arguments of {self._spec.name} are {type(arguments).__name__}", "give an object")
+        given = self._checked(arguments)
+        if inspect.iscoroutinefunction(self._function):
+            return await self._function(**given)
+        result = await asyncio.to_thread(self._function, **given)
+        return await result if isinstance(result, Awaitable) else result
+
+    def _checked(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments as the signature has them; a model's words are converted and checked before anything runs."""
+        signature, hints = inspect.signature(self._function), get_type_hints(self._function)
+        unknown = [name for name in arguments if name not in signature.parameters]
+        missing = [
+            name
+            for name, parameter in signature.parameters.items()
+            if parameter.default is parameter.empty and name not in arguments
+        ]
+        if unknown or missing:
+            wrong = [*(f"{name} is unknown" for name in unknown), *(f"{name} is missing" for name in missing)]
+            raise InvalidInput(f"{self._spec.name}: {', '.join(wrong)}", "call it with the arguments of its schema")
+        try:
+            return {name: msgspec.convert(value, hints.get(name, Any)) for name, value in arguments.items()}
+        except msgspec.ValidationError as error:
+            raise InvalidInput(f"{self._spec.name}: {error}", "call it with the arguments of its schema") from None
+
+
+def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The JSON Schema of a function's arguments."""
+    hints = get_type_hints(function)
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise InvalidInput(f"{function.__name__} takes {parameter}", "a tool has named arguments only")
+        (schema,), _ = msgspec.json.schema_components([hints.get(name, Any)])
+        properties[name] = schema
+        if parameter.default is parameter.empty:
+            required.append(name)
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def tools_of(*tools: Tool) -> Tools:
+    """Tools by their names."""
+    return {tool.spec.name: tool for tool in tools}

@@ -1,0 +1,501 @@
+"""Runs one turn: intents are recorded, performed, and their outcomes recorded with the intents that follow.
+
+The outcome of one effect and the intent of the next are one transaction. What is performed is read off the run after
+that transaction, so that a broker which goes on with a turn of another does exactly what the other would have done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from weft.kernel.clock import Clock
+from weft.kernel.dag_events import HistoryAppend, ModelRequest
+from weft.kernel.enums import InterruptionReason, MessageRole, RunExit, ToolCallStatus
+from weft.kernel.errors import LeaseLost, NotApplicable, NotFound, OutsideError, WeftError
+from weft.kernel.fields import RequestInput
+from weft.ledger.api import (
+    Entry,
+    Finished,
+    InputChain,
+    Interrupted,
+    ModelAnswered,
+    ModelAsked,
+    Parked,
+    RecordedEvent,
+    RunRecord,
+    Runs,
+    RunWriter,
+    TakeMessage,
+    ToolAsked,
+    ToolEnded,
+)
+from weft.ledger.model import Message, NewError, NewMessage, RecordedTurn, TextPart, ToolResultPart, ToolUsePart
+from weft.runtime.broker.plans import TurnPlan
+from weft.runtime.broker.run import Run, RunCall
+from weft.runtime.broker.steps import (
+    AskModel,
+    CloseCall,
+    Cut,
+    FailTurn,
+    FinishTurn,
+    Park,
+    RunAgain,
+    StartTools,
+    Step,
+    next_steps,
+)
+from weft.runtime.broker.tools import Later, ToolCallContext
+from weft.runtime.inference.replies import Reply, ReplyToken, TokenKind
+from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters, count_images
+from weft.runtime.turns.ledger_port import Crossing
+
+
+class TurnEnd(Struct, frozen=True, kw_only=True):
+    """How a turn left the broker: over, with its last reply or its error, or parked."""
+
+    turn: str
+    recorded: RecordedTurn | None = None
+    reply: Reply | None = None
+    error: BaseException | None = None
+    cut: InterruptionReason | None = None
+
+
+class TurnRunner:
+    """One turn on its way, in the hands of this broker."""
+
+    def __init__(
+        self,
+        runs: Runs,
+        crossing: Crossing,
+        clock: Clock,
+        plan: TurnPlan,
+        *,
+        on_token: Callable[[ReplyToken], None] | None = None,
+    ) -> None:
+        self._runs, self._crossing, self._clock = runs, crossing, clock
+        self._plan, self._inference, self._on_token = plan, plan.inference, on_token
+        self.messages: list[Message | NewMessage] | None = None
+        """What the next request is sent; None: that is read back from the ledger."""
+        self.brings_prompt = False
+        """Whether the first message of the turn is a system prompt, which goes before everything."""
+        self.chain: InputChain | None = None
+        self._run = Run("")
+        self._writer: RunWriter | None = None
+        self._wake = asyncio.Event()
+        self._model: asyncio.Task[Reply] | None = None
+        self._tools: dict[str, asyncio.Task[Any]] = {}
+        self._calls: tuple[ToolUsePart, ...] = ()
+        self._results: dict[str, ToolResultPart] = {}
+        self._later: dict[str, Later] = {}
+        self._performed: set[str] = set()
+        self._partial = ""
+        self._attempt = 1
+        self._reply: Reply | None = None
+        self._error: BaseException | None = None
+        self._stop: InterruptionReason | None = None
+        self._steers: tuple[str, ...] = ()
+        self._handed: dict[str, NewMessage] = {}
+        self._lost: WeftError | None = None
+        seconds = plan.deadline_seconds
+        self._deadline_ms = None if seconds is None else clock.now_ms() + round(seconds * 1000)
+
+    @property
+    def turn(self) -> str:
+        return self._run.turn
+
+    # --- from outside --------------------------------------------------------------------------------------------
+
+    def interrupt(self, reason: InterruptionReason) -> None:
+        """Cut the turn short as soon as may be."""
+        self._stop = self._stop or reason
+        self._wake.set()
+
+    def steer(self, messages: dict[str, NewMessage]) -> None:
+        """Messages that want to enter with the next request, by their ids in the inbox."""
+        self._steers, self._handed = tuple(messages), messages
+
+    def lose(self, error: WeftError) -> None:
+        """Another broker has the session: stop, and write nothing more."""
+        self._lost = error
+        self._wake.set()
+
+    async def renew(self) -> None:
+        if self._writer is not None and not self._writer.is_over:
+            await self._crossing.run(self._writer.renew)
+
+    # --- the turn ------------------------------------------------------------------------------------------------
+
+    def intents(self, events: Sequence[RecordedEvent]) -> Sequence[Entry]:
+        """The entries that the next steps are recorded as, after the events of this transaction so far."""
+        run = self._run.copy().apply(events)
+        self._prepare(run)
+        return [entry for step in next_steps(run, self._clock.now_ms()) for entry in self._entries(run, step)]
+
+    async def begin(self, writer: RunWriter, record: RunRecord) -> TurnEnd:
+        """Perform what was recorded when the turn was begun, and go on."""
+        self._run = Run(writer.id)
+        self._take_up(record.events)
+        self._note_request(record.events)
+        return await self._go_on(writer, record)
+
+    async def resume(self, writer: RunWriter, run: Run) -> TurnEnd:
+        """Go on with a turn that another broker began."""
+        self._run = run
+        self._prepare(run)
+        self._writer = writer
+        return await self._go_on(writer, await self._recorded(()))
+
+    async def _go_on(self, writer: RunWriter, record: RunRecord) -> TurnEnd:
+        """Until the turn is over, parked or lost."""
+        self._writer = writer
+        try:
+            while record.ended is None and not self._run.is_parked:
+                self._perform()
+                record = await self._recorded(await self._outcomes())
+            end = record.ended
+            return TurnEnd(turn=writer.id, recorded=end, reply=self._reply, error=self._error, cut=self._stop)
+        finally:
+            await self._stop_all()
+
+    @property
+    def taken(self) -> list[str]:
+        """The messages that the turn took."""
+        return self._run.taken
+
+    async def leave(self) -> None:
+        """Stop working on the turn: another broker may go on with it at once."""
+        if self._writer is not None and not self._writer.is_over:
+            await self._crossing.run(self._writer.leave)
+
+    def chain_after_answer(self, answer: str | None) -> InputChain | None:
+        """How the request of the next turn names all that was said until now."""
+        if self.chain is None or answer is None:
+            return None
+        return InputChain(self.chain.steps, [*self.chain.refs, answer])
+
+    def _take_up(self, events: Sequence[RecordedEvent]) -> None:
+        self._run.apply(events)
+        self._prepare(self._run)
+
+    def _prepare(self, run: Run) -> None:
+        run.idempotent = frozenset(name for name, tool in self._plan.tools.items() if tool.is_idempotent)
+        run.steers, run.stop, run.max_requests = self._steers, self._stop, self._plan.max_requests
+        run.deadline_ms, run.offers_tools = self._deadline_ms, bool(self._plan.tools)
+        for event, later in self._later.items():
+            if event in run.calls:
+                run.calls[event].is_parked = True
+                run.parked_until = later.until_ms
+
+    async def _recorded(self, entries: Sequence[Entry]) -> RunRecord:
+        writer = self._writer
+        assert writer is not None
+        if self._lost is not None:
+            raise self._lost
+        before = self._run.last_request
+        try:
+            record = await self._crossing.run(lambda: writer.record(entries, self.intents))
+        except NotApplicable:
+            if not self._steers:
+                raise
+            self._steers, self._handed = (), {}  # one of them was cancelled meanwhile; the others wait for the next
+            record = await self._crossing.run(lambda: writer.record(entries, self.intents))
+        self._take_up(record.events)
+        request = self._run.last_request
+        if request is not None and request is not before:
+            self._note_request(record.events)
+        return record
+
+    # --- intents -------------------------------------------------------------------------------------------------
+
+    def _entries(self, run: Run, step: Step) -> Sequence[Entry]:
+        entries: Sequence[Entry] = ()
+        match step:
+            case AskModel():
+                entries = self._ask_entries(run, step)
+            case StartTools():
+                entries = self._tool_entries(run, step)
+            case CloseCall():
+                self.messages = None  # the outcome is told as the ledger tells it
+                error = NewError(code=step.status.value, message=step.why)
+                entries = (_ended(run.calls[step.call], step.status, error=error),)
+            case Park():
+                entries = (self._parked(step),)
+            case Cut():
+                entries = self._cut_entries(run, step)
+            case FinishTurn():
+                entries = (Finished(),)
+            case FailTurn():
+                entries = (Finished(exit=RunExit.ERROR, error=NewError(code=step.code, message=step.message)),)
+            case RunAgain():  # its intent is recorded already
+                pass
+        return entries
+
+    def _parked(self, step: Park) -> Parked:
+        later = [self._later[call] for call in step.calls if call in self._later]
+        until = [one.until_ms for one in later if one.until_ms is not None]
+        why = "; ".join(one.why for one in later if one.why)
+        return Parked(calls=step.calls, until=min(until, default=None), why=why or None)
+
+    def _ask_entries(self, run: Run, step: AskModel) -> Sequence[Entry]:
+        if step.steers and not set(step.steers) <= set(run.taken):
+            fresh = tuple(one for one in step.steers if one not in run.taken)
+            return tuple(map(TakeMessage, fresh))
+        entries: list[Entry] = []
+        if step.discard is not None:
+            entries.append(Interrupted(step.reason, (step.discard,)))
+        return [*entries, self._model_asked(run, step.attempt, self._plan.model, None)]
+
+    def _model_asked(self, run: Run, attempt: int, model: ModelSettings, parameters: Parameters | None) -> ModelAsked:
+        plan = self._plan
+        wanted = model.in_situation(plan.situation, plan.parameters) if parameters is None else parameters
+        params = self._inference.sendable(model, wanted).given() if parameters is None else wanted.given()
+        if not model.takes_images and count_images(self.messages or ()):
+            params["images"] = "as text"
+        since = run.refs_since_request()
+        prompt = 1 if self.brings_prompt and len(run.requests) == 0 else 0
+        chain = self.chain
+        return ModelAsked(
+            model=model.name,
+            provider=model.provider.id,
+            params=params,
+            input=UNSET if chain is None else chain.input(since[prompt:], since[:prompt]),
+            tools_spec=[_spec(tool.spec) for tool in plan.tools.values()] or None,
+            attempt=attempt,
+        )
+
+    def _tool_entries(self, run: Run, step: StartTools) -> Sequence[Entry]:
+        """The calls of the last answer; on the way back from a crash its words are read again."""
+        request, answer = run.last_request, run.answer
+        assert request is not None
+        assert answer is not None
+        is_fresh = len(self._calls) == len(step.uses)
+        parts = self._calls if is_fresh else tuple(map(self._read_use, step.uses))
+        return [
+            ToolAsked(
+                name=part.name,
+                arguments=part.input,
+                call_id=part.id,
+                correlation=request.correlation,
+                answer=answer[0],
+                message=answer[1],
+            )
+            for part in parts
+        ]
+
+    def _read_use(self, use: Any) -> ToolUsePart:
+        return ToolUsePart(self._runs.text(use.id) or "", str(use.name), self._runs.value(use.input))
+
+    def _cut_entries(self, run: Run, step: Cut) -> Sequence[Entry]:
+        """What had come of an answer was really said, and is kept as what it is."""
+        entries: list[Entry] = []
+        request = run.last_request
+        if request is not None and request.is_open:
+            if self._partial:
+                entries.append(self._partial_answer(request.event, request.correlation, "interrupted"))
+            else:
+                entries.append(Interrupted(step.reason, (request.event,)))
+        return [*entries, Interrupted(step.reason, step.calls), Finished()]
+
+    def _partial_answer(self, request: str, correlation: str, finish: str) -> ModelAnswered:
+        said = NewMessage(role=MessageRole.ASSISTANT, content=(TextPart(self._partial),), metadata={"partial": True})
+        return ModelAnswered(request=request, correlation=correlation, message=said, finish_reason=finish)
+
+    # --- effects -------------------------------------------------------------------------------------------------
+
+    def _note_request(self, events: Sequence[RecordedEvent]) -> None:
+        """What the request that was just recorded is sent, kept for the one after it."""
+        run = self._run
+        for one in events:
+            match one.event:
+                case HistoryAppend(admitted=str(message)) if message in self._handed and self.messages is not None:
+                    self.messages.append(self._handed[message])
+                case ModelRequest(input=RequestInput() as sent) if self.chain is not None:
+                    self.chain = self.chain.after(one.id, sent)
+        self._handed = {id: message for id, message in self._handed.items() if id not in run.taken}
+        self._steers = tuple(self._handed)
+
+    def _perform(self) -> None:
+        """Start what is recorded as intended and not under way."""
+        run = self._run
+        request = run.last_request
+        if request is not None and request.is_open and not request.is_lost and request.event not in self._performed:
+            self._performed.add(request.event)
+            self._partial, self._attempt = "", request.attempt
+            self._model = asyncio.ensure_future(self._asked())
+        for call in run.open_calls:
+            is_again = call.is_lost and call.tool in run.idempotent
+            if call.event not in self._performed and not call.is_parked and (not call.is_lost or is_again):
+                self._performed.add(call.event)
+                call.is_lost = False
+                self._tools[call.event] = asyncio.ensure_future(self._invoked(call))
+
+    async def _asked(self) -> Reply:
+        plan, turn = self._plan, self._run.turn
+        if self.messages is None:
+            self.messages = list(await self._crossing.run(lambda: self._runs.sent(turn)))
+        request = InferenceRequest(
+            model=plan.model,
+            messages=tuple(self.messages),
+            situation=plan.situation,
+            parameters=plan.parameters,
+            tools=tuple(tool.spec for tool in plan.tools.values()),
+        )
+        return await self._inference.infer(
+            request,
+            on_token=None if self._on_token is None else self._heard,
+            budget=plan.budget,
+            context=plan.acting,
+            before=self._before,
+        )
+
+    async def _before(self, model: ModelSettings, parameters: Parameters, attempt: int) -> None:
+        """Every attempt after the first has an intent of its own."""
+        if attempt == 1:
+            return
+        run, writer = self._run, self._writer
+        assert writer is not None
+        assert run.last_request is not None
+        asked = self._model_asked(run, run.last_request.attempt + 1, model, parameters)
+        record = await self._crossing.run(lambda: writer.record([asked]))
+        self._take_up(record.events)
+        self._note_request(record.events)
+        self._performed.add(record.events[-1].id)
+        self._partial, self._attempt = "", asked.attempt
+
+    def _heard(self, token: ReplyToken) -> None:
+        if token.kind is TokenKind.TEXT:
+            self._partial += token.text
+        if self._on_token is not None:
+            self._on_token(ReplyToken(token.text, token.kind, self._attempt))
+
+    async def _invoked(self, call: RunCall) -> Any:
+        tool = self._plan.tools.get(call.tool)
+        if tool is None:
+            raise NotFound("tool", call.tool, "call one that is offered")
+        arguments = await self._crossing.run(lambda: self._runs.value(call.arguments))
+        context = ToolCallContext(turn=self._run.turn, call=call.event, acting=self._plan.acting)
+        return await tool.invoke(arguments, context)
+
+    # --- outcomes ------------------------------------------------------------------------------------------------
+
+    async def _outcomes(self) -> Sequence[Entry]:
+        """Wait for the next thing to happen, and say what is recorded of it."""
+        wake = asyncio.ensure_future(self._wake.wait())
+        waiting: set[asyncio.Task[Any]] = {wake, *self._tools.values()}
+        if self._model is not None:
+            waiting.add(self._model)
+        try:
+            await asyncio.wait(waiting, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            wake.cancel()
+        self._wake.clear()
+        if self._lost is not None:
+            raise self._lost
+        if self._stop is not None:
+            await self._stop_all()
+            return ()
+        return [*self._model_outcome(), *await self._tool_outcomes()]
+
+    def _seconds_left(self) -> float | None:
+        deadline = self._run.deadline_ms
+        return None if deadline is None else max(0.0, (deadline - self._clock.now_ms()) / 1000)
+
+    def _model_outcome(self) -> Sequence[Entry]:
+        if self._model is None or not self._model.done():
+            return ()
+        task, self._model = self._model, None
+        request = self._run.last_request
+        assert request is not None
+        error = task.exception()
+        if error is None:
+            reply = self._reply = task.result()
+            self._calls = reply.calls
+            if self.messages is not None:
+                self.messages.append(NewMessage(role=MessageRole.ASSISTANT, content=reply.parts))
+            return (self._answered(reply, request.event, request.correlation),)
+        if isinstance(error, LeaseLost):
+            raise error
+        return self._failed(error, request.event, request.correlation)
+
+    def _answered(self, reply: Reply, request: str, correlation: str) -> ModelAnswered:
+        facts = {"request_id": reply.request_id, "latency_ms": reply.latency_ms, "situation": reply.situation}
+        facts |= {"model_id": reply.model_id, "provider": reply.provider, "usage_fault": reply.usage_fault or None}
+        said = NewMessage(
+            role=MessageRole.ASSISTANT,
+            content=reply.parts,
+            model=reply.model,
+            metadata={name: value for name, value in facts.items() if value is not None},
+        )
+        return ModelAnswered(
+            request=request,
+            correlation=correlation,
+            message=said,
+            usage=UNSET if reply.usage is None else reply.usage,
+            finish_reason=str(reply.finish),
+            model=reply.model,
+            latency_ms=reply.latency_ms,
+        )
+
+    def _failed(self, error: BaseException, request: str, correlation: str) -> Sequence[Entry]:
+        """The turn has ended badly and says so; what had come of the answer is kept."""
+        self._error = error
+        self._partial = (error.partial if isinstance(error, OutsideError) else "") or self._partial
+        is_ours = isinstance(error, WeftError)
+        fault = NewError(code=type(error).__name__, message=str(error) if is_ours else "not weft's own error")
+        partial = [self._partial_answer(request, correlation, "error")] if self._partial else []
+        return [*partial, Finished(exit=RunExit.ERROR, error=fault)]
+
+    async def _tool_outcomes(self) -> Sequence[Entry]:
+        entries: list[Entry] = []
+        for event in [event for event, task in self._tools.items() if task.done()]:
+            task, call = self._tools.pop(event), self._run.calls[event]
+            name = await self._crossing.run(partial(self._runs.text, call.call_id))
+            entry = self._tool_outcome(call, task, name or "")
+            if entry is not None:
+                entries.append(entry)
+        if entries and not self._tools and not self._later:
+            self._tell_results()
+        return entries
+
+    def _tool_outcome(self, call: RunCall, task: asyncio.Task[Any], name: str) -> Entry | None:
+        error = task.exception()
+        if error is not None:
+            message = str(error) or type(error).__name__
+            self._results[call.event] = ToolResultPart(name, message, is_error=True)
+            return _ended(call, ToolCallStatus.ERROR, error=NewError(code=type(error).__name__, message=message))
+        result = task.result()
+        if isinstance(result, Later):
+            self._later[call.event] = result
+            call.is_parked = True
+            return None
+        self._results[call.event] = ToolResultPart(name, result)
+        return _ended(call, ToolCallStatus.OK, result=result)
+
+    def _tell_results(self) -> None:
+        """The outcomes of all calls of the last answer, in the order of the calls."""
+        parts = [self._results.pop(call) for call in self._run.answer_calls if call in self._results]
+        if parts and self.messages is not None:
+            self.messages.append(NewMessage(role=MessageRole.TOOL, content=tuple(parts)))
+
+    async def _stop_all(self) -> None:
+        tasks = [task for task in (self._model, *self._tools.values()) if task is not None]
+        self._model, self._tools = None, {}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def _ended(call: RunCall, status: ToolCallStatus, *, result: Any = UNSET, error: NewError | None = None) -> ToolEnded:
+    return ToolEnded(
+        call=call.event, call_id=call.call_id, correlation=call.correlation, status=status, result=result, error=error
+    )
+
+
+def _spec(spec: Any) -> dict[str, Any]:
+    return {"name": spec.name, "description": spec.description, "schema": spec.schema}
