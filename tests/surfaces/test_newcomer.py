@@ -31,12 +31,8 @@ DIFFERING = (
     (re.compile(r"genai-prices [\d.]+|kingfisher [\d.]+, \d+ rules"), "<version>"),
     (re.compile(r"[\d,]+ bytes\b|(?<=\()[\d.]+ k?B\b|\b(?!9\.6)\d\.\d kB\b"), "<size>"),
     (re.compile(r"\b(?:[0-9a-f]{12}|[0-9a-f]{16})\b"), "<digest>"),
-    (re.compile(r"^  2026-03-04  .*\[\d turns?, claude-sonnet-4-5, \$[\d.]+\]$", re.M), "  <session>"),
-    (re.compile(r"^  \(from here on in session 5f0c1d2e-0001\)\n\n?", re.M), ""),
-    (re.compile(r"\b\d\d( new)? (events|contents)\b|\b[12] contents?(?= left out)"), "<count>"),
 )
-"""Beside ids: times of the run, answers of a model, versions of what others maintain, sizes of what is compressed. The
-ledger's own import secret decides for which of two sessions a turn that both have is counted, and what tells of it."""
+"""Beside ids: times of the run, answers of a model, versions of what others maintain, sizes of what is compressed."""
 
 
 def comparable(transcript: str) -> list[str]:

@@ -8,7 +8,7 @@ import weft
 from tests.exchange.bundles.histories import imported_thread, rich_thread
 from tests.exchange.bundles.reading import lines_of, verified
 from tests.ledger.histories import change, exported, grow, import_into, large_bytes, problems, queries, texts
-from tests.ledger.imported import rich_import
+from tests.ledger.imported import native_turn, rich_import, take
 from weft.exchange.bundles import create_bundle, import_bundle
 from weft.kernel.errors import Damaged, InvalidInput, NotFound, StoreError
 from weft.ledger.api.base import open_thread_facts
@@ -86,6 +86,30 @@ def test_an_event_inside_a_turn_can_be_a_head(disk: Ledger, other: Ledger, targe
     assert verified(target).threads[0].digest == event == report.heads[0].event
     import_bundle(other, target)
     assert texts(other.messages(event)) == ["look at the file"]
+
+
+def test_a_session_that_only_shares_turns_with_the_one_asked_for_stays_out(
+    ledger: Ledger, other: Ledger, target: Path
+) -> None:
+    shared = native_turn("t1", started=1_000, ended=1_100, end=9)
+    take(ledger, "a-first", shared, file="1", title="The first title")
+    take(ledger, "b-second", shared, native_turn("t2", parent=0, started=2_000, offset=9, end=20), file="2")
+    ledger.fork("b-second", label="a fork")
+    first, second = (ledger.session(label) for label in ("a-first", "b-second"))
+    assert [turn.session_id for turn in ledger.thread("b-second").turns] == [first.id, second.id]
+    for number, asked in enumerate(["b-second", str(second.head)]):
+        create_bundle(ledger, [asked], (path := target.with_name(f"{number}.weft")))
+        words = b"\n".join(lines_of(path)).decode()
+        assert "b-second" in words
+        assert not [name for name in (first.id, "a-first", "The first title") if name in words]
+        import_bundle(other, path)
+    assert [(turn.session_id, turn.started_at, turn.usage) for turn in other.thread("b-second").turns] == [
+        (second.id, turn.started_at, turn.usage) for turn in ledger.thread("b-second").turns
+    ]
+    assert problems(other) == []
+    for number, asked_for in enumerate([["a-first", "b-second"], ["a fork"]], 2):  # who forks, asks for what was forked
+        create_bundle(ledger, asked_for, (path := target.with_name(f"{number}.weft")))
+        assert b"a-first" in b"\n".join(lines_of(path))
 
 
 def test_an_imported_thread_goes_out_with_its_links_and_without_its_sources(

@@ -2,7 +2,8 @@
 
 The log is read in order of arrival, and only where something of them lies:
 - the runs of the threads, of a turn that is forked inside only what came before the fork point;
-- of the sessions that made them the beginning of their streams, as far as it speaks of these turns alone;
+- of the sessions that made them the beginning of their streams, as far as it speaks of these turns alone; an imported
+  one that was not asked for is left out where the sources of those that were tell its turns, too;
 - the names of their agents, the links between their chains and what sources tell of imported turns;
 - results that came late, out of the ledger's own stream.
 Turns are read in ranges of segments, so that a thread of any length is walked in the same memory. What sources tell
@@ -25,6 +26,7 @@ from weft.kernel.events import event_id
 from weft.ledger.read.revisions import Revision
 from weft.ledger.read.threads import CHUNK, Range, ranges_to
 from weft.ledger.views.recorded_events import event_at, stream_of
+from weft.ledger.views.rows import find_session
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn
 from weft.store.records import ContentHead, LogRow
@@ -32,6 +34,9 @@ from weft.store.sql import rows_in
 
 IMPORTS = b'"stream":"import:'
 ROWS_AT_ONCE = 256
+_SIGHTING = b'"kind":"sighting"'
+_TOLD = frozenset(("started", "messages", "calls", "workspace", "metadata", "config"))
+"""What a source tells of a turn; a sighting without any of it only says that the turn lies there."""
 _IN_RANGE = "segment = ? AND depth BETWEEN ? AND ?"
 
 
@@ -56,6 +61,7 @@ class ThreadFacts:
     def __init__(self, txn: ReadTxn, spots: Sequence[Revision]) -> None:
         self.txn = txn
         self._ranges = _merged(txn, spots)
+        self._asked = _asked(txn, spots)
         self.heads = sorted({_head(txn, spot) for spot in spots})
         self._sessions: dict[str, str | None] = dict.fromkeys(self._made_by())
         """The last event that was given out of each session's stream."""
@@ -209,7 +215,27 @@ class ThreadFacts:
 
     def _made_by(self) -> list[str]:
         numbers = {n for (n,) in self._each_range("session", "AND session IS NOT NULL")}
-        return [id for (id,) in rows_in(self.txn.sql, "SELECT id FROM session WHERE n IN", sorted(numbers))]
+        query = "SELECT n, id, origin FROM session WHERE n IN"
+        rows = list(rows_in(self.txn.sql, query, sorted(numbers)))
+        others = {int(n) for n, id, origin in rows if origin is not None and id not in self._asked}
+        makers = {int(n) for n, _, _ in rows} - (self._told_by_asked(others) if others and self._asked else set())
+        return sorted({id for n, id, _ in rows if n in makers} | (self._asked if others else set()))
+
+    def _told_by_asked(self, others: set[int]) -> set[int]:
+        """Of these sessions, by number, those whose turns here are all told by a source of one that was asked for."""
+        turns = {id: (session, n) for id, session, n in self._each_range("id, session, n") if session in others}
+        sightings = self._sightings_of_asked(min(n for _, n in turns.values()))
+        while turns and (event := next(sightings, None)) is not None:
+            turns.pop(str(event.get("turn")), None)
+        return others - {session for session, _ in turns.values()}
+
+    def _sightings_of_asked(self, first: int) -> Iterator[dict[str, Any]]:
+        """From an arrival number on, what sources of the sessions that were asked for tell of turns."""
+        for row in self.txn.facts.rows(first - 1):
+            for line in row.lines() if IMPORTS in row.events else ():
+                event = orjson.loads(line) if _SIGHTING in line else {}
+                if event.get("session") in self._asked and not _TOLD.isdisjoint(event):
+                    yield event
 
     def _acting(self) -> set[str]:
         found = {persona for (persona,) in self._each_range("persona")}
@@ -278,6 +304,15 @@ def _merged(txn: ReadTxn, spots: Sequence[Revision]) -> dict[int, Range]:
             known = found.get(part.segment)
             found[part.segment] = part if known is None else max(known, part, key=_reach)
     return found
+
+
+def _asked(txn: ReadTxn, spots: Sequence[Revision]) -> set[str]:
+    """Imported sessions that were asked for: by name, or as those to which the named turns belong."""
+    by_name = (find_session(txn.sql, spot.session) for spot in spots if spot.session is not None)
+    numbers = {spot.turn.session for spot in spots if spot.session is None and spot.turn.session is not None}
+    numbers |= {row.n for row in by_name if row is not None}
+    rows = rows_in(txn.sql, "SELECT id FROM session WHERE origin IS NOT NULL AND n IN", sorted(numbers))
+    return {id for (id,) in rows}
 
 
 def _reach(part: Range) -> tuple[int, bool, int]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec import Struct
 
 from weft.ledger.reports.coverage import WHOLE, Place
+from weft.ledger.views.turn_owners import SessionAge
 from weft.store.sql import Row, Sql
 
 Tokens = tuple[int, int, int, int, int, int, int]
@@ -140,10 +141,11 @@ def once(
     rows: Iterable[Reported],
     repeated: set[int],
     standing: dict[int, tuple[int, Place]],
+    age_of: Callable[[int | None], SessionAge],
     look: Callable[[Reported], object] | None = None,
 ) -> Iterator[Response]:
-    """Every response of a turn that is current, once, with what other versions of it report. `look` is shown every row
-    on the way."""
+    """Every response of a turn that is current, once, with what other versions of it report. Of its places the one in
+    the earliest session is first, by `age_of` a session's number. `look` is shown every row on the way."""
     gathered: dict[int, Response] = {}
     for row in rows:
         if look is not None:
@@ -158,18 +160,19 @@ def once(
         if (known := gathered.get(row.native)) is None:
             gathered[row.native] = Response(row, row.tokens, row.recorded, [(row.segment, row.place)])
         else:
-            _join(known, row)
+            _join(known, row, age_of)
     yield from gathered.values()
 
 
-def _join(known: Response, row: Reported) -> None:
+def _join(known: Response, row: Reported, age_of: Callable[[int | None], SessionAge]) -> None:
     known.tokens = tuple(map(max, known.tokens, row.tokens))  # type: ignore[assignment]
     known.recorded = max((cost for cost in (known.recorded, row.recorded) if cost is not None), default=None)
     known.places.append((row.segment, row.place))
-    if _rank(row) < _rank(known.first):
+    if _rank(row, age_of) < _rank(known.first, age_of):
         known.first = row
 
 
-def _rank(row: Reported) -> tuple[bool, int, str, Place]:
-    """Whatever order they came in, the same one is first: with a time before without, then the earliest."""
-    return row.at is None, row.at or 0, row.turn.id, row.place
+def _rank(row: Reported, age_of: Callable[[int | None], SessionAge]) -> tuple[bool, int, SessionAge, Place, str]:
+    """Whatever order they came in, the same one is first: with a time before without, then the earliest, then that of
+    the earliest session."""
+    return row.at is None, row.at or 0, age_of(row.turn.session), row.place, row.turn.id

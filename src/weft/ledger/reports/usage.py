@@ -26,6 +26,7 @@ from weft.ledger.reports.prices import EMBEDDED_PROVIDER, FREE, Price, PriceTabl
 from weft.ledger.reports.responses import Reported, Response, Tokens, once, repeated, reported, standing
 from weft.ledger.reports.spending import Spending, Sums, Tally, Unpriced, UsageRow, dearest_first
 from weft.ledger.views.rows import SessionRow, load_session_number
+from weft.ledger.views.turn_owners import NO_SESSION_AGE, SessionAge, session_age
 from weft.ledger.views.values import name_of, text_of
 from weft.store.port import ReadTxn
 
@@ -126,6 +127,7 @@ class Names:
         self._models: dict[str | None, str] = {}
         self._texts: dict[int, str] = {}
         self._sessions: dict[int, SessionRow | None] = {}
+        self._ages: dict[int | None, SessionAge] = {}
         self._days: dict[int, date | None] = {}
 
     def model(self, column: str | None) -> str:
@@ -140,6 +142,13 @@ class Names:
         if n not in self._sessions:
             self._sessions[n] = load_session_number(self._txn.sql, n)
         return self._sessions[n]
+
+    def age(self, n: int | None) -> SessionAge:
+        """For ordering sessions, the earliest first; what belongs to none comes last."""
+        if n not in self._ages:
+            session = self.session(n)
+            self._ages[n] = NO_SESSION_AGE if session is None else session_age(session, self._txn.facts.text)
+        return self._ages[n]
 
     def of_session(self, n: int | None) -> dict[str, Any]:
         """The fields of a row that tell of a session: its label, its id and its title."""
@@ -305,7 +314,7 @@ class Survey:
 
     def responses(self, look: Callable[[Reported], object] | None = None) -> Iterator[Response]:
         sql = self.txn.sql
-        return once(reported(sql), repeated(sql), standing(sql), look)
+        return once(reported(sql), repeated(sql), standing(sql), self.names.age, look)
 
     def price(self, row: Reported, tokens: Tokens) -> Price | None:
         """The rest of a turn may be of several requests, so its length tells nothing."""

@@ -1,7 +1,8 @@
 """What sources tell of imported turns and sessions, merged so that the order in which they came does not matter.
 
 Numbers and times merge field by field: the earliest time, the largest count. Words come whole from one sighting: of a
-turn the one that saw it earliest, of a session the one that tells furthest; ties go by the sighting's own id.
+turn the one that saw it earliest, of a session the one that tells furthest; ties go by the sighting's own id. To which
+session a turn belongs that several hold is told in `turn_owners`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from weft.ledger.views.rows import CONTEXTS, CallRow, MessageRow, SessionRow, Tu
 from weft.ledger.views.runs import ROWS_PER_EVENT, TOKENS, add_annotations
 from weft.ledger.views.sessions import depart, move_head
 from weft.ledger.views.spawn_links import join_spawn, link_named_call, link_waiting, note_spawn
+from weft.ledger.views.turn_owners import take_threads, take_turn
 from weft.ledger.views.versions import current_version
 
 _HALF = (1 << 31) - 1
@@ -37,6 +39,7 @@ def _sighting(view: Projector, moment: Moment, event: own.Sighting) -> None:
     turn = None if event.turn is UNSET else view.turn(event.turn)
     if not _is_imported(session):
         return
+    begun = session.created_at
     event = replace(event, started=_dated(event.started), ended=_dated(event.ended))
     if turn is not None and _is_copy(turn, event):
         _stand(view, moment, session, turn, replace(event, started=UNSET, ended=UNSET))
@@ -51,6 +54,8 @@ def _sighting(view: Projector, moment: Moment, event: own.Sighting) -> None:
              view.number(event.raw)),
         )  # fmt: skip
     view.changed_sessions[session.id] = session
+    if session.created_at != begun:
+        take_threads(view, session)
 
 
 def is_dated(when: int) -> bool:
@@ -118,8 +123,10 @@ def _see_turn(view: Projector, moment: Moment, session: SessionRow, turn: TurnRo
     _see_calls(view, turn, event, leads)
     if leads:
         turn.seen, turn.seen_at = moment.event_id, plain(event.started)
-        _take_words(view, turn, session, event)
+        _take_words(view, turn, event)
     view.changed_turns[turn.id] = turn
+    _begin(session, event)
+    take_turn(view, session, turn)
     _see_spawned(view, turn, event)
     _stand(view, moment, session, turn, event)
 
@@ -145,8 +152,7 @@ def _take_times(view: Projector, turn: TurnRow, event: own.Sighting, first: bool
         turn.completed_at = turn.started_at
 
 
-def _take_words(view: Projector, turn: TurnRow, session: SessionRow, event: own.Sighting) -> None:
-    turn.session = session.n
+def _take_words(view: Projector, turn: TurnRow, event: own.Sighting) -> None:
     turn.workspace, turn.git_branch = view.number(event.workspace), view.number(event.git_branch)
     turn.version, turn.metadata = view.number(event.version), view.number(event.metadata)
     turn.role = AgentRole.UNIFIED if event.role is UNSET else event.role
@@ -296,8 +302,6 @@ def _stand(view: Projector, moment: Moment, session: SessionRow, turn: TurnRow, 
     if session.reach is None:
         return
     reach, when = plain(event.end) or 0, turn.completed_at or turn.started_at
-    if event.started is not UNSET:
-        _date(session, event.started, event.started if event.ended is UNSET else event.ended)
     there = current_version(view, turn) if reach >= session.reach else turn
     if reach > session.reach or (reach == session.reach and _is_further(there, session)):
         moment.row = session
@@ -305,6 +309,12 @@ def _stand(view: Projector, moment: Moment, session: SessionRow, turn: TurnRow, 
         session.reach = reach
     elif turn.segment != session.head_segment or turn.depth > (session.head_depth or 0):
         depart(view, session, turn.segment, turn.depth)  # it lies there too, beside the thread that the session is on
+
+
+def _begin(session: SessionRow, event: own.Sighting) -> None:
+    """The times of a turn are those of a session that follows its source."""
+    if session.reach is not None and event.started is not UNSET:
+        _date(session, event.started, event.started if event.ended is UNSET else event.ended)
 
 
 def _date(session: SessionRow, begun: int, ended: int) -> None:

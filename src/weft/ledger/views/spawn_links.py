@@ -105,6 +105,17 @@ def link_result(view: Projector, turn: TurnRow, call: CallRow, child: str, repli
         _take_parents(view, session, turn, call)
 
 
+def move_subagents(view: Projector, turn: TurnRow, maker: SessionRow) -> None:
+    """A turn belongs to another session now: what its calls started is that session's."""
+    view.flush_sessions()
+    for (id,) in view.sql.all("SELECT id FROM session WHERE parent_turn = ? ORDER BY n", (turn.id,)):
+        child = view.session(id)
+        if child.parent_session != maker.id and not _is_above(view, child, turn):
+            child.parent_session = maker.id
+            view.changed_sessions[child.id] = child
+            mark_parent(view, maker)
+
+
 def note_spawn(view: Projector, child: str, turn: TurnRow, seq: int) -> None:
     view.sql.run(
         "INSERT INTO spawn(child, turn, seq) VALUES (?, ?, ?) ON CONFLICT (child, turn, seq) DO NOTHING",

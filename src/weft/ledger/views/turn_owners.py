@@ -1,0 +1,69 @@
+"""Which session an imported turn belongs to, where the sources of several hold it.
+
+A resumed or forked session's file begins with copies of turns of another one. Such a turn belongs to the session that
+began first, by the times in its records; of those that began together to the one with the smallest native id. Neither
+the order of arrival nor the import secret decides. A session begins earlier than was known when a source says so
+later; then it takes over the turns of its threads that belong to sessions after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weft.kernel.canonical import MAX_INTEGER
+from weft.ledger.model import UNDATED
+from weft.ledger.views.projector import Projector
+from weft.ledger.views.rows import SessionRow, TurnRow
+from weft.ledger.views.spawn_links import move_subagents
+
+SessionAge = tuple[int, bool, str, str]
+"""When a session began, whether its native id is gone, that id, and ours."""
+NO_SESSION_AGE: SessionAge = (MAX_INTEGER, True, "", "")
+_PLACES = "SELECT segment, max(depth) FROM history WHERE session = ? AND segment IS NOT NULL GROUP BY segment"
+_OF_OTHERS = (
+    "SELECT id FROM turn WHERE segment = ? AND depth <= ? AND session <> ? AND source IS NOT NULL AND origin = ?"
+    " ORDER BY depth"
+)
+
+
+def take_turn(view: Projector, session: SessionRow, turn: TurnRow) -> None:
+    """A source of the session holds the turn: the turn belongs to it unless it does to an earlier session."""
+    owner = None if turn.session is None else view.session_of_number(turn.session)
+    if owner is None or (owner.n != session.n and _is_before(view, session, owner)):
+        turn.session = session.n
+        view.changed_turns[turn.id] = turn
+        if owner is not None:
+            move_subagents(view, turn, session)
+
+
+def _is_before(view: Projector, session: SessionRow, other: SessionRow) -> bool:
+    text_of = view.contents.content_text
+    return session_age(session, text_of) < session_age(other, text_of)
+
+
+def take_threads(view: Projector, session: SessionRow) -> None:
+    """The session turned out to begin earlier: so it does for every turn of its origin where it stood or that leads
+    there. One that was moved here may stand on turns that its source does not hold, and takes none."""
+    if session.reach is None or session.head is None:
+        return
+    view.flush(keep=True)
+    reached: dict[int, int] = {}
+    places = [(int(segment), int(depth)) for segment, depth in view.sql.all(_PLACES, (session.n,))]
+    for segment, depth in places:  # grows on the way
+        if depth <= reached.get(segment, -1):
+            continue
+        reached[segment] = depth
+        above = view.sql.one("SELECT parent, parent_depth FROM segment WHERE n = ?", (segment,))
+        if above is not None and above[0] is not None:
+            places.append((above[0], above[1]))
+    for segment, depth in sorted(reached.items()):
+        for (id,) in view.sql.all(_OF_OTHERS, (segment, depth, session.n, session.origin)):
+            take_turn(view, session, view.turn(id))
+
+
+def session_age(session: SessionRow, text_of: Callable[[int], str | None]) -> SessionAge:
+    """Smaller for a session that goes first. One without any time comes after those that have one, and one whose native
+    id was erased after those that began with it."""
+    begun = MAX_INTEGER if session.created_at == UNDATED else session.created_at
+    native = text_of(session.origin_session) if session.origin_session else None
+    return begun, native is None, native or "", session.id
