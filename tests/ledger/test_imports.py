@@ -478,7 +478,7 @@ def test_two_that_import_the_same_at_once_write_it_once(disk: Ledger) -> None:
 
 
 def test_a_session_that_several_calls_of_a_batch_started(ledger: Ledger) -> None:
-    take(ledger, "child", native_turn("k1", end=1), file="k")
+    take(ledger, "child", native_turn("k1", end=1), file="k", parent="p")
     calls = [[native_call(f"c{i}", spawned="child")] for i in range(6)]
     turns = [native_turn(f"t{i}", parent=i - 1 if i else None, calls=calls[i], end=i + 1) for i in range(6)]
     take(ledger, "p", *turns, file="p")

@@ -11,6 +11,8 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, grow, problems, select
 from tests.ledger.imported import native_call, native_turn, take
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.imports import ImportCounts
+from weft.ledger.imports.natives import NativeSession
 from weft.ledger.views.rows import RowMemory
 from weft.store.sqlite.connection import SqliteSql
 
@@ -254,3 +256,40 @@ def test_what_a_writer_remembers_of_noted_texts_is_bounded() -> None:
     memory.lookup_texts.add(-1)
     memory.shrink()
     assert memory.lookup_texts == set()
+
+
+@pytest.mark.parametrize("mine_first", [True, False])
+def test_a_call_in_a_strangers_file_does_not_adopt_my_session(ledger: Ledger, mine_first: bool) -> None:
+    """It names sessions of mine: one that is nobody's subagent, one that is another's, and one that says whose it is
+    though nothing of that session is here."""
+    started = native_call("c1", spawned="sub")
+    mine = [
+        partial(take, ledger, "mine", native_turn("m1", end=1), file="mine"),
+        partial(take, ledger, "boss", native_turn("b1", calls=[started], end=1), file="boss"),
+        partial(take, ledger, "sub", native_turn("s1", end=1), file="sub", parent="boss"),
+        partial(take, ledger, "orphan", native_turn("o1", end=1), file="orphan", parent="gone"),
+    ]
+    named = [native_call(f"x-{name}", spawned=name) for name in ("mine", "sub", "orphan")]
+    stranger = partial(take, ledger, "stranger", native_turn("x1", calls=named, end=1), file="stranger")
+    for run in [*mine, stranger] if mine_first else [stranger, *mine]:
+        run()
+    parents = {name: ledger.session(name).parent_session for name in ("mine", "boss", "sub", "orphan")}
+    assert parents == {"mine": None, "boss": None, "sub": "boss", "orphan": ledger.session("orphan").parent_session}
+    assert parents["orphan"] != "stranger"
+    assert [ledger.session(name).parent_turn_id for name in ("mine", "orphan")] == [None, None]
+    assert [call.spawned_session for call in ledger.tool_calls("stranger")] == [None, None, None]
+    assert [call.spawned_session for call in ledger.tool_calls("boss")] == ["sub"]
+    assert problems(ledger) == []
+
+
+def test_a_session_of_another_origin_claims_no_call(ledger: Ledger) -> None:
+    """Forged facts may name any id; `other` is an origin with ids of its own."""
+    take(ledger, "boss", native_turn("b1", calls=[native_call("c1")], end=1), file="boss")
+    writer = ledger.imports.writer("other", 1)
+    boss, find = ledger.session("boss").id, writer.secret.session_id
+    writer.secret.session_id = lambda native: boss if native == "boss" else find(native)  # type: ignore[method-assign]
+    claim = NativeSession(id="claimant", parent="boss", spawn_call="c1")
+    writer.take(claim, [native_turn("k1", end=1)], "claim", ImportCounts())
+    assert ledger.session("claimant").parent_turn_id is None
+    assert [call.spawned_session for call in ledger.tool_calls("boss")] == [None]
+    assert problems(ledger) == []

@@ -56,7 +56,9 @@ def test_a_shared_turn_belongs_to_the_earlier_session_whatever_came_first(ledger
     costs = {line.key: line.responses for line in ledger.usage.report("session").rows if line.key in expected}
     assert costs == dict.fromkeys(expected, 2 if pairs is linked else 1)
     if pairs is told:
-        assert [ledger.session(f"{pair}-sub").parent_session for pair in range(10)] == expected
+        subagents = [ledger.session(f"{pair}-sub") for pair in range(10)]
+        assert [child.parent_session for child in subagents] == [f"{pair}-eins" for pair in range(10)]
+        assert all(child.parent_turn_id and child.spawn_tool_call_id for child in subagents)
     assert problems(ledger) == []
 
 

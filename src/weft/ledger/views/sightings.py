@@ -111,6 +111,7 @@ def _see_session(view: Projector, moment: Moment, session: SessionRow, event: ow
         if (parent, spawn_call) != (session.parent_session, session.spawn_call):
             session.parent_session, session.spawn_call = parent, spawn_call
             link_named_call(view, session)
+            join_spawn(view, session.id)
 
 
 def _see_turn(view: Projector, moment: Moment, session: SessionRow, turn: TurnRow, event: own.Sighting) -> None:
@@ -127,8 +128,8 @@ def _see_turn(view: Projector, moment: Moment, session: SessionRow, turn: TurnRo
     view.changed_turns[turn.id] = turn
     _begin(session, event)
     take_turn(view, session, turn)
-    _see_spawned(view, turn, event)
     _stand(view, moment, session, turn, event)
+    _see_spawned(view, turn, event)
 
 
 def _at(when: int | UnsetType | None) -> int:

@@ -3,6 +3,10 @@
 A call's result may name the session, or the session the call, and either may come first. So each side looks for the
 other when it comes: a session for the call in its parent's turns, a call for the sessions that name it. A session that
 has such subagents is marked, so that appends to all others ask nothing.
+
+Anybody can write a file whose calls name other people's sessions. So the result of an imported call links a session of
+the same origin only if the session's own record agrees: it names as its parent a session that holds the call's turn,
+or its native id lies below that of the turn's session.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ _OF_SESSION = (
 )
 _WHERE_IT_STOOD = "t.session = ? AND t.segment IN (SELECT segment FROM history WHERE session = ?)"
 _UNDER_WAY = "t.status <> 'completed' AND t.session = ?"
+_STOOD = "SELECT segment, max(depth) FROM history WHERE session = ? AND segment IS NOT NULL GROUP BY segment"
 _NEWEST_CALLS, _ALL_CALLS = 64, 1 << 31
 """A subagent is made soon after its call: the newest calls are read first, the others where it is not among them."""
 _WAITING = "SELECT id FROM session WHERE {} AND (parent_turn IS NULL OR parent_turn = ?) AND {} = ? ORDER BY n"
@@ -105,15 +110,11 @@ def link_result(view: Projector, turn: TurnRow, call: CallRow, child: str, repli
         _take_parents(view, session, turn, call)
 
 
-def move_subagents(view: Projector, turn: TurnRow, maker: SessionRow) -> None:
-    """A turn belongs to another session now: what its calls started is that session's."""
-    view.flush_sessions()
-    for (id,) in view.sql.all("SELECT id FROM session WHERE parent_turn = ? ORDER BY n", (turn.id,)):
-        child = view.session(id)
-        if child.parent_session != maker.id and not _is_above(view, child, turn):
-            child.parent_session = maker.id
-            view.changed_sessions[child.id] = child
-            mark_parent(view, maker)
+def join_started(view: Projector, turn: TurnRow) -> None:
+    """A turn belongs to another session now, or lies in one more: the sessions that its calls name look at it again."""
+    if turn.calls:
+        for (child,) in view.sql.all("SELECT DISTINCT child FROM spawn WHERE turn = ? ORDER BY child", (turn.id,)):
+            join_spawn(view, child)
 
 
 def note_spawn(view: Projector, child: str, turn: TurnRow, seq: int) -> None:
@@ -124,13 +125,15 @@ def note_spawn(view: Projector, child: str, turn: TurnRow, seq: int) -> None:
 
 
 def join_spawn(view: Projector, child: str) -> None:
-    """A session and the calls that are known to have started it find each other; the first call is its parent."""
+    """A session and the calls that name it find each other, as far as its own record agrees; the first call is its
+    parent."""
     session = view.find_session_id(child)
     places = view.sql.all("SELECT turn, seq FROM spawn WHERE child = ? ORDER BY turn, seq", (child,))
     if session is None or not places:
         return
     turns = [(view.turn(id), seq) for id, seq in places]
-    started_by = [(turn, view.calls_of(turn)[seq]) for turn, seq in turns if not _is_above(view, session, turn)]
+    agreed = [(turn, seq) for turn, seq in turns if _agrees(view, session, turn) and not _is_above(view, session, turn)]
+    started_by = [(turn, view.calls_of(turn)[seq]) for turn, seq in agreed]
     if not started_by:
         return
     for _, call in started_by:
@@ -139,11 +142,45 @@ def join_spawn(view: Projector, child: str) -> None:
     _take_parents(view, session, *started_by[0])
 
 
-def _join(view: Projector, session: SessionRow, turn: TurnRow, call: CallRow) -> None:
-    """A session claims the call that it names. One of another replica than the turn's session claims nothing: whoever
-    knows the id of a call could say that it started theirs."""
+def _agrees(view: Projector, session: SessionRow, turn: TurnRow) -> bool:
+    """Does an imported session's own record say that a call of this turn may have started it?"""
     maker = _session_of(view, turn)
-    if maker is not None and maker.replica != session.replica:
+    if maker is None or session.replica is not None or (session.origin, maker.origin) != (turn.origin, turn.origin):
+        return False
+    if session.parent_session is None:
+        native, above = (view.contents.content_text(row.origin_session or 0) for row in (session, maker))
+        return native is not None and above is not None and native.startswith(f"{above}/")
+    parent = view.find_session_id(session.parent_session)
+    return parent is not None and (parent.n == maker.n or holds(view, parent, turn))
+
+
+def holds(view: Projector, session: SessionRow, turn: TurnRow) -> bool:
+    """Does a turn lie on one of the threads where a session stood?"""
+    return turn.depth <= threads_of(view, session).get(turn.segment, -1)
+
+
+def threads_of(view: Projector, session: SessionRow) -> dict[int, int]:
+    """The segments of the threads where a session stood, each with the depth that it reached there."""
+    view.flush(keep=True)
+    reached: dict[int, int] = {}
+    places = [(int(segment), int(depth)) for segment, depth in view.sql.all(_STOOD, (session.n,))]
+    for segment, depth in places:  # grows on the way
+        if depth <= reached.get(segment, -1):
+            continue
+        reached[segment] = depth
+        above = view.sql.one("SELECT parent, parent_depth FROM segment WHERE n = ?", (segment,))
+        if above is not None and above[0] is not None:
+            places.append((above[0], above[1]))
+    return reached
+
+
+def _join(view: Projector, session: SessionRow, turn: TurnRow, call: CallRow) -> None:
+    """A session claims the call that it names. One of another replica or, if it was imported, of another origin than
+    the turn's session claims nothing: whoever knows the id of a call could say that it started theirs."""
+    maker = _session_of(view, turn)
+    if maker is not None and (
+        maker.replica != session.replica or (session.origin is not None and session.origin != maker.origin)
+    ):
         return
     if call.spawned is None:
         call.spawned = session.n
@@ -157,10 +194,16 @@ def _join(view: Projector, session: SessionRow, turn: TurnRow, call: CallRow) ->
 def _take_parents(view: Projector, session: SessionRow, turn: TurnRow, call: CallRow) -> None:
     session.parent_turn, session.spawn_call = turn.id, call.call_id
     maker = _session_of(view, turn)
-    session.parent_session = maker.id if maker else session.parent_session
+    if maker is not None and not (_is_imported(session) and session.parent_session is not None):
+        session.parent_session = maker.id
     if maker is not None:
         mark_parent(view, maker)
     _name_call(view, session, turn, call)
+
+
+def _is_imported(session: SessionRow) -> bool:
+    """Such a session keeps the parent that its own record names, whichever session the turn belongs to."""
+    return session.origin is not None and session.replica is None
 
 
 def _name_call(view: Projector, session: SessionRow, turn: TurnRow, call: CallRow) -> None:

@@ -14,12 +14,11 @@ from weft.kernel.canonical import MAX_INTEGER
 from weft.ledger.model import UNDATED
 from weft.ledger.views.projector import Projector
 from weft.ledger.views.rows import SessionRow, TurnRow
-from weft.ledger.views.spawn_links import move_subagents
+from weft.ledger.views.spawn_links import join_started, threads_of
 
 SessionAge = tuple[int, bool, str, str]
 """When a session began, whether its native id is gone, that id, and ours."""
 NO_SESSION_AGE: SessionAge = (MAX_INTEGER, True, "", "")
-_PLACES = "SELECT segment, max(depth) FROM history WHERE session = ? AND segment IS NOT NULL GROUP BY segment"
 _OF_OTHERS = (
     "SELECT id FROM turn WHERE segment = ? AND depth <= ? AND session <> ? AND source IS NOT NULL AND origin = ?"
     " ORDER BY depth"
@@ -33,7 +32,7 @@ def take_turn(view: Projector, session: SessionRow, turn: TurnRow) -> None:
         turn.session = session.n
         view.changed_turns[turn.id] = turn
         if owner is not None:
-            move_subagents(view, turn, session)
+            join_started(view, turn)
 
 
 def _is_before(view: Projector, session: SessionRow, other: SessionRow) -> bool:
@@ -46,17 +45,7 @@ def take_threads(view: Projector, session: SessionRow) -> None:
     there. One that was moved here may stand on turns that its source does not hold, and takes none."""
     if session.reach is None or session.head is None:
         return
-    view.flush(keep=True)
-    reached: dict[int, int] = {}
-    places = [(int(segment), int(depth)) for segment, depth in view.sql.all(_PLACES, (session.n,))]
-    for segment, depth in places:  # grows on the way
-        if depth <= reached.get(segment, -1):
-            continue
-        reached[segment] = depth
-        above = view.sql.one("SELECT parent, parent_depth FROM segment WHERE n = ?", (segment,))
-        if above is not None and above[0] is not None:
-            places.append((above[0], above[1]))
-    for segment, depth in sorted(reached.items()):
+    for segment, depth in sorted(threads_of(view, session).items()):
         for (id,) in view.sql.all(_OF_OTHERS, (segment, depth, session.n, session.origin)):
             take_turn(view, session, view.turn(id))
 
