@@ -87,6 +87,46 @@ def test_another_answer_at_the_same_place_is_a_version(ledger: Ledger) -> None:
     assert answers(ledger, "one") == ["that way, and on", "more"]
 
 
+def test_an_import_tells_in_which_session_other_words_took_the_place_of_an_answer(ledger: Ledger) -> None:
+    root, answer = said("m1", "begin", "begun", end=1), said("m2", "go on", "this way", parent=0, offset=1, end=2)
+    assert take(ledger, "one", root, answer, file="one").replaced_in == {}
+    grown = said("m2", "go on", "this way", "and on", parent=0, offset=1, end=3)
+    counts = take(ledger, "one", root, grown, file="again")
+    assert (counts.superseded, counts.replaced_in) == (0, {})
+    other = said("m2", "go on", "that way", "a bit", "further", parent=0, offset=1, end=4)
+    counts = take(ledger, "one", root, other, file="stranger")
+    assert (counts.turns, counts.superseded, counts.replaced_in) == (1, 1, {"one": 1})
+    assert answers(ledger, "one") == ["that way", "a bit", "further"]
+    counts = take(ledger, "one", root, other, file="stranger", reread=True)
+    assert (counts.superseded, counts.replaced_in) == (0, {})
+
+
+def test_an_import_tells_in_which_session_a_source_was_rewritten(ledger: Ledger) -> None:
+    take(ledger, "one", said("m1", "begin", "begun", end=1))
+    counts = take(ledger, "one", said("m1", "begin", "begun", "and on", end=2), reread=True)
+    assert (counts.superseded, counts.replaced_in) == (1, {})
+    counts = take(ledger, "one", said("m1", "begin", "ended", end=2), reread=True)
+    assert (counts.superseded, counts.replaced_in) == (1, {"one": 1})
+    assert answers(ledger, "one") == ["ended"]
+
+
+def test_first_turns_of_one_session_with_other_answers_are_told(ledger: Ledger) -> None:
+    take(ledger, "one", said("m1", "begin", "this way", end=1), file="one")
+    counts = take(ledger, "one", said("m1", "begin", "that way", end=2), file="stranger")
+    assert (counts.superseded, counts.replaced_in) == (1, {"one": 1})
+    assert answers(ledger, "one") == ["that way"]
+    counts = take(ledger, "one", said("m1", "something else", "that way", end=3), file="unrelated")
+    assert (counts.superseded, counts.replaced_in) == (0, {})
+
+
+def test_an_import_tells_of_an_answer_that_came_and_is_not_shown(ledger: Ledger) -> None:
+    root = said("m1", "begin", "begun", end=1)
+    take(ledger, "one", root, said("m2", "go on", "this way", "and on", parent=0, offset=1, end=2), file="one")
+    counts = take(ledger, "two", root, said("m2", "go on", "that way", parent=0, offset=1, end=2), file="two")
+    assert (counts.turns, counts.superseded, counts.replaced_in) == (1, 0, {"two": 1})
+    assert answers(ledger, "two") == ["this way", "and on"]
+
+
 def test_a_source_that_is_read_again_replaces_its_words(ledger: Ledger) -> None:
     take(ledger, "one", said("m1", "helo", "hi", end=1))
     take(ledger, "two", said("m1", "write a poem", "roses", end=1), file="two")

@@ -130,3 +130,30 @@ def test_an_unknown_format(shell: Shell, claude: Path) -> None:
 def test_only_what_changed_since(shell: Shell, claude: Path) -> None:
     assert shell("import", "--since", "yesterday").out == ""
     assert shell("import", "--since", "2001-01-01").out.startswith("claude-code")
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_an_import_says_which_session_another_file_changed(shell: Shell, claude: Path, turns: int) -> None:
+    """The same session, the same ids, the same question, and another answer; of two turns the longer one is shown."""
+    told = "It is cleared on login." if turns == 1 else "Kept."
+    lines = claude.read_text().splitlines(keepends=True)[: 2 * turns]
+    if turns == 2:
+        lines += [line("u2", "a1", "user", "And now?"), line("a2", "u2", "assistant", [{"type": "text", "text": told}])]
+
+    def written(path: Path, *answers: str) -> str:
+        before, text = [f"u{turns}", *(f"{path.stem}{number}" for number in range(9))], "".join(lines[:-1])
+        for number, answer in enumerate(answers):
+            text += line(before[number + 1], before[number], "assistant", [{"type": "text", "text": answer}])
+        path.write_text(text)
+        os.utime(path, (LONG_AGO, LONG_AGO))
+        return str(path)
+
+    claude.write_text("".join(lines))
+    os.utime(claude, (LONG_AGO, LONG_AGO))
+    assert "replaced" not in shell("import").err
+    stranger = shell("import", written(claude.parents[4] / "stranger.jsonl", "Ask Mallory.", "She knows."), "--json")
+    counted = json.loads(stranger.out)["origins"]["claude-code"]["counts"]
+    assert (counted["superseded"], counted["replaced_in"]) == (1, {SESSION: 1})
+    assert told not in shell("show", SESSION).out
+    imported = shell("import", written(claude.parents[4] / "another.jsonl", "Ask", "somebody", "else."))
+    assert f"1 turn replaced by a version with other words, in session {SESSION} (1)" in imported.err

@@ -23,6 +23,7 @@ from weft.ledger.imports.chain import Chain, beginning, opening_bytes
 from weft.ledger.imports.kept_sources import PIECE_BYTES, WORTH, RawFile, is_erased_here, is_kept, pack, was_erased
 from weft.ledger.imports.natives import NativeSession, NativeTurn
 from weft.ledger.imports.provisional import OpenTail, drop_tails, sources_with_tails, write_tail
+from weft.ledger.imports.replaced_turns import note_replaced
 from weft.ledger.imports.sighting_events import Seeing
 from weft.ledger.imports.sources import (
     ROW_EVENTS,
@@ -308,6 +309,7 @@ class ImportWriter:
             id, digest = row.id, row.digest
             counts.known += 1
         self._see(append, seeing.turn(id, turn) if written is None else seeing.copy(id, turn), new)
+        note_replaced(append, counts, landed=id, is_new=new, is_remapping=self._remap)
         return Landed(id, digest, turn.end, outdated=row is not None and not row.current)
 
     def _is_erased(self, session: NativeSession) -> bool:
@@ -445,6 +447,7 @@ class ImportWriter:
             rows = (append.view.find_turn(by) for (by,) in found if by not in shown)
             rivals = [row for row in rows if row is not None and (row.session, row.origin) == (session, self.origin)]
             self._supersede(append, rivals, id, task.counts, back=True)
+            note_replaced(append, task.counts, landed=id, is_new=False, is_remapping=self._remap)
 
     def _see(self, append: Append, sighting: Sighting, new: bool) -> None:
         """Written unless it is known; of a turn that is new itself nothing can be."""

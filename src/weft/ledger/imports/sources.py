@@ -77,6 +77,10 @@ class ImportCounts(Struct):
     turns: int = 0
     known: int = 0
     superseded: int = 0
+    """Turns in whose place another version stands: one that a source was rewritten to, or that says other words."""
+    replaced_in: dict[str, int] = {}
+    """Turns that say what the version in their place does not, by the label of their session. One that came and is not
+    shown, since another one stands in its place, is among them."""
     links: int = 0
     open_turns: int = 0
     erased: int = 0

@@ -74,6 +74,8 @@ class Projector:
         self.changed_messages: list[MessageRow] = []
         self.childless: set[int] = set()
         """Sessions, by number, none of whose calls a subagent names; as `is_childless` has found."""
+        self.replaced: list[tuple[str, str]] = []
+        """Imported turns that were current and no longer are, each with the version that is, since a writer asked."""
         self._moment = Moment()
 
     def is_childless(self, turn: TurnRow) -> bool:

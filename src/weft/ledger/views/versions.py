@@ -160,6 +160,8 @@ def _choose(view: Projector, moment: Moment, versions: Sequence[TurnRow], ending
             taken_in.setdefault(turn, by)
     current = choose_version(versions, pairs, taken_in, ending)
     for row in versions:
+        if row.current and current is not None and row is not current:
+            view.replaced.append((row.id, current.id))
         row.current = int(row is current)
         row.successor = None if row is current else taken_in[row.id] if current is None else current.id
         view.changed_turns[row.id] = row

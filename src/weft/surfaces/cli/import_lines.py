@@ -205,6 +205,7 @@ def _summary_notes(summary: ImportSummary) -> Iterator[str]:
         most = sorted(unknown.items(), key=lambda pair: -pair[1])[:5]
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in most)
         yield f"{counted(sum(unknown.values()), 'record')} of kinds not known here, kept verbatim: {kinds}"
+    yield from _replaced_notes(summary)
     if waiting := sum(totals.counts.open_turns for totals in summary.origins.values()):
         yield f"{counted(waiting, 'turn')} still being written: provisional until an import finds them closed"
     if erased := sum(totals.counts.erased for totals in summary.origins.values()):
@@ -213,6 +214,19 @@ def _summary_notes(summary: ImportSummary) -> Iterator[str]:
         few = len(summary.unrecognised) <= FEW
         named = f": {', '.join(summary.unrecognised)}" if few else "; --json lists them"
         yield f"{counted(len(summary.unrecognised), 'file')} of no known format passed over{named}"
+
+
+def _replaced_notes(summary: ImportSummary) -> Iterator[str]:
+    """In which sessions an answer is no longer shown, or not shown, because another version says something else."""
+    turns: dict[str, int] = {}
+    for totals in summary.origins.values():
+        for label, count in totals.counts.replaced_in.items():
+            turns[label] = turns.get(label, 0) + count
+    if turns:
+        labels = sorted(turns, key=lambda label: (-turns[label], label))
+        named = ", ".join(f"{label} ({turns[label]:,})" for label in labels[:FEW])
+        more = f" and {len(labels) - FEW:,} more; --json lists them" if len(labels) > FEW else ""
+        yield f"{counted(sum(turns.values()), 'turn')} replaced by a version with other words, in session {named}{more}"
 
 
 def _tell_problems(call: Call, problems: Sequence[Problem]) -> None:
