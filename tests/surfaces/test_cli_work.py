@@ -1,7 +1,9 @@
 """projects and story."""
 
+import json
 import time
 from datetime import date
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +71,28 @@ def test_a_story_without_anything_says_so(weft: Shell) -> None:
     assert "Fix the date." in weft("story", "all").out
     assert "Fix the date." in weft("story", "today").out
     assert weft.json("story", "..yesterday")["projects"] == []
+
+
+def test_a_story_tells_sessions_without_a_date_apart(weft: Shell, folder: Path) -> None:
+    """A run that `codex exec --json` printed tells no time."""
+    printed = [
+        {"type": "thread.started", "thread_id": "0199a213-81c0-7800-8aa1-bbab2a035a53"},
+        {"type": "turn.started"},
+        {"type": "item.completed", "item": {"id": "item_0", "type": "agent_message", "text": "All is well."}},
+        {"type": "turn.completed", "usage": {"input_tokens": 7, "cached_input_tokens": 0, "output_tokens": 3}},
+    ]
+    (folder / "run.jsonl").write_text("".join(json.dumps(event) + "\n" for event in printed))
+    assert weft("import", str(folder / "run.jsonl")).code == 0
+    assert weft("story", "all").out.splitlines()[0] == "no dates"
+    work(weft, "Fix the date.", "/src/app")
+    lines = weft("story", "all").out.splitlines()
+    assert lines[0] == date.today().isoformat()
+    at = lines.index("  without a date (their tools noted none):")
+    assert lines[at - 1].startswith("(none)")
+    assert lines[at + 1].startswith("              ")
+    assert "All is well." not in weft("story", "today").out
+    assert [line.split()[0] for line in weft("projects").out.splitlines()] == ["app", "(none)"]
+    assert "Fix the date." in weft("log", "--oneline").out.splitlines()[0]
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from itertools import islice
 from typing import Any
 
 from weft.kernel.canonical import MAX_INTEGER
+from weft.ledger.model import UNDATED
 from weft.ledger.read.pages import NEWEST, Position
 from weft.ledger.read.threads import CHUNK
-from weft.ledger.views.projector import when_of
-from weft.ledger.views.recorded_events import fields_of, recorded
+from weft.ledger.views.recorded_events import fields_of
 from weft.ledger.views.rows import TURN, TurnRow, load_turn
 from weft.ledger.views.versions import choose_version, is_last, stands_for, versions_among
 from weft.store.facts import FactReader, refuse_standstill
@@ -119,7 +119,7 @@ class CurrentTurns:
 
     def _listed_before(self, row: TurnRow) -> int:
         """The time that a turn was listed by: the earliest one that any source told until then; without one, that of
-        its arrival. Of several sources the first one mostly tells what the others do."""
+        the turn it follows, if any. Of several sources the first one mostly tells what the others do."""
         told: list[int] = []
         for n, line in self._facts.lines(row.n, self.arrival):
             if _SIGHTING in line and row.id.encode() in line:
@@ -128,10 +128,9 @@ class CurrentTurns:
                     told.append(event["started"])
                     if told == [row.seen_at]:
                         return row.listed_at
-        if not told:
-            logged = self._facts.log(row.n - 1, 1)[0]
-            told = [when_of(recorded(row.n, logged.lines()[row.n - logged.first]).event, logged.at)]
         parent = None if row.parent is None else load_turn(self._sql, row.parent)
+        if not told:
+            return parent.listed_at if parent else UNDATED
         return max(min(told), parent.listed_at if parent else -MAX_INTEGER)
 
     def position_of(self, row: TurnRow) -> Position:

@@ -8,6 +8,7 @@ from datetime import tzinfo
 
 from msgspec import Struct
 
+from weft.ledger.model import UNDATED
 from weft.ledger.read.label_prefixes import shown_labels
 from weft.ledger.read.listing import HERE, has_title
 from weft.ledger.read.projects import Projects, RepositoryOf, project_of
@@ -58,7 +59,7 @@ class SessionWork(Struct, frozen=True, kw_only=True):
     first_at: int
     last_at: int
     time_known: bool = True
-    """False: its origin gives no times, and these are when it came in."""
+    """False: its source tells no time of any kind, and these are 0."""
     spending: Spending
 
 
@@ -75,7 +76,7 @@ class ProjectWork(Struct, frozen=True, kw_only=True):
     """Files that were written, most often first."""
     last_at: int
     time_known: bool = True
-    """False: of none of its sessions, and this is when the last came in."""
+    """False: of none of its sessions, and this is 0."""
     spending: Spending
 
 
@@ -195,6 +196,7 @@ class _Reading:
         row = self._sessions.get(n) if n is not None else None
         shown = to_sessions(self._txn, [row])[0] if row is not None else None
         title = shown.title if shown is not None and has_title(shown) else None
+        dated_by_session = row is not None and not doing.time_known and row.updated_at != UNDATED
         models = (name_of(self._txn, model) or "" for model, _ in doing.models.most_common())
         return SessionWork(
             session_id=shown.id if shown else "",
@@ -207,9 +209,9 @@ class _Reading:
             failed=doing.failed,
             tool_calls=doing.calls,
             models=tuple(model for model in models if model not in ("", "unknown")),
-            first_at=doing.first_at,
-            last_at=doing.last_at,
-            time_known=doing.time_known,
+            first_at=row.created_at if row is not None and dated_by_session else doing.first_at,
+            last_at=row.updated_at if row is not None and dated_by_session else doing.last_at,
+            time_known=doing.time_known or dated_by_session,
             spending=spent.get(shown.id, NOTHING) if shown else NOTHING,
         )
 

@@ -22,7 +22,7 @@ from weft.ledger.views.rows import CONTEXTS, CallRow, MessageRow, SessionRow, Tu
 from weft.ledger.views.runs import ROWS_PER_EVENT, TOKENS, add_annotations
 from weft.ledger.views.sessions import depart, move_head
 from weft.ledger.views.spawn_links import join_spawn, link_named_call, link_waiting, note_spawn
-from weft.ledger.views.turn_owners import take_threads, take_turn
+from weft.ledger.views.turn_owners import list_at, list_undated, list_undated_threads, take_threads, take_turn
 from weft.ledger.views.versions import current_version
 
 _HALF = (1 << 31) - 1
@@ -56,6 +56,7 @@ def _sighting(view: Projector, moment: Moment, event: own.Sighting) -> None:
     view.changed_sessions[session.id] = session
     if session.created_at != begun:
         take_threads(view, session)
+        list_undated_threads(view, session)
 
 
 def is_dated(when: int) -> bool:
@@ -128,6 +129,7 @@ def _see_turn(view: Projector, moment: Moment, session: SessionRow, turn: TurnRo
     view.changed_turns[turn.id] = turn
     _begin(session, event)
     take_turn(view, session, turn)
+    list_undated(view, session, turn)
     _stand(view, moment, session, turn, event)
     _see_spawned(view, turn, event)
 
@@ -146,7 +148,7 @@ def _take_times(view: Projector, turn: TurnRow, event: own.Sighting, first: bool
     if event.started is not UNSET:
         turn.started_at, turn.synthesised = event.started, 0
         parent = None if turn.parent is None else view.find_turn(turn.parent)
-        turn.listed_at = max(turn.started_at, parent.listed_at) if parent else turn.started_at
+        list_at(view, turn, max(turn.started_at, parent.listed_at) if parent else turn.started_at)
     if event.ended is not UNSET:
         turn.completed_at = event.ended
     elif event.started is not UNSET or not first:

@@ -4,6 +4,8 @@ A resumed or forked session's file begins with copies of turns of another one. S
 began first, by the times in its records; of those that began together to the one with the smallest native id. Neither
 the order of arrival nor the import secret decides. A session begins earlier than was known when a source says so
 later; then it takes over the turns of its threads that belong to sessions after it.
+
+Its time also says where its turns are listed of which no source tells a time: never when they came in.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ _OF_OTHERS = (
     "SELECT id FROM turn WHERE segment = ? AND depth <= ? AND session <> ? AND source IS NOT NULL AND origin = ?"
     " ORDER BY depth"
 )
+_UNDATED = "SELECT id FROM turn WHERE segment = ? AND depth <= ? AND session = ? AND synthesised = 1 ORDER BY depth"
 
 
 def take_turn(view: Projector, session: SessionRow, turn: TurnRow) -> None:
@@ -31,6 +34,7 @@ def take_turn(view: Projector, session: SessionRow, turn: TurnRow) -> None:
     if owner is None or (owner.n != session.n and _is_before(view, session, owner)):
         turn.session = session.n
         view.changed_turns[turn.id] = turn
+        list_undated(view, session, turn)
         if owner is not None:
             join_started(view, turn)
 
@@ -48,6 +52,37 @@ def take_threads(view: Projector, session: SessionRow) -> None:
     for segment, depth in sorted(threads_of(view, session).items()):
         for (id,) in view.sql.all(_OF_OTHERS, (segment, depth, session.n, session.origin)):
             take_turn(view, session, view.turn(id))
+
+
+def list_undated(view: Projector, session: SessionRow, turn: TurnRow) -> None:
+    """A turn without a time is listed with the turn that it follows; a first one when its session began, as far as that
+    is known, else before all that have a time."""
+    if turn.synthesised and turn.session == session.n:
+        parent = None if turn.parent is None else view.find_turn(turn.parent)
+        list_at(view, turn, parent.listed_at if parent else session.created_at)
+
+
+def list_at(view: Projector, turn: TurnRow, when: int) -> None:
+    """List a turn by this time, and none that grew from it by an earlier one."""
+    has_grown = when > turn.listed_at and not (view.new_turns and view.new_turns[-1] is turn)
+    turn.listed_at = when
+    view.changed_turns[turn.id] = turn
+    above = [turn] if has_grown else []
+    if has_grown:
+        view.flush(keep=True)
+    for parent in above:  # grows on the way
+        for (id,) in view.sql.all("SELECT id FROM turn WHERE parent = ? AND listed_at < ?", (parent.id, when)):
+            child = view.turn(id)
+            child.listed_at = when
+            view.changed_turns[child.id] = child
+            above.append(child)
+
+
+def list_undated_threads(view: Projector, session: SessionRow) -> None:
+    """When the session began has become known: so its turns without a time are listed anew, from the first one on."""
+    for segment, depth in sorted(threads_of(view, session).items()):
+        for (id,) in view.sql.all(_UNDATED, (segment, depth, session.n)):
+            list_undated(view, session, view.turn(id))
 
 
 def session_age(session: SessionRow, text_of: Callable[[int], str | None]) -> SessionAge:

@@ -17,6 +17,7 @@ from weft.kernel import dag_events as dag
 from weft.kernel import ledger_events as own
 from weft.kernel.enums import CallState, ToolCallStatus, TurnType
 from weft.kernel.events import run_stream
+from weft.ledger.model import UNDATED
 from weft.ledger.views.projector import IMPORTS, RUN, Moment, Projector, handles
 from weft.ledger.views.rows import SESSION, SessionRow, TurnRow
 from weft.ledger.views.sessions import move_to_version
@@ -26,8 +27,9 @@ _REPLACED = "SELECT turn, by, round FROM superseded WHERE turn = ? ORDER BY by"
 
 
 def begin_import(view: Projector, row: TurnRow, event: dag.RunStarted, parent: TurnRow | None) -> None:
-    """What identifies a turn elsewhere. Its time is that of its arrival until a sighting tells another; the compaction
-    in effect is the last one before it."""
+    """What identifies a turn elsewhere. Its time is that of its arrival until a sighting tells another, but it is not
+    listed by that: it stands with the turn before it. The compaction in effect is the last one before it."""
+    row.listed_at = parent.listed_at if parent else UNDATED
     if parent is not None:
         row.compaction = parent.id if parent.type == TurnType.COMPACTION else parent.compaction
     row.native, row.mapping = view.number(event.native), None if event.mapping is UNSET else event.mapping

@@ -13,6 +13,7 @@ from weft.surfaces.plain_text import cut, safe
 DAY = len("2026-11-15")
 SESSIONS, FILES = 12, 8
 NARROWEST = 30
+UNDATED_HEADING = "without a date (their tools noted none):"
 
 
 def work_lines(report: WorkReport, columns: int, full: bool) -> Iterator[Line]:
@@ -33,9 +34,11 @@ def work_lines(report: WorkReport, columns: int, full: bool) -> Iterator[Line]:
 
 
 def _when(report: WorkReport) -> str:
-    starts = [session.first_at for project in report.projects for session in project.sessions]
-    first = local_time(report.since_at if report.since_at is not None else min(starts))[:DAY]
-    last = local_time(max(project.last_at for project in report.projects))[:DAY]
+    dated = [session for project in report.projects for session in project.sessions if session.time_known]
+    if not dated:
+        return "no dates"
+    start = report.since_at if report.since_at is not None else min(session.first_at for session in dated)
+    first, last = local_time(start)[:DAY], local_time(max(session.last_at for session in dated))[:DAY]
     return first if first == last else f"{first} to {last}"
 
 
@@ -56,24 +59,28 @@ def _project(project: ProjectWork, columns: int, full: bool) -> Iterator[Line]:
     main = [session for session in project.sessions if not session.is_subagent] or list(project.sessions)
     alike = _alike(main)
     shown = alike if full else alike[:SESSIONS]
-    for sessions in shown:
+    for sessions in (group for group in shown if group[0].time_known):
         yield _sessions(sessions, columns)
+    if undated := [group for group in shown if not group[0].time_known]:
+        yield ["  ", Span(UNDATED_HEADING, "dim")]
+        for sessions in undated:
+            yield _sessions(sessions, columns)
     if left := len(main) - sum(map(len, shown)):
         yield ["  ", Span(f"… {counted(left, 'more session')} (--full)", "dim")]
     yield from _files(project, columns, full)
 
 
 def _alike(sessions: Sequence[SessionWork]) -> list[list[SessionWork]]:
-    """Sessions with the same words to them are told once."""
-    by_words: dict[str, list[SessionWork]] = {}
+    """Sessions with the same words to them are told once, those without a date by themselves."""
+    by_words: dict[tuple[bool, str], list[SessionWork]] = {}
     for session in sessions:
-        by_words.setdefault(session.about or session.session_id, []).append(session)
+        by_words.setdefault((session.time_known, session.about or session.session_id), []).append(session)
     return list(by_words.values())
 
 
 def _sessions(sessions: list[SessionWork], columns: int) -> Line:
     session = sessions[0]
-    day = local_time(session.last_at)[:DAY]
+    day = local_time(session.last_at)[:DAY] if session.time_known else " " * DAY
     several = [counted(len(sessions), "session")] if len(sessions) > 1 else []
     models = dict.fromkeys(model for work in sessions for model in work.models)
     beside = [*several, counted(sum(work.turns for work in sessions), "turn"), *list(models)[:2]]
