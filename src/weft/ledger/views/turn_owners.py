@@ -23,7 +23,7 @@ SessionAge = tuple[int, bool, str, str]
 NO_SESSION_AGE: SessionAge = (MAX_INTEGER, True, "", "")
 _OF_OTHERS = (
     "SELECT id FROM turn WHERE segment = ? AND depth <= ? AND session <> ? AND source IS NOT NULL AND origin = ?"
-    " ORDER BY depth"
+    " AND NOT EXISTS (SELECT 1 FROM link WHERE parent = turn.id AND why = 'resumed') ORDER BY depth"
 )
 _UNDATED = "SELECT id FROM turn WHERE segment = ? AND depth <= ? AND session = ? AND synthesised = 1 ORDER BY depth"
 
@@ -46,7 +46,8 @@ def _is_before(view: Projector, session: SessionRow, other: SessionRow) -> bool:
 
 def take_threads(view: Projector, session: SessionRow) -> None:
     """The session turned out to begin earlier: so it does for every turn of its origin where it stood or that leads
-    there. One that was moved here may stand on turns that its source does not hold, and takes none."""
+    there. One that was moved here may stand on turns that its source does not hold, and takes none; nor does any take
+    turns that Weft wrote into a file of another session, which only copies them."""
     if session.reach is None or session.head is None:
         return
     for segment, depth in sorted(threads_of(view, session).items()):
