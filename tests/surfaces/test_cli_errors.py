@@ -16,6 +16,7 @@ from tests.surfaces.shell import Shell, on_terminal, running, spawn
 from weft.kernel import errors
 from weft.surfaces.cli.exits import EXIT_CODES, exit_code
 from weft.surfaces.cli.main import SUMMARIES, run
+from weft.surfaces.cli.main import weft as weft_command
 
 MORE_THAN_A_PIPE_HOLDS = 1 << 20
 
@@ -283,3 +284,28 @@ def test_run_is_the_program_without_a_process(capsys: pytest.CaptureFixture[str]
     assert run(["help", "revisions"]) == 0
     assert "main~2" in capsys.readouterr().out
     assert "weft.surfaces.cli.main" in sys.modules
+
+
+def test_a_group_without_a_command_answers_with_its_help(shell: Shell) -> None:
+    commands = {name: weft_command.get_command(click.Context(weft_command), name) for name in SUMMARIES}
+    groups = [name for name, one in commands.items() if isinstance(one, click.Group) and not one.invoke_without_command]
+    assert {"model", "program", "session", "bundle"} <= set(groups)
+    for name in groups:
+        assert shell(name) == (0, shell(name, "--help").out, ""), name
+
+
+def test_a_wrong_command_of_a_group_is_answered_with_the_one_that_was_meant(shell: Shell) -> None:
+    for arguments, meant in {
+        ("session", "sned"): "`weft session send`",
+        ("session", "list"): "`weft sessions`",
+        ("info", "get"): "`weft program get`",
+    }.items():
+        answer = shell(*arguments)
+        said = f"weft: weft {arguments[0]} has no command {arguments[1]!r}; did you mean {meant}?"
+        assert (answer.code, answer.err.splitlines()[0]) == (2, said)
+    assert shell("info", "frobnicate").err.startswith("weft: weft info has no command 'frobnicate'\nhint: `weft info -")
+
+
+def test_an_option_without_its_value_names_the_help_of_its_command(shell: Shell) -> None:
+    assert "hint: `weft bundle open --help` shows" in shell("bundle", "open", "x", "--into").err
+    assert "hint: `weft log --help` shows" in shell("log", "-n").err

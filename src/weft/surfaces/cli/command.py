@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.core import augment_usage_errors
 
 from weft.kernel.errors import InvalidInput
 from weft.surfaces.cli.call import Call
@@ -46,6 +47,10 @@ class SharedCommand(click.Command):
         super().__init__(*args, **kwargs)
         self.params += shared_options()
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with augment_usage_errors(ctx):  # a fault that the parser finds then names this command's help
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         take_shared(ctx)
         refuse_broken_text(ctx.params)
@@ -72,6 +77,37 @@ class SharedGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order in which they were made."""
         return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Without arguments it answers with its help, as `weft` does, unless it does something by itself."""
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
+            click.echo(ctx.get_help())
+            ctx.exit()
+        with augment_usage_errors(ctx):
+            return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
+            near = " or ".join(f"`{name}`" for name in self._near_commands(ctx, args[0]))
+            ctx.fail(f"{ctx.command_path} has no command {args[0]!r}" + (f"; did you mean {near}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+    def _near_commands(self, ctx: click.Context, name: str) -> list[str]:
+        """The commands that a wrong name may mean: of this group, or of those that list and show programs."""
+        from difflib import get_close_matches
+
+        if near := get_close_matches(name, self.commands):
+            return [f"{ctx.command_path} {command_name}" for command_name in near]
+        root = ctx.find_root()
+        if not isinstance(root.command, click.Group):
+            return []
+        if name == "list" and f"{self.name}s" in root.command.list_commands(root):
+            return [f"{root.command_path} {self.name}s"]
+        programs = root.command.get_command(root, "program")
+        known = isinstance(programs, click.Group) and name in programs.commands
+        return [f"{root.command_path} program {name}"] if known else []
 
     def invoke(self, ctx: click.Context) -> Any:
         take_shared(ctx)
