@@ -31,6 +31,7 @@ MAY_START = {
 }
 MAY_CONNECT = {
     "weft/runtime/egress/connections.py": "the one place",
+    "weft/runtime/egress/local_ports.py": "whether a port of this machine takes connections; nothing is sent",
     "weft/store/postgres/": "the ledger's own database, whose driver connects by itself",
     "weft/exchange/importers/servers.py": "a database that the user names to import from",
 }

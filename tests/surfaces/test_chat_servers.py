@@ -121,3 +121,17 @@ def test_for_a_ledger_that_is_not_trusted_no_server_is_asked(weft: Shell, ollama
     assert refused.code != 0
     assert "send a message to a model" in refused.err
     assert requests(ollama) == []
+
+
+def test_the_doctor_names_servers_that_run_here_and_asks_no_port_where_nobody_listens(
+    weft: Shell, ollama: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = f"Ollama runs at {urlsplit(ollama.url).netloc}: llama3.2:latest, qwen2.5:7b; `weft chat` offers them"
+    assert f"talking     {line}" in weft("doctor").out
+    assert requests(ollama) == ["/v1/models"]
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        nobody = UsualServer("Nobody", "nobody", closed.getsockname()[1])
+        monkeypatch.setattr(running_servers, "USUAL_SERVERS", (nobody,))
+        monkeypatch.setattr(running_servers, "find_running_servers", None)
+        assert "runs at" not in weft("doctor").out

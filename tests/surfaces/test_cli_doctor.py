@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from pathlib import Path
@@ -109,3 +110,23 @@ def test_what_is_missing_for_talking_is_a_note_that_says_how_to_get_it(
     for word in ("bubblewrap", "deno", *(f"weft[{extra}]" for extra in readiness.EXTRAS)):
         assert word in told
     assert {*readiness.EXTRAS, "providers", "local"} == set(project["optional-dependencies"])
+
+
+def test_a_source_of_several_files_is_not_taken_for_one_that_was_cut(weft: Shell, folder: Path) -> None:
+    storage = folder / "storage"
+    message = storage / "message" / "ses_1" / "msg_1.json"
+    session = storage / "session" / "project" / "ses_1.json"
+    part = storage / "part" / "msg_1" / "prt_1.json"
+    for file, record in {
+        session: {"id": "ses_1", "title": "t", "directory": "/p", "time": {"created": 1, "updated": 2}},
+        message: {"id": "msg_1", "sessionID": "ses_1", "role": "user", "time": {"created": 1}},
+        part: {"id": "prt_1", "messageID": "msg_1", "sessionID": "ses_1", "type": "text", "text": "hello " * 50},
+    }.items():
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(record))
+    assert weft("import", str(storage)).code == 0
+    assert weft.json("sessions", "--all")
+    assert "shorter" not in weft("doctor").out
+    session.write_text(session.read_text().replace('"title": "t", ', ""))
+    os.utime(session, ns=(after := session.stat().st_mtime_ns + 10**9, after))
+    assert "1 of 1 sources are shorter than they were" in weft("doctor").out

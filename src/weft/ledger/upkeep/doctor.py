@@ -209,14 +209,16 @@ def _process(owner: str) -> str:
 def _sources(store: Store) -> Iterator[Diagnosis]:
     shrunk = gone = seen = 0
     with store.read() as txn:
-        for name, size in txn.sql.each("SELECT name, size FROM import_source"):
+        for name, size, stamp in txn.sql.each("SELECT name, size, stamp FROM import_source"):
             if is_digest(name):  # its name was erased
                 continue
             file, seen = Path(name), seen + 1
             try:
-                shrunk += file.stat().st_size < size
+                status = file.stat()
             except OSError:
                 gone += 1
+            else:  # the size and time of a source of several files are of all of them; a file as old as that is whole
+                shrunk += status.st_size < size and status.st_mtime_ns > stamp
         (waiting,) = txn.sql.one("SELECT count(*) FROM import_wait") or (0,)
     if shrunk:
         why = "they were rewritten since they were imported; what was imported stays"

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import OutsideError
 from weft.runtime.egress.connection_rules import Rules
+from weft.runtime.egress.local_ports import is_listening
 
 if TYPE_CHECKING:
     from weft.runtime.egress.connections import Client, Connections
@@ -61,6 +62,11 @@ class _Model(Struct):
 
 class _ModelList(Struct):
     data: list[_Model]
+
+
+def listening_servers(servers: Sequence[UsualServer]) -> list[UsualServer]:
+    """Those of the servers whose port takes connections. Where none does, nothing needs to be loaded and asked."""
+    return [server for server in servers if is_listening(server.port)]
 
 
 async def find_running_servers(

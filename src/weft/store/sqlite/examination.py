@@ -201,7 +201,7 @@ def _room(path: Path) -> Iterator[Diagnosis]:
         reason = "a backup, an upgrade or a rebuild needs about as much as the ledger has"
         yield warning("disk", f"{free:,} bytes are free, the ledger has {size:,}", reason, "free some space")
     else:
-        yield good("disk", f"{free:,} bytes are free")
+        yield good("disk", f"{free / 1e9:,.1f} GB are free")
 
 
 def _leftovers(path: Path) -> Iterator[Diagnosis]:

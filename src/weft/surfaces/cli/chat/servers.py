@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from msgspec import Struct
 from weft.kernel.shell_words import shell_word
 from weft.programs import Program, Programs
 from weft.programs.addresses import name_from
+from weft.store.diagnosis import Diagnosis, good
 from weft.surfaces.cli.chat.readiness import has
 from weft.surfaces.cli.chat.typed_input import free_label
 from weft.surfaces.cli.program_call import line_of
@@ -34,14 +36,16 @@ class ServedModel(Struct, frozen=True):
 
 async def running_servers() -> list[RunningServer]:
     """The servers that run here. None where the package that opens connections is missing."""
-    if not has("httpx2"):
+    from weft.runtime.inference import running_servers as usual
+
+    listening = usual.listening_servers(usual.USUAL_SERVERS)
+    if not listening or not has("httpx2"):
         return []
     from weft.runtime.egress.connections import Connections
-    from weft.runtime.inference import running_servers as usual
 
     connections = Connections()
     try:
-        return await usual.find_running_servers(connections, usual.USUAL_SERVERS)
+        return await usual.find_running_servers(connections, listening)
     finally:
         await connections.aclose()
 
@@ -75,11 +79,20 @@ def _choice_lines(models: Sequence[ServedModel]) -> Iterator[Line]:
 def hints(servers: Sequence[RunningServer]) -> Iterator[str]:
     """What somebody who is not at a terminal is told of the servers that run here."""
     for running in servers:
-        names = ", ".join(map(safe, running.models[:NAMED_MODELS])) + (
-            "…" if len(running.models) > NAMED_MODELS else ""
-        )
         command = f"weft provider create {running.server.name} --type openai-compatible --base-url {running.url}"
-        yield f"{running.server.title} runs at {running.address}: {names}; `{command}` makes it a provider"
+        yield f"{_server_line(running)}; `{command}` makes it a provider"
+
+
+def examine_servers() -> Iterator[Diagnosis]:
+    """What `weft doctor` says of the servers that run here."""
+    for running in asyncio.run(running_servers()):
+        yield good("talking", f"{_server_line(running)}; `weft chat` offers them")
+
+
+def _server_line(running: RunningServer) -> str:
+    names = ", ".join(map(safe, running.models[:NAMED_MODELS]))
+    more = "…" if len(running.models) > NAMED_MODELS else ""
+    return f"{running.server.title} runs at {running.address}: {names}{more}"
 
 
 def make_programs(call: Call, programs: Programs, chosen: ServedModel) -> Program:
