@@ -81,6 +81,16 @@ def test_a_terminal_gets_a_summary_first(weft: Shell, folder: Path) -> None:
     assert not any("tool_unused" in row for row in rows)
 
 
+def test_the_same_finding_of_one_turn_is_one_line_of_the_summary(weft: Shell, folder: Path) -> None:
+    calls = [{"name": name, "result": 1} for name in ["Bash"] * 25 + ["Edit"]]
+    weft.record("q", **{**NOT_ALLOWED, "tool_calls": calls})
+    shown = on_terminal(folder, "audit", NO_COLOR="1")[1]
+    rows = [line.split() for line in shown.splitlines() if line.startswith("tool_not_available")]
+    assert [row[3:5] for row in rows] == [["Bash", "25"], ["Edit", "1"]]
+    assert "more were not allowed" not in shown
+    assert len(weft("audit", "--problems").out.splitlines()) == 26
+
+
 def test_events_are_lines_on_a_terminal(weft: Shell, folder: Path) -> None:
     weft.record("q", **NOT_ALLOWED)
     assert "tool_call" in on_terminal(folder, "audit", "--events")[1]

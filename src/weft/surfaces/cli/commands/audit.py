@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from weft.ledger.api import GROUPS, AuditFinding, AuditTally, FindingKind, Severity
 from weft.surfaces.cli import arguments
@@ -20,10 +21,11 @@ from weft.surfaces.cli.times import local_time
 from weft.surfaces.wire.reports import audit_answer
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Deed
+    from weft.ledger.api import Deed, Ledger
 
 STYLES = {Severity.PROBLEM: "bad", Severity.UNKNOWN: "warn", Severity.NOTE: "dim"}
 HEADER = ("finding", "session", "turn", "tool or right", "turns", "what")
+PROBLEM_HEADER = ("finding", "session", "turn", "tool or right", "times", "what")
 SHOWN_PROBLEMS, SHOWN_SUBJECTS = 20, 3
 MEANINGS = {
     FindingKind.TOOL_NOT_AVAILABLE: "called, but not among its tools",
@@ -69,19 +71,26 @@ def command(
         findings = ledger.audit.findings(*names, tally=tally, **options)
         shown = (finding for finding in findings if not problems or finding.severity is Severity.PROBLEM)
         if call.screen.terminal and not (call.json or listed or problems or names):
-            _summarise(call, shown, tally)
+            _summarise(call, ledger, shown, tally)
         else:
-            _answer(call, shown, tally)
+            _answer(call, ledger, shown, tally)
     return DIFFERENT if tally.problems or (strict and tally.not_known) else OK
 
 
-def _answer(call: Call, found: Iterable[AuditFinding], tally: AuditTally) -> None:
+def _answer(call: Call, ledger: Ledger, found: Iterable[AuditFinding], tally: AuditTally) -> None:
     if call.json:
         findings = list(found)  # which fills the tally
         call.document(audit_answer(findings, tally))
         return
-    call.screen.table(map(_row, found), HEADER, spare=("turns", "turn"))
+    labels = _shown_labels(call, ledger)
+    rows = (_row(finding, labels, finding.turns) for finding in found)
+    call.screen.table(rows, HEADER, spare=("turns", "turn"))
     call.note(*_said(tally))
+
+
+def _shown_labels(call: Call, ledger: Ledger) -> dict[str, str]:
+    """What to type for each session, by its label; other programs read the labels as they are."""
+    return ledger.listing().short_labels() if call.screen.terminal else {}
 
 
 class _Kind:
@@ -98,14 +107,16 @@ class _Kind:
         self.subjects[finding.tool or finding.right or "any tool"] += finding.turns
 
 
-def _summarise(call: Call, found: Iterable[AuditFinding], tally: AuditTally) -> None:
-    """How much of each kind there is and where most of it is; what was not allowed one by one."""
+def _summarise(call: Call, ledger: Ledger, found: Iterable[AuditFinding], tally: AuditTally) -> None:
+    """How much of each kind there is and where most of it is; what was not allowed by turn and tool."""
     kinds: dict[FindingKind, _Kind] = {}
-    problems: list[AuditFinding] = []
+    problems: dict[AuditFinding, int] = {}
     for finding in found:
         kinds.setdefault(finding.kind, _Kind(finding.severity)).add(finding)
-        if finding.severity is Severity.PROBLEM and len(problems) < SHOWN_PROBLEMS:
-            problems.append(finding)
+        if finding.severity is Severity.PROBLEM:
+            in_turn = replace(finding, call_id=None)
+            if in_turn in problems or len(problems) < SHOWN_PROBLEMS:
+                problems[in_turn] = problems.get(in_turn, 0) + 1
     call.screen.show(*_said(tally))
     if kinds:
         call.screen.show("")
@@ -113,9 +124,14 @@ def _summarise(call: Call, found: Iterable[AuditFinding], tally: AuditTally) -> 
         call.screen.table(rows, ("what", "findings", "sessions", "mostly"), numbers=("findings", "sessions"))
     if problems:
         call.screen.show("")
-        call.screen.table(map(_row, problems), HEADER, spare=("turns", "turn"))
-    if tally.problems > len(problems):
-        call.note(f"{tally.problems - len(problems):,} more were not allowed: `weft audit --problems`")
+        labels = _shown_labels(call, ledger)
+        call.screen.table(
+            [_row(problem, labels, times) for problem, times in problems.items()],
+            PROBLEM_HEADER,
+            spare=("times", "turn"),
+        )
+    if more := tally.problems - sum(problems.values()):
+        call.note(f"{more:,} more were not allowed: `weft audit --problems`")
     elif kinds:
         call.note("`weft audit --list` shows each; `weft audit SESSION` those of one session")
 
@@ -125,13 +141,14 @@ def _kind_row(kind: FindingKind, found: _Kind) -> tuple[Span | str, ...]:
     return Span(MEANINGS[kind], STYLES[found.severity]), f"{found.count:,}", f"{len(found.sessions):,}", mostly
 
 
-def _row(finding: AuditFinding) -> tuple[Span | str, ...]:
+def _row(finding: AuditFinding, labels: dict[str, str], count: int) -> tuple[Span | str, ...]:
+    session = finding.session or finding.persona_id or ""
     return (
         Span(finding.kind.value, STYLES[finding.severity]),
-        Span(finding.session or finding.persona_id or "", "label"),
+        Span(labels.get(session, session), "label"),
         Span("" if finding.turn_id is None else short(finding.turn_id), "id"),
         finding.tool or finding.right or "",
-        str(finding.turns),
+        str(count),
         finding.detail,
     )
 
