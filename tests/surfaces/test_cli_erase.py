@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.surfaces.shell import PROGRAM, Shell
+from tests.surfaces.shell import PROGRAM, Shell, on_terminal
 from weft.surfaces.cli.import_job import ImportJob
 from weft.surfaces.wire.exchange import ImportStatus
 
@@ -51,6 +52,33 @@ def test_nothing_is_erased_where_nobody_can_say_yes(weft: Shell, secret: str, fo
     assert SECRET.encode() in files(folder)
 
 
+def test_without_a_reason_the_plan_is_shown_and_the_reason_asked_for(weft: Shell, secret: str, folder: Path) -> None:
+    weft("fork", secret, "alt")
+    answer = weft("erase", secret)
+    assert answer.code == 5
+    assert "goes: 2 contents" in answer.out
+    assert "session: alt (contains it, active)" in answer.out
+    assert answer.err.startswith("weft: nothing was erased: an erasure needs a reason\nhint: give one with --reason; ")
+    assert weft("erase", secret, "--json").out == ""
+    assert SECRET.encode() in files(folder)
+
+
+def test_a_plan_names_sessions_and_turns_as_listings_do(weft: Shell, folder: Path) -> None:
+    first, second = "c0fff321-0000-4000-8000-000000000001", "d1fff321-0000-4000-8000-000000000001"
+    for session in (first, second):
+        (folder / f"{session}.jsonl").write_text(
+            json.dumps({"type": "user", "uuid": session, "sessionId": session, "timestamp": "2026-01-01T00:00:00Z",
+                        "message": {"role": "user", "content": "the same words"}}) + "\n"
+        )  # fmt: skip
+    assert weft("import", str(folder)).code == 0
+    (turn,) = [one["id"] for one in weft.json("log", second)]
+    plan = weft("erase", "c0fff321", "--dry-run").out
+    assert "session: c0fff321 (its label and title go, active)" in plan
+    assert f"turn {turn[-8:]}; --everywhere" in plan
+    shown = on_terminal(folder, "program", "list", "--type", "session", NO_COLOR="1")[1]
+    assert {"c0fff321", "d1fff321"} <= {line.split()[1] for line in shown.splitlines()}
+
+
 def test_an_erasure_is_done_told_and_listed(weft: Shell, secret: str, folder: Path) -> None:
     assert weft("human", "create", "bob").code == 0
     refused = weft("erase", secret, "--reason", "leaked", "--yes", "--as", "bob")
@@ -88,8 +116,18 @@ def test_erasures_of_another_ledger_wait_and_are_applied(weft: Shell, secret: st
     weft(*other, "import-facts", "before.jsonl")
     assert "2 erasures of other ledgers wait" in weft(*other, "import-facts", "after.jsonl").err
     assert len(weft.json(*other, "erase", "--pending")) == 2
+    theirs = weft.json("replica")["replica"]
+    listed = weft(*other, "erase", "--list")
+    rows = [line.split("\t") for line in listed.out.splitlines()]
+    assert [row[2:] for row in rows] == [[secret[-8:], "local", theirs[-8:], "waits", "leaked"]] * 2
+    assert "2 erasures of other ledgers not carried out here: `weft erase --pending`" in listed.err
+    assert weft(*other, "pending", "refuse", rows[0][1]).code == 0
+    assert [line.split("\t")[5] for line in weft(*other, "erase", "--list").out.splitlines()] == ["refused", "waits"]
+    assert weft(*other, "pending", "undo", rows[0][1]).code == 0
     assert "erased 2 contents" in weft(*other, "erase", "--apply", "--yes").out
     assert weft.json(*other, "erase", "--pending") == []
+    rows = [line.split("\t") for line in weft(*other, "erase", "--list").out.splitlines()]
+    assert {(row[4], row[5]) for row in rows} == {("this one", "erased"), (theirs[-8:], "erased")}
     assert weft(*other, "erase", "--apply", "--yes").out == "no erasures of other ledgers are waiting\n"
     again = weft(*other, "import-facts", "before.jsonl")
     assert "2 contents passed over" in again.err

@@ -156,7 +156,8 @@ def replica_named(txn: ReadTxn, text: str, items: Iterable[PendingItem]) -> str:
 
 
 def chosen(items: list[PendingItem], names: tuple[str, ...]) -> list[PendingItem]:
-    """Those that these names mean: an event's id or its beginning, a program's name, a request, a content."""
+    """Those that these names mean: an event's id or its beginning, a program's name, a request, a content
+    or its beginning."""
     wanted: dict[str, PendingItem] = {}
     for name in names:
         matches = [item for item in items if _is_named(item, name)]
@@ -171,5 +172,8 @@ def _is_named(item: PendingItem, name: str) -> bool:
         raise InvalidInput(f"{name!r:.80} names nothing that waits", "give an id or a name")
     if name in (item.name, item.id, item.node):
         return True
-    is_beginning = len(name) >= LEAST_LETTERS and item.id.startswith(name.lower())
-    return is_beginning or (item.kind == APPROVAL and len(name) >= LEAST_LETTERS and item.name.endswith(name.upper()))
+    if len(name) < LEAST_LETTERS:
+        return False
+    if item.kind == APPROVAL and item.name.endswith(name.upper()):
+        return True
+    return any(id.startswith(name.lower()) for id in (item.id, *([item.name] if item.kind == ERASURE else [])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import click
 from weft.kernel.errors import InvalidInput
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.figures import counted
+from weft.surfaces.cli.history import short
 from weft.surfaces.cli.import_job import ImportJob
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Line, Span
@@ -26,13 +27,6 @@ FINISHED = "nothing is left to be done"
 HELD = "somebody still reads what was there before; close what has the ledger open and try again"
 
 
-def require_reason(reason: str | None, dry_run: bool) -> None:
-    if reason is None and not dry_run:
-        raise InvalidInput(
-            "an erasure needs a reason", "give one with --reason; it is kept, so say no more than needed"
-        )
-
-
 def carry_out(
     call: Call,
     ledger: Ledger,
@@ -43,16 +37,16 @@ def carry_out(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Show a plan, or do what it says once somebody has said yes, in the name that the ledger acts in."""
+    """Show a plan, or do what it says once somebody has said why and yes, in the name that the ledger acts in."""
     if dry_run:
-        call.answer(plan, *_plan_lines(plan, every=True, redacted=len(remainders)))
+        call.answer(plan, *_plan_lines(plan, _shown_labels(call, ledger), every=True, redacted=len(remainders)))
         return
     if plan.is_done:
         nothing = NothingToErase(erased_already=plan.erased_already, stays=len(plan.stays))
         call.answer(nothing, [_nothing(plan)])
         return
-    if not yes:
-        _ask(call, plan, len(remainders))
+    if reason is None or not yes:
+        _ask(call, list(_plan_lines(plan, _shown_labels(call, ledger), every=False, redacted=len(remainders))), reason)
     with progress(call, "erase") as bar:
         done = ledger.erasure.erase(plan, reason=reason or "", remainders=remainders, progress=bar.staged)
     ImportJob(find_ledger(call.ledger)).forget()
@@ -81,17 +75,30 @@ def _nothing(plan: ErasurePlan) -> str:
     return f"nothing to erase: {counted(plan.erased_already, 'content')} erased already"
 
 
-def _ask(call: Call, plan: ErasurePlan, redacted: int) -> None:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()) or call.json:
+def _ask(call: Call, plan_lines: list[Line], reason: str | None) -> None:
+    """Show the plan; without a reason nothing is asked, and the reason is what is missing."""
+    is_answered = sys.stdin.isatty() and sys.stderr.isatty() and not call.json
+    if not call.json and (is_answered or reason is None):
+        for line in plan_lines:
+            call.screen.show(*line)
+    if reason is None:
+        raise InvalidInput(
+            "nothing was erased: an erasure needs a reason",
+            "give one with --reason; it is kept, so say no more than needed",
+        )
+    if not is_answered:
         raise InvalidInput(
             "nobody is there to say yes", "look at it with --dry-run, then say --yes; it cannot be undone"
         )
-    for line in _plan_lines(plan, every=False, redacted=redacted):
-        call.screen.show(*line)
     click.confirm("erase it for good?", abort=True, err=True)
 
 
-def _plan_lines(plan: ErasurePlan, *, every: bool, redacted: int = 0) -> Iterator[Line]:
+def _shown_labels(call: Call, ledger: Ledger) -> dict[str, str]:
+    """What to type for each session, by its label."""
+    return {} if call.json else ledger.listing().short_labels()
+
+
+def _plan_lines(plan: ErasurePlan, shown: dict[str, str], *, every: bool, redacted: int = 0) -> Iterator[Line]:
     size = f"{counted(len(plan.contents), 'content')} ({plan.bytes:,} bytes)"
     yield [Span("goes: ", "bad"), f"{size} of {counted(len(plan.turns), 'turn')}, "
            f"{counted(plan.messages, 'message')}, {counted(plan.tool_calls, 'tool call')}"]  # fmt: skip
@@ -100,23 +107,28 @@ def _plan_lines(plan: ErasurePlan, *, every: bool, redacted: int = 0) -> Iterato
     for doomed in plan.contents if every else ():
         yield ["  ", Span(doomed.ref, "id"), f" {doomed.size:,} bytes  {doomed.what}"]
     if plan.verbatim:
-        yield [f"  among them {counted(plan.verbatim, 'stretch')} of imported sources, kept verbatim"]
+        yield [f"  among them {counted(plan.verbatim, 'piece')} of imported files, kept verbatim"]
     if plan.reached:
         verb = "loses" if len(plan.reached) == 1 else "lose"
-        yield [f"  {counted(len(plan.reached), 'other turn')} {verb} a content: {_few(plan.reached)}"]
+        yield [f"  {counted(len(plan.reached), 'other turn')} {verb} a content: {_few(map(short, plan.reached))}"]
     for session in plan.sessions:
         about = "its label and title go" if session.named else "contains it"
-        yield [Span("session: ", "warn"), Span(session.label, "label"), f" ({about}, {session.status})"]
+        yield [
+            Span("session: ", "warn"),
+            Span(shown.get(session.label, session.label), "label"),
+            f" ({about}, {session.status})",
+        ]
     if plan.subagents:
-        yield [f"not named, so not erased: sessions of subagents: {_few(plan.subagents)}"]
+        subagents = _few(shown.get(label, label) for label in plan.subagents)
+        yield [f"not named, so not erased: sessions of subagents: {subagents}"]
     if plan.held:
-        holders = dict.fromkeys(label for turn in plan.held for label in turn.sessions)
+        holders = dict.fromkeys(shown.get(label, label) for turn in plan.held for label in turn.sessions)
         verb = "belongs" if len(plan.held) == 1 else "belong"
-        yield [Span("stays: ", "good"), f"{counted(len(plan.held), 'turn')} that also {verb} to {_few(tuple(holders))}"]
+        yield [Span("stays: ", "good"), f"{counted(len(plan.held), 'turn')} that also {verb} to {_few(holders)}"]
     if plan.stays:
-        users = dict.fromkeys(user for staying in plan.stays for user in staying.used_by)
+        users = dict.fromkeys(_short_user(user) for staying in plan.stays for user in staying.used_by)
         yield [Span("stays: ", "good"), f"{counted(len(plan.stays), 'content')} that others use too: "
-               f"{_few(tuple(users))}; --everywhere takes them as well"]  # fmt: skip
+               f"{_few(users)}; --everywhere takes them as well"]  # fmt: skip
     if plan.erased_already:
         yield [f"{counted(plan.erased_already, 'content')} erased already"]
     yield from _copy_lines(plan)
@@ -128,7 +140,13 @@ def _copy_lines(erasure: ErasurePlan | Erasure) -> Iterator[Line]:
         yield [Span("copy: ", "warn"), Span(copy.path, "heading"), f" {state}"]
 
 
-def _few(names: tuple[str, ...]) -> str:
+def _short_user(user: str) -> str:
+    """A turn that uses a content, by the end of its id; anything else as it is."""
+    return f"turn {short(user)}" if user.startswith("turn ") else user
+
+
+def _few(all_names: Iterable[str]) -> str:
+    names = list(all_names)
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 

@@ -5,9 +5,10 @@ and how they are shown.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -190,7 +191,16 @@ def pending_lines(program: Program) -> list[Line]:
     return [[Span(words, "warn"), Span(f": `weft pending show {shell_word(program.name)}`", "dim")]]
 
 
-def show_list(call: Call, programs: list[Program], what: str, hint: str, *, kinds: bool = False) -> None:
+def show_list(
+    call: Call,
+    programs: list[Program],
+    what: str,
+    hint: str,
+    *,
+    kinds: bool = False,
+    labels: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """`labels`: what to type for sessions, by their label."""
     if call.json:
         call.documents(programs)
         return
@@ -200,7 +210,7 @@ def show_list(call: Call, programs: list[Program], what: str, hint: str, *, kind
     rows: list[list[Span | str]] = [
         [
             *([one.kind] if kinds else []),
-            Span(one.name, "label"),
+            Span(labels.get(one.name, one.name) if one.kind == "session" else one.name, "label"),
             Span("not taken over", "warn") if one.foreign else Span(one.state, STATE_STYLES.get(one.state, "")),
             str(one.version),
             " ".join(one.tags),

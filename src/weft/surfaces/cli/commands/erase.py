@@ -9,7 +9,9 @@ import click
 from weft.surfaces.cli.arguments import complete_labels
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.erasures import FINISHED, HELD, carry_out, require_reason
+from weft.surfaces.cli.erasures import FINISHED, HELD, carry_out
+from weft.surfaces.cli.figures import counted
+from weft.surfaces.cli.history import Reader, short
 from weft.surfaces.cli.program_call import as_actor
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
@@ -17,7 +19,7 @@ from weft.surfaces.cli.times import local_time
 from weft.surfaces.wire.upkeep import FinishedErasure, NothingToErase
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Tombstone
+    from weft.ledger.api import Ledger, Tombstone
 
 APPLIED = "the erasure of another ledger, applied here"
 
@@ -59,7 +61,7 @@ def command(
     if listed or pending:
         with call.reading() as opened:
             ledger = opened.acting_as(actor)
-            _list(call, ledger.erasure.done() if listed else ledger.erasure.pending(), pending)
+            _list(call, ledger, pending)
         return
     with call.writing() as opened:
         ledger = opened.acting_as(actor)
@@ -72,30 +74,58 @@ def command(
             call.answer(NothingToErase(), ["no erasures of other ledgers are waiting"])
             return
         why = reason or (APPLIED if applied else None)
-        require_reason(why, dry_run)
         with progress(call, "erase") as bar:
             plan = ledger.erasure.plan(names, tree=tree, everywhere=everywhere, progress=bar.staged)
         carry_out(call, ledger, plan, why, dry_run=dry_run, yes=yes)
 
 
-def _list(call: Call, tombstones: list[Tombstone], pending: bool) -> None:
+def _list(call: Call, ledger: Ledger, pending: bool) -> None:
+    waiting = ledger.erasure.pending()
+    tombstones = waiting if pending else ledger.erasure.done()
     if call.json:
         call.documents(tombstones)
         return
+    states, reader = _states(ledger, waiting), Reader(ledger)
     rows = [
         (
             local_time(tombstone.erased_at),
             Span(tombstone.ref[:16], "id"),
-            tombstone.turn_id or tombstone.session_id or "",
+            _place(reader, tombstone),
             tombstone.actor,
+            _ledger_of(ledger, tombstone),
+            states.get(tombstone.ref, "erased"),
             tombstone.reason or "",
         )
         for tombstone in tombstones
     ]
     if rows:
-        call.screen.table(rows, ("when", "content", "of", "by", "why"), spare=("of",))
+        call.screen.table(rows, ("when", "content", "of", "by", "ledger", "here", "why"), spare=("of", "here"))
     if pending:
         hint = "`weft erase --apply` carries them out, `weft pending` takes or refuses them one by one"
         call.note(hint if rows else "no erasures of other ledgers are waiting")
+    elif waiting:
+        call.note(f"{counted(len(waiting), 'erasure')} of other ledgers not carried out here: `weft erase --pending`")
     elif not rows:
         call.note("nothing was erased")
+
+
+def _states(ledger: Ledger, waiting: list[Tombstone]) -> dict[str, Span]:
+    """By reference: contents that are still here, though another ledger erased them."""
+    from weft.programs import Programs
+
+    decided = Programs(ledger).pending(kind="erasure", decided=True)
+    refused = {item.name: Span("refused", "bad") for item in decided if item.status == "refused"}
+    return refused | {tombstone.ref: Span("waits", "warn") for tombstone in waiting}
+
+
+def _place(reader: Reader, tombstone: Tombstone) -> str:
+    """The turn or the session that the content was of, as other commands take it."""
+    if tombstone.turn_id is not None:
+        return short(tombstone.turn_id)
+    session = reader.session(tombstone.session_id)
+    return reader.short_label(session) if session else tombstone.session_id or ""
+
+
+def _ledger_of(ledger: Ledger, tombstone: Tombstone) -> str:
+    """Whose erasure it is: of this ledger, or of another by the end of its replica's id, as `weft pending` shows it."""
+    return "this one" if tombstone.replica in (None, ledger.replica) else (tombstone.replica or "")[-8:]

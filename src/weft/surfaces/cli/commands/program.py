@@ -42,7 +42,9 @@ def list_(call: Call, kind: str | None, hidden: bool) -> None:
     """List programs."""
     with looking(call) as programs:
         programs_listed = programs.all(kind, deleted=hidden)
-    show_list(call, programs_listed, kind or "program", "`weft help` shows how to make them", kinds=True)
+        labels = programs.ledger.listing().short_labels() if call.screen.terminal else {}
+    hint = "`weft help` shows how to make them"
+    show_list(call, programs_listed, kind or "program", hint, kinds=True, labels=labels)
 
 
 @command.verb("get")

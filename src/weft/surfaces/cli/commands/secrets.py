@@ -12,7 +12,7 @@ from weft.kernel.errors import InvalidInput
 from weft.surfaces.cli.arguments import session_option
 from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.erasures import carry_out, require_reason
+from weft.surfaces.cli.erasures import carry_out
 from weft.surfaces.cli.exits import DIFFERENT, OK
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import short
@@ -75,8 +75,6 @@ def command(
         if ignore is not None or unignore is not None:
             _choose(call, ledger, ignore, unignore)
             return OK
-        if erase or redact:
-            require_reason(reason, dry_run)
         report, scanner = _find(call, ledger, fingerprints, {**options, "again": erase or redact})
         if (erase or redact) and report.secrets:
             left = ledger.secrets.remainders(report, scanner=scanner) if redact else {}
