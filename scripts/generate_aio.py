@@ -76,7 +76,7 @@ AT_HAND = {
 """What reads nothing: properties, and another mirror of the same ledger."""
 ADDED = {"Ledger": ("sync", "crossing")}
 """What a mirror has beyond the verbs: for whoever awaits calls of their own."""
-WAITING = ("record_turn", "record", "cherry_pick", "summarize")
+WAITING = ("record_turn", "record_turns", "record", "cherry_pick", "summarize")
 FUNCTIONS = ("copy", "examine", "restore", "salvage")
 LEFT_OUT = {"Ledger": ("close", "acting_as")}  # written by hand
 HEAD = '''"""{about}

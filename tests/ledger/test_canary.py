@@ -55,6 +55,7 @@ EXPECTED: dict[str, dict[str, str]] = {
         "local": "wait",
         "digest": "key",
     },
+    "record_turns": {"refused": "turns", "local": "wait"},
     "begin_turn": {
         "content": "session persona permissions_granted thinking_config effective_config workspace source_event_id",
         "name": "toolset tools_available",
@@ -137,6 +138,7 @@ EXPECTED: dict[str, dict[str, str]] = {
 
 VERB_BASE: dict[str, dict[str, Any]] = {
     "record_turn": {"session": "main", "query": "q", "response": "r"},
+    "record_turns": {"turns": [{"session": "main", "query": "q"}]},
     "begin_turn": {"session": "main"},
     "compactions.record": {"session": "main", "summary": "s"},
     "compactions.choose": {"session": "main", "compaction": None},

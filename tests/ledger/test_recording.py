@@ -1,5 +1,6 @@
 """Recording a whole turn at once: every field comes back as it was given."""
 
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from tests.ledger.conftest import NOON
 from tests.ledger.histories import kinds, problems, select, texts
 from weft.kernel.clock import FixedClock
 from weft.kernel.dag_events import ToolCallRequested as ToolCallEvent
-from weft.kernel.errors import InvalidInput, NoCanonicalForm, NotApplicable, NotFound
+from weft.kernel.errors import InvalidInput, NoCanonicalForm, NotApplicable, NotFound, WeftError
 from weft.kernel.fields import EventRef, Usage
+from weft.ledger.api import recording
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import ToolResultPart, ToolUsePart
 
@@ -356,3 +358,43 @@ def test_usage_fields_that_were_not_given_stay_absent(ledger: Ledger) -> None:
     usage = ledger.turn(ledger.record_turn(session="m", response="r", usage={"output_tokens": 2}).id).usage
     assert usage.input_tokens is UNSET
     assert usage.output_tokens == 2
+
+
+def test_several_turns_are_recorded_together_or_not_at_all(ledger: Ledger) -> None:
+    large = "x" * 2_000_000
+    turns = ledger.record_turns(
+        [
+            {"session": "new", "query": "one", "response": "1", "model": "m", "workspace": "w"},
+            {"session": "new", "query": large, "response": "2", "key": "k"},
+        ]
+    )
+    assert [turn.depth for turn in turns] == [1, 2]
+    assert turns[1].parent_id == turns[0].id
+    assert ledger.session("new").head == turns[1].id
+    assert (ledger.turn(turns[0].id).model, ledger.messages(turns[1].id)[0].text) == ("m", large)
+    assert turns[0].receipt.n < turns[1].receipt.n == ledger.upkeep.stats()["events"]
+    for refused in ({"query": "x", "usage": {"input_tokens": -1}}, {"query": "x", "key": "k"}, {"parent": "gone"}):
+        with pytest.raises(WeftError):
+            ledger.record_turns([{"session": "new", "query": "kept?"}, {"session": "new", **refused}])
+    assert ledger.session("new").head == turns[1].id
+    assert ledger.upkeep.stats()["turns"] == 2
+    assert problems(ledger) == []
+
+
+def test_turns_in_no_session_follow_each_other(ledger: Ledger) -> None:
+    first, second, other = ledger.record_turns([{"query": "a"}, {"query": "b"}, {"query": "c", "parent": None}])
+    assert (first.parent_id, second.parent_id, other.parent_id) == (None, first.id, None)
+
+
+def test_a_turn_of_a_list_takes_what_record_turn_takes(ledger: Ledger) -> None:
+    arguments = signature(Ledger.record_turn).parameters.keys() - {"self", "wait"}
+    assert arguments == recording._PLACE | recording._SETTING | recording._TURN
+    assert ledger.record_turns([]) == []
+    wrong: list[tuple[Any, str]] = [
+        ("x", "turns is str"),
+        (["x"], "turn 1 is str"),
+        ([{"query": "q"}, {"qurey": "q"}], "turn 2 has 'qurey'"),
+    ]
+    for turns, said in wrong:
+        with pytest.raises(InvalidInput, match=said):
+            ledger.record_turns(turns)

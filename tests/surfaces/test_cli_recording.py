@@ -186,6 +186,18 @@ CONVERSATION: list[dict[str, Any]] = [
 TOKENS = {"prompt_tokens": 20, "completion_tokens": 4, "total_tokens": 24}
 
 
+def test_a_conversation_is_recorded_whole_or_not_at_all(weft: Shell) -> None:
+    before = weft.record("first", key="taken")
+    wrong = {"messages": CONVERSATION, "usage": {"prompt_tokens": -1}}
+    assert weft("record", stdin=json.dumps(wrong)).code == 5
+    assert weft("record", "--key", "taken", stdin=json.dumps({"messages": CONVERSATION})).code == 4
+    assert [turn["id"] for turn in weft.json("log", "main")] == [before]
+    answer = weft("record", stdin=json.dumps({"messages": CONVERSATION, "parent": before, "wait": 1}))
+    assert answer.code == 0, answer.err
+    *_, first = weft.json("log", "main", "-n", "9")
+    assert first["id"] == before
+
+
 def test_record_takes_a_conversation_of_messages_turn_by_turn(weft: Shell) -> None:
     turn = {"messages": CONVERSATION, "model": "gpt-x", "usage": TOKENS, "key": "k"}
     recorded = weft.json("record", stdin=json.dumps(turn))

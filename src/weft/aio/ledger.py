@@ -424,6 +424,14 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         )
         return await crossing.patiently(self._pool, wait, asked)
 
+    async def record_turns(self, turns: Sequence[Mapping[str, Any]], *, wait: float = WAIT) -> list[RecordedTurn]:
+        """Record several turns in one transaction: all of them, or none.
+
+        Each is a mapping of the arguments of `record_turn`, without `wait`. A turn follows what its session is at by
+        then; one in no session, without `parent`, follows the turn before it in the list."""
+        asked = partial(self._sync.record_turns, turns=turns, wait=0)
+        return await crossing.patiently(self._pool, wait, asked)
+
     async def begin_turn(
         self,
         *,

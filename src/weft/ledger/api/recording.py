@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 from msgspec import UNSET, UnsetType
@@ -23,12 +24,16 @@ from weft.ledger.model import (
 )
 from weft.ledger.write.append import requires
 from weft.ledger.write.late_results import record_late_result
-from weft.ledger.write.record_turn import NewTurn, record_turn
+from weft.ledger.write.record_turn import NewTurn, PlacedTurn, record_turns
 from weft.ledger.write.turn_events import Setting, member
 from weft.ledger.write.turn_writer import TurnWriter, begin_turn
 from weft.store.records import LEDGER_SCOPE
 
 CHUNK = 1024 * 1024
+_PLACE = frozenset(("session", "parent", "expected", "key"))
+_SETTING = frozenset(signature(Setting).parameters)
+_TURN = frozenset(signature(NewTurn).parameters) - {"setting"}
+"""The arguments of `record_turn`: where a turn goes, under which circumstances it ran, and what was said."""
 
 
 class RecordVerbs(LedgerBase):
@@ -105,9 +110,20 @@ class RecordVerbs(LedgerBase):
                 source_event_id=source_event_id,
             ),
         )
-        return record_turn(
-            self._writer, turn, session=session, parent=parent, expected=expected, wait=wait, ttl=self._ttl, key=key
-        )
+        placed = PlacedTurn(turn=turn, session=session, parent=parent, expected=expected, key=key)
+        return record_turns(self._writer, [placed], wait=wait, ttl=self._ttl)[0]
+
+    @requires("turn:record")
+    def record_turns(self, turns: Sequence[Mapping[str, Any]], *, wait: float = WAIT) -> list[RecordedTurn]:
+        """Record several turns in one transaction: all of them, or none.
+
+        Each is a mapping of the arguments of `record_turn`, without `wait`. A turn follows what its session is at by
+        then; one in no session, without `parent`, follows the turn before it in the list.
+        """
+        if isinstance(turns, str | bytes | Mapping) or not isinstance(turns, Sequence):
+            raise InvalidInput(f"turns is {type(turns).__name__}", "give a list of dicts with arguments of record_turn")
+        placed = [_placed_turn(fields, number) for number, fields in enumerate(turns, 1)]
+        return record_turns(self._writer, placed, wait=wait, ttl=self._ttl) if placed else []
 
     @requires("turn:record")
     def begin_turn(
@@ -187,6 +203,20 @@ class RecordVerbs(LedgerBase):
             row = txn.facts.content_size(stored.n)
         self._writer.note_put(stored.ref.hex())
         return StoredContent(stored.ref.hex(), row)
+
+
+def _placed_turn(fields: Any, number: int) -> PlacedTurn:
+    """A turn of a list, checked as `record_turn` checks its arguments."""
+    if not isinstance(fields, Mapping):
+        raise InvalidInput(f"turn {number} is {type(fields).__name__}", "give a dict with arguments of record_turn")
+    if unknown := sorted(map(str, fields.keys() - (_PLACE | _SETTING | _TURN))):
+        raise InvalidInput(f"turn {number} has {unknown[0]!r:.80}", "give arguments of record_turn by their names")
+    place = {name: fields[name] for name in _PLACE & fields.keys()}
+    if place.get("session") is not None:
+        place["session"] = checked_label(place["session"], "session")
+    check_pins(place.get("parent", UNSET), place.get("expected", UNSET))
+    setting = Setting(**{name: fields[name] for name in _SETTING & fields.keys()})
+    return PlacedTurn(turn=NewTurn(**{name: fields[name] for name in _TURN & fields.keys()}, setting=setting), **place)
 
 
 def check_pins(parent: Any, expected: Any) -> None:

@@ -1,4 +1,4 @@
-"""Recording a whole turn at once: one append, one row, one sync.
+"""Recording whole turns at once: one append, one sync, and a row for each; all of them or none.
 
 The way down: `NewTurn` checks what the caller gave; its contents are encoded, hashed and weighed before the writers'
 lock is taken; under the lock the turn is placed, its events are chained, the events become rows, and the rows are
@@ -7,7 +7,7 @@ committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
@@ -41,9 +41,10 @@ from weft.ledger.model import (
 )
 from weft.ledger.views.rows import load_session_number, load_turn
 from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, Patience, expected_scope
-from weft.ledger.write.commands import Answer, find_answer, keyed_command, once
+from weft.ledger.write.commands import Answer, KeyedCommand, find_answer, keyed_command, once
 from weft.ledger.write.placement import Placement, ensure_free, ensure_session, ensure_spawned, find_place
 from weft.ledger.write.turn_events import PreparedCall, Setting, TurnEvents
+from weft.store.records import Key
 from weft.store.sql import Sql
 
 ORDINARY = Setting()
@@ -222,39 +223,62 @@ def _tool_uses(answer: list[NewMessage]) -> dict[str, list[int]]:
     return messages
 
 
-def record_turn(
-    writer: LedgerWriter,
-    turn: NewTurn,
-    *,
-    session: str | None,
-    parent: str | UnsetType | None,
-    expected: str | UnsetType | None,
-    wait: float,
-    ttl: float,
-    key: str | None = None,
-) -> RecordedTurn:
-    """Append to whatever the head is at commit; `parent` and `expected` pin it. With a retry key it is done once."""
-    command = None
-    if key is not None:
-        request = [session, parent, expected, *turn.request()]
-        command = keyed_command("record_turn", key, request, writer.authority)
-    if command is not None:  # before large contents are stored
+class PlacedTurn(Struct, frozen=True, kw_only=True):
+    """A turn to be recorded, where it shall go, and the retry key of its caller."""
+
+    turn: NewTurn
+    session: str | None = None
+    parent: str | UnsetType | None = UNSET
+    expected: str | UnsetType | None = UNSET
+    key: str | None = None
+
+    def command(self, writer: LedgerWriter) -> KeyedCommand | None:
+        if self.key is None:
+            return None
+        request = [self.session, self.parent, self.expected, *self.turn.request()]
+        return keyed_command("record_turn", self.key, request, writer.authority)
+
+    def after(self, previous: RecordedTurn | None) -> PlacedTurn:
+        """In no session and with no parent it follows the turn that was recorded before it."""
+        if previous is None or self.session is not None or self.parent is not UNSET or self.expected is not UNSET:
+            return self
+        return replace(self, parent=previous.id)
+
+
+def record_turns(writer: LedgerWriter, turns: Sequence[PlacedTurn], *, wait: float, ttl: float) -> list[RecordedTurn]:
+    """Append each to whatever the head is then; `parent` and `expected` pin it. All are committed, or none. A turn with
+    a retry key is recorded once."""
+    commands = [turn.command(writer) for turn in turns]
+    if commands[-1] is not None:  # before large contents are stored
         with writer.store.read() as txn:
-            if answer := find_answer(txn.sql, command):
-                return _recorded(txn.sql, answer)
+            answers = [find_answer(txn.sql, command) for command in commands]
+            if None not in answers:
+                return [_recorded(txn.sql, answer) for answer in answers if answer is not None]
     patience = Patience(writer, wait, ttl)
-    if turn.weight.large:
-        writer.put_large(turn.weight.large, expected_scope(writer, session, parent))
-    scope, contents = writer.likely_scope(session, parent), turn.prepare(writer.store.prepare)
-    likely = [] if scope is None else [(scope, content.digest) for content in contents]
+    likely: list[Key] = []
+    for placed in turns:
+        if placed.turn.weight.large:
+            writer.put_large(placed.turn.weight.large, expected_scope(writer, placed.session, placed.parent))
+        contents = placed.turn.prepare(writer.store.prepare)
+        if (scope := writer.likely_scope(placed.session, placed.parent)) is not None:
+            likely += [(scope, content.digest) for content in contents]
 
-    def work(append: Append) -> RecordedTurn:
-        def write() -> RecordedTurn:
-            return _write_whole(append, turn, _place(append, turn, session, parent, expected, patience))
+    def work(append: Append) -> list[RecordedTurn]:
+        recorded: list[RecordedTurn] = []
+        for placed, command in zip(turns, commands, strict=True):
+            turn = placed.after(recorded[-1] if recorded else None)
+            recorded.append(_write_once(append, turn, command, patience))
+        return recorded
 
-        return write() if command is None else _recorded(append.sql, once(append, command, lambda: _answer(write())))
+    size = sum(placed.turn.weight.size for placed in turns)
+    return patience.keep_trying(lambda: writer.write(work, size, likely=likely, session=turns[0].session))
 
-    return patience.keep_trying(lambda: writer.write(work, turn.weight.size, likely=likely, session=session))
+
+def _write_once(append: Append, placed: PlacedTurn, command: KeyedCommand | None, patience: Patience) -> RecordedTurn:
+    def write() -> RecordedTurn:
+        return _write_whole(append, placed.turn, _place(append, placed, patience))
+
+    return write() if command is None else _recorded(append.sql, once(append, command, lambda: _answer(write())))
 
 
 def _answer(recorded: RecordedTurn) -> Answer:
@@ -268,19 +292,12 @@ def _recorded(sql: Sql, answer: Answer) -> RecordedTurn:
     return replace(recorded, session=session.label if session else None)
 
 
-def _place(
-    append: Append,
-    turn: NewTurn,
-    session: str | None,
-    parent: str | UnsetType | None,
-    expected: str | UnsetType | None,
-    patience: Patience,
-) -> Placement:
-    if session is None:
-        return find_place(append, None, parent, expected)
-    row = ensure_session(append, session, turn.persona)
+def _place(append: Append, placed: PlacedTurn, patience: Patience) -> Placement:
+    if placed.session is None:
+        return find_place(append, None, placed.parent, placed.expected)
+    row = ensure_session(append, placed.session, placed.turn.persona)
     ensure_free(append, row, patience)
-    return find_place(append, row, parent, expected)
+    return find_place(append, row, placed.parent, placed.expected)
 
 
 def _write_whole(append: Append, turn: NewTurn, place: Placement) -> RecordedTurn:

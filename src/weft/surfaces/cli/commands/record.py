@@ -39,7 +39,7 @@ def command(call: Call, file: str | None, **options: str | None) -> None:
     The turn is a JSON object with the fields of `Ledger.record_turn` (session, query, response, model, usage,
     tool_calls and more), read from FILE or from standard input. Messages, tool calls and usage of OpenAI's and
     Anthropic's APIs are taken as they come; a conversation in `messages` (what `weft export --as openai` and `--as
-    anthropic` write) becomes a turn for each prompt. With --query or --response nothing is read unless
+    anthropic` write) becomes a turn for each prompt, all or none. With --query or --response nothing is read unless
     FILE is given. Options win over the object's fields. With --key the same turn is recorded once, for 30 days; another
     turn with that key is refused.
     """
@@ -52,7 +52,8 @@ def command(call: Call, file: str | None, **options: str | None) -> None:
         for pin in ("parent", "expected"):
             if isinstance(turn.get(pin), str):
                 turn[pin] = _resolved(ledger, pin, turn[pin], turn.get("key"))
-        turns = [ledger.record_turn(**fields) for fields in turns_in(turn)]
+        patience = {"wait": turn.pop("wait")} if "wait" in turn else {}
+        turns = ledger.record_turns(turns_in(turn), **patience)
         recorded = turns[-1]
         if len(turns) > 1 and not call.quiet:
             call.note(f"{len(turns)} turns were recorded, one for each prompt")
