@@ -78,7 +78,9 @@ def test_a_bundle_comes_into_a_ledger_that_is_named(talk: Shell) -> None:
     assert talk("verify", "--ledger", "other.db").code == 0
     (hinted,) = re.findall(r"`weft (fork .*)`", brought.err)
     assert talk(*hinted.replace("LABEL", "mine").split(), "--ledger", "other.db").code == 0
-    assert talk("bundle", "open", "talk.weft", "--into", "gone.db").code == 7
+    gone = talk("bundle", "open", "talk.weft", "--into", "a gone.db")
+    assert (gone.code, gone.err.splitlines()[1]) == (7, "hint: `weft init 'a gone.db'` makes one there")
+    assert not (talk.folder / "a gone.db").exists()
 
 
 def test_a_changed_bundle_is_refused_with_a_word(talk: Shell, folder: Path) -> None:

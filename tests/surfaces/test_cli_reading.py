@@ -376,7 +376,7 @@ def test_turns_are_found_by_every_kind_of_name(weft: Shell) -> None:
         "main~1^": 1,
         "main@{0}": 3,
         "main@{2}": 1,
-        "@{1}": 2,
+        "main@{1}": 2,
         "main#2": 1,
         "side": 1,
         "trunk~1": 2,
@@ -387,6 +387,22 @@ def test_turns_are_found_by_every_kind_of_name(weft: Shell) -> None:
         digest: 2,
     }.items():
         assert weft.json("show", name)["id"] == ids[turn], name
+
+
+def test_a_place_without_a_session_is_one_of_the_latest_where_it_is_read(weft: Shell) -> None:
+    weft.record("in main")
+    first, second = (weft.record(f"q{i}", session="side") for i in range(2))
+    shown = weft("show", "@{1}")
+    assert (shown.code, "the latest session: q0 (side)" in shown.err) == (0, True)
+    assert weft.json("show", "@{1}")["id"] == first
+    assert [turn["id"] for turn in weft.json("log", "@{0}")] == [second, first]
+    assert weft.json("tree", "@{1}") == weft.json("tree", "side")
+    assert weft.json("context", "@{1}") == weft.json("context", "side@{1}")
+    assert weft.json("diff", "@{1}", "@{0}") == weft.json("diff", "side~1", "side")
+    assert weft("export", "@{1}", "--as", "jsonl").out == weft("export", "side@{1}", "--as", "jsonl").out
+    assert weft("read", "@{1}").out == weft("read", "side@{1}").out
+    assert weft("fork", "@{0}", "copy").code == 0  # what writes keeps to main
+    assert weft.json("show", "copy")["id"] == weft.json("show", "main")["id"]
 
 
 def test_a_session_is_found_where_it_stood_at_a_time(shell: Shell, folder: Path) -> None:

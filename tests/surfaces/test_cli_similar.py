@@ -109,6 +109,7 @@ def test_a_command_that_asks_for_nothing_is_refused(weft: Shell) -> None:
     ):
         assert weft(*words).code == 2
     assert weft("similar", "main", "--words").code == 2
+    assert "`weft similar main~2`, or a text, `weft similar --text 'flaky tests'`" in weft("similar").err
 
 
 def vectors(*rows: list[float]) -> Script:

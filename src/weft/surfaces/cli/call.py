@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.kernel.shell_words import shell_line
+from weft.kernel.shell_words import shell_line, shell_word
 from weft.surfaces.cli.screen import Line, Screen, Span, colours_wanted, stdout_screen, terminal_size
 from weft.surfaces.cli.times import LocalZone
 from weft.surfaces.cli.user_files import find_ledger
@@ -103,7 +103,12 @@ class Call:
 
     def bringing(self, name: str) -> Ledger:
         """A ledger that is there already, as `--ledger` would name it, to bring something in."""
-        return self._open(find_ledger(name), create=False)
+        from weft.kernel.errors import LedgerMissing
+
+        try:
+            return self._open(find_ledger(name), create=False)
+        except LedgerMissing as missing:
+            raise LedgerMissing(missing.path, f"`weft init {shell_word(missing.path)}` makes one there") from None
 
     def recovering(self, path: str) -> Ledger:
         return self._open(path, create=False, accept=True)

@@ -52,7 +52,7 @@ def named_or_latest(call: Call, ledger: Ledger, name: str | None, *, with_turn: 
     """The name that was given; without one, the label of the latest session, with a note that says which it is. None:
     there is no session, and the note says so."""
     if name is not None:
-        return name
+        return place_in_latest(call, ledger, name)
     listed = latest_session(ledger, with_turn=with_turn)
     if listed is None:
         call.note(NOTHING_YET)
@@ -63,11 +63,16 @@ def named_or_latest(call: Call, ledger: Ledger, name: str | None, *, with_turn: 
 def require_named_or_latest(call: Call, ledger: Ledger, name: str | None, *, with_turn: bool = True) -> str:
     """The same for what has no answer without a session: raises NotFound where there is none."""
     if name is not None:
-        return name
+        return place_in_latest(call, ledger, name)
     listed = latest_session(ledger, with_turn=with_turn)
     if listed is None:
         raise NotFound("session", LATEST, NOTHING_YET)
     return _noted(call, listed)
+
+
+def place_in_latest(call: Call, ledger: Ledger, name: str) -> str:
+    """A name as it is; without a session before `@{…}` it is a place where the latest session stood."""
+    return require_named_or_latest(call, ledger, None) + name if name.startswith("@{") else name
 
 
 def _noted(call: Call, listed: ListedSession) -> str:

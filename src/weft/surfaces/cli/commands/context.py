@@ -10,7 +10,7 @@ from weft.ledger.api import Context
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.default_session import named_or_latest, require_named_or_latest
+from weft.surfaces.cli.default_session import named_or_latest, place_in_latest, require_named_or_latest
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.rendering.transcript import Transcript
@@ -33,7 +33,8 @@ def command(call: Call, rev: str | None, session: str | None) -> None:
             session = (require_named_or_latest if call.json else named_or_latest)(call, ledger, None, with_turn=False)
             if session is None:
                 return
-        context = ledger.context(rev, session=session)
+        place = None if rev is None else place_in_latest(call, ledger, rev)
+        context = ledger.context(place, session=session)
     if call.json:
         call.document(context)
     elif context.messages:

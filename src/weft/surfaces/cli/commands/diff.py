@@ -12,7 +12,7 @@ from weft.ledger.model import Turn
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.default_session import require_named_or_latest
+from weft.surfaces.cli.default_session import place_in_latest, require_named_or_latest
 from weft.surfaces.cli.exits import DIFFERENT, OK
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import Reader
@@ -37,6 +37,7 @@ def command(call: Call, left: str, right: str | None, patch: bool, exit_code: bo
     """
     with call.reading() as ledger:
         other = require_named_or_latest(call, ledger, right)
+        left = place_in_latest(call, ledger, left)
         difference = ledger.diff(left, other)
         if call.json:
             call.document(difference)

@@ -91,7 +91,7 @@ def command(
     with call.copying() if file != STANDARD else call.reading() as ledger, progress(call, "export") as bar:
         done = export(
             ledger,
-            _heads(ledger) if every else revs or (require_named_or_latest(call, ledger, None),),
+            _heads(ledger) if every else [require_named_or_latest(call, ledger, rev) for rev in revs or (None,)],
             chosen,
             stdout_bytes() if file == STANDARD else file,
             trees=tree,

@@ -16,6 +16,7 @@ How to name a turn:
   main~2            two turns before it; main^ is main~1
   main@{3}          where the session stood three moves ago; `weft reflog main` lists them
   main@{yesterday}  where it stood then; also {2.hours.ago}, {last week}, {2026-11-15}, {2026-11-15 09:30}
+  @{3}              the same of the latest session where a command reads, and of main where it writes
   main#7            the turn that the session made at depth 7
   6X2ZK4PD          the last 6 letters or more of a turn's id, or all 26
   7q2k4m/main       where another replica's branch of a session stands, as `weft sessions` shows it

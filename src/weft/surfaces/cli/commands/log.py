@@ -15,6 +15,7 @@ from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import SharedCommand
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.default_session import place_in_latest
 from weft.surfaces.cli.graph import ASCII, UNICODE, Glyphs, GraphRow, gutter, gutter_below, upward
 from weft.surfaces.cli.history import Reader, turn_pages
 from weft.surfaces.cli.screen import Line, Span
@@ -65,7 +66,8 @@ def command(
     stands on the error stream.
     """
     with call.reading() as ledger:
-        show_log(call, ledger, rev, graph=graph, oneline=oneline, limit=limit, session=session, after=after)
+        place = None if rev is None else place_in_latest(call, ledger, rev)
+        show_log(call, ledger, place, graph=graph, oneline=oneline, limit=limit, session=session, after=after)
 
 
 def show_log(

@@ -51,7 +51,9 @@ def command(
     weft similar main~2 --kind turn
     """
     if (node is None) == (text is None):
-        raise click.UsageError("Give a NODE, or --text.")
+        raise click.UsageError(
+            "say what to look near to: a turn, `weft similar main~2`, or a text, `weft similar --text 'flaky tests'`"
+        )
     if words and text is None:
         raise click.UsageError("--words goes with --text.")
     _embed_missing(call, kind or EMBEDDED_KINDS[0], model)
