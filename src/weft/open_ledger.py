@@ -36,9 +36,18 @@ class OpenLedger(Ledger):
         trust: LedgerTrust | None = None,
         variable: Callable[[str], str | None] | None = None,
         repository_of: RepositoryOf | None = None,
+        progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         super().__init__(
-            store, clock, ulids, owner=owner, lease_ttl=lease_ttl, zone=zone, trust=trust, repository_of=repository_of
+            store,
+            clock,
+            ulids,
+            owner=owner,
+            lease_ttl=lease_ttl,
+            zone=zone,
+            trust=trust,
+            repository_of=repository_of,
+            progress=progress,
         )
         self._invoker = InvokerSlot(variable)
 

@@ -23,6 +23,7 @@ from weft.ledger.arguments import (
     checked_flag,
     checked_paths,
     checked_place,
+    checked_progress,
     checked_seconds,
     checked_zone,
     path_error,
@@ -59,13 +60,15 @@ def open(
     trust: TrustStore | None = None,
     acting_as: Authority | str | None = None,
     repository_of: RepositoryOf | None = None,
+    progress: StagedProgress | None = None,
 ) -> OpenLedger:
     """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open. In a PostgreSQL
     database it is a schema: `postgresql://user@host:port/database?ledger=NAME`. `variable` looks up the variables that
     programs name, such as `os.environ.get`; without it none is set. `trust` knows which ledgers a person
     trusts: another one can be read and recorded in, and nothing else; a new one joins them. `acting_as` names somebody
     in whose name it is read and changed, as `Ledger.acting_as` does. `repository_of` gives the repository of a folder,
-    so that its worktrees are one project; without it, only what sessions recorded is used."""
+    so that its worktrees are one project; without it, only what sessions recorded is used. `progress` is told how far
+    it is with the views that an older version computed by other rules, which are made anew once."""
     clock = _checked_clock(clock)
     checked_place(path, "path")
     patience, zone = checked_seconds(lease_ttl, "lease_ttl"), checked_zone(zone)
@@ -93,6 +96,7 @@ def open(
         variable=variable,
         trust=_trust(store, trust),
         repository_of=repository_of,
+        progress=checked_progress(progress),
     )
     if acting_as is None:
         return ledger

@@ -9,6 +9,7 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, exported, import_into, problems, select
 from tests.ledger.imported import rich_import
 from weft import Ledger
+from weft.kernel.errors import InvalidInput
 from weft.ledger.upkeep import recompute
 from weft.store.diagnosis import Grade
 
@@ -98,3 +99,18 @@ def test_a_damaged_ledger_of_an_older_version_is_opened_and_verify_names_the_dam
             assert {problem.what for problem in ledger.verify()} & {"log", "event"}
     errors = {diagnosis.check for diagnosis in weft.examine(path, full=True) if diagnosis.grade is Grade.ERROR}
     assert {"facts", "views"} <= errors
+
+
+def test_whoever_opens_an_older_ledger_is_told_how_far_its_views_are(path: Path, open_ledger: OpenLedger) -> None:
+    with open_ledger() as ledger:
+        spawn_by_repeated_calls(ledger)
+    change(path, "DELETE FROM local WHERE key = 'view_rules'")
+    stages: list[tuple[str, int, int]] = []
+    for _ in range(2):  # the second time nothing is left to do
+        weft.open(path, progress=lambda *stage: stages.append(stage)).close()
+    with weft.open(path) as ledger:
+        events = ledger.upkeep.stats()["events"]
+    assert stages.count(("log", events, events)) == 1
+    assert [stage for stage in stages if stage[0] == "views"][-1] == ("views", events, events)
+    with pytest.raises(InvalidInput):
+        weft.open(path, progress="bar")  # type: ignore[arg-type]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -298,6 +300,17 @@ def test_progress_is_shown_where_it_is_wanted_and_once_work_takes_a_while(folder
     assert all(title in shown for title in ("verify views", "import", "export", "3/9"))
     assert "too quick" not in shown
     assert "not wanted" not in shown
+
+
+def test_an_upgrade_of_a_ledger_shows_how_far_it_is(forked: Shell, folder: Path) -> None:
+    with closing(sqlite3.connect(folder / ".weft" / "ledger.db")) as database:
+        database.execute("DELETE FROM local WHERE key = 'view_rules'")
+        database.commit()
+    slow = "from weft.surfaces.cli import main, progress; progress.PATIENCE = 0; main.main()"
+    record = ("record", "--query", "x")
+    code, shown = on_terminal(folder, *record, program=[sys.executable, "-c", slow])
+    assert (code, "upgrade views" in shown) == (0, True)
+    assert "upgrade" not in on_terminal(folder, *record, program=[sys.executable, "-c", slow])[1]
 
 
 def test_progress_is_not_shown_in_a_pipe(forked: Shell) -> None:

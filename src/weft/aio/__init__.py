@@ -76,6 +76,7 @@ def open(
     trust: TrustStore | None = None,
     acting_as: Authority | str | None = None,
     repository_of: RepositoryOf | None = None,
+    progress: StagedProgress | None = None,
     threads: int = crossing.THREADS,
 ) -> Opening:
     """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open. In a PostgreSQL
@@ -83,7 +84,8 @@ def open(
     programs name, such as `os.environ.get`; without it none is set. `trust` knows which ledgers a person
     trusts: another one can be read and recorded in, and nothing else; a new one joins them. `acting_as` names somebody
     in whose name it is read and changed, as `Ledger.acting_as` does. `repository_of` gives the repository of a folder,
-    so that its worktrees are one project; without it, only what sessions recorded is used.
+    so that its worktrees are one project; without it, only what sessions recorded is used. `progress` is told how far
+    it is with the views that an older version computed by other rules, which are made anew once.
 
     At most so many `threads` work for it at once."""
     return Opening(
@@ -101,6 +103,7 @@ def open(
             "trust": trust,
             "acting_as": acting_as,
             "repository_of": repository_of,
+            "progress": progress,
         },
     )
 

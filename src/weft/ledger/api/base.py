@@ -22,7 +22,7 @@ from weft.ledger.read.sessions import to_session
 from weft.ledger.read.thread_facts import (
     ThreadFacts,
 )
-from weft.ledger.upkeep.recompute import ensure_view_rules
+from weft.ledger.upkeep.recompute import Progress, ensure_view_rules, silent
 from weft.ledger.views.recorded_events import event_at
 from weft.ledger.views.rows import load_turn
 from weft.ledger.write.append import LedgerWriter, Patience
@@ -48,6 +48,7 @@ class LedgerBase:
         zone: tzinfo = timezone.utc,  # noqa: UP017
         trust: LedgerTrust | None = None,
         repository_of: RepositoryOf | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self._store, self._clock, self._zone = store, clock, zone
         self._repository_of = repository_of
@@ -61,7 +62,7 @@ class LedgerBase:
             with suppress(StoreError):  # no room, or damage: that is for `finish_erasing` and `verify` to say
                 finish_erasing(store, patience=0)
             with suppress(StoreError):  # damage, again
-                ensure_view_rules(store)
+                ensure_view_rules(store, progress or silent)
 
     @property
     def path(self) -> str:

@@ -326,24 +326,25 @@ def rebuild(store: Store, progress: Progress) -> int:
     return changed + index_check.renew(store)
 
 
-def ensure_view_rules(store: Store) -> None:
+def ensure_view_rules(store: Store, progress: Progress) -> None:
     """Make the views anew, once, if an older program computed them by other rules. Raises FactDamaged, and leaves the
     views as they are, where the log is not what its chain says."""
     with store.read() as txn:
         is_due = not follows_view_rules(txn.sql)
     if is_due:
-        _prove_log(store)
-        rebuild(store, silent)
+        _prove_log(store, progress)
+        rebuild(store, progress)
 
 
-def _prove_log(store: Store) -> None:
+def _prove_log(store: Store, progress: Progress) -> None:
     after = 0
     while True:
         with store.read() as txn:
-            events = recorded_after(txn.facts, after, LOG_ROWS)
+            end, events = txn.facts.tip().n, recorded_after(txn.facts, after, LOG_ROWS)
         if not events:
             return
         after = events[-1].n
+        progress("log", after, end)
         store.breathe()
 
 

@@ -115,19 +115,22 @@ class Call:
 
     def _open(self, path: str, *, create: bool, read_only: bool = False, accept: bool = False) -> Ledger:
         from weft.opening import open as open_ledger
+        from weft.surfaces.cli.progress import progress
         from weft.surfaces.cli.repositories import trusted_repositories
         from weft.surfaces.cli.trust import prepare_question
 
-        ledger: Ledger = open_ledger(
-            path,
-            create=create,
-            read_only=read_only,
-            accept_rollback=accept,
-            zone=LocalZone(),
-            trust=self.trust_store,
-            acting_as=None if self.actor == OWNER else self.actor,
-            repository_of=trusted_repositories(lambda: ledger.trust.is_trusted),
-        )
+        with progress(self, "upgrade") as bar:
+            ledger: Ledger = open_ledger(
+                path,
+                create=create,
+                read_only=read_only,
+                accept_rollback=accept,
+                zone=LocalZone(),
+                trust=self.trust_store,
+                acting_as=None if self.actor == OWNER else self.actor,
+                repository_of=trusted_repositories(lambda: ledger.trust.is_trusted),
+                progress=bar.staged,
+            )
         if not (self.json or self.quiet):
             prepare_question(ledger, self.note)
         return ledger

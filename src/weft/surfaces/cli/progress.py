@@ -7,9 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
-
-from weft.surfaces.cli.call import Call
+from typing import Any, Protocol
 
 PATIENCE = 0.4
 
@@ -59,7 +57,14 @@ def _rich_progress(in_bytes: bool) -> Any:
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
+class OutputOptions(Protocol):
+    """The options of a call that leave no room for progress."""
+
+    quiet: bool
+    json: bool
+
+
 @contextmanager
-def progress(call: Call, title: str, *, in_bytes: bool = False) -> Iterator[Bar]:
+def progress(call: OutputOptions, title: str, *, in_bytes: bool = False) -> Iterator[Bar]:
     with Bar(title, shown=sys.stderr.isatty() and not (call.quiet or call.json), in_bytes=in_bytes) as bar:
         yield bar
