@@ -487,3 +487,34 @@ def test_every_rule_that_is_taken_though_it_serves_others_exists() -> None:
 )
 def test_a_rule_is_told_in_short(name: str, kind: str) -> None:
     assert in_short(name) == kind
+
+
+def test_credentials_in_names_are_found_and_can_be_ignored(ledger: Ledger) -> None:
+    made = Maker(40)
+    model, tool, listed, both = made.github(), made.github(), made.github(), made.github()
+    turn = ledger.record_turn(
+        session="main",
+        query=f"use {both}",
+        response="r",
+        model=model,
+        provider=both,
+        tools_available=["Read", listed],
+        tool_calls=[{"name": tool, "id": "c1", "arguments": {}, "result": 1}],
+    )
+    ledger.record_turn(session="other", query="q", response="r", model=model)
+    report = find(ledger)
+    assert not any(token in repr(report) + tables(ledger) for token in (model, tool, listed, both))
+    kinds = {tuple(sorted({place.what for place in secret.places})): secret for secret in report.secrets}
+    in_both = ("history_append message.parts[0].text", "turn provider")
+    assert set(kinds) == {("turn model",), ("tool_call tool",), ("turn tools",), in_both}
+    assert kinds["turn model",].uses == 2
+    assert kinds["turn model",].contents == ()
+    (place,) = kinds["tool_call tool",].places
+    assert (place.content, place.session, place.turn_id) == ("", "main", turn.id)
+    assert [secret.shown for secret in find(ledger, session="other").secrets] == ["ghp_…"]
+    mark = kinds["turn model",].fingerprint
+    assert ledger.secrets.ignore(mark[:8]) == mark
+    assert (len(find(ledger).secrets), find(ledger).ignored) == (3, 1)
+    assert [secret.fingerprint for secret in find(ledger, ignored=True).secrets] == [mark]
+    ledger.secrets.ignore(mark, undo=True)
+    assert only(ledger, fingerprints=[mark]).uses == 2

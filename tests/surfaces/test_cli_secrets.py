@@ -250,3 +250,16 @@ def test_a_peer_puts_no_words_into_a_message(weft: Shell, folder: Path) -> None:
     assert "mallory" not in weft("show", "main").out
     assert weft("pending", "take", "--kind", "erasure", "--yes").code == 0
     assert "mallory" not in weft("show", "main").out
+
+
+def test_a_credential_in_a_name_is_listed_and_said_to_stay(weft: Shell) -> None:
+    made = Maker(41).github()
+    turn = weft.record("q", model=made)
+    answer = weft("secrets")
+    text = told(answer, made)
+    assert answer.code == 1
+    assert f"session main  turn {turn[-8:]}  turn model" in text
+    assert "1 secret in names, which cannot be erased: replace them where they came from" in text
+    assert "--redact" not in text
+    refused = weft("secrets", "--erase", "--reason", "leaked", "--yes")
+    assert (refused.code, "names in events cannot be erased" in told(refused, made)) == (4, True)

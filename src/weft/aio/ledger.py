@@ -809,7 +809,7 @@ class AsyncAuditReports(crossing.Mirror[AuditReports]):
 
 
 class AsyncSecrets(crossing.Mirror[Secrets]):
-    """`ledger.secrets`: credentials in contents, and which findings are none."""
+    """`ledger.secrets`: credentials in contents and names, and which findings are none."""
 
     async def find(
         self,
@@ -825,9 +825,9 @@ class AsyncSecrets(crossing.Mirror[Secrets]):
         scanner: SecretScanner | None = None,
         progress: Any = None,
     ) -> SecretReport:
-        """Credentials in contents, none of them shown. Looks at what came since the last time, then tells of all that
-        was ever found; `anew` looks at everything again. With `again` the same words are looked for where no rule knows
-        them, which reads every content. Erase them by their contents: `erase(secret.contents)`.
+        """Credentials in contents and names, none of them shown. Looks at contents that came since the last time, then
+        tells of all that was ever found; `anew` looks at everything again. With `again` the same words are looked for
+        where no rule knows them, which reads every content. Erase them by their contents: `erase(secret.contents)`.
 
         `scanner` comes from `load_scanner`, which takes some seconds the first time unless it is given a folder."""
         return await self._run(

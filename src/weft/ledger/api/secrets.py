@@ -1,4 +1,4 @@
-"""Secrets: credentials that lie in contents."""
+"""Secrets: credentials that lie in contents and names."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import checked_flag, checked_progress, checked_text
+from weft.ledger.imports.sources import import_secret
 from weft.ledger.read.projects import Projects
 from weft.ledger.reports.usage import read_moment
 from weft.ledger.secrets import (
@@ -18,6 +19,7 @@ from weft.ledger.secrets import (
     SecretsWanted,
     load_scanner,
     matches,
+    names,
     report,
     scan,
 )
@@ -28,7 +30,7 @@ from weft.ledger.write.append import reads_whole, requires
 
 
 class Secrets(LedgerPart):
-    """`ledger.secrets`: credentials in contents, and which findings are none."""
+    """`ledger.secrets`: credentials in contents and names, and which findings are none."""
 
     @reads_whole
     def find(
@@ -45,9 +47,9 @@ class Secrets(LedgerPart):
         scanner: SecretScanner | None = None,
         progress: Any = None,
     ) -> SecretReport:
-        """Credentials in contents, none of them shown. Looks at what came since the last time, then tells of all that
-        was ever found; `anew` looks at everything again. With `again` the same words are looked for where no rule knows
-        them, which reads every content. Erase them by their contents: `erase(secret.contents)`.
+        """Credentials in contents and names, none of them shown. Looks at contents that came since the last time, then
+        tells of all that was ever found; `anew` looks at everything again. With `again` the same words are looked for
+        where no rule knows them, which reads every content. Erase them by their contents: `erase(secret.contents)`.
 
         `scanner` comes from `load_scanner`, which takes some seconds the first time unless it is given a folder.
         """
@@ -65,9 +67,19 @@ class Secrets(LedgerPart):
         self._store.catch_up()
         if checked_flag(again, "again"):
             find_again(self._store, knowing, criteria.fingerprints, report_progress)
+        named = self._find_names(knowing)
         with self._store.read() as txn:
             projects = Projects(txn, self._repository_of)
-            return report.make_report(txn, knowing, criteria, scanned, report_progress, projects)
+            return report.make_report(txn, knowing, criteria, scanned, named, report_progress, projects)
+
+    def _find_names(self, scanner: SecretScanner) -> list[names.NamedSecret]:
+        """Credentials in names; their fingerprints are kept, so that they can be ignored."""
+        key = import_secret(self._store)
+        with self._store.read() as txn:
+            found, noted = names.find_names(txn, scanner, key), names.fingerprints_found(txn.sql)
+        if (fingerprints := {name.fingerprint for name in found}) != noted:
+            self._store.write(partial(names.note_found, fingerprints))
+        return found
 
     @reads_whole
     def matches(self, report: SecretReport, *, scanner: SecretScanner | None = None) -> list[SecretMatch]:

@@ -29,7 +29,7 @@ class SecretPlace(Struct, frozen=True, kw_only=True):
     """One use of a content that holds a credential."""
 
     content: str
-    """Its reference."""
+    """Its reference; empty: it stands in a name of the event itself, which cannot be erased."""
     what: str
     """The kind of event that uses it, and where in it: `tool_result result`."""
     session_id: str | None = None
@@ -82,7 +82,7 @@ class PlaceFinder:
     def _note(self, n: int, line: bytes) -> None:
         event = decoded(n, line)
         turn, session = self._about(event)
-        spot = self._spot(turn, session)
+        spot = self.owner(turn, session)
         if not self._fits(spot):
             return
         for path, text in references(event):
@@ -103,7 +103,8 @@ class PlaceFinder:
             kind, _, name = stream_of(called, line).partition(":") if called and line else ("", "", "")
         return (name if kind == "run" else None), (name if kind == "session" else None)
 
-    def _spot(self, turn: str | None, session: str | None) -> SecretOwner:
+    def owner(self, turn: str | None, session: str | None) -> SecretOwner:
+        """The turn and the session that a use belongs to."""
         found = self._spots.get((turn, session))
         if found is None:
             row = load_turn(self._txn.sql, turn) if turn else None

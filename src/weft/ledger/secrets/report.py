@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weft.kernel.advice import Action
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
@@ -14,7 +15,8 @@ from weft.ledger.read.listing import HERE, of_project
 from weft.ledger.read.projects import Projects
 from weft.ledger.read.revisions import require
 from weft.ledger.read.threads import ranges_to
-from weft.ledger.secrets.places import PlaceFinder, Report, SecretOwner, SecretPlace, Used
+from weft.ledger.secrets.names import NamedSecret, fingerprints_found
+from weft.ledger.secrets.places import KEPT_PLACES, PlaceFinder, Report, SecretOwner, SecretPlace, Used
 from weft.ledger.secrets.repeats import AGAIN
 from weft.ledger.secrets.scan import Scanned
 from weft.ledger.secrets.scanner import DIGITS, SecretScanner
@@ -46,7 +48,7 @@ class SecretsWanted(Struct, frozen=True, kw_only=True):
 
 
 class SecretFinding(Struct, frozen=True, kw_only=True):
-    """A credential that lies in contents, without being shown."""
+    """A credential that lies in contents or in names, without being shown."""
 
     fingerprint: str
     rules: tuple[str, ...]
@@ -54,11 +56,11 @@ class SecretFinding(Struct, frozen=True, kw_only=True):
     shown: str
     """At most its first four characters."""
     times: int
-    """How often it stands in contents; each is counted once, however often it is used."""
+    """How often it stands in contents and in different names; each is counted once, however often it is used."""
     contents: tuple[str, ...]
     """References of the contents that hold it."""
     uses: int
-    """How often events use these contents."""
+    """How often events use these contents, and how many turns have such a name."""
     places: tuple[SecretPlace, ...]
     """Some of these uses, in order of arrival."""
 
@@ -81,25 +83,41 @@ class FoundSecret(Struct, frozen=True, gc=False):
 
 
 def make_report(
-    txn: ReadTxn, scanner: SecretScanner, wanted: SecretsWanted, scanned: Scanned, report: Report, projects: Projects
+    txn: ReadTxn,
+    scanner: SecretScanner,
+    wanted: SecretsWanted,
+    scanned: Scanned,
+    names: Sequence[NamedSecret],
+    report: Report,
+    projects: Projects,
 ) -> SecretReport:
     ignored = {mark for (mark,) in txn.sql.all(_IGNORED)}
-    rows = _found(txn.sql)
     chosen = {full(txn.sql, each) for each in wanted.fingerprints}
-    rows = [row for row in rows if not chosen or row.fingerprint in chosen]
-    listed = [row for row in rows if (row.fingerprint in ignored) == wanted.ignored]
+
+    def is_listed(row: FoundSecret | NamedSecret) -> bool:
+        return (not chosen or row.fingerprint in chosen) and (row.fingerprint in ignored) == wanted.ignored
+
+    rows = _found(txn.sql)
+    listed = [row for row in rows if is_listed(row)]
     key = bytes.fromhex(local_value(txn.sql, KEY))
 
     def is_clean(text: str) -> bool:
         return not scanner.scan(text.encode("utf-8", "replace"), key)
 
-    used = PlaceFinder(txn, (row.ref for row in listed), _sieve(txn, wanted, projects), is_clean).run(report)
-    by_mark: dict[str, list[FoundSecret]] = {}
+    fits = _sieve(txn, wanted, projects)
+    finder = PlaceFinder(txn, (row.ref for row in listed), fits, is_clean)
+    used = finder.run(report)
+    by_mark: dict[str, list[FoundSecret | NamedSecret]] = {}
     for row in listed:
         if used[row.ref].uses or not wanted.narrow:
             by_mark.setdefault(row.fingerprint, []).append(row)
-    secrets = [_secret(rows, used, scanner) for rows in by_mark.values()]
-    left_out = {row.fingerprint for row in rows} & ignored
+    for name in names:
+        turns = tuple(turn for turn in name.turns if fits(finder.owner(turn, None)))
+        if is_listed(name) and turns:
+            by_mark.setdefault(name.fingerprint, []).append(replace(name, turns=turns))
+    secrets = [_secret(rows, used, scanner, finder) for rows in by_mark.values()]
+    marks = {row.fingerprint for row in rows} | {name.fingerprint for name in names}
+    left_out = (marks & chosen if chosen else marks) & ignored
     return SecretReport(
         secrets=tuple(sorted(secrets, key=lambda secret: (secret.rules, -secret.times, secret.fingerprint))),
         ignored=0 if wanted.ignored else len(left_out),
@@ -116,19 +134,33 @@ def _found(sql: Sql) -> list[FoundSecret]:
     return [FoundSecret(bytes(ref), *rest) for ref, *rest in rows]
 
 
-def _secret(rows: Sequence[FoundSecret], used: Mapping[bytes, Used], scanner: SecretScanner) -> SecretFinding:
-    rules = tuple(sorted({row.rule for row in rows}))
+def _secret(
+    found: Sequence[FoundSecret | NamedSecret],
+    used: Mapping[bytes, Used],
+    scanner: SecretScanner,
+    finder: PlaceFinder,
+) -> SecretFinding:
+    rows = [row for row in found if isinstance(row, FoundSecret)]
+    names = [row for row in found if isinstance(row, NamedSecret)]
+    rules = tuple(sorted({row.rule for row in found}))
     refs = dict.fromkeys(row.ref for row in rows)
+    name_places = [_name_place(finder, name.what, turn) for name in names for turn in name.turns[:KEPT_PLACES]]
     return SecretFinding(
-        fingerprint=rows[0].fingerprint,
+        fingerprint=found[0].fingerprint,
         rules=rules,
         kind=SAID_AGAIN if rules[0] == AGAIN else scanner.kind(rules[0]),
-        shown=rows[0].shown,
-        times=len({(row.n, row.start) for row in rows}),
+        shown=found[0].shown,
+        times=len({(row.n, row.start) for row in rows}) + len({name.what for name in names}),
         contents=tuple(ref.hex() for ref in refs),
-        uses=sum(used[ref].uses for ref in refs),
-        places=tuple(place for ref in refs for place in used[ref].places),
+        uses=sum(used[ref].uses for ref in refs) + sum(len(name.turns) for name in names),
+        places=(*(place for ref in refs for place in used[ref].places), *name_places),
     )
+
+
+def _name_place(finder: PlaceFinder, what: str, turn: str) -> SecretPlace:
+    owner = finder.owner(turn, None)
+    session_id = owner.session.id if owner.session else None
+    return SecretPlace(content="", what=what, session_id=session_id, session=owner.label, turn_id=turn)
 
 
 def _sieve(txn: ReadTxn, wanted: SecretsWanted, projects: Projects) -> Callable[[SecretOwner], bool]:
@@ -185,12 +217,13 @@ def full(sql: Sql, beginning: str) -> str:
             Action.LIST_SECRETS,
         )
     query = f"SELECT fingerprint FROM secret_found UNION {_IGNORED}"
-    known = sorted({mark for (mark,) in sql.all(query) if mark.startswith(digits)})
+    marks = {str(mark) for (mark,) in sql.all(query)} | fingerprints_found(sql)
+    known = sorted(mark for mark in marks if mark.startswith(digits))
     if not known:
         raise NotFound("secret with fingerprint", digits, Action.LIST_SECRETS)
     if len(known) > 1:
         raise AmbiguousName(digits, known)
-    return str(known[0])
+    return known[0]
 
 
 def ignore(beginning: str, txn: WriteTxn) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from weft.kernel.errors import InvalidInput
+from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.surfaces.cli.arguments import session_option
 from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
@@ -83,6 +83,7 @@ def command(
         if show:
             matches = ledger.secrets.matches(report, scanner=scanner)
             call.documents(matches) if call.json else call.screen.page(_match_lines(report, matches))
+            _note_names(call, report)
             return DIFFERENT if matches else OK
         call.answer(report, *_lines(report))
         _note(call, report)
@@ -125,6 +126,8 @@ def _erase(
     if reason is not None and _holds(scanner, reason):
         raise InvalidInput("the reason holds a credential itself", "say why, without saying what")
     refs = list(dict.fromkeys(ref for secret in report.secrets for ref in secret.contents))
+    if not refs:
+        raise NotApplicable("names in events cannot be erased", "replace the credential where it came from")
     with progress(call, "erase") as bar:
         plan = ledger.erasure.plan(refs, progress=bar.staged)
     named = tuple(
@@ -178,5 +181,11 @@ def _note(call: Call, report: SecretReport) -> None:
     call.note(f"{counted(len(report.secrets), 'secret')} found; {looked} with {report.rules}")
     if report.ignored:
         call.note(f"{counted(report.ignored, 'finding')} ignored; `weft secrets --ignored` shows them")
-    if report.secrets:
+    _note_names(call, report)
+    if any(secret.contents for secret in report.secrets):
         call.note("`weft secrets --show` shows them, `--redact` takes them out of what was said, `--erase` all of it")
+
+
+def _note_names(call: Call, report: SecretReport) -> None:
+    if named := sum(any(not place.content for place in secret.places) for secret in report.secrets):
+        call.note(f"{counted(named, 'secret')} in names, which cannot be erased: replace them where they came from")
