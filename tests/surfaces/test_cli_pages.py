@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
-from tests.surfaces.shell import Shell
+from tests.surfaces.shell import Shell, on_terminal
 
 LISTS = {
     "log": ["log"],
@@ -65,3 +66,12 @@ def test_a_cursor_that_does_not_fit_is_wrong_input(weft: Shell) -> None:
     assert "the cursor belongs to log, not to search" in refused.err
     assert "is no cursor" in weft("log", "--after", "abc").err
     assert "no further pages" in weft("search", "question", "--rank", "--after", cursor).err
+
+
+def test_nobody_at_a_terminal_is_given_a_cursor_to_type(weft: Shell, folder: Path) -> None:
+    for label in ("a", "b", "c"):
+        weft.record(f"question {label}", session=label)
+    for command in (("sessions", "-n", "1"), ("log", "-n", "1"), ("search", "question", "-n", "1")):
+        shown = on_terminal(folder, *command)[1]
+        assert "--after" not in shown, command
+        assert "more" in shown, command

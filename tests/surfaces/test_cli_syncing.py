@@ -202,3 +202,13 @@ def test_a_ledger_that_says_nothing_is_given_up_after_the_time_that_was_given(pa
     assert silent.code == 7
     served = subprocess.run([*PROGRAM, "sync-stdio", "--silence", "0"], capture_output=True, check=False)
     assert served.returncode == 2
+
+
+def test_without_a_remote_a_push_says_how_to_remember_one(weft: Shell) -> None:
+    for command in ("push", "pull"):
+        answer = weft(command)
+        assert answer.code == 4
+        assert answer.err.splitlines() == [
+            "weft: no ledger is named, and no remote is remembered",
+            "hint: give an address, or remember one: `weft remote add origin ADDRESS`",
+        ]

@@ -166,7 +166,8 @@ class Call:
             click.echo(line, color=True)
 
     def next_page(self, cursor: str | None) -> None:
-        """On the error stream: the cursor that the next page is asked for with, if there is one."""
+        """On the error stream: the cursor that the next page is asked for with, if there is one. A person at a terminal
+        asks for more lines instead of typing it."""
         if cursor is None:
             return
         if self.json:
@@ -174,12 +175,16 @@ class Call:
 
             click.echo(document({"next": cursor}, indent=False), err=True)
         else:
-            self.note(f"next page: --after {cursor}")
+            self.note("there are more: a larger -n shows them" if _is_read() else f"next page: --after {cursor}")
+
+    def page_hint(self, cursor: str | None) -> str:
+        """The same as the end of a note that says how to see more."""
+        return "" if cursor is None or _is_read() else f", the next page with --after {cursor}"
 
     def note(self, *line: Span | str) -> None:
         """Something a person may want to know beside the answer: what to do next, how to undo it."""
         if not (self.quiet or self.json):
-            terminal = sys.stderr.isatty()
+            terminal = _is_read()
             aside = Screen(
                 color=terminal and not self.no_color and colours_wanted(),
                 unicode=False,
@@ -190,6 +195,11 @@ class Call:
             )
             for words in aside.wrap(line) if terminal else [line]:
                 click.echo(aside.render(words), err=True, color=aside.color)
+
+
+def _is_read() -> bool:
+    """Whether notes go to a terminal."""
+    return sys.stderr.isatty()
 
 
 @contextmanager

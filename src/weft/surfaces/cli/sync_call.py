@@ -86,6 +86,9 @@ def chosen_remote(ledger: Ledger, name: str | None) -> Remote:
     listed = remotes(ledger)
     if name is None:
         fit = [remote for remote in listed if remote.name == ORIGIN] or listed
+        if not fit:
+            hint = "give an address, or remember one: `weft remote add origin ADDRESS`"
+            raise NotApplicable("no ledger is named, and no remote is remembered", hint)
         if len(fit) != 1:
             raise NotApplicable(
                 f"{counted(len(listed), 'remote')} and none called {ORIGIN}",

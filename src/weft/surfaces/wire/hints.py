@@ -119,8 +119,8 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.VERIFY_REBUILD_EXAMINE: "run `weft verify`, then `weft rebuild`; if that does not mend it, `weft doctor`",
     Action.MEND_FACTS_THEN_REBUILD: "mend the facts first; if they verify, weft rebuild",
     Action.SCAN_SECRETS_AGAIN: "weft secrets --all",
-    Action.IMPORT_AGAIN: "weft import",
-    Action.IMPORT_REST: "weft import the rest",
+    Action.IMPORT_AGAIN: "`weft import` reads them again",
+    Action.IMPORT_REST: "`weft import PATH` brings in the sessions that are missing, where you have them",
     # other ledgers
     Action.RENEW_BOTH_REPLICAS: (
         "one of them is a copy made behind Weft's back: run `weft replica --new` in both, then sync again"

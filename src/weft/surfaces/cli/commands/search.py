@@ -103,8 +103,8 @@ def command(
     if call.json:
         call.next_page(hits.next)
     elif more:
-        page = "" if hits.next is None else f", the next page with --after {hits.next}"
-        call.note(f"there are more: `-n {2 * most or SHOWN}` shows them, filters such as --since show fewer{page}")
+        fewer = f"filters such as --since show fewer{call.page_hint(hits.next)}"
+        call.note(f"there are more: `-n {2 * most or SHOWN}` shows them, {fewer}")
 
 
 def as_query(words: Sequence[str]) -> str:

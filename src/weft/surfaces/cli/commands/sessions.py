@@ -105,8 +105,8 @@ def _entry(listed: ListedSession, tails: Tails) -> SessionEntry:
 def _notes(call: Call, listing: SessionList, *, filtered: bool) -> None:
     if listing.further:
         call.note(
-            f"{counted(listing.further, 'more session')}: `weft sessions -n N` lists more, --project and --since fewer,"
-            f" the next page with --after {listing.next}"
+            f"{counted(listing.further, 'more session')}: `weft sessions -n N` lists more, --project and --since fewer"
+            + call.page_hint(listing.next)
         )
     if listing.hidden:
         verb = "is" if listing.hidden == 1 else "are"
