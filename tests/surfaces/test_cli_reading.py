@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import weft as library
-from tests.surfaces.shell import Shell, masked
+from tests.surfaces.shell import Shell, masked, on_terminal
 from weft.kernel.clock import FixedClock, SystemClock, ms_from_iso
 from weft.store.sqlite.connection import SqliteSql
 from weft.surfaces import demo
@@ -362,6 +362,8 @@ def test_stats_count_what_there_is(story: Shell) -> None:
     plain = dict(line.split("\t") for line in story("stats").out.splitlines())
     assert plain["turns"] == "6"
     assert plain["turns_by_status"] == "5 completed, 1 failed"
+    size = f"{found['file_bytes']:,}"
+    assert f"file bytes {size}" in " ".join(on_terminal(story.folder, "stats", NO_COLOR="1")[1].split())
 
 
 def test_turns_are_found_by_every_kind_of_name(weft: Shell) -> None:

@@ -19,10 +19,16 @@ def command(call: Call) -> None:
     if call.json:
         call.document(figures)
     else:
-        call.screen.table([(name, _text(value)) for name, value in form(figures).items()], ("what", "value"))
+        readable = call.screen.terminal
+        rows = [
+            (name.replace("_", " ") if readable else name, _text(value, readable))
+            for name, value in form(figures).items()
+        ]
+        call.screen.table(rows, ("what", "value"))
 
 
-def _text(value: object) -> str:
+def _text(value: object, readable: bool) -> str:
+    """A figure, for people with its thousands set apart."""
     if isinstance(value, dict):
-        return ", ".join(f"{count} {name}" for name, count in value.items()) or "none"
-    return str(value)
+        return ", ".join(f"{_text(count, readable)} {name}" for name, count in value.items()) or "none"
+    return f"{value:,}" if readable and isinstance(value, int) else str(value)
