@@ -128,6 +128,7 @@ if TYPE_CHECKING:
     from weft.ledger.secrets.report import SecretReport as SecretReport
     from weft.ledger.secrets.scan import Scanned as Scanned
     from weft.ledger.sessions.merging import Provenance as Provenance
+    from weft.ledger.sessions.unifying import Unification as Unification
     from weft.ledger.upkeep.copy_register import KnownCopy as KnownCopy
     from weft.ledger.upkeep.facts_file import FactsIn as FactsIn
     from weft.ledger.upkeep.ledger_copy import Copied as Copied
@@ -218,6 +219,7 @@ _NAMES = {
     "weft.ledger.secrets.report": "SecretFinding SecretReport",
     "weft.ledger.secrets.scan": "Scanned",
     "weft.ledger.sessions.merging": "Provenance",
+    "weft.ledger.sessions.unifying": "Unification",
     "weft.ledger.upkeep.copy_register": "KnownCopy",
     "weft.ledger.upkeep.facts_file": "FactsIn",
     "weft.ledger.upkeep.ledger_copy": "Copied",

@@ -131,6 +131,11 @@ ATTEMPTS: Mapping[str, Attempt] = {
     "reset": Attempt(lambda ledger, name: ledger.heads.reset(name), ("session:move",)),
     "rename": Attempt(lambda ledger, name: ledger.labels.rename(name, f"new {name}"), ("session:rename",)),
     "alias": Attempt(lambda ledger, name: ledger.labels.add_alias(f"also {name}", name), ("session:rename",)),
+    "promote": Attempt(lambda ledger, name: ledger.labels.promote(name, f"key of {name}"), ("session:rename",)),
+    "unify": Attempt(
+        lambda ledger, name: ledger.merges.unify(name, into="x session"),
+        (READ, "session:rename", "session:archive", "turn:merge"),
+    ),
     "archive": Attempt(lambda ledger, name: ledger.labels.archive(name), (READ, "session:archive")),
     "delete": Attempt(lambda ledger, name: ledger.labels.delete(name), (READ, "session:delete")),
     "erase": Attempt(lambda ledger, name: ledger.erasure.erase(name, reason="r"), (READ, "content:erase")),

@@ -29,6 +29,7 @@ ON_POSTGRES = {
     "audit",
     "erasing",
     "merging",
+    "unifying",
     "commands",
     "secrets",
     "versions",

@@ -1,4 +1,4 @@
-"""resume, cherry-pick and summarize."""
+"""resume, cherry-pick, summarize, session promote and session unify."""
 
 from __future__ import annotations
 
@@ -154,6 +154,49 @@ def test_a_command_repeated_with_its_key_does_nothing_more(weft: Shell, branched
         assert weft.json(*arguments, "--key", arguments[0]) == first
     answer = weft("summarize", "side", "--into", "main", "--text", "other", "--key", "summarize")
     assert "was used for something else" in answer.err
+
+
+def test_a_key_is_promoted_once(weft: Shell, branched: list[str]) -> None:
+    for _ in range(2):
+        assert weft("session", "promote", "side", "person:ann").out == "person:ann leads to side\n"
+    assert weft.json("session", "promote", "side", "person:ann")["label"] == "side"
+    assert "main" in weft("session", "promote", "side", "main").err
+
+
+def test_two_sessions_become_one_and_the_note_undoes_it(weft: Shell, folder: Path, branched: list[str]) -> None:
+    weft("session", "promote", "side", "person:ann")
+    answer = weft("session", "unify", "side", "--into", "main")
+    turn = weft.json("show", "main")
+    told = f"{turn['id'][-8:]} on main tells of unified/side, which is archived"
+    assert answer.out == f"side, person:ann lead to main\n{told}\n"
+    assert "- where is it?" in turn["messages"][0]["content"][0]["text"]
+    assert f"From:    the branch to {branched[-1][-8:]}" in weft("show", "main").out
+    assert weft.json("show", "person:ann")["id"] == turn["id"]
+    assert answer.err == "undo: weft session unify unified/side --undo\n"
+    assert weft("session", "unify", "unified/side", "--undo").out == "side is a session of its own again\n"
+    assert weft.json("show", "person:ann")["id"] == branched[-1]
+    (folder / "told.md").write_text("It is at line 42.\n")
+    arguments = ("session", "unify", "side", "--into", "main", "--summary-from", "told.md", "--key", "k")
+    document = weft.json(*arguments)
+    assert weft.json(*arguments) == document
+    assert (document["session"]["label"], document["archived"]["label"]) == ("main", "unified/side")
+    assert document["names"] == ["side", "person:ann"]
+    assert weft.json("show", document["summary"]["id"])["messages"][0]["content"][0]["text"] == "It is at line 42."
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--into", "main", "--summary", "x", "--summary-from", "y"),
+        ("--undo", "--into", "main"),
+        ("--undo", "--key", "k"),
+    ],
+)
+def test_a_merge_that_is_not_said_plainly_is_refused(
+    weft: Shell, branched: list[str], options: tuple[str, ...]
+) -> None:
+    assert weft("session", "unify", "side", *options).code == 2
 
 
 def test_a_session_that_moved_is_left_alone(weft: Shell, branched: list[str]) -> None:

@@ -66,6 +66,7 @@ from weft.ledger.search.hits import Hit
 from weft.ledger.search.lookups import SessionCriteria, TurnCriteria
 from weft.ledger.secrets import SecretMatch, SecretReport, SecretScanner
 from weft.ledger.sessions.merging import Provenance
+from weft.ledger.sessions.unifying import Unification
 from weft.ledger.upkeep import facts_file
 from weft.ledger.upkeep.packing import Packed
 from weft.ledger.upkeep.verify import Problem
@@ -582,6 +583,11 @@ class AsyncLabels(crossing.Mirror[Labels]):
         """Another name for a session. Lookups go by label, then alias, and never chain."""
         return await self._run(partial(self._sync.add_alias, alias=alias, session=session, reason=reason))
 
+    async def promote(self, session: str, key: str) -> Session:
+        """From now on the key of a person or an agent leads to this session, as an alias with the reason
+        `identity_promotion`. Refused where it leads to another one; repeated, it changes nothing."""
+        return await self._run(partial(self._sync.promote, session=session, key=key))
+
     async def archive(self, session: str, *, reason: str | None = None) -> Session:
         return await self._run(partial(self._sync.archive, session=session, reason=reason))
 
@@ -688,7 +694,7 @@ class AsyncCompactions(crossing.Mirror[Compactions]):
 
 
 class AsyncMerges(crossing.Mirror[Merges]):
-    """`ledger.merges`: brings back what a branch found, and joins what replicas moved apart."""
+    """`ledger.merges`: brings back what a branch found, makes two sessions one, joins what replicas moved apart."""
 
     async def cherry_pick(
         self,
@@ -717,6 +723,20 @@ class AsyncMerges(crossing.Mirror[Merges]):
         """A new turn on a session with a text about a branch, which it names by the branch's last turn."""
         asked = partial(self._sync.summarize, branch=branch, into=into, text=text, expected=expected, key=key, wait=0)
         return await crossing.patiently(self._pool, wait, asked)
+
+    async def unify(
+        self, session: str, *, into: str, summary: str | None = None, key: str | None = None
+    ) -> Unification:
+        """One session out of two that belong together, in one transaction. `session` is archived; its label and its
+        aliases lead to `into`, where a new turn tells what is to be known of it: `summary`, or without one when it was
+        used, what was asked there and what is unresolved. No tree is rewritten. Refused while a turn of either is being
+        recorded."""
+        return await self._run(partial(self._sync.unify, session=session, into=into, summary=summary, key=key))
+
+    async def separate(self, session: str) -> Session:
+        """Undo `unify`: the archived session, by its id or by the label that it has now, is active again and has its
+        label and aliases back. The summary stays where it is, and so do turns that came since."""
+        return await self._run(partial(self._sync.separate, session=session))
 
     async def provenance(self, turn: str) -> list[Provenance]:
         """Which turns a turn was made from, by picking or summing up; then what was made from it."""

@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from weft.ledger.secrets import SecretReport as SecretReport
     from weft.ledger.secrets import SecretScanner as SecretScanner
     from weft.ledger.sessions.merging import Provenance as Provenance
+    from weft.ledger.sessions.unifying import Unification as Unification
     from weft.ledger.upkeep.ledger_copy import Copied as Copied
     from weft.ledger.upkeep.packing import Packed as Packed
     from weft.ledger.upkeep.salvage import Salvaged as Salvaged
@@ -150,6 +151,7 @@ _NAMES = {
     "weft.ledger.search.hits": "Hit",
     "weft.ledger.secrets": "SecretMatch SecretPlace SecretReport SecretScanner",
     "weft.ledger.sessions.merging": "Provenance",
+    "weft.ledger.sessions.unifying": "Unification",
     "weft.ledger.upkeep.ledger_copy": "Copied",
     "weft.ledger.upkeep.packing": "Packed",
     "weft.ledger.upkeep.salvage": "Salvaged",

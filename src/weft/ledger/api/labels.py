@@ -70,6 +70,12 @@ class Labels(LedgerPart):
         """Another name for a session. Lookups go by label, then alias, and never chain."""
         return self._ledger._changed_session(heads.add_alias(self._writer, alias, session, reason))
 
+    @requires("session:rename")
+    def promote(self, session: str, key: str) -> Session:
+        """From now on the key of a person or an agent leads to this session, as an alias with the reason
+        `identity_promotion`. Refused where it leads to another one; repeated, it changes nothing."""
+        return self._ledger._changed_session(heads.promote(self._writer, session, key))
+
     @requires("session:archive")
     def archive(self, session: str, *, reason: str | None = None) -> Session:
         return set_status(self._ledger, session, SessionStatus.ARCHIVED, reason, "session:archive")

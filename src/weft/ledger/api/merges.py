@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import UNSET, UnsetType
 from msgspec.json import decode, encode
@@ -17,13 +17,14 @@ from weft.ledger.read.revisions import require
 from weft.ledger.read.sessions import load_branches
 from weft.ledger.sessions.merging import Pick, Provenance, Summary, Writer, merge, provenance
 from weft.ledger.sessions.settling import SettleChoice, settle
+from weft.ledger.sessions.unifying import Unification, UnifiedIds, separate, unify
 from weft.ledger.views.rows import TurnRow
 from weft.ledger.write.append import Append, Patience, requires
 from weft.ledger.write.commands import Answer, keyed_command, once
 
 
 class Merges(LedgerPart):
-    """`ledger.merges`: brings back what a branch found, and joins what replicas moved apart."""
+    """`ledger.merges`: brings back what a branch found, makes two sessions one, joins what replicas moved apart."""
 
     def __init__(self, ledger: ReadingLedger) -> None:
         super().__init__(ledger)
@@ -65,6 +66,56 @@ class Merges(LedgerPart):
         tip = self._whole(branch)
         turns = self._merge(into, [Summary(tip, text)], [tip.id], LinkReason.SUMMARY, text, expected, key, wait)
         return turns[0]
+
+    @requires("turn:merge")
+    def unify(self, session: str, *, into: str, summary: str | None = None, key: str | None = None) -> Unification:
+        """One session out of two that belong together, in one transaction. `session` is archived; its label and its
+        aliases lead to `into`, where a new turn tells what is to be known of it: `summary`, or without one when it was
+        used, what was asked there and what is unresolved. No tree is rewritten. Refused while a turn of either is being
+        recorded."""
+        if summary is not None and not checked_text(summary, "summary").strip():
+            raise InvalidInput("the summary is empty", "say what is to be known, or leave it out")
+        names = checked_text(session, "session"), checked_text(into, "session")
+        command = keyed_command("unify", key, [*names, summary], self._writer.authority)
+
+        def work(append: Append) -> Answer:
+            def once_work() -> Answer:
+                ids = unify(append, *names, summary, patience, key)
+                append.seal()
+                return Answer(ids.turn, encode(ids).decode())
+
+            return once(append, command, once_work)
+
+        patience = Patience(self._writer, 0, self._ttl)
+        answer = patience.keep_trying(lambda: self._writer.write(work))
+        ids = decode(answer.details or "", type=UnifiedIds)
+        return Unification(
+            session=self._ledger._changed_session(ids.session),
+            archived=self._ledger._changed_session(ids.archived),
+            names=tuple(self._texts(ids.names)),
+            summary=self._reader.turn(ids.turn),
+        )
+
+    def _texts(self, refs: Sequence[str]) -> Iterator[str]:
+        """The contents of these references that are still there."""
+        with self._store.read() as txn:
+            for ref in refs:
+                n = txn.facts.find_content(bytes.fromhex(ref))
+                if n is not None and (text := txn.facts.text(n)) is not None:
+                    yield text
+
+    @requires("session:archive")
+    def separate(self, session: str) -> Session:
+        """Undo `unify`: the archived session, by its id or by the label that it has now, is active again and has its
+        label and aliases back. The summary stays where it is, and so do turns that came since."""
+        patience = Patience(self._writer, 0, self._ttl)
+
+        def work(append: Append) -> str:
+            separated = separate(append, session, patience)
+            append.seal()
+            return separated
+
+        return self._ledger._changed_session(patience.keep_trying(lambda: self._writer.write(work)))
 
     def provenance(self, turn: str) -> list[Provenance]:
         """Which turns a turn was made from, by picking or summing up; then what was made from it."""

@@ -68,7 +68,7 @@ def create(writer: LedgerWriter, label: str, persona: str, details: SessionDetai
 
     def work(append: Append) -> str:
         if (session := find_named(append, label)) is not None:
-            raise _label_taken(append, label, session)
+            raise label_taken(append, label, session)
         row = create_session(append, label, persona=persona, **_details(append, details))
         append.seal()
         return row.id
@@ -76,7 +76,7 @@ def create(writer: LedgerWriter, label: str, persona: str, details: SessionDetai
     return writer.write(work)
 
 
-def _label_taken(append: Append, name: str, by: SessionRow) -> LabelTaken:
+def label_taken(append: Append, name: str, by: SessionRow) -> LabelTaken:
     """Of a session that cannot be read it says no more than that the label is taken."""
     if name == by.label or not append.access.may_read(by):
         return LabelTaken(name, "a session")
@@ -114,7 +114,7 @@ def fork(
 
     def work(append: Append) -> str:
         if (namesake := find_named(append, label)) is not None:
-            raise _label_taken(append, label, namesake)
+            raise label_taken(append, label, namesake)
         row = load_parent(append, turn)
         origin = require_session(append, source, READ_SESSION) if source else None
         owner = persona or (origin.persona if origin else row.persona)
@@ -190,7 +190,7 @@ def rename(writer: LedgerWriter, name: str, label: str) -> str:
         row = require_session(append, name, "session:rename")
         namesake = find_named(append, label)
         if namesake is not None and (namesake.id != row.id or namesake.label == label):
-            raise _label_taken(append, label, namesake)
+            raise label_taken(append, label, namesake)
         stream_of(append, row).add(SessionRenamed, label=append.put_text(label))
         append.seal()
         return row.id
@@ -201,13 +201,25 @@ def rename(writer: LedgerWriter, name: str, label: str) -> str:
 def add_alias(writer: LedgerWriter, alias: str, name: str, reason: str) -> str:
     """Another name for a session. A target that is itself an alias is resolved now, so lookups never chain. Returns
     the session's id."""
+    return _add_alias(writer, alias, name, member(AliasReason, reason, "reason"), again=False)
+
+
+def promote(writer: LedgerWriter, name: str, key: str) -> str:
+    """The same for the key of a person or an agent that a session was found to belong to; a key that leads to the
+    session already stays as it is."""
+    return _add_alias(writer, key, name, AliasReason.IDENTITY_PROMOTION, again=True)
+
+
+def _add_alias(writer: LedgerWriter, alias: str, name: str, why: AliasReason, *, again: bool) -> str:
     alias = checked_label(alias, "alias")
-    why = member(AliasReason, reason, "reason")
 
     def work(append: Append) -> str:
         row = require_session(append, name, "session:rename")
-        if (namesake := find_named(append, alias)) is not None:
-            raise _label_taken(append, alias, namesake)
+        namesake = find_named(append, alias)
+        if again and namesake is not None and namesake.id == row.id:
+            return row.id
+        if namesake is not None:
+            raise label_taken(append, alias, namesake)
         stream_of(append, row).add(AliasAdded, alias=append.put_text(alias), reason=why)
         append.seal()
         return row.id

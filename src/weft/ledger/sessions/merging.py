@@ -69,15 +69,26 @@ def merge(
     """One new turn on a session after another, all in one append. Each writer fills one."""
     turns = []
     for write in writers:
-        row = require_session(append, session, "turn:merge")
-        if row.status != SessionStatus.ACTIVE:
-            raise NotApplicable(f"session {row.label!r} is {row.status}", "make it active again first, or fork it")
-        ensure_free(append, row, patience)
-        place = find_place(append, row, UNSET, expected)
-        turns.append(_turn(append, place, Setting(source_event_id=key), write))
+        turns.append(add_turn(append, session, expected, patience, key, write))
         expected = UNSET
     append.seal()
     return turns
+
+
+def add_turn(
+    append: Append,
+    session: str,
+    expected: str | UnsetType | None,
+    patience: Patience,
+    key: str | None,
+    write: Writer,
+) -> str:
+    """One new turn on a session, which a writer fills. Returns its id."""
+    row = require_session(append, session, "turn:merge")
+    if row.status != SessionStatus.ACTIVE:
+        raise NotApplicable(f"session {row.label!r} is {row.status}", "make it active again first, or fork it")
+    ensure_free(append, row, patience)
+    return _turn(append, find_place(append, row, UNSET, expected), Setting(source_event_id=key), write)
 
 
 def _turn(append: Append, place: Placement, setting: Setting, write: Writer) -> str:
@@ -214,14 +225,15 @@ def _ref(sql: Sql, n: int) -> str:
 
 
 class Summary:
-    """A text about a branch."""
+    """A text about a branch; about one without a turn it names none."""
 
-    def __init__(self, tip: TurnRow, text: str) -> None:
+    def __init__(self, tip: TurnRow | None, text: str) -> None:
         self.tip, self.text = tip, text
 
     def __call__(self, turn_events: TurnEvents) -> None:
         turn_events.message(NewMessage(role=MessageRole.USER, content=self.text))
-        _link(turn_events, self.tip.id, LinkReason.SUMMARY)
+        if self.tip is not None:
+            _link(turn_events, self.tip.id, LinkReason.SUMMARY)
         turn_events.finish(RunExit.SUCCESS)
 
 

@@ -133,14 +133,14 @@ def _fork(append: Append, row: SessionRow, label: str, place: tuple[str | None, 
 def _states(facts: FactReader, row: SessionRow, branches: list[Branch]) -> set[type]:
     """Which of label and status were changed on some branch and not before all of them parted."""
     ends = [bytes(row.last_event).hex(), *(branch.tip for branch in branches)]
-    chains = [dict(_back(facts, end)) for end in ends]
+    chains = [dict(events_back_from(facts, end)) for end in ends]
     shared = set(chains[0]).intersection(*chains[1:])
     return {
         type(event) for chain in chains for id, event in chain.items() if id not in shared and type(event) in STATES
     }
 
 
-def _back(facts: FactReader, event_id: str | None) -> Iterator[tuple[str, Event | UnknownEvent]]:
+def events_back_from(facts: FactReader, event_id: str | None) -> Iterator[tuple[str, Event | UnknownEvent]]:
     """An event of a stream and those before it."""
     while event_id is not None:
         n = facts.find_event(bytes.fromhex(event_id))

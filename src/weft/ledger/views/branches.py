@@ -41,7 +41,7 @@ def set_aside(view: Projector, moment: Moment, event: Event | UnknownEvent) -> N
     view.sql.run(
         "INSERT INTO branch(session, tip, n, replica, head, head_segment, head_depth, head_events, changed_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (session.n, moment.event_id, moment.n, _replica(event), *place, moment.when),
+        (session.n, moment.event_id, moment.n, replica_of(event), *place, moment.when),
     )
 
 
@@ -56,7 +56,8 @@ def tips_of(event: Event | UnknownEvent) -> tuple[EventRef, ...]:
     return event.tips if isinstance(event, SessionMoved) and event.tips is not UNSET else ()
 
 
-def _replica(event: Event | UnknownEvent) -> str | None:
+def replica_of(event: Event | UnknownEvent) -> str | None:
+    """The ledger that wrote an event; None for one that came with an import."""
     if isinstance(event, UnknownEvent):
         found = event.fields.get("replica")
         return found if isinstance(found, str) else None

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from weft.kernel import dag_events as dag
 from weft.kernel import ledger_events as own
-from weft.kernel.enums import MoveReason, ProgramKind, SessionLifecycle, SessionStatus, TurnType
+from weft.kernel.enums import AliasReason, MoveReason, ProgramKind, SessionLifecycle, SessionStatus, TurnType
 from weft.kernel.events import Event
 from weft.kernel.program_kinds import next_state
 from weft.ledger.arguments import cleaned_label
 from weft.ledger.model import UNDATED
-from weft.ledger.views.branches import join_branches
+from weft.ledger.views.branches import join_branches, replica_of
 from weft.ledger.views.projector import BRANCHES, OTHERS, SESSIONS, Moment, Projector, begins, handles, plain
-from weft.ledger.views.recorded_events import position_in_run
+from weft.ledger.views.recorded_events import decoded, position_in_run
 from weft.ledger.views.rows import THREAD_KEYS, HistoryRow, SessionRow, TurnRow
 from weft.ledger.views.spawn_links import join_spawn, link_new_session, mark_parent
 
@@ -102,11 +102,17 @@ def _label_taken(view: Projector, label: str, session: str) -> bool:
 
 
 def _alias_taken(view: Projector, alias: str, session: str) -> bool:
-    aliases = (
-        "SELECT 1 FROM alias a JOIN session s ON s.n = a.session"
-        " WHERE a.alias = ? AND s.status <> 'deleted' AND s.id <> ?"
+    return _other_holder(view, alias, session) is not None
+
+
+def _other_holder(view: Projector, alias: str, session: str) -> tuple[int, str] | None:
+    """The number of another session that an alias leads to, and the reason of the alias."""
+    row = view.sql.one(
+        "SELECT a.session, a.reason FROM alias a JOIN session s ON s.n = a.session"
+        " WHERE a.alias = ? AND s.status <> 'deleted' AND s.id <> ?",
+        (alias, session),
     )
-    return view.sql.one(aliases, (alias, session)) is not None
+    return None if row is None else (row[0], row[1])
 
 
 @handles(own.SessionMoved, SESSIONS)
@@ -246,14 +252,36 @@ def _session_renamed(view: Projector, moment: Moment, event: own.SessionRenamed)
 
 @handles(own.AliasAdded, SESSIONS, BRANCHES)
 def _alias_added(view: Projector, moment: Moment, event: own.AliasAdded) -> None:
-    """One that leads to another session here stays with it."""
+    """One that leads to another session here stays with it, unless a merge of the two hands it over."""
     alias = _label(view, event.alias)
-    if alias is not None and not _alias_taken(view, alias, moment.row.id):
-        view.sql.run(
-            "INSERT INTO alias(alias, session, created_at, reason) VALUES (?, ?, ?, ?)"
-            " ON CONFLICT (alias) DO UPDATE SET session = excluded.session, reason = excluded.reason",
-            (alias, moment.row.n, moment.when, event.reason),
-        )
+    if alias is None:
+        return
+    holder = _other_holder(view, alias, moment.row.id)
+    if holder is not None:
+        if not _is_handed_over(view, *holder, event):
+            return
+        view.sql.run("DELETE FROM alias WHERE alias = ?", (alias,))
+        view.memory.labels.clear()
+    view.sql.run(
+        "INSERT INTO alias(alias, session, created_at, reason) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (alias) DO UPDATE SET session = excluded.session, reason = excluded.reason",
+        (alias, moment.row.n, moment.when, event.reason),
+    )
+
+
+def _is_handed_over(view: Projector, holder: int, reason: str, event: own.AliasAdded) -> bool:
+    """A merge hands an alias over, and its undoing hands it back. Both are believed of the ledger that wrote the
+    newest event of the session that has the alias now; from anybody else it would be a way to take names away."""
+    session = view.session_of_number(holder)
+    is_merge = AliasReason.IDENTITY_MERGE in (event.reason, reason)
+    return is_merge and session is not None and wrote_last(view, session, event.replica)
+
+
+def wrote_last(view: Projector, session: SessionRow, replica: str | UnsetType) -> bool:
+    """Whether this ledger wrote the newest event of a session. One that is not stored yet is of this very append."""
+    n = view.facts.find_event(session.last_event)
+    line = None if n is None else view.facts.line(n)
+    return n is None or line is None or replica_of(decoded(n, line)) == plain(replica)
 
 
 @handles(own.ContentErased, OTHERS)

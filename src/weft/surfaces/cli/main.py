@@ -74,7 +74,7 @@ COMMANDS = {
     "work": {
         "provider": "Say where models are reached: gateways, vendors, local servers.",
         "model": "Say what is asked, and how: a model of a provider, with its parameters.",
-        "session": "Make sessions with a model, send to them; pause, resume and complete them.",
+        "session": "Make sessions with a model, send to them; unify, pause, resume and complete them.",
         "agent": "Describe agents, give them tasks, and see what they are doing.",
         "task": "Say what is to be done, and end it when its success criteria hold.",
         "code": "Keep code as programs that agents can use as tools.",

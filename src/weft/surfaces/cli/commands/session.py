@@ -1,4 +1,4 @@
-"""`weft session`: a session as a program: made with a model, paused, resumed, completed."""
+"""`weft session`: a session as a program: made with a model, promoted, merged, paused, resumed, completed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.kernel.contents import decode_utf8
 from weft.kernel.shell_words import shell_word
-from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.arguments import complete_labels, read_input
+from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import group
 from weft.surfaces.cli.default_session import named_or_latest
+from weft.surfaces.cli.history import short
 from weft.surfaces.cli.program_call import (
     acting,
     answer,
@@ -30,11 +33,11 @@ from weft.surfaces.cli.screen import Span
 from weft.surfaces.wire.forms import JsonValue
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Ledger
+    from weft.ledger.api import Ledger, Unification
 
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
 """So much of a log's first line is read."""
-command = group("session", "Make sessions with a model, send to them; pause, resume and complete them.")
+command = group("session", "Make sessions with a model, send to them; unify, pause, resume and complete them.")
 
 
 @command.verb("create")
@@ -174,6 +177,72 @@ def _entries(ledger: Ledger, session: str) -> Iterator[dict[str, Any]]:
     log = BytesIO()
     export(ledger, session, "jsonl", log)
     return map(orjson.loads, log.getvalue().splitlines())
+
+
+@command.verb("promote")
+@session_argument()
+@click.argument("key")
+@as_actor
+def promote(call: Call, session: str, key: str, actor: str) -> None:
+    """Let the key of a person or an agent lead to a session, once it is known whose session it is.
+
+    The key becomes an alias of the session, with the reason identity_promotion.
+    """
+    with call.writing() as ledger:
+        promoted = ledger.acting_as(actor).labels.promote(session, key)
+    call.answer(promoted, [Span(key, "label"), " leads to ", Span(promoted.label, "label")])
+
+
+@command.verb("unify")
+@session_argument()
+@click.option("--into", metavar="SESSION", shell_complete=complete_labels, help="The session that stays.")
+@click.option("--summary", metavar="TEXT", help="What the other session is told, instead of a list of what was asked.")
+@click.option("--summary-from", metavar="FILE", type=click.Path(), help="Read it from here; - is standard input.")
+@click.option("--undo", "back", is_flag=True, help="Make an archived session active again, with its names.")
+@acting
+def unify(
+    call: Call,
+    session: str,
+    into: str | None,
+    summary: str | None,
+    summary_from: str | None,
+    back: bool,
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Make one session out of two that belong together.
+
+    SESSION is archived. Its label and its aliases lead to the other session, where a turn tells when it was used, what
+    was asked there and what is unresolved. Turns stay where they are. Refused while a turn of either is being recorded.
+    """
+    if back:
+        if (into, summary, summary_from, retry_key) != (None,) * 4:
+            raise click.UsageError("--undo takes a session and nothing else")
+        with call.writing() as ledger:
+            separated = ledger.acting_as(actor).merges.separate(session)
+        call.answer(separated, [Span(separated.label, "label"), " is a session of its own again"])
+        return
+    if into is None:
+        raise click.UsageError("name the session that stays: --into SESSION")
+    if summary is not None and summary_from is not None:
+        raise click.UsageError("give the summary once: --summary or --summary-from")
+    if summary_from is not None:
+        summary = decode_utf8(read_input(summary_from, "no summary was piped in"), "summary").rstrip("\n")
+    with call.writing() as ledger:
+        unified = ledger.acting_as(actor).merges.unify(session, into=into, summary=summary, key=retry_key)
+    _answer_unified(call, unified)
+
+
+def _answer_unified(call: Call, unified: Unification) -> None:
+    stays, names = Span(unified.session.label, "label"), ", ".join(unified.names)
+    archived = Span(unified.archived.label, "label")
+    verb = "leads" if len(unified.names) == 1 else "lead"
+    call.answer(
+        unified,
+        [Span(names, "label"), f" {verb} to ", stays],
+        [Span(short(unified.summary.id), "id"), " on ", stays, " tells of ", archived, ", which is archived"],
+    )
+    call.note(undo("session", "unify", unified.archived.label, "--undo"))
 
 
 def _step(verb: str, help: str) -> None:
