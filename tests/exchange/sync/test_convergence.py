@@ -17,7 +17,7 @@ from tests.conftest import PROVING
 from tests.exchange.sync.wire import contents, digests, events, heads, husks, pull, push, tips
 from tests.ledger.histories import problems
 from weft.kernel.clock import FixedClock
-from weft.kernel.errors import ConnectionCut, NotApplicable, WeftError
+from weft.kernel.errors import ConnectionCut, NotApplicable, NotFound, WeftError
 from weft.ledger.api.ledger import Ledger
 
 SHARDS = 40 if PROVING else 3
@@ -68,8 +68,11 @@ class SyncMachine(RuleBasedStateMachine):
     def record(self, i: int, name: str, calls: int) -> None:
         self.said += 1
         pending = [{"id": "c1", "name": "t", "status": "interrupted"}] * calls
-        known = [session for session in self.ledger(i).sessions(every=True) if session.label == name]
-        if all(session.status != "archived" for session in known):
+        try:
+            is_archived = self.ledger(i).session(name).status == "archived"
+        except NotFound:
+            is_archived = False
+        if not is_archived:
             self.ledgers[i].record_turn(session=name, query=f"say {self.said}", response="so", tool_calls=pending)
 
     @rule(i=who, pick=picks)
@@ -90,7 +93,7 @@ class SyncMachine(RuleBasedStateMachine):
         if session and turn:
             self.ledger(i).move_head(session, new=turn)
 
-    @rule(i=who, pick=picks, what=st.sampled_from("rename alias archive delete reset compact".split()))
+    @rule(i=who, pick=picks, what=st.sampled_from("rename alias archive delete reset compact unify".split()))
     def change(self, i: int, pick: int, what: str) -> None:
         session, ledger = self.session_of(i, pick), self.ledger(i)
         if session is None:
@@ -106,8 +109,20 @@ class SyncMachine(RuleBasedStateMachine):
             ledger.labels.delete(session)
         elif what == "reset":
             ledger.heads.reset(session)
+        elif what == "unify":
+            self.unify(ledger, session, self.session_of(i, pick + 1) or session)
         elif ledger.session(session).head is not None:
             ledger.compactions.record(session=session, summary=f"sum {self.said}")
+
+    def unify(self, ledger: Ledger, session: str, into: str) -> None:
+        try:
+            unified = ledger.merges.unify(session, into=into)
+        except NotApplicable:
+            return  # the same session, or one with several branches
+        assert {ledger.session(name).id for name in unified.names} == {unified.session.id}
+        if self.said % 3 == 0:
+            separated = ledger.merges.separate(unified.archived.id)
+            assert {ledger.session(name).id for name in unified.names} == {separated.id}
 
     @rule(i=who, pick=picks)
     def come_late(self, i: int, pick: int) -> None:
