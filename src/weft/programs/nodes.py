@@ -15,7 +15,7 @@ from weft.ledger.arguments import checked_label
 from weft.ledger.read.access import READ_LEDGER, LimitedTxn, access_of
 from weft.ledger.read.revisions import resolve, session_beside_turns
 from weft.ledger.views.program_rows import find_program
-from weft.ledger.views.rows import TURN, SessionRow, TurnRow, find_session, load_session
+from weft.ledger.views.rows import TURN, SessionRow, StoredSessions, TurnRow, find_by_name
 from weft.programs.addresses import is_address, parse_address
 from weft.programs.model import Tagged
 from weft.programs.program_writer import ProgramWriter, find_any
@@ -87,7 +87,7 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 def node_of(sql: Sql, node: str) -> Node:
-    row = find_program(sql, node) or find_session(sql, node) or load_session(sql, node)
+    row = find_program(sql, node) or find_by_name(StoredSessions(sql), node)
     if isinstance(row, SessionRow):
         return Node(id=node, kind="session", name=row.label, there=row.status != "deleted")
     if row is not None:

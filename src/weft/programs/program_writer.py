@@ -29,7 +29,7 @@ from weft.ledger.read.access import access_of
 from weft.ledger.read.label_prefixes import find_by_beginning
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.program_rows import ProgramRow, find_program, load_program
-from weft.ledger.views.rows import SessionRow, find_session, load_session
+from weft.ledger.views.rows import SessionRow, StoredSessions, find_by_name
 from weft.ledger.views.values import json_of
 from weft.ledger.write.append import Append, EventStream, LedgerWriter
 from weft.ledger.write.commands import Answer, keyed_command, once
@@ -80,7 +80,7 @@ class ProgramWriter:
     def require_session(self, name: str) -> SessionRow:
         wanted = name_in(self.append, name)
         access = self.append.access
-        row = access.readable(self.append.view.find_session(wanted)) or access.readable(load_session(self.sql, wanted))
+        row = find_by_name(self.append.view, wanted, access.may_read)
         row = row or find_by_beginning(self.sql, wanted, access.may_read)
         if row is None:
             raise NotFound("session", wanted, Action.LIST_SESSIONS)
@@ -251,7 +251,7 @@ def find_any(place: ReadTxn | Append, name: str) -> Found | None:
     program = find_program(place.sql, name)
     if program is not None and access.may_read_program(program):
         return program
-    return access.readable(find_session(place.sql, name)) or access.readable(load_session(place.sql, name))
+    return find_by_name(StoredSessions(place.sql), name, access.may_read)
 
 
 def find_program_or_session(place: ReadTxn | Append, name: str) -> Found | None:

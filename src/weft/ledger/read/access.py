@@ -37,9 +37,10 @@ from weft.ledger.views.rows import (
     TURN,
     SegmentDepth,
     SessionRow,
+    StoredSessions,
     TurnRow,
     crossings,
-    find_session,
+    find_by_name,
     load_session,
     load_session_number,
 )
@@ -287,7 +288,7 @@ def principal_id(sql: Sql, principal: Principal) -> str:
     if principal.id == IMPORTED_AGENT:
         raise NotApplicable(f"{IMPORTED_AGENT!r} stands for imported history and does not act", "act as another")
     if principal.kind is PrincipalKind.SESSION:
-        session = find_session(sql, principal.id) or load_session(sql, principal.id)
+        session = find_by_name(StoredSessions(sql), principal.id)
         if session is None:
             raise NotFound("session", principal.id, Action.LIST_SESSIONS)
         return session.id

@@ -19,7 +19,7 @@ from weft.ledger.read.label_prefixes import find_by_beginning, find_shortened
 from weft.ledger.read.sessions import find_branch, head_at, reflog
 from weft.ledger.read.threads import ranges_to
 from weft.ledger.views.recorded_events import place_of_event
-from weft.ledger.views.rows import SESSION, SessionRow, TurnRow, find_session, load_session, load_turn
+from weft.ledger.views.rows import SESSION, SessionRow, StoredSessions, TurnRow, find_by_name, find_session, load_turn
 from weft.store.port import ReadTxn
 from weft.store.records import LEDGER_SCOPE
 from weft.store.sql import rows_in
@@ -118,8 +118,7 @@ def _session_or_turns(txn: ReadTxn, name: str) -> tuple[SessionRow | None, dict[
 
 
 def _by_whole_name(txn: ReadTxn, name: str) -> SessionRow | None:
-    access = access_of(txn)
-    return access.readable(find_session(txn.sql, name)) or access.readable(load_session(txn.sql, name.upper()))
+    return find_by_name(StoredSessions(txn.sql), name, access_of(txn).may_read, any_case=True)
 
 
 def _by_part(txn: ReadTxn, name: str) -> SessionRow | None:

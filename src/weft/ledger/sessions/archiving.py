@@ -9,7 +9,7 @@ from weft.kernel.errors import InvalidInput
 from weft.ledger.read.access import access_of
 from weft.ledger.read.revisions import require
 from weft.ledger.read.targets import Resolve
-from weft.ledger.views.rows import SESSION, SessionRow, find_session, load_session
+from weft.ledger.views.rows import SESSION, SessionRow, StoredSessions, find_by_name
 from weft.store.port import ReadTxn
 
 
@@ -34,8 +34,7 @@ def choose_sessions(
 
 
 def _of_tree(txn: ReadTxn, name: str, resolve: Resolve) -> list[SessionRow]:
-    access = access_of(txn)
-    session = access.readable(find_session(txn.sql, name)) or access.readable(load_session(txn.sql, name.upper()))
+    session = find_by_name(StoredSessions(txn.sql), name, access_of(txn).may_read, any_case=True)
     if session is not None and session.head is None:
         return [session]
     root = resolve(txn, name if session is None or session.head is None else session.head).turn.root

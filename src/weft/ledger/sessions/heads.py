@@ -19,13 +19,9 @@ from weft.ledger.read.label_prefixes import find_by_beginning
 from weft.ledger.read.sessions import (
     head_event,
 )
-from weft.ledger.views.rows import (
-    SessionRow,
-    TurnRow,
-    load_session,
-)
+from weft.ledger.views.rows import SessionRow, TurnRow, find_by_name
 from weft.ledger.write.append import Append, EventStream, LedgerWriter, Patience
-from weft.ledger.write.placement import create_session, ensure_free, find_named, load_parent
+from weft.ledger.write.placement import create_session, ensure_free, load_parent
 from weft.ledger.write.turn_events import checked_id, member
 
 
@@ -44,18 +40,13 @@ class SessionDetails(Struct, frozen=True, kw_only=True):
 def require_session(append: Append, name: str, right: str) -> SessionRow:
     """The session of this name, for whoever has this right over it."""
     name = checked_text(name, "session")
-    row = _reachable(append, append.view.find_session(name), right)
-    row = row or _reachable(append, load_session(append.sql, name), right)
-    row = row or find_by_beginning(append.sql, name, append.access.may_read)
+    access = append.access
+    row = find_by_name(append.view, name, lambda row: access.may(right, row) or access.may_read(row))
+    row = row or find_by_beginning(append.sql, name, access.may_read)
     if row is None:
         raise NotFound("session", name, Action.LIST_SESSIONS)
-    append.access.ensure(right, row, name)
+    access.ensure(right, row, name)
     return append.view.session(row.id)
-
-
-def _reachable(append: Append, row: SessionRow | None, right: str) -> SessionRow | None:
-    access = append.access
-    return row if row is not None and (access.may(right, row) or access.may_read(row)) else None
 
 
 def stream_of(append: Append, row: SessionRow, actor: str | None = None) -> EventStream:
@@ -67,7 +58,7 @@ def create(writer: LedgerWriter, label: str, persona: str, details: SessionDetai
     label = checked_label(label)
 
     def work(append: Append) -> str:
-        if (session := find_named(append, label)) is not None:
+        if (session := find_by_name(append.view, label)) is not None:
             raise label_taken(append, label, session)
         row = create_session(append, label, persona=persona, **_details(append, details))
         append.seal()
@@ -113,7 +104,7 @@ def fork(
     label = checked_label(label)
 
     def work(append: Append) -> str:
-        if (namesake := find_named(append, label)) is not None:
+        if (namesake := find_by_name(append.view, label)) is not None:
             raise label_taken(append, label, namesake)
         row = load_parent(append, turn)
         origin = require_session(append, source, READ_SESSION) if source else None
@@ -188,7 +179,7 @@ def rename(writer: LedgerWriter, name: str, label: str) -> str:
 
     def work(append: Append) -> str:
         row = require_session(append, name, "session:rename")
-        namesake = find_named(append, label)
+        namesake = find_by_name(append.view, label)
         if namesake is not None and (namesake.id != row.id or namesake.label == label):
             raise label_taken(append, label, namesake)
         stream_of(append, row).add(SessionRenamed, label=append.put_text(label))
@@ -215,7 +206,7 @@ def _add_alias(writer: LedgerWriter, alias: str, name: str, why: AliasReason, *,
 
     def work(append: Append) -> str:
         row = require_session(append, name, "session:rename")
-        namesake = find_named(append, alias)
+        namesake = find_by_name(append.view, alias)
         if again and namesake is not None and namesake.id == row.id:
             return row.id
         if namesake is not None:

@@ -23,10 +23,10 @@ from weft.ledger.read.sessions import load_branches
 from weft.ledger.sessions.heads import require_session, stream_of
 from weft.ledger.sessions.merging import Summary, add_turn
 from weft.ledger.sessions.settling import events_back_from
-from weft.ledger.views.rows import SessionRow, load_turn
+from weft.ledger.views.rows import SessionRow, find_by_name, load_turn
 from weft.ledger.views.sessions import wrote_last
 from weft.ledger.write.append import Append, Patience
-from weft.ledger.write.placement import ensure_free, find_named
+from weft.ledger.write.placement import ensure_free
 from weft.store.port import ReadTxn
 
 UNIFIED = "unified/"
@@ -97,7 +97,7 @@ def _names(append: Append, session: SessionRow) -> tuple[str, ...]:
     rows = append.sql.all("SELECT alias FROM alias WHERE session = ? ORDER BY alias", (session.n,))
     names = [session.label, *(row[0] for row in rows if row[0] != session.label)]
     key = None if session.routing is None else append.txn.facts.text(session.routing)
-    if key is not None and key not in names and cleaned_label(key) == key and find_named(append, key) is None:
+    if key is not None and key not in names and cleaned_label(key) == key and find_by_name(append.view, key) is None:
         routed = routed_sessions(ReadTxn(append.sql, append.txn.facts), key)
         names += [key] if [row.id for row in routed] == [session.id] else []
     return tuple(names)
@@ -106,7 +106,7 @@ def _names(append: Append, session: SessionRow) -> tuple[str, ...]:
 def _retired_label(append: Append, label: str) -> str:
     retired = f"{UNIFIED}{label}"[: LABEL_LIMIT - len(UNIFIED)].strip()
     free, number = retired, 1
-    while find_named(append, free) is not None:
+    while find_by_name(append.view, free) is not None:
         number += 1
         free = f"{retired}-{number}"
     return free

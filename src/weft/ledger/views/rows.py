@@ -5,11 +5,13 @@ A projector loads or makes them, events change them, and each is written once pe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from weft.kernel.clock import is_ulid
 from weft.kernel.labels import normal_form
 from weft.ledger.views.lease_rows import LEASE_COLUMNS, Lease
 from weft.store.sql import Insert, Question, Sql
@@ -289,6 +291,50 @@ def _find_session(sql: Sql, name: str) -> SessionRow | None:
         target = sql.one("SELECT session FROM alias WHERE alias = ?", (name,))
         row = sql.one(f"{SESSION.select} WHERE n = ? AND status <> 'deleted'", target) if target else None
     return SessionRow(*row) if row else None
+
+
+class Sessions(Protocol):
+    """Where sessions are looked up: in an append's views, with those that it has created, or among stored rows."""
+
+    def find_session(self, name: str, /) -> SessionRow | None:
+        """By label, then by alias."""
+
+    def find_session_id(self, session: str, /) -> SessionRow | None: ...
+
+
+class StoredSessions:
+    """The rows as they are stored."""
+
+    def __init__(self, sql: Sql) -> None:
+        self._sql = sql
+
+    def find_session(self, name: str, /) -> SessionRow | None:
+        return find_session(self._sql, name)
+
+    def find_session_id(self, session: str, /) -> SessionRow | None:
+        return load_session(self._sql, session)
+
+
+def _everybody(session: SessionRow) -> bool:
+    return True
+
+
+def find_by_name(
+    sessions: Sessions,
+    name: str,
+    may_see: Callable[[SessionRow], bool] = _everybody,
+    *,
+    any_case: bool = False,
+) -> SessionRow | None:
+    """The session that a whole name means: by label, by alias, else by id, which is never the name of another session.
+    One that may not be seen is passed over; `any_case` takes an id in small letters too. What else a name may mean (a
+    beginning, a routing key, a turn) is up to the caller."""
+    row = sessions.find_session(name)
+    if row is not None and may_see(row):
+        return row
+    session = name.upper() if any_case else name
+    row = sessions.find_session_id(session) if is_ulid(session) else None
+    return row if row is not None and may_see(row) else None
 
 
 class Standing(Struct, frozen=True):

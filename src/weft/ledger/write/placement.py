@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.advice import Action
-from weft.kernel.clock import is_ulid
 from weft.kernel.enums import SessionStatus, TurnType
 from weft.kernel.errors import HeadMoved, LabelTaken, NotApplicable, NotFound, SessionBusy
 from weft.kernel.events import session_stream
@@ -15,7 +14,7 @@ from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.label_prefixes import find_shortened
 from weft.ledger.views.lease_rows import LeaseKind
 from weft.ledger.views.recorded_events import event_at
-from weft.ledger.views.rows import SessionRow, TurnRow
+from weft.ledger.views.rows import SessionRow, TurnRow, find_by_name
 from weft.ledger.write.append import Append, Patience
 from weft.ledger.write.leases import (
     free_epoch,
@@ -121,16 +120,10 @@ def _scope(append: Append, parent: TurnRow | None) -> int:
     return parent.root
 
 
-def find_named(append: Append, name: str) -> SessionRow | None:
-    """By label, then by alias; else by a session's own id, which is never the name of another."""
-    session = append.view.find_session(name)
-    return append.view.find_session_id(name) if session is None and is_ulid(name) else session
-
-
 def ensure_session(append: Append, label: str, persona: str = DEFAULT_AGENT) -> SessionRow:
     """Label, then alias, then the beginning of an imported label, then a new session; the id of a session means that
     one."""
-    session = find_named(append, label) or find_shortened(append.sql, label, append.access.may_read)
+    session = find_by_name(append.view, label) or find_shortened(append.sql, label, append.access.may_read)
     if session is not None:
         if not append.authority.is_unlimited:
             _ensure_allowed(append, session, label)
@@ -149,7 +142,7 @@ def _ensure_allowed(append: Append, session: SessionRow, label: str) -> None:
 
 def ensure_spawned(append: Append, label: str, turn: str, call_id: str, persona: str) -> SessionRow:
     """The session that a tool call started; a new one knows its parents, and belongs to the agent that spawned it."""
-    if find_named(append, label) is not None:
+    if find_by_name(append.view, label) is not None:
         return ensure_session(append, label)
     row = append.view.turn(turn)
     parent = None if row.session is None else append.view.session_of_number(row.session)
