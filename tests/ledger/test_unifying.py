@@ -36,6 +36,12 @@ def aliases(ledger: Ledger) -> dict[str, tuple[str, str]]:
     return {alias: (label, reason) for alias, label, reason in rows}
 
 
+def appended(ledger: Ledger) -> int:
+    with ledger._store.read() as txn:
+        ((count,),) = txn.sql.all("SELECT count(*) FROM log")
+    return int(count)
+
+
 def is_sound(ledger: Ledger) -> bool:
     """Verified as it is, and the same after its views were made anew."""
     before = aliases(ledger), {session.id: session for session in ledger.sessions(every=True)}
@@ -65,8 +71,9 @@ def test_a_promoted_key_leads_to_the_session_and_a_repeated_promotion_changes_no
 
 def test_a_merged_session_is_archived_and_all_its_names_lead_to_the_other(pair: Ledger) -> None:
     gone, head = pair.session("chat").id, pair.session("chat").head
-    before = {turn.id: turn.digest for turn in pair.log()}
+    before, appends = {turn.id: turn.digest for turn in pair.log()}, appended(pair)
     unified = pair.merges.unify("chat", into="mail")
+    assert appended(pair) == appends + 1, "all of it is one append"
     assert unified.names == ("chat", "nick", "person:ann", "dm:ann:bot")
     assert (unified.session.label, unified.archived.id) == ("mail", gone)
     assert (unified.archived.label, unified.archived.status) == ("unified/chat", "archived")
