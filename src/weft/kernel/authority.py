@@ -126,6 +126,22 @@ def strictest(actions: Iterable[str]) -> RuleAction | None:
     return max((RuleAction(action) for action in actions), key=_STRICTNESS.index, default=None)
 
 
+class SandboxFiles(StrEnum):
+    """Which files a tool may write to in its sandbox, the widest first."""
+
+    EVERYTHING = "everything"
+    WORKSPACE = "workspace"
+    READ_ONLY = "read-only"
+
+
+_SANDBOX_STRICTNESS = tuple(SandboxFiles)
+
+
+def strictest_files(files: Iterable[SandboxFiles | None]) -> SandboxFiles | None:
+    """The narrowest of several; None where none says anything."""
+    return max((one for one in files if one is not None), key=_SANDBOX_STRICTNESS.index, default=None)
+
+
 @lru_cache(maxsize=4096)
 def _split(pattern: str) -> tuple[Callable[[str], bool], Callable[[str], bool] | None]:
     """How a pattern of a layer is compared: its name, and in brackets what it is used on."""

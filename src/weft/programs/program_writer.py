@@ -142,9 +142,12 @@ class ProgramWriter:
     def permit_machine_part(self, kind: str, name: str, before: Any, after: Any) -> None:
         """Keys, folders, commands and destinations are those of the person whose machine it is, whatever rights an
         agent that works for them was given. `before` and `after` are what a configuration says of these."""
+        self.permit_person(before, after, f"say which keys, folders, commands or destinations the {kind} {name!r} uses")
+
+    def permit_person(self, before: Any, after: Any, what: str) -> None:
+        """Refuse an agent a change that only a person makes; `what` says which."""
         access = self.append.access
         if not access.is_unlimited and access.is_agent() and before != after:
-            what = f"say which keys, folders, commands or destinations the {kind} {name!r} uses"
             raise NotAllowed("configure", [self.actor_name], what, "a person must do it")
 
     # --- writing ------------------------------------------------------------------------------------------------

@@ -72,6 +72,8 @@ class Grant(Struct, frozen=True):
     closed: bool = True
     everything: bool = False
     last_wins: bool = False
+    layers: tuple[Grant, ...] = ()
+    """Grants that all must allow a call, where several were recorded; `rules` are those of all of them."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -144,6 +146,8 @@ def _rule_record(item: Any) -> Rule | None:
 
 
 def _parse_dict(value: dict[str, Any]) -> Grant:
+    if isinstance(value.get("layers"), list):
+        return _parse_layers(value["layers"])
     if value and all(_is_action(item) for item in value.values()):
         return Grant(tuple(_by_tool(value)), closed=False, last_wins=True)
     rules: list[Rule] = []
@@ -162,6 +166,23 @@ def _parse_dict(value: dict[str, Any]) -> Grant:
             everything |= key == "mode" and item == _ANYTHING_GOES
     open_ended = "mode" in value or "ask" in value
     return Grant(tuple(rules), tuple(rights), closed=closed and not open_ended, everything=everything)
+
+
+def _parse_layers(items: Sequence[Any]) -> Grant:
+    """What a turn of weft's own was granted: layers with `allow`, `deny` or both. Without any, everything."""
+    layers = tuple(_parse_layer(item) for item in items if isinstance(item, dict))
+    rules = tuple(rule for layer in layers for rule in layer.rules)
+    return Grant(rules, everything=all(layer.everything for layer in layers), layers=layers)
+
+
+def _parse_layer(layer: dict[str, Any]) -> Grant:
+    allow, deny = layer.get("allow"), layer.get("deny")
+    rules = [*_rules_of(_items(allow), "allow"), *_rules_of(_items(deny), "deny")]
+    return Grant(tuple(rules), closed=allow is not None, everything=allow is None)
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _rules_of(items: Iterable[Any], action: str) -> Iterator[Rule]:
@@ -220,9 +241,11 @@ def judge(
 
 def _permitted(use: ToolUse, grant: Grant) -> PermissionVerdict:
     """By the rules alone. Every part of a compound command needs leave of its own; the worst of them counts."""
-    if not grant.rules and not grant.everything:
+    if not grant.rules and not grant.everything and not grant.layers:
         return PermissionVerdict.UNKNOWN
-    found = [_permitted_part(use, part, grant) for part in parts_of(use.arguments)]
+    found = [
+        _permitted_part(use, part, layer) for part in parts_of(use.arguments) for layer in grant.layers or (grant,)
+    ]
     return max(found, key=_WORST.index)
 
 

@@ -16,6 +16,13 @@ from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.programs.config_fields import Fields, count, flag, object_, reference, right_patterns, text, texts
 from weft.programs.kinds import session, task
 from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
+from weft.programs.kinds.turn_defaults import (
+    LIMIT_CHECKS,
+    MODEL_CONFIG,
+    MODEL_CONFIG_CHECK,
+    with_changed_model,
+    with_one_model,
+)
 from weft.programs.placeholders import variables_in
 from weft.programs.program_writer import ProgramWriter
 
@@ -26,9 +33,7 @@ VERBS = tuple(verb for verb in program_kinds.AGENT.steps if verb != "fail")
 """Steps that take a reason alone; `fail` takes an error."""
 _IDENTITY = Fields(dict.fromkeys((*IDENTITY_FIELDS, "soul"), text))
 _HARNESS = Fields({"maxTurns": count, "reflectOnFailure": flag, "checkpointEvery": count})
-_PERMISSIONS = Fields(
-    {"tools": Fields({"allow": texts, "deny": texts}), "credentials": texts, "programs": right_patterns}
-)
+_PERMISSIONS = Fields({**LIMIT_CHECKS, "programs": right_patterns})
 
 
 def _with_identity(config: Config) -> Config:
@@ -53,8 +58,8 @@ def _with_identity(config: Config) -> Config:
 
 def _machine_part(config: Config) -> Any:
     permissions = config.get("permissions")
-    credentials = permissions.get("credentials") if isinstance(permissions, dict) else None
-    return (credentials, *variables_in(config))
+    limits = permissions if isinstance(permissions, dict) else {}
+    return (limits.get("credentials"), limits.get("sandbox"), *variables_in(config))
 
 
 AGENT = KindRow(
@@ -65,6 +70,7 @@ AGENT = KindRow(
         "tools": texts,
         "harness": _HARNESS,
         "defaultModel": reference,
+        MODEL_CONFIG: MODEL_CONFIG_CHECK,
         "createdBy": text,
     },
     references={
@@ -72,7 +78,8 @@ AGENT = KindRow(
         "tools": ReferenceRule(ReferenceField.TOOL, (ProgramKind.CODE,)),
     },
     activity_fields=("currentTask", "currentSession", "turnCount", "lastCheckpoint"),
-    normalized=_with_identity,
+    normalized=lambda config: with_one_model(_with_identity(config)),
+    changed=with_changed_model,
     machine_part=_machine_part,
 )
 

@@ -28,7 +28,7 @@ from weft.programs.kinds.kind import KindRow, ReferenceRule
 from weft.programs.kinds.vendor_names import refuse_model_name
 
 MAX_FALLBACKS = 8
-_PARAMETERS: dict[str, Check] = {
+PARAMETER_CHECKS: dict[str, Check] = {
     "temperature": number(0, 2),
     "maxTokens": count,
     "topP": number(0, 1),
@@ -40,6 +40,7 @@ _PARAMETERS: dict[str, Check] = {
     "frequencyPenalty": number(-2, 2),
     "thinking": or_variable(one_of(flag, member("minimal", "low", "medium", "high"))),
 }
+"""The parameters of a request to a model, by the names that configurations and `--set` give them."""
 
 
 def _fallbacks(path: str, value: Any) -> list[str]:
@@ -55,8 +56,8 @@ MODEL = KindRow(
     fields={
         "modelId": filled,
         "provider": reference,
-        **_PARAMETERS,
-        "situations": NamedObjects(Fields(_PARAMETERS)),
+        **PARAMETER_CHECKS,
+        "situations": NamedObjects(Fields(PARAMETER_CHECKS)),
         "fallbacks": _fallbacks,
         "images": or_variable(flag),
     },

@@ -20,9 +20,16 @@ from weft.ledger.views.program_rows import find_program
 from weft.ledger.views.rows import SessionRow
 from weft.ledger.write.placement import create_session
 from weft.programs.addresses import parse_address
-from weft.programs.config_fields import filled, reference
+from weft.programs.config_fields import Fields, filled, reference
 from weft.programs.json_values import is_same
 from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
+from weft.programs.kinds.turn_defaults import (
+    LIMIT_CHECKS,
+    MODEL_CONFIG,
+    MODEL_CONFIG_CHECK,
+    with_changed_model,
+    with_one_model,
+)
 from weft.programs.placeholders import variables_in
 from weft.programs.program_writer import ProgramWriter
 
@@ -31,11 +38,19 @@ VERBS = tuple(program_kinds.SESSION.steps)
 
 SESSION = KindRow(
     facts=program_kinds.SESSION,
-    fields={"owner": reference, "defaultModel": reference, "logFile": filled},
+    fields={
+        "owner": reference,
+        "defaultModel": reference,
+        MODEL_CONFIG: MODEL_CONFIG_CHECK,
+        "permissions": Fields(LIMIT_CHECKS),
+        "logFile": filled,
+    },
     references={
         "owner": ReferenceRule(ReferenceField.OWNER, (ProgramKind.AGENT, ProgramKind.HUMAN), (DEFAULT_AGENT,)),
         "defaultModel": ReferenceRule(ReferenceField.DEFAULT_MODEL, (ProgramKind.MODEL,)),
     },
+    normalized=with_one_model,
+    changed=with_changed_model,
     machine_part=lambda config: (config.get("logFile"), *variables_in(config)),
     ended_states=("completed",),
 )
@@ -107,8 +122,12 @@ def _configured(writer: ProgramWriter, row: SessionRow, checked: Config) -> Sess
 
 
 def _permit_changes(writer: ProgramWriter, row: SessionRow, before: Config, config: Config) -> None:
-    """Nobody gives a session to somebody else without the right to configure; an agent does not choose files."""
+    """Nobody gives a session to somebody else without the right to configure; an agent does not choose files, and does
+    not change permissions that were set."""
     writer.permit_machine_part(SESSION.name, row.label, SESSION.machine_part(before), SESSION.machine_part(config))
+    if "permissions" in before:
+        what = f"change the permissions of the session {row.label!r}"
+        writer.permit_person(before["permissions"], config.get("permissions"), what)
     owner = config.get("owner")
     if owner is not None and owner != before.get("owner"):
         program = find_program(writer.sql, parse_address(owner).name)

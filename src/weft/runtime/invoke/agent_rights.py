@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from weft.kernel.authority import EVERYTHING, Principal, PrincipalKind, Rights, rights
+from weft.kernel.authority import Principal, PrincipalKind
 from weft.kernel.enums import ProgramKind
 from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
+from weft.runtime.configuration.permissions import limits_of
 from weft.runtime.context import ExecutionContext
-
-_BESIDE_TOOLS = ("model:*", "provider:*", "code:*", "human:*")
-"""What an agent may do whatever its tools are."""
 
 
 def soul_of(agent: Program) -> str | None:
@@ -25,17 +21,9 @@ def agent_context(context: ExecutionContext, agent: Program) -> ExecutionContext
     """The agent, acting for everybody before it, with what its permissions leave of their rights."""
     ensure_own(agent)
     configured = agent.config.get("permissions") if isinstance(agent.config, dict) else None
-    permissions = configured if isinstance(configured, dict) else {}
+    limits = limits_of(configured)
     principal = Principal(PrincipalKind.AGENT, agent.name)
-    return context.delegate(principal, rights=_tool_rights(permissions), credentials=permissions.get("credentials"))
-
-
-def _tool_rights(permissions: dict[str, Any]) -> Rights:
-    tools = permissions.get("tools")
-    if not isinstance(tools, dict):
-        return EVERYTHING
-    allowed = [f"tool:{name}" for name in tools.get("allow", ["*"])]
-    return rights([*_BESIDE_TOOLS, *allowed], [f"tool:{name}" for name in tools.get("deny", [])])
+    return context.delegate(principal, rights=limits.rights(), credentials=limits.credentials)
 
 
 def actor_context(context: ExecutionContext, actor: Program) -> ExecutionContext:

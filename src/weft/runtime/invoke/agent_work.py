@@ -19,11 +19,10 @@ from weft.ledger.api import Lease
 from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
 from weft.programs.programs import Programs
-from weft.runtime.invoke.agent_rights import agent_context, soul_of
+from weft.runtime.configuration.gathering import TurnConfiguration, TurnRequest
 from weft.runtime.invoke.criterion_commands import CriterionCommands
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
-from weft.runtime.invoke.model import default_model, outgoing_message
-from weft.runtime.invoke.model_settings import ConfiguredModel
+from weft.runtime.invoke.model import configured_message
 from weft.runtime.invoke.task_messages import reflection, resumed_brief, task_brief
 from weft.runtime.turns.messages import TurnReply, renewed, send, to_the_end
 
@@ -58,12 +57,17 @@ def ensure_free(agent: Program) -> None:
         raise NotApplicable(f"agent {agent.name!r} is {agent.state}", hints[agent.state])
 
 
-async def agent_model(context: InvocationContext, agent: Program, invocation: Invocation) -> ConfiguredModel:
-    """The model that it thinks with, in the agent's own context."""
-    name = invocation.model or default_model(agent)
-    if name is None:
+async def agent_configuration(
+    context: InvocationContext, agent: Program, session: str | None, invocation: Invocation
+) -> TurnConfiguration:
+    """What its next turn in a session is configured with, in the agent's own context. A session
+    that does not exist yet has no say in it."""
+    ensure_own(agent)
+    request = TurnRequest(session=session, persona=agent.id, overrides=invocation.overrides)
+    configuration = await context.configuration(request)
+    if configuration.model is None:
         raise NotApplicable(f"agent {agent.name!r} has no model", Action.SET_AGENT_MODEL.of(agent=agent.name))
-    return await context.model(name, agent_context(context.execution_context, agent))
+    return configuration
 
 
 class AgentTurns:
@@ -73,11 +77,10 @@ class AgentTurns:
         self,
         context: InvocationContext,
         agent: Program,
-        model: ConfiguredModel,
-        invocation: Invocation,
+        configuration: TurnConfiguration,
         hold: Lease,
     ) -> None:
-        self.context, self.agent, self._model, self._invocation = context, agent, model, invocation
+        self.context, self.agent, self._configuration = context, agent, configuration
         self.programs = context.programs.acting_as(agent.name, hold)
 
     async def step(self, verb: str, reason: str | None = None) -> Program:
@@ -86,9 +89,7 @@ class AgentTurns:
     async def think(self, session: str, message: Any, after: str) -> TurnReply:
         """One turn. `after` is the step that a failure leaves the agent with."""
         await self.step("think")
-        outgoing = outgoing_message(
-            self._model, message, self._invocation, system=soul_of(self.agent), persona=self.agent.name
-        )
+        outgoing = configured_message(self._configuration, message)
         try:
             return await send(
                 self.context.ledger,
@@ -96,7 +97,7 @@ class AgentTurns:
                 session,
                 outgoing,
                 on_token=self.context.on_token,
-                context=self._model.context,
+                context=self._configuration.context,
             )
         except BaseException as error:  # whatever it is, nobody thinks here any more
             with suppress(WeftError):  # somebody else has moved the agent meanwhile; what happened matters more
@@ -113,10 +114,11 @@ async def work_on_task(
 ) -> InvocationResult:
     """Until its criteria hold, the turns of the harness are spent, or something outside fails."""
     ensure_own(task)
-    model = await agent_model(context, agent, invocation)
+    session = agent.current_session if agent.current_task == task.name else None
+    configuration = await agent_configuration(context, agent, session, invocation)
     async with hold_agent(context, agent, task) as hold:
         working, begun = await context.across(lambda: _begin(context.programs, agent.id, task.id, hold))
-        turns = AgentTurns(context, working, model, invocation, hold)
+        turns = AgentTurns(context, working, configuration, hold)
         return await TaskWork(turns, begun, invocation.workspace).run()
 
 

@@ -11,6 +11,8 @@ from weft.kernel.enums import ProgramKind
 from weft.programs.model import Program
 from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
+from weft.runtime.configuration.gathering import TurnConfiguration, TurnRequest, gather_configuration
+from weft.runtime.configuration.message_overrides import MessageOverrides
 from weft.runtime.context import ExecutionContext, current_context
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import NO_PARAMETERS, Parameters
@@ -46,6 +48,11 @@ class Invocation(Struct, frozen=True, kw_only=True):
     """The program that a person is told of."""
     key: str | None = None
     """A retry key, where a person is told or asked."""
+
+    @property
+    def overrides(self) -> MessageOverrides:
+        """What this message is answered with instead of what is configured."""
+        return MessageOverrides(model=self.model, situation=self.situation, parameters=self.parameters)
 
 
 class InvocationResult(Struct, frozen=True, kw_only=True):
@@ -92,6 +99,17 @@ class InvocationContext:
 
     async def get(self, name: str, *kinds: str) -> Program:
         return await self.across(lambda: self.programs.get(name, *kinds))
+
+    async def configuration(self, request: TurnRequest) -> TurnConfiguration:
+        """What a turn is configured with now, in the name of this context."""
+        return await gather_configuration(
+            self.programs,
+            self._crossing,
+            self.inference,
+            request,
+            variable=self.variable,
+            context=self.execution_context,
+        )
 
     async def model(self, name: str, context: ExecutionContext | None = None) -> ConfiguredModel:
         """A model's settings as its program and its provider's say now."""

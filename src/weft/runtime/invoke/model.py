@@ -9,10 +9,9 @@ from msgspec import UNSET
 
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput
-from weft.ledger.model import DEFAULT_AGENT
 from weft.programs.model import Program
+from weft.runtime.configuration.gathering import TurnConfiguration
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
-from weft.runtime.invoke.model_settings import ConfiguredModel
 from weft.runtime.turns.messages import OutgoingMessage, TurnReply, invoke_model
 
 
@@ -23,12 +22,11 @@ async def invoke_model_program(
     message = message_of(invocation, "model")
     address = f"@({program.id}:{program.version})" if program.version else program.id
     model = await context.model(address)
+    outgoing = OutgoingMessage(
+        message=message, model=model.model, situation=invocation.situation, parameters=invocation.parameters
+    )
     reply = await invoke_model(
-        context.ledger,
-        context.inference,
-        outgoing_message(model, message, invocation),
-        on_token=context.on_token,
-        context=model.context,
+        context.ledger, context.inference, outgoing, on_token=context.on_token, context=model.context
     )
     return reply_result(program, reply)
 
@@ -42,29 +40,16 @@ def message_of(invocation: Invocation, kind: str) -> Any:
     return message
 
 
-def outgoing_message(
-    model: ConfiguredModel,
-    message: Any,
-    invocation: Invocation,
-    *,
-    system: str | None = None,
-    persona: str | None = None,
-) -> OutgoingMessage:
-    """A message to a model, as the invocation wants it asked."""
+def configured_message(configuration: TurnConfiguration, message: Any) -> OutgoingMessage:
+    """A message to the model that a turn's configuration names. Raises NotApplicable where it names none."""
     return OutgoingMessage(
         message=message,
-        model=model.model,
-        system=system,
-        situation=invocation.situation,
-        parameters=invocation.parameters,
-        persona=DEFAULT_AGENT if persona is None else persona,
+        model=configuration.require_model(),
+        system=configuration.system_prompt,
+        situation=configuration.effective.situation,
+        parameters=configuration.effective.request_parameters,
+        persona=configuration.persona_name,
     )
-
-
-def default_model(program: Program) -> str | None:
-    """The address of the model that a session's or an agent's configuration names."""
-    name = program.config.get("defaultModel") if isinstance(program.config, dict) else None
-    return name if isinstance(name, str) else None
 
 
 def reply_result(program: Program, reply: TurnReply) -> InvocationResult:

@@ -20,6 +20,7 @@ from weft.programs.kinds.provider import refuse_headers
 from weft.programs.kinds.table import KINDS
 from weft.programs.model import Program
 from weft.programs.placeholders import Resolver, resolve_config, variables_in
+from weft.runtime.configuration.parameter_names import parameters_of
 from weft.runtime.context import ExecutionContext
 from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.inference.local import LONGEST_ANSWER
@@ -44,11 +45,6 @@ _USUAL = {
 }
 _USUAL_PARAMETERS = {ProviderKind.LOCAL: Parameters(max_tokens=LONGEST_ANSWER)}
 _GATEWAY = ("CF_AIG_TOKEN", "CLOUDFLARE_API_TOKEN")
-_PARAMETERS = {
-    "temperature": "temperature", "maxTokens": "max_tokens", "topP": "top_p", "topK": "top_k", "minP": "min_p",
-    "seed": "seed", "stop": "stop", "presencePenalty": "presence_penalty", "frequencyPenalty": "frequency_penalty",
-    "thinking": "thinking",
-}  # fmt: skip
 _RULES = {
     "allowPrivate": "allow_private", "caFile": "ca_file", "connectSeconds": "connect_seconds",
     "readSeconds": "read_seconds", "timeout": "read_seconds",
@@ -144,8 +140,7 @@ def _converted(value: Any, kind: Any, program: Program, names: dict[str, str]) -
 
 
 def _parameters(config: dict[str, Any], program: Program) -> Parameters:
-    parameters: Parameters = _converted(config, Parameters, program, _PARAMETERS)
-    return parameters
+    return parameters_of(config, f"config of {program.kind} {program.name!r}")
 
 
 def provider_settings(

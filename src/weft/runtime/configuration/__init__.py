@@ -1,0 +1,1 @@
+"""What configures a turn, in layers: collected, merged, recorded."""

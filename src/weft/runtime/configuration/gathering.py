@@ -1,0 +1,216 @@
+"""Collects the layers that configure a turn from programs and from the turn that it continues, and merges them.
+
+What other layers choose decides which model is looked up: the last layer that names a model or a situation. Variables
+that configurations name are looked up here. Values of a turn that another ledger recorded are not taken over; its
+permissions are, since they only narrow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
+
+from weft.kernel.advice import Action
+from weft.kernel.authority import LOCAL
+from weft.kernel.enums import ProgramKind
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.ledger.api import is_recorded_here
+from weft.ledger.model import DEFAULT_AGENT
+from weft.programs.addresses import parse_address
+from weft.programs.model import Program
+from weft.programs.placeholders import Resolver, resolve_config
+from weft.programs.programs import Programs
+from weft.runtime.configuration.layers import (
+    ConfigLayer,
+    EffectiveConfig,
+    LayerName,
+    is_chosen_above,
+    merge,
+    thread_layers,
+)
+from weft.runtime.configuration.message_overrides import NO_OVERRIDES, MessageOverrides
+from weft.runtime.configuration.parameter_names import parameters_of
+from weft.runtime.configuration.permissions import limits_of
+from weft.runtime.context import ExecutionContext
+from weft.runtime.inference.inference import Inference
+from weft.runtime.inference.settings import EMBEDDED_SAMPLING, ModelSettings
+from weft.runtime.invoke.agent_rights import agent_context, soul_of
+from weft.runtime.invoke.model_settings import model_settings, plain_resolver
+from weft.runtime.turns.ledger_port import Crossing
+
+
+class TurnRequest(Struct, frozen=True, kw_only=True):
+    """The turn that is to be configured. `session` is an id, or the whole label of a session that may not exist yet;
+    `persona` names the agent that answers where that is not the session's owner."""
+
+    session: str | None = None
+    persona: str | None = None
+    parent: str | UnsetType | None = UNSET
+    """The turn that it continues; unset, the head of the session."""
+    overrides: MessageOverrides = NO_OVERRIDES
+    message: str = ""
+    """The id of the message, where it has one: the source of its overrides."""
+
+
+class TurnConfiguration(Struct, frozen=True, kw_only=True):
+    """A turn's configuration with what it names: the model's settings, the agent that answers, and the context that the
+    permissions leave. `model` is None where no layer names one."""
+
+    effective: EffectiveConfig
+    context: ExecutionContext
+    model: ModelSettings | None = None
+    persona: Program | None = None
+    session: Program | None = None
+
+    @property
+    def persona_name(self) -> str:
+        return DEFAULT_AGENT if self.persona is None else self.persona.name
+
+    @property
+    def system_prompt(self) -> str | None:
+        """The soul of the agent that answers."""
+        return None if self.persona is None else soul_of(self.persona)
+
+    def require_model(self) -> ModelSettings:
+        """Raises NotApplicable where no layer names a model."""
+        if self.model is not None:
+            return self.model
+        if self.session is None and self.persona is not None:
+            name = self.persona.name
+            raise NotApplicable(f"agent {name!r} has no model", Action.SET_AGENT_MODEL.of(agent=name))
+        label = "" if self.session is None else self.session.name
+        raise NotApplicable(f"session {label!r} has no model", Action.SET_SESSION_MODEL.of(session=label))
+
+    def turn_fields(self) -> dict[str, Any]:
+        """What `begin_turn` records of it. Raises NotApplicable where no layer names a model."""
+        model = self.require_model()
+        chain = [str(principal) for principal in self.context.chain]
+        config = self.effective.record(model=model.id, provider=model.provider.id, chain=chain)
+        thinking = config["parameters"].get("thinking")
+        return {
+            "effective_config": config,
+            "thinking_config": None if thinking is None else {"thinking": thinking},
+            "permissions_granted": self.effective.permissions.record(),
+        }
+
+
+async def gather_configuration(
+    programs: Programs,
+    crossing: Crossing,
+    inference: Inference,
+    request: TurnRequest,
+    *,
+    variable: Resolver,
+    context: ExecutionContext,
+) -> TurnConfiguration:
+    """The configuration of one turn, for whoever acts in this context."""
+    return await crossing.run(lambda: LayerReader(programs, inference, variable, context).configuration(request))
+
+
+class LayerReader:
+    """Reads the layers of one turn. Synchronous, as programs and the ledger are."""
+
+    def __init__(self, programs: Programs, inference: Inference, variable: Resolver, context: ExecutionContext) -> None:
+        self._programs, self._inference, self._variable, self._context = programs, inference, variable, context
+
+    def configuration(self, request: TurnRequest) -> TurnConfiguration:
+        session = self._session(request.session)
+        persona = self._persona(session, request.persona)
+        acting = self._context if persona is None else agent_context(self._context, persona)
+        layers = [
+            *([] if persona is None else [self._program_layer(LayerName.PERSONA, persona)]),
+            *self._thread_layers(session, request.parent),
+            *([] if session is None else [self._program_layer(LayerName.SESSION, session)]),
+            request.overrides.layer(request.message),
+        ]
+        chosen = merge(layer for layer in layers if not layer.is_empty)
+        name = chosen.value("model")
+        if name is None:
+            context = chosen.permissions.narrowed(acting)
+            return TurnConfiguration(effective=chosen, context=context, persona=persona, session=session)
+        find = self._programs.get
+        configured = model_settings(find(name, ProgramKind.MODEL), find, self._variable, acting)
+        effective = self._with_model(chosen, configured.model)
+        return TurnConfiguration(
+            effective=effective,
+            context=effective.permissions.narrowed(configured.context),
+            model=configured.model,
+            persona=persona,
+            session=session,
+        )
+
+    def _session(self, name: str | None) -> Program | None:
+        """None for one that does not exist. One that whoever acts may not read is refused: it may limit the turn."""
+        if name is None:
+            return None
+        try:
+            return self._programs.get(name, ProgramKind.SESSION)
+        except NotFound:
+            if _exists(self._programs.acting_as(LOCAL), name):
+                raise
+            return None
+
+    def _persona(self, session: Program | None, name: str | None) -> Program | None:
+        """The agent that answers, where somebody described one: the one that is named, else the session's owner."""
+        config = None if session is None else session.config
+        owner = name or (config.get("owner") if isinstance(config, dict) else None)
+        if owner is None or parse_address(owner).name == DEFAULT_AGENT:
+            return None
+        program = self._programs.get(owner)
+        return program if program.kind == ProgramKind.AGENT and program.version else None
+
+    def _program_layer(self, name: LayerName, program: Program) -> ConfigLayer:
+        """What an agent's or a session's configuration says of its turns."""
+        config = program.config if isinstance(program.config, dict) else {}
+        place = f"config of {program.kind} {program.name!r}"
+        defaults = resolve_config(config.get("defaultModelConfig", {}), plain_resolver(self._variable), place)
+        choices = {"model": config.get("defaultModel"), "situation": defaults.get("situation")}
+        values = {key: value for key, value in choices.items() if value is not None}
+        parameters = parameters_of(defaults, f"defaultModelConfig in the {place}")
+        limits = limits_of(config.get("permissions"))
+        return ConfigLayer(name=name, source=program.name, values=values | parameters.given(), permissions=limits)
+
+    def _thread_layers(self, session: Program | None, parent: str | UnsetType | None) -> list[ConfigLayer]:
+        """What the turn takes over from the one that it continues."""
+        ledger = self._programs.ledger
+        if parent is UNSET:
+            parent = None if session is None else ledger.session(session.id).head
+        if parent is None:
+            return []
+        turn = ledger.turn(parent)
+        is_same = session is not None and turn.session_id == session.id
+        layers = thread_layers(turn.effective_config, same_session=is_same)
+        if layers and not is_recorded_here(ledger, turn.id):
+            return [replace(layer, values={}) for layer in layers]
+        return layers
+
+    def _with_model(self, chosen: EffectiveConfig, model: ModelSettings) -> EffectiveConfig:
+        """The layers with those of the model below them, and what of it all the model is not sent."""
+        situation = chosen.value("situation")
+        unknown = situation is not None and situation not in model.situations
+        if unknown and not is_chosen_above(chosen.values, "model", "situation"):
+            known = ", ".join(sorted(model.situations)) or "none"
+            raise InvalidInput(f"model {model.id!r} knows no situation {situation!r}", f"it knows: {known}")
+        below = [_layer(LayerName.MODEL, model.id, model.parameters.given())]
+        if model.provider.is_embedded:
+            below.insert(0, _layer(LayerName.PROVIDER, model.provider.id, EMBEDDED_SAMPLING.given()))
+        if situation is not None and not unknown:
+            values = model.situations[situation].given()
+            below.append(_layer(LayerName.SITUATION, f"{situation} of {model.id}", values))
+        merged = merge((*(layer for layer in below if not layer.is_empty), *chosen.layers))
+        effective = replace(merged, not_sent={"situation": situation} if unknown else {})
+        return effective.sending(self._inference.sendable(model, effective.parameters))
+
+
+def _exists(programs: Programs, session: str) -> bool:
+    try:
+        programs.get(session, ProgramKind.SESSION)
+    except NotFound:
+        return False
+    return True
+
+
+def _layer(name: LayerName, source: str, values: dict[str, Any]) -> ConfigLayer:
+    return ConfigLayer(name=name, source=source, values=values)
