@@ -5,9 +5,13 @@ Each is given a key that means nothing: the guard of the connection puts the rea
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from weft.runtime.inference.routes import Dialect, Route
+from weft.runtime.inference.settings import Parameters
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -59,10 +63,46 @@ def _google(route: Route, client: Client) -> Model:
     return GoogleModel(route.model, provider=GoogleProvider(api_key=NO_KEY, http_client=client, base_url=route.url))
 
 
-def takes_thinking(route: Route) -> bool:
-    """Whether the model layer sends a thinking setting to this model; elsewhere it leaves it out."""
-    profile = _provider_of(route).model_profile(route.model) or {}
-    return bool(profile.get("supports_thinking") or profile.get("thinking_always_enabled"))
+_SAMPLING = frozenset({"temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty"})
+_TAKEN_PARAMETERS = {
+    Dialect.ANTHROPIC: frozenset({"max_tokens", "temperature", "top_p", "top_k", "stop"}),
+    Dialect.GOOGLE: _SAMPLING | {"max_tokens", "seed", "stop"},
+    Dialect.OPENAI_CHAT: _SAMPLING - {"top_k"} | {"max_tokens", "seed", "stop"},
+    Dialect.OPENAI_RESPONSES: frozenset({"max_tokens", "temperature", "top_p"}),
+}
+"""What the model layer has a field for, by protocol."""
+ALWAYS_SENT = frozenset({"min_p"})
+"""Where it is not taken, the request is refused before it is sent."""
+
+
+def embedded_parameters() -> frozenset[str]:
+    """The parameters that an embedded model is sent: it cannot be told how to think."""
+    return _TAKEN_PARAMETERS[Dialect.OPENAI_CHAT] | ALWAYS_SENT
+
+
+def taken_parameters(route: Route, parameters: Parameters) -> frozenset[str]:
+    """The names of the parameters that the model layer sends to this model; the others it leaves out."""
+    profile: Mapping[str, Any] = _provider_of(route).model_profile(route.model) or {}
+    taken = _TAKEN_PARAMETERS[route.dialect] | ALWAYS_SENT
+    if profile.get("supports_thinking") or profile.get("thinking_always_enabled"):
+        taken |= {"thinking"}
+    is_openai = route.dialect in (Dialect.OPENAI_CHAT, Dialect.OPENAI_RESPONSES)
+    if profile.get("anthropic_disallows_sampling_settings") or (is_openai and _reasons(profile, parameters)):
+        taken -= _SAMPLING
+    return taken - frozenset(profile.get("openai_unsupported_model_settings") or ())
+
+
+def _reasons(profile: Mapping[str, Any], parameters: Parameters) -> bool:
+    """Whether an OpenAI model reasons when it is asked so, and therefore takes no sampling parameters."""
+    if not profile.get("openai_supports_reasoning"):
+        return False
+    efforts = profile.get("openai_reasoning_efforts")
+    can_stop = profile.get("openai_supports_reasoning_effort_none") if efforts is None else "none" in efforts
+    if not can_stop:
+        return True
+    if parameters.thinking is UNSET:
+        return bool(profile.get("thinking_enabled_by_default"))
+    return parameters.thinking is not False or bool(profile.get("thinking_always_enabled"))
 
 
 def _provider_of(route: Route) -> type[Provider[Any]]:

@@ -11,7 +11,6 @@ from importlib import import_module
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
@@ -131,13 +130,14 @@ class Inference:
         return (self._own_prices or shipped_prices()).price(name, self._clock.now_ms(), prompt)
 
     def sendable(self, model: ModelSettings, parameters: Parameters) -> Parameters:
-        """Those of the parameters that this model is really sent: one that cannot be told how to think is not."""
-        if parameters.thinking is UNSET:
+        """Those of the parameters that this model is really sent."""
+        asked = parameters.given()
+        if not asked:
             return parameters
+        dialects = _loaded("weft.runtime.inference.dialects")
         is_local = model.provider.kind is ProviderKind.LOCAL
-        if not is_local and _loaded("weft.runtime.inference.dialects").takes_thinking(route_of(model)):
-            return parameters
-        return replace(parameters, thinking=UNSET)
+        taken = dialects.embedded_parameters() if is_local else dialects.taken_parameters(route_of(model), parameters)
+        return Parameters(**{name: value for name, value in asked.items() if name in taken})
 
     def _note_unsent(self, asked: Asked, request: InferenceRequest, tried: _Tries) -> None:
         """Say before a model is asked what of the question it does not get."""
@@ -147,9 +147,12 @@ class Inference:
         if images and not model.takes_images:
             self._on_note(f"{model.id} cannot take images: it is sent a line of text for each of {images}")
         known = request.situation is None or request.situation in model.situations
-        wanted = model.in_situation(request.situation if known else None, request.parameters).thinking
-        if wanted is not UNSET and asked.parameters.thinking is UNSET:
+        wanted = model.in_situation(request.situation if known else None, request.parameters).given()
+        unsent = [name for name in wanted if name not in asked.parameters.given()]
+        if "thinking" in unsent:
             self._on_note(f"{model.id} cannot be told how to think: the setting is not sent")
+        if others := [name for name in unsent if name != "thinking"]:
+            self._on_note(f"{model.id} does not take {', '.join(others)}: not sent")
 
     async def _prepared(
         self,
