@@ -87,6 +87,7 @@ COMMANDS = {
         "similar": "Find nodes that mean nearly the same, the nearest first.",
         "embed-stats": "Show how many nodes were embedded, by model.",
         "apply": "Make and change programs as files say.",
+        "config": "Show what the next message to a session is answered with, and why.",
     },
     "keep": {
         "trust": "Let a ledger act for you: one that you did not make here.",

@@ -66,7 +66,7 @@ from weft.runtime.egress.credentials import Credential
 from weft.runtime.invoke.invocation import InvocationResult
 from weft.store.diagnosis import Diagnosis
 from weft.store.trust_store import TrustedLedger
-from weft.surfaces.wire import exchange, forms, programs, reports, sessions, upkeep
+from weft.surfaces.wire import configuration, exchange, forms, programs, reports, sessions, upkeep
 
 FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     "Sessions and turns": (
@@ -85,7 +85,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         programs_model.Program, programs_model.ProgramChange, programs_model.Difference, programs_model.Request,
         programs_model.Check, programs_model.CriterionVerdict, programs_model.Tagged, programs_model.PendingItem,
         PlannedProgram, InvocationResult, Credential, Node, Embedded, Similar, ModelCount, programs.EmbeddedNodes,
-        programs.ForgottenVectors, programs.FetchableModel, forms.JsonValue,
+        programs.ForgottenVectors, programs.FetchableModel, configuration.ConfiguredTurn, forms.JsonValue,
     ),
     "Imports, exports, bundles and other ledgers": (
         exchange.ImportAnswer, exchange.ImportStatus, exchange.NoImport, exchange.EndedWatch, watch.Began,
