@@ -12,11 +12,13 @@ import weft
 from tests.runtime.invoking import VARIABLES, as_tester, run, stock
 from tests.runtime.scripted import chat
 from weft.exchange.sync import pull
+from weft.kernel.authority import rights
 from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable, NotFound
 from weft.ledger.api import Ledger
 from weft.programs import Programs
 from weft.runtime.configuration.gathering import LayerReader, TurnConfiguration, TurnRequest
 from weft.runtime.configuration.message_overrides import NO_OVERRIDES, MessageOverrides, parse_overrides
+from weft.runtime.context import ExecutionContext
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import Parameters
 
@@ -27,8 +29,15 @@ class Desk:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger, self.programs, self._inference = ledger, Programs(ledger), Inference()
 
-    def read(self, session: str | None, overrides: MessageOverrides = NO_OVERRIDES, **more: Any) -> TurnConfiguration:
-        reader = LayerReader(self.programs, self._inference, {**VARIABLES, "HEAT": "0.7"}.get, as_tester())
+    def read(
+        self,
+        session: str | None,
+        overrides: MessageOverrides = NO_OVERRIDES,
+        context: ExecutionContext | None = None,
+        **more: Any,
+    ) -> TurnConfiguration:
+        variable = {**VARIABLES, "HEAT": "0.7"}.get
+        reader = LayerReader(self.programs, self._inference, variable, context or as_tester())
         return reader.configuration(TurnRequest(session=session, overrides=overrides, **more))
 
     def turn(self, session: str, overrides: MessageOverrides = NO_OVERRIDES) -> str:
@@ -87,6 +96,24 @@ def test_each_layer_overrides_those_below_it(desk: Desk) -> None:
     assert not message.context.allows("tool:Read")
     assert message.context.allows("model:fast")
     assert [str(one) for one in message.context.chain] == ["human:tester", "agent:ada"]
+
+
+def test_whoever_acts_limits_the_turn_and_the_record_says_so(desk: Desk) -> None:
+    desk.programs.create_session("talk", model="fast", config={"permissions": {"tools": {"allow": ["Read", "Bash"]}}})
+    limited = as_tester().child(
+        rights=rights(["model:*", "tool:Read", "tool:Edit"], ["tool:Bash"]), credentials=["one"]
+    )
+    configuration = desk.read("talk", context=limited)
+    tools = ("Read", "Bash", "Edit")
+    assert [configuration.effective.permissions.allows(tool) for tool in tools] == [True, False, False]
+    assert [configuration.context.allows(f"tool:{tool}") for tool in tools] == [True, False, False]
+    assert configuration.turn_fields()["permissions_granted"] == {
+        "layers": [
+            {"layer": "principal", "source": "human:tester", "allow": ["Edit", "Read"], "deny": ["Bash"]},
+            {"layer": "session", "source": "talk", "allow": ["Read", "Bash"]},
+        ],
+        "credentials": ["one"],
+    }
 
 
 def test_what_the_model_cannot_take_is_not_sent_and_recorded_so(desk: Desk) -> None:

@@ -32,7 +32,12 @@ from weft.runtime.configuration.layers import (
 )
 from weft.runtime.configuration.message_overrides import NO_OVERRIDES, MessageOverrides
 from weft.runtime.configuration.parameter_names import parameters_of
-from weft.runtime.configuration.permissions import limits_of
+from weft.runtime.configuration.permissions import (
+    GrantedPermissions,
+    PermissionLimits,
+    limits_of,
+    limits_of_rights,
+)
 from weft.runtime.context import ExecutionContext
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import EMBEDDED_SAMPLING, ModelSettings
@@ -120,6 +125,7 @@ class LayerReader:
         persona = self._persona(session, request.persona)
         acting = self._context if persona is None else agent_context(self._context, persona)
         layers = [
+            *_principal_layers(self._context),
             *([] if persona is None else [self._program_layer(LayerName.PERSONA, persona)]),
             *self._thread_layers(session, request.parent),
             *([] if session is None else [self._program_layer(LayerName.SESSION, session)]),
@@ -128,14 +134,14 @@ class LayerReader:
         chosen = merge(layer for layer in layers if not layer.is_empty)
         name = chosen.value("model")
         if name is None:
-            context = chosen.permissions.narrowed(acting)
+            context = _narrowed(acting, chosen)
             return TurnConfiguration(effective=chosen, context=context, persona=persona, session=session)
         find = self._programs.get
         configured = model_settings(find(name, ProgramKind.MODEL), find, self._variable, acting)
         effective = self._with_model(chosen, configured.model)
         return TurnConfiguration(
             effective=effective,
-            context=effective.permissions.narrowed(configured.context),
+            context=_narrowed(configured.context, effective),
             model=configured.model,
             persona=persona,
             session=session,
@@ -202,6 +208,22 @@ class LayerReader:
         merged = merge((*(layer for layer in below if not layer.is_empty), *chosen.layers))
         effective = replace(merged, not_sent={"situation": situation} if unknown else {})
         return effective.sending(self._inference.sendable(model, effective.parameters))
+
+
+def _principal_layers(context: ExecutionContext) -> list[ConfigLayer]:
+    """The limits of whoever acts."""
+    source = str(context.principal)
+    limits = [limits_of_rights(layer) for layer in context.rights.layers]
+    if context.credentials is not None:
+        limits.append(PermissionLimits(credentials=tuple(sorted(context.credentials))))
+    return [ConfigLayer(name=LayerName.PRINCIPAL, source=source, permissions=one) for one in limits]
+
+
+def _narrowed(context: ExecutionContext, effective: EffectiveConfig) -> ExecutionContext:
+    """The context with what the layers leave of its rights. Those of whoever acts are in it already."""
+    layers = effective.permissions.layers
+    others = GrantedPermissions(tuple(layer for layer in layers if layer.layer != LayerName.PRINCIPAL))
+    return others.narrowed(context)
 
 
 def _exists(programs: Programs, session: str) -> bool:

@@ -1,8 +1,8 @@
 """The configuration of a turn as a merge of layers. Nothing here reads or writes.
 
 The layers, the weakest first: provider, model, situation, persona, thread, session, message. Each is optional. A value
-of a later layer replaces that of an earlier one; permissions narrow each other. A layer's values are `model`,
-`situation` and the parameters of a request by their names in `Parameters`.
+of a later layer replaces that of an earlier one; permissions narrow each other, and those of whoever acts (principal).
+A layer's values are `model`, `situation` and the parameters of a request by their names in `Parameters`.
 
 A turn records its merged configuration, where each value came from, and the layers that threads pass on: those of the
 thread and of the session. A turn of the same session that continues it takes over the thread's, and reads its session's
@@ -24,8 +24,9 @@ from weft.runtime.inference.settings import Parameters
 
 
 class LayerName(StrEnum):
-    """Where a part of a configuration stands, the weakest first."""
+    """Where a part of a configuration stands, the weakest first. `principal` is whoever acts: it only limits."""
 
+    PRINCIPAL = "principal"
     PROVIDER = "provider"
     MODEL = "model"
     SITUATION = "situation"

@@ -21,6 +21,7 @@ from weft.kernel.authority import (
     split_tool_rule,
     strictest_files,
 )
+from weft.kernel.authority import Layer as RightsLayer
 from weft.kernel.errors import InvalidInput
 from weft.runtime.context import ExecutionContext
 
@@ -54,6 +55,19 @@ class PermissionLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 NO_LIMITS = PermissionLimits()
+
+
+def limits_of_rights(layer: RightsLayer) -> PermissionLimits:
+    """What one layer of an authority's rights leaves of tools."""
+    allow, deny = _tool_patterns(layer.allow), _tool_patterns(layer.deny)
+    return PermissionLimits(allow=None if "*" in allow else allow, deny=deny)
+
+
+def _tool_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """The patterns for tools among those of rights; `*` stands for every right."""
+    return tuple(
+        pattern.removeprefix(TOOL_PREFIX) for pattern in patterns if pattern == "*" or pattern.startswith(TOOL_PREFIX)
+    )
 
 
 def limits_of(permissions: Any) -> PermissionLimits:
