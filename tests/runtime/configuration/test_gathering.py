@@ -186,6 +186,15 @@ def test_without_a_model_there_is_a_configuration_and_no_turn(desk: Desk) -> Non
         desk.read("ada:main", persona="ada").require_model()
 
 
+def test_a_session_that_is_made_later_is_none_whose_label_begins_so(desk: Desk) -> None:
+    desk.programs.create_session("talk-about-it", model="other")
+    desk.programs.create("agent", "ada", {"defaultModel": "fast"})
+    assert sources(desk.read("talk", persona="ada"))["model"] == ("@(fast)", "persona", "ada")
+    desk.ledger.labels.add_alias("chat", "talk-about-it")
+    for name in ("talk-about-it", "chat", desk.ledger.session("chat").id):
+        assert sources(desk.read(name, persona="ada"))["model"] == ("@(other)", "session", "talk-about-it")
+
+
 def test_limits_of_a_session_that_cannot_be_read_are_not_passed_over(desk: Desk) -> None:
     desk.programs.create_session("hidden", model="fast", config={"permissions": {"tools": {"allow": []}}})
     desk.programs.create("agent", "eve", {"permissions": {"programs": ["session:read(other)", "program:read"]}})

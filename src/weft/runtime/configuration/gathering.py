@@ -152,7 +152,7 @@ class LayerReader:
         if name is None:
             return None
         try:
-            return self._programs.get(name, ProgramKind.SESSION)
+            return _whole_name(self._programs.get(name, ProgramKind.SESSION), name)
         except NotFound:
             if _exists(self._programs.acting_as(LOCAL), name):
                 raise
@@ -228,10 +228,15 @@ def _narrowed(context: ExecutionContext, effective: EffectiveConfig) -> Executio
 
 def _exists(programs: Programs, session: str) -> bool:
     try:
-        programs.get(session, ProgramKind.SESSION)
+        return _whole_name(programs.get(session, ProgramKind.SESSION), session) is not None
     except NotFound:
         return False
-    return True
+
+
+def _whole_name(session: Program, name: str) -> Program | None:
+    """The session, unless the name is only the beginning of its label: a new session may have that name."""
+    is_beginning = name != session.name and session.name.startswith(name)
+    return None if is_beginning else session
 
 
 def _layer(name: LayerName, source: str, values: dict[str, Any]) -> ConfigLayer:
