@@ -227,3 +227,18 @@ def test_messages_of_another_ledger_are_answered_there(path: Path, tmp_path: Pat
         assert seen.state == "queued"
         assert Runs(other).waiting() == []
         assert list(other.verify()) == []
+
+
+@pytest.mark.parametrize("what", ["turn", "session"])
+def test_what_was_said_to_an_inbox_is_erased_with_its_turn_or_session(path: Path, what: str) -> None:
+    with weft.open(path) as ledger:
+        message = ledger.inbox.admit("CANARY-words", session="main", overrides={"model": "CANARY-m"}, key="CANARY-k")
+        turn = answered(ledger, "main")
+        ledger.erasure.erase(turn if what == "turn" else "main", reason="r")
+        erased = ledger.inbox.get(message.message)
+        assert (erased.content, erased.overrides) == ((TextPart("[erased]"),), None)
+        with pytest.raises(KeyTaken):
+            ledger.inbox.admit("CANARY-words", session="main", overrides={"model": "CANARY-m"}, key="CANARY-k")
+        assert list(ledger.verify()) == []
+    for file in path.parent.iterdir():
+        assert b"CANARY-" not in file.read_bytes(), file

@@ -6,7 +6,7 @@ lie in free pages, in the write-ahead log or in a label, and a mark says so. Who
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -33,6 +33,7 @@ from weft.ledger.write.append import Append, LedgerWriter
 from weft.ledger.write.commands import forget_requests
 from weft.store.erased_contents import IN_LOG, ErasedContents, note_finished, note_rewritten, unfinished
 from weft.store.port import ReadTxn, Store, WriteTxn
+from weft.store.sql import rows_in
 
 ROW_EVENTS = 128
 RIGHT = "content:erase"
@@ -121,10 +122,20 @@ def _erase_contents(store: Store, append: Append, plan: ErasurePlan) -> None:
     reading = ReadTxn(append.sql, append.txn.facts)
     numbers = numbers_of(reading, plan)
     forget_sources(append.txn, plan.turns, [text_at(reading, ref) for ref in plan.sources])
-    forget_requests(append.sql, (*plan.turns, *plan.reached))
+    turns = (*plan.turns, *plan.reached)
+    forget_requests(append.sql, (*turns, *_messages_of(append, turns, plan.named_sessions)))
     append.txn.facts.erase(numbers)
     for forget in FORGETTERS:
         forget(store, append.txn, ErasedContents(numbers, (*plan.turns, *plan.reached)))
+
+
+def _messages_of(append: Append, turns: Sequence[str], sessions: Sequence[str]) -> list[str]:
+    """Messages of inboxes that these turns took, or that were sent to these sessions."""
+    taken = rows_in(append.sql, "SELECT message FROM inbox WHERE turn IN", list(turns))
+    numbers = [append.view.session(session).n for session in sessions]
+    return [
+        message for (message,) in (*taken, *rows_in(append.sql, "SELECT message FROM inbox WHERE session IN", numbers))
+    ]
 
 
 def text_at(txn: ReadTxn, ref: str) -> str:

@@ -114,7 +114,8 @@ def make_plan(
     store.catch_up()
     with store.read() as txn:
         target = find_target(txn, names, tree, resolve)
-        uses = find_uses(txn.facts, target.streams(), target.contents, everywhere, report, _nodes(txn.sql, target))
+        nodes, admissions = _nodes(txn.sql, target), _admissions(txn.sql, target)
+        uses = find_uses(txn.facts, target.streams(), target.contents, everywhere, report, nodes, admissions)
         return _plan(store, txn, target, uses, everywhere)
 
 
@@ -167,6 +168,12 @@ def _shared(txn: ReadTxn, uses: Uses, everywhere: bool, named: Collection[bytes]
         return erased[name]
 
     return {ref for ref, outside in uses.outside.items() if ref not in named and not all(map(is_erased, outside))}
+
+
+def _admissions(sql: Sql, target: Target) -> dict[int, tuple[str | None, str | None]]:
+    """The events that admitted the messages which these turns took: they hold the same words."""
+    rows = rows_in(sql, "SELECT n, turn FROM inbox WHERE turn IN", list(target.turns))
+    return {n: (turn, None) for n, turn in rows}
 
 
 def _nodes(sql: Sql, target: Target) -> TaggedNodes:

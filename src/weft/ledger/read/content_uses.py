@@ -115,13 +115,15 @@ def find_uses(
     everywhere: bool,
     report: Report,
     tagged: TaggedNodes = NO_TAGS,
+    events: Mapping[int, About] = MappingProxyType({}),
 ) -> Uses:
-    """The contents that these streams name, and these contents, with everybody else who uses them. Tags of what is
-    named, and of the events of turns, lie in the ledger's own stream and count as named by them."""
+    """The contents that these streams and these events, by their arrival numbers, name, and these contents, with
+    everybody else who uses them. Tags of what is named, and of the events of turns, lie in the ledger's own stream and
+    count as named by them."""
     until = facts.tip().n
     uses = Uses(inside={ref: [] for ref in contents})
     uses.everywhere = None if everywhere else frozenset(uses.inside)
-    own = _gather(facts, streams, tagged, uses, until, report) if streams else set()
+    own = _gather(facts, streams, events, tagged, uses, until, report) if streams or events else set()
     wanted = {ref.hex().encode() for ref in uses.inside}
     for row in facts.rows():
         if row.first > until:
@@ -142,7 +144,13 @@ def _stream(n: int, line: bytes) -> str:
 
 
 def _gather(
-    facts: FactReader, streams: dict[str, About], tagged: TaggedNodes, uses: Uses, until: int, report: Report
+    facts: FactReader,
+    streams: dict[str, About],
+    events: Mapping[int, About],
+    tagged: TaggedNodes,
+    uses: Uses,
+    until: int,
+    report: Report,
 ) -> set[int]:
     """The events of these streams, and late results of their calls and tags, which lie in the ledger's own stream."""
     own: set[int] = set()
@@ -151,7 +159,7 @@ def _gather(
     for n, line in facts.lines(0, until):
         report("contents", n, until)
         stream = _stream(n, line)
-        about = streams.get(stream)
+        about = streams.get(stream) or events.get(n)
         if about is None and tagged.all and b'"kind":"node_' in line and stream.startswith("ledger:"):
             if isinstance(tagging := decoded(n, line), NodeTagged | NodeUntagged):
                 taggings.append((n, tagging))

@@ -327,11 +327,11 @@ class _RunBatch:
         self._session = session.label if self._moved or self.finished.exit is not RunExit.SUCCESS else None
 
     def _bury(self, session: SessionRow, turn: TurnRow) -> None:
-        append, error = self._append, self.finished.error if self.finished else None
+        append = self._append
         rows = append.sql.all(
             "SELECT message FROM inbox WHERE turn = ? AND state = ? ORDER BY n", (turn.id, InboxState.DEAD.value)
         )
-        _add_dead(append, session.id, [str(message) for (message,) in rows], error)
+        _add_dead(append, session.id, [str(message) for (message,) in rows], None)  # the turn tells why
 
     def recorded_turn(self, append: Append) -> RecordedTurn:
         turn = append.view.turn(self._turn.id)

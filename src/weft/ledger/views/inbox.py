@@ -98,7 +98,7 @@ def settle_messages(view: Projector, moment: Moment, row: TurnRow) -> None:
     """A turn that took messages is over: they are answered, or dead where it failed."""
     state = InboxState.ANSWERED if row.status == "completed" else InboxState.DEAD
     view.sql.run(
-        "UPDATE inbox SET state = ?, settled_at = ? WHERE turn = ? AND state = ?",
-        (state.value, moment.when, row.id, InboxState.TAKEN.value),
+        "UPDATE inbox SET state = ?, settled_at = ?, error = ? WHERE turn = ? AND state = ?",
+        (state.value, moment.when, row.error, row.id, InboxState.TAKEN.value),
     )
     view.sql.run("DELETE FROM open_run WHERE turn = ?", (row.id,))
