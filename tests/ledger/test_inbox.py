@@ -9,11 +9,12 @@ import pytest
 
 import weft
 from tests.ledger.histories import exported, import_into
+from weft.kernel.authority import Authority, Principal, PrincipalKind
 from weft.kernel.enums import InterruptionReason, MessageRole, RunExit, ToolCallStatus
 from weft.kernel.errors import HeadMoved, InboxFull, InvalidInput, KeyTaken, LeaseLost, NotApplicable, SessionBusy
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.api.runs import Runs
-from weft.ledger.model import NewError, NewMessage, TextPart, ToolUsePart
+from weft.ledger.model import NewError, NewMessage, ReasoningPart, TextPart, ToolUsePart
 from weft.ledger.runs.model import (
     Finished,
     Interrupted,
@@ -242,3 +243,24 @@ def test_what_was_said_to_an_inbox_is_erased_with_its_turn_or_session(path: Path
         assert list(ledger.verify()) == []
     for file in path.parent.iterdir():
         assert b"CANARY-" not in file.read_bytes(), file
+
+
+def test_whoever_sends_is_the_source_and_reasoning_is_referred_to() -> None:
+    with weft.open(":memory:") as ledger:
+        Programs(ledger).create("agent", "scout", {})
+        ledger.acting_as(Authority((Principal(PrincipalKind.AGENT, "scout"),))).inbox.admit("by an agent", session="a")
+        ledger.inbox.admit("by a person", session="b")
+        ledger.inbox.admit({"role": "user", "content": "by a clock", "source": "cron"}, session="c")
+        assert [(one.session, one.source) for one in ledger.inbox.list()] == [
+            ("a", "agent"),
+            ("b", "human"),
+            ("c", "cron"),
+        ]
+        run, _ = begun(ledger, "b")
+        asked = run.record([ModelAsked(model="m")]).events[-1]
+        said = NewMessage(role=MessageRole.ASSISTANT, content=(ReasoningPart("because"), TextPart("so")))
+        correlation = asked.event.correlation_id  # type: ignore[attr-defined]
+        (response,) = run.record([ModelAnswered(request=asked.id, correlation=correlation, message=said)]).events
+        assert response.event.reasoning_ref == response.event.output.id  # type: ignore[attr-defined]
+        (turn,) = [ledger.turn(run.id)]
+        assert ledger.messages(turn.id)[0].source == "human"

@@ -9,6 +9,7 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, copy_in_memory, exported, grow, import_into, problems, select
 from tests.ledger.imported import rich_import
 from tests.ledger.test_forks import long_turn
+from tests.ledger.test_inbox import begun
 from tests.programs.stories import tell_programs
 from weft.kernel.errors import ContentMissing, Damaged, FactDamaged
 from weft.ledger.api.ledger import Ledger
@@ -46,6 +47,8 @@ COLUMN = {  # one column of each view that a reader would miss
     "thread_key": "turn",
     "persona": "name",
     "lookup_text": "text",
+    "inbox": "state",
+    "open_run": "state",
 }
 
 
@@ -64,6 +67,8 @@ def rich(ledger: Ledger) -> None:
     ledger.labels.add_alias("nick", "main")
     ledger.move_head("main", new=ledger.resolve("main~1"))
     tell_programs(ledger)
+    ledger.inbox.admit("hello", session="asked")
+    begun(ledger, "asked")
     ledger.upkeep.catch_up()
 
 

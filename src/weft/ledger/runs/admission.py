@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.advice import Action
+from weft.kernel.authority import PrincipalKind
 from weft.kernel.clock import decode
 from weft.kernel.dag_events import AgentForked
 from weft.kernel.enums import InboxState, MessageRole, MessageSource, QueueMode, SessionStatus
@@ -138,11 +139,16 @@ def _message_fields(turn_events: TurnEvents, outgoing: NewAdmission) -> dict[str
     message, contents = outgoing.message, turn_events.contents
     return {
         "parts": turn_events.parts(message.content),
-        "source": message.source or MessageSource.HUMAN,
+        "source": message.source or _source(turn_events.append),
         "context": _json(contents, message.context, "context"),
         "metadata": _json(contents, message.metadata, "metadata"),
         "files": turn_events.annotations(message).get("files", UNSET),
     }
+
+
+def _source(append: Append) -> MessageSource:
+    """Who started it, where the sender does not say: an agent, or a person."""
+    return MessageSource.AGENT if append.authority.principal.kind is PrincipalKind.AGENT else MessageSource.HUMAN
 
 
 def _resolve(append: Append, target: MessageTarget) -> tuple[SessionRow, bool]:

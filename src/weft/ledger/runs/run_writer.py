@@ -270,6 +270,7 @@ class _RunBatch:
             finish_reason=entry.finish_reason,
             model=entry.model,
             latency_ms=entry.latency_ms,
+            refers_to_reasoning=True,
         )
         assert self._events.run.prev is not None
         self._answer = (self._events.run.prev, message)

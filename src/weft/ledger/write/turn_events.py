@@ -154,10 +154,13 @@ class TurnEvents:
         model: str | None = None,
         latency_ms: int | None = None,
         text: Prepared | None = None,
+        refers_to_reasoning: bool = False,
     ) -> str | None:
-        """A model's answer; returns the message's id."""
+        """A model's answer; returns the message's id. With `refers_to_reasoning` the event says which message holds its
+        reasoning, where it has some."""
         contents = self.contents
         fact = None if message is None else self._message_fact(message, text)
+        has_reasoning = fact is not None and any(isinstance(part, ReasoningFact) for part in fact.parts)
         self.run.add(
             ModelResponse,
             correlation_id=correlation,
@@ -167,6 +170,7 @@ class TurnEvents:
             model=UNSET if model is None else contents.named(model, "model"),
             finish_reason=UNSET if finish_reason is None else contents.named(finish_reason, "finish_reason"),
             latency_ms=whole(latency_ms, "latency_ms"),
+            reasoning_ref=fact.id if fact is not None and refers_to_reasoning and has_reasoning else UNSET,
         )
         return fact.id if fact else None
 
