@@ -21,6 +21,7 @@ from benchmarks.postgres import measure_postgres
 from benchmarks.registry import ALL, OURS, SAME_ROWS, WEFT
 from benchmarks.report import notes, tables
 from benchmarks.results import Results
+from benchmarks.routing import measure_routing
 from benchmarks.searching import measure_search
 from benchmarks.sections import (
     Stages,
@@ -99,6 +100,8 @@ def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Pa
         results.search = measure_search(sizes, directory)
     if "similarity" in sections:
         results.similarity = measure_similarity(sizes, directory)
+    if "routing" in sections:
+        results.routing = measure_routing(sizes, directory)
     if "sync" in sections:
         results.sync = measure_syncing(sizes, directory)
     if "cli" in sections:

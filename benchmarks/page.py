@@ -3,13 +3,22 @@
 from pathlib import Path
 
 from benchmarks.postgres import PACKAGES
-from benchmarks.report import notes, postgres_tables, search_tables, similarity_tables, sync_tables, tables
+from benchmarks.report import (
+    notes,
+    postgres_tables,
+    routing_tables,
+    search_tables,
+    similarity_tables,
+    sync_tables,
+    tables,
+)
 from benchmarks.results import Results
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 ALONE = {
     "search": search_tables,
     "similarity": similarity_tables,
+    "routing": routing_tables,
     "sync": sync_tables,
     "postgres": postgres_tables,
 }
@@ -17,6 +26,7 @@ ALONE = {
 RAN = {
     "search": ("weft", "apsw"),
     "similarity": ("weft", "numpy", "usearch"),
+    "routing": ("weft", "numpy"),
     "sync": ("weft", "zstandard"),
     "postgres": PACKAGES,
 }
@@ -66,7 +76,8 @@ more.
 - *Verify* hashes every event again (facts), and computes every view again (views).
 - *PostgreSQL* is measured on a server that the run starts, with `fsync` and `synchronous_commit` on: Weft beside
   LangGraph's PostgresSaver and one bare INSERT a turn, from one process and from many at once. `--only postgres`
-  measures it alone. So do `--only search`, `--only similarity` and `--only sync`.
+  measures it alone. So do `--only search`, `--only similarity`, `--only routing` and
+  `--only sync`.
 
 ![Append cost against depth](images/append-cost.svg)
 

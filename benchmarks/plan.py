@@ -4,8 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 SECTIONS = (
-    "append", "fork", "load", "read", "verify", "group", "import", "search", "similarity", "sync", "cli", "fsync",
-    "postgres", "plot",
+    "append", "fork", "load", "read", "verify", "group", "import", "search", "similarity", "routing", "sync", "cli",
+    "fsync", "postgres", "plot",
 )  # fmt: skip
 
 
@@ -34,6 +34,11 @@ class Sizes:
     similar_queries: int = 500
     similar_corpus: str = ""
     """Which folder of the corpus the texts are taken from; all of it."""
+    route_sets: int = 3
+    """Ways to cut the sessions of the corpus."""
+    route_vector_sets: int = 1
+    route_corpus: str = ""
+    """Which folder of the corpus sessions are taken from; all of it."""
     sync_turns: tuple[int, int] = (10_000, 100_000)
     sync_more: int = 1_000
     server_depth: int = 100
@@ -62,6 +67,8 @@ QUICK = Sizes(
     similar_nodes=400,
     similar_queries=20,
     similar_corpus="chatgpt",
+    route_sets=1,
+    route_corpus="chatgpt",
     sync_turns=(30, 100),
     sync_more=10,
     server_depth=10,

@@ -160,6 +160,37 @@ def similarity_tables(results: Results) -> list[Table]:
     return [_bar_table("Similarity", similarity_bars(results)), Table("What is similar", header, rows)]
 
 
+def routing_tables(results: Results) -> list[Table]:
+    """How often the right thread was found, and what each threshold would do."""
+    if not results.routing:
+        return []
+    header = (
+        "routes of held-out messages",
+        "queries",
+        "recall@1",
+        "recall@3",
+        "at the head",
+        "p50 CPU ms",
+        "p95 CPU ms",
+    )
+    rows: list[tuple[str, ...]] = []
+    sweep: list[tuple[str, ...]] = []
+    for name, found in results.routing.items():
+        if isinstance(found, NotMeasured):
+            rows.append((f"{name}: {found}", *[ABSENT] * 6))
+            continue
+        shares = (found.recall_at_1, found.recall_at_3, found.at_head)
+        cells = (*(f"{share:.3f}" for share in shares), number(found.cpu.p50_ms), number(found.cpu.p95_ms))
+        rows.append((f"{name}: {found.turns:,} turns", str(found.labelled), *cells))
+        for verdict in found.sweep:
+            is_default = " (default)" if verdict.threshold == found.default.threshold else ""
+            negatives = f"{verdict.made_up_routed}/{found.made_up}", f"{verdict.left_out_routed}/{found.left_out}"
+            counts = map(str, (verdict.right, verdict.wrong, verdict.refused))
+            sweep.append((f"{name}: {verdict.threshold:.2f}{is_default}", *counts, *negatives))
+    swept = ("threshold", "right", "wrong", "refused", "made-up texts routed", "new topics routed")
+    return [Table("Smart routing", header, rows), Table("Thresholds of smart routing", swept, sweep)]
+
+
 def sync_tables(results: Results) -> list[Table]:
     if not results.sync:
         return []

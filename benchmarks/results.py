@@ -7,6 +7,7 @@ from benchmarks.fsyncs import Fsyncs
 from benchmarks.imports import Import
 from benchmarks.measure import Figure, NotMeasured
 from benchmarks.plan import Sizes
+from benchmarks.routing import Routed
 from benchmarks.searching import Searched
 from benchmarks.similarity import Compared
 from benchmarks.syncing import Moved
@@ -55,6 +56,7 @@ class Results:
     imports: dict[str, Import | NotMeasured] = field(default_factory=dict)
     search: dict[str, Searched | NotMeasured] = field(default_factory=dict)
     similarity: dict[str, Compared | NotMeasured] = field(default_factory=dict)
+    routing: dict[str, Routed | NotMeasured] = field(default_factory=dict)
     sync: dict[str, Moved | NotMeasured] = field(default_factory=dict)
     """By the turns that a ledger has and what is done."""
     command_line: dict[str, Figure | NotMeasured] = field(default_factory=dict)

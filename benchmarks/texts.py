@@ -121,7 +121,7 @@ class KeptVectors:
 
     def ensure(self, texts: Sequence[str]) -> None:
         """Make those that are missing. A run that is cut off leaves what it made so far."""
-        missing = [text for text in texts if _key(text) not in self._places]
+        missing = [text for text in dict.fromkeys(texts) if _key(text) not in self._places]
         if not missing:
             return
         with self._file.open("r+b") as file:

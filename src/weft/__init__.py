@@ -122,6 +122,9 @@ if TYPE_CHECKING:
     from weft.ledger.runs.model import InboxMessage as InboxMessage
     from weft.ledger.runs.model import QueueLimits as QueueLimits
     from weft.ledger.search.hits import Hit as Hit
+    from weft.ledger.search.related_passages import QueryWord as QueryWord
+    from weft.ledger.search.related_turns import RelatedTurn as RelatedTurn
+    from weft.ledger.search.related_turns import RelatedTurns as RelatedTurns
     from weft.ledger.secrets.matches import SecretMatch as SecretMatch
     from weft.ledger.secrets.places import SecretPlace as SecretPlace
     from weft.ledger.secrets.report import SecretFinding as SecretFinding
@@ -214,6 +217,8 @@ _NAMES = {
     "weft.ledger.reports.usage": "AbandonedRow AbandonedUsage BranchUsage UsageReport",
     "weft.ledger.reports.work": "FileWork ProjectWork SessionWork WorkReport",
     "weft.ledger.search.hits": "Hit",
+    "weft.ledger.search.related_passages": "QueryWord",
+    "weft.ledger.search.related_turns": "RelatedTurn RelatedTurns",
     "weft.ledger.secrets.matches": "SecretMatch",
     "weft.ledger.secrets.places": "SecretPlace",
     "weft.ledger.secrets.report": "SecretFinding SecretReport",

@@ -37,7 +37,8 @@ NEUTRAL = set("close acting_as upkeep.catch_up upkeep.search_lag".split())
 FILTERED = set(
     """
     session resolve point turn thread messages message tool_calls codeblocks context diff log events sessions listing
-    reflog heads.at labels.archivable search search_sessions find_turns find_messages find_tool_calls find_sessions
+    reflog heads.at labels.archivable search search_sessions related_turns find_turns find_messages find_tool_calls
+    find_sessions
     tree.children tree.common_ancestor tree.turns tree.sessions_containing tree.moves_to compactions.get
     merges.provenance merges.branches erasure.plan inbox.get inbox.list vouchers strangers imports.provisional
     """.split()
@@ -370,6 +371,7 @@ def listing_answers(ledger: Ledger, programs: Programs) -> Iterator[Callable[[],
         lambda: ledger.listing().sources(),
         lambda: ledger.search("words"), lambda: ledger.search("plain words", limit=1), lambda: ledger.search("hidden"),
         lambda: ledger.search_sessions("hidden"), lambda: ledger.search_sessions("words"),
+        lambda: ledger.related_turns("plain words"), lambda: ledger.related_turns("the hidden plain words were said"),
         lambda: ledger.search(role="user"), ledger.find_turns, lambda: ledger.find_turns(persona="mole"),
         lambda: ledger.find_turns(persona="scout"), lambda: ledger.find_messages(role="user"),
         lambda: ledger.find_tool_calls(tool="shell"), lambda: ledger.find_sessions(persona="local"),

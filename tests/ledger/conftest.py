@@ -26,6 +26,7 @@ ON_POSTGRES = {
     "late_results",
     "listing",
     "reflog",
+    "related_turns",
     "audit",
     "erasing",
     "merging",

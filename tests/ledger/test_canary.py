@@ -29,7 +29,8 @@ SPACED, NAMELIKE = "canary ⟨…⟩ with spaces", "canary-7f3a.b"
 
 READS = """
     inbox.get inbox.list
-    search search_sessions changes tree.children close codeblocks tree.common_ancestor compactions.get context diff
+    search search_sessions related_turns changes tree.children close codeblocks tree.common_ancestor compactions.get
+    context diff
     events files
     heads.at tree.heads listing log message messages path point read_content reflog replica resolve session
     sessions tree.sessions_containing upkeep.stats thread tool_calls tree.turns turn verify upkeep.export_facts

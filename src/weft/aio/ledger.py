@@ -64,6 +64,7 @@ from weft.ledger.runs.model import DEFAULT_LIMITS, Admission, InboxMessage, Queu
 from weft.ledger.search.filters import SearchFilters
 from weft.ledger.search.hits import Hit
 from weft.ledger.search.lookups import SessionCriteria, TurnCriteria
+from weft.ledger.search.related_turns import RelatedTurns
 from weft.ledger.secrets import SecretMatch, SecretReport, SecretScanner
 from weft.ledger.sessions.merging import Provenance
 from weft.ledger.sessions.unifying import Unification
@@ -163,6 +164,14 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         Each is a hit with place `title` or `project`, at the turn where the session stands. Filters are those of
         `search`; one that speaks of messages or calls (session, role, tool, path, model) leaves nothing."""
         return await self._run(partial(self._sync.search_sessions, words=words, limit=limit, **filters))
+
+    async def related_turns(self, text: str, *, also: Sequence[str] = ()) -> RelatedTurns:
+        """Turns that share words with a text, each with the words that it shares; a bounded number of them.
+
+        Only turns that a message can be routed to: the newest version of a turn, of a session that is active, not
+        completed and no subagent's. `also` names further turns by their ids, such as those with a similar meaning; ids
+        of turns that cannot be read are passed over."""
+        return await self._run(partial(self._sync.related_turns, text=text, also=also))
 
     async def find_turns(
         self,

@@ -368,6 +368,11 @@ class AsyncSimilarity(crossing.Mirror[Similarity]):
         """The nodes nearest to a text; with `words`, those that also hold its words come further forward."""
         return await self._run(partial(self._sync.similar_to_text, text=text, limit=limit, kind=kind, words=words))
 
+    async def nearest_turns(self, text: str, *, limit: int = 50) -> dict[str, float]:
+        """The turns nearest to a text that can be read, by their own vectors or those of their messages, each with its
+        cosine. Where nothing was embedded with this model it is empty, and the text is not embedded either."""
+        return await self._run(partial(self._sync.nearest_turns, text=text, limit=limit))
+
     async def stats(self) -> list[ModelCount]:
         """For each model: how many nodes of which kinds."""
         return await self._run(self._sync.stats)

@@ -98,6 +98,9 @@ if TYPE_CHECKING:
     from weft.ledger.runs.partial_replies import PartialReply as PartialReply
     from weft.ledger.runs.run_writer import RunWriter as RunWriter
     from weft.ledger.search.hits import Hit as Hit
+    from weft.ledger.search.related_passages import QueryWord as QueryWord
+    from weft.ledger.search.related_turns import RelatedTurn as RelatedTurn
+    from weft.ledger.search.related_turns import RelatedTurns as RelatedTurns
     from weft.ledger.secrets import SecretMatch as SecretMatch
     from weft.ledger.secrets import SecretPlace as SecretPlace
     from weft.ledger.secrets import SecretReport as SecretReport
@@ -149,6 +152,8 @@ _NAMES = {
     "weft.ledger.reports.usage": "AbandonedUsage BY BranchUsage PERIODS UsageReport read_moment",
     "weft.ledger.reports.work": "ProjectWork SessionWork WorkReport",
     "weft.ledger.search.hits": "Hit",
+    "weft.ledger.search.related_passages": "QueryWord",
+    "weft.ledger.search.related_turns": "RelatedTurn RelatedTurns",
     "weft.ledger.secrets": "SecretMatch SecretPlace SecretReport SecretScanner",
     "weft.ledger.sessions.merging": "Provenance",
     "weft.ledger.sessions.unifying": "Unification",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -18,6 +19,7 @@ from weft.ledger.search.filters import SearchFilters, as_filters
 from weft.ledger.search.hits import Hit, to_hits
 from weft.ledger.search.matches import Finder
 from weft.ledger.search.query import parse_query
+from weft.ledger.search.related_turns import RelatedTurns, find_related
 from weft.ledger.search.session_names import named_sessions
 
 MOMENT = 1.0
@@ -75,6 +77,19 @@ class SearchVerbs(LedgerBase):
         wanted = as_filters(filters, partial(self._parse_time, now=self._clock.now_ms()))
         with self._store.read() as txn:
             return named_sessions(txn, query, wanted, Projects(txn, self._repository_of))[: request.limit]
+
+    def related_turns(self, text: str, *, also: Sequence[str] = ()) -> RelatedTurns:
+        """Turns that share words with a text, each with the words that it shares; a bounded number of them.
+
+        Only turns that a message can be routed to: the newest version of a turn, of a session that is active, not
+        completed and no subagent's. `also` names further turns by their ids, such as those with a similar meaning; ids
+        of turns that cannot be read are passed over.
+        """
+        checked_text(text, "text")
+        ids = [checked_text(id, "also") for id in also]
+        self._let_index_catch_up()
+        with self._store.read() as txn:
+            return find_related(txn, self._store.word_index(txn.sql), text, ids)
 
     def _let_index_catch_up(self) -> None:
         with suppress(StoreError):  # a full disk keeps the index behind; what it lacks is looked through instead

@@ -7,7 +7,7 @@ forgotten. What was embedded is the node's text at that time; embedding it again
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Any
 
@@ -18,9 +18,9 @@ from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.ledger_events import NodeEmbedded
 from weft.ledger.api import Ledger, store_of, writer_of
 from weft.ledger.arguments import checked_count
-from weft.ledger.read.access import READ_LEDGER
+from weft.ledger.read.access import READ_LEDGER, access_of
 from weft.ledger.search.vectors import VectorRow, near_file, note_gone, put_vector, vectors_gone
-from weft.ledger.views.rows import SessionRow, load_session, load_session_number
+from weft.ledger.views.rows import TURN, SessionRow, TurnRow, load_session, load_session_number
 from weft.ledger.views.values import text_of
 from weft.ledger.write.append import reads_whole
 from weft.programs.nodes import Node, find_node, node_of
@@ -31,7 +31,7 @@ from weft.programs.similarity.embedder import Embedder
 from weft.programs.similarity.nearest import FEW, Space
 from weft.programs.similarity.texts import text_of_node
 from weft.store.port import Progress, ReadTxn
-from weft.store.sql import Sql
+from weft.store.sql import Sql, rows_in
 
 VECTORS_PER_READ = 4_096
 FRESH = "SELECT n, floats FROM vector WHERE n > ? AND model || '' = ? ORDER BY n LIMIT ?"
@@ -41,6 +41,8 @@ TEXTS_PER_APPEND = 32
 RANK_OFFSET = 60
 """Added to a place in a list before lists are fused: the larger, the less the first places outweigh the later ones."""
 MAX_WORD_HITS = 100
+NEIGHBOURS_LOOKED_AT = 2_048
+"""Of so many of the nearest nodes those are shown that somebody may read who may not read everything."""
 
 
 class Embedded(Struct, frozen=True, kw_only=True):
@@ -174,6 +176,22 @@ class Similarity(ProgramsBase):
         near = [similar.node for similar in self._nearest(vector, max(limit, MAX_WORD_HITS), kind)]
         return self._with_sessions(_fused([near, self._with_words(text, kind)], limit))
 
+    def nearest_turns(self, text: str, *, limit: int = 50) -> dict[str, float]:
+        """The turns nearest to a text that can be read, by their own vectors or those of their messages, each with its
+        cosine. Where nothing was embedded with this model it is empty, and the text is not embedded either."""
+        with self._reading() as txn:
+            if not _stored_size(txn.sql, self._embedder.name):
+                return {}
+        vector = self._embedder.embed([text])[0]
+        with self._reading() as txn, self._lock:
+            space, access = self._loaded(txn.sql), access_of(txn)
+            most = limit if access.is_unlimited else NEIGHBOURS_LOOKED_AT
+            cosines: dict[str, float] = {}
+            for turn, cosine in _turns_of(txn.sql, dict(space.nearest(vector, min(most, len(space)) or 1))):
+                if len(cosines) < limit and turn.id not in cosines and access.may_read_turn(turn):
+                    cosines[turn.id] = cosine
+            return cosines
+
     def _with_sessions(self, neighbours: Iterable[Similar]) -> list[Similar]:
         """The same nodes with the names of their sessions."""
         with self._reading() as txn:
@@ -254,6 +272,12 @@ class Similarity(ProgramsBase):
             return str(count)
 
         return int(self._perform("forget", work, None))
+
+
+def has_vectors(ledger: Ledger, model: str) -> bool:
+    """Whether anything was embedded with a model."""
+    with store_of(ledger).read() as txn:
+        return bool(_stored_size(txn.sql, model))
 
 
 def count_vectors(ledger: Ledger, current: str) -> list[ModelCount]:
@@ -342,6 +366,19 @@ def _session_of(sql: Sql, node: Node) -> SessionRow | None:
     }.get(node.kind)
     row = None if query is None else sql.one(query, (node.id,))
     return None if row is None or row[0] is None else load_session_number(sql, row[0])
+
+
+def _turns_of(sql: Sql, cosines: dict[int, float]) -> Iterator[tuple[TurnRow, float]]:
+    """The turns that vectors belong to, by the numbers of the vectors, in their order."""
+    nodes: dict[int, str] = dict(rows_in(sql, "SELECT n, node FROM vector WHERE n IN", cosines))
+    turn_of: dict[str, str] = dict(
+        rows_in(sql, "SELECT m.id, t.id FROM message m JOIN turn t ON t.n = m.turn WHERE m.id IN", nodes.values())
+    )
+    ids = {n: turn_of.get(node, node) for n, node in nodes.items()}
+    turns = {
+        turn.id: turn for turn in (TurnRow(*row) for row in rows_in(sql, f"{TURN.select} WHERE id IN", ids.values()))
+    }
+    return ((turns[ids[n]], cosine) for n, cosine in cosines.items() if n in ids and ids[n] in turns)
 
 
 def _fused(lists: Sequence[Sequence[Node]], limit: int) -> list[Similar]:

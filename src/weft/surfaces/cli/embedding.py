@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -49,6 +50,18 @@ def similarity(ledger: Ledger, model: str | None = None) -> Iterator[Similarity]
     configured = model_settings(find(model, "model"), find, os.environ.get, person_acting())
     with FarEmbedder(configured.model, configured.context) as embedder:
         yield Similarity(ledger, embedder)
+
+
+def nearest_turns(ledger: Ledger, text: str) -> dict[str, float]:
+    """Turns with their cosines, by the model that comes with Weft; none, and no model is loaded, where nothing was
+    embedded with it or what it needs is not installed."""
+    from weft.programs.similarity.minilm import NAME
+    from weft.programs.similarity.similarity import has_vectors
+
+    if find_spec("numpy") is None or not has_vectors(ledger, NAME):
+        return {}
+    with similarity(ledger) as index:
+        return index.nearest_turns(text)
 
 
 def counted(ledger: Ledger) -> list[ModelCount]:

@@ -85,6 +85,7 @@ COMMANDS = {
         "nodes": "List everything that has a tag.",
         "embed": "Embed nodes: what they say as vectors, so that similar ones are found.",
         "similar": "Find nodes that mean nearly the same, the nearest first.",
+        "route": "Find the thread that a text belongs to, and say why.",
         "embed-stats": "Show how many nodes were embedded, by model.",
         "apply": "Make and change programs as files say.",
         "config": "Show what the next message to a session is answered with, and why.",

@@ -43,6 +43,7 @@ from weft.ledger.api import (
     Provenance,
     ProvisionalTurn,
     Recorded,
+    RelatedTurns,
     Salvaged,
     SecretMatch,
     SecretReport,
@@ -64,6 +65,7 @@ from weft.programs.reach import ProgramReach
 from weft.programs.similarity.similarity import Embedded, ModelCount, Similar
 from weft.runtime.egress.credentials import Credential
 from weft.runtime.invoke.invocation import InvocationResult
+from weft.runtime.routing.smart_routes import RouteChoice
 from weft.store.diagnosis import Diagnosis
 from weft.store.trust_store import TrustedLedger
 from weft.surfaces.wire import configuration, exchange, forms, programs, reports, sessions, upkeep
@@ -74,7 +76,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         sessions.PickedTurn, sessions.SummaryTurn, sessions.ChatReply, sessions.NodeTags, ListedSession,
         model.Session, model.Turn, model.RecordedTurn, model.Message, model.ToolCall, model.Codeblock, model.Compaction,
         model.Branch, model.HeadMove, model.SessionMove, model.Point, Provenance, Unification, ProvisionalTurn, Context,
-        VouchedMessage, Voucher, ThreadDiff, Hit, Recorded,
+        VouchedMessage, Voucher, ThreadDiff, Hit, RelatedTurns, RouteChoice, Recorded,
         Receipt, Usage,
     ),
     "Reports": (

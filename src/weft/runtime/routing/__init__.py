@@ -1,0 +1,1 @@
+"""Where a message goes: the thread that a text belongs to."""
