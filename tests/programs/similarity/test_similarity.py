@@ -62,6 +62,21 @@ def test_a_text_finds_nodes(similarity: Similarity, turns: list[str]) -> None:
     assert ids(similarity.similar_to_text("the sea", limit=1)) == [turns[2]]
 
 
+def test_the_nearest_turns_are_those_that_can_be_read(ledger: Ledger, turns: list[str]) -> None:
+    assert Similarity(ledger, Words()).nearest_turns("cats drink milk") == {}
+    similarity = Similarity(ledger, Words())
+    hidden = ledger.record_turn(session="hidden", query="cats drink milk").id
+    similarity.embed_missing("turn")
+    similarity.embed_missing("message")
+    nearest = similarity.nearest_turns("cats drink milk", limit=8)
+    assert {turns[0], hidden} <= nearest.keys()
+    assert nearest[turns[0]] == pytest.approx(1)
+    Programs(ledger).create("agent", "eve", {"permissions": {"programs": ["session:read(main)"]}})
+    read = Similarity(ledger.acting_as("eve"), Words()).nearest_turns("cats drink milk")
+    assert hidden not in read
+    assert read[turns[0]] == pytest.approx(1)
+
+
 def test_an_event_tells_of_each_and_the_vector_is_in_none(
     similarity: Similarity, turns: list[str], ledger: Ledger
 ) -> None:
