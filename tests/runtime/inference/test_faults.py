@@ -75,6 +75,27 @@ def test_a_context_that_is_too_long_is_told_as_that() -> None:
     assert isinstance(ask(answer(400, body)).error, ContextTooLong)
 
 
+@pytest.mark.parametrize(
+    ("status", "message", "is_too_long"),
+    [
+        (400, "the request exceeds the available context size, try increasing it", True),
+        (400, "Input is too long for requested model.", True),
+        (400, "prompt is too long: 210000 tokens > 200000 maximum", True),
+        (400, "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000", True),
+        (422, "This model's maximum context length is 8192 tokens", True),
+        (413, "Request too large", True),
+        (400, "the name of the tool is too long", False),
+        (400, "context: unknown field", False),
+    ],
+)
+def test_a_context_that_is_too_long_is_recognised_by_the_words_of_servers(
+    status: int, message: str, is_too_long: bool
+) -> None:
+    error = ask(failure(status, message)).error
+    assert isinstance(error, RequestRefused)
+    assert isinstance(error, ContextTooLong) == is_too_long
+
+
 def test_retry_after_is_waited_for_exactly() -> None:
     asked = ask(failure(429, retry_after="7"), chat(), attempts=2)
     assert asked.reply is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -50,6 +51,15 @@ _BY_STATUS: dict[int, type[OutsideError]] = {
     425: ProviderFailed,
     429: RateLimited,
 }
+_LENGTH_STATUS = (400, 413, 422)
+_LENGTH_WORDS = re.compile(
+    r"(prompt|input|request|messages?) (is|are) too long\b|exceeds? (the )?(available |maximum |model'?s? )?"
+    r"context|context (length|window|size|limit).{0,40}\bexceed|exceed\w* .{0,20}context (length|window|size|limit)|"
+    r"maximum context length|too many (input |prompt )?tokens|reduce the length of the (messages|prompt)|"
+    r"request (is )?too large|request exceeds the maximum size",
+    re.I,
+)
+"""What providers say of a context that is too long and the model layer does not recognise."""
 _LASTING_STATUS = (501, 505)
 _LASTING = (CertificateError,)
 """What a server says, or shows, again whenever it is asked."""
@@ -71,6 +81,8 @@ def failure_of(error: Exception, provider: str, keys: Iterable[Secret] = ()) -> 
         if isinstance(cause, WeftError):
             return cause
     kind = _kind_of(error)
+    if kind is RequestRefused and _is_about_length(error):
+        kind = ContextTooLong
     made = kind(f"{provider}: {redacted(_words(error), keys)}")
     if isinstance(made, OutsideError):
         made.status = getattr(error, "status_code", None)
@@ -99,6 +111,12 @@ def _kind_of(error: Exception) -> type[WeftError]:
             if isinstance(cause, theirs):
                 return ours
     return _OTHERWISE[isinstance(error, e.ModelAPIError)]
+
+
+def _is_about_length(error: Exception) -> bool:
+    """Whether a refusal says that the context is too long, in the words of a provider or a server."""
+    status = getattr(error, "status_code", None)
+    return status in _LENGTH_STATUS and _LENGTH_WORDS.search(_words(error)) is not None
 
 
 def kind_of_status(status: int) -> type[OutsideError]:
