@@ -41,6 +41,7 @@ FILTERED = set(
     find_sessions
     tree.children tree.common_ancestor tree.turns tree.sessions_containing tree.moves_to compactions.get
     merges.provenance merges.branches erasure.plan inbox.get inbox.list vouchers strangers imports.provisional
+    compactions.of_thread
     """.split()
 )
 """Reads what the authority may read, and nothing else; `answers` below asks each of them."""
@@ -332,6 +333,7 @@ def named_answers(ledger: Ledger, programs: Programs, name: str) -> Iterator[Cal
         lambda: ledger.tree.children(name), lambda: ledger.tree.common_ancestor(name, "mine"),
         lambda: ledger.tree.turns(name), lambda: ledger.tree.sessions_containing(name),
         lambda: ledger.tree.moves_to(name), lambda: ledger.compactions.get(name),
+        lambda: ledger.compactions.of_thread(name),
         lambda: ledger.imports.provisional(name),
         lambda: ledger.merges.provenance(name), lambda: ledger.merges.branches(name),
         lambda: ledger.listing().subjects([name]), lambda: ledger.listing().on_behalf_of([name]),

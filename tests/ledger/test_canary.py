@@ -31,7 +31,7 @@ READS = """
     inbox.get inbox.list
     search search_sessions related_turns changes tree.children close codeblocks tree.common_ancestor compactions.get
     context diff
-    events files
+    compactions.of_thread events files
     heads.at tree.heads listing log message messages path point read_content reflog replica resolve session
     sessions tree.sessions_containing upkeep.stats thread tool_calls tree.turns turn verify upkeep.export_facts
     upkeep.backup upkeep.rebuild upkeep.catch_up upkeep.import_facts imports.writer imports.kept_sources

@@ -701,6 +701,11 @@ class AsyncCompactions(crossing.Mirror[Compactions]):
     async def get(self, turn: str) -> Compaction:
         return await self._run(partial(self._sync.get, turn=turn))
 
+    async def of_thread(self, name: str) -> list[Compaction]:
+        """The compactions of a session's thread or a turn's, the oldest first: those on it, and those beside it, which
+        a session can choose."""
+        return await self._run(partial(self._sync.of_thread, name=name))
+
 
 class AsyncMerges(crossing.Mirror[Merges]):
     """`ledger.merges`: brings back what a branch found, makes two sessions one, joins what replicas moved apart."""

@@ -12,7 +12,7 @@ from weft.ledger.model import (
     Compaction,
     RecordedTurn,
 )
-from weft.ledger.read.contexts import load_compaction
+from weft.ledger.read.contexts import compactions_of, load_compaction
 from weft.ledger.sessions import compactions
 from weft.ledger.write.append import Patience, requires
 
@@ -73,3 +73,10 @@ class Compactions(LedgerPart):
     def get(self, turn: str) -> Compaction:
         with self._store.read() as txn:
             return load_compaction(txn, self._resolve(txn, turn).turn.id)
+
+    def of_thread(self, name: str) -> list[Compaction]:
+        """The compactions of a session's thread or a turn's, the oldest first: those on it, and those beside it, which
+        a session can choose."""
+        with self._store.read() as txn:
+            spot = self._resolve(txn, name)
+            return [load_compaction(txn, turn) for turn in compactions_of(txn, spot.turn, spot.events)]

@@ -15,6 +15,7 @@ from weft.kernel.dag_events import ModelRequest
 from weft.kernel.enums import TurnType
 from weft.kernel.errors import NotFound
 from weft.ledger.model import COMPACTION_MEASURES, Compaction, Message
+from weft.ledger.read.access import access_of
 from weft.ledger.read.request_inputs import Ref, messages_named, resolve, summary_message
 from weft.ledger.read.threads import CHUNK, Range, ranges_to, turns_in
 from weft.ledger.read.turns import (
@@ -161,6 +162,22 @@ def _first_request(txn: ReadTxn, turn: TurnRow) -> tuple[int | None, list[Ref] |
             sent = found.event.input
             return position, None if sent is UNSET else resolve(txn, found.id, sent)
     return None, None
+
+
+def compactions_of(txn: ReadTxn, head: TurnRow, events: int | None = None) -> list[str]:
+    """The compactions of a thread in the order of their making: those on it, and those that lie beside it."""
+    ids: set[str] = set()
+    for part in ranges_to(txn.sql, head.segment, head.depth, events):
+        place = (part.segment, part.low, part.high, TurnType.COMPACTION.value)
+        on_thread = "SELECT id FROM turn WHERE segment = ? AND depth BETWEEN ? AND ? AND type = ?"
+        beside = (
+            "SELECT t.id FROM segment s JOIN turn t ON t.segment = s.n AND t.depth = s.base"
+            " WHERE s.parent = ? AND s.parent_depth BETWEEN ? AND ? AND t.type = ?"
+        )
+        ids |= {id for query in (on_thread, beside) for (id,) in txn.sql.all(query, place)}
+    may_read = access_of(txn).may_read_turn
+    turns = [turn for id in ids if (turn := load_turn(txn.sql, id)) is not None and may_read(turn)]
+    return [turn.id for turn in sorted(turns, key=lambda turn: turn.n)]
 
 
 def load_compaction(txn: ReadTxn, turn: str) -> Compaction:

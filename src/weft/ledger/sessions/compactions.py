@@ -10,14 +10,16 @@ from weft.kernel.advice import Action
 from weft.kernel.enums import CompactionTrigger, CompactionType, RunExit, TurnType
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.kernel.ledger_events import CompactionChosen, CompactionRecorded
-from weft.ledger.model import RecordedTurn
+from weft.ledger.model import RecordedTurn, ToolResultPart, ToolUsePart
 from weft.ledger.read.threads import Range, ranges_to
+from weft.ledger.read.turns import transcript_of
 from weft.ledger.sessions.heads import require_session, stream_of
 from weft.ledger.views.rows import TurnRow
 from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, Patience
 from weft.ledger.write.placement import Placement, ensure_free, find_place, load_parent
 from weft.ledger.write.record_turn import move_with_turn
 from weft.ledger.write.turn_events import Setting, TurnEvents, checked_id, member, whole
+from weft.store.port import ReadTxn
 from weft.store.sql import Sql
 
 
@@ -106,7 +108,25 @@ def _range(append: Append, compaction: NewCompaction, parent: TurnRow) -> tuple[
         raise NotApplicable(
             f"turns between {through.id} and {kept.id} would vanish", "keep every turn that is not summarised"
         )
+    if kept is not None and kept.parent is not None:
+        _ensure_calls_whole(append, load_parent(append, kept.parent), kept)
     return through, kept, min(through.depth, kept.depth - 1 if kept else through.depth)
+
+
+def _ensure_calls_whole(append: Append, before: TurnRow, kept: TurnRow) -> None:
+    """Refuse to keep the result of a call without the call, where the turn before the first kept one made it."""
+    while before.type == TurnType.COMPACTION and before.parent is not None:
+        before = load_parent(append, before.parent)
+    txn = ReadTxn(append.sql, append.txn.facts)
+    earlier, later = (
+        [part for message in transcript_of(txn, turn, None) for part in message.content] for turn in (before, kept)
+    )
+    calls = {part.id for part in earlier if isinstance(part, ToolUsePart)}
+    calls -= {part.tool_call_id for part in earlier if isinstance(part, ToolResultPart)}
+    if calls & {part.tool_call_id for part in later if isinstance(part, ToolResultPart)}:
+        raise NotApplicable(
+            f"turn {kept.id} holds the result of a call that turn {before.id} made", "keep that turn, too"
+        )
 
 
 def lies_on(sql: Sql, row: TurnRow, head: TurnRow) -> bool:
