@@ -81,7 +81,7 @@ def test_the_soul_of_a_sessions_owner_is_its_system_prompt(path: Path) -> None:
         await bench.shop.across(make)
         found = await bench.invoke("hers", "one")
         assert bench.sent() == [("system", "Be brief"), ("user", "one")]
-        turn = await bench.shop.ledger.turn(found.result["turn"])  # type: ignore[attr-defined]
+        turn = await bench.shop.ledger.turn(found.result["turn"])
         assert turn.effective_config["chain"] == ["human:tester", "agent:ada"]
 
     run(path, body, chat())

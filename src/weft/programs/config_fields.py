@@ -312,3 +312,18 @@ def plain_key(path: str) -> InvalidConfig:
     return InvalidConfig(
         path, "would store a secret in the ledger", "write ${VARIABLE}; the key is read from there when it is used"
     )
+
+
+COMPACTION = Fields(
+    {
+        "model": reference,
+        "strategy": filled,
+        "threshold": number(0.05, 1),
+        "everyTurns": or_variable(count),
+        "everyTokens": or_variable(count),
+        "keep": or_variable(whole_number),
+        "focus": filled,
+        "automatic": or_variable(flag),
+    }
+)
+"""How a session is compacted by itself: a field of sessions and of agents."""

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from weft.ledger.reports.audit import Severity as Severity
     from weft.ledger.reports.file_touches import Touch as Touch
     from weft.ledger.reports.file_touches import WantedPath as WantedPath
+    from weft.ledger.reports.maintained_prices import shipped_context_window as shipped_context_window
     from weft.ledger.reports.maintained_prices import shipped_prices as shipped_prices
     from weft.ledger.reports.prices import FREE as FREE
     from weft.ledger.reports.prices import Price as Price
@@ -146,7 +147,7 @@ _NAMES = {
     "weft.ledger.reports.actor_history": "Deed",
     "weft.ledger.reports.audit": "AuditFinding AuditTally FindingKind GROUPS Severity",
     "weft.ledger.reports.file_touches": "Touch WantedPath",
-    "weft.ledger.reports.maintained_prices": "shipped_prices",
+    "weft.ledger.reports.maintained_prices": "shipped_context_window shipped_prices",
     "weft.ledger.reports.prices": "FREE Price PriceTable prices_from",
     "weft.ledger.reports.spending": "Spending Unpriced UsageRow",
     "weft.ledger.reports.usage": "AbandonedUsage BY BranchUsage PERIODS UsageReport read_moment",

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from weft.ledger.reports.prices import EmbeddedPrices, Price, PriceTable
+from weft.ledger.reports.prices import EmbeddedPrices, Price, PriceTable, names_of
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice, Provider
@@ -49,6 +49,11 @@ class MaintainedPrices:
         except (OverflowError, ValueError):
             moment = _LAST_SECOND
         return _flat(model.get_prices(moment), prompt)
+
+    def context_window(self, names: list[str]) -> int | None:
+        """How many tokens a request to a model may be, where the table says so."""
+        model = self._model(names)
+        return None if model is None else model.context_window
 
     def _load(self) -> None:
         if not self._providers:
@@ -110,8 +115,18 @@ def _micro(dollars: Decimal) -> int:
     return int((dollars * MILLION).to_integral_value())
 
 
+def shipped_context_window(model: str) -> int | None:
+    """A model's context window in tokens, from the maintained table."""
+    return _maintained().context_window(names_of(model))
+
+
+@cache
+def _maintained() -> MaintainedPrices:
+    return MaintainedPrices()
+
+
 @cache
 def shipped_prices() -> PriceTable:
     """Public list prices from the maintained table, and nothing for the embedded model."""
-    maintained = MaintainedPrices()
+    maintained = _maintained()
     return PriceTable((EmbeddedPrices(), maintained), None, maintained.source)

@@ -134,12 +134,12 @@ class PriceTable:
         """What the model's tokens cost at a time, in a request of so many tokens."""
         names = self._names.get(model)
         if names is None:
-            names = self._names[model] = _names(model)
+            names = self._names[model] = names_of(model)
         found = (layer.find(names, at, prompt) for layer in self._layers)
         return next((price for price in found if price is not None), None)
 
 
-def _names(model: str) -> list[str]:
+def names_of(model: str) -> list[str]:
     """`openrouter/anthropic/claude-x` is also `anthropic/claude-x` and `claude-x`; so is `us.anthropic.claude-x`."""
     parts = model.split("/")
     names = ["/".join(parts[i:]) for i in range(len(parts))]

@@ -13,7 +13,7 @@ from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable
 from weft.kernel.fields import ErrorFact
 from weft.kernel.program_events import AgentCheckpoint, AgentFailed, AgentTaskAssigned
 from weft.ledger.views.program_rows import ProgramRow, load_program
-from weft.programs.config_fields import Fields, count, flag, object_, reference, right_patterns, text, texts
+from weft.programs.config_fields import COMPACTION, Fields, count, flag, object_, reference, right_patterns, text, texts
 from weft.programs.kinds import session, task
 from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
 from weft.programs.kinds.turn_defaults import (
@@ -72,6 +72,7 @@ AGENT = KindRow(
         "defaultModel": reference,
         MODEL_CONFIG: MODEL_CONFIG_CHECK,
         "createdBy": text,
+        "compaction": COMPACTION,
     },
     references={
         "defaultModel": ReferenceRule(ReferenceField.DEFAULT_MODEL, (ProgramKind.MODEL,)),

@@ -60,6 +60,7 @@ MODEL = KindRow(
         "situations": NamedObjects(Fields(PARAMETER_CHECKS)),
         "fallbacks": _fallbacks,
         "images": or_variable(flag),
+        "contextWindow": or_variable(count),
     },
     references={
         "provider": ReferenceRule(ReferenceField.PROVIDER, (ProgramKind.PROVIDER,)),

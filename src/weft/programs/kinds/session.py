@@ -20,7 +20,7 @@ from weft.ledger.views.program_rows import find_program
 from weft.ledger.views.rows import SessionRow
 from weft.ledger.write.placement import create_session
 from weft.programs.addresses import parse_address
-from weft.programs.config_fields import Fields, filled, reference
+from weft.programs.config_fields import COMPACTION, Fields, filled, reference
 from weft.programs.json_values import is_same
 from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
 from weft.programs.kinds.turn_defaults import (
@@ -44,6 +44,7 @@ SESSION = KindRow(
         MODEL_CONFIG: MODEL_CONFIG_CHECK,
         "permissions": Fields(LIMIT_CHECKS),
         "logFile": filled,
+        "compaction": COMPACTION,
     },
     references={
         "owner": ReferenceRule(ReferenceField.OWNER, (ProgramKind.AGENT, ProgramKind.HUMAN), (DEFAULT_AGENT,)),

@@ -6,20 +6,14 @@ usage is not known counts as unknown, and the next request of that budget is ref
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from msgspec import UNSET
 
 from weft.kernel.errors import BudgetSpent, InvalidInput
 from weft.kernel.fields import Usage
 from weft.ledger.api import Price
-from weft.ledger.model import TextPart
 from weft.runtime.inference.settings import Parameters
 
 MILLION = 1_000_000
-_CHARACTERS_A_TOKEN = 3
-"""Fewer than in most languages, so that the estimate of a prompt is rather too high."""
 _FEWEST = 16
 
 
@@ -81,12 +75,3 @@ def prompt_tokens(usage: Usage | None) -> int:
     """How many tokens a request carried; beyond some length a model may cost more."""
     parts = () if usage is None else (usage.input_tokens, usage.cached_input_tokens, usage.cache_write_tokens)
     return sum(part for part in parts if part is not UNSET)
-
-
-def estimated_tokens(messages: Iterable[Any]) -> int:
-    """How many tokens the text of a request is, at most in most languages."""
-    characters = 0
-    for message in messages:
-        parts = message.content if isinstance(message.content, tuple) else (TextPart(message.content),)
-        characters += sum(len(str(part)) for part in parts)
-    return characters // _CHARACTERS_A_TOKEN

@@ -17,7 +17,7 @@ from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import BudgetSpent, OutsideError, Unsupported, WeftError
 from weft.ledger.api import FREE, Price, PriceTable, shipped_prices
 from weft.runtime.context import ExecutionContext, current_context
-from weft.runtime.inference.budgets import Budget, cost_of, estimated_tokens, prompt_tokens
+from weft.runtime.inference.budgets import Budget, cost_of, prompt_tokens
 from weft.runtime.inference.model_files import ModelFolder
 from weft.runtime.inference.replies import Attempt, Reply
 from weft.runtime.inference.retries import Again, NextModel, next_step
@@ -30,6 +30,7 @@ from weft.runtime.inference.settings import (
     RetryPolicy,
     count_images,
 )
+from weft.runtime.inference.token_estimates import estimated_tokens
 
 if TYPE_CHECKING:
     from weft.runtime.egress.connections import Connections

@@ -96,6 +96,8 @@ class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     fallbacks: tuple[ModelSettings, ...] = ()
     images: bool | None = None
     """Whether it takes images; None where nobody said."""
+    context_window: int | None = None
+    """How many tokens a request and its answer may be; None where nobody said."""
 
     @property
     def takes_images(self) -> bool:

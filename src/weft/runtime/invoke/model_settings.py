@@ -7,7 +7,7 @@ settings. A key is never looked at: a variable that holds one becomes a credenti
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Struct
@@ -110,6 +110,7 @@ def _model(program: Program, find: Find, variable: Resolver, context: ExecutionC
         parameters=_parameters(config, program).over(_USUAL_PARAMETERS.get(provider.kind, NO_PARAMETERS)),
         situations={name: _parameters(situation, program) for name, situation in config.get("situations", {}).items()},
         images=_images(config),
+        context_window=_context_window(config, program),
     )
     return ConfiguredModel(settings, acting)
 
@@ -130,6 +131,14 @@ def _images(config: dict[str, Any]) -> bool | None:
     if said is None or isinstance(said, bool):
         return said
     return str(said).casefold() == "true"
+
+
+def _context_window(config: dict[str, Any], program: Program) -> int | None:
+    window = config.get("contextWindow")
+    try:
+        return None if window is None else msgspec.convert(window, Annotated[int, msgspec.Meta(ge=1)], strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidConfig(f"config.contextWindow of {program.name!r}", str(error), "give a count of tokens") from None
 
 
 def _converted(value: Any, kind: Any, program: Program, names: dict[str, str]) -> Any:

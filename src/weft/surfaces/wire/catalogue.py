@@ -63,6 +63,7 @@ from weft.programs.apply import PlannedProgram
 from weft.programs.nodes import Node
 from weft.programs.reach import ProgramReach
 from weft.programs.similarity.similarity import Embedded, ModelCount, Similar
+from weft.runtime.compaction.comparison import ComparedCompaction
 from weft.runtime.egress.credentials import Credential
 from weft.runtime.invoke.invocation import InvocationResult
 from weft.runtime.routing.smart_routes import RouteChoice
@@ -76,7 +77,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         sessions.PickedTurn, sessions.SummaryTurn, sessions.ChatReply, sessions.NodeTags, ListedSession,
         model.Session, model.Turn, model.RecordedTurn, model.Message, model.ToolCall, model.Codeblock, model.Compaction,
         model.Branch, model.HeadMove, model.SessionMove, model.Point, Provenance, Unification, ProvisionalTurn, Context,
-        VouchedMessage, Voucher, ThreadDiff, Hit, RelatedTurns, RouteChoice, Recorded,
+        VouchedMessage, Voucher, ThreadDiff, Hit, RelatedTurns, RouteChoice, Recorded, ComparedCompaction,
         Receipt, Usage,
     ),
     "Reports": (

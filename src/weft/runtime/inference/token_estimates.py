@@ -1,0 +1,53 @@
+"""How many tokens a text is, by its length: an estimate that is rather too high."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+
+from weft.ledger.model import ImagePart, Message, NewMessage, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+
+BYTES_A_TOKEN = 3
+"""Fewer than in most texts. Bytes of UTF-8: a Chinese sign is three of them and about one token."""
+MESSAGE_TOKENS = 4
+IMAGE_TOKENS = 1_600
+"""About the most that a provider counts for an image, whatever its size in bytes."""
+
+
+def estimated_tokens(messages: Iterable[Message | NewMessage]) -> int:
+    """By the length of what is sent of each part. Thinking is not sent again, and an image counts as one."""
+    return sum(MESSAGE_TOKENS + sum(map(part_tokens, _parts(message))) for message in messages)
+
+
+def part_tokens(part: Part) -> int:
+    match part:
+        case TextPart():
+            return value_tokens(part.text)
+        case ToolUsePart():
+            return value_tokens(part.id) + value_tokens(part.name) + value_tokens(part.input)
+        case ToolResultPart():
+            return value_tokens(part.tool_call_id) + value_tokens(part.output)
+        case ImagePart():
+            return IMAGE_TOKENS
+        case ReasoningPart():
+            return 0
+
+
+def text_tokens(text: str) -> int:
+    return -(-len(text.encode(errors="surrogatepass")) // BYTES_A_TOKEN)
+
+
+def as_text(value: Any) -> str:
+    """A JSON value as it is sent: text as it is."""
+    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+
+
+def value_tokens(value: Any) -> int:
+    return text_tokens(as_text(value))
+
+
+def _parts(message: Message | NewMessage) -> Sequence[Part]:
+    content = message.content
+    return content if isinstance(content, tuple) else (TextPart(content),)
