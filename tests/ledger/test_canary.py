@@ -66,7 +66,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "compactions.record": {
         "content": "summary metadata",
         "name": "model provider",
-        "refused": f"session parent through first_kept compaction_type trigger {' '.join(COMPACTION_MEASURES)}",
+        "refused": f"session parent through first_kept compaction_type trigger usage {' '.join(COMPACTION_MEASURES)}",
         "local": "wait",
     },
     "compactions.choose": {"refused": "session compaction"},

@@ -669,9 +669,11 @@ class AsyncCompactions(crossing.Mirror[Compactions]):
         summarization_input_tokens: int | None = None,
         summarization_output_tokens: int | None = None,
         duration_ms: int | None = None,
+        usage: UsageInput = None,
         wait: float = WAIT,
     ) -> RecordedTurn:
-        """A compaction turn: `summary` stands for all turns through `through`; turns from `first_kept` on are kept."""
+        """A compaction turn: `summary` stands for all turns through `through`; turns from `first_kept` on are kept.
+        `usage` is what a provider reported for writing the summary: reports of usage count it."""
         asked = partial(
             self._sync.record,
             summary=summary,
@@ -690,6 +692,7 @@ class AsyncCompactions(crossing.Mirror[Compactions]):
             summarization_input_tokens=summarization_input_tokens,
             summarization_output_tokens=summarization_output_tokens,
             duration_ms=duration_ms,
+            usage=usage,
             wait=0,
         )
         return await crossing.patiently(self._pool, wait, asked)

@@ -57,12 +57,11 @@ def test_a_window_is_what_is_configured_then_what_the_table_says_then_a_default(
 def test_a_budget_leaves_room_for_the_answer_and_the_tools() -> None:
     settings = model(HERE, context_window=10_000, parameters=Parameters(max_tokens=1_000))
     plain = budget_of(settings)
-    assert (plain.available, plain.compaction_tokens) == (9_000, 8_000)
+    assert (plain.available, plain.share(0.8), plain.share(1)) == (9_000, 8_000, 9_000)
     assert budget_of(settings, Parameters(max_tokens=4_000)).available == 6_000
     assert budget_of(settings, Parameters(max_tokens=1_000_000)).available == 5_000
     tools = [ToolSpec(name="look", description="d" * 3_000)]
     assert budget_of(settings, tools=tools).available < 8_000
-    assert budget_of(settings, threshold=0.5).compaction_tokens == 5_000
 
 
 def test_what_the_provider_counted_holds_for_what_it_was_sent_and_only_the_rest_is_estimated() -> None:
@@ -207,6 +206,7 @@ def fit(tokens: int) -> ContextFit:
         ({}, 7_999, SOME, None),
         ({}, 8_000, SOME, "context_limit"),
         ({}, 8_000, SinceCompaction(0, 0), None),
+        ({"threshold": 0.5}, 5_000, SOME, "context_limit"),
         ({"everyTurns": 6}, 10, SOME, None),
         ({"everyTurns": 5}, 10, SOME, "periodic"),
         ({"everyTokens": 1_001}, 10, SOME, None),

@@ -11,6 +11,7 @@ from weft.ledger.api.recording import check_pins
 from weft.ledger.model import (
     Compaction,
     RecordedTurn,
+    UsageInput,
 )
 from weft.ledger.read.contexts import compactions_of, load_compaction
 from weft.ledger.sessions import compactions
@@ -40,9 +41,11 @@ class Compactions(LedgerPart):
         summarization_input_tokens: int | None = None,
         summarization_output_tokens: int | None = None,
         duration_ms: int | None = None,
+        usage: UsageInput = None,
         wait: float = WAIT,
     ) -> RecordedTurn:
-        """A compaction turn: `summary` stands for all turns through `through`; turns from `first_kept` on are kept."""
+        """A compaction turn: `summary` stands for all turns through `through`; turns from `first_kept` on are kept.
+        `usage` is what a provider reported for writing the summary: reports of usage count it."""
         check_pins(parent, UNSET)
         compaction = compactions.NewCompaction(
             summary=summary,
@@ -59,6 +62,7 @@ class Compactions(LedgerPart):
             summarization_input_tokens=summarization_input_tokens,
             summarization_output_tokens=summarization_output_tokens,
             duration_ms=duration_ms,
+            usage=usage,
         )
         patience = Patience(self._writer, wait, self._ttl)
         return compactions.record_compaction(

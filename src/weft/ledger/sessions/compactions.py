@@ -10,6 +10,7 @@ from weft.kernel.advice import Action
 from weft.kernel.enums import CompactionTrigger, CompactionType, RunExit, TurnType
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.kernel.ledger_events import CompactionChosen, CompactionRecorded
+from weft.ledger.arguments import as_usage
 from weft.ledger.model import RecordedTurn, ToolResultPart, ToolUsePart
 from weft.ledger.read.threads import Range, ranges_to
 from weft.ledger.read.turns import transcript_of
@@ -37,6 +38,7 @@ class NewCompaction:
         compaction_type: str,
         trigger: str | None,
         metadata: Any,
+        usage: Any = None,
         **measures: int | None,
     ) -> None:
         self.summary, self.model, self.provider, self.metadata = summary, model, provider, metadata
@@ -44,6 +46,7 @@ class NewCompaction:
         self.first_kept = None if first_kept is None else checked_id(first_kept, "first_kept")
         self.type = member(CompactionType, compaction_type, "compaction_type")
         self.trigger = UNSET if trigger is None else member(CompactionTrigger, trigger, "trigger")
+        self.usage = as_usage(usage)
         self.measures = {name: whole(value, name) for name, value in measures.items()}
         for name, value in self.measures.items():
             if value is not UNSET and value < 0:
@@ -51,6 +54,9 @@ class NewCompaction:
 
     def write(self, turn_events: TurnEvents, through: TurnRow, kept: TurnRow | None, summarized: int) -> str:
         contents = turn_events.contents
+        if self.usage is not UNSET:
+            request = turn_events.request(self.model, turn_events.turn, provider=self.provider)
+            turn_events.response(None, turn_events.turn, request=request, usage=self.usage, model=self.model)
         turn_events.run.add(
             CompactionRecorded,
             summary=contents.put_text(self.summary, "summary"),

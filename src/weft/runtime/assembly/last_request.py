@@ -11,6 +11,7 @@ import orjson
 from msgspec import UNSET, Struct
 
 from weft.kernel.dag_events import ModelRequest, ModelResponse
+from weft.kernel.errors import NotAllowed
 from weft.ledger.api import Context
 from weft.ledger.model import Message
 from weft.runtime.assembly.cuts import NO_CUT, Cut, apply_cut, cut_from
@@ -44,7 +45,10 @@ async def last_request(ledger: RuntimeLedger, context: Context) -> LastRequest:
             break  # it carried other messages than the context begins with now
         answer, params = events[answers[-1]], requests[-1].params
         assert isinstance(answer, ModelResponse)
-        cut = cut_from(await _recorded_cut(ledger, None if params is UNSET else params))
+        try:
+            cut = cut_from(await _recorded_cut(ledger, None if params is UNSET else params))
+        except NotAllowed:  # whoever acts may not read contents by their references: nothing is known of the request
+            break
         usage, output = answer.usage, answer.output
         if usage is UNSET or output is UNSET:
             return LastRequest(cut)

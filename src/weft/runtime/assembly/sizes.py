@@ -28,8 +28,6 @@ DEFAULT_WINDOW_TOKENS = 32_768
 """The same at any other provider."""
 DEFAULT_OUTPUT_TOKENS = 4_096
 """Room for an answer where no `max_tokens` says how long it may be; at most a quarter of the window."""
-DEFAULT_THRESHOLD = 0.8
-"""The share of the window from which on a context is compacted."""
 
 
 class MeasuredRequest(Struct, frozen=True):
@@ -45,16 +43,14 @@ class ContextBudget(Struct, frozen=True, kw_only=True):
     window: int
     output: int
     tools: int = 0
-    threshold: float = DEFAULT_THRESHOLD
 
     @property
     def available(self) -> int:
         return max(1, self.window - self.output - self.tools)
 
-    @property
-    def compaction_tokens(self) -> int:
-        """From so many tokens on a compaction is due."""
-        return min(self.available, int(self.window * self.threshold))
+    def share(self, threshold: float) -> int:
+        """So many tokens are this share of the window, and no more than fit."""
+        return min(self.available, int(self.window * threshold))
 
 
 class ContextFit(Struct, frozen=True):
@@ -67,9 +63,8 @@ class ContextFit(Struct, frozen=True):
     def fits(self) -> bool:
         return self.tokens <= self.budget.available
 
-    @property
-    def needs_compaction(self) -> bool:
-        return self.tokens >= self.budget.compaction_tokens
+    def has_reached(self, threshold: float) -> bool:
+        return self.tokens >= self.budget.share(threshold)
 
 
 def window_of(model: ModelSettings) -> int:
@@ -84,7 +79,6 @@ def budget_of(
     model: ModelSettings,
     parameters: Parameters = NO_PARAMETERS,
     tools: Iterable[ToolSpec] = (),
-    threshold: float = DEFAULT_THRESHOLD,
 ) -> ContextBudget:
     """The budget of requests to a model. `parameters` are those that it is asked with, all layers merged."""
     window = window_of(model)
@@ -92,7 +86,7 @@ def budget_of(
     most = window // 2 if wanted is not UNSET else window // 4
     output = min(DEFAULT_OUTPUT_TOKENS if wanted is UNSET else wanted, most)
     described = sum(value_tokens([tool.name, tool.description, tool.schema]) for tool in tools)
-    return ContextBudget(window=window, output=output, tools=described, threshold=threshold)
+    return ContextBudget(window=window, output=output, tools=described)
 
 
 def fit_of(

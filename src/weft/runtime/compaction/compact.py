@@ -39,7 +39,7 @@ from weft.runtime.turns.ledger_port import RuntimeLedger
 KEPT_SHARE = 0.4
 """Where nobody says how many turns are kept, those that are take at most so much of the window."""
 NO_MODEL = "none"
-"""Recorded as the model of a compaction that no model wrote."""
+"""Recorded as the model of a compaction for which no model answered."""
 
 
 async def compact(
@@ -88,6 +88,7 @@ async def compact(
         trigger=trigger,
         metadata=_metadata(chosen, summary, past, model, len(layers.turns) - place),
         **_token_figures(layers, place, summary, context_tokens(before.messages, measured)),
+        usage=summary.summary.usage,
         duration_ms=max(0, round((clock.monotonic() - began) * 1000)),
     )
     return await ledger.compactions.get(turn.id)

@@ -4,40 +4,43 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from weft.ledger.model import Message, TextPart, ToolResultPart, ToolUsePart
-from weft.runtime.inference.token_estimates import as_text
 
 MOST_TERMS = 200
-LONGEST_TERM_CHARACTERS = 120
+SHORTEST_TERM_CHARACTERS, LONGEST_TERM_CHARACTERS = 4, 120
 MOST_CHARACTERS = 2_000_000
 """So much of a past is looked through, from its end."""
-_TERM = re.compile(
-    r"""
-    https?://[^\s<>"'`)\]}]{1,200}                      # a URL
-    | (?:[\w.@~+-]{1,80})?(?:/[\w.@~+-]{1,80}){1,16}    # a path
-    | \b[\w-]{1,80}\.(?:py|js|ts|tsx|rs|go|md|toml|json|yaml|yml|sql|sh|txt|html|css|c|h|cpp|java|lock|cfg|ini)\b
-    | \b[A-Za-z][a-z0-9]{0,40}(?:[A-Z][a-z0-9]{1,40}){1,8}\b    # CamelCase
-    | \b[A-Za-z]\w{0,40}_\w{1,60}\b                     # snake_case
-    | \b[A-Z]{2,10}-\d{1,8}\b                           # TICKET-12
-    | \b[0-9a-f]{7,40}\b                                # a commit
-    """,
-    re.X,
+_WORD = re.compile(r"[\w./@~+:-]{4,}")
+_FILE = re.compile(r"[\w-]+\.(py|js|ts|tsx|rs|go|md|toml|json|yaml|yml|sql|sh|txt|html|css|c|h|cpp|java|lock|cfg|ini)")
+_SHAPES = (
+    re.compile(r"[A-Za-z][a-z0-9]*([A-Z][a-z0-9]+)+"),  # CamelCase
+    re.compile(r"[A-Z]{2,10}-[0-9]{1,8}"),  # TICKET-12
+    re.compile(r"(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}"),  # a commit
+    _FILE,
 )
 
 
 def key_terms(text: str) -> list[str]:
-    """The terms of a text, the most frequent first."""
-    counts = Counter(term.rstrip(".,;:") for term in _TERM.findall(text[-MOST_CHARACTERS:]))
-    terms = [term for term in counts if _is_telling(term)]
-    terms.sort(key=lambda term: (-counts[term], term))
-    return terms[:MOST_TERMS]
+    """The terms of a text, the most frequent first. Takes time in proportion to its length, whatever it holds."""
+    counts: Counter[str] = Counter()
+    for word, count in Counter(_WORD.findall(text[-MOST_CHARACTERS:])).items():
+        if len(word) <= LONGEST_TERM_CHARACTERS and _is_term(term := _trimmed(word)):
+            counts[term] += count
+    return sorted(counts, key=lambda term: (-counts[term], term))[:MOST_TERMS]
 
 
-def _is_telling(term: str) -> bool:
-    is_number = term.isdigit()
-    return 3 < len(term) <= LONGEST_TERM_CHARACTERS and not is_number and any(map(str.isalpha, term))
+def _trimmed(word: str) -> str:
+    """Without the stops around it, and without the line that follows a path."""
+    return re.sub(r"(:[0-9]+)+$", "", word.strip(".:-+~@"))
+
+
+def _is_term(word: str) -> bool:
+    if len(word) < SHORTEST_TERM_CHARACTERS or not any(map(str.isalpha, word)):
+        return False
+    return "/" in word.strip("/") or ("_" in word.strip("_")) or any(shape.fullmatch(word) for shape in _SHAPES)
 
 
 def plain_text(messages: Iterable[Message]) -> str:
@@ -45,11 +48,23 @@ def plain_text(messages: Iterable[Message]) -> str:
     return "\n".join(text for message in messages for text in _texts(message))
 
 
-def _texts(message: Message) -> Iterable[str]:
+def _texts(message: Message) -> Iterator[str]:
     for part in message.content:
         if isinstance(part, TextPart):
             yield str(part.text)
         elif isinstance(part, ToolUsePart):
-            yield as_text(part.input)
+            yield from _strings(part.input)
         elif isinstance(part, ToolResultPart):
-            yield as_text(part.output)
+            yield from _strings(part.output)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """The texts inside a JSON value, as they read without its escapes."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _strings(inner)
+    elif isinstance(value, Sequence):
+        for inner in value:
+            yield from _strings(inner)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import OutsideError, Unsupported, WeftError
 from weft.kernel.fields import Usage
+from weft.ledger.arguments import summed_usage
 from weft.ledger.model import NewMessage
 from weft.runtime.assembly.layers import TurnMessages
 from weft.runtime.assembly.sizes import window_of
@@ -62,7 +63,8 @@ class Past(Struct, frozen=True, kw_only=True):
 
 
 class PastSummary(Struct, frozen=True, kw_only=True):
-    """A summary, and what making it took. `model` None: no model wrote it. `failure` says why a model did not."""
+    """A summary, and what making it took. `model` is the one that answered, None where none did; `failure` says why the
+    summary is not its own."""
 
     text: str
     model: str | None = None
@@ -70,6 +72,8 @@ class PastSummary(Struct, frozen=True, kw_only=True):
     summary_tokens: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    usage: Usage | None = None
+    """All requests together."""
     cost: int | None = 0
     """Micro-dollars; None where a model was asked and its price or usage is not known."""
     requests: int = 0
@@ -172,8 +176,6 @@ class _Tally:
         is_counted = bool(output) and not reply.thinking
         return PastSummary(
             text=text,
-            model=reply.model,
-            provider=reply.provider,
             summary_tokens=output if is_counted else text_tokens(text),
             is_cut_off=reply.finish is Finish.LENGTH,
             **self._totals(),
@@ -184,7 +186,12 @@ class _Tally:
 
     def _totals(self) -> dict[str, Any]:
         costs = [reply.cost for reply in self._replies]
+        usage = summed_usage(reply.usage for reply in self._replies if reply.usage is not None)
+        last = self._replies[-1] if self._replies else None
         return {
+            "model": None if last is None else last.model,
+            "provider": None if last is None else last.provider,
+            "usage": None if usage is UNSET else usage,
             "input_tokens": sum(prompt_tokens(reply.usage) for reply in self._replies),
             "output_tokens": _output_tokens([reply.usage for reply in self._replies]),
             "cost": None if None in costs else sum(cost for cost in costs if cost is not None),

@@ -10,10 +10,12 @@ from msgspec import Meta, Struct
 
 from weft.kernel.enums import CompactionTrigger
 from weft.kernel.errors import ContextTooLong, InvalidConfig, WeftError
-from weft.runtime.assembly.sizes import DEFAULT_THRESHOLD, ContextFit
+from weft.runtime.assembly.sizes import ContextFit
 
 FIELD = "compaction"
 """The field of a session's and an agent's configuration."""
+DEFAULT_THRESHOLD = 0.8
+"""The share of the window from which on a context is compacted."""
 Count = Annotated[int, Meta(ge=1)]
 
 
@@ -57,7 +59,7 @@ def due(settings: CompactionSettings, fit: ContextFit, since: SinceCompaction) -
     the last one is not compacted again: it would not become smaller."""
     if not settings.automatic or since.turns == 0:
         return None
-    if fit.needs_compaction:
+    if fit.has_reached(settings.threshold):
         return CompactionTrigger.CONTEXT_LIMIT
     if settings.every_turns is not None and since.turns >= settings.every_turns:
         return CompactionTrigger.PERIODIC

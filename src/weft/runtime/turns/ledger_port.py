@@ -43,6 +43,7 @@ class RuntimeCompactions(Protocol):
         summarization_input_tokens: int | None = None,
         summarization_output_tokens: int | None = None,
         duration_ms: int | None = None,
+        usage: Any = None,
     ) -> RecordedTurn: ...
 
     async def get(self, turn: str) -> Compaction: ...
