@@ -72,6 +72,15 @@ def test_compactions_of_several_strategies_are_made_compared_and_switched(weft: 
     assert weft("verify").code == 0
 
 
+def test_a_session_of_somebody_whom_no_program_describes_is_compacted_and_asked(weft: Shell) -> None:
+    with serving(SHORT) as server:
+        stock(weft, server.url)
+        for words in ("one", "two"):
+            weft.record(words, session="theirs", persona="imported")
+        assert weft("compact", "theirs", "--strategy", "sliding_window", "--keep", "1").code == 0
+        assert weft("session", "send", "theirs", "three", "--model", "large").code == 0
+
+
 def test_a_summary_that_a_model_could_not_write_is_an_extract_and_says_so(weft: Shell) -> None:
     with serving(failure(400, "no")) as server:
         stock(weft, server.url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from msgspec.structs import replace
 
 import weft.aio
 from tests.runtime.compaction.threads import is_extended, unpaired
-from tests.runtime.inference.asking import model, person
-from tests.runtime.scripted import Script, Scripted, chat_saying, failure, scripted
+from tests.runtime.inference.asking import model, person, provider
+from tests.runtime.scripted import HANG, Script, Scripted, chat_saying, failure, scripted
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import CompactionTrigger, CompactionType, MessageRole
 from weft.kernel.errors import ContextTooLong, InvalidInput, NotApplicable, NotTrusted, ProviderFailed, WeftError
@@ -23,12 +24,14 @@ from weft.runtime.assembly.cuts import NO_CUT, cut_to_fit
 from weft.runtime.assembly.last_request import CUT_PARAMETER, last_request
 from weft.runtime.assembly.layers import layers_of
 from weft.runtime.assembly.sizes import budget_of, fit_of
+from weft.runtime.compaction import compact as compact_module
 from weft.runtime.compaction import strategies
 from weft.runtime.compaction.automatic import CompactionWriter, compact_if_due, recover_from_overflow
 from weft.runtime.compaction.compact import compact, since_compaction
 from weft.runtime.compaction.strategies import PastSummariser, StrategySummary, load_strategy, strategy_names
-from weft.runtime.compaction.summaries import LONGER, Past, PastSummary
+from weft.runtime.compaction.summaries import LONGER, Past, PastSummary, Summariser
 from weft.runtime.compaction.triggers import CompactionSettings, compaction_settings, due
+from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import ModelSettings, RetryPolicy
 from weft.runtime.turns.messages import OutgoingMessage, send
@@ -177,6 +180,20 @@ def test_where_the_summariser_fails_an_extract_of_the_thread_is_recorded_as_one(
         assert "Before that: 3 turns" in again.summary
 
     run(path, body, script)
+
+
+def test_a_summariser_that_takes_too_long_is_not_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compact_module, "Summariser", partial(Summariser, seconds=0.05))
+
+    async def body(bench: CompactBench) -> None:
+        await bench.talk("a", "b")
+        made = await bench.compact(
+            keep=1, model=replace(bench.model(), provider=provider(bench.server.url, rules=Rules()))
+        )
+        assert made.metadata["fallback"]["reason"] == "it took longer than 0.05 seconds"
+        assert "did a" in made.summary
+
+    run(path, body, [HANG])
 
 
 def test_a_past_longer_than_a_request_is_told_piece_by_piece(path: Path) -> None:

@@ -6,6 +6,7 @@ provider, an empty summary and one that is longer than what it replaces all end 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,8 @@ SUMMARY_TOKENS = 1_500
 PROMPT_TOKENS = 700
 """Room for our own prompt, and for how far an estimate may be wrong."""
 LEAST_PIECE_TOKENS = 512
+SUMMARY_SECONDS = 180.0
+"""A summary that takes longer is an extract: somebody waits for the turn that comes after it."""
 EMPTY, LONGER = "empty", "longer than what it replaces"
 SYSTEM_PROMPT = """\
 You summarise the past of a conversation between people, an agent and its tools. The agent goes on with your summary
@@ -90,8 +93,10 @@ class Summariser:
         model: ModelSettings,
         context: ExecutionContext,
         budget: Budget | None = None,
+        seconds: float = SUMMARY_SECONDS,
     ) -> None:
         self._inference, self._model, self._context, self._budget = inference, model, context, budget
+        self._seconds = seconds
         window = window_of(model)
         self._summary_tokens = min(SUMMARY_TOKENS, window // 4)
         self._piece_tokens = max(LEAST_PIECE_TOKENS, window * 4 // 5 - 2 * self._summary_tokens - PROMPT_TOKENS)
@@ -99,7 +104,10 @@ class Summariser:
     async def summarise(self, past: Past) -> PastSummary:
         tally = _Tally()
         try:
-            summary = await self._written(past, tally)
+            async with asyncio.timeout(self._seconds):
+                summary = await self._written(past, tally)
+        except TimeoutError:
+            return self._extract(past, tally, f"it took longer than {self._seconds:g} seconds")
         except (OutsideError, Unsupported) as error:
             return self._extract(past, tally, _reason(error))
         if not summary.text:
