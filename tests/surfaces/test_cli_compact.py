@@ -72,7 +72,7 @@ def test_compactions_of_several_strategies_are_made_compared_and_switched(weft: 
     assert weft("verify").code == 0
 
 
-def test_a_session_of_somebody_whom_no_program_describes_is_compacted_and_asked(weft: Shell) -> None:
+def test_a_session_that_goes_on_from_an_import_is_compacted_and_asked(weft: Shell) -> None:
     with serving(SHORT) as server:
         stock(weft, server.url)
         for words in ("one", "two"):

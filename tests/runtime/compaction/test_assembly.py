@@ -12,7 +12,7 @@ from tests.runtime.inference.asking import model, provider
 from weft.kernel.errors import ContextTooLong, InvalidConfig, ProviderFailed
 from weft.ledger.api import Context
 from weft.ledger.model import ImagePart, Message, ReasoningPart, ToolResultPart, ToolUsePart
-from weft.runtime.assembly.cuts import NO_CUT, Cut, apply_cut, cut_from, cut_to_fit
+from weft.runtime.assembly.cuts import NO_CUT, ContextCut, apply_cut, cut_from, cut_to_fit
 from weft.runtime.assembly.layers import TurnMessages, divisions, layers_of
 from weft.runtime.assembly.sizes import (
     DEFAULT_WINDOW_TOKENS,
@@ -175,7 +175,7 @@ def test_requests_extend_each_other_unless_a_cut_says_why_and_no_call_is_parted(
     thread: list[list[str]], window: int
 ) -> None:
     """A thread grows turn by turn; each request is cut as the one before, and further only where it must."""
-    cut: Cut = NO_CUT
+    cut: ContextCut = NO_CUT
     before: tuple[Message, ...] = ()
     turns = [turn(f"t{i}", *results) for i, results in enumerate(thread)]
     for i in range(len(turns)):
@@ -234,5 +234,5 @@ def test_settings_lie_over_each_other_field_by_field() -> None:
 
 
 def test_a_cut_without_marks_is_none() -> None:
-    assert Cut().is_empty
+    assert ContextCut().is_empty
     assert cut_from(None) == NO_CUT

@@ -30,7 +30,7 @@ RESULT_HEAD_CHARACTERS, RESULT_TAIL_CHARACTERS = 600, 200
 """What is left of a result that is shortened."""
 
 
-class Cut(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ContextCut(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All results up to a message are shortened, all turns up to a turn left out, as long as this compaction is in
     effect."""
 
@@ -48,7 +48,7 @@ class Cut(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return record
 
 
-NO_CUT = Cut()
+NO_CUT = ContextCut()
 
 
 class CutContext(Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class CutContext(Struct, frozen=True, kw_only=True):
 
     sent: tuple[Message, ...]
     recorded: tuple[Message, ...]
-    cut: Cut
+    cut: ContextCut
     fit: ContextFit
     shortened_results: int
     left_out_turns: int
@@ -65,20 +65,20 @@ class CutContext(Struct, frozen=True, kw_only=True):
     """Whether something was cut that the request before still carried."""
 
 
-def cut_from(record: Any) -> Cut:
-    """A cut as `Cut.record` wrote it; none where there is none."""
-    return NO_CUT if record is None else msgspec.convert(record, Cut)
+def cut_from(record: Any) -> ContextCut:
+    """A cut as `ContextCut.record` wrote it; none where there is none."""
+    return NO_CUT if record is None else msgspec.convert(record, ContextCut)
 
 
 def cut_to_fit(
     layers: ContextLayers,
     budget: ContextBudget,
     measured: MeasuredRequest | None = None,
-    before: Cut = NO_CUT,
+    before: ContextCut = NO_CUT,
     compaction: str | None = None,
 ) -> CutContext:
     """The request as it was cut before, and cut further only where it no longer fits."""
-    cut = before if before.compaction == compaction else Cut(compaction=compaction)
+    cut = before if before.compaction == compaction else ContextCut(compaction=compaction)
     cutting = _Cutting(layers, cut)
     sent = cutting.sent()
     tokens = context_tokens(sent, measured)
@@ -90,7 +90,7 @@ def cut_to_fit(
     return cutting.context(ContextFit(round(scale * cutting.estimate), budget), further, is_new=further != cut)
 
 
-def apply_cut(layers: ContextLayers, cut: Cut) -> tuple[Message, ...]:
+def apply_cut(layers: ContextLayers, cut: ContextCut) -> tuple[Message, ...]:
     """What was sent of these layers under a cut."""
     return _Cutting(layers, cut).sent()
 
@@ -98,7 +98,7 @@ def apply_cut(layers: ContextLayers, cut: Cut) -> tuple[Message, ...]:
 class _Cutting:
     """Layers, how far their results are shortened and their turns left out, and how many tokens that leaves."""
 
-    def __init__(self, layers: ContextLayers, cut: Cut) -> None:
+    def __init__(self, layers: ContextLayers, cut: ContextCut) -> None:
         self._layers, self._messages = layers, layers.messages
         self._short = [shortened(message) for message in self._messages]
         self._lengths = [0, *accumulate(len(turn.messages) for turn in layers.turns)]
@@ -126,15 +126,15 @@ class _Cutting:
         messages, begin = (*short, *self._messages[len(short) :]), self._begin
         return (*messages[:begin], *messages[begin + self._left_out :])
 
-    def cut(self, compaction: str | None) -> Cut:
+    def cut(self, compaction: str | None) -> ContextCut:
         turns = self._layers.turns
-        return Cut(
+        return ContextCut(
             compaction=compaction,
             shortened_through=self._messages[self._shortened - 1].id if self._shortened else None,
             left_out_through=turns[self._first_turn - 1].turn if self._first_turn else None,
         )
 
-    def context(self, fit: ContextFit, cut: Cut, *, is_new: bool) -> CutContext:
+    def context(self, fit: ContextFit, cut: ContextCut, *, is_new: bool) -> CutContext:
         sent, recorded = self.sent(), self.recorded()
         return CutContext(
             sent=sent,

@@ -14,7 +14,7 @@ from weft.kernel.dag_events import ModelRequest, ModelResponse
 from weft.kernel.errors import NotAllowed
 from weft.ledger.api import Context
 from weft.ledger.model import Message
-from weft.runtime.assembly.cuts import NO_CUT, Cut, apply_cut, cut_from
+from weft.runtime.assembly.cuts import NO_CUT, ContextCut, apply_cut, cut_from
 from weft.runtime.assembly.layers import layers_of
 from weft.runtime.assembly.sizes import MeasuredRequest
 from weft.runtime.inference.budgets import prompt_tokens
@@ -29,7 +29,7 @@ LOOK_BACK_TURNS = 8
 class LastRequest(Struct, frozen=True):
     """What was cut of it, and its size where its messages are still those that the context begins with."""
 
-    cut: Cut = NO_CUT
+    cut: ContextCut = NO_CUT
     measured: MeasuredRequest | None = None
 
 

@@ -17,7 +17,7 @@ from weft.kernel.authority import LOCAL
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.ledger.api import is_recorded_here
-from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
 from weft.programs.addresses import parse_address
 from weft.programs.model import Program
 from weft.programs.placeholders import Resolver, resolve_config
@@ -162,7 +162,7 @@ class LayerReader:
         """The agent that answers, where somebody described one: the one that is named, else the session's owner."""
         config = None if session is None else session.config
         owner = name or (config.get("owner") if isinstance(config, dict) else None)
-        if owner is None or parse_address(owner).name == DEFAULT_AGENT:
+        if owner is None or parse_address(owner).name in (DEFAULT_AGENT, IMPORTED_AGENT):
             return None
         program = self._programs.get(owner)
         return program if program.kind == ProgramKind.AGENT and program.version else None
