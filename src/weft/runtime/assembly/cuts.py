@@ -51,7 +51,7 @@ class ContextCut(Struct, frozen=True, kw_only=True, omit_defaults=True):
 NO_CUT = ContextCut()
 
 
-class CutContext(Struct, frozen=True, kw_only=True):
+class FittedContext(Struct, frozen=True, kw_only=True):
     """A request that was made to fit. `sent` is for the model; `recorded` are the same messages as the ledger has them,
     with no result shortened: together with `cut` they say what was sent."""
 
@@ -76,18 +76,28 @@ def cut_to_fit(
     measured: MeasuredRequest | None = None,
     before: ContextCut = NO_CUT,
     compaction: str | None = None,
-) -> CutContext:
+) -> FittedContext:
     """The request as it was cut before, and cut further only where it no longer fits."""
     cut = before if before.compaction == compaction else ContextCut(compaction=compaction)
+    if cut.is_empty:  # the usual case, which looks into no message that was measured
+        messages = layers.messages
+        fit = ContextFit(context_tokens(messages, measured), budget)
+        if fit.fits:
+            return _uncut(messages, fit, cut)
     cutting = _Cutting(layers, cut)
-    sent = cutting.sent()
-    tokens = context_tokens(sent, measured)
+    tokens = context_tokens(cutting.sent(), measured)
     if tokens <= budget.available:
         return cutting.context(ContextFit(tokens, budget), cut, is_new=False)
     scale = tokens / max(1, cutting.estimate)
     cutting.cut_further(TARGET_SHARE * budget.available / scale, budget.available / scale)
     further = cutting.cut(compaction)
     return cutting.context(ContextFit(round(scale * cutting.estimate), budget), further, is_new=further != cut)
+
+
+def _uncut(messages: tuple[Message, ...], fit: ContextFit, cut: ContextCut) -> FittedContext:
+    return FittedContext(
+        sent=messages, recorded=messages, cut=cut, fit=fit, shortened_results=0, left_out_turns=0, is_new=False
+    )
 
 
 def apply_cut(layers: ContextLayers, cut: ContextCut) -> tuple[Message, ...]:
@@ -134,9 +144,9 @@ class _Cutting:
             left_out_through=turns[self._first_turn - 1].turn if self._first_turn else None,
         )
 
-    def context(self, fit: ContextFit, cut: ContextCut, *, is_new: bool) -> CutContext:
+    def context(self, fit: ContextFit, cut: ContextCut, *, is_new: bool) -> FittedContext:
         sent, recorded = self.sent(), self.recorded()
-        return CutContext(
+        return FittedContext(
             sent=sent,
             recorded=recorded,
             cut=cut,
