@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import UNSET
 
 from weft.kernel.errors import NotFound
-from weft.ledger.api.base import LedgerPart
+from weft.ledger.api.base import LedgerBase
 from weft.ledger.model import Message, NewError
 from weft.ledger.read.contexts import context_after, sent_to_model
 from weft.ledger.read.request_inputs import InputChain, chain_at, last_chain, refs_of
@@ -30,9 +30,13 @@ from weft.ledger.write.placement import compaction_for
 from weft.ledger.write.turn_events import Setting
 
 
-class Runs(LedgerPart):
+class Runs:
     """What a broker needs of a ledger to answer messages, and to go on where another one stopped. It reads and writes
     everything: no public verb gives it away."""
+
+    def __init__(self, ledger: LedgerBase) -> None:
+        self._ledger, self._store, self._writer = ledger, ledger._store, ledger._writer
+        self._clock, self._ttl = ledger._clock, ledger._ttl
 
     def waiting(self, limit: int = 256) -> list[WaitingSession]:
         """Sessions with a turn that can go on, then those where messages wait and no turn is open."""

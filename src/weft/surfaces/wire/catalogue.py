@@ -28,6 +28,7 @@ from weft.kernel.fields import Usage
 from weft.ledger import model
 from weft.ledger.api import (
     AbandonedUsage,
+    Admission,
     AuditFinding,
     BranchUsage,
     Context,
@@ -36,6 +37,7 @@ from weft.ledger.api import (
     Erasure,
     ErasurePlan,
     Hit,
+    InboxMessage,
     KeptStretch,
     ListedSession,
     Packed,
@@ -78,6 +80,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         model.Session, model.Turn, model.RecordedTurn, model.Message, model.ToolCall, model.Codeblock, model.Compaction,
         model.Branch, model.HeadMove, model.SessionMove, model.Point, Provenance, Unification, ProvisionalTurn, Context,
         VouchedMessage, Voucher, ThreadDiff, Hit, RelatedTurns, RouteChoice, Recorded, ComparedCompaction,
+        Admission, InboxMessage,
         Receipt, Usage,
     ),
     "Reports": (
