@@ -13,7 +13,6 @@ from weft.kernel.errors import LedgerMissing, LedgerTooOld
 from weft.store.diagnosis import Diagnosis, Grade, error, good, note
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.chat.readiness import examine_talking
-from weft.surfaces.cli.chat.servers import examine_servers
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import DIFFERENT, OK
 from weft.surfaces.cli.figures import counted
@@ -66,6 +65,8 @@ def _examined(call: Call, full: bool) -> Iterator[Diagnosis]:
         if is_sound:
             with suppress(LedgerTooOld):  # the next command upgrades it; the doctor changes nothing
                 yield _trust(call, path)
+    from weft.surfaces.cli.chat.servers import examine_servers
+
     yield from examine_servers()
     yield from examine_talking(os.environ.get)
 
