@@ -47,6 +47,20 @@ LINEAR = {
     ),
     r"weft.ledger.read.injected_text: ^[^\S\n]*<([A-Za-z][\w:-]{0,60})(?:[^\S\n][^<>\n]{0,300})?>": LINES_ONLY,
     r"weft.exchange.exporters.markdown:  {0,3}(`{3,}|~{3,})(.*)": LINE,
+    r"weft.runtime.compaction.key_terms: (:[0-9]+)+$": "over words of at most LONGEST_TERM_CHARACTERS characters",
+    r"weft.runtime.compaction.key_terms: [A-Za-z][a-z0-9]*([A-Z][a-z0-9]+)+": (
+        "over words of at most LONGEST_TERM_CHARACTERS characters"
+    ),
+    r"weft.runtime.compaction.strategies: \b(decid\w+|decision|agreed|must|never|always|do not|don't|instead of|because"
+    r"|todo|fixme|open question|remember|important|deadline|prefer\w*|requirement)\b": (
+        "each word is begun once, at its beginning, and a run of letters ends it"
+    ),
+    r"weft.runtime.inference.failures: (prompt|input|request|messages?) (is|are) too long\b|exceeds? (the )?"
+    r"(available |maximum |model'?s? )?context|context (length|window|size|limit).{0,40}\bexceed|exceed\w* .{0,20}"
+    r"context (length|window|size|limit)|maximum context length|too many (input |prompt )?tokens|reduce the length of "
+    r"the (messages|prompt)|request (is )?too large|request exceeds the maximum size": (
+        "over at most _LONGEST characters of what a provider says"
+    ),
     r"weft.exchange.importers.aider.history: # aider chat started at (.*\S|.)\s*": (
         "`.*` gives back until `\\S` fits: the rest is white space then, and fits"
     ),

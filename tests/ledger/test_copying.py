@@ -225,7 +225,17 @@ def test_every_table_of_the_page_is_copied_made_again_or_its_own() -> None:
     tables = {name: kind for names, kind in kinds for name in re.findall(r"`(\w+)`", names)}
     packs = {"pack", "packed"}  # a copy holds every content in rows of its own
     assert {name for name, kind in tables.items() if kind == "fact"} == {*FACTS, *packs}
-    own = {"local", "lease", "watermark", "copy_made", "secret_found", "outcome", "writes", "weft_schema"}
+    own = {
+        "local",
+        "lease",
+        "watermark",
+        "copy_made",
+        "secret_found",
+        "outcome",
+        "writes",
+        "weft_schema",
+        "partial_reply",
+    }
     assert {name for name, kind in tables.items() if kind == "local state"} == {*LOCAL_TABLES, *own}
 
 

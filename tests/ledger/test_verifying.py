@@ -67,8 +67,6 @@ def rich(ledger: Ledger) -> None:
     ledger.labels.add_alias("nick", "main")
     ledger.move_head("main", new=ledger.resolve("main~1"))
     tell_programs(ledger)
-    ledger.inbox.admit("hello", session="asked")
-    begun(ledger, "asked")
     ledger.upkeep.catch_up()
 
 
@@ -87,6 +85,8 @@ def damaged(disk: Ledger) -> Ledger:
     diverge(disk, "main")
     disk.record_turn(session="gone", query="a secret", response="another")
     disk.erasure.erase(disk.resolve("gone"), reason="asked for")
+    disk.inbox.admit("hello", session="asked")
+    begun(disk, "asked")
     disk.upkeep.catch_up()
     assert problems(disk) == []
     return disk
