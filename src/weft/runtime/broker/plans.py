@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from weft.ledger.api import InboxMessage, SessionStanding, Setting
+from weft.ledger.api import InboxMessage, InputChain, SessionStanding, Setting
+from weft.ledger.model import Message, NewMessage
 from weft.runtime.broker.tools import NO_TOOLS, Tools
 from weft.runtime.context import ExecutionContext
 from weft.runtime.inference.budgets import Budget
@@ -16,6 +17,18 @@ from weft.runtime.inference.settings import NO_PARAMETERS, ModelSettings, Parame
 
 if TYPE_CHECKING:
     from weft.runtime.inference.attempt import OnToken
+
+
+class ShortenedContext(Struct, frozen=True, kw_only=True):
+    """What a request is sent in place of one that was too long, and how its record names that."""
+
+    messages: tuple[Message | NewMessage, ...]
+    chain: InputChain | None = None
+    """None where not all of it is recorded: the request then says nothing of what it was sent."""
+
+
+OnOverflow = Callable[[str, Sequence[Message | NewMessage]], Awaitable[ShortenedContext | None]]
+"""Called with a turn and what its request was sent, which the provider refused as too long. None: it stays so long."""
 
 
 class TurnPlan(Struct, kw_only=True):
@@ -37,6 +50,8 @@ class TurnPlan(Struct, kw_only=True):
     budget: Budget | None = None
     max_requests: int = 100
     deadline_seconds: float | None = None
+    on_overflow: OnOverflow | None = None
+    """Compacts what a request was sent that was too long; it is asked once more with what this gives."""
     is_root: bool = False
     """Whether the turn begins without anything that was said in the session before."""
     parent: str | None = None

@@ -27,6 +27,9 @@ from weft.kernel.fields import EventRef, ToolUseFact, Words
 from weft.kernel.ledger_events import RunParked
 from weft.ledger.api import RecordedEvent
 
+LOSSES = (InterruptionReason.CRASH, InterruptionReason.SYSTEM_RESTART)
+"""Why a request is asked again that may itself be what ended its asker."""
+
 
 class RunRequest(Struct):
     """A request to a model, and what became of it."""
@@ -35,13 +38,14 @@ class RunRequest(Struct):
     correlation: str
     attempt: int
     is_answered: bool = False
-    is_interrupted: bool = False
+    interrupted: InterruptionReason | None = None
+    """Why nobody will answer it, where that was recorded."""
     is_lost: bool = False
     """Whether whoever asked is gone: nobody will hear an answer."""
 
     @property
     def is_open(self) -> bool:
-        return not self.is_answered and not self.is_interrupted
+        return not self.is_answered and self.interrupted is None
 
 
 class RunCall(Struct):
@@ -89,9 +93,28 @@ class Run:
         """Messages that want to enter with the next request."""
         self.stop: InterruptionReason | None = None
         """Why the turn is to be cut short, where somebody asked for that."""
-        self.deadline_ms: int | None = None
+        self.works_since_ms: int | None = None
+        """When the turn began, or came back after it was parked; None while it is parked."""
+        self.deadline_seconds: float | None = None
+        """So long the turn may work, counted from `works_since_ms`, whoever works on it."""
         self.max_requests: int = 100
         self.lost_because = InterruptionReason.CRASH
+
+    @property
+    def deadline_ms(self) -> int | None:
+        if self.deadline_seconds is None or self.works_since_ms is None:
+            return None
+        return self.works_since_ms + round(self.deadline_seconds * 1000)
+
+    @property
+    def losses(self) -> int:
+        """How often in a row whoever asked the model was lost, with the request that is lost now."""
+        count = 0
+        for request in reversed(self.requests):
+            if request.is_answered:
+                break
+            count += request.is_lost or request.interrupted in LOSSES
+        return count
 
     def copy(self) -> Run:
         return copy.deepcopy(self)
@@ -117,14 +140,21 @@ class Run:
 
     def apply(self, events: Iterable[RecordedEvent]) -> Run:
         for recorded in events:
+            self._note_time(recorded.event)
             self._apply(recorded.id, recorded.event)
         return self
+
+    def _note_time(self, event: Event) -> None:
+        if isinstance(event, RunParked):
+            self.works_since_ms = None
+        elif self.works_since_ms is None and isinstance(event.ts, str):
+            self.works_since_ms = ms_from_iso(event.ts)
 
     def lose(self, because: InterruptionReason = InterruptionReason.CRASH) -> Run:
         """Whoever performed what is open now is gone."""
         self.lost_because = because
-        for request in self.requests:
-            request.is_lost = request.is_open
+        if self.last_request is not None:
+            self.last_request.is_lost = self.last_request.is_open
         for call in self.open_calls:
             call.is_lost = not call.is_parked
         return self
@@ -182,12 +212,13 @@ class Run:
         call = self.calls.get(event.call.event_id)
         if call is not None and call.outcome is None:
             call.outcome, call.result = event.status, id
-        self.is_parked, self.parked_until = False, None
+        self.is_parked = False
 
     def _interrupt(self, event: Interruption) -> None:
         named = {ref.event_id for ref in event.affects}
         for request in self.requests:
-            request.is_interrupted = request.is_interrupted or request.event in named
+            if request.event in named:
+                request.interrupted = request.interrupted or event.reason
         for call in self.open_calls:
             if call.event in named:
                 call.outcome = ToolCallStatus.INTERRUPTED

@@ -10,10 +10,10 @@ from msgspec import Struct
 
 from weft.kernel.enums import InterruptionReason, ToolCallStatus
 from weft.kernel.fields import ToolUseFact
-from weft.runtime.broker.run import Run, RunCall
+from weft.runtime.broker.run import LOSSES, Run, RunCall
 
-MAX_ATTEMPTS = 4
-"""So often one request is asked whose asker was lost, before the turn fails."""
+MAX_LOSSES = 4
+"""So often in a row whoever asks the model may be lost, before the turn fails."""
 
 
 class AskModel(Struct, frozen=True):
@@ -42,6 +42,7 @@ class CloseCall(Struct, frozen=True):
 
     call: str
     status: ToolCallStatus
+    code: str
     why: str
 
 
@@ -63,10 +64,12 @@ class FinishTurn(Struct, frozen=True):
 
 
 class FailTurn(Struct, frozen=True):
-    """The turn cannot be completed."""
+    """The turn cannot be completed; `discard` is a request that nobody will hear an answer to."""
 
     code: str
     message: str
+    discard: str | None = None
+    reason: InterruptionReason = InterruptionReason.CRASH
 
 
 Step = AskModel | StartTools | RunAgain | CloseCall | Park | Cut | FinishTurn | FailTurn
@@ -76,7 +79,7 @@ def next_steps(run: Run, now_ms: int) -> tuple[Step, ...]:
     """What is to be done now. Empty: nothing but waiting for what is under way, or the turn is over."""
     if run.is_finished:
         return ()
-    if (stop := _stop(run, now_ms)) is not None:
+    if (stop := _stop(run, now_ms)) is not None and not _is_answered(run):
         return (Cut(stop, tuple(call.event for call in run.open_calls)),)
     request = run.last_request
     if request is not None and request.is_open:
@@ -92,26 +95,34 @@ def _stop(run: Run, now_ms: int) -> InterruptionReason | None:
     return run.stop
 
 
+def _is_answered(run: Run) -> bool:
+    """Whether the last answer asks for nothing more: it is complete, whoever wants to cut the turn short now."""
+    request = run.last_request
+    return request is not None and request.is_answered and not run.has_results and not (run.uses and run.offers_tools)
+
+
 def _onwards(run: Run) -> tuple[Step, ...]:
     """Nothing is open: ask for the first time, again, or with what the tools gave; else the turn is complete."""
     request = run.last_request
-    if request is not None and request.is_interrupted:
-        return (AskModel(attempt=request.attempt + 1, steers=run.steers),)
+    if request is not None and request.interrupted is not None:
+        return _ask(run, request.attempt + 1)
     return _ask(run) if request is None or run.has_results else (FinishTurn(),)
 
 
-def _ask(run: Run) -> tuple[Step, ...]:
+def _ask(run: Run, attempt: int = 1) -> tuple[Step, ...]:
     if len(run.requests) >= run.max_requests:
         return (FailTurn("too_many_requests", f"the model was asked {len(run.requests)} times in one turn"),)
-    return (AskModel(steers=run.steers),)
+    return (AskModel(attempt, steers=run.steers),)
 
 
 def _after_loss(run: Run) -> tuple[Step, ...]:
     request = run.last_request
     assert request is not None
-    if request.attempt >= MAX_ATTEMPTS:
-        return (FailTurn("lost_too_often", f"whoever asked the model was lost {request.attempt} times"),)
-    return (AskModel(request.attempt + 1, request.event, run.lost_because, run.steers),)
+    because = run.lost_because
+    if because in LOSSES and run.losses >= MAX_LOSSES:
+        words = f"whoever asked the model was lost {run.losses} times in a row"
+        return (FailTurn("lost_too_often", words, request.event, because),)
+    return (AskModel(request.attempt + 1, request.event, because, run.steers),)
 
 
 def _for_calls(run: Run, now_ms: int) -> tuple[Step, ...]:
@@ -120,7 +131,7 @@ def _for_calls(run: Run, now_ms: int) -> tuple[Step, ...]:
         return tuple(_after_lost_call(run, call) for call in lost)
     if run.is_parked and run.parked_until is not None and now_ms >= run.parked_until:
         return tuple(
-            CloseCall(call.event, ToolCallStatus.TIMEOUT, "nothing came until the time that was set")
+            CloseCall(call.event, ToolCallStatus.TIMEOUT, "timeout", "nothing came until the time that was set")
             for call in run.open_calls
             if call.is_parked
         )
@@ -133,4 +144,4 @@ def _after_lost_call(run: Run, call: RunCall) -> Step:
     if call.tool in run.idempotent:
         return RunAgain(call.event)
     why = "whoever ran it is gone, and nobody knows whether it ran"
-    return CloseCall(call.event, ToolCallStatus.INTERRUPTED, why)
+    return CloseCall(call.event, ToolCallStatus.INTERRUPTED, run.lost_because.value, why)

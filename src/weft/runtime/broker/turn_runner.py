@@ -14,9 +14,17 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from weft.kernel.clock import Clock
-from weft.kernel.dag_events import HistoryAppend, ModelRequest
+from weft.kernel.dag_events import HistoryAppend, Interruption, ModelRequest, RunFinished
 from weft.kernel.enums import InterruptionReason, MessageRole, RunExit, ToolCallStatus
-from weft.kernel.errors import LeaseLost, NotApplicable, NotFound, OutsideError, WeftError
+from weft.kernel.errors import (
+    ContextTooLong,
+    LeaseLost,
+    NotApplicable,
+    NotFound,
+    OutsideError,
+    StoreError,
+    WeftError,
+)
 from weft.kernel.fields import RequestInput
 from weft.ledger.api import (
     Entry,
@@ -35,7 +43,7 @@ from weft.ledger.api import (
     ToolEnded,
 )
 from weft.ledger.model import Message, NewError, NewMessage, RecordedTurn, TextPart, ToolResultPart, ToolUsePart
-from weft.runtime.broker.plans import TurnPlan
+from weft.runtime.broker.plans import ShortenedContext, TurnPlan
 from weft.runtime.broker.run import Run, RunCall
 from weft.runtime.broker.steps import (
     AskModel,
@@ -87,7 +95,7 @@ class TurnRunner:
         self._run = Run("")
         self._writer: RunWriter | None = None
         self._wake = asyncio.Event()
-        self._model: asyncio.Task[Reply] | None = None
+        self._model: asyncio.Task[Reply | ShortenedContext] | None = None
         self._tools: dict[str, asyncio.Task[Any]] = {}
         self._calls: tuple[ToolUsePart, ...] = ()
         self._results: dict[str, ToolResultPart] = {}
@@ -97,12 +105,11 @@ class TurnRunner:
         self._attempt = 1
         self._reply: Reply | None = None
         self._error: BaseException | None = None
+        self._failure: str | None = None
         self._stop: InterruptionReason | None = None
         self._steers: tuple[str, ...] = ()
         self._handed: dict[str, NewMessage] = {}
         self._lost: WeftError | None = None
-        seconds = plan.deadline_seconds
-        self._deadline_ms = None if seconds is None else clock.now_ms() + round(seconds * 1000)
 
     @property
     def turn(self) -> str:
@@ -120,7 +127,7 @@ class TurnRunner:
         self._steers, self._handed = tuple(messages), messages
 
     def lose(self, error: WeftError) -> None:
-        """Another broker has the session: stop, and write nothing more."""
+        """Another broker has the session, or the ledger cannot be reached: stop, and write nothing more."""
         self._lost = error
         self._wake.set()
 
@@ -157,10 +164,43 @@ class TurnRunner:
             while record.ended is None and not self._run.is_parked:
                 self._perform()
                 record = await self._recorded(await self._outcomes())
-            end = record.ended
-            return TurnEnd(turn=writer.id, recorded=end, reply=self._reply, error=self._error, cut=self._stop)
+            return self._end(writer.id, record)
         finally:
             await self._stop_all()
+
+    def _end(self, turn: str, record: RunRecord) -> TurnEnd:
+        """What the last transaction says: whoever asked to cut the turn short may have come after its end."""
+        last = record.events[-1].event if record.events else None
+        failed = isinstance(last, RunFinished) and last.exit is not RunExit.SUCCESS
+        cuts = [one.event.reason for one in record.events if isinstance(one.event, Interruption)]
+        error = self._error
+        if failed and error is None:
+            error = NotApplicable(self._failure or "the turn failed", "send the message again")
+        return TurnEnd(
+            turn=turn,
+            recorded=record.ended,
+            reply=self._reply,
+            error=error,
+            cut=cuts[-1] if cuts and not failed and record.ended is not None else None,
+        )
+
+    async def shut_down(self) -> None:
+        """Stop working on the turn for this broker ends: what is under way is recorded as interrupted, tools that may
+        run again excepted, and another broker goes on."""
+        writer = self._writer
+        if writer is None or writer.is_over:
+            return
+        run = self._run.copy().lose(InterruptionReason.SHUTDOWN)
+        entries: list[Entry] = []
+        if run.last_request is not None and run.last_request.is_lost:
+            entries.append(Interrupted(InterruptionReason.SHUTDOWN, (run.last_request.event,)))
+        for call in run.open_calls:
+            if call.is_lost and call.tool not in run.idempotent:
+                error = NewError(code=InterruptionReason.SHUTDOWN.value, message="whoever ran it was shut down")
+                entries.append(_ended(call, ToolCallStatus.INTERRUPTED, error=error))
+        if entries:
+            await self._crossing.run(lambda: writer.record(entries))
+        await self._crossing.run(writer.leave)
 
     @property
     def taken(self) -> list[str]:
@@ -185,11 +225,10 @@ class TurnRunner:
     def _prepare(self, run: Run) -> None:
         run.idempotent = frozenset(name for name, tool in self._plan.tools.items() if tool.is_idempotent)
         run.steers, run.stop, run.max_requests = self._steers, self._stop, self._plan.max_requests
-        run.deadline_ms, run.offers_tools = self._deadline_ms, bool(self._plan.tools)
-        for event, later in self._later.items():
+        run.deadline_seconds, run.offers_tools = self._plan.deadline_seconds, bool(self._plan.tools)
+        for event in self._later:
             if event in run.calls:
                 run.calls[event].is_parked = True
-                run.parked_until = later.until_ms
 
     async def _recorded(self, entries: Sequence[Entry]) -> RunRecord:
         writer = self._writer
@@ -221,23 +260,30 @@ class TurnRunner:
                 entries = self._tool_entries(run, step)
             case CloseCall():
                 self.messages = None  # the outcome is told as the ledger tells it
-                error = NewError(code=step.status.value, message=step.why)
+                error = NewError(code=step.code, message=step.why)
                 entries = (_ended(run.calls[step.call], step.status, error=error),)
             case Park():
-                entries = (self._parked(step),)
+                entries = (self._parked(run, step),)
             case Cut():
                 entries = self._cut_entries(run, step)
             case FinishTurn():
                 entries = (Finished(),)
             case FailTurn():
-                entries = (Finished(exit=RunExit.ERROR, error=NewError(code=step.code, message=step.message)),)
+                self._failure = step.message
+                discarded = () if step.discard is None else (Interrupted(step.reason, (step.discard,)),)
+                error = NewError(code=step.code, message=step.message)
+                entries = (*discarded, Finished(exit=RunExit.ERROR, error=error))
             case RunAgain():  # its intent is recorded already
                 pass
         return entries
 
-    def _parked(self, step: Park) -> Parked:
+    def _parked(self, run: Run, step: Park) -> Parked:
+        """Until the first time that was set; calls that were parked before keep theirs."""
         later = [self._later[call] for call in step.calls if call in self._later]
-        until = [one.until_ms for one in later if one.until_ms is not None]
+        times = [one.until_ms for one in later]
+        if len(later) < len(step.calls):
+            times.append(run.parked_until)
+        until = [time for time in times if time is not None]
         why = "; ".join(one.why for one in later if one.why)
         return Parked(calls=step.calls, until=min(until, default=None), why=why or None)
 
@@ -334,7 +380,21 @@ class TurnRunner:
                 call.is_lost = False
                 self._tools[call.event] = asyncio.ensure_future(self._invoked(call))
 
-    async def _asked(self) -> Reply:
+    async def _asked(self) -> Reply | ShortenedContext:
+        """The reply; or, once in a turn, what is to be sent in place of what was too long."""
+        shorten = self._plan.on_overflow
+        try:
+            return await self._inferred()
+        except ContextTooLong:
+            was_reset = any(one.interrupted is InterruptionReason.CONTEXT_RESET for one in self._run.requests)
+            if shorten is None or was_reset or self.messages is None:
+                raise
+            shortened = await shorten(self._run.turn, tuple(self.messages))
+            if shortened is None:
+                raise
+            return shortened
+
+    async def _inferred(self) -> Reply:
         plan, turn = self._plan, self._run.turn
         if self.messages is None:
             self.messages = list(await self._crossing.run(lambda: self._runs.sent(turn)))
@@ -361,11 +421,17 @@ class TurnRunner:
         assert writer is not None
         assert run.last_request is not None
         asked = self._model_asked(run, run.last_request.attempt + 1, model, parameters)
-        record = await self._crossing.run(lambda: writer.record([asked]))
-        self._take_up(record.events)
-        self._note_request(record.events)
-        self._performed.add(record.events[-1].id)
-        self._partial, self._attempt = "", asked.attempt
+        recording = asyncio.ensure_future(self._crossing.run(lambda: writer.record([asked])))
+        try:
+            await asyncio.shield(recording)
+        finally:  # who is cancelled meanwhile may have written it all the same
+            await asyncio.wait({recording})
+            if recording.exception() is None:
+                record = recording.result()
+                self._take_up(record.events)
+                self._note_request(record.events)
+                self._performed.add(record.events[-1].id)
+                self._partial, self._attempt = "", asked.attempt
 
     def _heard(self, token: ReplyToken) -> None:
         if token.kind is TokenKind.TEXT:
@@ -377,7 +443,11 @@ class TurnRunner:
         tool = self._plan.tools.get(call.tool)
         if tool is None:
             raise NotFound("tool", call.tool, "call one that is offered")
-        arguments = await self._crossing.run(lambda: self._runs.value(call.arguments))
+        try:
+            arguments = await self._crossing.run(lambda: self._runs.value(call.arguments))
+        except StoreError as error:  # the tool did not run; whoever goes on with the turn says so
+            self.lose(error)
+            raise
         context = ToolCallContext(turn=self._run.turn, call=call.event, acting=self._plan.acting)
         return await tool.invoke(arguments, context)
 
@@ -396,10 +466,10 @@ class TurnRunner:
         self._wake.clear()
         if self._lost is not None:
             raise self._lost
-        if self._stop is not None:
+        entries = [*self._model_outcome(), *await self._tool_outcomes()]
+        if self._stop is not None or self._seconds_left() == 0:
             await self._stop_all()
-            return ()
-        return [*self._model_outcome(), *await self._tool_outcomes()]
+        return entries
 
     def _seconds_left(self) -> float | None:
         deadline = self._run.deadline_ms
@@ -411,14 +481,18 @@ class TurnRunner:
         task, self._model = self._model, None
         request = self._run.last_request
         assert request is not None
-        error = task.exception()
+        error = _error_of(task)
         if error is None:
-            reply = self._reply = task.result()
+            reply = task.result()
+            if isinstance(reply, ShortenedContext):
+                self.messages, self.chain = list(reply.messages), reply.chain
+                return (Interrupted(InterruptionReason.CONTEXT_RESET, (request.event,)),)
+            self._reply = reply
             self._calls = reply.calls
             if self.messages is not None:
                 self.messages.append(NewMessage(role=MessageRole.ASSISTANT, content=reply.parts))
             return (self._answered(reply, request.event, request.correlation),)
-        if isinstance(error, LeaseLost):
+        if isinstance(error, LeaseLost | StoreError):  # this broker's own trouble, not the provider's
             raise error
         return self._failed(error, request.event, request.correlation)
 
@@ -463,7 +537,7 @@ class TurnRunner:
         return entries
 
     def _tool_outcome(self, call: RunCall, task: asyncio.Task[Any], name: str) -> Entry | None:
-        error = task.exception()
+        error = _error_of(task)
         if error is not None:
             message = str(error) or type(error).__name__
             self._results[call.event] = ToolResultPart(name, message, is_error=True)
@@ -489,6 +563,11 @@ class TurnRunner:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
+    """What a task that is done raised; whoever cancelled itself has failed as well."""
+    return asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception()
 
 
 def _ended(call: RunCall, status: ToolCallStatus, *, result: Any = UNSET, error: NewError | None = None) -> ToolEnded:
