@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,7 +13,7 @@ NOBODY = "nobody"
 
 
 def process_owner() -> str:
-    """`machine/pid/start`: unique until the machine restarts, and then recognisably dead."""
+    """`machine/pid/start`: unique until the machine restarts."""
     pid = os.getpid()
     return f"{_machine()}/{pid}/{_started(pid) or ''}"
 
@@ -34,12 +35,21 @@ def is_dead(owner: str) -> bool:
     return now is not None and now != started
 
 
+def was_before_boot(owner: str) -> bool:
+    """Whether an owner ran on a machine of this one's name, before it was last started. Machines may share a name: this
+    tells why somebody is gone, and never that somebody is."""
+    boot, _, rest = owner.partition(".")
+    own_boot, _, own_rest = _machine().partition(".")
+    host, own_host = rest.partition("/")[0].partition(".")[2], own_rest.partition(".")[2]
+    return bool(own_host) and host == own_host and boot != own_boot
+
+
 @lru_cache(maxsize=1)
 def _machine() -> str:
-    """This boot and this process namespace; empty where the system has no such names."""
+    """This boot, this process namespace and the machine's name; empty where the system has no such names."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}.{(_PROC / 'self/ns/pid').stat().st_ino}"
+        return f"{boot}.{(_PROC / 'self/ns/pid').stat().st_ino}.{socket.gethostname().replace('/', '')}"
     except OSError:
         return ""
 

@@ -58,6 +58,13 @@ def last_event_as(sql: Sql, replica: str) -> int:
     return _number(sql, FORMER + replica)
 
 
+def own_names(sql: Sql) -> list[str]:
+    """The name that this ledger goes by, then those that it gave up."""
+    rows = sql.all("SELECT key FROM local WHERE key LIKE ? ORDER BY key", (f"{FORMER}%",))
+    own = sql.one("SELECT value FROM local WHERE key = 'replica'")
+    return [*([] if own is None else [str(own[0])]), *(str(key)[len(FORMER) :] for (key,) in rows)]
+
+
 def _number(sql: Sql, key: str) -> int:
     row = sql.one("SELECT value FROM local WHERE key = ?", (key,))
     return int(row[0]) if row else 0

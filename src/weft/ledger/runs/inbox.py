@@ -9,6 +9,7 @@ import orjson
 from msgspec import UNSET, UnsetType
 
 from weft.kernel.advice import Action
+from weft.kernel.enums import OpenRunState
 from weft.kernel.errors import FactDamaged, NotFound
 from weft.kernel.ledger_events import MessageAdmitted
 from weft.ledger.read.turns import to_part
@@ -20,6 +21,7 @@ from weft.ledger.views.values import text_of
 from weft.store.authorship import is_written_here
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn
+from weft.store.replica_names import own_names
 
 _SELECT = (
     "SELECT i.message, i.n, s.label, s.id, i.state, i.mode, i.priority, i.sender, i.source, i.turn, i.admitted_at,"
@@ -39,8 +41,17 @@ def load_message(txn: ReadTxn, message: str) -> InboxMessage:
 
 def queued_messages(txn: ReadTxn, session: int) -> list[InboxMessage]:
     """What waits in a session, in the order in which it is answered; only what was admitted here."""
-    rows = txn.sql.all(f"{_SELECT} WHERE i.session = ? AND i.state = 'queued' {_ORDER} LIMIT ?", (session, QUEUE_SHOWN))
-    return [_to_message(txn, row) for row in rows if _is_own(txn, row[1])]
+    query = f"{_SELECT} WHERE i.session = ? AND i.state = 'queued' AND i.replica = ? {_ORDER}"
+    messages: list[InboxMessage] = []
+    for replica in own_names(txn.sql):
+        interrupting = txn.sql.one(
+            "SELECT 1 FROM inbox WHERE session = ? AND state = 'queued' AND mode = 'interrupt' AND replica = ?",
+            (session, replica),
+        )
+        limit = "" if interrupting else f" LIMIT {QUEUE_SHOWN}"  # an interrupting message takes all with it
+        rows = txn.sql.all(query + limit, (session, replica))
+        messages += [_to_message(txn, row) for row in rows if _is_own(txn, row[1])]
+    return sorted(messages, key=lambda message: (-message.priority, message.n))
 
 
 def listed_messages(
@@ -121,7 +132,11 @@ def standing(txn: ReadTxn, session: str) -> SessionStanding:
     row = load_session(txn.sql, session)
     if row is None:
         raise NotFound("session", session, Action.LIST_SESSIONS)
-    run = txn.sql.one("SELECT turn FROM open_run WHERE session = ?", (row.n,))
+    turn, state, until = txn.sql.one("SELECT turn, state, until FROM open_run WHERE session = ?", (row.n,)) or (
+        None,
+        None,
+        None,
+    )
     (erasures,) = txn.sql.one("SELECT max(n) FROM erasure") or (0,)
     return SessionStanding(
         id=row.id,
@@ -133,28 +148,33 @@ def standing(txn: ReadTxn, session: str) -> SessionStanding:
         head_events=row.head_events,
         compaction=row.compaction,
         erasures=erasures or 0,
-        open_turn=run[0] if run else None,
+        open_turn=turn,
+        is_parked=state == OpenRunState.PARKED,
+        parked_until=until,
         queued=tuple(queued_messages(txn, row.n)),
     )
 
 
 def waiting_sessions(txn: ReadTxn, now_ms: int, limit: int) -> list[WaitingSession]:
-    """Sessions with a turn that can go on, then sessions where messages wait and no turn is open."""
+    """Sessions with a turn that can go on or is to be cut short, then sessions where messages wait and no turn is
+    open. Only messages that were admitted here count."""
     runs = txn.sql.all(
         "SELECT s.id, o.turn, t.n FROM open_run o JOIN session s ON s.n = o.session JOIN turn t ON t.id = o.turn"
-        " WHERE o.state = 'running' OR o.until <= ? ORDER BY t.n LIMIT ?",
+        " WHERE o.state = 'running' OR o.until <= ? OR EXISTS (SELECT 1 FROM inbox i WHERE i.session = o.session"
+        " AND i.state = 'queued' AND i.mode = 'interrupt') ORDER BY t.n LIMIT ?",
         (now_ms, limit),
     )
-    found = [WaitingSession(session, turn, 0, n) for session, turn, n in runs if _run_is_own(txn, n)]
-    queues = txn.sql.all(
-        "SELECT s.id, max(i.priority), min(i.n) FROM inbox i JOIN session s ON s.n = i.session"
-        " WHERE i.state = 'queued' AND s.lifecycle <> 'paused' AND s.status = 'active'"
-        " AND NOT EXISTS (SELECT 1 FROM open_run o WHERE o.session = i.session)"
-        " GROUP BY s.id ORDER BY 2 DESC, 3 LIMIT ?",
-        (limit,),
-    )
-    found += [WaitingSession(session, None, priority, n) for session, priority, n in queues if _is_own(txn, n)]
-    return found
+    waiting = [WaitingSession(session, turn, 0, n) for session, turn, n in runs if _run_is_own(txn, n)]
+    for replica in own_names(txn.sql):
+        queues = txn.sql.all(
+            "SELECT s.id, max(i.priority), min(i.n) FROM inbox i JOIN session s ON s.n = i.session"
+            " WHERE i.state = 'queued' AND i.replica = ? AND s.lifecycle <> 'paused' AND s.status = 'active'"
+            " AND NOT EXISTS (SELECT 1 FROM open_run o WHERE o.session = i.session)"
+            " GROUP BY s.id ORDER BY 2 DESC, 3 LIMIT ?",
+            (replica, limit),
+        )
+        waiting += [WaitingSession(session, None, priority, n) for session, priority, n in queues if _is_own(txn, n)]
+    return waiting
 
 
 def _run_is_own(txn: ReadTxn, n: int) -> bool:

@@ -77,6 +77,10 @@ class SessionStanding(Struct, frozen=True, kw_only=True):
     erasures: int
     """How far erasing had come: words that were read before it may be gone."""
     open_turn: str | None
+    is_parked: bool = False
+    """Whether the open turn waits for something from outside."""
+    parked_until: int | None = None
+    """When a parked turn can go on by itself, in Unix milliseconds."""
     queued: tuple[InboxMessage, ...]
     """In the order in which they are answered: by priority, then by arrival."""
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from weft.kernel.clock import iso_from_ms
-from weft.kernel.enums import InboxState, MoveReason, RunExit, TurnType
+from weft.kernel.enums import InboxState, InterruptionReason, MoveReason, RunExit, TurnType
 from weft.kernel.errors import HeadMoved, LeaseLost, NotApplicable, SessionBusy
 from weft.kernel.fields import EventRef
 from weft.kernel.ledger_events import MessageDead, RunParked, SessionMoved
@@ -34,21 +34,40 @@ from weft.ledger.runs.model import (
 )
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.lease_rows import Lease, LeaseKind, find_lease
-from weft.ledger.views.rows import SessionRow, TurnRow
+from weft.ledger.views.rows import SessionRow, TurnRow, load_session_number, load_turn
 from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, Patience
 from weft.ledger.write.leases import leave_run, open_calls, release, renew, take
 from weft.ledger.write.placement import ensure_free, find_place
 from weft.ledger.write.record_turn import Weight, move_with_turn, weigh
 from weft.ledger.write.turn_events import Setting, TurnEvents, error_fact
+from weft.store.owners import NOBODY, was_before_boot
+
+NOWHERE = ("", None)
+"""Where no head is: a turn whose session was moved meanwhile moves it no more."""
 
 
 class RunWriter:
     """An open turn of a broker that holds its session."""
 
-    def __init__(self, writer: LedgerWriter, turn: str, lease: Lease, head: tuple[str | None, int | None]) -> None:
-        self._writer, self._lease, self._head = writer, lease, head
+    def __init__(
+        self,
+        writer: LedgerWriter,
+        turn: str,
+        lease: Lease,
+        head: tuple[str | None, int | None],
+        former_owner: str = NOBODY,
+    ) -> None:
+        self._writer, self._lease, self._head, self._former_owner = writer, lease, head, former_owner
         self.id = turn
         self.is_over = False
+
+    @property
+    def lost_because(self) -> InterruptionReason:
+        """Why whoever worked on the turn before does so no more."""
+        if self._former_owner == NOBODY:
+            return InterruptionReason.SHUTDOWN
+        is_former_boot = was_before_boot(self._former_owner)
+        return InterruptionReason.SYSTEM_RESTART if is_former_boot else InterruptionReason.CRASH
 
     def record(self, entries: Sequence[Entry], then: Then | None = None) -> RunRecord:
         """Write entries, and what `then` makes of their events, in one transaction."""
@@ -164,9 +183,35 @@ def adopt_run(writer: LedgerWriter, turn: str, *, owner: str, ttl: float) -> Run
             raise SessionBusy(session.label, held.purpose, held.owner)
         lease = take(append, LeaseKind.SESSION, session.id, held.epoch if held else 0, owner, turn)
         writer.hold(lease)
-        return RunWriter(writer, turn, lease, (session.head, session.head_events))
+        former_owner = NOBODY if held is None or held.purpose is None else held.owner
+        head = (session.head, session.head_events) if _stands_where_begun(append, row, session) else NOWHERE
+        return RunWriter(writer, turn, lease, head, former_owner)
 
+    _ensure_left(writer, turn, patience)
     return writer.write(work)
+
+
+def _stands_where_begun(append: Append, turn: TurnRow, session: SessionRow) -> bool:
+    """Whether the session's head is where the turn was begun: its parent, or what a failed parent grew from."""
+    parent = turn.parent
+    while parent is not None and parent != session.head:
+        row = append.view.turn(parent)
+        if row.status == "completed":
+            return False
+        parent = row.parent
+    return parent == session.head
+
+
+def _ensure_left(writer: LedgerWriter, turn: str, patience: Patience) -> None:
+    """Refuse, without a transaction that writes, to go on with a turn that somebody works on."""
+    with writer.store.read() as txn:
+        row = load_turn(txn.sql, turn)
+        session = None if row is None or row.session is None else load_session_number(txn.sql, row.session)
+        lease = None if session is None else find_lease(txn.sql, LeaseKind.SESSION, session.id)
+    if session is None or lease is None or lease.purpose is None:
+        return
+    if lease.purpose == turn and not patience.judge_stale(lease):
+        raise SessionBusy(session.label, turn, lease.owner)
 
 
 def _written(append: Append, batch: _RunBatch, lease: Lease, entries: Sequence[Entry], then: Then | None) -> RunRecord:

@@ -16,18 +16,23 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from weft.kernel.clock import Clock, SystemClock
-from weft.kernel.enums import InboxState, InterruptionReason, MessageRole, QueueMode
+from weft.kernel.enums import InboxState, InterruptionReason, MessageRole, QueueMode, RunExit
 from weft.kernel.errors import HeadMoved, LeaseLost, NotApplicable, SessionBusy, StoreError, WeftError
 from weft.ledger.api import (
     AddMessage,
+    Entry,
+    Finished,
     InboxMessage,
     InputChain,
+    Interrupted,
     Ledger,
+    RunRecord,
     Runs,
+    RunWriter,
     SessionStanding,
     WaitingSession,
 )
-from weft.ledger.model import Message, NewMessage
+from weft.ledger.model import Message, NewError, NewMessage
 from weft.runtime.broker.plans import Planner, Sending, TurnPlan
 from weft.runtime.broker.queue_modes import Collecting, next_batch
 from weft.runtime.broker.run import Run
@@ -43,6 +48,13 @@ RENEW_SECONDS = 8.0
 BUSY_SECONDS = 0.25
 """How soon a session is looked at again that another broker holds."""
 NEWS_SECONDS = 1.0
+ATTEND_SECONDS = 0.25
+"""How often a process that serves only what it sends looks for messages to its running turns."""
+FAILURE_MS = 1000
+"""How soon a session is looked at again where working on it failed."""
+MAX_FAILURES = 3
+"""So often in a row that may happen, before its turn fails or its message is dead."""
+MAX_KEPT_CONTEXTS = 256
 DEFAULT_PROMPT = "default_of_embedded_model"
 """In the metadata of a system message: nobody gave it, and no other model is sent it."""
 RETRIES = 8
@@ -55,6 +67,13 @@ class KeptContext(Struct, frozen=True):
     key: tuple[Any, ...]
     messages: tuple[Message | NewMessage, ...]
     chain: InputChain | None
+
+
+class SessionWork(Struct, frozen=True):
+    """What came of working on a session: a turn left this broker, somebody else has the session, or neither."""
+
+    end: TurnEnd | None = None
+    busy: WeftError | None = None
 
 
 class Broker:
@@ -75,17 +94,23 @@ class Broker:
         self._ledger, self._crossing, self._planner, self._runs = ledger, crossing, planner, Runs(ledger)
         self._clock, self._capacity, self._collecting = clock or SystemClock(), capacity, collecting or Collecting()
         self._sleep = sleep
-        self._working: dict[str, asyncio.Task[WeftError | None]] = {}
+        self._working: dict[str, asyncio.Task[SessionWork]] = {}
         self._runners: dict[str, TurnRunner] = {}
         self._not_before: dict[str, int] = {}
         self._served: dict[str, int] = {}
         self._turns_begun = 0
         self._kept: dict[str, KeptContext] = {}
         self._sendings: dict[str, Sending] = {}
+        self._awaited: set[str] = set()
         self._ends: dict[str, TurnEnd] = {}
+        """How the turns of messages ended that somebody in this process awaits."""
+        self._unleft: dict[str, TurnRunner] = {}
+        """Turns that this broker stopped working on while the ledger could not be told."""
+        self._failures: dict[str, int] = {}
+        """How often in a row working on a session failed by no fault of the ledger's."""
         self._wake = asyncio.Event()
-        self._settled = asyncio.Condition()
         self._is_draining = False
+        self._grace_seconds: float | None = None
 
     # --- for those who send --------------------------------------------------------------------------------------
 
@@ -100,43 +125,53 @@ class Broker:
     async def answered(self, message: str, session: str, wait: float | None = None) -> TurnEnd | None:
         """Serve one session until this message is settled; None where another broker settled it. Raises SessionBusy,
         and takes the message back, where others hold the session for longer than `wait` seconds."""
-        renewing = asyncio.ensure_future(self._renew_all())
+        tasks = [asyncio.ensure_future(self._renew_all()), asyncio.ensure_future(self._attend_all())]
         until = None if wait is None else self._clock.monotonic() + wait
+        self._awaited.add(message)
         try:
             while True:
                 admitted = await self._crossing.run(partial(self._ledger.inbox.get, message))
                 if admitted.state not in (InboxState.QUEUED, InboxState.TAKEN):
                     return self._ends.pop(message, None)
-                busy = await self._serve_once(session)
-                if busy is not None and until is not None:
-                    await self._take_back(message, busy, until)
+                work = await self._serve_once(session)
+                if work.busy is not None and until is not None:
+                    await self._take_back(message, work.busy, until)
                 if message not in self._ends:
-                    await self._pause(session)
+                    await self._pause(session, work)
         finally:
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
+            self._awaited.discard(message)
+            self._ends.pop(message, None)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _take_back(self, message: str, busy: WeftError, until: float) -> None:
-        if self._clock.monotonic() >= until:
-            with suppress(NotApplicable):  # a turn has it now
-                await self._crossing.run(partial(self._ledger.inbox.cancel, message, reason="the session is busy"))
-                raise busy
+        if self._clock.monotonic() < until:
+            return
+        try:
+            await self._crossing.run(partial(self._ledger.inbox.cancel, message, reason="the session is busy"))
+        except NotApplicable:  # a turn has it now
+            return
+        raise busy
 
-    async def _pause(self, session: str) -> None:
+    async def _pause(self, session: str, work: SessionWork) -> None:
+        """Until the session can be looked at again; where it was left as it is, for a while."""
         until = self._not_before.get(session, 0)
         seconds = max(0.0, (until - self._clock.now_ms()) / 1000)
-        if seconds:
-            await self._sleep(min(seconds, BUSY_SECONDS))
+        if work.end is None or seconds:
+            await self._sleep(min(seconds or BUSY_SECONDS, BUSY_SECONDS))
 
-    async def _serve_once(self, session: str) -> WeftError | None:
+    async def _serve_once(self, session: str) -> SessionWork:
         """One turn of the session, begun by whoever of this process asks first; the others wait for its end."""
         task = self._working.get(session)
         if task is None:
             task = self._start(WaitingSession(session, None, 0, 0))
+        elif session in self._runners:
+            await self._attend(session)
         await asyncio.wait({task})
-        return None if task.cancelled() else task.result()
+        return SessionWork() if task.cancelled() else task.result()
 
-    def _start(self, waiting: WaitingSession) -> asyncio.Task[WeftError | None]:
+    def _start(self, waiting: WaitingSession) -> asyncio.Task[SessionWork]:
         task = asyncio.ensure_future(self._work(waiting))
         self._working[waiting.session] = task
         task.add_done_callback(partial(self._worked, waiting.session))
@@ -158,10 +193,14 @@ class Broker:
         try:
             while not self._is_draining:
                 self._wake.clear()
-                await self._dispatch()
-                await self._attend_runners()
+                try:
+                    await self._dispatch()
+                    await self._attend_runners()
+                    seconds = await self._seconds_to_wait()
+                except StoreError:  # the ledger cannot be reached; it is asked again
+                    seconds = NEWS_SECONDS
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), await self._seconds_to_wait())
+                    await asyncio.wait_for(self._wake.wait(), seconds)
             await self._finish_work()
         finally:
             for task in (watching, renewing):
@@ -169,14 +208,15 @@ class Broker:
             await asyncio.gather(watching, renewing, return_exceptions=True)
             await self._leave_all()
 
-    def drain(self) -> None:
-        """Begin no more turns; `serve` returns once those under way are over."""
-        self._is_draining = True
+    def drain(self, grace_seconds: float | None = None) -> None:
+        """Begin no more turns; `serve` returns once those under way are over, or so many seconds later. What is under
+        way then is recorded as interrupted by a shutdown, and another broker goes on with it."""
+        self._is_draining, self._grace_seconds = True, grace_seconds
         self._wake.set()
 
     async def _finish_work(self) -> None:
         if self._working:
-            await asyncio.wait(set(self._working.values()))
+            await asyncio.wait(set(self._working.values()), timeout=self._grace_seconds)
 
     async def _leave_all(self) -> None:
         tasks = list(self._working.values())
@@ -187,12 +227,11 @@ class Broker:
 
     async def _watch(self) -> None:
         """Hear of what other processes write."""
-        seen = await self._crossing.run(self._ledger.newest)
+        newest: int | None = None
         while True:
-            wait = partial(self._runs.wait_for_news, seen, NEWS_SECONDS)
             try:
-                if await asyncio.to_thread(wait):
-                    seen = await self._crossing.run(self._ledger.newest)
+                if newest is None or await asyncio.to_thread(self._runs.wait_for_news, newest, NEWS_SECONDS):
+                    newest = await self._crossing.run(self._ledger.newest)
                     self._wake.set()
             except StoreError:  # the server is away; it is asked again
                 await self._sleep(NEWS_SECONDS)
@@ -227,11 +266,18 @@ class Broker:
         for one in free[:room]:
             self._start(one)
 
-    def _worked(self, session: str, task: asyncio.Task[WeftError | None]) -> None:
+    def _worked(self, session: str, task: asyncio.Task[SessionWork]) -> None:
         self._working.pop(session, None)
         if not task.cancelled() and task.exception() is not None:
-            self._not_before[session] = self._clock.now_ms() + 1000
+            self._not_before[session] = self._clock.now_ms() + FAILURE_MS
         self._wake.set()
+
+    async def _attend_all(self) -> None:
+        """For a process that serves only what it sends: nobody else wakes it."""
+        while True:
+            await self._sleep(ATTEND_SECONDS)
+            with suppress(StoreError):  # not now; it is asked again
+                await self._attend_runners()
 
     async def _attend_runners(self) -> None:
         """Tell running turns of messages that want to interrupt them or to enter them."""
@@ -243,7 +289,7 @@ class Broker:
         runner = self._runners.get(session)
         if runner is None or standing.open_turn != runner.turn:
             return
-        if any(message.mode == QueueMode.INTERRUPT for message in standing.queued):
+        if _is_interrupted(standing):
             runner.interrupt(InterruptionReason.CANCELED)
         steers = {one.id: as_new_message(one) for one in standing.queued if one.mode == QueueMode.STEER}
         if steers:
@@ -251,27 +297,63 @@ class Broker:
 
     # --- one turn ------------------------------------------------------------------------------------------------
 
-    async def _work(self, waiting: WaitingSession) -> WeftError | None:
+    async def _work(self, waiting: WaitingSession) -> SessionWork:
         """One turn of a session: gone on with, or begun for what waits there. Tells who else has the session."""
         session = waiting.session
         try:
+            await self._leave_unleft(session)
             for _ in range(RETRIES):
                 standing = await self._crossing.run(partial(self._runs.standing, session))
                 try:
-                    await self._turn(standing)
+                    end = await self._turn(standing)
                 except HeadMoved:
                     self._kept.pop(session, None)
                     continue
-                return None
+                self._failures.pop(session, None)
+                return SessionWork(end)
             self._not_before[session] = self._clock.now_ms() + round(BUSY_SECONDS * 1000)
         except (SessionBusy, LeaseLost, NotApplicable) as error:
             self._kept.pop(session, None)
             self._not_before[session] = self._clock.now_ms() + round(BUSY_SECONDS * 1000)
-            return error
-        return None
+            return SessionWork(busy=error)
+        except StoreError:
+            raise
+        except Exception as error:  # whatever it is, it must not stop the session's queue for ever
+            self._failures[session] = self._failures.get(session, 0) + 1
+            if self._failures[session] < MAX_FAILURES:
+                raise
+            await self._give_up(session, error)
+        return SessionWork()
+
+    async def _give_up(self, session: str, error: Exception) -> None:
+        """Fail the open turn of a session, or bury what its next turn would take."""
+        del self._failures[session]
+        standing = await self._crossing.run(partial(self._runs.standing, session))
+        fault = NewError(code=type(error).__name__, message=str(error) if isinstance(error, WeftError) else "a defect")
+        if standing.open_turn is not None:
+            writer = await self._crossing.run(partial(self._runs.adopt, standing.open_turn))
+            if writer is not None:
+                await self._fail(writer, fault)
+        elif standing.queued:
+            await self._buried(standing.queued[:1], error, fault)
+
+    async def _fail(self, writer: RunWriter, fault: NewError) -> None:
+        """End a turn that nobody can go on with."""
+        events = await self._crossing.run(partial(self._runs.events, writer.id))
+        run = Run(writer.id).apply(events).lose(writer.lost_because)
+        request = run.last_request
+        affected = [call.event for call in run.open_calls]
+        if request is not None and request.is_open:
+            affected.append(request.event)
+        entries: list[Entry] = [Interrupted(writer.lost_because, tuple(affected))] if affected else []
+        entries.append(Finished(exit=RunExit.ERROR, error=fault))
+        await self._crossing.run(partial(writer.record, entries))
 
     async def _turn(self, standing: SessionStanding) -> TurnEnd | None:
         if standing.open_turn is not None:
+            now, until = self._clock.now_ms(), standing.parked_until
+            if standing.is_parked and (until is None or until > now) and not _is_interrupted(standing):
+                return None
             return await self._resumed(standing, standing.open_turn)
         if standing.lifecycle == "paused" or standing.status != "active":
             return None
@@ -281,17 +363,30 @@ class Broker:
         return await self._begun(standing, batch.messages) if batch.messages else None
 
     async def _begun(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnEnd:
+        self._turns_begun += 1
+        self._served[standing.id] = self._turns_begun
         try:
             plan = await self._plan(standing, messages)
+        except StoreError:
+            raise
         except WeftError as error:
             return await self._buried(messages, error)
         if plan is None:
             raise NotApplicable(f"nobody here can answer in session {standing.label!r}", "let its sender answer it")
         runner = self._runner(plan, messages)
+        try:
+            writer, record = await self._begin(standing, messages, plan, runner)
+        except (HeadMoved, SessionBusy, LeaseLost, NotApplicable, StoreError):
+            raise
+        except WeftError as error:
+            return await self._buried(messages, error)
+        return await self._run(standing, runner, partial(runner.begin, writer, record), messages)
+
+    async def _begin(
+        self, standing: SessionStanding, messages: Sequence[InboxMessage], plan: TurnPlan, runner: TurnRunner
+    ) -> tuple[RunWriter, RunRecord]:
         before = await self._assemble(runner, plan, standing, messages)
-        self._turns_begun += 1
-        self._served[standing.id] = self._turns_begun
-        writer, record = await self._crossing.run(
+        return await self._crossing.run(
             lambda: self._runs.begin(
                 standing.id,
                 expected=(standing.head, standing.head_events),
@@ -304,30 +399,47 @@ class Broker:
                 persona=plan.persona,
             )
         )
-        return await self._run(standing, runner, partial(runner.begin, writer, record), messages)
 
-    async def _buried(self, messages: Sequence[InboxMessage], error: WeftError) -> TurnEnd:
+    async def _buried(
+        self, messages: Sequence[InboxMessage], error: Exception, fault: NewError | None = None
+    ) -> TurnEnd:
         """No turn can be begun for them as things are: they stop nobody else, and a person sees them."""
         ids = [message.id for message in messages]
-        code, words = type(error).__name__, str(error)
-        await self._crossing.run(lambda: self._runs.bury(ids, code, words))
+        fault = fault or NewError(code=type(error).__name__, message=str(error))
+        await self._crossing.run(lambda: self._runs.bury(ids, fault.code or "", fault.message))
         end = TurnEnd(turn="", error=error)
-        self._ends.update(dict.fromkeys(ids, end))
+        self._tell_senders(ids, end)
         return end
+
+    def _tell_senders(self, messages: Sequence[str], end: TurnEnd) -> None:
+        for message in messages:
+            self._sendings.pop(message, None)
+            if message in self._awaited:
+                self._ends[message] = end
 
     async def _resumed(self, standing: SessionStanding, turn: str) -> TurnEnd | None:
         writer = await self._crossing.run(partial(self._runs.adopt, turn))
         if writer is None:
             return None
         events = await self._crossing.run(partial(self._runs.events, turn))
-        run = Run(turn).apply(events).lose()
+        run = Run(turn).apply(events).lose(writer.lost_because)
         messages = [await self._crossing.run(partial(self._ledger.inbox.get, one)) for one in run.taken]
-        plan = await self._plan(standing, messages)
+        try:
+            plan = await self._plan(standing, messages)
+        except StoreError:
+            raise
+        except WeftError as error:
+            await self._fail(writer, NewError(code=type(error).__name__, message=str(error)))
+            end = TurnEnd(turn=turn, error=error)
+            self._tell_senders(run.taken, end)
+            return end
         if plan is None:
             await self._crossing.run(writer.leave)
             raise NotApplicable(f"nobody here can answer in session {standing.label!r}", "let its sender answer it")
         runner = self._runner(plan, messages)
         runner.chain = await self._crossing.run(partial(self._runs.last_input, turn))
+        if _is_interrupted(standing):
+            runner.interrupt(InterruptionReason.CANCELED)
         return await self._run(standing, runner, partial(runner.resume, writer, run), messages)
 
     async def _plan(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan | None:
@@ -342,7 +454,8 @@ class Broker:
         sendings = [self._sendings[one.id] for one in messages if one.id in self._sendings]
         heard = [sending.on_token for sending in sendings if sending.on_token is not None]
         on_token = partial(_tell, heard) if heard else None
-        return TurnRunner(self._runs, self._crossing, self._clock, plan, on_token=on_token)
+        ids = [message.id for message in messages]
+        return TurnRunner(self._runs, self._crossing, self._clock, plan, messages=ids, on_token=on_token)
 
     async def _run(
         self,
@@ -354,20 +467,34 @@ class Broker:
         self._runners[standing.id] = runner
         try:
             end = await go()
+        except LeaseLost:
+            raise
         except asyncio.CancelledError:
-            await self._let_go(runner)
+            with suppress(WeftError):  # another broker has it already, or will find it
+                await runner.shut_down()
+            raise
+        except Exception:
+            self._unleft[standing.id] = runner
+            await self._leave_unleft(standing.id)
             raise
         finally:
             self._runners.pop(standing.id, None)
-        for message in runner.taken or [message.id for message in messages]:
-            self._ends[message] = end
-            self._sendings.pop(message, None)
+        if end.recorded is not None:
+            self._tell_senders(runner.taken or [message.id for message in messages], end)
         self._keep(standing, runner, end)
         return end
 
-    async def _let_go(self, runner: TurnRunner) -> None:
-        with suppress(WeftError):  # another broker has it already
-            await runner.leave()
+    async def _leave_unleft(self, session: str) -> None:
+        """Let go of a turn that this broker works on no more, as soon as the ledger can be told."""
+        runner = self._unleft.get(session)
+        if runner is None:
+            return
+        with suppress(LeaseLost):  # another broker has it already
+            try:
+                await runner.leave()
+            except StoreError:
+                return
+        self._unleft.pop(session, None)
 
     # --- contexts ------------------------------------------------------------------------------------------------
 
@@ -416,6 +543,8 @@ class Broker:
         chain = runner.chain_after_answer(recorded.response_message_id)
         if chain is not None:
             self._kept[standing.id] = KeptContext(key, tuple(runner.messages), chain)
+            while len(self._kept) > MAX_KEPT_CONTEXTS:
+                del self._kept[next(iter(self._kept))]
 
 
 def _prompt_to_bring(plan: TurnPlan, in_effect: Message | NewMessage | None) -> NewMessage | None:
@@ -432,6 +561,10 @@ def is_default_prompt(message: Message | NewMessage | None) -> bool:
     """Whether this is the prompt that the embedded model alone is given."""
     metadata = None if message is None else message.metadata
     return isinstance(metadata, dict) and DEFAULT_PROMPT in metadata
+
+
+def _is_interrupted(standing: SessionStanding) -> bool:
+    return any(message.mode == QueueMode.INTERRUPT for message in standing.queued)
 
 
 def _tell(listeners: Sequence[OnToken], token: ReplyToken) -> None:

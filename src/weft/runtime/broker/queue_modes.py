@@ -49,15 +49,16 @@ def next_batch(queued: Sequence[InboxMessage], now_ms: int, collecting: Collecti
 
 
 def _collected(queued: Sequence[InboxMessage], most: int) -> tuple[InboxMessage, ...]:
-    """Messages to collect in order of arrival, up to the first of another mode of the same sender: order is kept."""
+    """The first message to collect and those that may go with it, in order of arrival. None overtakes a message of its
+    own sender that is answered before it."""
     barred: set[str] = set()
     together: list[InboxMessage] = []
-    for message in sorted(queued, key=lambda message: message.n):
-        if message.mode != QueueMode.COLLECT:
+    for message in queued:
+        if message.mode != QueueMode.COLLECT or len(together) >= most:
             barred.add(message.sender)
-        elif message.sender not in barred and len(together) < most:
+        elif message.sender not in barred:
             together.append(message)
-    return tuple(together)
+    return tuple(sorted(together, key=lambda message: message.n))
 
 
 def _gathered_at(together: Sequence[InboxMessage], collecting: Collecting) -> int:

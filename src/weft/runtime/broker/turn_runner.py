@@ -39,6 +39,7 @@ from weft.ledger.api import (
     Runs,
     RunWriter,
     TakeMessage,
+    Then,
     ToolAsked,
     ToolEnded,
 )
@@ -83,10 +84,12 @@ class TurnRunner:
         clock: Clock,
         plan: TurnPlan,
         *,
+        messages: Sequence[str] = (),
         on_token: Callable[[ReplyToken], None] | None = None,
     ) -> None:
         self._runs, self._crossing, self._clock = runs, crossing, clock
         self._plan, self._inference, self._on_token = plan, plan.inference, on_token
+        self._expected = messages
         self.messages: list[Message | NewMessage] | None = None
         """What the next request is sent; None: that is read back from the ledger."""
         self.brings_prompt = False
@@ -147,6 +150,8 @@ class TurnRunner:
         """Perform what was recorded when the turn was begun, and go on."""
         self._run = Run(writer.id)
         self._take_up(record.events)
+        if self._run.taken != list(self._expected):
+            self.messages = None  # one of them was cancelled meanwhile
         self._note_request(record.events)
         return await self._go_on(writer, record)
 
@@ -164,6 +169,8 @@ class TurnRunner:
             while record.ended is None and not self._run.is_parked:
                 self._perform()
                 record = await self._recorded(await self._outcomes())
+            if not writer.is_over:  # it is still parked
+                await self._crossing.run(writer.leave)
             return self._end(writer.id, record)
         finally:
             await self._stop_all()
@@ -237,17 +244,29 @@ class TurnRunner:
             raise self._lost
         before = self._run.last_request
         try:
-            record = await self._crossing.run(lambda: writer.record(entries, self.intents))
+            record = await self._written(writer, entries, self.intents)
         except NotApplicable:
             if not self._steers:
                 raise
             self._steers, self._handed = (), {}  # one of them was cancelled meanwhile; the others wait for the next
-            record = await self._crossing.run(lambda: writer.record(entries, self.intents))
-        self._take_up(record.events)
+            record = await self._written(writer, entries, self.intents)
         request = self._run.last_request
         if request is not None and request is not before:
             self._note_request(record.events)
         return record
+
+    async def _written(self, writer: RunWriter, entries: Sequence[Entry], then: Then | None = None) -> RunRecord:
+        """What was begun is written, also where this task is cancelled meanwhile; the run knows of it either way."""
+        writing = asyncio.ensure_future(self._crossing.run(lambda: writer.record(entries, then)))
+        try:
+            await asyncio.wait({writing})
+        except asyncio.CancelledError:
+            await asyncio.wait({writing})
+            if writing.exception() is None:
+                self._take_up(writing.result().events)
+            raise
+        self._take_up(writing.result().events)
+        return writing.result()
 
     # --- intents -------------------------------------------------------------------------------------------------
 
@@ -421,17 +440,10 @@ class TurnRunner:
         assert writer is not None
         assert run.last_request is not None
         asked = self._model_asked(run, run.last_request.attempt + 1, model, parameters)
-        recording = asyncio.ensure_future(self._crossing.run(lambda: writer.record([asked])))
-        try:
-            await asyncio.shield(recording)
-        finally:  # who is cancelled meanwhile may have written it all the same
-            await asyncio.wait({recording})
-            if recording.exception() is None:
-                record = recording.result()
-                self._take_up(record.events)
-                self._note_request(record.events)
-                self._performed.add(record.events[-1].id)
-                self._partial, self._attempt = "", asked.attempt
+        record = await self._written(writer, [asked])
+        self._note_request(record.events)
+        self._performed.add(record.events[-1].id)
+        self._partial, self._attempt = "", asked.attempt
 
     def _heard(self, token: ReplyToken) -> None:
         if token.kind is TokenKind.TEXT:

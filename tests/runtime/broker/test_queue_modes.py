@@ -1,0 +1,111 @@
+"""Which messages the next turn takes: nothing is lost, doubled or answered out of its sender's order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.kernel.enums import QueueMode
+from weft.ledger.api import InboxMessage
+from weft.ledger.model import TextPart
+from weft.runtime.broker.queue_modes import Collecting, next_batch
+
+COLLECTING = Collecting(quiet_ms=100, longest_ms=1000, most=3)
+
+
+def message(n: int, sender: str = "a", mode: QueueMode = QueueMode.FOLLOWUP, priority: int = 0) -> InboxMessage:
+    return InboxMessage(
+        id=f"m{n}",
+        n=n,
+        session="main",
+        session_id="s",
+        state="queued",
+        mode=mode.value,
+        priority=priority,
+        sender=sender,
+        on_behalf_of=(),
+        source=None,
+        content=(TextPart(str(n)),),
+        context=None,
+        metadata=None,
+        overrides=None,
+        route=None,
+        source_event_id=None,
+        turn=None,
+        admitted_at=n,
+        settled_at=None,
+        error=None,
+        again=None,
+    )
+
+
+def in_order(queued: Sequence[InboxMessage]) -> list[InboxMessage]:
+    return sorted(queued, key=lambda one: (-one.priority, one.n))
+
+
+messages = st.lists(
+    st.tuples(st.sampled_from("ab"), st.sampled_from(QueueMode), st.integers(0, 2)), min_size=1, max_size=12
+).map(lambda kinds: [message(n, *kind) for n, kind in enumerate(kinds)])
+
+
+@given(messages, st.lists(st.integers(0, 12), max_size=12))
+def test_every_message_is_taken_once_and_none_overtakes_another_of_its_sender(
+    arriving: list[InboxMessage], pauses: list[int]
+) -> None:
+    """Messages arrive between turns, by chance; a message may overtake only one of lower priority."""
+    queued: list[InboxMessage] = []
+    batches: list[tuple[InboxMessage, ...]] = []
+    now, pauses = 0, list(pauses)
+    while arriving or queued:
+        for _ in range(pauses.pop() if pauses else len(arriving)):
+            queued += arriving[:1]
+            arriving = arriving[1:]
+        batch = next_batch(in_order(queued), now, COLLECTING)
+        taken = {one.id for one in batch.messages}
+        assert len(taken) == len(batch.messages)
+        assert taken <= {one.id for one in queued}
+        assert taken or batch.wait_until_ms is not None or not queued
+        if not taken and queued:
+            assert batch.wait_until_ms is not None
+            assert batch.wait_until_ms > now
+            now = batch.wait_until_ms
+        queued = [one for one in queued if one.id not in taken]
+        batches.append(batch.messages)
+    for messages_of_turn in batches:
+        assert [one.n for one in messages_of_turn] == sorted(one.n for one in messages_of_turn)
+    taken_in_order = [one for messages_of_turn in batches for one in messages_of_turn]
+    assert len({one.id for one in taken_in_order}) == len(taken_in_order)
+    for sender in "ab":
+        for priority in range(3):
+            ns = [one.n for one in taken_in_order if (one.sender, one.priority) == (sender, priority)]
+            assert ns == sorted(ns)
+
+
+def test_a_message_to_collect_is_not_held_up_by_one_of_its_sender_with_less_priority() -> None:
+    queued = in_order([message(1), message(2, mode=QueueMode.COLLECT, priority=5)])
+    assert [one.n for one in next_batch(queued, 10_000, COLLECTING).messages] == [2]
+
+
+def test_messages_to_collect_do_not_overtake_another_mode_of_their_sender() -> None:
+    collect = QueueMode.COLLECT
+    queued = [message(1, "a", collect), message(2, "b"), message(3, "b", collect), message(4, "a", collect)]
+    assert [one.n for one in next_batch(queued, 10_000, COLLECTING).messages] == [1, 4]
+
+
+@pytest.mark.parametrize(("now", "until"), [(0, 101), (100, 101), (101, None)])
+def test_messages_to_collect_wait_until_nothing_more_came_for_a_while(now: int, until: int | None) -> None:
+    batch = next_batch([message(0, mode=QueueMode.COLLECT), message(1, mode=QueueMode.COLLECT)], now, COLLECTING)
+    assert (len(batch.messages), batch.wait_until_ms) == (0 if until else 2, until)
+
+
+def test_a_full_collection_does_not_wait_and_leaves_the_rest() -> None:
+    queued = [message(n, mode=QueueMode.COLLECT) for n in range(5)]
+    assert [one.n for one in next_batch(queued, 0, COLLECTING).messages] == [0, 1, 2]
+
+
+def test_an_interrupting_message_takes_everything_with_it_in_order_of_arrival() -> None:
+    queued = in_order([message(1), message(2, priority=3), message(3, "b", QueueMode.INTERRUPT)])
+    assert [one.n for one in next_batch(queued, 0, COLLECTING).messages] == [1, 2, 3]
