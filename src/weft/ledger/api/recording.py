@@ -180,7 +180,8 @@ class RecordVerbs(LedgerBase):
         error: ErrorInput | None = None,
         status: str | None = None,
     ) -> None:
-        """The outcome of a tool call that its turn did not wait for; the turn's digest stays as it is."""
+        """The outcome of a tool call that its turn did not wait for; the turn's digest stays as it is. A turn that is
+        parked until the outcome comes goes on."""
         fault = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
         ended = None if status is None else member(ToolCallStatus, status, "status")
         checked_text(call_id, "tool call id")

@@ -25,6 +25,7 @@ from weft.ledger.read.turns import (
     placed_messages,
     read_leaves,
     transcript,
+    transcript_of,
 )
 from weft.ledger.views.recorded_events import run_events
 from weft.ledger.views.rows import TurnRow, load_turn
@@ -46,19 +47,28 @@ def context_of_turn(txn: ReadTxn, turn: TurnRow) -> Context:
     asked, sent = _first_request(txn, turn)
     if sent is not None:
         return Context(tuple(messages_named(txn, sent)), (), turn.compaction, True)
+    return _assemble(txn, _before(txn, turn), turn.compaction, _query(txn, turn, asked), turn.n)
+
+
+def _before(txn: ReadTxn, turn: TurnRow) -> list[Range]:
+    """Everything that a turn grows from."""
     ranges = ranges_to(txn.sql, turn.segment, turn.depth)
     *_, last = ranges
-    before = [*ranges[:-1], *([Range(last.segment, last.low, last.high - 1, None)] if last.high > last.low else [])]
-    return _assemble(txn, before, turn.compaction, _query(txn, turn, asked), turn.n)
+    return [*ranges[:-1], *([Range(last.segment, last.low, last.high - 1, None)] if last.high > last.low else [])]
 
 
 def sent_to_model(txn: ReadTxn, turn: TurnRow) -> list[Message]:
-    """What the last request of a turn was sent, as it was recorded; else all that the turn sees."""
+    """What the last request of a turn was sent, as it was recorded; else all that the turn sees, and what an open turn
+    has said and done so far."""
     sent: list[Ref] | None = None
     for found in run_events(txn.facts, turn):
         if isinstance(found.event, ModelRequest):
             sent = None if found.event.input is UNSET else resolve(txn, found.id, found.event.input)
-    return list(context_of_turn(txn, turn).messages) if sent is None else messages_named(txn, sent)
+    if sent is not None:
+        return messages_named(txn, sent)
+    if turn.closed:
+        return list(context_of_turn(txn, turn).messages)
+    return list(_assemble(txn, _before(txn, turn), turn.compaction, transcript_of(txn, turn, None), turn.n).messages)
 
 
 def context_after(

@@ -1,4 +1,5 @@
-"""What becomes known of a turn after it ended: kept in the ledger's own stream, never changing the turn's digest."""
+"""Outcomes of tool calls that come from outside: into a parked turn, which they bring back; after a turn's end into
+the ledger's own stream, where they never change the turn's digest."""
 
 from __future__ import annotations
 
@@ -8,14 +9,17 @@ from msgspec import UNSET
 
 from weft.kernel.dag_events import ToolResult
 from weft.kernel.enums import ToolCallStatus
-from weft.kernel.errors import AmbiguousName, NotApplicable, NotFound
+from weft.kernel.errors import AmbiguousName, NotApplicable, NotFound, SessionBusy
 from weft.kernel.events import ledger_stream
 from weft.kernel.fields import EventRef
-from weft.ledger.model import NewError, repeated_id
+from weft.ledger.model import NewError, NewToolCall, repeated_id
+from weft.ledger.views.inbox import PARKED
+from weft.ledger.views.lease_rows import LeaseKind, find_lease
 from weft.ledger.views.rows import CALL, CallRow, TurnRow
 from weft.ledger.write.append import Append, LedgerWriter
 from weft.ledger.write.placement import load_parent
-from weft.ledger.write.turn_events import error_fact
+from weft.ledger.write.turn_events import TurnEvents, error_fact
+from weft.store.owners import NOBODY
 
 
 def record_late_result(
@@ -26,16 +30,25 @@ def record_late_result(
     error: str | NewError | None,
     status: ToolCallStatus | None,
 ) -> None:
-    """The outcome of a tool call whose turn did not wait for it."""
+    """The outcome of a tool call whose turn did not wait for it, or is parked until it comes."""
 
     def work(append: Append) -> None:
         row = load_parent(append, turn)
         append.access.ensure_turn("turn:record", row, turn)
-        if not row.closed:
+        if not row.closed and row.inbox != PARKED:
             raise NotApplicable(f"turn {turn} is still {row.status}", "record the result with the turn's own writer")
         call, native = _open_call(append, row, call_id)
         contents = append.contents_of(row.root)
         ended = status or (ToolCallStatus.OK if error is None else ToolCallStatus.ERROR)
+        if not row.closed:
+            _ensure_parked(append, row)
+            events = TurnEvents(
+                append, row.id, actor=row.persona, prev=row.digest, messages=row.messages, scope=row.root
+            )
+            outcome = NewToolCall(name="-", result=result, error=error, status=ended)
+            events.result(bytes(call.event).hex(), contents.put_text(native), outcome, call.correlation, None)
+            append.seal()
+            return
         name = ledger_stream(append.replica)
         tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
         append.stream(name, bytes(tip[0]).hex() if tip else None, row.persona).add(
@@ -50,6 +63,14 @@ def record_late_result(
         append.seal()
 
     writer.write(work)
+
+
+def _ensure_parked(append: Append, turn: TurnRow) -> None:
+    """Refuse where a broker has just taken the turn up again: it knows nothing of what others write to it."""
+    session = None if turn.session is None else append.view.session_of_number(turn.session)
+    lease = None if session is None else find_lease(append.sql, LeaseKind.SESSION, session.id)
+    if session is not None and lease is not None and lease.owner != NOBODY:
+        raise SessionBusy(session.label, turn.id, lease.owner)
 
 
 def _open_call(append: Append, turn: TurnRow, call_id: str) -> tuple[CallRow, str]:

@@ -47,6 +47,8 @@ RENEW_SECONDS = 8.0
 """How often leases are renewed; a quarter of how long they live."""
 BUSY_SECONDS = 0.25
 """How soon a session is looked at again that another broker holds."""
+HELD_SECONDS = 1.0
+"""The same of a session whose open turn another broker works on."""
 NEWS_SECONDS = 1.0
 ATTEND_SECONDS = 0.25
 """How often a process that serves only what it sends looks for messages to its running turns."""
@@ -314,7 +316,8 @@ class Broker:
             self._not_before[session] = self._clock.now_ms() + round(BUSY_SECONDS * 1000)
         except (SessionBusy, LeaseLost, NotApplicable) as error:
             self._kept.pop(session, None)
-            self._not_before[session] = self._clock.now_ms() + round(BUSY_SECONDS * 1000)
+            seconds = BUSY_SECONDS if waiting.turn is None else HELD_SECONDS
+            self._not_before[session] = self._clock.now_ms() + round(seconds * 1000)
             return SessionWork(busy=error)
         except StoreError:
             raise

@@ -364,7 +364,9 @@ class TurnRunner:
                 entries.append(self._partial_answer(request.event, request.correlation, "interrupted"))
             else:
                 entries.append(Interrupted(step.reason, (request.event,)))
-        return [*entries, Interrupted(step.reason, step.calls), Finished()]
+        error = NewError(code=step.reason.value, message="the turn was cut short")
+        ended = [_ended(run.calls[call], ToolCallStatus.INTERRUPTED, error=error) for call in step.calls]
+        return [*entries, *ended, Interrupted(step.reason, step.calls), Finished()]
 
     def _partial_answer(self, request: str, correlation: str, finish: str) -> ModelAnswered:
         said = NewMessage(role=MessageRole.ASSISTANT, content=(TextPart(self._partial),), metadata={"partial": True})
@@ -573,8 +575,7 @@ class TurnRunner:
         self._model, self._tools = None, {}
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _error_of(task: asyncio.Task[Any]) -> BaseException | None:

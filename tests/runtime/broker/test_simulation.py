@@ -1,0 +1,56 @@
+"""Random schedules of brokers, crashes, stops, faults and senders: whatever happens, every message is settled once."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.faults.sizes import PROVING, Record, sized
+from tests.runtime.broker.simulation import VirtualClock, play, simulated_ledgers
+
+SCHEDULES = sized(test=1_000, prove=50_000)
+SCHEDULES_A_LEDGER = 40
+"""A ledger serves several schedules, and is verified after the last of them."""
+pytestmark = [pytest.mark.prove] if PROVING else []
+SEED = int(os.environ["WEFT_SEED"]) if "WEFT_SEED" in os.environ and not PROVING else None
+
+
+def play_all(seeds: range, folder: Path) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    clock = VirtualClock()
+    with simulated_ledgers(folder, clock) as ledgers:
+        for seed in seeds:
+            try:
+                counts.update(play(seed, ledgers, clock, f"s{seed}").counts)
+            except BaseException as error:
+                error.add_note(f"replay it with WEFT_SEED={seed}")
+                raise
+    return counts
+
+
+def test_every_message_is_settled_once_in_every_schedule(tmp_path: Path, record_property: Record) -> None:
+    first, count = (0, SCHEDULES) if SEED is None else (SEED, 1)
+    counts: Counter[str] = Counter()
+    for start in range(first, first + count, SCHEDULES_A_LEDGER):
+        seeds = range(start, min(start + SCHEDULES_A_LEDGER, first + count))
+        with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+            counts.update(play_all(seeds, Path(folder)))
+    words = ", ".join(f"{number:,} {what}" for what, number in sorted(counts.items()))
+    record_property("measured", f"{count:,} schedules: {words}")
+    if SEED is None:
+        kinds = ("crashes", "stops", "store faults", "drains", "parked", "late results", "tools")
+        assert all(counts[kind] > 0 for kind in kinds), counts
+
+
+def test_a_seed_gives_the_same_schedule_again(tmp_path: Path) -> None:
+    logs = []
+    for name in ("first", "second"):
+        clock = VirtualClock()
+        (tmp_path / name).mkdir()
+        with simulated_ledgers(tmp_path / name, clock) as ledgers:
+            logs.append(play(3, ledgers, clock, "s3").log)
+    assert logs[0] == logs[1]
