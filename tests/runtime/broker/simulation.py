@@ -11,7 +11,7 @@ import asyncio
 import random
 import selectors
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -353,11 +353,11 @@ async def _broker_process(schedule: Schedule, process: Process) -> None:
         clock=schedule.clock,
         collecting=Collecting(quiet_ms=300, longest_ms=1000, most=3),
     )
-    process.broker._watch = _no_news(schedule, process.broker)  # type: ignore[method-assign]
+    process.broker._watch = _late_news(schedule, process.broker)  # type: ignore[method-assign]
     await process.broker.serve()
 
 
-def _no_news(schedule: Schedule, broker: Broker) -> Callable[[], Awaitable[None]]:
+def _late_news(schedule: Schedule, broker: Broker) -> Callable[[], Coroutine[Any, Any, None]]:
     """News of other processes come at once or late: threads that wait for them are no part of a simulation."""
 
     async def watch() -> None:
@@ -365,7 +365,7 @@ def _no_news(schedule: Schedule, broker: Broker) -> Callable[[], Awaitable[None]
             await asyncio.sleep(schedule.chance.choice((0.1, 0.5, 2.0)))
             broker.wake()
 
-    return watch  # type: ignore[return-value]
+    return watch
 
 
 async def _keep_running(schedule: Schedule, number: int) -> None:
