@@ -1,0 +1,108 @@
+"""One broker over one ledger in memory, with a provider that does what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from tests.runtime.inference.asking import PERSON, model
+from weft.kernel.clock import Clock
+from weft.kernel.dag_events import Interruption
+from weft.ledger.api import Ledger, RecordedEvent, Runs, SessionStanding, Setting
+from weft.ledger.model import Part, TextPart, ToolUsePart
+from weft.runtime.broker.broker import Broker
+from weft.runtime.broker.plans import TurnPlan
+from weft.runtime.context import context_for
+from weft.runtime.inference.replies import Finish, Reply
+from weft.runtime.inference.settings import InferenceRequest, ModelSettings
+
+T = TypeVar("T")
+Answer = Callable[[InferenceRequest], Awaitable[Reply]]
+
+
+class InlineCrossing:
+    """Calls the ledger in the loop's own thread."""
+
+    def __init__(self) -> None:
+        self.shared: dict[Any, Any] = {}
+        self.calls = 0
+
+    async def run(self, call: Callable[[], T]) -> T:
+        self.calls += 1
+        await asyncio.sleep(0)
+        return call()
+
+
+def saying(text: str, *tools: str) -> Reply:
+    parts: tuple[Part, ...] = (TextPart(text),) if text else ()
+    parts += tuple(ToolUsePart(f"call-{name}", name, {}) for name in tools)
+    finish = Finish.TOOL_CALL if tools else Finish.STOP
+    return Reply(parts=parts, finish=finish, model_id="m", model="m-1", provider="there")
+
+
+class PlayedProvider:
+    """Gives one prepared answer after another: a reply, an error, or None for none at all."""
+
+    def __init__(self, *answers: Reply | BaseException | None) -> None:
+        self._answers = list(answers)
+        self.requests: list[InferenceRequest] = []
+        self.asked = asyncio.Event()
+
+    def sendable(self, model: ModelSettings, parameters: Any) -> Any:
+        return parameters
+
+    async def infer(self, request: InferenceRequest, **_: Any) -> Reply:
+        self.requests.append(request)
+        self.asked.set()
+        answer = self._answers.pop(0)
+        if answer is None:
+            await asyncio.get_running_loop().create_future()
+        if isinstance(answer, BaseException):
+            raise answer
+        assert answer is not None
+        return answer
+
+    def sent(self, number: int = -1) -> list[str]:
+        return [text_of(message) for message in self.requests[number].messages]
+
+
+def text_of(message: Any) -> str:
+    content = message.content
+    if isinstance(content, str):
+        return content
+    return " ".join(str(getattr(part, "text", getattr(part, "output", ""))) for part in content)
+
+
+class Bench:
+    """A ledger with a message, and brokers that answer it."""
+
+    def __init__(self, ledger: Ledger, *answers: Reply | BaseException | None, clock: Clock | None = None) -> None:
+        self.ledger, self.runs, self.clock = ledger, Runs(ledger), clock
+        self.provider = PlayedProvider(*answers)
+        self.crossing = InlineCrossing()
+        self.options: dict[str, Any] = {}
+
+    async def plan(self, standing: SessionStanding, messages: Sequence[Any]) -> TurnPlan:
+        plan: dict[str, Any] = {"model": model("http://127.0.0.1:9"), "inference": self.provider}
+        return TurnPlan(**{**plan, "acting": context_for(PERSON), "setting": Setting(), **self.options})
+
+    def broker(self, planner: Any = None) -> Broker:
+        return Broker(self.ledger, self.crossing, planner or self.plan, clock=self.clock)
+
+    def admit(self, text: str = "hello", session: str = "main", **more: Any) -> str:
+        return self.ledger.inbox.admit(text, session=session, **more).message
+
+    async def answered(self, message: str, broker: Broker | None = None) -> Any:
+        session = self.ledger.inbox.get(message).session_id
+        return await (broker or self.broker()).answered(message, session)
+
+    def events(self, message: str) -> list[RecordedEvent]:
+        return self.runs.events(self.ledger.inbox.get(message).turn or "")
+
+    def interruptions(self, message: str) -> list[str]:
+        return [one.event.reason.value for one in self.events(message) if isinstance(one.event, Interruption)]
+
+    def state(self, message: str) -> tuple[str, str | None]:
+        inbox = self.ledger.inbox.get(message)
+        return inbox.state, inbox.error

@@ -1,0 +1,226 @@
+"""What a broker makes of messages that cannot be answered, of ledgers that cannot be reached, and of other writers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from tests.ledger.histories import exported, import_into
+from tests.runtime.broker.bench import Bench, saying
+from weft.kernel.clock import FixedClock
+from weft.kernel.errors import InvalidInput, NotApplicable, StoreFailed
+from weft.ledger.api import Ledger, Runs, SessionStanding
+from weft.runtime.broker import broker as broker_module
+from weft.runtime.broker.plans import TurnPlan
+from weft.runtime.broker.tools import FunctionTool, tools_of
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    return FixedClock(1_700_000_000_000)
+
+
+@pytest.fixture
+def ledger(clock: FixedClock) -> Iterator[Ledger]:
+    with weft.open(":memory:", clock=clock, lease_ttl=1) as ledger:
+        yield ledger
+        assert list(ledger.verify()) == []
+
+
+def run(body: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(body, 60))
+
+
+def failing(error: Exception, times: int, plan: Callable[..., Any]) -> Callable[..., Any]:
+    """A planner that fails so often, and plans then."""
+    failures = iter([error] * times)
+
+    async def planner(standing: SessionStanding, messages: Sequence[Any]) -> TurnPlan:
+        failure = next(failures, None)
+        if failure is not None:
+            raise failure
+        planned: TurnPlan = await plan(standing, messages)
+        return planned
+
+    return planner
+
+
+async def settle(bench: Bench, clock: FixedClock, broker: Any, *messages: str) -> None:
+    """Serve until these messages wait no more, whatever time that takes."""
+    serving = asyncio.ensure_future(broker.serve())
+    while any(bench.state(message)[0] in ("queued", "taken") for message in messages):
+        clock.tick(100)
+        broker.wake()
+        await asyncio.sleep(0)
+        assert not serving.done()
+    broker.drain()
+    await serving
+
+
+def test_a_message_that_cannot_be_planned_is_dead_and_stops_no_other(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, saying("Hi"), clock=clock)
+        poisoned, other = bench.admit("poisoned"), bench.admit("other")
+        broker = bench.broker(failing(InvalidInput("no such model", "name another"), 1, bench.plan))
+        await settle(bench, clock, broker, poisoned, other)
+        assert bench.state(poisoned) == ("dead", "no such model")
+        assert bench.state(other) == ("answered", None)
+
+    run(body())
+
+
+def test_a_message_whose_turn_cannot_be_begun_is_dead(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, clock=clock)
+        bench.options["persona"] = "a name\nof two lines"
+        message = bench.admit()
+        end = await bench.answered(message)
+        assert end.error is not None
+        assert bench.state(message)[0] == "dead"
+
+    run(body())
+
+
+def test_a_defect_buries_its_message_after_a_few_tries(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, saying("Hi"), clock=clock)
+        poisoned, other = bench.admit("poisoned"), bench.admit("other")
+        broker = bench.broker(failing(ValueError("a defect"), broker_module.MAX_FAILURES, bench.plan))
+        await settle(bench, clock, broker, poisoned, other)
+        assert bench.state(poisoned) == ("dead", "a defect")
+        assert bench.state(other) == ("answered", None)
+
+    run(body())
+
+
+def test_a_ledger_that_cannot_be_reached_for_a_while_kills_no_message(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, saying("Hi"), clock=clock)
+        message = bench.admit()
+        broker = bench.broker(failing(StoreFailed("read", "the server is away"), 5, bench.plan))
+        await settle(bench, clock, broker, message)
+        assert bench.state(message) == ("answered", None)
+
+    run(body())
+
+
+def test_a_lost_turn_that_cannot_be_planned_any_more_fails(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, None, clock=clock)
+        message = bench.admit()
+        first = bench.broker()
+        serving = asyncio.ensure_future(first.serve())
+        await bench.provider.asked.wait()
+        first.drain(0)
+        await serving
+        end = await bench.answered(message, bench.broker(failing(InvalidInput("gone", "make it again"), 1, bench.plan)))
+        assert isinstance(end.error, InvalidInput)
+        assert bench.state(message) == ("dead", "gone")
+        assert ledger.session("main").head is None
+
+    run(body())
+
+
+def test_a_message_that_is_cancelled_as_its_turn_begins_is_not_sent(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, saying("Hi"), clock=clock)
+        kept, taken_back = bench.admit("kept", mode="interrupt"), bench.admit("taken back")
+
+        async def planner(standing: SessionStanding, messages: Sequence[Any]) -> TurnPlan:
+            assert len(messages) == 2
+            ledger.inbox.cancel(taken_back)
+            return await bench.plan(standing, messages)
+
+        await bench.answered(kept, bench.broker(planner))
+        assert bench.provider.sent() == ["kept"]
+        assert bench.state(taken_back)[0] == "cancelled"
+
+    run(body())
+
+
+def test_whoever_waits_for_a_session_that_is_not_served_does_not_spin(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        pauses: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 20:
+                ledger.labels.unarchive("main")
+            await asyncio.sleep(0)
+
+        bench = Bench(ledger, saying("Hi"), clock=clock)
+        message = bench.admit()
+        ledger.labels.archive("main")
+        broker = bench.broker()
+        broker._sleep = sleep
+        await bench.answered(message, broker)
+        assert bench.state(message) == ("answered", None)
+        assert bench.crossing.calls < 100
+
+    run(body())
+
+
+def test_a_message_that_nobody_here_can_answer_is_taken_back_after_a_while(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, clock=clock)
+        message = bench.admit()
+
+        async def planner(standing: SessionStanding, messages: Sequence[Any]) -> None:
+            clock.tick(1000)
+
+        broker = bench.broker(planner)
+        with pytest.raises(NotApplicable, match="nobody here"):
+            await broker.answered(message, ledger.inbox.get(message).session_id, 2)
+        assert bench.state(message)[0] == "cancelled"
+
+    run(body())
+
+
+def test_a_turn_of_a_session_that_was_moved_meanwhile_does_not_move_it_back(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        first = ledger.record_turn(session="main", query="a", response="b").id
+        ledger.record_turn(session="main", query="c", response="d")
+        bench = Bench(ledger, None, saying("Hi"), clock=clock)
+        message = bench.admit()
+        broker = bench.broker()
+        serving = asyncio.ensure_future(broker.serve())
+        await bench.provider.asked.wait()
+        broker.drain(0)
+        await serving
+        ledger.move_head("main", new=first)
+        await bench.answered(message)
+        assert bench.state(message) == ("answered", None)
+        assert ledger.session("main").head == first
+
+    run(body())
+
+
+def test_a_tool_that_cancels_itself_has_failed(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        async def gives_up() -> None:
+            raise asyncio.CancelledError
+
+        bench = Bench(ledger, saying("", "gives_up"), saying("Done"), clock=clock)
+        bench.options["tools"] = tools_of(FunctionTool(gives_up))
+        message = bench.admit()
+        end = await bench.answered(message)
+        assert end.reply.text == "Done"
+        assert bench.interruptions(message) == []
+
+    run(body())
+
+
+def test_messages_that_others_admitted_hold_up_no_session(tmp_path: Path, clock: FixedClock) -> None:
+    with weft.open(tmp_path / "theirs.db", clock=clock) as theirs, weft.open(tmp_path / "ours.db", clock=clock) as ours:
+        theirs.inbox.admit("theirs", session="main", priority=5)
+        import_into(ours, exported(theirs))
+        session = ours.session("main")
+        own = ours.inbox.admit("ours", session="main")
+        (waiting,) = Runs(ours).waiting()
+        assert waiting.session == session.id
+        assert [message.id for message in Runs(ours).standing(session.id).queued] == [own.message]
