@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from functools import lru_cache
 from pathlib import Path
 
@@ -49,7 +48,7 @@ def _machine() -> str:
     """This boot, this process namespace and the machine's name; empty where the system has no such names."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}.{(_PROC / 'self/ns/pid').stat().st_ino}.{socket.gethostname().replace('/', '')}"
+        return f"{boot}.{(_PROC / 'self/ns/pid').stat().st_ino}.{os.uname().nodename.replace('/', '')}"
     except OSError:
         return ""
 

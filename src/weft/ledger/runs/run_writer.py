@@ -42,9 +42,6 @@ from weft.ledger.write.record_turn import Weight, move_with_turn, weigh
 from weft.ledger.write.turn_events import Setting, TurnEvents, error_fact
 from weft.store.owners import NOBODY, was_before_boot
 
-NOWHERE = ("", None)
-"""Where no head is: a turn whose session was moved meanwhile moves it no more."""
-
 
 class RunWriter:
     """An open turn of a broker that holds its session."""
@@ -184,22 +181,10 @@ def adopt_run(writer: LedgerWriter, turn: str, *, owner: str, ttl: float) -> Run
         lease = take(append, LeaseKind.SESSION, session.id, held.epoch if held else 0, owner, turn)
         writer.hold(lease)
         former_owner = NOBODY if held is None or held.purpose is None else held.owner
-        head = (session.head, session.head_events) if _stands_where_begun(append, row, session) else NOWHERE
-        return RunWriter(writer, turn, lease, head, former_owner)
+        return RunWriter(writer, turn, lease, (session.head, session.head_events), former_owner)
 
     _ensure_left(writer, turn, patience)
     return writer.write(work)
-
-
-def _stands_where_begun(append: Append, turn: TurnRow, session: SessionRow) -> bool:
-    """Whether the session's head is where the turn was begun: its parent, or what a failed parent grew from."""
-    parent = turn.parent
-    while parent is not None and parent != session.head:
-        row = append.view.turn(parent)
-        if row.status == "completed":
-            return False
-        parent = row.parent
-    return parent == session.head
 
 
 def _ensure_left(writer: LedgerWriter, turn: str, patience: Patience) -> None:

@@ -71,7 +71,7 @@ class KeptContext(Struct, frozen=True):
     chain: InputChain | None
 
 
-class SessionWork(Struct, frozen=True):
+class ServedSession(Struct, frozen=True):
     """What came of working on a session: a turn left this broker, somebody else has the session, or neither."""
 
     end: TurnEnd | None = None
@@ -96,7 +96,7 @@ class Broker:
         self._ledger, self._crossing, self._planner, self._runs = ledger, crossing, planner, Runs(ledger)
         self._clock, self._capacity, self._collecting = clock or SystemClock(), capacity, collecting or Collecting()
         self._sleep = sleep
-        self._working: dict[str, asyncio.Task[SessionWork]] = {}
+        self._working: dict[str, asyncio.Task[ServedSession]] = {}
         self._runners: dict[str, TurnRunner] = {}
         self._not_before: dict[str, int] = {}
         self._served: dict[str, int] = {}
@@ -156,14 +156,14 @@ class Broker:
             return
         raise busy
 
-    async def _pause(self, session: str, work: SessionWork) -> None:
+    async def _pause(self, session: str, work: ServedSession) -> None:
         """Until the session can be looked at again; where it was left as it is, for a while."""
         until = self._not_before.get(session, 0)
         seconds = max(0.0, (until - self._clock.now_ms()) / 1000)
         if work.end is None or seconds:
             await self._sleep(min(seconds or BUSY_SECONDS, BUSY_SECONDS))
 
-    async def _serve_once(self, session: str) -> SessionWork:
+    async def _serve_once(self, session: str) -> ServedSession:
         """One turn of the session, begun by whoever of this process asks first; the others wait for its end."""
         task = self._working.get(session)
         if task is None:
@@ -171,9 +171,9 @@ class Broker:
         elif session in self._runners:
             await self._attend(session)
         await asyncio.wait({task})
-        return SessionWork() if task.cancelled() else task.result()
+        return ServedSession() if task.cancelled() else task.result()
 
-    def _start(self, waiting: WaitingSession) -> asyncio.Task[SessionWork]:
+    def _start(self, waiting: WaitingSession) -> asyncio.Task[ServedSession]:
         task = asyncio.ensure_future(self._work(waiting))
         self._working[waiting.session] = task
         task.add_done_callback(partial(self._worked, waiting.session))
@@ -268,7 +268,7 @@ class Broker:
         for one in free[:room]:
             self._start(one)
 
-    def _worked(self, session: str, task: asyncio.Task[SessionWork]) -> None:
+    def _worked(self, session: str, task: asyncio.Task[ServedSession]) -> None:
         self._working.pop(session, None)
         if not task.cancelled() and task.exception() is not None:
             self._not_before[session] = self._clock.now_ms() + FAILURE_MS
@@ -299,7 +299,7 @@ class Broker:
 
     # --- one turn ------------------------------------------------------------------------------------------------
 
-    async def _work(self, waiting: WaitingSession) -> SessionWork:
+    async def _work(self, waiting: WaitingSession) -> ServedSession:
         """One turn of a session: gone on with, or begun for what waits there. Tells who else has the session."""
         session = waiting.session
         try:
@@ -312,13 +312,13 @@ class Broker:
                     self._kept.pop(session, None)
                     continue
                 self._failures.pop(session, None)
-                return SessionWork(end)
+                return ServedSession(end)
             self._not_before[session] = self._clock.now_ms() + round(BUSY_SECONDS * 1000)
         except (SessionBusy, LeaseLost, NotApplicable) as error:
             self._kept.pop(session, None)
             seconds = BUSY_SECONDS if waiting.turn is None else HELD_SECONDS
             self._not_before[session] = self._clock.now_ms() + round(seconds * 1000)
-            return SessionWork(busy=error)
+            return ServedSession(busy=error)
         except StoreError:
             raise
         except Exception as error:  # whatever it is, it must not stop the session's queue for ever
@@ -326,7 +326,7 @@ class Broker:
             if self._failures[session] < MAX_FAILURES:
                 raise
             await self._give_up(session, error)
-        return SessionWork()
+        return ServedSession()
 
     async def _give_up(self, session: str, error: Exception) -> None:
         """Fail the open turn of a session, or bury what its next turn would take."""
@@ -476,7 +476,7 @@ class Broker:
             with suppress(WeftError):  # another broker has it already, or will find it
                 await runner.shut_down()
             raise
-        except Exception:
+        except Exception:  # whatever it was, this broker works on the turn no more
             self._unleft[standing.id] = runner
             await self._leave_unleft(standing.id)
             raise
