@@ -78,7 +78,7 @@ ADDED = {"Ledger": ("sync", "crossing")}
 """What a mirror has beyond the verbs: for whoever awaits calls of their own."""
 WAITING = ("record_turn", "record_turns", "record", "cherry_pick", "summarize")
 FUNCTIONS = ("copy", "examine", "restore", "salvage")
-LEFT_OUT = {"Ledger": ("close", "acting_as")}  # written by hand
+LEFT_OUT = {"Ledger": ("close", "acting_as", "follow")}  # written by hand
 HEAD = '''"""{about}
 
 `make docs` writes this module from the synchronous API, and a test compares the two.
@@ -139,6 +139,14 @@ LEDGER = '''
         ledger = type(self)(self._sync.acting_as(who), self._pool)
         ledger._is_original = False
         return ledger
+
+    def follow(
+        self, session: str, *, after: StreamPosition | str | None = None, wait: float | None = None
+    ) -> AsyncIterator[StreamItem]:
+        """As the synchronous one; the text of a turn that runs in this process comes piece by piece, at once."""
+        from weft.runtime.streams.follower import follow
+
+        return follow(self, session, after=after, wait=wait)
 
     async def __aenter__(self) -> Ledger:
         return self
@@ -357,6 +365,8 @@ ALWAYS = {
     "Generator": ("collections.abc", "Generator"),
     "partial": ("functools", "partial"),
     "Self": ("typing", "Self"),
+    "StreamItem": ("weft.ledger.runs.stream_items", "StreamItem"),
+    "StreamPosition": ("weft.ledger.runs.stream_items", "StreamPosition"),
     "TracebackType": ("types", "TracebackType"),
     "crossing": ("weft.aio", "crossing"),
     "opening": ("weft", "opening"),

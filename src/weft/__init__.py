@@ -121,6 +121,22 @@ if TYPE_CHECKING:
     from weft.ledger.runs.model import Admission as Admission
     from weft.ledger.runs.model import InboxMessage as InboxMessage
     from weft.ledger.runs.model import QueueLimits as QueueLimits
+    from weft.ledger.runs.stream_items import AnswerEnded as AnswerEnded
+    from weft.ledger.runs.stream_items import AnswerStarted as AnswerStarted
+    from weft.ledger.runs.stream_items import AttemptReset as AttemptReset
+    from weft.ledger.runs.stream_items import MessageAdded as MessageAdded
+    from weft.ledger.runs.stream_items import MessageQueued as MessageQueued
+    from weft.ledger.runs.stream_items import MessageSettled as MessageSettled
+    from weft.ledger.runs.stream_items import OtherEvent as OtherEvent
+    from weft.ledger.runs.stream_items import StreamItem as StreamItem
+    from weft.ledger.runs.stream_items import StreamPosition as StreamPosition
+    from weft.ledger.runs.stream_items import TextAdded as TextAdded
+    from weft.ledger.runs.stream_items import ToolFinished as ToolFinished
+    from weft.ledger.runs.stream_items import ToolStarted as ToolStarted
+    from weft.ledger.runs.stream_items import TurnEnded as TurnEnded
+    from weft.ledger.runs.stream_items import TurnInterrupted as TurnInterrupted
+    from weft.ledger.runs.stream_items import TurnParked as TurnParked
+    from weft.ledger.runs.stream_items import TurnStarted as TurnStarted
     from weft.ledger.search.hits import Hit as Hit
     from weft.ledger.search.related_passages import QueryWord as QueryWord
     from weft.ledger.search.related_turns import RelatedTurn as RelatedTurn
@@ -216,6 +232,10 @@ _NAMES = {
     "weft.ledger.reports.spending": "KindCosts RecordedCosts Spending Unpriced UsageRow",
     "weft.ledger.reports.usage": "AbandonedRow AbandonedUsage BranchUsage UsageReport",
     "weft.ledger.reports.work": "FileWork ProjectWork SessionWork WorkReport",
+    "weft.ledger.runs.stream_items": (
+        "AnswerEnded AnswerStarted AttemptReset MessageAdded MessageQueued MessageSettled OtherEvent StreamItem "
+        "StreamPosition TextAdded ToolFinished ToolStarted TurnEnded TurnInterrupted TurnParked TurnStarted"
+    ),
     "weft.ledger.search.hits": "Hit",
     "weft.ledger.search.related_passages": "QueryWord",
     "weft.ledger.search.related_turns": "RelatedTurn RelatedTurns",

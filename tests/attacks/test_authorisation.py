@@ -40,7 +40,7 @@ FILTERED = set(
     reflog heads.at labels.archivable search search_sessions related_turns find_turns find_messages find_tool_calls
     find_sessions
     tree.children tree.common_ancestor tree.turns tree.sessions_containing tree.moves_to compactions.get
-    merges.provenance merges.branches erasure.plan inbox.get inbox.list vouchers strangers imports.provisional
+    merges.provenance merges.branches erasure.plan inbox.get inbox.list follow vouchers strangers imports.provisional
     compactions.of_thread
     """.split()
 )
@@ -128,6 +128,7 @@ ATTEMPTS: Mapping[str, Attempt] = {
     "begin": Attempt(lambda ledger, name: ledger.begin_turn(session=name).fail("x"), ("turn:record",), LabelTaken),
     "admit": Attempt(lambda ledger, name: ledger.inbox.admit("x", session=name), ("turn:record",), LabelTaken),
     "inbox": Attempt(lambda ledger, name: ledger.inbox.list(session=name), (READ,)),
+    "follow": Attempt(lambda ledger, name: list(ledger.follow(name, after="0", wait=0)), (READ,)),
     "create": Attempt(lambda ledger, name: ledger.create_session(name), (), LabelTaken),
     "move": Attempt(lambda ledger, name: ledger.move_head(name, new=None), ("session:move",)),
     "reset": Attempt(lambda ledger, name: ledger.heads.reset(name), ("session:move",)),

@@ -28,7 +28,7 @@ from weft.ledger.write.turn_writer import TurnWriter
 SPACED, NAMELIKE = "canary ⟨…⟩ with spaces", "canary-7f3a.b"
 
 READS = """
-    inbox.get inbox.list
+    inbox.get inbox.list follow
     search search_sessions related_turns changes tree.children close codeblocks tree.common_ancestor compactions.get
     context diff
     compactions.of_thread events files

@@ -61,6 +61,7 @@ from weft.ledger.reports.file_touches import Touch
 from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Prices, UsageChoice, UsageReport
 from weft.ledger.reports.work import WorkReport
 from weft.ledger.runs.model import DEFAULT_LIMITS, Admission, InboxMessage, QueueLimits
+from weft.ledger.runs.stream_items import StreamItem, StreamPosition
 from weft.ledger.search.filters import SearchFilters
 from weft.ledger.search.hits import Hit
 from weft.ledger.search.lookups import SessionCriteria, TurnCriteria
@@ -97,6 +98,14 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         ledger = type(self)(self._sync.acting_as(who), self._pool)
         ledger._is_original = False
         return ledger
+
+    def follow(
+        self, session: str, *, after: StreamPosition | str | None = None, wait: float | None = None
+    ) -> AsyncIterator[StreamItem]:
+        """As the synchronous one; the text of a turn that runs in this process comes piece by piece, at once."""
+        from weft.runtime.streams.follower import follow
+
+        return follow(self, session, after=after, wait=wait)
 
     async def __aenter__(self) -> AsyncLedger:
         return self

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from weft.ledger.api.base import writer_of as writer_of
     from weft.ledger.api.ledger import Ledger as Ledger
     from weft.ledger.api.runs import Runs as Runs
+    from weft.ledger.api.streams import PARTIAL_POLL_SECONDS as PARTIAL_POLL_SECONDS
+    from weft.ledger.api.streams import SessionStream as SessionStream
     from weft.ledger.erasing import Erasure as Erasure
     from weft.ledger.erasing import ErasurePlan as ErasurePlan
     from weft.ledger.erasing import Tombstone as Tombstone
@@ -98,6 +100,26 @@ if TYPE_CHECKING:
     from weft.ledger.runs.model import WaitingSession as WaitingSession
     from weft.ledger.runs.partial_replies import PartialReply as PartialReply
     from weft.ledger.runs.run_writer import RunWriter as RunWriter
+    from weft.ledger.runs.stream_items import ITEMS as ITEMS
+    from weft.ledger.runs.stream_items import AnswerEnded as AnswerEnded
+    from weft.ledger.runs.stream_items import AnswerStarted as AnswerStarted
+    from weft.ledger.runs.stream_items import AttemptReset as AttemptReset
+    from weft.ledger.runs.stream_items import MessageAdded as MessageAdded
+    from weft.ledger.runs.stream_items import MessageQueued as MessageQueued
+    from weft.ledger.runs.stream_items import MessageSettled as MessageSettled
+    from weft.ledger.runs.stream_items import OtherEvent as OtherEvent
+    from weft.ledger.runs.stream_items import StreamItem as StreamItem
+    from weft.ledger.runs.stream_items import StreamPosition as StreamPosition
+    from weft.ledger.runs.stream_items import TextAdded as TextAdded
+    from weft.ledger.runs.stream_items import ToolFinished as ToolFinished
+    from weft.ledger.runs.stream_items import ToolStarted as ToolStarted
+    from weft.ledger.runs.stream_items import TurnEnded as TurnEnded
+    from weft.ledger.runs.stream_items import TurnInterrupted as TurnInterrupted
+    from weft.ledger.runs.stream_items import TurnParked as TurnParked
+    from weft.ledger.runs.stream_items import TurnStarted as TurnStarted
+    from weft.ledger.runs.stream_items import parse_position as parse_position
+    from weft.ledger.runs.stream_log import StreamCursor as StreamCursor
+    from weft.ledger.runs.stream_log import TurnSessions as TurnSessions
     from weft.ledger.search.hits import Hit as Hit
     from weft.ledger.search.related_passages import QueryWord as QueryWord
     from weft.ledger.search.related_turns import RelatedTurn as RelatedTurn
@@ -124,11 +146,16 @@ _NAMES = {
     " Parked QueueLimits RecordedEvent RunRecord SessionStanding TakeMessage Then ToolAsked ToolEnded WaitingSession",
     "weft.ledger.runs.partial_replies": "PartialReply",
     "weft.ledger.runs.run_writer": "RunWriter",
+    "weft.ledger.runs.stream_items": "AnswerEnded AnswerStarted AttemptReset ITEMS MessageAdded MessageQueued"
+    " MessageSettled OtherEvent StreamItem StreamPosition TextAdded ToolFinished ToolStarted TurnEnded TurnInterrupted"
+    " TurnParked TurnStarted parse_position",
+    "weft.ledger.runs.stream_log": "StreamCursor TurnSessions",
     "weft.ledger.read.request_inputs": "InputChain",
     "weft.ledger.write.turn_events": "Setting",
     "weft.ledger.api.base": "LedgerBase is_recorded_here open_thread_facts owner_of patience_of store_of writer_of",
     "weft.ledger.api.ledger": "Ledger",
     "weft.ledger.api.runs": "Runs",
+    "weft.ledger.api.streams": "PARTIAL_POLL_SECONDS SessionStream",
     "weft.ledger.erasing": "Erasure ErasurePlan Tombstone",
     "weft.ledger.imports.kept_sources": "KeptStretch",
     "weft.ledger.imports.provisional": "ProvisionalTurn",

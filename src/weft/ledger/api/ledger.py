@@ -23,6 +23,7 @@ from weft.ledger.api.recording import RecordVerbs
 from weft.ledger.api.search import MOMENT
 from weft.ledger.api.secrets import Secrets
 from weft.ledger.api.sessions import SessionVerbs
+from weft.ledger.api.streams import StreamVerbs
 from weft.ledger.api.tree import Tree
 from weft.ledger.api.upkeep import Upkeep
 from weft.ledger.api.usage import UsageReports
@@ -35,7 +36,7 @@ from weft.ledger.write.append import reads_whole
 from weft.ledger.write.leases import give_up
 
 
-class Ledger(RecordVerbs, SessionVerbs, ReadingLedger):
+class Ledger(RecordVerbs, SessionVerbs, StreamVerbs, ReadingLedger):
     """One ledger, open. Use it as a context manager, or close it."""
 
     def __enter__(self) -> Ledger:

@@ -23,6 +23,7 @@ from weft.ledger.runs.model import (
 )
 from weft.ledger.runs.partial_replies import PartialReply, keep_partial, load_partial
 from weft.ledger.runs.run_writer import RunWriter, adopt_run, begin_run, bury
+from weft.ledger.runs.stream_log import TurnSessions, sessions_with_news
 from weft.ledger.views.recorded_events import run_events
 from weft.ledger.views.rows import load_session, load_turn
 from weft.ledger.views.values import json_of, text_of
@@ -157,3 +158,8 @@ class Runs:
     def partial(self, turn: str) -> PartialReply | None:
         with self._store.read() as txn:
             return load_partial(txn, turn)
+
+    def sessions_with_news(self, after: int, sessions: TurnSessions) -> tuple[int, set[str]]:
+        """The newest arrival number, and the ids of the sessions that events beyond `after` belong to."""
+        with self._store.read() as txn:
+            return sessions_with_news(txn, after, sessions)

@@ -9,7 +9,8 @@ from weft.store.port import ReadTxn
 
 
 class PartialReply(Struct, frozen=True):
-    """The text so far of one attempt."""
+    """The text so far of one request. `attempt` counts the requests of the turn, so that what was kept of an earlier
+    answer is never taken for the beginning of a later one."""
 
     attempt: int
     text: str
@@ -17,13 +18,14 @@ class PartialReply(Struct, frozen=True):
 
 
 def keep_partial(writer: LedgerWriter, turn: str, partial: PartialReply) -> None:
-    """Replaces what was kept of the turn. A turn that is over keeps none."""
+    """Replaces what was kept of the turn, unless that is of a later request: a broker that lost the turn changes
+    nothing. A turn that is over keeps none."""
 
     def work(append: Append) -> None:
         append.sql.run(
             "INSERT INTO partial_reply(turn, attempt, text, thinking) SELECT turn, ?, ?, ? FROM open_run WHERE turn = ?"
             " ON CONFLICT (turn) DO UPDATE SET attempt = excluded.attempt, text = excluded.text,"
-            " thinking = excluded.thinking",
+            " thinking = excluded.thinking WHERE excluded.attempt >= partial_reply.attempt",
             (partial.attempt, partial.text, partial.thinking, turn),
         )
 

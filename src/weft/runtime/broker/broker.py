@@ -38,6 +38,8 @@ from weft.runtime.broker.queue_modes import Collecting, next_batch
 from weft.runtime.broker.run import Run
 from weft.runtime.broker.turn_runner import TurnEnd, TurnRunner
 from weft.runtime.inference.replies import ReplyToken
+from weft.runtime.streams.hub import hub_of
+from weft.runtime.streams.turn_text import TurnText
 from weft.runtime.turns.ledger_port import Crossing
 
 if TYPE_CHECKING:
@@ -91,11 +93,14 @@ class Broker:
         capacity: int = 64,
         collecting: Collecting | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        is_streamed: bool = False,
     ) -> None:
+        """With `is_streamed`, answers come piece by piece also where nobody in this process listens: those who follow
+        in other processes see them grow."""
         ledger.trust.ensure("answer messages")
         self._ledger, self._crossing, self._planner, self._runs = ledger, crossing, planner, Runs(ledger)
         self._clock, self._capacity, self._collecting = clock or SystemClock(), capacity, collecting or Collecting()
-        self._sleep = sleep
+        self._sleep, self._is_streamed, self._hub = sleep, is_streamed, hub_of(crossing)
         self._working: dict[str, asyncio.Task[ServedSession]] = {}
         self._runners: dict[str, TurnRunner] = {}
         self._not_before: dict[str, int] = {}
@@ -202,7 +207,8 @@ class Broker:
                 except StoreError:  # the ledger cannot be reached; it is asked again
                     seconds = NEWS_SECONDS
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), seconds)
+                    async with asyncio.timeout(seconds):  # `wait_for` may lose the cancelling of this task
+                        await self._wake.wait()
             await self._finish_work()
         finally:
             for task in (watching, renewing):
@@ -376,7 +382,7 @@ class Broker:
             return await self._buried(messages, error)
         if plan is None:
             raise NotApplicable(f"nobody here can answer in session {standing.label!r}", "let its sender answer it")
-        runner = self._runner(plan, messages)
+        runner = self._runner(standing, plan, messages)
         try:
             writer, record = await self._begin(standing, messages, plan, runner)
         except (HeadMoved, SessionBusy, LeaseLost, NotApplicable, StoreError):
@@ -439,7 +445,7 @@ class Broker:
         if plan is None:
             await self._crossing.run(writer.leave)
             raise NotApplicable(f"nobody here can answer in session {standing.label!r}", "let its sender answer it")
-        runner = self._runner(plan, messages)
+        runner = self._runner(standing, plan, messages)
         runner.chain = await self._crossing.run(partial(self._runs.last_input, turn))
         if _is_interrupted(standing):
             runner.interrupt(InterruptionReason.CANCELED)
@@ -453,12 +459,22 @@ class Broker:
             return plans[-1]
         return None if self._planner is None else await self._planner(standing, messages)
 
-    def _runner(self, plan: TurnPlan, messages: Sequence[InboxMessage]) -> TurnRunner:
+    def _runner(self, standing: SessionStanding, plan: TurnPlan, messages: Sequence[InboxMessage]) -> TurnRunner:
         sendings = [self._sendings[one.id] for one in messages if one.id in self._sendings]
         heard = [sending.on_token for sending in sendings if sending.on_token is not None]
         on_token = partial(_tell, heard) if heard else None
         ids = [message.id for message in messages]
-        return TurnRunner(self._runs, self._crossing, self._clock, plan, messages=ids, on_token=on_token)
+        text = TurnText(self._hub, self._runs, self._crossing, standing.id)
+        return TurnRunner(
+            self._runs,
+            self._crossing,
+            self._clock,
+            plan,
+            text,
+            messages=ids,
+            on_token=on_token,
+            is_streamed=self._is_streamed,
+        )
 
     async def _run(
         self,

@@ -61,6 +61,7 @@ from weft.runtime.broker.steps import (
 from weft.runtime.broker.tools import Later, ToolCallContext
 from weft.runtime.inference.replies import Reply, ReplyToken, TokenKind
 from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters, count_images
+from weft.runtime.streams.turn_text import TurnText
 from weft.runtime.turns.ledger_port import Crossing
 
 
@@ -83,11 +84,14 @@ class TurnRunner:
         crossing: Crossing,
         clock: Clock,
         plan: TurnPlan,
+        text: TurnText,
         *,
         messages: Sequence[str] = (),
         on_token: Callable[[ReplyToken], None] | None = None,
+        is_streamed: bool = False,
     ) -> None:
-        self._runs, self._crossing, self._clock = runs, crossing, clock
+        self._runs, self._crossing, self._clock, self._text = runs, crossing, clock, text
+        self._is_streamed = is_streamed or on_token is not None
         self._plan, self._inference, self._on_token = plan, plan.inference, on_token
         self._expected = messages
         self.messages: list[Message | NewMessage] | None = None
@@ -153,6 +157,7 @@ class TurnRunner:
         if self._run.taken != list(self._expected):
             self.messages = None  # one of them was cancelled meanwhile
         self._note_request(record.events)
+        self._text.recorded()
         return await self._go_on(writer, record)
 
     async def resume(self, writer: RunWriter, run: Run) -> TurnEnd:
@@ -174,6 +179,7 @@ class TurnRunner:
             return self._end(writer.id, record)
         finally:
             await self._stop_all()
+            self._text.end()
 
     def _end(self, turn: str, record: RunRecord) -> TurnEnd:
         """What the last transaction says: whoever asked to cut the turn short may have come after its end."""
@@ -250,6 +256,7 @@ class TurnRunner:
                 raise
             self._steers, self._handed = (), {}  # one of them was cancelled meanwhile; the others wait for the next
             record = await self._written(writer, entries, self.intents)
+        self._text.recorded()
         request = self._run.last_request
         if request is not None and request is not before:
             self._note_request(record.events)
@@ -393,6 +400,7 @@ class TurnRunner:
         if request is not None and request.is_open and not request.is_lost and request.event not in self._performed:
             self._performed.add(request.event)
             self._partial, self._attempt = "", request.attempt
+            self._text.begin(run.turn, len(run.requests))
             self._model = asyncio.ensure_future(self._asked())
         for call in run.open_calls:
             is_again = call.is_lost and call.tool in run.idempotent
@@ -428,7 +436,7 @@ class TurnRunner:
         )
         return await self._inference.infer(
             request,
-            on_token=None if self._on_token is None else self._heard,
+            on_token=self._heard if self._is_streamed or self._text.is_followed else None,
             budget=plan.budget,
             context=plan.acting,
             before=self._before,
@@ -446,8 +454,10 @@ class TurnRunner:
         self._note_request(record.events)
         self._performed.add(record.events[-1].id)
         self._partial, self._attempt = "", asked.attempt
+        self._text.begin(run.turn, len(run.requests))
 
     def _heard(self, token: ReplyToken) -> None:
+        self._text.add(token)
         if token.kind is TokenKind.TEXT:
             self._partial += token.text
         if self._on_token is not None:

@@ -66,6 +66,7 @@ class Listeners:
     def __init__(self, connect: Callable[[], PostgresSql], channel: str) -> None:
         self._connect, self._channel = connect, channel
         self._pool: list[PostgresSql] = []
+        self._is_closed = False
 
     def borrow(self) -> PostgresSql:
         """One that hears everything from now on."""
@@ -80,11 +81,13 @@ class Listeners:
         return any(True for _ in sql.connection.notifies(timeout=seconds, stop_after=1))
 
     def give_back(self, sql: PostgresSql) -> None:
-        if sql.broken or len(self._pool) >= POOLED:
+        """Keep a connection for the next who waits; after `close` none is kept."""
+        if sql.broken or self._is_closed or len(self._pool) >= POOLED:
             sql.close()
         else:
             self._pool.append(sql)
 
     def close(self) -> None:
+        self._is_closed = True
         while self._pool:
             self._pool.pop().close()

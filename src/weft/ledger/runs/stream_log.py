@@ -1,0 +1,337 @@
+"""A session's events by arrival number, told as the items of a stream.
+
+A cursor is where one subscriber is. Reading moves it on; the same position gives the same items, whoever reads and
+whenever. What has come of an answer that is not recorded yet is handed to the cursor by whoever has it; what was not
+told of an answer by then is told when its event is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel import dag_events as dag
+from weft.kernel import ledger_events as own
+from weft.kernel.errors import InvalidInput
+from weft.kernel.events import Event, UnknownEvent, kind_of, run_stream, session_stream
+from weft.kernel.fields import ErrorFact, Named, PartFact, ReasoningFact, TextFact, Words
+from weft.ledger.read.revisions import require
+from weft.ledger.runs.partial_replies import load_partial
+from weft.ledger.runs.stream_items import (
+    AnswerEnded,
+    AnswerStarted,
+    AttemptReset,
+    MessageAdded,
+    MessageQueued,
+    MessageSettled,
+    OtherEvent,
+    StreamItem,
+    StreamPosition,
+    TextAdded,
+    ToolFinished,
+    ToolStarted,
+    TurnEnded,
+    TurnInterrupted,
+    TurnParked,
+    TurnStarted,
+)
+from weft.ledger.views.recorded_events import Recorded, recorded, run_events, stream_of
+from weft.ledger.views.rows import TURN, TurnRow
+from weft.ledger.views.values import json_of, text_of
+from weft.store.port import ReadTxn
+from weft.store.sql import Sql, rows_in
+
+LOG_ROWS = 64
+"""So many rows of the log are read together."""
+KEPT_TURNS = 4096
+"""Of so many turns a reader remembers whose session they belong to."""
+_RUN = run_stream("")
+_SESSION = session_stream("")
+
+
+class TurnSessions:
+    """By turn the number of its session, looked up once. That never changes."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int | None] = {}
+
+    def learn(self, sql: Sql, turns: set[str]) -> None:
+        unknown = turns - self._numbers.keys()
+        if len(self._numbers) + len(unknown) > KEPT_TURNS:
+            self._numbers, unknown = {}, turns
+        if unknown:
+            self._numbers |= dict(rows_in(sql, "SELECT id, session FROM turn WHERE id IN", sorted(unknown)))
+
+    def number(self, turn: str) -> int | None:
+        return self._numbers.get(turn)
+
+
+class StreamCursor:
+    """Where one subscriber of a session is: behind which event, and how far in the answer that is being written."""
+
+    def __init__(self, session: str, number: int, n: int) -> None:
+        self.session, self.number = session, number
+        self.n = self.scanned = n
+        """The last event that was told, and the last one that was looked at."""
+        self.turn = ""
+        self.attempt = 0
+        """Requests of the turn so far."""
+        self.is_open = False
+        """Whether the last of them has no answer yet."""
+        self.delta = self.thinking = 0
+        self._request = ""
+        self._tools: dict[str, str] = {}
+        self._taken: list[str] = []
+        self._sessions = TurnSessions()
+
+    @property
+    def position(self) -> StreamPosition:
+        return StreamPosition(self.n, self.attempt if self.delta or self.thinking else 0, self.delta, self.thinking)
+
+    # --- the text of the answer that is being written -----------------------------------------------------------
+
+    def told_text(self, kind: str, text: str) -> TextAdded:
+        """The item of the next piece of the answer."""
+        if kind == "text":
+            self.delta += len(text)
+        else:
+            self.thinking += len(text)
+        return TextAdded(position=self.position, turn=self.turn, text=text, kind=kind)
+
+    def text_items(self, text: str, thinking: str) -> Iterator[StreamItem]:
+        """What the answer so far has beyond what was told of it."""
+        if len(thinking) > self.thinking:
+            yield self.told_text("thinking", thinking[self.thinking :])
+        if len(text) > self.delta:
+            yield self.told_text("text", text[self.delta :])
+
+    def partial_items(self, txn: ReadTxn) -> list[StreamItem]:
+        """The same of what a broker in another process kept of it."""
+        partial = load_partial(txn, self.turn) if self.is_open else None
+        if partial is None or partial.attempt != self.attempt:
+            return []
+        return list(self.text_items(partial.text, partial.thinking))
+
+    # --- events -------------------------------------------------------------------------------------------------
+
+    def apply(self, one: Recorded) -> None:
+        """Take an event in that was told already, or is told now."""
+        event = one.event
+        self.n = one.n
+        match event:
+            case dag.RunStarted():
+                self.turn, self.attempt, self._taken, self._tools = event.stream.removeprefix(_RUN), 0, [], {}
+                self._close()
+            case dag.ModelRequest():
+                self.attempt += 1
+                self._close()
+                self.is_open, self._request = True, one.id
+            case dag.ModelResponse() | dag.RunFinished():
+                self._close()
+            case dag.Interruption() if self._is_named(event):
+                self._close()
+            case dag.HistoryAppend(admitted=str(message)):
+                self._taken.append(message)
+            case dag.ToolCallRequested():
+                self._tools[one.id] = "" if isinstance(event.tool, Words) else event.tool
+
+    def _close(self) -> None:
+        self.is_open, self._request, self.delta, self.thinking = False, "", 0, 0
+
+    def _is_named(self, event: dag.Interruption) -> bool:
+        return self.is_open and any(ref.event_id == self._request for ref in event.affects)
+
+    def items(self, txn: ReadTxn, one: Recorded) -> Iterator[StreamItem]:
+        """What an event tells: what is left of the text of an answer, then the event itself."""
+        event, was_open = one.event, self.is_open
+        if isinstance(event, dag.ModelResponse):
+            yield from self._rest(txn, event)
+        is_reset = isinstance(event, dag.Interruption) and self._is_named(event)
+        self.apply(one)
+        if is_reset or (was_open and isinstance(event, dag.ModelRequest)):
+            yield self._reset(txn, one)
+        elif event.stream.startswith(_SESSION):
+            yield self._session_item(txn, one)
+        else:
+            yield self._turn_item(txn, one)
+
+    def _rest(self, txn: ReadTxn, event: dag.ModelResponse) -> Iterator[StreamItem]:
+        """An answer that is shorter than what was told of it is told anew."""
+        parts = () if event.output is UNSET else event.output.parts
+        text = _joined(txn, parts)
+        if len(text) < self.delta:
+            self.delta = self.thinking = 0
+            yield AttemptReset(position=self.position, turn=self.turn, number=self.attempt, reason="changed")
+        yield from self.text_items(text, _joined(txn, parts, ReasoningFact))
+
+    def _reset(self, txn: ReadTxn, one: Recorded) -> AttemptReset:
+        position, turn, event = self.position, self.turn, one.event
+        if isinstance(event, dag.ModelRequest):
+            model = _name(txn, event.model)
+            return AttemptReset(position=position, turn=turn, number=self.attempt, reason="retry", model=model)
+        assert isinstance(event, dag.Interruption)
+        return AttemptReset(position=position, turn=turn, number=self.attempt, reason=event.reason.value)
+
+    def _session_item(self, txn: ReadTxn, one: Recorded) -> StreamItem:
+        position, event = self.position, one.event
+        match event:
+            case own.MessageAdmitted():
+                text = _joined(txn, event.parts)
+                return MessageQueued(position=position, message=event.message, sender=event.actor, text=text)
+            case own.MessageCancelled():
+                reason = _text(txn, event.reason)
+                return MessageSettled(position=position, message=event.message, state="cancelled", reason=reason)
+            case own.MessageDead():
+                reason = _error(txn, event.error)
+                return MessageSettled(position=position, message=event.message, state="dead", reason=reason)
+        return OtherEvent(position=position, id=one.id, kind=_kind(event))
+
+    def _turn_item(self, txn: ReadTxn, one: Recorded) -> StreamItem:
+        position, event, turn = self.position, one.event, one.event.stream.removeprefix(_RUN)
+        match event:
+            case dag.RunStarted():
+                return TurnStarted(position=position, turn=turn, actor=event.actor)
+            case dag.HistoryAppend():
+                message = event.message
+                return MessageAdded(
+                    position=position,
+                    turn=turn,
+                    message=message.id if event.admitted is UNSET else event.admitted,
+                    role=message.role.value,
+                    text=_joined(txn, message.parts),
+                    admitted=event.admitted is not UNSET,
+                )
+            case dag.ModelRequest():
+                return AnswerStarted(position=position, turn=turn, number=self.attempt, model=_name(txn, event.model))
+            case dag.ModelResponse():
+                message_id = None if event.output is UNSET else event.output.id
+                finish = None if event.finish_reason is UNSET else _name(txn, event.finish_reason)
+                return AnswerEnded(position=position, turn=turn, message=message_id, finish=finish)
+            case dag.RunFinished():
+                messages, error = tuple(self._taken), _error(txn, event.error)
+                return TurnEnded(position=position, turn=turn, exit=event.exit.value, messages=messages, error=error)
+        return self._step_item(txn, one, turn)
+
+    def _step_item(self, txn: ReadTxn, one: Recorded, turn: str) -> StreamItem:
+        position, event = self.position, one.event
+        match event:
+            case dag.ToolCallRequested():
+                arguments = _value(txn, event.args)
+                tool = _name(txn, event.tool)
+                return ToolStarted(position=position, turn=turn, call=one.id, tool=tool, arguments=arguments)
+            case dag.ToolResult():
+                call = event.call.event_id
+                return ToolFinished(
+                    position=position,
+                    turn=turn,
+                    call=call,
+                    tool=self._tools.get(call, ""),
+                    status=event.status.value,
+                    result=None if event.result is UNSET else _value(txn, event.result),
+                    error=_error(txn, event.error),
+                )
+            case dag.Interruption():
+                calls = tuple(ref.event_id for ref in event.affects)
+                return TurnInterrupted(position=position, turn=turn, reason=event.reason.value, calls=calls)
+            case own.RunParked():
+                return TurnParked(
+                    position=position,
+                    turn=turn,
+                    calls=tuple(ref.event_id for ref in event.calls),
+                    until=None if event.until is UNSET else event.until,
+                    why=_text(txn, event.why),
+                )
+        return OtherEvent(position=position, id=one.id, kind=_kind(event), turn=turn)
+
+    def own_events(self, txn: ReadTxn, rows: int = LOG_ROWS) -> list[Recorded]:
+        """The next events of the session and of its turns, of so many rows of the log; `scanned` is then their end."""
+        lines = [
+            (n, line) for row in txn.facts.log(self.scanned, rows) for n, line in enumerate(row.lines(), row.first)
+        ]
+        lines = [(n, line) for n, line in lines if n > self.scanned]
+        streams = [stream_of(n, line) for n, line in lines]
+        self._sessions.learn(txn.sql, {one.removeprefix(_RUN) for one in streams if one.startswith(_RUN)})
+        wanted = [recorded(n, line) for (n, line), stream in zip(lines, streams, strict=True) if self._is_own(stream)]
+        self.scanned = lines[-1][0] if lines else self.scanned
+        return wanted
+
+    def _is_own(self, stream: str) -> bool:
+        if stream.startswith(_RUN):
+            return self._sessions.number(stream.removeprefix(_RUN)) == self.number
+        return stream == _SESSION + self.session
+
+
+def open_cursor(txn: ReadTxn, name: str, after: StreamPosition | None) -> StreamCursor:
+    """A subscriber of the session of this name, behind a position. Without one it begins with the turn that is under
+    way, else with what comes next."""
+    row, tip = require(txn, name), txn.facts.tip().n
+    if after is not None and after.n > tip:
+        raise InvalidInput(f"position {after} is beyond the newest event, {tip}", "give one that an item had")
+    n = tip if after is None else after.n
+    turn = _turn_at(txn.sql, row.n, n)
+    if after is None and turn is not None and not turn.closed:
+        n = turn.n - 1
+    cursor = StreamCursor(row.id, row.n, n)
+    if turn is None or turn.n > n:
+        return cursor
+    for one in run_events(txn.facts, turn):
+        if one.n > n:
+            break
+        cursor.apply(one)
+    cursor.n = n
+    if after is not None and after.attempt == cursor.attempt:
+        cursor.delta, cursor.thinking = after.delta, after.thinking
+    return cursor
+
+
+def read_items(txn: ReadTxn, name: str, cursor: StreamCursor) -> list[StreamItem] | None:
+    """The items of the next events; None where there are no more. Refuses, as something that is not there, a session
+    that can no longer be read."""
+    require(txn, name)
+    before = cursor.scanned
+    items = [item for one in cursor.own_events(txn) for item in cursor.items(txn, one)]
+    return None if cursor.scanned == before else items
+
+
+def sessions_with_news(txn: ReadTxn, after: int, sessions: TurnSessions) -> tuple[int, set[str]]:
+    """The newest arrival number, and the sessions that events beyond `after` belong to, with those of their turns."""
+    lines = list(txn.facts.lines(after))
+    streams = {stream_of(n, line) for n, line in lines}
+    turns = {one.removeprefix(_RUN) for one in streams if one.startswith(_RUN)}
+    sessions.learn(txn.sql, turns)
+    numbers = {number for turn in turns if (number := sessions.number(turn)) is not None}
+    ids = {str(id) for (id,) in rows_in(txn.sql, "SELECT id FROM session WHERE n IN", sorted(numbers))}
+    ids |= {one.removeprefix(_SESSION) for one in streams if one.startswith(_SESSION)}
+    return (lines[-1][0] if lines else after), ids
+
+
+def _turn_at(sql: Sql, session: int, n: int) -> TurnRow | None:
+    """The last turn of a session that had begun when event `n` arrived."""
+    row = sql.one(f"{TURN.select} WHERE session = ? AND n <= ? ORDER BY n DESC LIMIT 1", (session, n))
+    return TurnRow(*row) if row else None
+
+
+def _kind(event: Event | UnknownEvent) -> str:
+    return event.kind if isinstance(event, UnknownEvent) else kind_of(event)
+
+
+def _joined(txn: ReadTxn, parts: tuple[PartFact, ...], kind: type[TextFact] | type[ReasoningFact] = TextFact) -> str:
+    return "".join(_text(txn, part.text) or "" for part in parts if isinstance(part, kind))
+
+
+def _text(txn: ReadTxn, ref: str | UnsetType) -> str | None:
+    return None if ref is UNSET else text_of(txn, txn.facts.find_content(bytes.fromhex(ref)) or 0)
+
+
+def _value(txn: ReadTxn, ref: str) -> Any:
+    return json_of(txn, txn.facts.find_content(bytes.fromhex(ref)) or 0)
+
+
+def _name(txn: ReadTxn, name: Named) -> str:
+    return (_text(txn, name.content) or "") if isinstance(name, Words) else name
+
+
+def _error(txn: ReadTxn, error: ErrorFact | UnsetType) -> str | None:
+    return None if error is UNSET else _text(txn, error.message)

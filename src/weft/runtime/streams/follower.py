@@ -1,0 +1,82 @@
+"""Following a session: every event once and in order, and the text of answers while they are written.
+
+Events are read from the log. The text of an answer comes from the hub where its turn runs in this process, else from
+what its broker keeps for readers elsewhere; what neither had is read from the recorded answer. All three are one text,
+and a position is a place in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from functools import partial
+
+from weft.ledger.api import PARTIAL_POLL_SECONDS, Runs, SessionStream, StreamItem, StreamPosition, store_of
+from weft.ledger.arguments import checked_seconds
+from weft.runtime.streams.hub import Bell, StreamHub, hub_of
+from weft.runtime.turns.ledger_port import Crossing, RuntimeLedger
+
+
+async def follow(
+    ledger: RuntimeLedger, session: str, *, after: StreamPosition | str | None = None, wait: float | None = None
+) -> AsyncGenerator[StreamItem, None]:
+    """What happens in a session behind a position, as `Ledger.follow` says."""
+    seconds = None if wait is None else checked_seconds(wait, "wait")
+    crossing, hub = ledger.crossing, hub_of(ledger.crossing)
+    stream = await crossing.run(partial(SessionStream, store_of(ledger.sync), session, after))
+    cursor = stream.cursor
+    with hub.bell(cursor.session, Runs(ledger.sync), stream.newest) as bell:
+        follower = _Follower(crossing, hub, stream, bell)
+        until = _deadline(seconds)
+        while True:
+            before = cursor.position
+            async for item in follower.items():
+                yield item
+            if cursor.position != before:
+                until = _deadline(seconds)
+            left = None if until is None else until - asyncio.get_running_loop().time()
+            if left is not None and left <= 0:
+                return
+            await follower.sleep(left)
+
+
+def _deadline(seconds: float | None) -> float | None:
+    return None if seconds is None else asyncio.get_running_loop().time() + seconds
+
+
+class _Follower:
+    """One subscriber in this process."""
+
+    def __init__(self, crossing: Crossing, hub: StreamHub, stream: SessionStream, bell: Bell) -> None:
+        self._crossing, self._hub, self._stream, self._bell = crossing, hub, stream, bell
+
+    async def items(self) -> AsyncGenerator[StreamItem, None]:
+        """What there is to be told now."""
+        cursor = self._stream.cursor
+        while self._bell.has_news:
+            self._bell.has_news = False
+            while (items := await self._crossing.run(self._stream.read)) is not None:
+                for item in items:
+                    yield item
+        if not cursor.is_open:
+            return
+        if self._hub.text(cursor.turn, cursor.attempt) is not None:
+            for item in self._live_items():
+                yield item
+        else:
+            for item in await self._crossing.run(self._stream.read_partial):
+                yield item
+
+    def _live_items(self) -> Iterator[StreamItem]:
+        """Whoever takes items slowly finds more than there was at first."""
+        cursor = self._stream.cursor
+        text = self._hub.text(cursor.turn, cursor.attempt)
+        for kind, piece in () if text is None else text.beyond(cursor.delta, cursor.thinking):
+            yield cursor.told_text(kind.value, piece)
+
+    async def sleep(self, seconds: float | None) -> None:
+        """Until there is something new; what other processes keep of an answer is looked at now and then."""
+        cursor = self._stream.cursor
+        if cursor.is_open and self._hub.text(cursor.turn, cursor.attempt) is None:
+            seconds = PARTIAL_POLL_SECONDS if seconds is None else min(seconds, PARTIAL_POLL_SECONDS)
+        await self._bell.wait(seconds)
