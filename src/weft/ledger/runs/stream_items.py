@@ -14,9 +14,9 @@ from weft.kernel.errors import InvalidInput
 
 
 class StreamPosition(Struct, frozen=True, order=True):
-    """How far a subscriber is. `n` is the arrival number of the last event it was told. `delta` and `thinking` count
-    the characters that it was told of the answer being written, and `attempt` says which answer: the how-manieth
-    request of its turn."""
+    """How far a subscriber is, in JSON a text: `12`, `12.1.40` or `12.1.40.7`. `n` is the arrival number of the last
+    event it was told. `delta` and `thinking` count the characters that it was told of the answer being written, and
+    `attempt` says which answer: the how-manieth request of its turn."""
 
     n: int
     attempt: int = 0

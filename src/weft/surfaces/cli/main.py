@@ -108,6 +108,7 @@ COMMANDS = {
     },
     "ask": {
         "chat": "Talk with a model; every exchange is a turn.",
+        "follow": "Follow a session: its messages, turns and tools, and answers while they are written.",
         "credential": "Say where keys are found: add, list or remove.",
     },
     "help": {

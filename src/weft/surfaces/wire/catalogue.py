@@ -27,6 +27,7 @@ from weft.kernel.events import Event, Receipt, UnknownEvent
 from weft.kernel.fields import Usage
 from weft.ledger import model
 from weft.ledger.api import (
+    ITEMS,
     AbandonedUsage,
     Admission,
     AuditFinding,
@@ -50,6 +51,8 @@ from weft.ledger.api import (
     SecretMatch,
     SecretReport,
     Spending,
+    StreamItem,
+    StreamPosition,
     ThreadDiff,
     Tombstone,
     Touch,
@@ -83,6 +86,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         Admission, InboxMessage,
         Receipt, Usage,
     ),
+    "Streams": (StreamItem, *ITEMS, StreamPosition),
     "Reports": (
         reports.LedgerFigures, reports.ProjectTotals, reports.AuditAnswer, sessions.BlamedLine, UsageReport,
         BranchUsage, AbandonedUsage, Spending, WorkReport, AuditFinding, Deed, Touch,
@@ -149,8 +153,9 @@ SEED_5: Mapping[str, Mapping[str, str]] = {
         "result": "any JSON; absent where there is none",
     },
     "InvocationResult": {"program": "text", "programType": "text", "result": "any JSON"},
+    "StreamPosition": {},
 }
-"""Forms in the spelling of seed 5."""
+"""Forms in the spelling of seed 5; a position in a stream is no object, but text."""
 
 
 def field_types(record: type[Struct]) -> dict[str, Any]:

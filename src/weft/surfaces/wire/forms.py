@@ -153,5 +153,6 @@ OWN: Mapping[str, Callable[[Any], Any]] = {
     "Diagnosis": finding_form,
     "Recorded": event_form,
     "JsonValue": lambda answer: answer.value,
+    "StreamPosition": str,
 }
 """Records by name whose forms are not their fields."""
