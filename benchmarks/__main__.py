@@ -35,6 +35,7 @@ from benchmarks.sections import (
 )
 from benchmarks.similarity import measure_similarity
 from benchmarks.stages import build, curve, extend
+from benchmarks.streaming import measure_streaming
 from benchmarks.subject import Spec
 from benchmarks.syncing import measure_syncing
 
@@ -102,6 +103,8 @@ def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Pa
         results.similarity = measure_similarity(sizes, directory)
     if "routing" in sections:
         results.routing = measure_routing(sizes, directory)
+    if "streams" in sections:
+        results.streams = measure_streaming(sizes, directory)
     if "sync" in sections:
         results.sync = measure_syncing(sizes, directory)
     if "cli" in sections:

@@ -9,6 +9,7 @@ from benchmarks.report import (
     routing_tables,
     search_tables,
     similarity_tables,
+    stream_tables,
     sync_tables,
     tables,
 )
@@ -19,6 +20,7 @@ ALONE = {
     "search": search_tables,
     "similarity": similarity_tables,
     "routing": routing_tables,
+    "streams": stream_tables,
     "sync": sync_tables,
     "postgres": postgres_tables,
 }
@@ -27,6 +29,7 @@ RAN = {
     "search": ("weft", "apsw"),
     "similarity": ("weft", "numpy", "usearch"),
     "routing": ("weft", "numpy"),
+    "streams": ("weft",),
     "sync": ("weft", "zstandard"),
     "postgres": PACKAGES,
 }
@@ -76,7 +79,7 @@ more.
 - *Verify* hashes every event again (facts), and computes every view again (views).
 - *PostgreSQL* is measured on a server that the run starts, with `fsync` and `synchronous_commit` on: Weft beside
   LangGraph's PostgresSaver and one bare INSERT a turn, from one process and from many at once. `--only postgres`
-  measures it alone. So do `--only search`, `--only similarity`, `--only routing` and
+  measures it alone. So do `--only search`, `--only similarity`, `--only routing`, `--only streams` and
   `--only sync`.
 
 ![Append cost against depth](images/append-cost.svg)

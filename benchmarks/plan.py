@@ -4,8 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 SECTIONS = (
-    "append", "fork", "load", "read", "verify", "group", "import", "search", "similarity", "routing", "sync", "cli",
-    "fsync", "postgres", "plot",
+    "append", "fork", "load", "read", "verify", "group", "import", "search", "similarity", "routing", "streams", "sync",
+    "cli", "fsync", "postgres", "plot",
 )  # fmt: skip
 
 
@@ -26,6 +26,8 @@ class Sizes:
     """How long a peer may go on appending beyond its last depth, for the plot; its build counts."""
     fsync_turns: int = 60
     strace_peers: bool = True
+    subscribers: int = 1_000
+    stream_seconds: float = 20
     import_mib: int = 24
     import_sessions: int = 200
     import_corpus: bool = True
@@ -49,6 +51,8 @@ class Sizes:
 
 FULL = Sizes()
 QUICK = Sizes(
+    subscribers=100,
+    stream_seconds=2,
     depths=(10, 30, 400),
     peer_depths=(10, 30),
     read_depths=(30, 400),

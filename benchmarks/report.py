@@ -11,6 +11,7 @@ from benchmarks.peers import BARE
 from benchmarks.registry import ALL, WEFT
 from benchmarks.results import Rate, Results, Served, ratio, wall
 from benchmarks.searching import Searched
+from benchmarks.streaming import stream_rows
 
 ABSENT = "–"
 
@@ -158,6 +159,21 @@ def similarity_tables(results: Results) -> list[Table]:
         }
         rows += [(f"{name}: {what}", ABSENT, ABSENT, number(value), ABSENT) for what, value in once.items()]
     return [_bar_table("Similarity", similarity_bars(results)), Table("What is similar", header, rows)]
+
+
+def stream_tables(results: Results) -> list[Table]:
+    """What it costs to deliver answers piece by piece, with the CPU of the stub and of the clients told apart."""
+    header = (
+        "following answers",
+        "stub and broker, of a core",
+        "clients",
+        "following",
+        "CPU µs a piece",
+        "p50 ms",
+        "p99 ms",
+    )
+    rows = list(stream_rows(results.streams))
+    return [Table("Subscribers", header, rows)] if rows else []
 
 
 def routing_tables(results: Results) -> list[Table]:

@@ -10,6 +10,7 @@ from benchmarks.plan import Sizes
 from benchmarks.routing import Routed
 from benchmarks.searching import Searched
 from benchmarks.similarity import Compared
+from benchmarks.streaming import Streamed
 from benchmarks.syncing import Moved
 
 START = "weft log -n 20"
@@ -57,6 +58,7 @@ class Results:
     search: dict[str, Searched | NotMeasured] = field(default_factory=dict)
     similarity: dict[str, Compared | NotMeasured] = field(default_factory=dict)
     routing: dict[str, Routed | NotMeasured] = field(default_factory=dict)
+    streams: dict[str, Streamed | NotMeasured] = field(default_factory=dict)
     sync: dict[str, Moved | NotMeasured] = field(default_factory=dict)
     """By the turns that a ledger has and what is done."""
     command_line: dict[str, Figure | NotMeasured] = field(default_factory=dict)
