@@ -35,6 +35,7 @@ from weft.runtime.inference.token_estimates import estimated_tokens
 if TYPE_CHECKING:
     from weft.runtime.egress.connections import Connections
     from weft.runtime.inference.attempt import Asked, OnToken
+    from weft.runtime.inference.conversations import KeptConversations
     from weft.runtime.inference.local import LocalModel
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -66,6 +67,7 @@ class Inference:
         self._on_retry, self._on_note = on_retry, on_note
         self._models = models or ModelFolder(None)
         self._connections: Connections | None = None
+        self._conversations: KeptConversations | None = None
         self._local: dict[str, LocalModel] = {}
         self._starting = asyncio.Lock()
 
@@ -94,6 +96,12 @@ class Inference:
 
             self._connections = Connections()
         return self._connections
+
+    def _kept_conversations(self) -> KeptConversations:
+        if self._conversations is None:
+            kept: KeptConversations = _loaded("weft.runtime.inference.conversations").KeptConversations()
+            self._conversations = kept
+        return self._conversations
 
     async def infer(
         self,
@@ -168,10 +176,10 @@ class Inference:
         # a fallback need not know the situation that its neighbour is in
         known = request.situation is None or model is request.model or request.situation in model.situations
         parameters = model.in_situation(request.situation if known else None, request.parameters)
-        prompt = estimated_tokens(request.messages)
-        price = self._price(model, model.name, prompt)
         parameters = self.sendable(model, parameters)
-        parameters = budget.within(parameters, price, prompt, model.id)
+        if budget.money is not None:  # a long conversation is not counted where nobody wants to know
+            prompt = estimated_tokens(request.messages)
+            parameters = budget.within(parameters, self._price(model, model.name, prompt), prompt, model.id)
         route = await self._route(model)
         made: Asked = _asking().Asked(request, model, route, parameters, len(tried.attempts) + 1, on_token, self._clock)
         return made
@@ -180,7 +188,7 @@ class Inference:
         left = None if until is None else max(0.0, until - self._clock.monotonic())
         try:
             async with asyncio.timeout(left):
-                reply: Reply = await _asking().ask(asked, acting, self.connections)
+                reply: Reply = await _asking().ask(asked, acting, self.connections, self._kept_conversations())
                 return reply
         except TimeoutError:
             raise _spent(asked) from None

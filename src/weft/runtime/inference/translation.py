@@ -37,27 +37,39 @@ from weft.runtime.inference.settings import Parameters, ToolSpec
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=-]+)*?(;base64)?,(.*)", re.S)
 
 
-def to_model(messages: Iterable[Message | NewMessage], *, images: bool = True) -> list[m.ModelMessage]:
+class Translation:
     """A conversation as the model layer takes it: requests and responses in turn. Without `images` each image becomes a
     line of text."""
-    found: list[m.ModelMessage] = []
-    names: dict[str, str] = {}
-    for message in messages:
-        parts = _parts(message)
-        if message.role == "assistant":
-            said = list(_said(parts, names))
-            if said:
-                found.append(m.ModelResponse(parts=said))
-        else:
-            shown = parts if images else [_in_words(part) for part in parts]
-            asked = list(_asked(str(message.role), shown, names))
-            if asked and found and isinstance(found[-1], m.ModelRequest):
-                found[-1] = m.ModelRequest(parts=[*found[-1].parts, *asked])
-            elif asked:
-                found.append(m.ModelRequest(parts=asked))
-    if not found or not isinstance(found[-1], m.ModelRequest):
-        raise InvalidInput("there is nothing for the model to answer", "the last message must be a user's or a tool's")
-    return found
+
+    def __init__(self, *, images: bool = True) -> None:
+        self._images = images
+        self._translated: list[m.ModelMessage] = []
+        self._tool_names: dict[str, str] = {}
+
+    def extend(self, messages: Iterable[Message | NewMessage]) -> None:
+        """Add messages. What was given out before stays as it was."""
+        translated, names = self._translated, self._tool_names
+        for message in messages:
+            parts = _parts(message)
+            if message.role == "assistant":
+                said = list(_said(parts, names))
+                if said:
+                    translated.append(m.ModelResponse(parts=said))
+            else:
+                shown = parts if self._images else [_in_words(part) for part in parts]
+                asked = list(_asked(str(message.role), shown, names))
+                if asked and translated and isinstance(translated[-1], m.ModelRequest):
+                    translated[-1] = m.ModelRequest(parts=[*translated[-1].parts, *asked])
+                elif asked:
+                    translated.append(m.ModelRequest(parts=asked))
+
+    def ending_in_request(self) -> list[m.ModelMessage]:
+        """The conversation until now, which must end with something to answer."""
+        if not self._translated or not isinstance(self._translated[-1], m.ModelRequest):
+            raise InvalidInput(
+                "there is nothing for the model to answer", "the last message must be a user's or a tool's"
+            )
+        return list(self._translated)
 
 
 def _parts(message: Message | NewMessage) -> Sequence[Part]:
