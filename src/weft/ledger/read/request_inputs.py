@@ -45,12 +45,10 @@ def input_of(txn: ReadTxn, turn: str, request: str | None, messages: Sequence[Me
     return _input_after(_chain_before(txn, turn, request), refs)
 
 
-def _input_after(chain: Sequence[InputStep], refs: Sequence[Ref]) -> RequestInput:
+def _input_after(chain: Sequence[InputStep], refs: list[Ref]) -> RequestInput:
     """What names these entries after the requests of a chain, the newest first."""
     known = _joined(chain)
-    keep = 0
-    while keep < min(len(known), len(refs)) and known[keep] == refs[keep]:
-        keep += 1
+    keep = _common_length(known, refs)
     base = None
     for step in chain:
         if min(keep, step.end) - step.begin > len(refs) - keep:
@@ -58,6 +56,14 @@ def _input_after(chain: Sequence[InputStep], refs: Sequence[Ref]) -> RequestInpu
             break
         keep = min(keep, step.begin)
     return RequestInput(base=base, keep=keep, then=tuple(refs[keep:]))
+
+
+def _common_length(known: list[Ref], refs: list[Ref]) -> int:
+    """With how many entries both begin. Whole lists are compared first: mostly the second extends the first."""
+    length = min(len(known), len(refs))
+    if known[:length] == refs[:length]:
+        return length
+    return next(i for i, (one, other) in enumerate(zip(known, refs, strict=False)) if one != other)
 
 
 class InputChain:
@@ -217,7 +223,10 @@ def _chain(txn: ReadTxn, request: str, sent: RequestInput) -> list[InputStep]:
 
 
 def _joined(chain: Sequence[InputStep]) -> list[Ref]:
-    return [ref for step in reversed(chain) for ref in step.refs[: step.end - step.begin]]
+    refs: list[Ref] = []
+    for step in reversed(chain):
+        refs += step.refs[: step.end - step.begin]
+    return refs
 
 
 def resolve(txn: ReadTxn, request: str, sent: RequestInput) -> list[Ref]:
