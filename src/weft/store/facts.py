@@ -144,13 +144,15 @@ class FactReader(Struct, eq=False, dict=True):
         return ((n, bytes(ref)) for n, ref in rows if isinstance(ref, bytes | bytearray | memoryview))
 
     def find_content(self, ref: bytes) -> int | None:
+        """The number of a content. Those that no lookup table has yet are looked through from the newest on: whoever
+        asks for one of them mostly has just written it."""
         key = ref[:KEY_BYTES]
         rows = self.sql.all(
             "SELECT c.n FROM lookup_content l JOIN content c ON c.n = l.n WHERE l.key = ? AND c.ref = ?", (key, ref)
         )
         if not rows:
             mark = self.watermark("lookup_content")
-            rows = self.sql.all("SELECT n FROM content WHERE n > ? AND ref = ?", (mark, ref))
+            rows = self.sql.all("SELECT n FROM content WHERE n > ? AND ref = ? ORDER BY n DESC LIMIT 1", (mark, ref))
         return int(rows[0][0]) if rows else None
 
     def find_bytes(self, scope: int, data: bytes) -> list[int]:
