@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from benchmarks.bars import bars
+from benchmarks.broker import measure_broker
 from benchmarks.fsyncs import count_fsyncs
 from benchmarks.imports import measure_import
 from benchmarks.machine import IN_MEMORY, describe_machine, file_system, versions
@@ -113,6 +114,8 @@ def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Pa
         measure_fsyncs(specs, results, directory)
     if "postgres" in sections:
         results.postgres = measure_postgres(sizes)
+    if "broker" in sections:
+        results.broker = measure_broker(sizes, directory, peers=specs is ALL)
     if "plot" in sections:
         draw_curves(stages, results)
     for stage in stages.values():

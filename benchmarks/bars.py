@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmarks.broker import WEFT as BROKER
+from benchmarks.broker import TurnCost, is_sqlite_peer
 from benchmarks.fsyncs import Fsyncs
 from benchmarks.imports import Import
 from benchmarks.measure import Figure
 from benchmarks.peers import BARE
+from benchmarks.rates import Rate
 from benchmarks.registry import WEFT
-from benchmarks.results import START, Rate, Results, ratio, wall
+from benchmarks.results import START, Results, ratio, wall
 from benchmarks.searching import Searched
 from benchmarks.similarity import Compared
 from benchmarks.syncing import Moved, name_of
@@ -40,6 +43,7 @@ def bars(results: Results) -> list[Bar]:
         *_other_bars(results),
         *similarity_bars(results),
         *sync_bars(results),
+        *broker_bars(results),
     ]
 
 
@@ -66,6 +70,42 @@ def sync_bars(results: Results) -> list[Bar]:
         Bar("sync: peak memory, many turns against few", _worst(memory), 1.25, "x"),
         Bar("sync: a push of nothing, many turns against few", ratio(spent[1], spent[0]), 1.5, "x"),
     ]
+
+
+def broker_bars(results: Results) -> list[Bar]:
+    """Overhead of a turn, against that of the peer which has the least, on SQLite all of them."""
+    found, depths = results.broker, results.sizes.broker_depths
+    middle, deep = results.sizes.broker_peer_depths
+    limits = {middle: 1.0, deep: 0.5}
+    own = {depth: _overhead(found.costs.get(BROKER, {}).get(depth)) for depth in depths}
+    peers = {
+        depth: [_overhead(costs.get(depth)) for name, costs in found.costs.items() if is_sqlite_peer(name)]
+        for depth in limits
+    }
+    best = {depth: min((cost for cost in costs if cost is not None), default=None) for depth, costs in peers.items()}
+    commits = found.commits.median if isinstance(found.commits, Fsyncs) else None
+    return [
+        *(
+            Bar(
+                f"broker: overhead of a turn, against the best peer, {depth:,} deep",
+                ratio(own[depth], best[depth]),
+                limit,
+                "x",
+            )
+            for depth, limit in limits.items()
+        ),
+        Bar(
+            f"broker: overhead, {depths[-1]:,} deep against {depths[0]:,}",
+            ratio(own[depths[-1]], own[depths[0]]),
+            1.2,
+            "x",
+        ),
+        Bar("broker: commits of a turn with one tool", commits, 5, ""),
+    ]
+
+
+def _overhead(cost: object) -> float | None:
+    return cost.overhead.wall_ms if isinstance(cost, TurnCost) else None
 
 
 def _append_bars(results: Results) -> list[Bar]:

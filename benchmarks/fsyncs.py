@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -29,24 +30,26 @@ class Fsyncs:
 
 
 def count_fsyncs(spec: Spec, amount: int, directory: Path) -> Fsyncs | NotMeasured:
+    return attempt(lambda: count_between_markers("benchmarks.fsyncs", [spec.name], amount, directory))
+
+
+def count_between_markers(module: str, arguments: Sequence[str], amount: int, directory: Path) -> Fsyncs:
+    """Run a module under strace with a directory, an amount and its own arguments: it performs so many operations, and
+    syncs the marker file there before, between and after them."""
     strace = shutil.which("strace")
     if strace is None:
-        return NotMeasured("strace is not installed")
-    return attempt(lambda: _trace(strace, spec, amount, directory))
-
-
-def _trace(strace: str, spec: Spec, amount: int, directory: Path) -> Fsyncs:
+        raise RuntimeError("strace is not installed")
     directory.mkdir(parents=True)
     trace = directory / "trace"
     tracer = [strace, "-f", "-y", "-qq", "-e", "trace=fsync,fdatasync", "-e", "signal=none", "-o", str(trace)]
-    child = [sys.executable, "-m", "benchmarks.fsyncs", spec.name, str(directory), str(amount)]
+    child = [sys.executable, "-m", module, str(directory), str(amount), *arguments]
     done = subprocess.run(tracer + child, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no reason given"]
         raise RuntimeError(lines[-1])
     counts = counts_between_markers(trace.read_text())
     if len(counts) != amount:
-        raise RuntimeError(f"{len(counts)} appends in the trace, not {amount}")
+        raise RuntimeError(f"{len(counts)} operations in the trace, not {amount}")
     return Fsyncs(median(counts), mean(counts))
 
 
@@ -79,7 +82,7 @@ def append_between_markers(spec: Spec, directory: Path, amount: int) -> None:
 def main() -> None:
     from benchmarks.registry import spec_named  # the child alone needs all of the stores
 
-    name, directory, amount = sys.argv[1:]
+    directory, amount, name = sys.argv[1:]
     append_between_markers(spec_named(name), Path(directory), int(amount))
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from benchmarks.broker_report import broker_tables
 from benchmarks.postgres import PACKAGES
 from benchmarks.report import (
     notes,
@@ -23,6 +24,7 @@ ALONE = {
     "streams": stream_tables,
     "sync": sync_tables,
     "postgres": postgres_tables,
+    "broker": broker_tables,
 }
 """Blocks of their own: each may be measured alone, and stands until it is measured again."""
 RAN = {
@@ -32,6 +34,7 @@ RAN = {
     "streams": ("weft",),
     "sync": ("weft", "zstandard"),
     "postgres": PACKAGES,
+    "broker": (*PACKAGES, "langgraph-checkpoint-sqlite", "openai-agents", "openai", "pydantic-ai-slim"),
 }
 OTHERS = ("append", "fork", "load", "read", "verify", "group", "imports", "command_line", "fsyncs")
 
@@ -79,8 +82,14 @@ more.
 - *Verify* hashes every event again (facts), and computes every view again (views).
 - *PostgreSQL* is measured on a server that the run starts, with `fsync` and `synchronous_commit` on: Weft beside
   LangGraph's PostgresSaver and one bare INSERT a turn, from one process and from many at once. `--only postgres`
-  measures it alone. So do `--only search`, `--only similarity`, `--only routing`, `--only streams` and
-  `--only sync`.
+  measures it alone. So do `--only search`, `--only similarity`, `--only routing`, `--only streams`,
+  `--only sync` and `--only broker`.
+- *Broker* takes whole turns, with one call of a tool, on threads of different depths: Weft's broker, LangGraph and the
+  OpenAI Agents SDK, all against one small local server. The overhead is the time of a turn without that spent inside
+  the subject's own model layer, measured within the same turn: the provider's time, the wire's and the model layer's
+  CPU are taken off everywhere. What Weft does between the ledger and pydantic-ai stays in. On PostgreSQL, turns a
+  second of one and of many brokers are shown beside LangGraph in as many processes; there the model layers are part
+  of them.
 
 ![Append cost against depth](images/append-cost.svg)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 SECTIONS = (
     "append", "fork", "load", "read", "verify", "group", "import", "search", "similarity", "routing", "streams", "sync",
-    "cli", "fsync", "postgres", "plot",
+    "cli", "fsync", "postgres", "broker", "plot",
 )  # fmt: skip
 
 
@@ -47,6 +47,17 @@ class Sizes:
     server_processes: int = 16
     server_turns: int = 16
     """Of each process."""
+    broker_depths: tuple[int, ...] = (10, 100, 1_000, 10_000)
+    broker_peer_depths: tuple[int, int] = (100, 1_000)
+    """Where Weft's overhead is compared with the peers'. They, and all on PostgreSQL, are measured no deeper than the
+    second."""
+    broker_operations: int = 4
+    """Few in a round: every turn makes its thread longer."""
+    broker_fsync_turns: int = 20
+    broker_processes: int = 16
+    broker_sessions: int = 32
+    broker_turns: int = 8
+    """Of each session."""
 
 
 FULL = Sizes()
@@ -77,6 +88,13 @@ QUICK = Sizes(
     sync_more=10,
     server_depth=10,
     server_turns=4,
+    broker_depths=(10, 100),
+    broker_peer_depths=(10, 100),
+    broker_operations=3,
+    broker_fsync_turns=5,
+    broker_processes=4,
+    broker_sessions=8,
+    broker_turns=2,
 )
 
 

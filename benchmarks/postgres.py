@@ -20,8 +20,9 @@ from pathlib import Path
 from benchmarks.measure import NotMeasured, attempt, interleave, say, timed
 from benchmarks.peers import BARE
 from benchmarks.plan import Sizes
+from benchmarks.rates import Rate
 from benchmarks.registry import WEFT, WEFT_MODULE
-from benchmarks.results import Rate, Served
+from benchmarks.results import Served
 from benchmarks.stages import Stage
 from benchmarks.subject import Spec, Subject
 from benchmarks.workload import MESSAGES_PER_TURN, turns

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.bars import Bar, bars, search_bars, similarity_bars, sync_bars
+from benchmarks.bars import Bar, bars, broker_bars, search_bars, similarity_bars, sync_bars
 from benchmarks.fsyncs import Fsyncs
 from benchmarks.imports import Import
 from benchmarks.measure import Figure, NotMeasured
 from benchmarks.peers import BARE
+from benchmarks.rates import Rate
 from benchmarks.registry import ALL, WEFT
-from benchmarks.results import Rate, Results, Served, ratio, wall
+from benchmarks.results import Results, Served, ratio, wall
 from benchmarks.searching import Searched
 from benchmarks.streaming import stream_rows
 
@@ -46,11 +47,12 @@ def tables(results: Results) -> list[Table]:
 
 
 def bar_table(results: Results) -> Table:
-    apart = {bar.name for bar in (*search_bars(results), *similarity_bars(results), *sync_bars(results))}
-    return _bar_table("Bars", [bar for bar in bars(results) if bar.name not in apart])
+    alone = (*search_bars(results), *similarity_bars(results), *sync_bars(results), *broker_bars(results))
+    apart = {bar.name for bar in alone}
+    return bar_table_of("Bars", [bar for bar in bars(results) if bar.name not in apart])
 
 
-def _bar_table(title: str, judged: Sequence[Bar]) -> Table:
+def bar_table_of(title: str, judged: Sequence[Bar]) -> Table:
     words = {True: "pass", False: "FAIL", None: "not measured"}
     rows = [
         (
@@ -136,7 +138,7 @@ def search_tables(results: Results) -> list[Table]:
             rows.append((f"{name}: made the index, s", number(found.index_seconds), ABSENT))
             rows.append((f"caught up with {found.burst_turns:,} more turns, s", number(found.burst_seconds), ABSENT))
     found_table = Table("What is found", ("search for 20 hits", "p50 ms", "p95 ms"), rows)
-    return [_bar_table("Searching", search_bars(results)), found_table]
+    return [bar_table_of("Searching", search_bars(results)), found_table]
 
 
 def similarity_tables(results: Results) -> list[Table]:
@@ -158,7 +160,7 @@ def similarity_tables(results: Results) -> list[Table]:
             "loaded with the index, CPU s": found.again_cpu_seconds,
         }
         rows += [(f"{name}: {what}", ABSENT, ABSENT, number(value), ABSENT) for what, value in once.items()]
-    return [_bar_table("Similarity", similarity_bars(results)), Table("What is similar", header, rows)]
+    return [bar_table_of("Similarity", similarity_bars(results)), Table("What is similar", header, rows)]
 
 
 def stream_tables(results: Results) -> list[Table]:
@@ -219,7 +221,7 @@ def sync_tables(results: Results) -> list[Table]:
         peak = None if found.peak_bytes is None else found.peak_bytes / 1e6
         cells = (found.missing_bytes / 1e6, found.moved_bytes / 1e6, found.ratio, found.cpu_seconds, found.wall_seconds)
         rows.append((name, *map(number, (*cells, peak))))
-    return [_bar_table("Syncing", sync_bars(results)), Table("Push and pull", header, rows)]
+    return [bar_table_of("Syncing", sync_bars(results)), Table("Push and pull", header, rows)]
 
 
 def postgres_tables(results: Results) -> list[Table]:

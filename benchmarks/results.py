@@ -3,10 +3,12 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from benchmarks.broker import BrokerResults
 from benchmarks.fsyncs import Fsyncs
 from benchmarks.imports import Import
 from benchmarks.measure import Figure, NotMeasured
 from benchmarks.plan import Sizes
+from benchmarks.rates import Rate
 from benchmarks.routing import Routed
 from benchmarks.searching import Searched
 from benchmarks.similarity import Compared
@@ -17,14 +19,6 @@ START = "weft log -n 20"
 """The command whose time is the command line's start; without a limit it prints every turn."""
 
 ByDepth = dict[int, Figure | NotMeasured]
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """So many things a second, and the CPU milliseconds of one."""
-
-    per_second: float
-    cpu_ms: float
 
 
 @dataclass(slots=True)
@@ -64,6 +58,7 @@ class Results:
     command_line: dict[str, Figure | NotMeasured] = field(default_factory=dict)
     fsyncs: dict[str, Fsyncs | NotMeasured] = field(default_factory=dict)
     postgres: dict[str, Served | NotMeasured] = field(default_factory=dict)
+    broker: BrokerResults = field(default_factory=BrokerResults)
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     seconds: float = 0
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, cast
 
 from benchmarks.measure import Figure, NotMeasured, Run, attempt, interleave, say, timed
 from benchmarks.peers.bare import BareScan
+from benchmarks.rates import Rate
 from benchmarks.registry import WEFT, WEFT_MODULE, open_weft
-from benchmarks.results import START, ByDepth, Rate, Results
+from benchmarks.results import START, ByDepth, Results
 from benchmarks.stages import Stage
 from benchmarks.workload import Turn, turns
 
