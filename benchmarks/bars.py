@@ -73,7 +73,8 @@ def sync_bars(results: Results) -> list[Bar]:
 
 
 def broker_bars(results: Results) -> list[Bar]:
-    """Overhead of a turn, against that of the peer which has the least, on SQLite all of them."""
+    """Overhead of a turn, against that of the peer which has the least; on SQLite all of them, and durable after every
+    step."""
     found, depths = results.broker, results.sizes.broker_depths
     middle, deep = results.sizes.broker_peer_depths
     limits = {middle: 1.0, deep: 0.5}

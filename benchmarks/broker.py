@@ -58,7 +58,7 @@ SPECS = (
     TurnSpec(
         "LangGraph SqliteSaver",
         _opener(GRAPHS, "GraphTurns"),
-        "a graph of two nodes, saved after every step",
+        'a graph of two nodes, `durability="sync"`',
         OPENAI_CLIENT,
     ),
     TurnSpec(
@@ -66,6 +66,20 @@ SPECS = (
         _opener(GRAPHS, "DeltaTurns"),
         "the same with the list in a `DeltaChannel`",
         OPENAI_CLIENT,
+    ),
+    TurnSpec(
+        "LangGraph SqliteSaver, async",
+        _opener(GRAPHS, "EagerTurns"),
+        "its default: the next step begins before the last is saved; no bar is set by it",
+        OPENAI_CLIENT,
+        is_weaker=True,
+    ),
+    TurnSpec(
+        "LangGraph SqliteSaver, DeltaChannel, async",
+        _opener(GRAPHS, "EagerDeltaTurns"),
+        "the same with the list in a `DeltaChannel`; no bar is set by it",
+        OPENAI_CLIENT,
+        is_weaker=True,
     ),
     TurnSpec(
         SERVED,
@@ -86,7 +100,8 @@ SPECS = (
 
 
 def is_sqlite_peer(name: str) -> bool:
-    return any(spec.is_peer and not spec.needs_server for spec in SPECS if spec.name == name)
+    """Whether Weft on SQLite is judged by it."""
+    return any(spec.name == name and spec.is_peer and not spec.needs_server and not spec.is_weaker for spec in SPECS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,8 @@ more.
 - *Broker* takes whole turns, with one call of a tool, on threads of different depths: Weft's broker, LangGraph and the
   OpenAI Agents SDK, all against one small local server. The overhead is the time of a turn without that spent inside
   the subject's own model layer, measured within the same turn: the provider's time, the wire's and the model layer's
-  CPU are taken off everywhere. What Weft does between the ledger and pydantic-ai stays in. On PostgreSQL, turns a
+  CPU are taken off everywhere. Every step is durable before the next begins; LangGraph's default, which saves beside
+  the next step, is shown too. What Weft does between the ledger and pydantic-ai stays in. On PostgreSQL, turns a
   second of one and of many brokers are shown beside LangGraph in as many processes; there the model layers are part
   of them.
 

@@ -1,5 +1,8 @@
-"""LangGraph running whole turns: a graph of a model and a tool, saved after every step, as is its default.
+"""LangGraph running whole turns: a graph of a model and a tool, saved after every step, before the next one begins.
 
+That is its durability `sync`, which keeps what the others keep. By default, `async`, it saves beside the next step,
+mostly a request to the model: a crash can lose a step whose effects are known, and most of what saving takes falls into
+the model layer's time, which is taken off. `EagerTurns` and `EagerDeltaTurns` run so.
 The model node asks through the `openai` client. Converting the messages and asking are its model layer. A thread is
 built by one `update_state`: the checkpoint that the next turn begins with is the same as after that many turns, for it
 holds the whole list. With a `DeltaChannel` every turn is an update of its own, as its turns would leave it.
@@ -21,6 +24,8 @@ from benchmarks.workload import Turn
 class GraphTurns:
     """With `SqliteSaver`, in the write-ahead log with `synchronous=full`."""
 
+    durability = "sync"
+
     def __init__(self, place: Place) -> None:
         os.environ["LANGSMITH_TRACING"] = "false"
         self.layer = LayerClock()
@@ -36,7 +41,7 @@ class GraphTurns:
 
     def take_turn(self, text: str) -> str:
         question = {"messages": [self._messages.HumanMessage(text)]}
-        state = self._graph.invoke(question, self._config)
+        state = self._graph.invoke(question, self._config, durability=self.durability)
         return str(state["messages"][-1].content)
 
     def say_hello(self) -> None:
@@ -103,6 +108,14 @@ class DeltaTurns(GraphTurns):
     def _reducer(self) -> Any:
         reducer = import_module("langgraph.graph.message")._messages_delta_reducer
         return import_module("langgraph.channels.delta").DeltaChannel(reducer)
+
+
+class EagerTurns(GraphTurns):
+    durability = "async"
+
+
+class EagerDeltaTurns(DeltaTurns):
+    durability = "async"
 
 
 class ServerTurns(GraphTurns):
