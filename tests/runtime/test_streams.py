@@ -171,7 +171,7 @@ def test_another_process_is_told_what_is_kept_and_hears_of_a_lost_broker(
             async with brokered(other, speaker):
                 reset = await until(items, screen, AttemptReset)
                 assert isinstance(reset, AttemptReset)
-                assert (reset.number, reset.reason, screen.text) == (1, "crash", "")
+                assert (reset.number, reset.reason, screen.text) == (1, "shutdown", "")
                 started = await until(items, screen, AnswerStarted)
                 assert isinstance(started, AnswerStarted)
                 assert started.number == 2
