@@ -17,6 +17,7 @@ from weft.kernel.errors import InvalidInput, NotApplicable, SessionBusy, StoreFa
 from weft.ledger.api import Ledger, Runs, SessionStanding
 from weft.runtime.broker import broker as broker_module
 from weft.runtime.broker.plans import TurnPlan
+from weft.runtime.broker.run import Run
 from weft.runtime.broker.tools import FunctionTool, tools_of
 
 
@@ -126,6 +127,30 @@ def test_a_lost_turn_that_cannot_be_planned_any_more_fails(ledger: Ledger, clock
     run(body())
 
 
+def test_calls_of_a_lost_turn_that_cannot_be_planned_have_an_outcome(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        async def looks() -> None:
+            under_way.set()
+            await asyncio.get_running_loop().create_future()
+
+        under_way = asyncio.Event()
+        bench = Bench(ledger, saying("", "looks"), clock=clock)
+        bench.options["tools"] = tools_of(FunctionTool(looks, is_read_only=True))
+        message = bench.admit()
+        first = bench.broker()
+        serving = asyncio.ensure_future(first.serve())
+        await under_way.wait()
+        first.drain(0)
+        await serving
+        await bench.answered(message, bench.broker(failing(InvalidInput("gone", "make it again"), 1, bench.plan)))
+        assert bench.state(message) == ("dead", "gone")
+        (call,) = Run("").apply(bench.events(message)).calls.values()
+        assert call.outcome == "interrupted"
+        assert call.result is not None
+
+    run(body())
+
+
 def test_a_message_that_is_cancelled_as_its_turn_begins_is_not_sent(ledger: Ledger, clock: FixedClock) -> None:
     async def body() -> None:
         bench = Bench(ledger, saying("Hi"), clock=clock)
@@ -161,6 +186,25 @@ def test_whoever_waits_for_a_session_that_is_not_served_does_not_spin(ledger: Le
         await bench.answered(message, broker)
         assert bench.state(message) == ("answered", None)
         assert bench.crossing.calls < 100
+
+    run(body())
+
+
+def test_those_who_wait_in_one_process_share_what_looks_after_their_turns(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        sleeps: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            sleeps.append(seconds)
+            await asyncio.get_running_loop().create_future()
+
+        bench = Bench(ledger, *[saying("Hi")] * 5, clock=clock)
+        messages = [bench.admit(session=f"session {number}") for number in range(5)]
+        broker = bench.broker()
+        broker._sleep = sleep
+        await asyncio.gather(*(bench.answered(message, broker) for message in messages))
+        assert sleeps.count(broker_module.RENEW_SECONDS) == 1
+        assert broker._looking_after == []
 
     run(body())
 

@@ -11,19 +11,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from weft.kernel.clock import Clock, SystemClock
-from weft.kernel.enums import InboxState, InterruptionReason, MessageRole, QueueMode, RunExit
+from weft.kernel.enums import InboxState, InterruptionReason, QueueMode, RunExit, ToolCallStatus
 from weft.kernel.errors import HeadMoved, LeaseLost, NotApplicable, SessionBusy, StoreError, WeftError
 from weft.ledger.api import (
-    AddMessage,
     Entry,
     Finished,
     InboxMessage,
-    InputChain,
     Interrupted,
     Ledger,
     RunRecord,
@@ -32,11 +30,12 @@ from weft.ledger.api import (
     SessionStanding,
     WaitingSession,
 )
-from weft.ledger.model import Message, NewError, NewMessage
+from weft.ledger.model import NewError
 from weft.runtime.broker.plans import Planner, Sending, TurnPlan
 from weft.runtime.broker.queue_modes import Collecting, next_batch
 from weft.runtime.broker.run import Run
-from weft.runtime.broker.turn_runner import TurnEnd, TurnRunner
+from weft.runtime.broker.session_contexts import SessionContexts, as_new_message
+from weft.runtime.broker.turn_runner import TurnEnd, TurnRunner, ended
 from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.streams.hub import hub_of
 from weft.runtime.streams.turn_text import TurnText
@@ -58,19 +57,8 @@ FAILURE_MS = 1000
 """How soon a session is looked at again where working on it failed."""
 MAX_FAILURES = 3
 """So often in a row that may happen, before its turn fails or its message is dead."""
-MAX_KEPT_CONTEXTS = 256
-DEFAULT_PROMPT = "default_of_embedded_model"
-"""In the metadata of a system message: nobody gave it, and no other model is sent it."""
 RETRIES = 8
 """So often a turn is begun anew where its session moved meanwhile."""
-
-
-class KeptContext(Struct, frozen=True):
-    """What a session's next request is sent, as the last turn left it."""
-
-    key: tuple[Any, ...]
-    messages: tuple[Message | NewMessage, ...]
-    chain: InputChain | None
 
 
 class ServedSession(Struct, frozen=True):
@@ -106,9 +94,10 @@ class Broker:
         self._not_before: dict[str, int] = {}
         self._served: dict[str, int] = {}
         self._turns_begun = 0
-        self._kept: dict[str, KeptContext] = {}
+        self._contexts = SessionContexts(self._runs, crossing)
         self._sendings: dict[str, Sending] = {}
         self._awaited: set[str] = set()
+        self._looking_after: list[asyncio.Future[None]] = []
         self._ends: dict[str, TurnEnd] = {}
         """How the turns of messages ended that somebody in this process awaits."""
         self._unleft: dict[str, TurnRunner] = {}
@@ -132,9 +121,8 @@ class Broker:
     async def answered(self, message: str, session: str, wait: float | None = None) -> TurnEnd | None:
         """Serve one session until this message is settled; None where another broker settled it. Raises SessionBusy,
         and takes the message back, where others hold the session for longer than `wait` seconds."""
-        tasks = [asyncio.ensure_future(self._renew_all()), asyncio.ensure_future(self._attend_all())]
         until = None if wait is None else self._clock.monotonic() + wait
-        self._awaited.add(message)
+        self._await(message)
         try:
             while True:
                 admitted = await self._crossing.run(partial(self._ledger.inbox.get, message))
@@ -146,11 +134,24 @@ class Broker:
                 if message not in self._ends:
                     await self._pause(session, work)
         finally:
-            self._awaited.discard(message)
-            self._ends.pop(message, None)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._await_no_more(message)
+
+    def _await(self, message: str) -> None:
+        """Whoever awaits the first message has the turns of this broker looked after, for all that await one."""
+        self._awaited.add(message)
+        if not self._looking_after:
+            tasks = (self._renew_all(), self._attend_all())
+            self._looking_after = [asyncio.ensure_future(task) for task in tasks]
+
+    async def _await_no_more(self, message: str) -> None:
+        self._awaited.discard(message)
+        self._ends.pop(message, None)
+        if self._awaited:
+            return
+        tasks, self._looking_after = self._looking_after, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _take_back(self, message: str, busy: WeftError, until: float) -> None:
         if self._clock.monotonic() < until:
@@ -315,13 +316,13 @@ class Broker:
                 try:
                     end = await self._turn(standing)
                 except HeadMoved:
-                    self._kept.pop(session, None)
+                    self._contexts.forget(session)
                     continue
                 self._failures.pop(session, None)
                 return ServedSession(end)
             self._not_before[session] = self._clock.now_ms() + round(BUSY_SECONDS * 1000)
         except (SessionBusy, LeaseLost, NotApplicable) as error:
-            self._kept.pop(session, None)
+            self._contexts.forget(session)
             seconds = BUSY_SECONDS if waiting.turn is None else HELD_SECONDS
             self._not_before[session] = self._clock.now_ms() + round(seconds * 1000)
             return ServedSession(busy=error)
@@ -350,11 +351,11 @@ class Broker:
         """End a turn that nobody can go on with."""
         events = await self._crossing.run(partial(self._runs.events, writer.id))
         run = Run(writer.id).apply(events).lose(writer.lost_because)
-        request = run.last_request
-        affected = [call.event for call in run.open_calls]
+        request, because = run.last_request, writer.lost_because
+        lost = NewError(code=because.value, message="nobody can go on with the turn")
+        entries: list[Entry] = [ended(call, ToolCallStatus.INTERRUPTED, error=lost) for call in run.open_calls]
         if request is not None and request.is_open:
-            affected.append(request.event)
-        entries: list[Entry] = [Interrupted(writer.lost_because, tuple(affected))] if affected else []
+            entries.append(Interrupted(because, (request.event,)))
         entries.append(Finished(exit=RunExit.ERROR, error=fault))
         await self._crossing.run(partial(writer.record, entries))
 
@@ -394,7 +395,7 @@ class Broker:
     async def _begin(
         self, standing: SessionStanding, messages: Sequence[InboxMessage], plan: TurnPlan, runner: TurnRunner
     ) -> tuple[RunWriter, RunRecord]:
-        before = await self._assemble(runner, plan, standing, messages)
+        before = await self._contexts.assemble(runner, plan, standing, messages)
         return await self._crossing.run(
             lambda: self._runs.begin(
                 standing.id,
@@ -500,7 +501,7 @@ class Broker:
             self._runners.pop(standing.id, None)
         if end.recorded is not None:
             self._tell_senders(runner.taken or [message.id for message in messages], end)
-        self._keep(standing, runner, end)
+        self._contexts.keep(standing, runner, end)
         return end
 
     async def _leave_unleft(self, session: str) -> None:
@@ -515,72 +516,6 @@ class Broker:
                 return
         self._unleft.pop(session, None)
 
-    # --- contexts ------------------------------------------------------------------------------------------------
-
-    async def _assemble(
-        self, runner: TurnRunner, plan: TurnPlan, standing: SessionStanding, messages: Sequence[InboxMessage]
-    ) -> Sequence[AddMessage]:
-        """What the first request is sent: the prompt, what was said before, the messages. Gives what the turn adds
-        before the messages."""
-        history, chain = await self._history(plan, standing)
-        in_effect = history[0] if history and history[0].role == "system" else None
-        prompt = _prompt_to_bring(plan, in_effect)
-        is_replaced = prompt is not None or (is_default_prompt(in_effect) and plan.default_system is None)
-        if in_effect is not None and is_replaced:
-            history = history[1:]
-            chain = None if chain is None else InputChain(chain.steps, chain.refs[1:])
-        brought = [] if prompt is None else [prompt]
-        runner.messages = [*brought, *history, *map(as_new_message, messages)]
-        runner.chain, runner.brings_prompt = chain, prompt is not None
-        return [AddMessage(message) for message in brought]
-
-    async def _history(
-        self, plan: TurnPlan, standing: SessionStanding
-    ) -> tuple[tuple[Message | NewMessage, ...], InputChain | None]:
-        if plan.is_root:
-            return (), InputChain([], [])
-        kept = self._kept.get(standing.id)
-        if kept is not None and kept.key == _key(standing) and plan.parent is None:
-            return kept.messages, kept.chain
-        at = plan.parent or standing.head
-        read = (
-            partial(self._runs.history, standing.id) if plan.parent is None else partial(self._runs.after, plan.parent)
-        )
-        context = await self._crossing.run(read)
-        chain = await self._crossing.run(partial(self._runs.input_chain, context, at))
-        return tuple(context), chain
-
-    def _keep(self, standing: SessionStanding, runner: TurnRunner, end: TurnEnd) -> None:
-        """A turn that ended well leaves behind what the next request of the session begins with."""
-        self._kept.pop(standing.id, None)
-        recorded = end.recorded
-        if recorded is None or recorded.session is None or end.cut is not None or end.error is not None:
-            return
-        if runner.messages is None or runner.chain is None or end.reply is None:
-            return
-        key = (recorded.id, None, standing.compaction, standing.erasures)
-        chain = runner.chain_after_answer(recorded.response_message_id)
-        if chain is not None:
-            self._kept[standing.id] = KeptContext(key, tuple(runner.messages), chain)
-            while len(self._kept) > MAX_KEPT_CONTEXTS:
-                del self._kept[next(iter(self._kept))]
-
-
-def _prompt_to_bring(plan: TurnPlan, in_effect: Message | NewMessage | None) -> NewMessage | None:
-    """The system prompt that the turn begins with, unless it is in effect already."""
-    if plan.system is not None:
-        is_same = in_effect is not None and text_of(in_effect) == plan.system and not is_default_prompt(in_effect)
-        return None if is_same else NewMessage(role=MessageRole.SYSTEM, content=plan.system)
-    if plan.default_system is not None and in_effect is None:
-        return NewMessage(role=MessageRole.SYSTEM, content=plan.default_system, metadata={DEFAULT_PROMPT: True})
-    return None
-
-
-def is_default_prompt(message: Message | NewMessage | None) -> bool:
-    """Whether this is the prompt that the embedded model alone is given."""
-    metadata = None if message is None else message.metadata
-    return isinstance(metadata, dict) and DEFAULT_PROMPT in metadata
-
 
 def _is_interrupted(standing: SessionStanding) -> bool:
     return any(message.mode == QueueMode.INTERRUPT for message in standing.queued)
@@ -589,18 +524,3 @@ def _is_interrupted(standing: SessionStanding) -> bool:
 def _tell(listeners: Sequence[OnToken], token: ReplyToken) -> None:
     for listener in listeners:
         listener(token)
-
-
-def _key(standing: SessionStanding) -> tuple[Any, ...]:
-    return (standing.head, standing.head_events, standing.compaction, standing.erasures)
-
-
-def as_new_message(message: InboxMessage) -> NewMessage:
-    """A message of an inbox as a model is sent it."""
-    return NewMessage(role=MessageRole.USER, content=message.content)
-
-
-def text_of(message: Message | NewMessage) -> str:
-    if isinstance(message, Message):
-        return message.text
-    return message.content if isinstance(message.content, str) else ""

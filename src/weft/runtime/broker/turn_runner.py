@@ -210,7 +210,7 @@ class TurnRunner:
         for call in run.open_calls:
             if call.is_lost and call.tool not in run.idempotent:
                 error = NewError(code=InterruptionReason.SHUTDOWN.value, message="whoever ran it was shut down")
-                entries.append(_ended(call, ToolCallStatus.INTERRUPTED, error=error))
+                entries.append(ended(call, ToolCallStatus.INTERRUPTED, error=error))
         if entries:
             await self._crossing.run(lambda: writer.record(entries))
         await self._crossing.run(writer.leave)
@@ -287,7 +287,7 @@ class TurnRunner:
             case CloseCall():
                 self.messages = None  # the outcome is told as the ledger tells it
                 error = NewError(code=step.code, message=step.why)
-                entries = (_ended(run.calls[step.call], step.status, error=error),)
+                entries = (ended(run.calls[step.call], step.status, error=error),)
             case Park():
                 entries = (self._parked(run, step),)
             case Cut():
@@ -372,8 +372,8 @@ class TurnRunner:
             else:
                 entries.append(Interrupted(step.reason, (request.event,)))
         error = NewError(code=step.reason.value, message="the turn was cut short")
-        ended = [_ended(run.calls[call], ToolCallStatus.INTERRUPTED, error=error) for call in step.calls]
-        return [*entries, *ended, Interrupted(step.reason, step.calls), Finished()]
+        closed = [ended(run.calls[call], ToolCallStatus.INTERRUPTED, error=error) for call in step.calls]
+        return [*entries, *closed, Interrupted(step.reason, step.calls), Finished()]
 
     def _partial_answer(self, request: str, correlation: str, finish: str) -> ModelAnswered:
         said = NewMessage(role=MessageRole.ASSISTANT, content=(TextPart(self._partial),), metadata={"partial": True})
@@ -565,14 +565,14 @@ class TurnRunner:
         if error is not None:
             message = str(error) or type(error).__name__
             self._results[call.event] = ToolResultPart(name, message, is_error=True)
-            return _ended(call, ToolCallStatus.ERROR, error=NewError(code=type(error).__name__, message=message))
+            return ended(call, ToolCallStatus.ERROR, error=NewError(code=type(error).__name__, message=message))
         result = task.result()
         if isinstance(result, Later):
             self._later[call.event] = result
             call.is_parked = True
             return None
         self._results[call.event] = ToolResultPart(name, result)
-        return _ended(call, ToolCallStatus.OK, result=result)
+        return ended(call, ToolCallStatus.OK, result=result)
 
     def _tell_results(self) -> None:
         """The outcomes of all calls of the last answer, in the order of the calls."""
@@ -593,7 +593,8 @@ def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
     return asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception()
 
 
-def _ended(call: RunCall, status: ToolCallStatus, *, result: Any = UNSET, error: NewError | None = None) -> ToolEnded:
+def ended(call: RunCall, status: ToolCallStatus, *, result: Any = UNSET, error: NewError | None = None) -> ToolEnded:
+    """The entry that tells how a call ended."""
     return ToolEnded(
         call=call.event, call_id=call.call_id, correlation=call.correlation, status=status, result=result, error=error
     )

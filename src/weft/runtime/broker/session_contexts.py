@@ -1,0 +1,124 @@
+"""What the first request of a turn is sent, and what a turn leaves behind for the next one of its session.
+
+A request extends the last one of its session: what the last turn left is used again while the session stands where it
+stood, and is read from the ledger otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from weft.kernel.enums import MessageRole
+from weft.ledger.api import AddMessage, InboxMessage, InputChain, Runs, SessionStanding
+from weft.ledger.model import Message, NewMessage
+from weft.runtime.broker.plans import TurnPlan
+from weft.runtime.broker.turn_runner import TurnEnd, TurnRunner
+from weft.runtime.turns.ledger_port import Crossing
+
+DEFAULT_PROMPT = "default_of_embedded_model"
+"""In the metadata of a system message: nobody gave it, and no other model is sent it."""
+MAX_KEPT_CONTEXTS = 256
+"""Of so many sessions, those served last, the context is kept."""
+
+
+class KeptContext(Struct, frozen=True):
+    """What a session's next request is sent, as the last turn left it."""
+
+    key: tuple[Any, ...]
+    messages: tuple[Message | NewMessage, ...]
+    chain: InputChain | None
+
+
+class SessionContexts:
+    """The contexts of the sessions that one broker serves."""
+
+    def __init__(self, runs: Runs, crossing: Crossing) -> None:
+        self._runs, self._crossing = runs, crossing
+        self._kept: dict[str, KeptContext] = {}
+
+    def forget(self, session: str) -> None:
+        """Somebody else wrote to the session: what it says is read again."""
+        self._kept.pop(session, None)
+
+    async def assemble(
+        self, runner: TurnRunner, plan: TurnPlan, standing: SessionStanding, messages: Sequence[InboxMessage]
+    ) -> Sequence[AddMessage]:
+        """What the first request is sent: the prompt, what was said before, the messages. Gives what the turn adds
+        before the messages."""
+        history, chain = await self._history(plan, standing)
+        in_effect = history[0] if history and history[0].role == "system" else None
+        prompt = _prompt_to_bring(plan, in_effect)
+        is_replaced = prompt is not None or (is_default_prompt(in_effect) and plan.default_system is None)
+        if in_effect is not None and is_replaced:
+            history = history[1:]
+            chain = None if chain is None else InputChain(chain.steps, chain.refs[1:])
+        brought = [] if prompt is None else [prompt]
+        runner.messages = [*brought, *history, *map(as_new_message, messages)]
+        runner.chain, runner.brings_prompt = chain, prompt is not None
+        return [AddMessage(message) for message in brought]
+
+    async def _history(
+        self, plan: TurnPlan, standing: SessionStanding
+    ) -> tuple[tuple[Message | NewMessage, ...], InputChain | None]:
+        if plan.is_root:
+            return (), InputChain([], [])
+        kept = self._kept.get(standing.id)
+        if kept is not None and kept.key == _key(standing) and plan.parent is None:
+            return kept.messages, kept.chain
+        at = plan.parent or standing.head
+        read = (
+            partial(self._runs.history, standing.id) if plan.parent is None else partial(self._runs.after, plan.parent)
+        )
+        context = await self._crossing.run(read)
+        chain = await self._crossing.run(partial(self._runs.input_chain, context, at))
+        return tuple(context), chain
+
+    def keep(self, standing: SessionStanding, runner: TurnRunner, end: TurnEnd) -> None:
+        """A turn that ended well leaves behind what the next request of the session begins with."""
+        self._kept.pop(standing.id, None)
+        recorded = end.recorded
+        if recorded is None or recorded.session is None or end.cut is not None or end.error is not None:
+            return
+        if runner.messages is None or runner.chain is None or end.reply is None:
+            return
+        key = (recorded.id, None, standing.compaction, standing.erasures)
+        chain = runner.chain_after_answer(recorded.response_message_id)
+        if chain is not None:
+            self._kept[standing.id] = KeptContext(key, tuple(runner.messages), chain)
+            while len(self._kept) > MAX_KEPT_CONTEXTS:
+                del self._kept[next(iter(self._kept))]
+
+
+def _prompt_to_bring(plan: TurnPlan, in_effect: Message | NewMessage | None) -> NewMessage | None:
+    """The system prompt that the turn begins with, unless it is in effect already."""
+    if plan.system is not None:
+        is_same = in_effect is not None and text_of(in_effect) == plan.system and not is_default_prompt(in_effect)
+        return None if is_same else NewMessage(role=MessageRole.SYSTEM, content=plan.system)
+    if plan.default_system is not None and in_effect is None:
+        return NewMessage(role=MessageRole.SYSTEM, content=plan.default_system, metadata={DEFAULT_PROMPT: True})
+    return None
+
+
+def is_default_prompt(message: Message | NewMessage | None) -> bool:
+    """Whether this is the prompt that the embedded model alone is given."""
+    metadata = None if message is None else message.metadata
+    return isinstance(metadata, dict) and DEFAULT_PROMPT in metadata
+
+
+def _key(standing: SessionStanding) -> tuple[Any, ...]:
+    return (standing.head, standing.head_events, standing.compaction, standing.erasures)
+
+
+def as_new_message(message: InboxMessage) -> NewMessage:
+    """A message of an inbox as a model is sent it."""
+    return NewMessage(role=MessageRole.USER, content=message.content)
+
+
+def text_of(message: Message | NewMessage) -> str:
+    if isinstance(message, Message):
+        return message.text
+    return message.content if isinstance(message.content, str) else ""
