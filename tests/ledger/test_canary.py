@@ -96,6 +96,8 @@ EXPECTED: dict[str, dict[str, str]] = {
     },
     "inbox.cancel": {"content": "reason", "refused": "message"},
     "inbox.send_again": {"content": "key", "refused": "message", "local": "limits"},
+    "inbox.interrupt": {"refused": "session reason"},
+    "inbox.retry": {"content": "key", "refused": "turn", "local": "afresh limits"},
     "merges.unify": {"content": "summary key", "refused": "session into"},
     "merges.separate": {"refused": "session"},
     "merges.settle": {"content": "fork reason", "refused": "session to", "local": "ours theirs"},
@@ -158,6 +160,7 @@ VERB_BASE: dict[str, dict[str, Any]] = {
     "inbox.admit": {"message": "m", "session": "fresh"},
     "inbox.cancel": {"message": "waiting"},
     "inbox.send_again": {"message": "dead"},
+    "inbox.retry": {"turn": "failed"},
     "labels.promote": {"session": "main", "key": "person:ann"},
     "merges.unify": {"session": "cut", "into": "main"},
     "merges.settle": {"session": "split", "ours": True},
@@ -255,6 +258,8 @@ def call_verb(ledger: Ledger, verb: str, argument: str, value: object) -> None:
             given["data"] = str(value).encode()
         if given.get("message") in ("waiting", "dead"):
             given["message"] = inbox_message(ledger, is_dead=given["message"] == "dead")
+        if given.get("turn") == "failed":
+            given["turn"] = ledger.record_turn(session="main", query="m", error="x").id
         attrgetter(verb)(ledger)(**given)
         return
     writer = ledger.begin_turn(session="steps")

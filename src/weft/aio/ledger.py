@@ -1080,3 +1080,15 @@ class AsyncInbox(crossing.Mirror[Inbox]):
     ) -> Admission:
         """Send a dead message once more, to the same session."""
         return await self._run(partial(self._sync.send_again, message=message, key=key, limits=limits))
+
+    async def interrupt(self, session: str, *, reason: str = "canceled") -> str:
+        """Ask for the turn that a broker runs in a session, in any process, to be cut short; the turn's id. It ends
+        with what it has, as soon as its broker hears of it. Raises NotApplicable where none runs there."""
+        return await self._run(partial(self._sync.interrupt, session=session, reason=reason))
+
+    async def retry(
+        self, turn: str, *, afresh: bool = False, key: str | None = None, limits: QueueLimits = DEFAULT_LIMITS
+    ) -> Admission:
+        """Have a failed turn tried again: by a child of it, which sees its results, or `afresh` by one beside it.
+        What it was asked is admitted once more: to its session, or to a fork where something came after it."""
+        return await self._run(partial(self._sync.retry, turn=turn, afresh=afresh, key=key, limits=limits))

@@ -97,7 +97,9 @@ if TYPE_CHECKING:
     from weft.ledger.runs.model import Then as Then
     from weft.ledger.runs.model import ToolAsked as ToolAsked
     from weft.ledger.runs.model import ToolEnded as ToolEnded
+    from weft.ledger.runs.model import TurnRetry as TurnRetry
     from weft.ledger.runs.model import WaitingSession as WaitingSession
+    from weft.ledger.runs.model import retry_of as retry_of
     from weft.ledger.runs.partial_replies import PartialReply as PartialReply
     from weft.ledger.runs.run_writer import RunWriter as RunWriter
     from weft.ledger.runs.stream_items import ITEMS as ITEMS
@@ -143,7 +145,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "weft.ledger.runs.model": "AddMessage Admission Entry Finished InboxMessage Interrupted ModelAnswered ModelAsked"
-    " Parked QueueLimits RecordedEvent RunRecord SessionStanding TakeMessage Then ToolAsked ToolEnded WaitingSession",
+    " Parked QueueLimits RecordedEvent RunRecord SessionStanding TakeMessage Then ToolAsked ToolEnded"
+    " TurnRetry WaitingSession retry_of",
     "weft.ledger.runs.partial_replies": "PartialReply",
     "weft.ledger.runs.run_writer": "RunWriter",
     "weft.ledger.runs.stream_items": "AnswerEnded AnswerStarted AttemptReset ITEMS MessageAdded MessageQueued"

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.kernel.advice import Action
-from weft.kernel.enums import InboxState, MessageRole, QueueMode
+from weft.kernel.enums import InboxState, InterruptionReason, MessageRole, QueueMode
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import as_messages, checked_label, checked_number, checked_text
-from weft.ledger.model import MessagesInput, NewMessage
+from weft.ledger.model import Message, MessagesInput, NewMessage
 from weft.ledger.read.access import Access, access_of
 from weft.ledger.read.revisions import require
+from weft.ledger.read.turns import placed_messages
 from weft.ledger.runs.admission import MessageTarget, NewAdmission, admit, again, cancel
-from weft.ledger.runs.inbox import listed_messages, load_message
-from weft.ledger.runs.model import DEFAULT_LIMITS, Admission, InboxMessage, QueueLimits
-from weft.ledger.views.rows import load_session
+from weft.ledger.runs.inbox import listed_messages, load_message, taken_messages
+from weft.ledger.runs.model import DEFAULT_LIMITS, Admission, InboxMessage, QueueLimits, TurnRetry
+from weft.ledger.runs.turn_commands import interrupt, retry
+from weft.ledger.views.rows import load_session, load_turn
 from weft.ledger.write.append import requires
 from weft.ledger.write.turn_events import member
 from weft.store.port import ReadTxn
@@ -100,6 +102,37 @@ class Inbox(LedgerPart):
     def send_again(self, message: str, *, key: str | None = None, limits: QueueLimits = DEFAULT_LIMITS) -> Admission:
         """Send a dead message once more, to the same session."""
         return again(self._writer, self.get(message), key=key, limits=limits)
+
+    @requires("turn:record")
+    def interrupt(self, session: str, *, reason: str = "canceled") -> str:
+        """Ask for the turn that a broker runs in a session, in any process, to be cut short; the turn's id. It ends
+        with what it has, as soon as its broker hears of it. Raises NotApplicable where none runs there."""
+        why = member(InterruptionReason, reason, "reason")
+        return interrupt(self._writer, self._ledger.session(session).id, why)
+
+    @requires("turn:record")
+    def retry(
+        self,
+        turn: str,
+        *,
+        afresh: bool = False,
+        key: str | None = None,
+        limits: QueueLimits = DEFAULT_LIMITS,
+    ) -> Admission:
+        """Have a failed turn tried again: by a child of it, which sees its results, or `afresh` by one beside it.
+        What it was asked is admitted once more: to its session, or to a fork where something came after it."""
+        if not isinstance(afresh, bool):
+            raise InvalidInput(f"afresh is {afresh!r:.80}", "give True or False")
+        failed = self._ledger.resolve(checked_text(turn, "turn"))
+        with self._store.read() as txn:
+            asked = taken_messages(txn, failed) or _user_messages(txn, failed)
+        return retry(self._writer, TurnRetry(failed, afresh), asked, key=key, limits=limits)
+
+
+def _user_messages(txn: ReadTxn, turn: str) -> Sequence[Message]:
+    row = load_turn(txn.sql, turn)
+    placed = () if row is None else placed_messages(txn, row.segment, row.depth, None)
+    return [one.message for one in placed if one.message.role == "user"]
 
 
 def _is_readable(txn: ReadTxn, access: Access, message: InboxMessage) -> bool:

@@ -8,8 +8,9 @@ from typing import Any
 from msgspec import UNSET
 
 from weft.kernel.errors import NotFound
+from weft.kernel.events import Receipt
 from weft.ledger.api.base import LedgerBase
-from weft.ledger.model import Message, NewError
+from weft.ledger.model import Message, NewError, RecordedTurn
 from weft.ledger.read.contexts import context_after, sent_to_model
 from weft.ledger.read.request_inputs import InputChain, chain_at, last_chain, refs_of
 from weft.ledger.runs.inbox import next_due, standing, waiting_sessions
@@ -19,13 +20,14 @@ from weft.ledger.runs.model import (
     RunRecord,
     SessionStanding,
     Then,
+    TurnRetry,
     WaitingSession,
 )
 from weft.ledger.runs.partial_replies import PartialReply, keep_partial, load_partial
 from weft.ledger.runs.run_writer import RunWriter, adopt_run, begin_run, bury
 from weft.ledger.runs.stream_log import TurnSessions, sessions_with_news
 from weft.ledger.views.recorded_events import run_events
-from weft.ledger.views.rows import load_session, load_turn
+from weft.ledger.views.rows import load_session, load_session_number, load_turn
 from weft.ledger.views.values import json_of, text_of
 from weft.ledger.write.placement import compaction_for
 from weft.ledger.write.turn_events import Setting
@@ -126,6 +128,7 @@ class Runs:
         parent: str | None = None,
         is_root: bool = False,
         persona: str | None = None,
+        retry: TurnRetry | None = None,
     ) -> tuple[RunWriter, RunRecord]:
         """Take a session, by its id, and begin a turn for some of its messages, if it stands at `expected`."""
         return begin_run(
@@ -141,7 +144,26 @@ class Runs:
             parent=parent,
             is_root=is_root,
             persona=persona,
+            retry=retry,
         )
+
+    def recorded(self, turn: str) -> RecordedTurn:
+        """An ended turn, with a receipt for the ledger as it is now."""
+        with self._store.read() as txn:
+            row = load_turn(txn.sql, turn)
+            if row is None or not row.closed:
+                raise NotFound("turn", turn)
+            session = None if row.session is None else load_session_number(txn.sql, row.session)
+            tip = txn.facts.tip()
+            return RecordedTurn(
+                id=row.id,
+                digest=row.digest,
+                depth=row.depth,
+                parent_id=row.parent,
+                session=None if session is None else session.label,
+                receipt=Receipt(self._store.replica, tip.n, tip.chain.hex(), row.digest),
+                response_message_id=row.response,
+            )
 
     def adopt(self, turn: str) -> RunWriter | None:
         """Go on with an open turn whose broker is gone, silent, or left it; None where it is over."""

@@ -76,31 +76,50 @@ def admit(writer: LedgerWriter, outgoing: NewAdmission, *, key: str | None, limi
     message = writer.ulids.mint(MESSAGE_ROOM + 1)
     weight = weigh([outgoing.message], ())
     if weight.large:
-        writer.put_large(weight.large, _scope_of(message))
+        writer.put_large(weight.large, scope_of(message))
 
     def work(append: Append) -> Admission:
         answer = once(append, command, partial(_admitted, append, message, outgoing, key, limits))
         append.seal()
-        digest, n, session_id, fork = (answer.details or "").split(" ")
-        log = append.txn.facts.chain_at(int(n))
-        return Admission(
-            message=answer.node,
-            session=append.view.session(session_id).label,
-            session_id=session_id,
-            is_fork=fork == "fork",
-            receipt=None if log is None else Receipt(append.replica, int(n), log.hex(), digest),
-        )
+        return admission_of(append, answer)
 
     return writer.write(work, weight.size)
 
 
-def _scope_of(message: str) -> int:
+def admission_of(append: Append, answer: Answer) -> Admission:
+    """What the command that admitted a message answered, the first time and every time."""
+    digest, n, session_id, fork = (answer.details or "").split(" ")
+    log = append.txn.facts.chain_at(int(n))
+    return Admission(
+        message=answer.node,
+        session=append.view.session(session_id).label,
+        session_id=session_id,
+        is_fork=fork == "fork",
+        receipt=None if log is None else Receipt(append.replica, int(n), log.hex(), digest),
+    )
+
+
+def scope_of(message: str) -> int:
     """A scope of its own for its words: erasing them, or equal words elsewhere, touches nothing else."""
     return -(decode(message) % 2**62) - 1
 
 
 def _admitted(append: Append, message: str, outgoing: NewAdmission, key: str | None, limits: QueueLimits) -> Answer:
     session, is_fork = _resolve(append, outgoing.target)
+    return add_message(append, session, message, outgoing, key=key, limits=limits, is_fork=is_fork)
+
+
+def add_message(
+    append: Append,
+    session: SessionRow,
+    message: str,
+    outgoing: NewAdmission,
+    *,
+    key: str | None,
+    limits: QueueLimits,
+    is_fork: bool,
+) -> Answer:
+    """Write a message to the inbox of a session that has room for it."""
     if session.lifecycle == "completed":
         raise NotApplicable(f"session {session.label!r} is completed", "fork it, or make a new session")
     _ensure_room(append, session, limits)
@@ -110,8 +129,8 @@ def _admitted(append: Append, message: str, outgoing: NewAdmission, key: str | N
 
 
 def _add_event(append: Append, session: SessionRow, message: str, outgoing: NewAdmission, key: str | None) -> str:
-    contents = append.contents_of(_scope_of(message))
-    fields = _message_fields(TurnEvents(append, message, actor=DEFAULT_AGENT, scope=_scope_of(message)), outgoing)
+    contents = append.contents_of(scope_of(message))
+    fields = _message_fields(TurnEvents(append, message, actor=DEFAULT_AGENT, scope=scope_of(message)), outgoing)
     optional: dict[str, str | UnsetType] = {
         "key": UNSET if key is None else contents.put_text(key, "key"),
         "overrides": _json(contents, outgoing.overrides, "overrides"),
@@ -185,6 +204,11 @@ def _session_at(append: Append, turn: TurnRow, persona: str | None) -> tuple[Ses
     heads = [append.view.session(str(id)) for (id,) in rows]
     if len(heads) == 1 and append.access.may("turn:record", heads[0]):
         return heads[0], False
+    return fork_at(append, turn, persona), True
+
+
+def fork_at(append: Append, turn: TurnRow, persona: str | None = None) -> SessionRow:
+    """A new session that begins at a turn."""
     label = f"fork-{append.ulids.mint().lower()}"
     branch = None if turn.session is None else append.view.session_of_number(turn.session)
     session = create_session(append, label, persona=persona or turn.persona)
@@ -195,7 +219,7 @@ def _session_at(append: Append, turn: TurnRow, persona: str | None) -> tuple[Ses
         at_turn=turn.id,
         from_branch=branch.id if branch else UNSET,
     )
-    return append.view.session(session.id), True
+    return append.view.session(session.id)
 
 
 def _ensure_room(append: Append, session: SessionRow, limits: QueueLimits) -> None:

@@ -54,6 +54,11 @@ def queued_messages(txn: ReadTxn, session: int) -> list[InboxMessage]:
     return sorted(messages, key=lambda message: (-message.priority, message.n))
 
 
+def taken_messages(txn: ReadTxn, turn: str) -> list[InboxMessage]:
+    """What a turn was begun for or took up, in order of arrival."""
+    return [_to_message(txn, row) for row in txn.sql.all(f"{_SELECT} WHERE i.turn = ? ORDER BY i.n", (turn,))]
+
+
 def listed_messages(
     txn: ReadTxn, states: Sequence[str], session: int | None, limit: int, after: int
 ) -> list[InboxMessage]:
@@ -132,11 +137,12 @@ def standing(txn: ReadTxn, session: str) -> SessionStanding:
     row = load_session(txn.sql, session)
     if row is None:
         raise NotFound("session", session, Action.LIST_SESSIONS)
-    turn, state, until = txn.sql.one("SELECT turn, state, until FROM open_run WHERE session = ?", (row.n,)) or (
-        None,
-        None,
-        None,
+    run = txn.sql.one(
+        "SELECT o.turn, o.state, o.until, t.interrupted FROM open_run o JOIN turn t ON t.id = o.turn"
+        " WHERE o.session = ?",
+        (row.n,),
     )
+    turn, state, until, stop = run or (None, None, None, None)
     (erasures,) = txn.sql.one("SELECT max(n) FROM erasure") or (0,)
     return SessionStanding(
         id=row.id,
@@ -151,6 +157,7 @@ def standing(txn: ReadTxn, session: str) -> SessionStanding:
         open_turn=turn,
         is_parked=state == OpenRunState.PARKED,
         parked_until=until,
+        stop=stop,
         queued=tuple(queued_messages(txn, row.n)),
     )
 

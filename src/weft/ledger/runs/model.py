@@ -51,6 +51,21 @@ class InboxMessage(Struct, frozen=True, kw_only=True):
     again: str | None
 
 
+class TurnRetry(Struct, frozen=True):
+    """A failed turn that is tried again: as its child, or afresh beside it."""
+
+    of: str
+    afresh: bool = False
+
+
+def retry_of(message: InboxMessage) -> TurnRetry | None:
+    """The turn that a message was admitted to try again."""
+    route = message.route.get("retry") if isinstance(message.route, dict) else None
+    if not isinstance(route, dict) or not isinstance(route.get("of"), str):
+        return None
+    return TurnRetry(route["of"], bool(route.get("afresh")))
+
+
 class WaitingSession(Struct, frozen=True):
     """A session that a broker can do something for."""
 
@@ -81,6 +96,8 @@ class SessionStanding(Struct, frozen=True, kw_only=True):
     """Whether the open turn waits for something from outside."""
     parked_until: int | None = None
     """When a parked turn can go on by itself, in Unix milliseconds."""
+    stop: str | None = None
+    """Why somebody asked for the open turn to be cut short."""
     queued: tuple[InboxMessage, ...]
     """In the order in which they are answered: by priority, then by arrival."""
 

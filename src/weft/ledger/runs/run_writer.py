@@ -14,7 +14,7 @@ from weft.kernel.clock import iso_from_ms
 from weft.kernel.enums import InboxState, InterruptionReason, MoveReason, RunExit, TurnType
 from weft.kernel.errors import HeadMoved, LeaseLost, NotApplicable, SessionBusy
 from weft.kernel.fields import EventRef
-from weft.kernel.ledger_events import MessageDead, RunParked, SessionMoved
+from weft.kernel.ledger_events import MessageDead, RunParked, SessionMoved, TurnRetried
 from weft.ledger.model import DEFAULT_AGENT, NewError, NewToolCall, RecordedTurn
 from weft.ledger.runs.inbox import admission_event
 from weft.ledger.runs.model import (
@@ -31,6 +31,7 @@ from weft.ledger.runs.model import (
     Then,
     ToolAsked,
     ToolEnded,
+    TurnRetry,
 )
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.lease_rows import Lease, LeaseKind, find_lease
@@ -120,9 +121,11 @@ def begin_run(
     parent: str | None = None,
     is_root: bool = False,
     persona: str | None = None,
+    retry: TurnRetry | None = None,
 ) -> tuple[RunWriter, RunRecord]:
     """Take a session and begin a turn for some of its messages, if it stands where its next request was assembled.
-    With `is_root` it begins without anything that was said there before; with `parent`, as a child of a failed turn."""
+    With `is_root` it begins without anything that was said there before; with `parent`, as a child of a failed turn;
+    `retry` names the turn that it tries again."""
     patience = Patience(writer, 0, ttl)
     runs: list[RunWriter] = []
 
@@ -154,6 +157,8 @@ def begin_run(
         lease = take(append, LeaseKind.SESSION, row.id, epoch, owner, turn)
         runs[:] = [RunWriter(writer, turn, lease, at)]
         batch = _RunBatch(append, append.view.turn(turn), at, principals, events)
+        if retry is not None:
+            batch.add_retry(retry)
         entries = [*before, *map(TakeMessage, taken)]
         record = _written(append, batch, lease, entries, then)
         writer.hold(lease)
@@ -247,6 +252,10 @@ class _RunBatch:
         run = self._events.run
         assert run.prev is not None
         self.events.append(RecordedEvent(run.prev, run.last))
+
+    def add_retry(self, retry: TurnRetry) -> None:
+        self._events.run.add(TurnRetried, turn=self._turn.id, of=retry.of, afresh=retry.afresh)
+        self._note()
 
     def add(self, entries: Sequence[Entry]) -> None:
         for entry in entries:

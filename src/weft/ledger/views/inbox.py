@@ -34,8 +34,19 @@ def _message_admitted(view: Projector, moment: Moment, event: own.MessageAdmitte
             plain(event.again),
         ),
     )
-    if event.again is not UNSET:
-        _change(view, session, event.again, (InboxState.DEAD,), InboxState.RESENT, moment.when)
+    if event.again is not UNSET:  # a retry may go on in a fork: the dead message is then another session's
+        view.sql.run(
+            "UPDATE inbox SET state = ?, settled_at = ? WHERE message = ? AND state = ? AND"
+            " (session = ? OR replica = ?)",
+            (
+                InboxState.RESENT.value,
+                moment.when,
+                event.again,
+                InboxState.DEAD.value,
+                session.n,
+                plain(event.replica),
+            ),
+        )
 
 
 @handles(own.MessageCancelled, SESSIONS)

@@ -392,7 +392,8 @@ def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None
 
 @handles(dag.Interruption, RUN)
 def _interruption(view: Projector, moment: Moment, event: dag.Interruption) -> None:
-    """Cuts the turn short, unless it names requests alone: these are asked again, and the turn goes on."""
+    """Cuts the turn short, unless it names requests alone: these are asked again, and the turn goes on. A parked turn
+    can go on, to its end."""
     row: TurnRow = moment.row
     calls = [view.call(row, bytes.fromhex(affected.event_id)) for affected in event.affects]
     if calls and not any(calls):
@@ -402,6 +403,8 @@ def _interruption(view: Projector, moment: Moment, event: dag.Interruption) -> N
         if call is not None and call.outcome is None:
             call.outcome, call.status = "interrupted", FAILED
             call.completed_at = moment.when
+    if row.inbox == PARKED:
+        unpark(view, row)
 
 
 @handles(dag.RunFinished, RUN)

@@ -298,6 +298,8 @@ class Broker:
         runner = self._runners.get(session)
         if runner is None or standing.open_turn != runner.turn:
             return
+        if standing.stop is not None:
+            runner.interrupt(InterruptionReason(standing.stop))
         if _is_interrupted(standing):
             runner.interrupt(InterruptionReason.CANCELED)
         steers = {one.id: as_new_message(one) for one in standing.queued if one.mode == QueueMode.STEER}
@@ -407,6 +409,7 @@ class Broker:
                 parent=plan.parent,
                 is_root=plan.is_root,
                 persona=plan.persona,
+                retry=plan.retry,
             )
         )
 
@@ -455,10 +458,13 @@ class Broker:
     async def _plan(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan | None:
         """The sender's own plan where it is in this process, else what the planner makes of the message. None where
         nobody here knows how to answer it."""
-        plans = [sending.plan for one in messages if (sending := self._sendings.get(one.id)) and sending.plan]
+        sendings = [self._sendings[one.id] for one in messages if one.id in self._sendings]
+        plans = [sending.plan for sending in sendings if sending.plan is not None]
         if plans:
             return plans[-1]
-        return None if self._planner is None else await self._planner(standing, messages)
+        planners = [sending.planner for sending in sendings if sending.planner is not None]
+        planner = planners[-1] if planners else self._planner
+        return None if planner is None else await planner(standing, messages)
 
     def _runner(self, standing: SessionStanding, plan: TurnPlan, messages: Sequence[InboxMessage]) -> TurnRunner:
         sendings = [self._sendings[one.id] for one in messages if one.id in self._sendings]

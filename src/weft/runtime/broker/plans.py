@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from weft.ledger.api import InboxMessage, InputChain, SessionStanding, Setting
+from weft.ledger.api import InboxMessage, InputChain, SessionStanding, Setting, TurnRetry
 from weft.ledger.model import Message, NewMessage
 from weft.runtime.broker.tools import NO_TOOLS, Tools
 from weft.runtime.context import ExecutionContext
@@ -56,6 +56,8 @@ class TurnPlan(Struct, kw_only=True):
     """Whether the turn begins without anything that was said in the session before."""
     parent: str | None = None
     """The failed turn that this one goes on from."""
+    retry: TurnRetry | None = None
+    """The failed turn that this one tries again."""
 
 
 Planner = Callable[[SessionStanding, Sequence[InboxMessage]], Awaitable[TurnPlan]]
@@ -65,4 +67,6 @@ class Sending(Struct, kw_only=True):
     """What a sender in this process knows of its message beside what the inbox has."""
 
     plan: TurnPlan | None = None
+    planner: Planner | None = None
+    """Makes the plan when the turn is begun, where there is none yet."""
     on_token: OnToken | None = None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from weft.kernel.enums import QueueMode
-from weft.ledger.api import InboxMessage
+from weft.ledger.api import InboxMessage, retry_of
 
 
 class Collecting(Struct, frozen=True, kw_only=True):
@@ -34,13 +34,16 @@ def next_batch(queued: Sequence[InboxMessage], now_ms: int, collecting: Collecti
     """The messages of the next turn, out of those that wait, which come in the order in which they are answered.
 
     An interrupting message takes everything with it that waits. Messages to collect go together once nothing more came
-    for a while. Everything else is a turn of its own; a steering message that found no turn to enter is one of them.
+    for a while. What one failed turn was asked is tried again together. Everything else is a turn of its own; a
+    steering message that found no turn to enter is one of them.
     """
     if not queued:
         return NOTHING
     if any(message.mode == QueueMode.INTERRUPT for message in queued):
         return Batch(tuple(sorted(queued, key=lambda message: message.n)))
     first = queued[0]
+    if (retry := retry_of(first)) is not None:
+        return Batch(tuple(message for message in queued if retry_of(message) == retry))
     if first.mode != QueueMode.COLLECT:
         return Batch((first,))
     together = _collected(queued, (collecting or Collecting()).most)

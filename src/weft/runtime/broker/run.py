@@ -216,6 +216,8 @@ class Run:
 
     def _interrupt(self, event: Interruption) -> None:
         named = {ref.event_id for ref in event.affects}
+        if not named:
+            self.stop = self.stop or event.reason
         for request in self.requests:
             if request.event in named:
                 request.interrupted = request.interrupted or event.reason

@@ -163,6 +163,7 @@ class TurnRunner:
     async def resume(self, writer: RunWriter, run: Run) -> TurnEnd:
         """Go on with a turn that another broker began."""
         self._run = run
+        self._stop = self._stop or run.stop
         self._prepare(run)
         self._writer = writer
         return await self._go_on(writer, await self._recorded(()))

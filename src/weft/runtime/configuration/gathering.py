@@ -7,6 +7,7 @@ permissions are, since they only narrow.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
@@ -42,8 +43,12 @@ from weft.runtime.context import ExecutionContext
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import EMBEDDED_SAMPLING, ModelSettings
 from weft.runtime.invoke.agent_rights import agent_context, soul_of
-from weft.runtime.invoke.model_settings import model_settings, plain_resolver
+from weft.runtime.invoke.model_settings import ConfiguredModel, model_settings, plain_resolver
 from weft.runtime.turns.ledger_port import Crossing
+
+OtherModels = Callable[[str | None, str | None, ExecutionContext], ConfiguredModel | None]
+"""What a surface knows of models that are no programs: by a name and a session's id. Without a name it gives the
+default one."""
 
 
 class TurnRequest(Struct, frozen=True, kw_only=True):
@@ -109,16 +114,26 @@ async def gather_configuration(
     *,
     variable: Resolver,
     context: ExecutionContext,
+    other_models: OtherModels | None = None,
 ) -> TurnConfiguration:
     """The configuration of one turn, for whoever acts in this context."""
-    return await crossing.run(lambda: LayerReader(programs, inference, variable, context).configuration(request))
+    reader = LayerReader(programs, inference, variable, context, other_models)
+    return await crossing.run(lambda: reader.configuration(request))
 
 
 class LayerReader:
     """Reads the layers of one turn. Synchronous, as programs and the ledger are."""
 
-    def __init__(self, programs: Programs, inference: Inference, variable: Resolver, context: ExecutionContext) -> None:
+    def __init__(
+        self,
+        programs: Programs,
+        inference: Inference,
+        variable: Resolver,
+        context: ExecutionContext,
+        other_models: OtherModels | None = None,
+    ) -> None:
         self._programs, self._inference, self._variable, self._context = programs, inference, variable, context
+        self._other_models = other_models
 
     def configuration(self, request: TurnRequest) -> TurnConfiguration:
         session = self._session(request.session)
@@ -132,12 +147,10 @@ class LayerReader:
             request.overrides.layer(request.message),
         ]
         chosen = merge(layer for layer in layers if not layer.is_empty)
-        name = chosen.value("model")
-        if name is None:
+        configured = self._model(chosen.value("model"), session, acting)
+        if configured is None:
             context = _narrowed(acting, chosen)
             return TurnConfiguration(effective=chosen, context=context, persona=persona, session=session)
-        find = self._programs.get
-        configured = model_settings(find(name, ProgramKind.MODEL), find, self._variable, acting)
         effective = self._with_model(chosen, configured.model)
         return TurnConfiguration(
             effective=effective,
@@ -146,6 +159,21 @@ class LayerReader:
             persona=persona,
             session=session,
         )
+
+    def _model(self, name: str | None, session: Program | None, acting: ExecutionContext) -> ConfiguredModel | None:
+        """The program of this name; else the model that the surface knows by it, or has as its default."""
+        find, others = self._programs.get, self._other_models
+        session_id = None if session is None else session.id
+        if name is None:
+            return None if others is None else others(None, session_id, acting)
+        try:
+            program = find(name, ProgramKind.MODEL)
+        except NotFound:
+            other = None if others is None else others(name, session_id, acting)
+            if other is None:
+                raise
+            return other
+        return model_settings(program, find, self._variable, acting)
 
     def _session(self, name: str | None) -> Program | None:
         """None for one that does not exist. One that whoever acts may not read is refused: it may limit the turn."""
@@ -202,6 +230,8 @@ class LayerReader:
         below = [_layer(LayerName.MODEL, model.id, model.parameters.given())]
         if model.provider.is_embedded:
             below.insert(0, _layer(LayerName.PROVIDER, model.provider.id, EMBEDDED_SAMPLING.given()))
+        if chosen.value("model") is None:
+            below.insert(0, _layer(LayerName.PROVIDER, "the default model", {"model": model.id}))
         if situation is not None and not unknown:
             values = model.situations[situation].given()
             below.append(_layer(LayerName.SITUATION, f"{situation} of {model.id}", values))

@@ -19,12 +19,21 @@ from weft.runtime.inference.settings import NO_PARAMETERS, Parameters
 
 
 class MessageOverrides(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """For one message alone. `deny` holds patterns of tools."""
+    """For one message alone. `deny` holds patterns of tools. Its JSON stands with the message in the inbox."""
 
     model: str | None = None
     situation: str | None = None
     parameters: Parameters = NO_PARAMETERS
     deny: tuple[str, ...] = ()
+    system: str | None = None
+    """Replaces the system prompt so far."""
+    is_root: bool = False
+    """Whether its turn begins without anything that was said in the session before."""
+
+    def record(self) -> dict[str, Any] | None:
+        """The JSON of an admitted message's `overrides`; None where nothing is set."""
+        record: dict[str, Any] = msgspec.to_builtins(self)
+        return record or None
 
     def layer(self, source: str = "") -> ConfigLayer:
         choices = {"model": self.model, "situation": self.situation}
@@ -34,6 +43,30 @@ class MessageOverrides(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 NO_OVERRIDES = MessageOverrides()
+
+
+def read_overrides(record: Any, message: str) -> MessageOverrides:
+    """The overrides of an admitted message. Raises InvalidInput where they have another form."""
+    try:
+        return NO_OVERRIDES if record is None else msgspec.convert(record, MessageOverrides)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"the overrides of message {message}: {error}", "send the message again without") from None
+
+
+def combined_overrides(overrides: Iterable[MessageOverrides]) -> MessageOverrides:
+    """One set for messages that are answered together: a later message's value replaces an earlier one's, and what any
+    of them denies is denied."""
+    combined = NO_OVERRIDES
+    for one in overrides:
+        combined = MessageOverrides(
+            model=one.model or combined.model,
+            situation=one.situation or (None if one.model else combined.situation),
+            parameters=one.parameters.over(combined.parameters),
+            deny=tuple(dict.fromkeys((*combined.deny, *one.deny))),
+            system=one.system if one.system is not None else combined.system,
+            is_root=combined.is_root or one.is_root,
+        )
+    return combined
 
 
 def parse_overrides(

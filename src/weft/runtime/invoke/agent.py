@@ -7,7 +7,7 @@ from typing import Any
 from weft.kernel.enums import ProgramKind
 from weft.ledger.api import Lease
 from weft.programs.model import Program
-from weft.runtime.invoke.agent_work import AgentTurns, agent_configuration, ensure_free, hold_agent, work_on_task
+from weft.runtime.invoke.agent_work import AgentTurns, ensure_free, ensure_model, hold_agent, work_on_task
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 from weft.runtime.invoke.model import message_of, reply_result
 
@@ -27,8 +27,8 @@ async def _answer(
 ) -> InvocationResult:
     ensure_free(agent)
     session = agent.current_session or f"{agent.name}:main"
-    configuration = await agent_configuration(context, agent, session, invocation)
-    turns = AgentTurns(context, agent, configuration, hold)
+    await ensure_model(context, agent, session, invocation)
+    turns = AgentTurns(context, agent, invocation.overrides, hold)
     reply = await turns.think(session, message, after="reset" if agent.current_task is None else "wait")
     await turns.step("complete" if agent.current_task is None else "wait")
     return reply_result(agent, reply)

@@ -19,12 +19,12 @@ from weft.ledger.api import Lease
 from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
 from weft.programs.programs import Programs
-from weft.runtime.configuration.gathering import TurnConfiguration, TurnRequest
+from weft.runtime.configuration.gathering import TurnRequest
+from weft.runtime.configuration.message_overrides import MessageOverrides
 from weft.runtime.invoke.criterion_commands import CriterionCommands
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
-from weft.runtime.invoke.model import configured_message
 from weft.runtime.invoke.task_messages import reflection, resumed_brief, task_brief
-from weft.runtime.turns.messages import TurnReply, renewed, send, to_the_end
+from weft.runtime.turns.messages import TurnReply, renewed, to_the_end
 
 ENDED_STATES = ("completed", "failed")
 DEFAULT_MAX_TURNS = 50
@@ -57,17 +57,13 @@ def ensure_free(agent: Program) -> None:
         raise NotApplicable(f"agent {agent.name!r} is {agent.state}", hints[agent.state])
 
 
-async def agent_configuration(
-    context: InvocationContext, agent: Program, session: str | None, invocation: Invocation
-) -> TurnConfiguration:
-    """What its next turn in a session is configured with, in the agent's own context. A session
-    that does not exist yet has no say in it."""
+async def ensure_model(context: InvocationContext, agent: Program, session: str | None, invocation: Invocation) -> None:
+    """Refuse an agent that no layer of its next turn in a session names a model for. A session that does not exist yet
+    has no say in it."""
     ensure_own(agent)
     request = TurnRequest(session=session, persona=agent.id, overrides=invocation.overrides)
-    configuration = await context.configuration(request)
-    if configuration.model is None:
+    if (await context.configuration(request)).model is None:
         raise NotApplicable(f"agent {agent.name!r} has no model", Action.SET_AGENT_MODEL.of(agent=agent.name))
-    return configuration
 
 
 class AgentTurns:
@@ -77,10 +73,10 @@ class AgentTurns:
         self,
         context: InvocationContext,
         agent: Program,
-        configuration: TurnConfiguration,
+        overrides: MessageOverrides,
         hold: Lease,
     ) -> None:
-        self.context, self.agent, self._configuration = context, agent, configuration
+        self.context, self.agent, self._overrides = context, agent, overrides
         self.programs = context.programs.acting_as(agent.name, hold)
 
     async def step(self, verb: str, reason: str | None = None) -> Program:
@@ -89,16 +85,8 @@ class AgentTurns:
     async def think(self, session: str, message: Any, after: str) -> TurnReply:
         """One turn. `after` is the step that a failure leaves the agent with."""
         await self.step("think")
-        outgoing = configured_message(self._configuration, message)
         try:
-            return await send(
-                self.context.ledger,
-                self.context.inference,
-                session,
-                outgoing,
-                on_token=self.context.on_token,
-                context=self._configuration.context,
-            )
+            return await self.context.send(session, message, self._overrides, self.agent)
         except BaseException as error:  # whatever it is, nobody thinks here any more
             with suppress(WeftError):  # somebody else has moved the agent meanwhile; what happened matters more
                 await to_the_end(self.step(after, _reason(error)))
@@ -115,10 +103,10 @@ async def work_on_task(
     """Until its criteria hold, the turns of the harness are spent, or something outside fails."""
     ensure_own(task)
     session = agent.current_session if agent.current_task == task.name else None
-    configuration = await agent_configuration(context, agent, session, invocation)
+    await ensure_model(context, agent, session, invocation)
     async with hold_agent(context, agent, task) as hold:
         working, begun = await context.across(lambda: _begin(context.programs, agent.id, task.id, hold))
-        turns = AgentTurns(context, working, configuration, hold)
+        turns = AgentTurns(context, working, invocation.overrides, hold)
         return await TaskWork(turns, begun, invocation.workspace).run()
 
 

@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.enums import ProgramKind
+from weft.ledger.api import Admission
+from weft.ledger.model import DEFAULT_AGENT
 from weft.programs.model import Program
 from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
-from weft.runtime.configuration.gathering import TurnConfiguration, TurnRequest, gather_configuration
+from weft.runtime.broker.planner import ConfiguredPlanner
+from weft.runtime.broker.plans import Sending
+from weft.runtime.configuration.gathering import OtherModels, TurnConfiguration, TurnRequest, gather_configuration
 from weft.runtime.configuration.message_overrides import MessageOverrides
 from weft.runtime.context import ExecutionContext, current_context
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import NO_PARAMETERS, Parameters
 from weft.runtime.invoke.model_settings import ConfiguredModel, model_settings
 from weft.runtime.turns.ledger_port import Crossing, RuntimeLedger
-from weft.runtime.turns.messages import TurnReply
+from weft.runtime.turns.messages import WAIT, TurnReply, answer_admitted, to_the_end
 
 if TYPE_CHECKING:
     from weft.runtime.inference.attempt import OnToken
@@ -83,10 +87,12 @@ class InvocationContext:
         context: ExecutionContext | None = None,
         on_token: OnToken | None = None,
         show: Show | None = None,
+        other_models: OtherModels | None = None,
     ) -> None:
         ledger.trust.ensure("run a program")
         self.ledger, self.programs, self._crossing, self.inference = ledger, programs, crossing, inference
         self.variable, self._context, self.on_token, self.show = variable, context, on_token, show
+        self._other_models = other_models
 
     @property
     def execution_context(self) -> ExecutionContext:
@@ -109,6 +115,40 @@ class InvocationContext:
             request,
             variable=self.variable,
             context=self.execution_context,
+            other_models=self._other_models,
+        )
+
+    def planner(self, persona: str | None = None) -> ConfiguredPlanner:
+        """Plans the turns of messages that are sent in the name of this context. `persona` names the agent that
+        answers where that is not the session's owner."""
+        context = self.execution_context
+        return ConfiguredPlanner(
+            self.programs,
+            self._crossing,
+            self.inference,
+            variable=self.variable,
+            acting=lambda _: context,
+            persona=persona,
+            other_models=self._other_models,
+        )
+
+    async def send(
+        self, session: str, message: Any, overrides: MessageOverrides, persona: Program | None = None
+    ) -> TurnReply:
+        """Send a message to a session, made if there is none, and wait for the answer."""
+
+        def admitted() -> Admission:
+            return self.ledger.sync.inbox.admit(
+                message,
+                session=session,
+                persona=DEFAULT_AGENT if persona is None else persona.name,
+                overrides=overrides.record(),
+            )
+
+        admission = await to_the_end(self.across(admitted))
+        planner = self.planner(None if persona is None else persona.id)
+        return await answer_admitted(
+            self.ledger, admission, Sending(planner=planner, on_token=self.on_token), wait=WAIT
         )
 
     async def model(self, name: str, context: ExecutionContext | None = None) -> ConfiguredModel:

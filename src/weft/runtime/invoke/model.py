@@ -10,7 +10,6 @@ from msgspec import UNSET
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput
 from weft.programs.model import Program
-from weft.runtime.configuration.gathering import TurnConfiguration
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 from weft.runtime.turns.messages import OutgoingMessage, TurnReply, invoke_model
 
@@ -38,18 +37,6 @@ def message_of(invocation: Invocation, kind: str) -> Any:
     if message is None or (isinstance(message, str) and not message.strip()):
         raise InvalidInput(f"a {kind} is invoked with a message", Action.GIVE_MESSAGE)
     return message
-
-
-def configured_message(configuration: TurnConfiguration, message: Any) -> OutgoingMessage:
-    """A message to the model that a turn's configuration names. Raises NotApplicable where it names none."""
-    return OutgoingMessage(
-        message=message,
-        model=configuration.require_model(),
-        system=configuration.system_prompt,
-        situation=configuration.effective.situation,
-        parameters=configuration.effective.request_parameters,
-        persona=configuration.persona_name,
-    )
 
 
 def reply_result(program: Program, reply: TurnReply) -> InvocationResult:

@@ -7,8 +7,7 @@ from weft.kernel.errors import NotApplicable
 from weft.programs.model import Program
 from weft.runtime.configuration.gathering import TurnRequest
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
-from weft.runtime.invoke.model import configured_message, message_of, reply_result
-from weft.runtime.turns.messages import send
+from weft.runtime.invoke.model import message_of, reply_result
 
 
 async def invoke_session(context: InvocationContext, program: Program, invocation: Invocation) -> InvocationResult:
@@ -16,15 +15,8 @@ async def invoke_session(context: InvocationContext, program: Program, invocatio
     message = message_of(invocation, "session")
     ensure_open(program)
     configuration = await context.configuration(TurnRequest(session=program.id, overrides=invocation.overrides))
-    outgoing = configured_message(configuration, message)
-    reply = await send(
-        context.ledger,
-        context.inference,
-        program.name,
-        outgoing,
-        on_token=context.on_token,
-        context=configuration.context,
-    )
+    configuration.require_model()
+    reply = await context.send(program.name, message, invocation.overrides)
     return reply_result(program, reply)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,13 @@ from msgspec import Struct
 
 from weft.kernel.authority import LOCAL_NAME
 from weft.kernel.errors import NotApplicable, WeftError
-from weft.ledger.api import Admission, Setting
+from weft.ledger.api import Admission, Ledger, Setting
 from weft.ledger.model import DEFAULT_AGENT, RecordedTurn
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.plans import Sending, TurnPlan
 from weft.runtime.broker.tools import NO_TOOLS, Tools
 from weft.runtime.broker.turn_runner import TurnEnd
+from weft.runtime.configuration.message_overrides import MessageOverrides
 from weft.runtime.context import ExecutionContext, current_context
 from weft.runtime.inference.budgets import Budget
 from weft.runtime.inference.inference import Inference
@@ -30,6 +31,7 @@ from weft.runtime.inference.local import default_prompt
 from weft.runtime.inference.replies import Reply
 from weft.runtime.inference.settings import NO_PARAMETERS, ModelSettings, Parameters
 from weft.runtime.turns.ledger_port import RuntimeLedger
+from weft.runtime.turns.recorded_replies import load_reply
 
 if TYPE_CHECKING:
     from weft.runtime.inference.attempt import OnToken
@@ -120,15 +122,31 @@ async def _sent(
         budget=budget,
         is_root=is_root,
     )
+    admission = await to_the_end(_admitted(ledger, session, question, is_root=is_root))
+    return await answer_admitted(ledger, admission, Sending(plan=plan, on_token=on_token), wait=wait)
+
+
+async def answer_admitted(
+    ledger: RuntimeLedger, admission: Admission, sending: Sending, *, wait: float | None = None
+) -> TurnReply:
+    """Have an admitted message answered, by the broker that this open ledger's senders share or by another one that is
+    quicker. Raises what its turn failed with. Where others hold the session for longer than `wait` seconds it is taken
+    back, and SessionBusy raised; with None they are waited for."""
     broker = broker_of(ledger)
-    admission = await to_the_end(_admitted(ledger, session, question))
-    broker.expect(admission.message, Sending(plan=plan, on_token=on_token))
+    broker.expect(admission.message, sending)
     end = await _answered(ledger, broker, admission, wait)
+    if end is None:
+        recorded, reply = await ledger.crossing.run(lambda: _answered_elsewhere(ledger.sync, admission.message))
+        return TurnReply(turn=recorded, reply=reply)
     if end.error is not None:
         raise end.error
     if end.recorded is None or end.reply is None or end.cut is not None:
         raise NotApplicable("the turn was interrupted", "what had come of the answer is recorded")
     return TurnReply(turn=end.recorded, reply=end.reply)
+
+
+def _answered_elsewhere(ledger: Ledger, message: str) -> tuple[RecordedTurn, Reply]:
+    return load_reply(ledger, ledger.inbox.get(message))
 
 
 def broker_of(ledger: RuntimeLedger) -> Broker:
@@ -141,8 +159,14 @@ def broker_of(ledger: RuntimeLedger) -> Broker:
     return broker
 
 
-async def _admitted(ledger: RuntimeLedger, session: str, question: OutgoingMessage) -> Admission:
-    overrides = {"model": question.model.id, "situation": question.situation, "parameters": question.parameters.given()}
+async def _admitted(ledger: RuntimeLedger, session: str, question: OutgoingMessage, *, is_root: bool) -> Admission:
+    overrides = MessageOverrides(
+        model=question.model.id,
+        situation=question.situation,
+        parameters=question.parameters,
+        system=question.system,
+        is_root=is_root,
+    )
     inbox = ledger.sync.inbox
     return await ledger.crossing.run(
         lambda: inbox.admit(
@@ -150,21 +174,20 @@ async def _admitted(ledger: RuntimeLedger, session: str, question: OutgoingMessa
             session=session,
             persona=question.persona,
             mode=question.mode,
-            overrides={name: value for name, value in overrides.items() if value},
+            overrides=overrides.record(),
         )
     )
 
 
-async def _answered(ledger: RuntimeLedger, broker: Broker, admission: Admission, wait: float) -> TurnEnd:
-    """Serve the session until the message is settled. Whoever is cancelled has the turn end with what it has."""
+async def _answered(ledger: RuntimeLedger, broker: Broker, admission: Admission, wait: float | None) -> TurnEnd | None:
+    """Serve the session until the message is settled; None where another process settled it. Whoever is cancelled has
+    the turn end with what it has."""
     serving = asyncio.ensure_future(broker.answered(admission.message, admission.session_id, wait))
     try:
-        end = await asyncio.shield(serving)
+        return await asyncio.shield(serving)
     except asyncio.CancelledError:
         await to_the_end(_given_up(ledger, broker, admission, serving))
         raise
-    assert end is not None
-    return end
 
 
 async def _given_up(
@@ -174,10 +197,17 @@ async def _given_up(
     try:
         await ledger.crossing.run(partial(ledger.sync.inbox.cancel, admission.message, reason="its sender left"))
     except WeftError:  # a turn has it
-        broker.interrupt(admission.session_id)
+        if not broker.interrupt(admission.session_id):
+            await _interrupted_elsewhere(ledger, admission)
     await asyncio.wait({serving})
     if not serving.cancelled():
         serving.exception()  # whoever is cancelled does not hear of it
+
+
+async def _interrupted_elsewhere(ledger: RuntimeLedger, admission: Admission) -> None:
+    """Another process runs the turn: it is asked to cut it short."""
+    with suppress(NotApplicable):  # it is over
+        await ledger.crossing.run(partial(ledger.sync.inbox.interrupt, admission.session_id))
 
 
 def _setting(question: OutgoingMessage, acting: ExecutionContext, inference: Inference) -> Setting:

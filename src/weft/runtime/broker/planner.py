@@ -1,0 +1,112 @@
+"""Plans the turn for waiting messages from what is durable alone: the session, the messages with their overrides, and
+the layers of configuration. Any broker makes the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.errors import NotApplicable
+from weft.ledger.api import InboxMessage, SessionStanding, Setting, TurnRetry, retry_of
+from weft.ledger.model import DEFAULT_AGENT
+from weft.programs.placeholders import Resolver
+from weft.programs.programs import Programs
+from weft.runtime.broker.plans import TurnPlan
+from weft.runtime.configuration.gathering import LayerReader, OtherModels, TurnConfiguration, TurnRequest
+from weft.runtime.configuration.message_overrides import combined_overrides, read_overrides
+from weft.runtime.context import ExecutionContext
+from weft.runtime.inference.inference import Inference
+from weft.runtime.inference.local import default_prompt
+from weft.runtime.invoke.agent_rights import actor_context
+from weft.runtime.turns.ledger_port import Crossing
+
+Acting = Callable[[InboxMessage], ExecutionContext]
+"""In whose name a message is answered."""
+
+
+class ConfiguredPlanner:
+    """A `Planner`. `acting` gives the context of a message's sender; `persona` names the agent that answers where that
+    is not the session's owner; `other_models` knows the models that are no programs, and the default one."""
+
+    def __init__(
+        self,
+        programs: Programs,
+        crossing: Crossing,
+        inference: Inference,
+        *,
+        variable: Resolver,
+        acting: Acting,
+        persona: str | None = None,
+        other_models: OtherModels | None = None,
+    ) -> None:
+        self._programs, self._crossing, self._inference = programs, crossing, inference
+        self._variable, self._acting, self._persona, self._other_models = variable, acting, persona, other_models
+
+    async def __call__(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan:
+        return await self._crossing.run(lambda: self.plan(standing, messages))
+
+    def plan(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan:
+        """Raises a WeftError where the messages cannot be answered as things are configured."""
+        retry = next((one for one in map(retry_of, messages) if one is not None), None)
+        parent = self._parent(standing, retry)
+        overrides = combined_overrides(read_overrides(one.overrides, one.id) for one in messages)
+        request = TurnRequest(
+            session=standing.id,
+            persona=self._persona,
+            parent=parent,
+            overrides=overrides,
+            message=messages[-1].id,
+        )
+        acting = self._acting(messages[0])
+        reader = LayerReader(self._programs, self._inference, self._variable, acting, self._other_models)
+        configuration = reader.configuration(request)
+        model = configuration.require_model()
+        return TurnPlan(
+            model=model,
+            inference=self._inference,
+            acting=configuration.context,
+            setting=self._setting(configuration),
+            situation=configuration.effective.situation,
+            parameters=configuration.effective.request_parameters,
+            system=configuration.system_prompt if overrides.system is None else overrides.system,
+            default_system=default_prompt(model),
+            persona=configuration.persona_name,
+            is_root=overrides.is_root,
+            parent=parent if isinstance(parent, str) else None,
+            retry=retry,
+        )
+
+    def _setting(self, configuration: TurnConfiguration) -> Setting:
+        """The circumstances that the turn records: so far what its configuration says."""
+        return Setting(**configuration.turn_fields())
+
+    def _parent(self, standing: SessionStanding, retry: TurnRetry | None) -> str | UnsetType:
+        """The turn that a retry goes on from, where that is not the head. Only the head and failed turns of the same
+        session after it can be gone on from: where the session has moved on since, the retry is refused."""
+        if retry is None or standing.open_turn is not None:
+            return UNSET
+        ledger = self._programs.ledger
+        start = ledger.turn(retry.of).parent_id if retry.afresh else retry.of
+        if start == standing.head and standing.head_events is None:
+            return UNSET
+        at: str | None = start
+        while at is not None and at != standing.head:
+            turn = ledger.turn(at)
+            if turn.session_id != standing.id or turn.status != "failed":
+                break
+            at = turn.parent_id
+        if start is None or at != standing.head:
+            moved = f"session {standing.label!r} has moved on since turn {retry.of} failed"
+            raise NotApplicable(moved, "retry the turn again: it goes on in a fork then")
+        return start
+
+
+def sender_context(person: ExecutionContext, programs: Programs, message: InboxMessage) -> ExecutionContext:
+    """Whoever runs the broker, and on their behalf everybody in whose name the message was sent."""
+    context = person
+    for name in (*reversed(message.on_behalf_of), message.sender):
+        if name != DEFAULT_AGENT:
+            context = actor_context(context, programs.get(name, "human", "agent"))
+    return context

@@ -1,0 +1,102 @@
+"""Running turns that are asked to stop, and failed ones that are tried again, on every backend."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.ledger.test_inbox import answered, begun
+from weft.kernel.dag_events import Interruption
+from weft.kernel.enums import InterruptionReason, RunExit
+from weft.kernel.errors import NotApplicable
+from weft.kernel.ledger_events import TurnRetried
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.api.runs import Runs
+from weft.ledger.model import NewError
+from weft.ledger.runs.model import Finished, Interrupted, TurnRetry, retry_of
+from weft.runtime.broker.run import Run
+
+
+def failed(ledger: Ledger, session: str) -> str:
+    run, _ = begun(ledger, session)
+    run.record([Finished(exit=RunExit.ERROR, error=NewError(code="down", message="the server is away"))])
+    return run.id
+
+
+def test_a_running_turn_is_asked_to_stop_by_an_event_of_its_own(ledger: Ledger) -> None:
+    session = ledger.inbox.admit("hello", session="main").session_id
+    with pytest.raises(NotApplicable, match="no turn runs in session 'main'"):
+        ledger.inbox.interrupt("main")
+    run, _ = begun(ledger, "main")
+    runs = Runs(ledger)
+    assert runs.standing(session).stop is None
+    assert ledger.inbox.interrupt("main") == run.id
+    assert ledger.inbox.interrupt("main") == run.id  # asked once
+    assert runs.standing(session).stop == "canceled"
+    folded = Run(run.id).apply(runs.events(run.id))
+    assert folded.stop is InterruptionReason.CANCELED  # whoever goes on with it after a crash knows
+    assert len([one for one in runs.events(run.id) if isinstance(one.event, Interruption)]) == 1
+    run.record([Interrupted(InterruptionReason.CANCELED), Finished()])
+    assert ledger.turn(run.id).interruption_reason == "canceled"
+    assert ledger.inbox.list(states=["answered"])[0].turn == run.id
+    assert list(ledger.verify()) == []
+
+
+def test_a_failed_turn_is_retried_as_its_child_in_its_own_session(ledger: Ledger) -> None:
+    ledger.inbox.admit("first", session="main")
+    head = answered(ledger, "main")
+    ledger.inbox.admit("hello", session="main", overrides={"model": "m"})
+    turn = failed(ledger, "main")
+    admission = ledger.inbox.retry(turn, key="k")
+    assert ledger.inbox.retry(turn, key="k") == admission
+    assert (admission.session, admission.is_fork) == ("main", False)
+    with pytest.raises(NotApplicable, match="is being retried already"):
+        ledger.inbox.retry(turn)
+    message = ledger.inbox.get(admission.message)
+    assert (message.overrides, retry_of(message)) == ({"model": "m"}, TurnRetry(turn))
+    assert [one.state for one in ledger.inbox.list(states=["dead", "resent"])] == ["resent"]
+    standing = Runs(ledger).standing(admission.session_id)
+    run, record = Runs(ledger).begin(
+        standing.id,
+        expected=(standing.head, standing.head_events),
+        messages=[admission.message],
+        parent=turn,
+        retry=TurnRetry(turn),
+    )
+    (retried,) = [one.event for one in record.events if isinstance(one.event, TurnRetried)]
+    assert (retried.turn, retried.of, retried.afresh) == (run.id, turn, False)
+    run.record([Finished()])
+    assert ledger.turn(run.id).parent_id == turn
+    assert ledger.turn(turn).parent_id == head
+    assert ledger.session("main").head == run.id
+    assert list(ledger.verify()) == []
+
+
+def test_a_retry_after_something_else_came_goes_on_in_a_fork(ledger: Ledger) -> None:
+    ledger.inbox.admit("hello", session="main")
+    turn = failed(ledger, "main")
+    ledger.inbox.admit("something else", session="main")
+    answered(ledger, "main")
+    child = ledger.inbox.retry(turn)
+    assert child.is_fork
+    assert ledger.session(child.session).head == turn
+    assert [one.state for one in ledger.inbox.list(states=["dead", "resent"])] == ["resent"]
+    answered(ledger, child.session)
+    sibling = ledger.inbox.retry(turn, afresh=True)
+    assert sibling.is_fork
+    assert ledger.session(sibling.session).head is None  # beside a turn that begins a tree
+
+
+def test_only_a_turn_that_failed_is_retried(ledger: Ledger) -> None:
+    ledger.inbox.admit("hello", session="main")
+    done = answered(ledger, "main")
+    with pytest.raises(NotApplicable, match="is completed, not failed"):
+        ledger.inbox.retry(done)
+    ledger.inbox.admit("more", session="main")
+    run, _ = begun(ledger, "main")
+    with pytest.raises(NotApplicable, match="is still"):
+        ledger.inbox.retry(run.id)
+    recorded = ledger.record_turn(query="by hand", session="other", error="it broke")
+    admission = ledger.inbox.retry(recorded.id, afresh=True)
+    assert admission.session == "other"
+    (part,) = ledger.inbox.get(admission.message).content
+    assert part.text == "by hand"  # type: ignore[union-attr]
