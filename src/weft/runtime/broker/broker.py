@@ -114,6 +114,10 @@ class Broker:
         """A sender in this process waits for the answer to a message."""
         self._sendings[message] = sending
 
+    def plan_with(self, planner: Planner) -> None:
+        """Answer also what others left in the sessions that are served."""
+        self._planner = planner
+
     def wake(self) -> None:
         """Something was admitted, or came from outside."""
         self._wake.set()

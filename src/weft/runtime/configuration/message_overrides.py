@@ -33,7 +33,7 @@ class MessageOverrides(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def record(self) -> dict[str, Any] | None:
         """The JSON of an admitted message's `overrides`; None where nothing is set."""
         record: dict[str, Any] = msgspec.to_builtins(self)
-        return record or None
+        return {key: value for key, value in record.items() if value != {}} or None
 
     def layer(self, source: str = "") -> ConfigLayer:
         choices = {"model": self.model, "situation": self.situation}

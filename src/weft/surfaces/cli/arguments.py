@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from weft.ledger.api import Ledger
 
 F = TypeVar("F", bound=Callable[..., Any])
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+"""How a shell goes on with a word."""
 
 
 def complete_labels(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -29,6 +31,23 @@ def complete_labels(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
     except (WeftError, OSError):
         return []
     return [label for label in labels if label.startswith(incomplete)]
+
+
+def complete_messages(*states: str) -> Complete:
+    """The ids of messages in these states."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        from weft.kernel.errors import WeftError
+        from weft.surfaces.cli.call import Call
+
+        try:
+            with Call.completing(ctx).reading() as ledger:
+                ids = [message.id for message in ledger.inbox.list(states=states)]
+        except (WeftError, OSError):
+            return []
+        return [id for id in ids if id.startswith(incomplete)]
+
+    return complete
 
 
 def rev(name: str = "rev", **details: Any) -> Callable[[F], F]:

@@ -107,6 +107,11 @@ COMMANDS = {
         "pack": "Compress what is cold, or unpack it again.",
     },
     "ask": {
+        "send": "Send a message to a session, an agent or a turn, and show the answer.",
+        "inbox": "List the messages that wait, and those that failed.",
+        "broker": "Answer the messages of every session until stopped.",
+        "interrupt": "Cut the turn short that runs in a session.",
+        "retry": "Try a failed turn again.",
         "chat": "Talk with a model; every exchange is a turn.",
         "follow": "Follow a session: its messages, turns and tools, and answers while they are written.",
         "credential": "Say where keys are found: add, list or remove.",

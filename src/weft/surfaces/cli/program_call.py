@@ -23,6 +23,7 @@ from weft.surfaces.plain_text import TAB, safe
 if TYPE_CHECKING:
     from weft.kernel.errors import WeftError
     from weft.programs import Program, Programs
+    from weft.runtime.configuration.gathering import OtherModels
     from weft.runtime.context import ExecutionContext
     from weft.runtime.inference.replies import ReplyToken
     from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
@@ -237,14 +238,21 @@ def summary(program: Program) -> str:
 T = TypeVar("T")
 
 
-def invoked(call: Call, actor: str, name: str, invocation: Invocation, *, stream: bool = False) -> InvocationResult:
-    """Invoke a program, and with `stream` show a model's answer as it comes."""
+def invoked(
+    call: Call, actor: str, name: str, invocation: Invocation, *, stream: bool = False, has_default_model: bool = False
+) -> InvocationResult:
+    """Invoke a program, and with `stream` show a model's answer as it comes. With `has_default_model` a session that no
+    model is configured for is answered by the one that `weft chat` would choose."""
     from weft.runtime.invoke.handlers import invoke
 
     shown = ReplyStream(call) if stream else None
     try:
         return with_invocations(
-            call, actor, lambda shop: invoke(shop, name, invocation), on_token=None if shown is None else shown.token
+            call,
+            actor,
+            lambda shop: invoke(shop, name, invocation),
+            on_token=None if shown is None else shown.token,
+            has_default_model=has_default_model,
         )
     finally:
         if shown is not None:
@@ -257,10 +265,11 @@ def with_invocations(
     work: Callable[[InvocationContext], Awaitable[T]],
     *,
     on_token: Callable[[ReplyToken], None] | None = None,
+    has_default_model: bool = False,
 ) -> T:
     import asyncio
 
-    return asyncio.run(_with_invocations(call, actor, work, on_token))
+    return asyncio.run(_with_invocations(call, actor, work, on_token, has_default_model=has_default_model))
 
 
 async def _with_invocations(
@@ -268,6 +277,8 @@ async def _with_invocations(
     actor: str,
     work: Callable[[InvocationContext], Awaitable[T]],
     on_token: Callable[[ReplyToken], None] | None,
+    *,
+    has_default_model: bool,
 ) -> T:
     from weft.aio.crossing import Pool
     from weft.aio.ledger import AsyncLedger
@@ -291,10 +302,17 @@ async def _with_invocations(
                 context=acting_for(programs, actor),
                 on_token=on_token,
                 show=lambda name, text: _note_notice(call, name, text),
+                other_models=_other_models(programs) if has_default_model else None,
             )
             return await work(shop)
     finally:
         await pool.close(ledger.close)
+
+
+def _other_models(programs: Programs) -> OtherModels:
+    from weft.surfaces.cli.chat.models import other_models
+
+    return other_models(programs, os.environ.get)
 
 
 def note_retry(call: Call, error: WeftError, model: str, wait: float) -> None:
@@ -337,6 +355,10 @@ class ReplyStream:
         if is_other and has_begun:
             self._begin_anew()
         self._echo(new)
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self._text.shown)
 
     def end(self) -> None:
         if other := self._text.end():

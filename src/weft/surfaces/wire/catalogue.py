@@ -74,12 +74,13 @@ from weft.runtime.invoke.invocation import InvocationResult
 from weft.runtime.routing.smart_routes import RouteChoice
 from weft.store.diagnosis import Diagnosis
 from weft.store.trust_store import TrustedLedger
-from weft.surfaces.wire import configuration, exchange, forms, programs, reports, sessions, upkeep
+from weft.surfaces.wire import broker, configuration, exchange, forms, programs, reports, sessions, upkeep
 
 FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     "Sessions and turns": (
         sessions.SessionEntry, sessions.ListedTurn, sessions.ShownTurn, sessions.ReadTurn, sessions.UnfinishedTurn,
-        sessions.PickedTurn, sessions.SummaryTurn, sessions.ChatReply, sessions.NodeTags, ListedSession,
+        sessions.PickedTurn, sessions.SummaryTurn, sessions.ChatReply, sessions.NodeTags,
+        broker.SentMessage, broker.InterruptedTurn, broker.BrokerReady, ListedSession,
         model.Session, model.Turn, model.RecordedTurn, model.Message, model.ToolCall, model.Codeblock, model.Compaction,
         model.Branch, model.HeadMove, model.SessionMove, model.Point, Provenance, Unification, ProvisionalTurn, Context,
         VouchedMessage, Voucher, ThreadDiff, Hit, RelatedTurns, RouteChoice, Recorded, ComparedCompaction,
@@ -125,7 +126,7 @@ NAMES: Mapping[str, Any] = {
         record.__name__: record
         for record in (
             AuditFinding, BundleReport, Diagnosis, Exported, ListedSession, OriginTotals, Packed, Problem, Provenance,
-            ProvisionalTurn, ProgramReach, Remote, Resume, Salvaged, Spending, Synced, Usage,
+            ProvisionalTurn, ProgramReach, Receipt, Remote, Resume, Salvaged, Spending, Synced, Usage,
             model.Compaction, model.Message,
             model.ToolCall,
             model.Turn,

@@ -18,16 +18,26 @@ from weft.aio.crossing import Pool
 from weft.aio.ledger import AsyncLedger
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import AmbiguousName, LabelTaken, NotApplicable, NotFound, WeftError
-from weft.ledger.api import is_recorded_here
 from weft.ledger.model import DEFAULT_AGENT, Session, Turn
 from weft.programs import Programs
 from weft.programs.addresses import parse_address
+from weft.runtime.broker.planner import ConfiguredPlanner, sender_context
+from weft.runtime.broker.plans import Sending
+from weft.runtime.configuration.message_overrides import MessageOverrides
 from weft.runtime.inference.inference import Inference, OnNote, OnRetry
 from weft.runtime.inference.model_files import model_folder
 from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.invoke.agent_rights import agent_context, soul_of
-from weft.runtime.turns.messages import OutgoingMessage, TurnReply, send
-from weft.surfaces.cli.chat.models import EMBEDDED, ModelChoice, default_name, find_choice, names
+from weft.runtime.turns.messages import OutgoingMessage, TurnReply, answer_admitted, send, to_the_end
+from weft.surfaces.cli.chat.models import (
+    EMBEDDED,
+    ModelChoice,
+    default_name,
+    find_choice,
+    last_model,
+    names,
+    other_models,
+)
 from weft.surfaces.cli.chat.readiness import ensure_installed
 from weft.surfaces.cli.chat.servers import ServedModel, make_programs, running_servers
 from weft.surfaces.cli.chat.typed_input import free_label
@@ -36,7 +46,7 @@ from weft.surfaces.cli.default_session import ensure_own_session
 from weft.surfaces.cli.history import turn_pages
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Ledger
+    from weft.ledger.api import Admission, Ledger
     from weft.programs import Program
     from weft.runtime.egress.credentials import Variable
     from weft.runtime.inference.running_servers import RunningServer
@@ -177,12 +187,8 @@ class Conversation:
         return model if isinstance(model, str) else None
 
     def _last_model(self) -> str | None:
-        """Of the last turn, where it was recorded here: one of another ledger chooses no model."""
-        last = next(self.turns(), None)
-        is_own = last is not None and is_recorded_here(self.ledger, last.id)
-        config = last.effective_config if last is not None and is_own else None
-        model = config.get("model") if isinstance(config, dict) else None
-        return model if isinstance(model, str) else None
+        session = self.session()
+        return None if session is None else last_model(self.ledger, session.id)
 
     def turns(self) -> Iterator[Turn]:
         """From the last one back."""
@@ -210,10 +216,8 @@ class Conversation:
         acting = choice.context if owner is None else agent_context(choice.context, owner)
 
         async def asked() -> TurnReply:
-            if self._inference is None:
-                models = model_folder(self._variable)
-                self._inference = Inference(on_retry=self._retried, on_note=self._noted, models=models)
-            return await send(self._mirror, self._inference, self.label, question, on_token=on_token, context=acting)
+            inference = self._asking()
+            return await send(self._mirror, inference, self.label, question, on_token=on_token, context=acting)
 
         self._loaded.add(choice.settings.name)
         try:
@@ -221,6 +225,53 @@ class Conversation:
         finally:
             if self.is_new:
                 self.is_new = self.label not in self.labels()
+
+    def steer(self, text: str, on_token: OnToken | None = None) -> TurnReply | None:
+        """Say something to the turn that runs in this session, in any process; where its model is not asked again, a
+        turn of its own answers it. None: it was interrupted from the keyboard."""
+        choice = self.choice or self.choose()
+        overrides = MessageOverrides(model=choice.settings.id, system=self._system)
+        return self._admitted(
+            lambda: self.ledger.inbox.admit(text, session=self.label, mode="steer", overrides=overrides.record()),
+            on_token,
+        )
+
+    def retry(self, on_token: OnToken | None = None) -> TurnReply | None:
+        """Try the last turn again, which failed. None: it was interrupted from the keyboard."""
+        turn = self._last_failed()
+        return self._admitted(lambda: self.ledger.inbox.retry(turn), on_token)
+
+    def _last_failed(self) -> str:
+        session = self.session()
+        dead = [] if session is None else self.ledger.inbox.list(session=session.id, states=["dead"])
+        turns = [message.turn for message in dead if message.turn is not None]
+        if not turns:
+            raise NotApplicable(f"no turn failed in {self.label!r}", "say something")
+        return turns[-1]
+
+    def _admitted(self, admit: Callable[[], Admission], on_token: OnToken | None) -> TurnReply | None:
+        """Admit a message and have it answered."""
+
+        async def asked() -> TurnReply:
+            planner = ConfiguredPlanner(
+                self._programs,
+                self._mirror.crossing,
+                self._asking(),
+                variable=self._variable,
+                acting=lambda message: sender_context(person_acting(), self._programs, message),
+                other_models=other_models(self._programs, self._variable),
+            )
+            admission = await to_the_end(self._mirror.crossing.run(admit))
+            self.label, self.is_new = admission.session, False
+            return await answer_admitted(self._mirror, admission, Sending(planner=planner, on_token=on_token))
+
+        return self._runner.run(_interruptible(asked()))
+
+    def _asking(self) -> Inference:
+        if self._inference is None:
+            models = model_folder(self._variable)
+            self._inference = Inference(on_retry=self._retried, on_note=self._noted, models=models)
+        return self._inference
 
     def _owner(self) -> Program | None:
         """The described agent whose session it is: its soul is the system prompt, as when the session is invoked."""

@@ -10,17 +10,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.kernel.errors import NotFound
+from weft.ledger.api import Ledger, is_recorded_here
 from weft.programs.addresses import is_address, parse_address
 from weft.programs.kinds.vendor_names import is_vendor_name
 from weft.programs.model import Program
+from weft.programs.programs import Programs
+from weft.runtime.configuration.gathering import OtherModels
 from weft.runtime.context import ExecutionContext
 from weft.runtime.egress.credentials import ORIGINS, Variable
 from weft.runtime.inference.local import LONGEST_ANSWER
 from weft.runtime.inference.local import NAME as EMBEDDED_NAME
 from weft.runtime.inference.model_files import ModelFile, find_model_file, model_folder
 from weft.runtime.inference.settings import ModelSettings, Parameters, ProviderKind, ProviderSettings
-from weft.runtime.invoke.model_settings import Find, model_settings
-from weft.surfaces.cli.chat.readiness import VENDORS, Vendor, keyed
+from weft.runtime.invoke.model_settings import ConfiguredModel, Find, model_settings
+from weft.surfaces.cli.chat.readiness import VENDORS, Vendor, ensure_installed, keyed
 
 EMBEDDED = "local"
 
@@ -126,3 +129,27 @@ def default_name(
     if last is not None and last != EMBEDDED and (last in choices or last.partition("/")[0] in choices[1:]):
         return last
     return choices[1] if keyed(variable) else EMBEDDED
+
+
+def last_model(ledger: Ledger, session: str | None) -> str | None:
+    """The model of a session's last turn, where that was recorded here: one of another ledger chooses no model."""
+    head = None if session is None else ledger.session(session).head
+    if head is None or not is_recorded_here(ledger, head):
+        return None
+    config = ledger.turn(head).effective_config
+    model = config.get("model") if isinstance(config, dict) else None
+    return model if isinstance(model, str) else None
+
+
+def other_models(programs: Programs, variable: Variable) -> OtherModels:
+    """What the command line knows beside model programs, by the names that `weft chat --model` takes; where no layer
+    names a model, the one that `weft chat` would choose."""
+
+    def find(name: str | None, session: str | None, acting: ExecutionContext) -> ConfiguredModel:
+        models = [model for model in programs.all("model") if model.state != "draft"]
+        wanted = name or default_name(None, None, last_model(programs.ledger, session), models, variable)
+        choice = find_choice(wanted, models, programs.get, variable, acting)
+        ensure_installed(is_embedded=choice.is_embedded, has_weights=choice.name != EMBEDDED)
+        return ConfiguredModel(choice.settings, choice.context)
+
+    return find

@@ -19,7 +19,7 @@ from weft.runtime.inference.model_files import model_folder
 from weft.runtime.inference.replies import ReplyToken, TokenKind
 from weft.surfaces.cli.chat import reply_lines
 from weft.surfaces.cli.chat.blocks import Answering, harmless
-from weft.surfaces.cli.chat.conversation import Conversation
+from weft.surfaces.cli.chat.conversation import Conversation, OnToken
 from weft.surfaces.cli.chat.readiness import keyed
 from weft.surfaces.cli.chat.typed_input import Command, TypedMessage, Unknown, completions, needs_more, read_typed
 from weft.surfaces.cli.history import short
@@ -31,6 +31,7 @@ from weft.surfaces.plain_text import safe
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from weft.runtime.turns.messages import TurnReply
     from weft.surfaces.cli.call import Call
 
 RECALLED, REMEMBERED = 2, 200
@@ -50,6 +51,10 @@ class Terminal:
             "fork": self._fork,
             "undo": self._undo,
             "model": self._model,
+            "steer": self._steer,
+            "interrupt": lambda _: self._weft("interrupt", self._talk.label),
+            "retry": lambda _: self._answered(self._talk.retry),
+            "compact": self._compact,
             "tree": self._tree,
             "cost": self._cost,
             "sessions": lambda _: self._weft("sessions"),
@@ -101,6 +106,10 @@ class Terminal:
         return f"\001\033[1;36m\002{name}\001\033[0m\002 "
 
     def _answer(self, text: str) -> None:
+        self._answered(lambda hear: self._talk.say(text, hear))
+
+    def _answered(self, ask: Callable[[OnToken], TurnReply | None]) -> None:
+        """Show an answer as it comes, then what it was made of."""
         before, repeated = self._talk.head, RepeatedText()
         waiting = "loading the embedded model…" if self._talk.must_load else "…"
         with Answering(self._console, waiting) as shown:
@@ -117,7 +126,7 @@ class Terminal:
 
             self._talk.on_retry = lambda *failed: shown.note(retry_words(*failed))
             self._talk.on_note = shown.note
-            sent = self._talk.say(text, hear)
+            sent = ask(hear)
             if sent is not None and (other := repeated.end()):
                 shown.begin_anew()
                 shown.hear(other)
@@ -202,6 +211,14 @@ class Terminal:
             mark = "* " if current is not None and model == current.name else "  "
             self._call.screen.show(mark, Span(model, "label"))
         self._call.screen.show(Span("/model NAME chooses one; `weft model create` makes more", "dim"))
+
+    def _steer(self, text: str) -> None:
+        if not text:
+            raise NotApplicable("say what the turn is to know", "/steer TEXT")
+        self._answered(lambda hear: self._talk.steer(text, hear))
+
+    def _compact(self, focus: str) -> None:
+        self._weft("compact", self._here(), "--strategy", "summary", *(["--focus", focus] if focus else []))
 
     def _tree(self, _: str) -> None:
         self._weft("tree", self._here())

@@ -102,6 +102,7 @@ def _make(
         call,
         call.actor,
         lambda shop: compact_session(shop, opened.id, strategy=strategy, model=model, focus=focus, keep=keep),
+        has_default_model=True,
     )
     figures = f", {made.tokens_before:,} tokens before, {made.tokens_after:,} after"
     call.answer(made, [Span(opened.label, "label"), " compacted by turn ", Span(made.turn_id, "id"), figures])

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import click
+
 from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli import arguments
+from weft.surfaces.cli.arguments import complete_messages
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.configuration import (
@@ -13,12 +18,30 @@ from weft.surfaces.cli.configuration import (
     read_configuration,
 )
 
+if TYPE_CHECKING:
+    from weft.ledger.api import Ledger
+    from weft.ledger.model import Session
+    from weft.runtime.configuration.message_overrides import MessageOverrides
+
 
 @weft_command("config")
 @arguments.session()
 @override_options
+@click.option(
+    "--for",
+    "message",
+    metavar="MESSAGE",
+    shell_complete=complete_messages("queued", "taken", "dead"),
+    help="What this message of its inbox is answered with: its own options count.",
+)
 def command(
-    call: Call, session: str, model: str | None, situation: str | None, settings: tuple[str, ...], deny: tuple[str, ...]
+    call: Call,
+    session: str,
+    model: str | None,
+    situation: str | None,
+    settings: tuple[str, ...],
+    deny: tuple[str, ...],
+    message: str | None,
 ) -> None:
     """Show what the next message to a session is answered with, and why.
 
@@ -28,10 +51,15 @@ def command(
     """
     from weft.runtime.configuration.message_overrides import parse_overrides
 
+    if message is not None and (model or situation or settings or deny):
+        raise click.UsageError("--for stands without other options: the message has its own")
     overrides = parse_overrides(model=model, situation=situation, settings=settings, deny=deny)
     with call.reading() as ledger:
         opened = ledger.session(session)
-        turn = configured_turn(opened.label, read_configuration(call, ledger, opened.id, overrides))
+        if message is not None:
+            overrides = _overrides_of(ledger, opened, message)
+        configuration = read_configuration(call, ledger, opened.id, overrides, message or "")
+        turn = configured_turn(opened.label, configuration)
     if call.json:
         call.document(turn)
         return
@@ -41,3 +69,15 @@ def command(
     unsent = [value.key for value in turn.values if not value.sent]
     if unsent:
         call.note(f"{turn.model} does not take {', '.join(unsent)}")
+
+
+def _overrides_of(ledger: Ledger, session: Session, message: str) -> MessageOverrides:
+    """What a message of the session's inbox was sent with."""
+    from weft.kernel.errors import NotApplicable
+    from weft.runtime.configuration.message_overrides import read_overrides
+
+    waiting = ledger.inbox.get(message)
+    if waiting.session_id != session.id:
+        hint = f"`weft config {shell_word(waiting.session)} --for {waiting.id}` shows it"
+        raise NotApplicable(f"message {waiting.id} was sent to session {waiting.session!r}", hint)
+    return read_overrides(waiting.overrides, waiting.id)

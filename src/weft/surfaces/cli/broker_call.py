@@ -1,0 +1,145 @@
+"""What the commands share that have messages answered: an open ledger with a planner, and how an answer is shown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.program_call import ReplyStream, note_retry
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.plain_text import safe_lines
+from weft.surfaces.wire.broker import SentMessage
+
+if TYPE_CHECKING:
+    from weft.aio.ledger import AsyncLedger
+    from weft.ledger.api import Admission, Ledger
+    from weft.runtime.broker.planner import ConfiguredPlanner
+    from weft.runtime.turns.messages import TurnReply
+
+T = TypeVar("T")
+
+
+class BrokerAccess(Struct, frozen=True):
+    """An open ledger, and what a broker in this process plans its turns with."""
+
+    ledger: Ledger
+    mirror: AsyncLedger
+    planner: ConfiguredPlanner
+
+
+def with_broker(call: Call, work: Callable[[BrokerAccess], Awaitable[T]]) -> T:
+    """Run a coroutine with the ledger open; whatever holds it open is closed afterwards."""
+    import asyncio
+
+    async def main() -> T:
+        async with broker_access(call) as access:
+            return await work(access)
+
+    return asyncio.run(main())
+
+
+@asynccontextmanager
+async def broker_access(call: Call) -> AsyncIterator[BrokerAccess]:
+    from weft.aio.crossing import Pool
+    from weft.aio.ledger import AsyncLedger
+    from weft.programs import Programs
+    from weft.runtime.broker.planner import ConfiguredPlanner, sender_context
+    from weft.runtime.inference.inference import Inference
+    from weft.runtime.inference.model_files import model_folder
+    from weft.surfaces.cli.chat.models import other_models
+    from weft.surfaces.cli.credentials import person_acting
+
+    ledger, pool, variable = call.writing(), Pool(), os.environ.get
+    try:
+        ledger.trust.ensure("send a message to a model")
+        programs, person = Programs(ledger), person_acting()
+        on_retry, models = (lambda *failed: note_retry(call, *failed)), model_folder(variable)
+        async with Inference(on_retry=on_retry, on_note=call.note, models=models) as inference:
+            planner = ConfiguredPlanner(
+                programs,
+                pool,
+                inference,
+                variable=variable,
+                acting=lambda message: sender_context(person, programs, message),
+                other_models=other_models(programs, variable),
+            )
+            yield BrokerAccess(ledger, AsyncLedger(ledger, pool), planner)
+    finally:
+        await pool.close(ledger.close)
+
+
+def deliver(call: Call, admit: Callable[[Ledger], Admission], *, is_awaited: bool, route: Any = None) -> None:
+    """Admit a message; unless nobody waits for it, have it answered and show the answer as it comes."""
+    if not is_awaited:
+        with call.writing() as ledger:
+            admission = admit(ledger)
+        _show_receipt(call, admission, route)
+        return
+    shown = ReplyStream(call) if call.screen.terminal else None
+    admissions: list[Admission] = []
+
+    async def work(access: BrokerAccess) -> TurnReply:
+        from weft.runtime.broker.plans import Sending
+        from weft.runtime.turns.messages import answer_admitted, broker_of, to_the_end
+
+        broker_of(access.mirror).plan_with(access.planner)
+        admission = await to_the_end(access.mirror.crossing.run(lambda: admit(access.ledger)))
+        admissions.append(admission)
+        if admission.is_fork:
+            call.note("in a new session: ", Span(admission.session, "label"))
+        on_token = None if shown is None else shown.token
+        return await answer_admitted(access.mirror, admission, Sending(planner=access.planner, on_token=on_token))
+
+    try:
+        reply = with_broker(call, work)
+    finally:
+        if shown is not None:
+            shown.end()
+    is_shown = shown is not None and shown.has_begun
+    call.answer(
+        _sent(admissions[0], reply, route),
+        *([] if is_shown else [[line] for line in safe_lines(reply.reply.text)]),
+    )
+
+
+def _show_receipt(call: Call, admission: Admission, route: Any) -> None:
+    where = " waits in new session " if admission.is_fork else " waits in session "
+    waiting = _receipt(admission, "queued", route)
+    call.answer(waiting, [Span(admission.message, "id"), where, Span(admission.session, "label")])
+    call.note("a broker answers it: `weft broker` runs one; `weft inbox` shows what waits")
+
+
+def _receipt(admission: Admission, state: str, route: Any, **answer: Any) -> SentMessage:
+    return SentMessage(
+        message=admission.message,
+        session=admission.session,
+        session_id=admission.session_id,
+        is_fork=admission.is_fork,
+        state=state,
+        route=route,
+        receipt=admission.receipt,
+        **answer,
+    )
+
+
+def _sent(admission: Admission, sent: TurnReply, route: Any) -> SentMessage:
+    reply = sent.reply
+    return _receipt(
+        admission,
+        "answered",
+        route,
+        turn=sent.turn.id,
+        text=reply.text,
+        thinking=reply.thinking or None,
+        model=reply.model,
+        model_id=reply.model_id,
+        provider=reply.provider,
+        finish=str(reply.finish),
+        usage=reply.usage,
+        cost=reply.cost,
+    )

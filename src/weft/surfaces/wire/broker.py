@@ -1,0 +1,51 @@
+"""Answers about messages on their way, and about brokers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from weft.kernel.events import Receipt
+    from weft.kernel.fields import Usage
+
+
+class SentMessage(Struct, frozen=True, kw_only=True):
+    """`send`, `retry`: a message of an inbox, and the answer where it was waited for. `is_fork` says that a session was
+    made for it at a turn; `route` how the session was found."""
+
+    message: str
+    session: str
+    session_id: str
+    is_fork: bool
+    state: str
+    route: Any
+    receipt: Receipt | None
+    turn: str | None = None
+    text: str | None = None
+    thinking: str | None = None
+    model: str | None = None
+    model_id: str | None = None
+    provider: str | None = None
+    finish: str | None = None
+    usage: Usage | None = None
+    cost: int | None = None
+    """Millionths of a US dollar."""
+
+
+class InterruptedTurn(Struct, frozen=True, kw_only=True):
+    """`interrupt`: the turn that was asked to stop."""
+
+    session: str
+    turn: str
+
+
+class BrokerReady(Struct, frozen=True, kw_only=True):
+    """`broker`: printed once it takes messages. `waiting` counts the sessions that it found something to do for."""
+
+    ready: bool
+    pid: int
+    replica: str
+    capacity: int
+    waiting: int
