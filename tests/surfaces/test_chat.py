@@ -74,7 +74,7 @@ def test_some_lines_go_on(lines: list[str]) -> None:
 
 def test_commands_are_completed_and_then_what_they_take() -> None:
     labels, models = ["chat", "chat-2", "main"], ["local", "fast"]
-    assert completions("/s", labels, models) == ["/sessions", "/switch ", "/show "]
+    assert completions("/s", labels, models) == ["/steer ", "/sessions", "/switch ", "/show "]
     assert completions("/switch ch", labels, models) == ["chat", "chat-2"]
     assert completions("/model ", labels, models) == ["local", "fast"]
     assert completions("/tree x", labels, models) == completions("hello", labels, models) == []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +16,11 @@ import weft as weft_package
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import HANG, chat, chat_saying, failure
 from tests.surfaces.serving import serving
-from tests.surfaces.shell import Shell
+from tests.surfaces.shell import Shell, masked
+from tests.surfaces.test_cli_docs import run_example
 from weft.ledger.api import Ledger, Runs
 
+PAGE = (Path(__file__).parents[2] / "docs" / "broker.md").read_text()
 PATIENCE_SECONDS = 60.0
 PNG = bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010806000000")
 
@@ -244,3 +248,13 @@ def test_messages_are_answered_in_the_name_of_their_senders(weft: Shell) -> None
         assert serve_until_empty(weft)[0] == 0
         assert len(server.received) == 1
     assert weft.json("show", "hers")["effective_config"]["chain"][:2] == ["human:tester", "agent:ada"]
+
+
+def test_the_examples_of_the_page_do_what_it_says(shell: Shell) -> None:
+    times = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}")
+    (block,) = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+    for line, output in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+        answer = run_example(shell, line)
+        assert answer.code == 0, answer.err
+        if output:
+            assert masked(times.sub("TIME", answer.out)) == masked(times.sub("TIME", output))

@@ -212,7 +212,19 @@ def complete(folder: Path, *words: str, shell: str = "bash") -> list[str]:
     [
         (
             ("re",),
-            {"read", "record", "reflog", "restore", "rename", "rebuild", "recover", "resume", "remote", "replica"},
+            {
+                "read",
+                "record",
+                "reflog",
+                "restore",
+                "rename",
+                "rebuild",
+                "recover",
+                "resume",
+                "remote",
+                "replica",
+                "retry",
+            },
         ),
         (("show", "a"), {"alt", "apart"}),
         (("log", "m"), {"main"}),

@@ -31,10 +31,10 @@ WORDS = 60
 )
 @click.option("--again", metavar="ID", shell_complete=complete_messages("dead"), help="Send a dead message once more.")
 def command(call: Call, dead: bool, session: str | None, cancel: str | None, again: str | None) -> None:
-    """List the messages that wait for a turn, in the order in which each session answers them.
+    """List the messages that wait, and those that failed.
 
-    A message is `taken` while a turn answers it, and gone from the list once it is answered. One whose turn failed is
-    dead: it waits for a person, and stops nobody else.
+    They stand in the order in which each session answers them. A message is `taken` while a turn answers it, and gone
+    from the list once it is answered. One whose turn failed is dead: it waits for a person, and stops nobody else.
     """
     if cancel is not None or again is not None:
         if (cancel is not None and again is not None) or dead or session:

@@ -53,10 +53,10 @@ def command(
     attach: tuple[str, ...],
     key: str | None,
 ) -> None:
-    """Send a message; whoever is configured answers, and both become a turn. - reads TEXT from standard input.
+    """Send a message to a session, an agent or a turn, and show the answer.
 
-    The message is written to an inbox before anything is asked: if this process dies, a broker goes on. With --session
-    and --persona a session is made for that agent.
+    TEXT is read from standard input where it is -. It is written to an inbox before anything is asked: if this process
+    dies, any broker goes on. With --session and --persona a session is made for that agent.
 
     \b
     weft send "What did we decide?"
@@ -117,12 +117,11 @@ def _target(session: str | None, thread: str | None, route: dict[str, Any] | Non
 
 def _smart_route(call: Call, text: str, fallback: str | None) -> dict[str, Any]:
     """The choice as it stands with the message. Raises NotApplicable where no thread is sure enough."""
-    import msgspec
-
     from weft.kernel.clock import SystemClock
     from weft.kernel.errors import NotApplicable
     from weft.runtime.routing.smart_routes import choose_route
     from weft.surfaces.cli.embedding import nearest_turns
+    from weft.surfaces.wire.forms import form
 
     with call.reading() as ledger:
         cosines = nearest_turns(ledger, text)
@@ -134,4 +133,4 @@ def _smart_route(call: Call, text: str, fallback: str | None) -> dict[str, Any]:
         )
     where = choice.fallback if choice.turn is None else choice.session or f"a fork at {choice.turn}"
     call.note(f"to {where}, confidence {choice.confidence:.2f}: {'; '.join(choice.reasons)}")
-    return {"smart": msgspec.to_builtins(choice)}
+    return {"smart": form(choice)}
