@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,10 +14,11 @@ from pathlib import Path
 import pytest
 
 import weft as weft_package
+from tests.postgres import shared_server
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import HANG, chat, chat_saying, failure
 from tests.surfaces.serving import serving
-from tests.surfaces.shell import Shell, masked
+from tests.surfaces.shell import Shell, masked, running
 from tests.surfaces.test_cli_docs import run_example
 from weft.ledger.api import Ledger, Runs
 
@@ -48,7 +50,7 @@ def beside(weft: Shell, work: Callable[[Ledger], None]) -> Iterator[None]:
 
     def run() -> None:
         try:
-            with weft_package.open(weft.folder / ".weft" / "ledger.db") as ledger:
+            with weft_package.open(os.environ.get("WEFT_LEDGER") or weft.folder / ".weft" / "ledger.db") as ledger:
                 work(ledger)
         except BaseException as error:
             errors.append(error)
@@ -258,3 +260,34 @@ def test_the_examples_of_the_page_do_what_it_says(shell: Shell) -> None:
         assert answer.code == 0, answer.err
         if output:
             assert masked(times.sub("TIME", answer.out)) == masked(times.sub("TIME", output))
+
+
+def test_a_broker_serves_a_ledger_in_postgresql(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_LEDGER", shared_server().address())
+    assert shell("init").code == 0
+    with serving(chat()) as server:
+        stock(shell, server.url, "talk")
+        shell.json("send", "--session", "talk", "Hello", "--no-wait")
+        assert serve_until_empty(shell)[0] == 0
+        assert len(server.received) == 1
+    assert "Hello there" in shell("read", "talk").out
+
+
+def test_what_a_killed_broker_left_behind_is_gone_on_with(weft: Shell) -> None:
+    with serving([HANG], chat()) as server:
+        stock(weft, server.url, "talk")
+        sent = weft.json("send", "--session", "talk", "Hello", "--no-wait")
+        with running(weft.folder, "broker", "--json", stdout=subprocess.PIPE) as broker:
+            assert broker.stdout is not None
+            assert b'"ready":true' in broker.stdout.readline()
+            with weft_package.open(weft.folder / ".weft" / "ledger.db") as ledger:
+                wait_until(ledger, lambda: ledger.inbox.get(sent["message"]).turn is not None)
+                while not server.received:  # the request is under way
+                    Runs(ledger).wait_for_news(ledger.newest(), 0.02)
+            broker.kill()
+            broker.wait()
+        assert serve_until_empty(weft)[0] == 0
+        assert [item.body["messages"][-1]["content"] for item in server.received] == ["Hello", "Hello"]
+    (turn,) = weft.json("log", "talk")
+    assert turn["status"] == "completed"
+    assert weft("verify").code == 0
