@@ -475,3 +475,23 @@ def test_a_session_of_an_agent_is_talked_in_with_its_soul(weft: Shell) -> None:
         assert served.asked() == [("system", "You are a pirate."), ("user", "hello")]
         assert weft("chat", "sea", "--model", "scripted", "--system", "Be brief", stdin="hello").code == 0
         assert served.asked()[0] == ("system", "Be brief")
+
+
+def test_turns_are_retried_steered_interrupted_and_compacted_in_a_conversation(weft: Shell) -> None:
+    with serving(failure(400, "too hot"), CHAT_STREAM) as served:
+        use(weft, served)
+        with typing(weft.folder, "chat", "--model", "scripted") as person:
+            person.wait("chat> ")
+            person.line("/retry")
+            person.wait("no turn failed in 'chat'")
+            person.line("Say hello")
+            person.wait("too hot")
+            person.wait("chat> ")
+            assert "Hello there" in exchange(person, "/retry")
+            assert "no turn failed" in exchange(person, "/retry")
+            assert "Hello there" in exchange(person, "/steer and more")
+            assert "no turn runs in session 'chat'" in exchange(person, "/interrupt")
+            assert "compacted by turn" in exchange(person, "/compact what was greeted")
+            person.line("/quit")
+            person.end()
+    assert [text for role, text in said(weft) if role == "user"] == ["Say hello", "Say hello", "and more"]

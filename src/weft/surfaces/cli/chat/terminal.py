@@ -130,6 +130,8 @@ class Terminal:
             if sent is not None and (other := repeated.end()):
                 shown.begin_anew()
                 shown.hear(other)
+            if sent is not None and not repeated.shown:  # another process answered
+                shown.hear(sent.reply.text)
         if sent is not None:
             self._call.screen.show(Span(reply_lines.footer(sent), "dim"))
             return
