@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.enums import ProgramKind
-from weft.ledger.api import Admission
+from weft.ledger.api import Admission, InboxMessage
 from weft.ledger.model import DEFAULT_AGENT
 from weft.programs.model import Program
 from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
-from weft.runtime.broker.planner import ConfiguredPlanner
+from weft.runtime.broker.planner import ConfiguredPlanner, sender_context
 from weft.runtime.broker.plans import Sending
 from weft.runtime.configuration.gathering import OtherModels, TurnConfiguration, TurnRequest, gather_configuration
 from weft.runtime.configuration.message_overrides import MessageOverrides
@@ -22,7 +22,7 @@ from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import NO_PARAMETERS, Parameters
 from weft.runtime.invoke.model_settings import ConfiguredModel, model_settings
 from weft.runtime.turns.ledger_port import Crossing, RuntimeLedger
-from weft.runtime.turns.messages import WAIT, TurnReply, answer_admitted, to_the_end
+from weft.runtime.turns.messages import WAIT, TurnReply, answer_admitted, broker_of, to_the_end
 
 if TYPE_CHECKING:
     from weft.runtime.inference.attempt import OnToken
@@ -121,13 +121,18 @@ class InvocationContext:
     def planner(self, persona: str | None = None) -> ConfiguredPlanner:
         """Plans the turns of messages that are sent in the name of this context. `persona` names the agent that
         answers where that is not the session's owner."""
-        context = self.execution_context
+        context, sender = self.execution_context, self.ledger.authority.principal.id
+
+        def acting(message: InboxMessage) -> ExecutionContext:
+            """What others left in the session is answered with what both they and this context may do."""
+            return context if message.sender == sender else sender_context(context, self.programs, message)
+
         return ConfiguredPlanner(
             self.programs,
             self._crossing,
             self.inference,
             variable=self.variable,
-            acting=lambda _: context,
+            acting=acting,
             persona=persona,
             other_models=self._other_models,
         )
@@ -147,6 +152,7 @@ class InvocationContext:
 
         admission = await to_the_end(self.across(admitted))
         planner = self.planner(None if persona is None else persona.id)
+        broker_of(self.ledger).plan_with(self.planner())
         return await answer_admitted(
             self.ledger, admission, Sending(planner=planner, on_token=self.on_token), wait=WAIT
         )

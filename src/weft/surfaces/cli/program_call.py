@@ -238,11 +238,8 @@ def summary(program: Program) -> str:
 T = TypeVar("T")
 
 
-def invoked(
-    call: Call, actor: str, name: str, invocation: Invocation, *, stream: bool = False, has_default_model: bool = False
-) -> InvocationResult:
-    """Invoke a program, and with `stream` show a model's answer as it comes. With `has_default_model` a session that no
-    model is configured for is answered by the one that `weft chat` would choose."""
+def invoked(call: Call, actor: str, name: str, invocation: Invocation, *, stream: bool = False) -> InvocationResult:
+    """Invoke a program, and with `stream` show a model's answer as it comes."""
     from weft.runtime.invoke.handlers import invoke
 
     shown = ReplyStream(call) if stream else None
@@ -252,7 +249,6 @@ def invoked(
             actor,
             lambda shop: invoke(shop, name, invocation),
             on_token=None if shown is None else shown.token,
-            has_default_model=has_default_model,
         )
     finally:
         if shown is not None:
@@ -267,6 +263,8 @@ def with_invocations(
     on_token: Callable[[ReplyToken], None] | None = None,
     has_default_model: bool = False,
 ) -> T:
+    """Run a coroutine where programs can be invoked. With `has_default_model` a session that no model is configured for
+    has the one that `weft chat` would choose."""
     import asyncio
 
     return asyncio.run(_with_invocations(call, actor, work, on_token, has_default_model=has_default_model))

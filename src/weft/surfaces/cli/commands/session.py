@@ -101,7 +101,7 @@ def send(
     with call.reading() as ledger:
         opened = ledger.session(session)
     asked = Invocation(message=said(message), model=model, situation=situation)
-    answer_invoked(call, invoked(call, actor, opened.id, asked, stream=stream, has_default_model=True), shown=stream)
+    answer_invoked(call, invoked(call, actor, opened.id, asked, stream=stream), shown=stream)
 
 
 @command.verb("history")
