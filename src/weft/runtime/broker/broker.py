@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
@@ -44,6 +44,7 @@ from weft.runtime.turns.ledger_port import Crossing
 if TYPE_CHECKING:
     from weft.runtime.inference.attempt import OnToken
 
+T = TypeVar("T")
 RENEW_SECONDS = 8.0
 """How often leases are renewed; a quarter of how long they live."""
 BUSY_SECONDS = 0.25
@@ -243,7 +244,8 @@ class Broker:
         newest: int | None = None
         while True:
             try:
-                if newest is None or await asyncio.to_thread(self._runs.wait_for_news, newest, NEWS_SECONDS):
+                wait = partial(self._runs.wait_for_news, newest or 0, NEWS_SECONDS)
+                if newest is None or await _in_thread(wait):
                     newest = await self._crossing.run(self._ledger.newest)
                     self._wake.set()
             except StoreError:  # the server is away; it is asked again
@@ -529,6 +531,17 @@ class Broker:
 
 def _is_interrupted(standing: SessionStanding) -> bool:
     return any(message.mode == QueueMode.INTERRUPT for message in standing.queued)
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    """A blocking call in a thread. Whoever is cancelled waits for its end: the ledger is closed after it."""
+    task = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        task.exception()
+        raise
 
 
 def _tell(listeners: Sequence[OnToken], token: ReplyToken) -> None:
