@@ -220,7 +220,9 @@ class Terminal:
         self._answered(lambda hear: self._talk.steer(text, hear))
 
     def _compact(self, focus: str) -> None:
-        self._weft("compact", self._here(), "--strategy", "summary", *(["--focus", focus] if focus else []))
+        from weft.surfaces.cli.commands.compact import make_compaction
+
+        make_compaction(self._call, self._here(), "summary", focus or None, has_default_model=True)
 
     def _tree(self, _: str) -> None:
         self._weft("tree", self._here())

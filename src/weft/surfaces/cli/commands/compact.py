@@ -70,7 +70,7 @@ def command(
         with call.writing() as ledger:
             _choose(call, ledger, session, use)
     elif is_made:
-        _make(call, session, strategy, focus, keep, model)
+        make_compaction(call, session, strategy, focus, keep, model)
     else:
         _record(call, session, _text(summary), through, first_kept, model)
 
@@ -91,9 +91,18 @@ def _record(
     call.note(undo("compact", str(compaction.session), "--undo"))
 
 
-def _make(
-    call: Call, session: str, strategy: str | None, focus: str | None, keep: int | None, model: str | None
+def make_compaction(
+    call: Call,
+    session: str,
+    strategy: str | None,
+    focus: str | None = None,
+    keep: int | None = None,
+    model: str | None = None,
+    *,
+    has_default_model: bool = False,
 ) -> None:
+    """Have a compaction made and say what it took. With `has_default_model` the model that `weft chat` would choose
+    writes the summary where the session has none."""
     from weft.runtime.invoke.compaction import compact_session
 
     with call.reading() as ledger:
@@ -102,7 +111,7 @@ def _make(
         call,
         call.actor,
         lambda shop: compact_session(shop, opened.id, strategy=strategy, model=model, focus=focus, keep=keep),
-        has_default_model=True,
+        has_default_model=has_default_model,
     )
     figures = f", {made.tokens_before:,} tokens before, {made.tokens_after:,} after"
     call.answer(made, [Span(opened.label, "label"), " compacted by turn ", Span(made.turn_id, "id"), figures])
