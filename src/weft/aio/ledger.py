@@ -504,7 +504,8 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         error: ErrorInput | None = None,
         status: str | None = None,
     ) -> None:
-        """The outcome of a tool call that its turn did not wait for; the turn's digest stays as it is."""
+        """The outcome of a tool call that its turn did not wait for; the turn's digest stays as it is. A turn that is
+        parked until the outcome comes goes on."""
         await self._run(
             partial(
                 self._sync.record_late_result, turn=turn, call_id=call_id, result=result, error=error, status=status
