@@ -31,11 +31,12 @@ from weft.ledger.api import (
     WaitingSession,
 )
 from weft.ledger.model import NewError
-from weft.runtime.broker.plans import Planner, Sending, TurnPlan
+from weft.runtime.broker.plans import Planner, Sending, TurnPlan, complete_setting
 from weft.runtime.broker.queue_modes import Collecting, next_batch
 from weft.runtime.broker.run import Run
 from weft.runtime.broker.session_contexts import SessionContexts, as_new_message
-from weft.runtime.broker.turn_runner import TurnEnd, TurnRunner, ended
+from weft.runtime.broker.turn_entries import TurnEnd, ended
+from weft.runtime.broker.turn_runner import TurnRunner
 from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.streams.hub import hub_of
 from weft.runtime.streams.turn_text import TurnText
@@ -94,6 +95,8 @@ class Broker:
         self._runners: dict[str, TurnRunner] = {}
         self._not_before: dict[str, int] = {}
         self._served: dict[str, int] = {}
+        self._compacted: dict[str, str] = {}
+        """By session, the message before whose turn it was last looked whether a compaction is due."""
         self._turns_begun = 0
         self._contexts = SessionContexts(self._runs, crossing)
         self._sendings: dict[str, Sending] = {}
@@ -244,8 +247,7 @@ class Broker:
         newest: int | None = None
         while True:
             try:
-                wait = partial(self._runs.wait_for_news, newest or 0, NEWS_SECONDS)
-                if newest is None or await _in_thread(wait):
+                if newest is None or await _in_thread(partial(self._runs.wait_for_news, newest, NEWS_SECONDS)):
                     newest = await self._crossing.run(self._ledger.newest)
                     self._wake.set()
             except StoreError:  # the server is away; it is asked again
@@ -391,6 +393,7 @@ class Broker:
             return await self._buried(messages, error)
         if plan is None:
             raise NotApplicable(f"nobody here can answer in session {standing.label!r}", "let its sender answer it")
+        await self._compact(standing, plan, messages)
         runner = self._runner(standing, plan, messages)
         try:
             writer, record = await self._begin(standing, messages, plan, runner)
@@ -399,6 +402,19 @@ class Broker:
         except WeftError as error:
             return await self._buried(messages, error)
         return await self._run(standing, runner, partial(runner.begin, writer, record), messages)
+
+    async def _compact(self, standing: SessionStanding, plan: TurnPlan, messages: Sequence[InboxMessage]) -> None:
+        """Compact the session before the turn, where that is due, once for the messages that it is begun for. Raises
+        HeadMoved where it was: the turn begins behind the compaction."""
+        compaction, first = plan.compaction, messages[0].id
+        if compaction is None or plan.is_root or standing.head is None or self._compacted.get(standing.id) == first:
+            return
+        query = [as_new_message(message) for message in messages]
+        if not compaction.may_be_due(self._contexts.tokens(standing), query):
+            return
+        self._compacted[standing.id] = first
+        if await compaction.before_turn(query):
+            raise HeadMoved(standing.label, standing.head, None)
 
     async def _begin(
         self, standing: SessionStanding, messages: Sequence[InboxMessage], plan: TurnPlan, runner: TurnRunner
@@ -410,7 +426,7 @@ class Broker:
                 expected=(standing.head, standing.head_events),
                 messages=[message.id for message in messages],
                 before=before,
-                setting=plan.setting,
+                setting=complete_setting(plan, messages),
                 then=runner.intents,
                 parent=plan.parent,
                 is_root=plan.is_root,

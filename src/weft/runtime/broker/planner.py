@@ -8,18 +8,24 @@ from collections.abc import Callable, Sequence
 
 from msgspec import UNSET, UnsetType
 
+from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import NotApplicable
 from weft.ledger.api import InboxMessage, SessionStanding, Setting, TurnRetry, retry_of
 from weft.ledger.model import DEFAULT_AGENT
 from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
+from weft.runtime.assembly.sizes import budget_of
+from weft.runtime.broker.compacting import SessionCompaction, session_settings
 from weft.runtime.broker.plans import TurnPlan
+from weft.runtime.compaction.automatic import CompactionWriter
 from weft.runtime.configuration.gathering import LayerReader, OtherModels, TurnConfiguration, TurnRequest
 from weft.runtime.configuration.message_overrides import combined_overrides, read_overrides
 from weft.runtime.context import ExecutionContext
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.local import default_prompt
+from weft.runtime.inference.settings import ModelSettings
 from weft.runtime.invoke.agent_rights import actor_context
+from weft.runtime.invoke.model_settings import model_settings
 from weft.runtime.turns.ledger_port import Crossing
 
 Acting = Callable[[InboxMessage], ExecutionContext]
@@ -63,6 +69,7 @@ class ConfiguredPlanner:
         reader = LayerReader(self._programs, self._inference, self._variable, acting, self._other_models)
         configuration = reader.configuration(request)
         model = configuration.require_model()
+        compaction = self._compaction(standing, configuration, model)
         return TurnPlan(
             model=model,
             inference=self._inference,
@@ -76,6 +83,26 @@ class ConfiguredPlanner:
             is_root=overrides.is_root,
             parent=parent if isinstance(parent, str) else None,
             retry=retry,
+            compaction=compaction,
+            on_overflow=compaction.after_overflow,
+        )
+
+    def _compaction(
+        self, standing: SessionStanding, configuration: TurnConfiguration, model: ModelSettings
+    ) -> SessionCompaction:
+        """By the settings of the session and its agent; the turn's own model writes summaries where none is named."""
+        settings, find = session_settings(configuration), self._programs.get
+        writer_model = model
+        if settings.model is not None:
+            program = find(settings.model, ProgramKind.MODEL)
+            writer_model = model_settings(program, find, self._variable, configuration.context).model
+        return SessionCompaction(
+            self._programs.ledger,
+            self._crossing,
+            self._inference,
+            standing.id,
+            CompactionWriter(settings, writer_model, configuration.context),
+            budget_of(model, configuration.effective.request_parameters),
         )
 
     def _setting(self, configuration: TurnConfiguration) -> Setting:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
+from weft.kernel.enums import MessageSource, RunReason
 from weft.ledger.api import InboxMessage, InputChain, SessionStanding, Setting, TurnRetry
 from weft.ledger.model import Message, NewMessage
 from weft.runtime.broker.tools import NO_TOOLS, Tools
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
     from weft.runtime.inference.attempt import OnToken
 
 
+RUN_REASONS = {
+    MessageSource.HUMAN.value: RunReason.USER,
+    MessageSource.AGENT.value: RunReason.SUBAGENT,
+    **dict.fromkeys(("trigger", "webhook", "cron", "event"), RunReason.SCHEDULE),
+}
+"""Why a turn runs, by the source of the message that it is begun for."""
+
+
 class ShortenedContext(Struct, frozen=True, kw_only=True):
     """What a request is sent in place of one that was too long, and how its record names that."""
 
@@ -29,6 +38,16 @@ class ShortenedContext(Struct, frozen=True, kw_only=True):
 
 OnOverflow = Callable[[str, Sequence[Message | NewMessage]], Awaitable[ShortenedContext | None]]
 """Called with a turn and what its request was sent, which the provider refused as too long. None: it stays so long."""
+
+
+class TurnCompaction(Protocol):
+    """How the session of a turn is compacted by itself."""
+
+    def may_be_due(self, tokens: int | None, query: Sequence[Message | NewMessage]) -> bool:
+        """Whether that can be due before this query, where the last request and its answer took so many tokens."""
+
+    async def before_turn(self, query: Sequence[Message | NewMessage]) -> bool:
+        """Compact where it is due; whether it was."""
 
 
 class TurnPlan(Struct, kw_only=True):
@@ -50,6 +69,8 @@ class TurnPlan(Struct, kw_only=True):
     budget: Budget | None = None
     max_requests: int = 100
     deadline_seconds: float | None = None
+    compaction: TurnCompaction | None = None
+    """Compacts the session before the turn, where that is due."""
     on_overflow: OnOverflow | None = None
     """Compacts what a request was sent that was too long; it is asked once more with what this gives."""
     is_root: bool = False
@@ -70,3 +91,18 @@ class Sending(Struct, kw_only=True):
     planner: Planner | None = None
     """Makes the plan when the turn is begun, where there is none yet."""
     on_token: OnToken | None = None
+
+
+def complete_setting(plan: TurnPlan, messages: Sequence[InboxMessage]) -> Setting:
+    """The circumstances of a turn, with what its messages and its tools say of them where the plan says nothing."""
+    setting, first = plan.setting, messages[0]
+    if setting.reason is None:
+        setting.reason = RUN_REASONS.get(first.source or "", RunReason.USER)
+    if setting.source_event_id is None:
+        setting.source_event_id = first.source_event_id
+    if setting.tools is None and plan.tools:
+        setting.tools = list(plan.tools)
+    workspace = first.context.get("workspace") if isinstance(first.context, dict) else None
+    if setting.workspace is None and isinstance(workspace, str):
+        setting.workspace = workspace
+    return setting

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from weft.kernel.enums import MessageRole
 from weft.ledger.api import AddMessage, InboxMessage, InputChain, Runs, SessionStanding
 from weft.ledger.model import Message, NewMessage
 from weft.runtime.broker.plans import TurnPlan
-from weft.runtime.broker.turn_runner import TurnEnd, TurnRunner
+from weft.runtime.broker.turn_entries import TurnEnd
+from weft.runtime.broker.turn_runner import TurnRunner
 from weft.runtime.turns.ledger_port import Crossing
 
 DEFAULT_PROMPT = "default_of_embedded_model"
@@ -31,6 +32,8 @@ class KeptContext(Struct, frozen=True):
     key: tuple[Any, ...]
     messages: tuple[Message | NewMessage, ...]
     chain: InputChain | None
+    tokens: int | None = None
+    """What the last request and its answer took, as the provider counted."""
 
 
 class SessionContexts:
@@ -43,6 +46,11 @@ class SessionContexts:
     def forget(self, session: str) -> None:
         """Somebody else wrote to the session: what it says is read again."""
         self._kept.pop(session, None)
+
+    def tokens(self, standing: SessionStanding) -> int | None:
+        """What the session's last request and its answer took; None where that is not known here."""
+        kept = self._kept.get(standing.id)
+        return kept.tokens if kept is not None and kept.key == _key(standing) else None
 
     async def assemble(
         self, runner: TurnRunner, plan: TurnPlan, standing: SessionStanding, messages: Sequence[InboxMessage]
@@ -88,7 +96,9 @@ class SessionContexts:
         key = (recorded.id, None, standing.compaction, standing.erasures)
         chain = runner.chain_after_answer(recorded.response_message_id)
         if chain is not None:
-            self._kept[standing.id] = KeptContext(key, tuple(runner.messages), chain)
+            usage = end.reply.usage
+            tokens = None if usage is None or usage.total_tokens is UNSET else usage.total_tokens
+            self._kept[standing.id] = KeptContext(key, tuple(runner.messages), chain, tokens)
             while len(self._kept) > MAX_KEPT_CONTEXTS:
                 del self._kept[next(iter(self._kept))]
 
@@ -97,7 +107,8 @@ def _prompt_to_bring(plan: TurnPlan, in_effect: Message | NewMessage | None) -> 
     """The system prompt that the turn begins with, unless it is in effect already."""
     if plan.system is not None:
         is_same = in_effect is not None and text_of(in_effect) == plan.system and not is_default_prompt(in_effect)
-        return None if is_same else NewMessage(role=MessageRole.SYSTEM, content=plan.system)
+        told = None if plan.persona is None else {"persona": plan.persona}
+        return None if is_same else NewMessage(role=MessageRole.SYSTEM, content=plan.system, context=told)
     if plan.default_system is not None and in_effect is None:
         return NewMessage(role=MessageRole.SYSTEM, content=plan.default_system, metadata={DEFAULT_PROMPT: True})
     return None

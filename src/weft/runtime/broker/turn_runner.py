@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 
 from weft.kernel.clock import Clock
 from weft.kernel.dag_events import HistoryAppend, Interruption, ModelRequest, RunFinished
@@ -41,9 +41,8 @@ from weft.ledger.api import (
     TakeMessage,
     Then,
     ToolAsked,
-    ToolEnded,
 )
-from weft.ledger.model import Message, NewError, NewMessage, RecordedTurn, TextPart, ToolResultPart, ToolUsePart
+from weft.ledger.model import Message, NewError, NewMessage, TextPart, ToolResultPart, ToolUsePart
 from weft.runtime.broker.plans import ShortenedContext, TurnPlan
 from weft.runtime.broker.run import Run, RunCall
 from weft.runtime.broker.steps import (
@@ -59,20 +58,11 @@ from weft.runtime.broker.steps import (
     next_steps,
 )
 from weft.runtime.broker.tools import Later, ToolCallContext
+from weft.runtime.broker.turn_entries import TurnEnd, answered, ended, spec_fields
 from weft.runtime.inference.replies import Reply, ReplyToken, TokenKind
 from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters, count_images
 from weft.runtime.streams.turn_text import TurnText
 from weft.runtime.turns.ledger_port import Crossing
-
-
-class TurnEnd(Struct, frozen=True, kw_only=True):
-    """How a turn left the broker: over, with its last reply or its error, or parked."""
-
-    turn: str
-    recorded: RecordedTurn | None = None
-    reply: Reply | None = None
-    error: BaseException | None = None
-    cut: InterruptionReason | None = None
 
 
 class TurnRunner:
@@ -294,7 +284,7 @@ class TurnRunner:
             case Cut():
                 entries = self._cut_entries(run, step)
             case FinishTurn():
-                entries = (Finished(),)
+                entries = (Finished(permissions_used=sorted({call.tool for call in run.calls.values()})),)
             case FailTurn():
                 self._failure = step.message
                 discarded = () if step.discard is None else (Interrupted(step.reason, (step.discard,)),)
@@ -337,7 +327,7 @@ class TurnRunner:
             provider=model.provider.id,
             params=params,
             input=UNSET if chain is None else chain.input(since[prompt:], since[:prompt]),
-            tools_spec=[_spec(tool.spec) for tool in plan.tools.values()] or None,
+            tools_spec=[spec_fields(tool.spec) for tool in plan.tools.values()] or None,
             attempt=attempt,
         )
 
@@ -516,29 +506,10 @@ class TurnRunner:
             self._calls = reply.calls
             if self.messages is not None:
                 self.messages.append(NewMessage(role=MessageRole.ASSISTANT, content=reply.parts))
-            return (self._answered(reply, request.event, request.correlation),)
+            return (answered(reply, request.event, request.correlation),)
         if isinstance(error, LeaseLost | StoreError):  # this broker's own trouble, not the provider's
             raise error
         return self._failed(error, request.event, request.correlation)
-
-    def _answered(self, reply: Reply, request: str, correlation: str) -> ModelAnswered:
-        facts = {"request_id": reply.request_id, "latency_ms": reply.latency_ms, "situation": reply.situation}
-        facts |= {"model_id": reply.model_id, "provider": reply.provider, "usage_fault": reply.usage_fault or None}
-        said = NewMessage(
-            role=MessageRole.ASSISTANT,
-            content=reply.parts,
-            model=reply.model,
-            metadata={name: value for name, value in facts.items() if value is not None},
-        )
-        return ModelAnswered(
-            request=request,
-            correlation=correlation,
-            message=said,
-            usage=UNSET if reply.usage is None else reply.usage,
-            finish_reason=str(reply.finish),
-            model=reply.model,
-            latency_ms=reply.latency_ms,
-        )
 
     def _failed(self, error: BaseException, request: str, correlation: str) -> Sequence[Entry]:
         """The turn has ended badly and says so; what had come of the answer is kept."""
@@ -592,14 +563,3 @@ class TurnRunner:
 def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
     """What a task that is done raised; whoever cancelled itself has failed as well."""
     return asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception()
-
-
-def ended(call: RunCall, status: ToolCallStatus, *, result: Any = UNSET, error: NewError | None = None) -> ToolEnded:
-    """The entry that tells how a call ended."""
-    return ToolEnded(
-        call=call.event, call_id=call.call_id, correlation=call.correlation, status=status, result=result, error=error
-    )
-
-
-def _spec(spec: Any) -> dict[str, Any]:
-    return {"name": spec.name, "description": spec.description, "schema": spec.schema}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from weft.kernel.enums import CompactionTrigger
 from weft.ledger.model import Compaction
 from weft.runtime.assembly.sizes import DEFAULT_WINDOW_TOKENS, window_of
+from weft.runtime.broker.compacting import session_settings
 from weft.runtime.compaction.compact import compact
 from weft.runtime.compaction.strategies import load_strategy
-from weft.runtime.compaction.triggers import CompactionSettings, compaction_settings
-from weft.runtime.configuration.gathering import TurnConfiguration, TurnRequest
+from weft.runtime.configuration.gathering import TurnRequest
 from weft.runtime.invoke.invocation import InvocationContext
 from weft.runtime.invoke.session import ensure_open
 
@@ -48,11 +48,3 @@ async def compact_session(
         keep=settings.keep if keep is None else keep,
         window=DEFAULT_WINDOW_TOKENS if configuration.model is None else window_of(configuration.model),
     )
-
-
-def session_settings(configuration: TurnConfiguration) -> CompactionSettings:
-    """How a session is compacted: its own configuration over that of the agent that answers in it."""
-    configs = [
-        None if program is None else program.config for program in (configuration.persona, configuration.session)
-    ]
-    return compaction_settings(*(config if isinstance(config, dict) else None for config in configs))

@@ -22,7 +22,7 @@ from weft.ledger.model import DEFAULT_AGENT, RecordedTurn
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.plans import Sending, TurnPlan
 from weft.runtime.broker.tools import NO_TOOLS, Tools
-from weft.runtime.broker.turn_runner import TurnEnd
+from weft.runtime.broker.turn_entries import TurnEnd
 from weft.runtime.configuration.message_overrides import MessageOverrides
 from weft.runtime.context import ExecutionContext, current_context
 from weft.runtime.inference.budgets import Budget

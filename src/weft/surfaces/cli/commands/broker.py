@@ -44,7 +44,7 @@ async def _serve(call: Call, access: BrokerAccess, capacity: int) -> None:
     from weft.runtime.broker.broker import Broker
 
     crossing = access.mirror.crossing
-    broker = Broker(access.ledger, crossing, access.planner, capacity=capacity)
+    broker = Broker(access.ledger, crossing, access.planner, capacity=capacity, is_streamed=True)
     waiting = await crossing.run(Runs(access.ledger).waiting)
     serving = asyncio.ensure_future(broker.serve())
     stop = _Stop(call, broker, serving)

@@ -1,0 +1,55 @@
+"""What is recorded of answers, tools and the end of a turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from weft.kernel.enums import InterruptionReason, MessageRole, ToolCallStatus
+from weft.ledger.api import ModelAnswered, ToolEnded
+from weft.ledger.model import NewError, NewMessage, RecordedTurn
+from weft.runtime.broker.run import RunCall
+from weft.runtime.inference.replies import Reply
+from weft.runtime.inference.settings import ToolSpec
+
+
+class TurnEnd(Struct, frozen=True, kw_only=True):
+    """How a turn left the broker: over, with its last reply or its error, or parked."""
+
+    turn: str
+    recorded: RecordedTurn | None = None
+    reply: Reply | None = None
+    error: BaseException | None = None
+    cut: InterruptionReason | None = None
+
+
+def answered(reply: Reply, request: str, correlation: str) -> ModelAnswered:
+    facts = {"request_id": reply.request_id, "latency_ms": reply.latency_ms, "situation": reply.situation}
+    facts |= {"model_id": reply.model_id, "provider": reply.provider, "usage_fault": reply.usage_fault or None}
+    said = NewMessage(
+        role=MessageRole.ASSISTANT,
+        content=reply.parts,
+        model=reply.model,
+        metadata={name: value for name, value in facts.items() if value is not None},
+    )
+    return ModelAnswered(
+        request=request,
+        correlation=correlation,
+        message=said,
+        usage=UNSET if reply.usage is None else reply.usage,
+        finish_reason=str(reply.finish),
+        model=reply.model,
+        latency_ms=reply.latency_ms,
+    )
+
+
+def ended(call: RunCall, status: ToolCallStatus, *, result: Any = UNSET, error: NewError | None = None) -> ToolEnded:
+    """The entry that tells how a call ended."""
+    return ToolEnded(
+        call=call.event, call_id=call.call_id, correlation=call.correlation, status=status, result=result, error=error
+    )
+
+
+def spec_fields(spec: ToolSpec) -> dict[str, Any]:
+    return {"name": spec.name, "description": spec.description, "schema": spec.schema}
