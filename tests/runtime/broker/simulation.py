@@ -253,7 +253,7 @@ class SimulatedProvider:
         run = Run(turn).apply(runs.events(turn))
         if run.last_request is None or not run.last_request.is_open:
             raise self._schedule.accuse(f"{process.name} asks again what is answered or was never recorded, in {turn}")
-        if not self._schedule.chosen(0.2):
+        if not self._schedule.chosen(0.1):
             return
         recorded = [(str(one.role), text_of(one)) for one in runs.sent(turn)]
         sent = [(str(one.role), text_of(one)) for one in request.messages]
@@ -362,7 +362,7 @@ def _late_news(schedule: Schedule, broker: Broker) -> Callable[[], Coroutine[Any
 
     async def watch() -> None:
         while True:
-            await asyncio.sleep(schedule.chance.choice((0.1, 0.5, 2.0)))
+            await asyncio.sleep(schedule.chance.choice((0.2, 1.0, 3.0)))
             broker.wake()
 
     return watch
@@ -378,8 +378,8 @@ async def _keep_running(schedule: Schedule, number: int) -> None:
         process.task = asyncio.ensure_future(_broker_process(schedule, process))
         is_to_drain = schedule.chosen(0.2)
         while not process.is_dead and not process.task.done():
-            await asyncio.sleep(0.5)
-            if is_to_drain and process.broker is not None and schedule.chosen(0.1):
+            await asyncio.sleep(1.0)
+            if is_to_drain and process.broker is not None and schedule.chosen(0.2):
                 is_to_drain = False
                 schedule.counts["drains"] += 1
                 schedule.note(f"{process.name} drains")
