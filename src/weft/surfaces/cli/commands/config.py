@@ -78,6 +78,6 @@ def _overrides_of(ledger: Ledger, session: Session, message: str) -> MessageOver
 
     waiting = ledger.inbox.get(message)
     if waiting.session_id != session.id:
-        hint = f"`weft config {shell_word(waiting.session)} --for {waiting.id}` shows it"
+        hint = f"`weft config {shell_word(waiting.session)} --for {shell_word(waiting.id)}` shows it"
         raise NotApplicable(f"message {waiting.id} was sent to session {waiting.session!r}", hint)
     return read_overrides(waiting.overrides, waiting.id)

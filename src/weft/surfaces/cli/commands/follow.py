@@ -41,4 +41,4 @@ def command(call: Call, session: str, after: str | None, wait: float | None) -> 
         pass
     printer.end_line()
     if position is not None and not call.json:
-        call.note(f"`weft follow {shell_word(session)} --after {position}` goes on from here")
+        call.note(f"`weft follow {shell_word(session)} --after {shell_word(str(position))}` goes on from here")

@@ -93,8 +93,8 @@ def _show_dead(call: Call, messages: list[InboxMessage]) -> None:
         at = local_time(message.settled_at or message.admitted_at)
         call.screen.show(Span(message.id, "id"), " ", Span(message.session, "label"), f" {at}  {_words(message)}")
         call.screen.show("  ", Span(message.error or "no error was told", "bad"))
-        retry = f"; `weft retry {message.turn}` goes on from its turn" if message.turn else ""
-        call.screen.show(Span(f"  `weft inbox --again {message.id}` sends it once more{retry}", "dim"))
+        retry = f"; `weft retry {shell_word(message.turn)}` goes on from its turn" if message.turn else ""
+        call.screen.show(Span(f"  `weft inbox --again {shell_word(message.id)}` sends it once more{retry}", "dim"))
 
 
 def _words(message: InboxMessage) -> str:
