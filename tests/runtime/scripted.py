@@ -28,6 +28,8 @@ class Scripted:
 
     scripts: list[Script]
     url: str = ""
+    streams_whole_replies: bool = False
+    """Whether a chat completion that a script gives whole is streamed to whoever asks for a stream."""
     received: list[Received] = field(default_factory=list)
     left: asyncio.Event = field(default_factory=asyncio.Event)
     hanging: asyncio.Event = field(default_factory=asyncio.Event)
@@ -50,6 +52,8 @@ class Scripted:
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         self.received.append(Received(first.split(" ")[1], headers, json.loads(body) if body else None))
         script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
+        if self.streams_whole_replies and self.received[-1].body and self.received[-1].body.get("stream"):
+            script = as_stream(script)
         for step in script:
             if step == HANG:
                 self.hanging.set()
@@ -97,6 +101,21 @@ def events(*datas: Any, names: Sequence[str] = ()) -> list[bytes]:
         name = f"event: {names[i]}\n" if names else ""
         found.append(f"{name}data: {text}\n\n".encode())
     return found
+
+
+def as_stream(script: Script) -> Script:
+    """A whole chat completion as a stream of it; any other script as it is."""
+    whole = script[0] if len(script) == 1 and isinstance(script[0], bytes) else b""
+    head, _, body = whole.partition(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1 200") or b'"chat.completion"' not in body:
+        return script
+    reply = json.loads(body)
+    (choice,) = reply["choices"]
+    message = choice["message"]
+    calls = [{"index": i, **call} for i, call in enumerate(message.get("tool_calls") or ())]
+    delta = {**message, **({"tool_calls": calls} if calls else {})}
+    last = {**chunk({}), "choices": [], "usage": reply["usage"]}
+    return [STREAM_HEAD, *events(chunk(delta), chunk({}, choice["finish_reason"]), last, "[DONE]"), CLOSE]
 
 
 USAGE = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25, "prompt_tokens_details": {"cached_tokens": 8}}

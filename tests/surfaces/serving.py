@@ -17,6 +17,7 @@ def serving(*scripts: Script) -> Iterator[Scripted]:
 
     async def main() -> None:
         async with scripted(*scripts) as server:
+            server.streams_whole_replies = True
             found.append(server)
             ready.set()
             await ended.wait()
