@@ -38,7 +38,14 @@ def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) ->
         needs |= {"nodes": ["--tag", "x"], "tag": ["list", "x"], "apply": [os.devnull]}
         needs |= {name: ["list"] for name in ("provider", "model", "agent", "task", "code", "human", "program")}
         needs |= {"info": ["query"], "session": ["pause", "x"], "settle": ["x"], "embed": ["x"], "similar": ["x"]}
-        needs |= {"send": ["x"], "interrupt": ["x"], "retry": ["x"], "config": ["x"], "route": ["x", "--dry-run"]}
+        needs |= {
+            "send": ["x"],
+            "interrupt": ["x"],
+            "follow": ["main"],
+            "retry": ["x"],
+            "config": ["x"],
+            "route": ["x", "--dry-run"],
+        }
         answer = shell(name, *needs.get(name, []))
         assert answer.code == 7, name
         assert answer.err.startswith(f"weft: there is no ledger at {folder} or above it, nor at "), name
