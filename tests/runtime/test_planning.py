@@ -42,7 +42,7 @@ def test_overrides_of_messages_that_are_answered_together_are_one() -> None:
 def planner_of(bench: Bench, **more: Any) -> ConfiguredPlanner:
     return ConfiguredPlanner(
         bench.programs,
-        bench.shop.ledger.crossing,
+        bench.shop.ledger,
         bench.shop.inference,
         variable={"THERE_KEY": "key"}.get,
         acting=lambda message: sender_context(as_tester(), bench.programs, message),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from tests.runtime.inference.asking import PERSON, model
@@ -106,3 +106,7 @@ class Bench:
     def state(self, message: str) -> tuple[str, str | None]:
         inbox = self.ledger.inbox.get(message)
         return inbox.state, inbox.error
+
+
+def run(body: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(body, 60))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 import weft
 from tests.ledger.histories import exported, import_into
-from tests.runtime.broker.bench import Bench, saying
+from tests.runtime.broker.bench import Bench, run, saying
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import InvalidInput, NotApplicable, SessionBusy, StoreFailed
 from weft.ledger.api import Ledger, Runs, SessionStanding
@@ -19,22 +19,6 @@ from weft.runtime.broker import broker as broker_module
 from weft.runtime.broker.plans import TurnPlan
 from weft.runtime.broker.run import Run
 from weft.runtime.broker.tools import FunctionTool, tools_of
-
-
-@pytest.fixture
-def clock() -> FixedClock:
-    return FixedClock(1_700_000_000_000)
-
-
-@pytest.fixture
-def ledger(clock: FixedClock) -> Iterator[Ledger]:
-    with weft.open(":memory:", clock=clock, lease_ttl=1) as ledger:
-        yield ledger
-        assert list(ledger.verify()) == []
-
-
-def run(body: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(body, 60))
 
 
 def failing(error: Exception, times: int, plan: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-import weft
-from tests.runtime.broker.bench import Bench, saying
+from tests.runtime.broker.bench import Bench, run, saying
 from weft.kernel.clock import FixedClock
 from weft.kernel.dag_events import ModelRequest, ToolResult
 from weft.kernel.errors import ContextTooLong, NotApplicable
@@ -20,22 +19,6 @@ from weft.runtime.broker.plans import ShortenedContext
 from weft.runtime.broker.run import Run
 from weft.runtime.broker.tools import FunctionTool, Later, tools_of
 from weft.store.owners import process_owner, was_before_boot
-
-
-@pytest.fixture
-def clock() -> FixedClock:
-    return FixedClock(1_700_000_000_000)
-
-
-@pytest.fixture
-def ledger(clock: FixedClock) -> Iterator[Ledger]:
-    with weft.open(":memory:", clock=clock, lease_ttl=1) as ledger:
-        yield ledger
-        assert list(ledger.verify()) == []
-
-
-def run(body: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(body, 60))
 
 
 async def serve_until_asked(bench: Bench, broker: Broker) -> asyncio.Task[None]:

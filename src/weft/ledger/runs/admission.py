@@ -54,32 +54,32 @@ class NewAdmission(Struct, frozen=True, kw_only=True):
     again: str | None = None
 
 
-def checked_outgoing(outgoing: NewAdmission) -> NewAdmission:
+def checked_admission(new: NewAdmission) -> NewAdmission:
     """Refuse what no session could take."""
-    target = outgoing.target
+    target = new.target
     named = [name for name in (target.session, target.turn) if name is not None]
     if len(named) > 1 or not (named or target.persona):
         raise InvalidInput("a message needs one target", "name a session, a turn or an agent")
-    if abs(outgoing.priority) > MAX_PRIORITY:
-        raise InvalidInput(f"priority is {outgoing.priority}", f"it lies between -{MAX_PRIORITY} and {MAX_PRIORITY}")
-    if outgoing.message.role != "user":
-        raise InvalidInput(f"the message's role is {outgoing.message.role}", "an inbox takes messages of users")
-    return outgoing
+    if abs(new.priority) > MAX_PRIORITY:
+        raise InvalidInput(f"priority is {new.priority}", f"it lies between -{MAX_PRIORITY} and {MAX_PRIORITY}")
+    if new.message.role != "user":
+        raise InvalidInput(f"the message's role is {new.message.role}", "an inbox takes messages of users")
+    return new
 
 
-def admit(writer: LedgerWriter, outgoing: NewAdmission, *, key: str | None, limits: QueueLimits) -> Admission:
+def admit(writer: LedgerWriter, new: NewAdmission, *, key: str | None, limits: QueueLimits) -> Admission:
     """Write a message to the inbox that its target leads to. The same key again gives the same answer."""
-    outgoing = checked_outgoing(outgoing)
+    new = checked_admission(new)
     if not isinstance(limits, QueueLimits):
         raise InvalidInput(f"limits are {limits!r:.80}", "give QueueLimits")
-    command = keyed_command("admit_message", key, [outgoing], writer.authority)
+    command = keyed_command("admit_message", key, [new], writer.authority)
     message = writer.ulids.mint(MESSAGE_ROOM + 1)
-    weight = weigh([outgoing.message], ())
+    weight = weigh([new.message], ())
     if weight.large:
         writer.put_large(weight.large, scope_of(message))
 
     def work(append: Append) -> Admission:
-        answer = once(append, command, partial(_admitted, append, message, outgoing, key, limits))
+        answer = once(append, command, partial(_admitted, append, message, new, key, limits))
         append.seal()
         return admission_of(append, answer)
 
@@ -104,16 +104,16 @@ def scope_of(message: str) -> int:
     return -(decode(message) % 2**62) - 1
 
 
-def _admitted(append: Append, message: str, outgoing: NewAdmission, key: str | None, limits: QueueLimits) -> Answer:
-    session, is_fork = _resolve(append, outgoing.target)
-    return add_message(append, session, message, outgoing, key=key, limits=limits, is_fork=is_fork)
+def _admitted(append: Append, message: str, new: NewAdmission, key: str | None, limits: QueueLimits) -> Answer:
+    session, is_fork = _resolve(append, new.target)
+    return add_message(append, session, message, new, key=key, limits=limits, is_fork=is_fork)
 
 
 def add_message(
     append: Append,
     session: SessionRow,
     message: str,
-    outgoing: NewAdmission,
+    new: NewAdmission,
     *,
     key: str | None,
     limits: QueueLimits,
@@ -123,28 +123,28 @@ def add_message(
     if session.lifecycle == "completed":
         raise NotApplicable(f"session {session.label!r} is completed", "fork it, or make a new session")
     _ensure_room(append, session, limits)
-    event = _add_event(append, session, message, outgoing, key)
+    event = _add_event(append, session, message, new, key)
     n = append.first + len(append.lines) - 1
     return Answer(message, f"{event} {n} {session.id} {'fork' if is_fork else '-'}")
 
 
-def _add_event(append: Append, session: SessionRow, message: str, outgoing: NewAdmission, key: str | None) -> str:
+def _add_event(append: Append, session: SessionRow, message: str, new: NewAdmission, key: str | None) -> str:
     contents = append.contents_of(scope_of(message))
-    fields = _message_fields(TurnEvents(append, message, actor=DEFAULT_AGENT, scope=scope_of(message)), outgoing)
+    fields = _message_fields(TurnEvents(append, message, actor=DEFAULT_AGENT, scope=scope_of(message)), new)
     optional: dict[str, str | UnsetType] = {
         "key": UNSET if key is None else contents.put_text(key, "key"),
-        "overrides": _json(contents, outgoing.overrides, "overrides"),
-        "route": _json(contents, outgoing.route, "route"),
+        "overrides": _json(contents, new.overrides, "overrides"),
+        "route": _json(contents, new.route, "route"),
         "source_event": UNSET
-        if outgoing.source_event_id is None
-        else contents.put_text(outgoing.source_event_id, "source event id"),
-        "again": outgoing.again or UNSET,
+        if new.source_event_id is None
+        else contents.put_text(new.source_event_id, "source event id"),
+        "again": new.again or UNSET,
     }
     return stream_of(append, session, DEFAULT_AGENT).add(
         MessageAdmitted,
         message=message,
-        mode=outgoing.mode,
-        priority=whole(outgoing.priority, "priority") if outgoing.priority else UNSET,
+        mode=new.mode,
+        priority=whole(new.priority, "priority") if new.priority else UNSET,
         **fields,
         **optional,
     )
@@ -154,8 +154,8 @@ def _json(contents: ContentWriter, value: Any, what: str) -> str | UnsetType:
     return UNSET if value is None else contents.put_json(value, what)
 
 
-def _message_fields(turn_events: TurnEvents, outgoing: NewAdmission) -> dict[str, Any]:
-    message, contents = outgoing.message, turn_events.contents
+def _message_fields(turn_events: TurnEvents, new: NewAdmission) -> dict[str, Any]:
+    message, contents = new.message, turn_events.contents
     return {
         "parts": turn_events.parts(message.content),
         "source": message.source or _source(turn_events.append),
@@ -272,7 +272,7 @@ def again(writer: LedgerWriter, dead: InboxMessage, *, key: str | None, limits: 
         context=dead.context,
         metadata=dead.metadata,
     )
-    outgoing = NewAdmission(
+    new = NewAdmission(
         message=message,
         target=MessageTarget(session=dead.session_id),
         mode=QueueMode(dead.mode),
@@ -282,4 +282,4 @@ def again(writer: LedgerWriter, dead: InboxMessage, *, key: str | None, limits: 
         source_event_id=dead.source_event_id,
         again=dead.id,
     )
-    return admit(writer, outgoing, key=key, limits=limits)
+    return admit(writer, new, key=key, limits=limits)

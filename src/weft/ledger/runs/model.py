@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from weft.kernel.enums import InterruptionReason, QueueMode, RunExit, ToolCallStatus
+from weft.kernel.enums import InterruptionReason, RunExit, ToolCallStatus
 from weft.kernel.events import Event, Receipt
 from weft.kernel.fields import RequestInput, Usage
 from weft.ledger.model import NewError, NewMessage, Part, RecordedTurn
@@ -216,4 +216,3 @@ class QueueLimits(Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_LIMITS = QueueLimits()
-MODES = frozenset(QueueMode)

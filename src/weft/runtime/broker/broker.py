@@ -96,7 +96,7 @@ class Broker:
         self._not_before: dict[str, int] = {}
         self._served: dict[str, int] = {}
         self._compacted: dict[str, str] = {}
-        """By session, the message before whose turn it was last looked whether a compaction is due."""
+        """By session, the message whose turn is being begun and before which a compaction was looked for already."""
         self._turns_begun = 0
         self._contexts = SessionContexts(self._runs, crossing)
         self._sendings: dict[str, Sending] = {}
@@ -401,6 +401,7 @@ class Broker:
             raise
         except WeftError as error:
             return await self._buried(messages, error)
+        self._compacted.pop(standing.id, None)
         return await self._run(standing, runner, partial(runner.begin, writer, record), messages)
 
     async def _compact(self, standing: SessionStanding, plan: TurnPlan, messages: Sequence[InboxMessage]) -> None:

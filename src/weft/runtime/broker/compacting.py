@@ -6,14 +6,11 @@ the session was, so that an ordinary turn of a long thread reads nothing for it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from functools import cached_property, partial
-from typing import Any
+from collections.abc import Sequence
 
-from weft.kernel.authority import Authority, LedgerTrust
 from weft.kernel.errors import ContextTooLong
-from weft.ledger.api import Context, InputChain, Ledger, Page, Recorded, Runs
-from weft.ledger.model import Compaction, Message, NewMessage, RecordedTurn, Session, Turn
+from weft.ledger.api import InputChain, Runs
+from weft.ledger.model import Message, NewMessage
 from weft.runtime.assembly.sizes import ContextBudget
 from weft.runtime.broker.plans import ShortenedContext
 from weft.runtime.compaction.automatic import CompactionWriter, compact_if_due, recover_from_overflow
@@ -21,7 +18,7 @@ from weft.runtime.compaction.triggers import CompactionSettings, compaction_sett
 from weft.runtime.configuration.gathering import TurnConfiguration
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.token_estimates import estimated_tokens
-from weft.runtime.turns.ledger_port import Crossing
+from weft.runtime.turns.ledger_port import RuntimeLedger
 
 
 def session_settings(configuration: TurnConfiguration) -> CompactionSettings:
@@ -32,67 +29,18 @@ def session_settings(configuration: TurnConfiguration) -> CompactionSettings:
     return compaction_settings(*(config if isinstance(config, dict) else None for config in configs))
 
 
-class AwaitedCompactions:
-    """The compactions of a ledger, awaited through a crossing."""
-
-    def __init__(self, ledger: Ledger, crossing: Crossing) -> None:
-        self._compactions, self._crossing = ledger.compactions, crossing
-
-    async def record(self, **fields: Any) -> RecordedTurn:
-        return await self._crossing.run(lambda: self._compactions.record(**fields))
-
-    async def get(self, turn: str) -> Compaction:
-        return await self._crossing.run(partial(self._compactions.get, turn))
-
-
-class AwaitedLedger:
-    """What compaction asks of a ledger, awaited through a crossing: a `RuntimeLedger`."""
-
-    def __init__(self, ledger: Ledger, crossing: Crossing) -> None:
-        self.sync, self.crossing = ledger, crossing
-
-    @property
-    def trust(self) -> LedgerTrust:
-        return self.sync.trust
-
-    @property
-    def authority(self) -> Authority:
-        return self.sync.authority
-
-    @cached_property
-    def compactions(self) -> AwaitedCompactions:
-        return AwaitedCompactions(self.sync, self.crossing)
-
-    async def session(self, name: str) -> Session:
-        return await self.crossing.run(partial(self.sync.session, name))
-
-    async def turn(self, name: str) -> Turn:
-        return await self.crossing.run(partial(self.sync.turn, name))
-
-    async def events(self, turn: str) -> Page[Recorded]:
-        return await self.crossing.run(partial(self.sync.events, turn))
-
-    async def read_content(self, ref: str) -> AsyncIterator[bytes]:
-        for piece in await self.crossing.run(lambda: list(self.sync.read_content(ref))):
-            yield piece
-
-    async def context(self, turn: str | None = None, *, session: str | None = None) -> Context:
-        return await self.crossing.run(lambda: self.sync.context(turn, session=session))
-
-
 class SessionCompaction:
     """How one session is compacted by itself."""
 
     def __init__(
         self,
-        ledger: Ledger,
-        crossing: Crossing,
+        ledger: RuntimeLedger,
         inference: Inference,
         session: str,
         writer: CompactionWriter,
         budget: ContextBudget,
     ) -> None:
-        self._ledger, self._inference, self._session = AwaitedLedger(ledger, crossing), inference, session
+        self._ledger, self._inference, self._session = ledger, inference, session
         self._writer, self._budget = writer, budget
 
     def may_be_due(self, tokens: int | None, query: Sequence[Message | NewMessage]) -> bool:

@@ -26,7 +26,7 @@ from weft.runtime.inference.local import default_prompt
 from weft.runtime.inference.settings import ModelSettings
 from weft.runtime.invoke.agent_rights import actor_context
 from weft.runtime.invoke.model_settings import model_settings
-from weft.runtime.turns.ledger_port import Crossing
+from weft.runtime.turns.ledger_port import RuntimeLedger
 
 Acting = Callable[[InboxMessage], ExecutionContext]
 """In whose name a message is answered."""
@@ -39,7 +39,7 @@ class ConfiguredPlanner:
     def __init__(
         self,
         programs: Programs,
-        crossing: Crossing,
+        ledger: RuntimeLedger,
         inference: Inference,
         *,
         variable: Resolver,
@@ -47,11 +47,11 @@ class ConfiguredPlanner:
         persona: str | None = None,
         other_models: OtherModels | None = None,
     ) -> None:
-        self._programs, self._crossing, self._inference = programs, crossing, inference
+        self._programs, self._ledger, self._inference = programs, ledger, inference
         self._variable, self._acting, self._persona, self._other_models = variable, acting, persona, other_models
 
     async def __call__(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan:
-        return await self._crossing.run(lambda: self.plan(standing, messages))
+        return await self._ledger.crossing.run(lambda: self.plan(standing, messages))
 
     def plan(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan:
         """Raises a WeftError where the messages cannot be answered as things are configured."""
@@ -97,8 +97,7 @@ class ConfiguredPlanner:
             program = find(settings.model, ProgramKind.MODEL)
             writer_model = model_settings(program, find, self._variable, configuration.context).model
         return SessionCompaction(
-            self._programs.ledger,
-            self._crossing,
+            self._ledger,
             self._inference,
             standing.id,
             CompactionWriter(settings, writer_model, configuration.context),

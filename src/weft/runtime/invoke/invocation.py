@@ -129,7 +129,7 @@ class InvocationContext:
 
         return ConfiguredPlanner(
             self.programs,
-            self._crossing,
+            self.ledger,
             self.inference,
             variable=self.variable,
             acting=acting,

@@ -19,7 +19,7 @@ from weft.kernel.authority import LOCAL_NAME
 from weft.kernel.errors import NotApplicable, WeftError
 from weft.ledger.api import Admission, Ledger, Setting
 from weft.ledger.model import DEFAULT_AGENT, RecordedTurn
-from weft.runtime.broker.broker import Broker
+from weft.runtime.broker.broker import RENEW_SECONDS, Broker
 from weft.runtime.broker.plans import Sending, TurnPlan
 from weft.runtime.broker.tools import NO_TOOLS, Tools
 from weft.runtime.broker.turn_entries import TurnEnd
@@ -36,8 +36,6 @@ from weft.runtime.turns.recorded_replies import load_reply
 if TYPE_CHECKING:
     from weft.runtime.inference.attempt import OnToken
 
-RENEW_SECONDS = 8.0
-"""How often a lease is renewed while a model takes its time; a quarter of how long it lives."""
 WAIT = 10.0
 
 

@@ -60,15 +60,16 @@ async def broker_access(call: Call) -> AsyncIterator[BrokerAccess]:
         programs, person = Programs(ledger), person_acting()
         on_retry, models = (lambda *failed: note_retry(call, *failed)), model_folder(variable)
         async with Inference(on_retry=on_retry, on_note=call.note, models=models) as inference:
+            mirror = AsyncLedger(ledger, pool)
             planner = ConfiguredPlanner(
                 programs,
-                pool,
+                mirror,
                 inference,
                 variable=variable,
                 acting=lambda message: sender_context(person, programs, message),
                 other_models=other_models(programs, variable),
             )
-            yield BrokerAccess(ledger, AsyncLedger(ledger, pool), planner)
+            yield BrokerAccess(ledger, mirror, planner)
     finally:
         await pool.close(ledger.close)
 

@@ -255,7 +255,7 @@ class Conversation:
         async def asked() -> TurnReply:
             planner = ConfiguredPlanner(
                 self._programs,
-                self._mirror.crossing,
+                self._mirror,
                 self._asking(),
                 variable=self._variable,
                 acting=lambda message: sender_context(person_acting(), self._programs, message),
