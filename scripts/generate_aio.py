@@ -21,7 +21,20 @@ from types import ModuleType
 from typing import Any
 
 from weft import opening
-from weft.ledger.api import audit, compactions, erasure, imports, inbox, labels, merges, secrets, tree, upkeep, usage
+from weft.ledger.api import (
+    approvals,
+    audit,
+    compactions,
+    erasure,
+    imports,
+    inbox,
+    labels,
+    merges,
+    secrets,
+    tree,
+    upkeep,
+    usage,
+)
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports import import_writer
 from weft.ledger.read import full_threads, listing, threads
@@ -49,13 +62,15 @@ MIRRORED: dict[str, type] = {
     "Erasures": erasure.Erasures,
     "Upkeep": upkeep.Upkeep,
     "Inbox": inbox.Inbox,
+    "Approvals": approvals.Approvals,
+    "Policies": approvals.Policies,
     "Programs": Programs,
     "Similarity": Similarity,
 }
 HOMES = {
     "ledger": tuple(
         "Ledger Heads Labels Tree Compactions Merges Imports UsageReports AuditReports Secrets Erasures Upkeep "
-        "Inbox".split()
+        "Inbox Approvals Policies".split()
     ),
     "objects": ("TurnWriter", "Thread", "FullThreads", "Listing", "ImportWriter"),
     "programs": ("Programs", "Similarity"),

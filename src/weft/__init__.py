@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from weft.kernel.events import Event as Event
     from weft.kernel.events import Receipt as Receipt
     from weft.kernel.events import UnknownEvent as UnknownEvent
+    from weft.kernel.fields import PolicyTests as PolicyTests
     from weft.kernel.fields import Usage as Usage
+    from weft.ledger.api.approvals import Approvals as Approvals
+    from weft.ledger.api.approvals import Policies as Policies
     from weft.ledger.api.audit import AuditReports as AuditReports
     from weft.ledger.api.compactions import Compactions as Compactions
     from weft.ledger.api.erasure import Erasures as Erasures
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
     from weft.ledger.api.tree import Tree as Tree
     from weft.ledger.api.upkeep import Upkeep as Upkeep
     from weft.ledger.api.usage import UsageReports as UsageReports
+    from weft.ledger.approvals.model import Approval as Approval
+    from weft.ledger.approvals.model import CallDecision as CallDecision
+    from weft.ledger.approvals.model import Policy as Policy
     from weft.ledger.erasing.erasure import Erasure as Erasure
     from weft.ledger.erasing.plan import Affected as Affected
     from weft.ledger.erasing.plan import Doomed as Doomed
@@ -193,7 +199,9 @@ _NAMES = {
     ),
     "weft.kernel.errors": "WeftError",
     "weft.kernel.events": "Event Receipt UnknownEvent",
-    "weft.kernel.fields": "Usage",
+    "weft.kernel.fields": "PolicyTests Usage",
+    "weft.ledger.api.approvals": "Approvals Policies",
+    "weft.ledger.approvals.model": "Approval CallDecision Policy",
     "weft.ledger.api.audit": "AuditReports",
     "weft.ledger.api.compactions": "Compactions",
     "weft.ledger.api.erasure": "Erasures",

@@ -32,7 +32,7 @@ from weft.programs.program_writer import VERB_RIGHTS
 from weft.surfaces.cli.main import OWNER_COMMANDS, run
 
 NOON = 1_794_700_800_000
-NEUTRAL = set("close acting_as upkeep.catch_up upkeep.search_lag".split())
+NEUTRAL = set("close acting_as upkeep.catch_up upkeep.search_lag policies.list policies.get policies.active".split())
 """Tells and changes nothing of what was recorded."""
 FILTERED = set(
     """
@@ -40,7 +40,8 @@ FILTERED = set(
     reflog heads.at labels.archivable search search_sessions related_turns find_turns find_messages find_tool_calls
     find_sessions
     tree.children tree.common_ancestor tree.turns tree.sessions_containing tree.moves_to compactions.get
-    merges.provenance merges.branches erasure.plan inbox.get inbox.list follow vouchers strangers imports.provisional
+    merges.provenance merges.branches erasure.plan inbox.get inbox.list approvals.get
+    approvals.list approvals.decisions follow vouchers strangers imports.provisional
     compactions.of_thread
     """.split()
 )

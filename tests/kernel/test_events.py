@@ -91,7 +91,7 @@ OWN_KINDS = """
     compaction_chosen message_admitted message_cancelled message_dead run_parked turn_linked turn_superseded sighting
     turn_retried content_erased approval_requested approval_granted approval_denied policy_proposed policy_rejected
     policy_rolled_back snapshot_requested restore_requested compensation_recorded node_tagged node_untagged
-    node_embedded
+    node_embedded tool_decided
 """.split()
 PROGRAM_KINDS = """
     provider_created provider_configured model_created model_configured session_model_switched session_completed
@@ -103,7 +103,7 @@ FURTHER_KINDS = """
     code_created code_configured agent_configured session_configured human_created human_configured task_configured
     program_published program_deprecated program_deleted session_paused session_resumed agent_waiting agent_paused
     agent_resumed agent_failed task_blocked task_unblocked task_checked information_activated information_archived
-    human_presence
+    human_presence toolset_created toolset_configured agent_shared agent_unshared
 """.split()
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 

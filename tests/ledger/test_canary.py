@@ -17,18 +17,21 @@ from msgspec import UNSET, Struct
 
 import weft
 from tests.ledger.histories import exported, grow, import_into, lines
+from tests.ledger.test_approvals import PASSED, asking
 from weft import Codeblock, ImagePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.kernel.errors import WeftError
 from weft.kernel.fields import EventRef, RequestInput, Usage
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.api.runs import Runs
+from weft.ledger.approvals.policies import digest_of_source
 from weft.ledger.model import COMPACTION_MEASURES, NewError, NewMessage, NewToolCall, StoredContent
 from weft.ledger.write.turn_writer import TurnWriter
 
 SPACED, NAMELIKE = "canary ⟨…⟩ with spaces", "canary-7f3a.b"
 
 READS = """
-    inbox.get inbox.list follow
+    inbox.get inbox.list follow approvals.get approvals.list approvals.decisions policies.list policies.get
+    policies.active
     search search_sessions related_turns changes tree.children close codeblocks tree.common_ancestor compactions.get
     context diff
     compactions.of_thread events files
@@ -98,6 +101,12 @@ EXPECTED: dict[str, dict[str, str]] = {
     "inbox.send_again": {"content": "key", "refused": "message", "local": "limits"},
     "inbox.interrupt": {"refused": "session reason"},
     "inbox.retry": {"content": "key", "refused": "turn", "local": "afresh limits"},
+    "approvals.grant": {"content": "reason", "refused": "approval bound scope"},
+    "approvals.deny": {"content": "reason", "refused": "approval abort"},
+    "policies.propose": {"content": "name source docstring notes", "refused": "agent tests"},
+    "policies.activate": {"content": "notes", "refused": "policy digest tests"},
+    "policies.reject": {"content": "reason", "refused": "policy"},
+    "policies.roll_back": {"content": "reason", "refused": "policy digest"},
     "merges.unify": {"content": "summary key", "refused": "session into"},
     "merges.separate": {"refused": "session"},
     "merges.settle": {"content": "fork reason", "refused": "session to", "local": "ours theirs"},
@@ -161,6 +170,12 @@ VERB_BASE: dict[str, dict[str, Any]] = {
     "inbox.cancel": {"message": "waiting"},
     "inbox.send_again": {"message": "dead"},
     "inbox.retry": {"turn": "failed"},
+    "approvals.grant": {"approval": "asked"},
+    "approvals.deny": {"approval": "asked"},
+    "policies.propose": {"name": "n", "source": "s"},
+    "policies.activate": {"policy": "proposed", "digest": digest_of_source("s"), "tests": PASSED},
+    "policies.reject": {"policy": "proposed"},
+    "policies.roll_back": {"policy": "replaced", "digest": digest_of_source("s")},
     "labels.promote": {"session": "main", "key": "person:ann"},
     "merges.unify": {"session": "cut", "into": "main"},
     "merges.settle": {"session": "split", "ours": True},
@@ -260,12 +275,25 @@ def call_verb(ledger: Ledger, verb: str, argument: str, value: object) -> None:
             given["message"] = inbox_message(ledger, is_dead=given["message"] == "dead")
         if given.get("turn") == "failed":
             given["turn"] = ledger.record_turn(session="main", query="m", error="x").id
+        if given.get("approval") == "asked":
+            given["approval"] = asking(ledger, "asked")[2]
+        if given.get("policy") in ("proposed", "replaced"):
+            given["policy"] = policy(ledger, is_replaced=given["policy"] == "replaced")
         attrgetter(verb)(ledger)(**given)
         return
     writer = ledger.begin_turn(session="steps")
     if name == "tool_result":
         writer.tool_call("t", id="c1")
     getattr(writer, name)(**given)
+
+
+def policy(ledger: Ledger, *, is_replaced: bool) -> str:
+    id = ledger.policies.propose("p", "s").id
+    if is_replaced:
+        other = ledger.policies.propose("q", "t")
+        for one in (id, other.id):
+            ledger.policies.activate(one, digest=ledger.policies.get(one).digest, tests=PASSED)
+    return id
 
 
 def inbox_message(ledger: Ledger, *, is_dead: bool) -> str:

@@ -8,6 +8,7 @@ import pytest
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, copy_in_memory, exported, grow, import_into, problems, select
 from tests.ledger.imported import rich_import
+from tests.ledger.test_approvals import asking
 from tests.ledger.test_forks import long_turn
 from tests.ledger.test_inbox import begun
 from tests.programs.stories import tell_programs
@@ -15,6 +16,7 @@ from weft.kernel.errors import ContentMissing, Damaged, FactDamaged
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep import recompute, verify
 from weft.ledger.upkeep.recompute import VIEW_TABLES
+from weft.programs import Programs
 
 LOOKUPS = ("lookup_event", "lookup_content", "lookup_bytes")
 COLUMN = {  # one column of each view that a reader would miss
@@ -49,6 +51,10 @@ COLUMN = {  # one column of each view that a reader would miss
     "lookup_text": "text",
     "inbox": "state",
     "open_run": "state",
+    "tool_decision": "decision",
+    "approval": "state",
+    "policy": "state",
+    "agent_share": "n",
 }
 
 
@@ -87,6 +93,12 @@ def damaged(disk: Ledger) -> Ledger:
     disk.erasure.erase(disk.resolve("gone"), reason="asked for")
     disk.inbox.admit("hello", session="asked")
     begun(disk, "asked")
+    asking(disk, "deciding")
+    disk.policies.propose("careful", "print(1)")
+    programs = Programs(disk)
+    programs.create("agent", "private", {"visibility": "private"})
+    programs.create("human", "guest", {})
+    programs.share_agent("private", "guest")
     disk.upkeep.catch_up()
     assert problems(disk) == []
     return disk

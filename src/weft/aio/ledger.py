@@ -16,6 +16,8 @@ from weft.aio import crossing
 from weft.aio.objects import AsyncFullThreads, AsyncImportWriter, AsyncListing, AsyncThread, AsyncTurnWriter
 from weft.kernel.authority import Authority, LedgerTrust
 from weft.kernel.events import Receipt
+from weft.kernel.fields import PolicyTests
+from weft.ledger.api.approvals import OPEN, Approvals, Policies
 from weft.ledger.api.audit import AuditReports
 from weft.ledger.api.base import WAIT
 from weft.ledger.api.compactions import Compactions
@@ -29,6 +31,7 @@ from weft.ledger.api.secrets import Secrets
 from weft.ledger.api.tree import Tree
 from weft.ledger.api.upkeep import Upkeep
 from weft.ledger.api.usage import UsageReports
+from weft.ledger.approvals.model import Approval, CallDecision, Policy
 from weft.ledger.arguments import checked_count, checked_seconds
 from weft.ledger.erasing import Erasure, ErasurePlan, Tombstone
 from weft.ledger.imports import KeptStretch, ProvisionalTurn
@@ -569,6 +572,14 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         return AsyncInbox(self._sync.inbox, self._pool)
 
     @cached_property
+    def approvals(self) -> AsyncApprovals:
+        return AsyncApprovals(self._sync.approvals, self._pool)
+
+    @cached_property
+    def policies(self) -> AsyncPolicies:
+        return AsyncPolicies(self._sync.policies, self._pool)
+
+    @cached_property
     def upkeep(self) -> AsyncUpkeep:
         return AsyncUpkeep(self._sync.upkeep, self._pool)
 
@@ -1093,3 +1104,78 @@ class AsyncInbox(crossing.Mirror[Inbox]):
         """Have a failed turn tried again: by a child of it, which sees its results, or `afresh` by one beside it.
         What it was asked is admitted once more: to its session, or to a fork where something came after it."""
         return await self._run(partial(self._sync.retry, turn=turn, afresh=afresh, key=key, limits=limits))
+
+
+class AsyncApprovals(crossing.Mirror[Approvals]):
+    """`ledger.approvals`: tool calls that wait for a person, and what people answered."""
+
+    async def get(self, approval: str) -> Approval:
+        """A request by its id, or the beginning of it."""
+        return await self._run(partial(self._sync.get, approval=approval))
+
+    async def decisions(self, turn: str) -> list[CallDecision]:
+        """What was decided about the tool calls of a turn, in order."""
+        return await self._run(partial(self._sync.decisions, turn=turn))
+
+    async def list(
+        self, *, session: str | None = None, states: Sequence[str] = OPEN, limit: int = 100, after: int = 0
+    ) -> list[Approval]:
+        """Requests in these states, the oldest first; `after` is the arrival number of the last one of a page."""
+        return await self._run(partial(self._sync.list, session=session, states=states, limit=limit, after=after))
+
+    async def grant(
+        self, approval: str, *, bound: str | None = None, scope: str = "once", reason: str | None = None
+    ) -> Approval:
+        """Allow the call, once. `bound` is the hash that was shown: another one is refused. With the scope `session`
+        the same use of the tool needs no answer for the rest of the session. Only people answer."""
+        return await self._run(partial(self._sync.grant, approval=approval, bound=bound, scope=scope, reason=reason))
+
+    async def deny(self, approval: str, *, abort: bool = False, reason: str | None = None) -> Approval:
+        """Refuse the call. The model is told so and goes on; with `abort` its turn ends. Only people answer."""
+        return await self._run(partial(self._sync.deny, approval=approval, abort=abort, reason=reason))
+
+
+class AsyncPolicies(crossing.Mirror[Policies]):
+    """`ledger.policies`: the programs that decide about tool calls."""
+
+    async def list(self, *, states: Sequence[str] = ()) -> list[Policy]:
+        """Policies in these states, or all; the oldest first."""
+        return await self._run(partial(self._sync.list, states=states))
+
+    async def get(self, policy: str) -> Policy:
+        """A policy by its id or the end of it, else the newest of its name."""
+        return await self._run(partial(self._sync.get, policy=policy))
+
+    async def active(self, agent: str | None = None) -> Policy | None:
+        """The policy in force for an agent, by its id; without an agent the one for all of them."""
+        return await self._run(partial(self._sync.active, agent=agent))
+
+    async def propose(
+        self,
+        name: str,
+        source: str,
+        *,
+        agent: str | None = None,
+        docstring: str | None = None,
+        notes: str | None = None,
+        tests: PolicyTests | None = None,
+    ) -> Policy:
+        """Propose a policy, for one agent or for all; `tests` says how its own tests ended."""
+        return await self._run(
+            partial(
+                self._sync.propose, name=name, source=source, agent=agent, docstring=docstring, notes=notes, tests=tests
+            )
+        )
+
+    async def activate(self, policy: str, *, digest: str, tests: PolicyTests, notes: str | None = None) -> Policy:
+        """Put a policy in force in place of the one before. `digest` is that of the source that was read; `tests` must
+        have passed. Only people do that."""
+        return await self._run(partial(self._sync.activate, policy=policy, digest=digest, tests=tests, notes=notes))
+
+    async def reject(self, policy: str, *, reason: str | None = None) -> Policy:
+        """Refuse a proposed policy. Only people do that."""
+        return await self._run(partial(self._sync.reject, policy=policy, reason=reason))
+
+    async def roll_back(self, policy: str, *, digest: str, reason: str | None = None) -> Policy:
+        """Put a policy in force again that was replaced. Only people do that."""
+        return await self._run(partial(self._sync.roll_back, policy=policy, digest=digest, reason=reason))

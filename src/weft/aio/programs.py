@@ -155,6 +155,14 @@ class AsyncPrograms(crossing.Mirror[Programs]):
         """A task becomes an agent's or a person's, without anybody beginning it. Returns the task."""
         return await self._run(partial(self._sync.assign_task, task=task, assignee=assignee, key=key))
 
+    async def share_agent(self, agent: str, principal: str, *, key: str | None = None) -> Program:
+        """A private agent works for one more person or agent, by its creator's word. Returns the agent."""
+        return await self._run(partial(self._sync.share_agent, agent=agent, principal=principal, key=key))
+
+    async def unshare_agent(self, agent: str, principal: str, *, key: str | None = None) -> Program:
+        """A private agent works for that person or agent no longer. Returns the agent."""
+        return await self._run(partial(self._sync.unshare_agent, agent=agent, principal=principal, key=key))
+
     async def step_agent(self, agent: str, verb: str, *, reason: str | None = None, key: str | None = None) -> Program:
         """think, execute, wait, pause, resume, complete or reset, as its state allows. Who resets an agent that another
         one runs takes it from them."""

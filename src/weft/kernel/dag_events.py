@@ -30,7 +30,9 @@ from weft.kernel.fields import (
     ErrorFact,
     EventRef,
     ExtRef,
+    FileFact,
     ForkPoint,
+    LintFact,
     MessageFact,
     Name,
     Named,
@@ -95,7 +97,9 @@ class ToolCallRequested(Event, frozen=True, gc=False, kw_only=True, tag="tool_ca
 
 
 class ToolResult(Event, frozen=True, gc=False, kw_only=True, tag="tool_result"):
-    about: ClassVar[str] = "A tool ended; `call` is the event that asked for it."
+    about: ClassVar[str] = (
+        "A tool ended; `call` is the event that asked for it. `untrusted`: a stranger may have written what it gave."
+    )
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
     call: EventRef
@@ -106,6 +110,9 @@ class ToolResult(Event, frozen=True, gc=False, kw_only=True, tag="tool_result"):
     error: ErrorFact | UnsetType = UNSET
     spawned: Ulid | UnsetType = UNSET
     duration_ms: int | UnsetType = UNSET
+    files: tuple[FileFact, ...] | UnsetType = UNSET
+    lints: tuple[LintFact, ...] | UnsetType = UNSET
+    untrusted: bool | UnsetType = UNSET
 
 
 class McpResourceUpdated(Event, frozen=True, gc=False, kw_only=True, tag="mcp.resource_updated"):
@@ -124,14 +131,6 @@ class McpResourceListChanged(Event, frozen=True, gc=False, kw_only=True, tag="mc
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
     server: Named
-
-
-class PolicyActivated(Event, frozen=True, gc=False, kw_only=True, tag="policy_activated"):
-    about: ClassVar[str] = "An approval policy became the active one."
-    category: ClassVar[EventClass] = EventClass.TRANSITION
-
-    policy_ref: NodeId
-    notes: Content | UnsetType = UNSET
 
 
 class Interruption(Event, frozen=True, gc=False, kw_only=True, tag="interruption"):
@@ -258,7 +257,6 @@ DagEvent = (
     | ToolResult
     | McpResourceUpdated
     | McpResourceListChanged
-    | PolicyActivated
     | Interruption
     | Substitution
     | AgentForked

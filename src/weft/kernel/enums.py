@@ -259,6 +259,57 @@ class ImageDetail(StrEnum):
     HIGH = "high"
 
 
+class Decision(StrEnum):
+    """What may be done with a tool call. After `deny_continue` the model is told and the turn goes on; `deny_abort`
+    cuts it short."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY_CONTINUE = "deny_continue"
+    DENY_ABORT = "deny_abort"
+
+
+class DecisionSource(StrEnum):
+    """What decided on a tool call: its arguments fit no tool (`arguments`), the rights of the turn, the approval
+    policy, a person's grant for this call or for the session, strangers' words in the context of a tool that reaches
+    outside (`provenance`)."""
+
+    ARGUMENTS = "arguments"
+    PERMISSION = "permission"
+    POLICY = "policy"
+    GRANT = "grant"
+    SESSION_GRANT = "session_grant"
+    PROVENANCE = "provenance"
+
+
+class ApprovalState(StrEnum):
+    """What became of a request to a person. `void`: the call was over before anybody answered, or before it was
+    run."""
+
+    OPEN = "open"
+    GRANTED = "granted"
+    DENIED = "denied"
+    VOID = "void"
+
+
+class PolicyState(StrEnum):
+    """How far an approval policy has come; of those that were active, `replaced` ones may be taken up again."""
+
+    PROPOSAL = "proposal"
+    ACTIVE = "active"
+    REPLACED = "replaced"
+    REJECTED = "rejected"
+
+
+class GrantScope(StrEnum):
+    """How far a person's yes reaches: this call, the same use of the tool for the rest of the session, or this call
+    with a rule proposed for the policy."""
+
+    ONCE = "once"
+    SESSION = "session"
+    RULE = "rule"
+
+
 class ProgramKind(StrEnum):
     CODE = "code"
     PROVIDER = "provider"
@@ -268,6 +319,7 @@ class ProgramKind(StrEnum):
     TASK = "task"
     INFORMATION = "information"
     HUMAN = "human"
+    TOOLSET = "toolset"
 
 
 class InfoType(StrEnum):

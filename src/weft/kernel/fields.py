@@ -115,6 +115,14 @@ class ReasoningFact(Struct, frozen=True, gc=False, kw_only=True, tag_field="type
 PartFact = TextFact | ImageFact | ToolUseFact | ToolResultFact | ReasoningFact
 
 
+class PolicyTests(Struct, frozen=True, gc=False, kw_only=True):
+    """How the own tests of a policy ended."""
+
+    total: int
+    passed: int
+    failed: int
+
+
 class FileFact(Struct, frozen=True, gc=False, kw_only=True):
     kind: FileKind
     path: Content

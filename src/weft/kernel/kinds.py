@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from weft.kernel.approval_events import ApprovalEvent
 from weft.kernel.dag_events import DagEvent
 from weft.kernel.events import Registry
 from weft.kernel.ledger_events import LedgerEvent
 from weft.kernel.program_events import ProgramEvent
 
-KINDS = Registry(DagEvent, LedgerEvent, ProgramEvent)
+KINDS = Registry(DagEvent, LedgerEvent, ApprovalEvent, ProgramEvent)
 EVENT_KINDS = KINDS.kinds

@@ -1,4 +1,4 @@
-"""The ledger's own kinds: sessions and their heads, compactions, the inbox, imports, erasure, approvals, tags."""
+"""The ledger's own kinds: sessions and their heads, compactions, the inbox, imports, erasure, tags."""
 
 from __future__ import annotations
 
@@ -259,59 +259,6 @@ class ContentErased(Event, frozen=True, gc=False, kw_only=True, tag="content_era
     remainder: Content | UnsetType = UNSET
 
 
-class ApprovalRequested(Event, frozen=True, gc=False, kw_only=True, tag="approval_requested"):
-    about: ClassVar[str] = "A person is asked; `bound` is the hash of exactly what would run."
-    category: ClassVar[EventClass] = EventClass.INTENT
-
-    call: EventRef
-    bound: Digest
-    rationale: Content | UnsetType = UNSET
-
-
-class ApprovalGranted(Event, frozen=True, gc=False, kw_only=True, tag="approval_granted"):
-    about: ClassVar[str] = "A person allowed it, once."
-    category: ClassVar[EventClass] = EventClass.TRANSITION
-
-    request: EventRef
-    bound: Digest
-    reason: Content | UnsetType = UNSET
-
-
-class ApprovalDenied(Event, frozen=True, gc=False, kw_only=True, tag="approval_denied"):
-    about: ClassVar[str] = "A person refused it."
-    category: ClassVar[EventClass] = EventClass.TRANSITION
-
-    request: EventRef
-    abort: bool
-    reason: Content | UnsetType = UNSET
-
-
-class PolicyProposed(Event, frozen=True, gc=False, kw_only=True, tag="policy_proposed"):
-    about: ClassVar[str] = "An approval policy was proposed."
-    category: ClassVar[EventClass] = EventClass.INTENT
-
-    policy_ref: NodeId
-    source: Content
-    notes: Content | UnsetType = UNSET
-
-
-class PolicyRejected(Event, frozen=True, gc=False, kw_only=True, tag="policy_rejected"):
-    about: ClassVar[str] = "A proposed policy was refused."
-    category: ClassVar[EventClass] = EventClass.TRANSITION
-
-    policy_ref: NodeId
-    reason: Content | UnsetType = UNSET
-
-
-class PolicyRolledBack(Event, frozen=True, gc=False, kw_only=True, tag="policy_rolled_back"):
-    about: ClassVar[str] = "An earlier policy is active again."
-    category: ClassVar[EventClass] = EventClass.TRANSITION
-
-    policy_ref: NodeId
-    to: NodeId
-    reason: Content | UnsetType = UNSET
-
-
 class SnapshotRequested(Event, frozen=True, gc=False, kw_only=True, tag="snapshot_requested"):
     about: ClassVar[str] = "A snapshot of a resource is wanted."
     category: ClassVar[EventClass] = EventClass.INTENT
@@ -380,12 +327,6 @@ LedgerEvent = (
     | Sighting
     | TurnRetried
     | ContentErased
-    | ApprovalRequested
-    | ApprovalGranted
-    | ApprovalDenied
-    | PolicyProposed
-    | PolicyRejected
-    | PolicyRolledBack
     | SnapshotRequested
     | RestoreRequested
     | CompensationRecorded

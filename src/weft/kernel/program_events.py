@@ -72,6 +72,10 @@ class HumanCreated(Created, frozen=True, gc=False, kw_only=True, tag="human_crea
     about: ClassVar[str] = "A person got an id, a name and a configuration."
 
 
+class ToolsetCreated(Created, frozen=True, gc=False, kw_only=True, tag="toolset_created"):
+    about: ClassVar[str] = "A toolset got an id, a name and a configuration."
+
+
 class CodeConfigured(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag="code_configured"):
     about: ClassVar[str] = "A code program got another configuration; `reverts` is the version it takes up again."
 
@@ -96,6 +100,10 @@ class InformationUpdated(ConfiguredEvent, frozen=True, gc=False, kw_only=True, t
 
 class HumanConfigured(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag="human_configured"):
     about: ClassVar[str] = "A person got another configuration; `reverts` is the version it takes up again."
+
+
+class ToolsetConfigured(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag="toolset_configured"):
+    about: ClassVar[str] = "A toolset got another configuration; `reverts` is the version it takes up again."
 
 
 class SessionConfigured(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag="session_configured"):
@@ -141,6 +149,18 @@ class AgentTaskAssigned(Told, frozen=True, gc=False, kw_only=True, tag="agent_ta
 
     task: Ulid
     session: Ulid
+
+
+class AgentShared(Told, frozen=True, gc=False, kw_only=True, tag="agent_shared"):
+    about: ClassVar[str] = "A private agent works for one more person or agent."
+
+    principal: Ulid
+
+
+class AgentUnshared(Told, frozen=True, gc=False, kw_only=True, tag="agent_unshared"):
+    about: ClassVar[str] = "A private agent works for that person or agent no longer."
+
+    principal: Ulid
 
 
 class AgentThinking(Told, frozen=True, gc=False, kw_only=True, tag="agent_thinking"):
@@ -277,12 +297,14 @@ ProgramEvent = (
     | TaskCreated
     | InformationCreated
     | HumanCreated
+    | ToolsetCreated
     | CodeConfigured
     | ProviderConfigured
     | ModelConfigured
     | TaskConfigured
     | InformationUpdated
     | HumanConfigured
+    | ToolsetConfigured
     | SessionConfigured
     | AgentConfigured
     | ProgramPublished
@@ -293,6 +315,8 @@ ProgramEvent = (
     | SessionCompleted
     | SessionModelSwitched
     | AgentTaskAssigned
+    | AgentShared
+    | AgentUnshared
     | AgentThinking
     | AgentExecuting
     | AgentWaiting

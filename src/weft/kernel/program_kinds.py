@@ -170,8 +170,15 @@ HUMAN = KindFacts(
     is_activity=True,
     acts=True,
 )
+TOOLSET = KindFacts(
+    name=ProgramKind.TOOLSET,
+    created=program.ToolsetCreated,
+    configured=program.ToolsetConfigured,
+    first_state="active",
+    verbs={},
+)
 PROGRAM_KINDS: dict[str, KindFacts] = {
-    facts.name: facts for facts in (CODE, PROVIDER, MODEL, SESSION, AGENT, TASK, INFORMATION, HUMAN)
+    facts.name: facts for facts in (CODE, PROVIDER, MODEL, SESSION, AGENT, TASK, INFORMATION, HUMAN, TOOLSET)
 }
 
 

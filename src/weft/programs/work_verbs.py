@@ -44,6 +44,22 @@ class WorkVerbs(ProgramsBase):
 
         return self._change("assign_task", work, key, task, assignee)
 
+    def share_agent(self, agent: str, principal: str, *, key: str | None = None) -> Program:
+        """A private agent works for one more person or agent, by its creator's word. Returns the agent."""
+
+        def work(writer: ProgramWriter) -> Any:
+            return agents.share(writer, writer.require(agent, AGENT), writer.require(principal, *tasks.ASSIGNEES))
+
+        return self._change("share_agent", work, key, agent, principal)
+
+    def unshare_agent(self, agent: str, principal: str, *, key: str | None = None) -> Program:
+        """A private agent works for that person or agent no longer. Returns the agent."""
+
+        def work(writer: ProgramWriter) -> Any:
+            return agents.unshare(writer, writer.require(agent, AGENT), writer.require(principal, *tasks.ASSIGNEES))
+
+        return self._change("unshare_agent", work, key, agent, principal)
+
     def step_agent(self, agent: str, verb: str, *, reason: str | None = None, key: str | None = None) -> Program:
         """think, execute, wait, pause, resume, complete or reset, as its state allows. Who resets an agent that another
         one runs takes it from them."""

@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from weft.ledger.reports.work import WorkReport as WorkReport
     from weft.ledger.runs.model import AddMessage as AddMessage
     from weft.ledger.runs.model import Admission as Admission
+    from weft.ledger.runs.model import ApprovalAsked as ApprovalAsked
     from weft.ledger.runs.model import Entry as Entry
     from weft.ledger.runs.model import Finished as Finished
     from weft.ledger.runs.model import InboxMessage as InboxMessage
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from weft.ledger.runs.model import TakeMessage as TakeMessage
     from weft.ledger.runs.model import Then as Then
     from weft.ledger.runs.model import ToolAsked as ToolAsked
+    from weft.ledger.runs.model import ToolDecision as ToolDecision
     from weft.ledger.runs.model import ToolEnded as ToolEnded
     from weft.ledger.runs.model import TurnRetry as TurnRetry
     from weft.ledger.runs.model import WaitingSession as WaitingSession
@@ -144,8 +146,9 @@ if TYPE_CHECKING:
     from weft.ledger.write.turn_events import Setting as Setting
 
 _NAMES = {
-    "weft.ledger.runs.model": "AddMessage Admission Entry Finished InboxMessage Interrupted ModelAnswered ModelAsked"
-    " Parked QueueLimits RecordedEvent RunRecord SessionStanding TakeMessage Then ToolAsked ToolEnded"
+    "weft.ledger.runs.model": "AddMessage Admission ApprovalAsked Entry Finished InboxMessage Interrupted ModelAnswered"
+    " ModelAsked Parked QueueLimits RecordedEvent RunRecord SessionStanding TakeMessage Then ToolAsked ToolDecision"
+    " ToolEnded"
     " TurnRetry WaitingSession retry_of",
     "weft.ledger.runs.partial_replies": "PartialReply",
     "weft.ledger.runs.run_writer": "RunWriter",

@@ -11,6 +11,7 @@ from typing import Any
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.kernel.events import Receipt
 from weft.kernel.sites import Site
+from weft.ledger.api.approvals import Approvals, Policies
 from weft.ledger.api.audit import AuditReports
 from weft.ledger.api.compactions import Compactions
 from weft.ledger.api.erasure import Erasures
@@ -123,6 +124,14 @@ class Ledger(RecordVerbs, SessionVerbs, StreamVerbs, ReadingLedger):
     @cached_property
     def inbox(self) -> Inbox:
         return Inbox(self)
+
+    @cached_property
+    def approvals(self) -> Approvals:
+        return Approvals(self)
+
+    @cached_property
+    def policies(self) -> Policies:
+        return Policies(self)
 
     @cached_property
     def upkeep(self) -> Upkeep:

@@ -10,6 +10,8 @@ from msgspec import UNSET
 from weft.kernel.errors import NotFound
 from weft.kernel.events import Receipt
 from weft.ledger.api.base import LedgerBase
+from weft.ledger.approvals.model import Approval
+from weft.ledger.approvals.requests import session_grants
 from weft.ledger.model import Message, NewError, RecordedTurn
 from weft.ledger.read.contexts import context_after, sent_to_model
 from weft.ledger.read.request_inputs import InputChain, chain_at, last_chain, refs_of
@@ -67,6 +69,17 @@ class Runs:
             if row is None:
                 return []
             return [RecordedEvent(one.id, one.event) for one in run_events(txn.facts, row)]  # type: ignore[arg-type]
+
+    def is_untrusted(self, turn: str | None) -> bool:
+        """Whether a stranger may have written something that the context of a turn, or of one after it, holds."""
+        with self._store.read() as txn:
+            row = None if turn is None else load_turn(txn.sql, turn)
+            return row is not None and bool(row.untrusted)
+
+    def session_grants(self, session: str) -> list[Approval]:
+        """What people allowed for the rest of a session, by its id."""
+        with self._store.read() as txn:
+            return session_grants(txn, session)
 
     def text(self, ref: str) -> str | None:
         """A content that an event of a run refers to; None where it was erased."""

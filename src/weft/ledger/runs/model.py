@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from weft.kernel.enums import InterruptionReason, RunExit, ToolCallStatus
+from weft.kernel.enums import Decision, DecisionSource, InterruptionReason, RunExit, ToolCallStatus
 from weft.kernel.events import Event, Receipt
 from weft.kernel.fields import RequestInput, Usage
-from weft.ledger.model import NewError, NewMessage, Part, RecordedTurn
+from weft.ledger.model import FileNote, LintNote, NewError, NewMessage, Part, RecordedTurn
 
 
 class Admission(Struct, frozen=True, kw_only=True):
@@ -156,6 +156,29 @@ class ToolAsked(Struct, frozen=True, kw_only=True):
     server: str | None = None
 
 
+class ToolDecision(Struct, frozen=True, kw_only=True):
+    """What may be done with a tool call, and what says so. `grant` is the person's answer that is used up by it."""
+
+    call: str
+    decision: Decision
+    by: DecisionSource
+    bound: str | None = None
+    policy: str | None = None
+    grant: str | None = None
+    rationale: str | None = None
+
+
+class ApprovalAsked(Struct, frozen=True, kw_only=True):
+    """The request that a person allows a call; `shown` is all that they are shown of it."""
+
+    call: str
+    bound: str
+    shown: str
+    rationale: str | None = None
+    expires: int | None = None
+    """When the request ends by itself, in Unix milliseconds."""
+
+
 class ToolEnded(Struct, frozen=True, kw_only=True):
     """The outcome of a tool."""
 
@@ -168,6 +191,10 @@ class ToolEnded(Struct, frozen=True, kw_only=True):
     result: Any = UNSET
     error: NewError | None = None
     duration_ms: int | None = None
+    files: tuple[FileNote, ...] = ()
+    lints: tuple[LintNote, ...] = ()
+    is_untrusted: bool = False
+    """Whether a stranger may have written what it gave."""
 
 
 class Interrupted(Struct, frozen=True):
@@ -193,7 +220,19 @@ class Finished(Struct, frozen=True, kw_only=True):
     permissions_used: Any = None
 
 
-Entry = TakeMessage | AddMessage | ModelAsked | ModelAnswered | ToolAsked | ToolEnded | Interrupted | Parked | Finished
+Entry = (
+    TakeMessage
+    | AddMessage
+    | ModelAsked
+    | ModelAnswered
+    | ToolAsked
+    | ToolDecision
+    | ApprovalAsked
+    | ToolEnded
+    | Interrupted
+    | Parked
+    | Finished
+)
 Then = Callable[[Sequence[RecordedEvent]], Sequence[Entry]]
 """Called inside the transaction with the events so far; what it gives is recorded in the same one, until it gives
 nothing. It may be called again from the start where an id turned out to be taken."""

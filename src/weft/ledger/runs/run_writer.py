@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
+from weft.kernel.approval_events import ApprovalRequested, ToolDecided
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.enums import InboxState, InterruptionReason, MoveReason, RunExit, TurnType
 from weft.kernel.errors import HeadMoved, LeaseLost, NotApplicable, SessionBusy
@@ -19,6 +20,7 @@ from weft.ledger.model import DEFAULT_AGENT, NewError, NewToolCall, RecordedTurn
 from weft.ledger.runs.inbox import admission_event
 from weft.ledger.runs.model import (
     AddMessage,
+    ApprovalAsked,
     Entry,
     Finished,
     Interrupted,
@@ -30,6 +32,7 @@ from weft.ledger.runs.model import (
     TakeMessage,
     Then,
     ToolAsked,
+    ToolDecision,
     ToolEnded,
     TurnRetry,
 )
@@ -40,7 +43,7 @@ from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, Patienc
 from weft.ledger.write.leases import leave_run, open_calls, release, renew, take
 from weft.ledger.write.placement import ensure_free, find_place
 from weft.ledger.write.record_turn import Weight, move_with_turn, weigh
-from weft.ledger.write.turn_events import Setting, TurnEvents, error_fact
+from weft.ledger.write.turn_events import ResultNotes, Setting, TurnEvents, error_fact
 from weft.store.owners import NOBODY, was_before_boot
 
 
@@ -283,6 +286,10 @@ class _RunBatch:
                 self._answered(entry)
             case ToolAsked():
                 self._asked(entry)
+            case ToolDecision():
+                self._decided(entry)
+            case ApprovalAsked():
+                self._ask_person(entry)
             case ToolEnded():
                 self._ended(entry)
             case Interrupted():
@@ -323,7 +330,32 @@ class _RunBatch:
         outcome = NewToolCall(
             name="-", result=entry.result, error=entry.error, status=entry.status, duration_ms=entry.duration_ms
         )
-        self._events.result(entry.call, entry.call_id, outcome, entry.correlation, None)
+        notes = ResultNotes(files=entry.files, lints=entry.lints, is_untrusted=entry.is_untrusted)
+        self._events.result(entry.call, entry.call_id, outcome, entry.correlation, None, notes=notes)
+
+    def _decided(self, entry: ToolDecision) -> None:
+        text = self._events.contents.put_text
+        self._events.run.add(
+            ToolDecided,
+            call=EventRef(entry.call),
+            decision=entry.decision,
+            by=entry.by,
+            bound=UNSET if entry.bound is None else entry.bound,
+            policy=UNSET if entry.policy is None else entry.policy,
+            grant=UNSET if entry.grant is None else EventRef(entry.grant),
+            rationale=UNSET if entry.rationale is None else text(entry.rationale, "rationale"),
+        )
+
+    def _ask_person(self, entry: ApprovalAsked) -> None:
+        text = self._events.contents.put_text
+        self._events.run.add(
+            ApprovalRequested,
+            call=EventRef(entry.call),
+            bound=entry.bound,
+            rationale=UNSET if entry.rationale is None else text(entry.rationale, "rationale"),
+            shown=text(entry.shown, "shown"),
+            expires=UNSET if entry.expires is None else iso_from_ms(entry.expires),
+        )
 
     def _parked(self, entry: Parked) -> None:
         self._events.run.add(

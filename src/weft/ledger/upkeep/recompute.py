@@ -61,6 +61,10 @@ VIEW_TABLES: dict[str, tuple[str, ...]] = {
     "lookup_text": ("content",),
     "inbox": ("message",),
     "open_run": ("turn",),
+    "tool_decision": ("n",),
+    "approval": ("request",),
+    "policy": ("id",),
+    "agent_share": ("agent", "principal"),
 }
 ROWS, LOG_ROWS, BLOCK_EVENTS = 2048, 256, 4096
 KNOWN_CONTENTS = 65_536

@@ -94,6 +94,8 @@ def _run_parked(view: Projector, moment: Moment, event: own.RunParked) -> None:
     row: TurnRow = moment.row
     if row.inbox is None:
         return
+    if view.sql.one("SELECT 1 FROM approval WHERE turn = ? AND answer IS NOT NULL AND used = 0", (row.id,)):
+        return  # somebody answered meanwhile
     row.inbox = PARKED
     until = None if event.until is UNSET else ms_from_iso(event.until)
     view.sql.run("UPDATE open_run SET state = ?, until = ? WHERE turn = ?", (OpenRunState.PARKED.value, until, row.id))

@@ -172,6 +172,26 @@ def _noted(view: Projector, moment: Moment, event: Event) -> None:
         _keep(view, moment, event, row)
 
 
+def _shared(view: Projector, moment: Moment, event: program_events.AgentShared) -> None:
+    row = _program(view, event)
+    if row is None:
+        return
+    view.sql.run(
+        "INSERT INTO agent_share(agent, principal, n, replica) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (agent, principal) DO UPDATE SET n = excluded.n, replica = excluded.replica",
+        (row.id, event.principal, moment.n, plain(event.replica)),
+    )
+    _keep(view, moment, event, row)
+
+
+def _unshared(view: Projector, moment: Moment, event: program_events.AgentUnshared) -> None:
+    row = _program(view, event)
+    if row is None:
+        return
+    view.sql.run("DELETE FROM agent_share WHERE agent = ? AND principal = ?", (row.id, event.principal))
+    _keep(view, moment, event, row)
+
+
 def _checked(view: Projector, moment: Moment, event: program_events.TaskChecked) -> None:
     row = _program(view, event)
     if row is None:
@@ -263,6 +283,8 @@ _HANDLERS: dict[Handler, tuple[type[Event], ...]] = {
     _task_given: (program_events.AgentTaskAssigned,),
     _checkpoint: (program_events.AgentCheckpoint,),
     _noted: (program_events.TaskAssigned,),
+    _shared: (program_events.AgentShared,),
+    _unshared: (program_events.AgentUnshared,),
     _checked: (program_events.TaskChecked,),
     _presence: (program_events.HumanPresence,),
     _notified: (program_events.HumanNotified,),

@@ -75,6 +75,8 @@ class TurnRow(Struct, gc=False):
     successor: str | None = None
     inbox: int | None = None
     """1: it took messages of an inbox, so a broker runs it and another one may go on with it; 2: it is parked."""
+    untrusted: int | None = None
+    """1: a stranger may have written something that its context holds."""
 
     @property
     def closed(self) -> bool:

@@ -12,7 +12,7 @@ from weft.kernel import dag_events as dag
 from weft.kernel import ledger_events as own
 from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.clock import offset
-from weft.kernel.enums import CallState, RunExit, TurnStatus
+from weft.kernel.enums import CallState, MessageSource, RunExit, TurnStatus
 from weft.kernel.events import UnknownEvent
 from weft.kernel.fields import (
     FileFact,
@@ -28,6 +28,7 @@ from weft.kernel.fields import (
     Usage,
     Words,
 )
+from weft.ledger.views.approvals import close_approvals
 from weft.ledger.views.inbox import PARKED, settle_messages, take_message, unpark
 from weft.ledger.views.projector import OTHERS, RUN, Moment, Projector, begins, handles, plain
 from weft.ledger.views.recorded_events import place_of_event, position_in_run
@@ -36,6 +37,8 @@ from weft.ledger.views.spawn_links import link_result, link_waiting
 from weft.ledger.views.versions import begin_import, end_import
 
 ROWS_PER_EVENT = 65536
+STRANGERS = frozenset({MessageSource.AGENT, MessageSource.WEBHOOK, MessageSource.EVENT})
+"""Who may send a turn words that no person here vouches for."""
 PENDING, STREAMING = TurnStatus.PENDING.value, TurnStatus.STREAMING.value
 RUNNING, COMPLETED, FAILED = CallState.RUNNING.value, CallState.COMPLETED.value, CallState.FAILED.value
 TOKENS = (
@@ -100,6 +103,7 @@ def _run_started(view: Projector, moment: Moment, event: dag.RunStarted) -> None
         )
     )
     row = view.new_turns[-1]
+    row.untrusted = 1 if event.origin is not UNSET else parent.untrusted if parent else None
     row.listed_at = max(moment.when, parent.listed_at) if parent else moment.when
     if parent is None or parent.persona != row.persona:
         view.note_persona(row.persona)
@@ -184,6 +188,8 @@ def _history_append(view: Projector, moment: Moment, event: dag.HistoryAppend) -
     _add_message(view, moment, message, view.name(event.list))
     if message.role == "assistant":
         row.response = message.id
+    if message.source in STRANGERS:
+        row.untrusted = 1
     if event.admitted is not UNSET:
         take_message(view, moment, event.admitted)
 
@@ -386,6 +392,12 @@ def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None
         link_result(view, turn, call, event.spawned, event.replica)
     call.completed_at = moment.when
     call.result_position = -moment.n if late else turn.events
+    if event.untrusted is True:
+        turn.untrusted = 1
+    if call.message is not None and (event.files is not UNSET or event.lints is not UNSET):
+        add_annotations(view, moment.n, 0, call.message, event.files or (), event.lints or ())
+    if turn.inbox is not None and event.error is not UNSET:
+        close_approvals(view, turn.id, event.call.event_id)
     if turn.inbox == PARKED:
         unpark(view, turn)
 
@@ -422,6 +434,7 @@ def _run_finished(view: Projector, moment: Moment, event: dag.RunFinished) -> No
         end_import(view, moment, row)
     if row.inbox is not None:
         settle_messages(view, moment, row)
+        close_approvals(view, row.id)
 
 
 @handles(own.CompactionRecorded, RUN)

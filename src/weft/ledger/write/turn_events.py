@@ -56,7 +56,9 @@ from weft.kernel.fields import (
 )
 from weft.kernel.ledger_events import MessageAdmitted
 from weft.ledger.model import (
+    FileNote,
     ImagePart,
+    LintNote,
     NewError,
     NewMessage,
     NewToolCall,
@@ -83,6 +85,17 @@ class PreparedCall(Struct, frozen=True):
 
 
 UNPREPARED = PreparedCall()
+
+
+class ResultNotes(Struct, frozen=True, kw_only=True):
+    """What a tool did beside its result: files and lints, and whether a stranger may have written the result."""
+
+    files: tuple[FileNote, ...] = ()
+    lints: tuple[LintNote, ...] = ()
+    is_untrusted: bool = False
+
+
+NO_NOTES = ResultNotes()
 
 
 class TurnEvents:
@@ -212,6 +225,7 @@ class TurnEvents:
         correlation: str,
         spawned: str | None,
         prepared: PreparedCall = UNPREPARED,
+        notes: ResultNotes = NO_NOTES,
     ) -> None:
         status = call.status or (ToolCallStatus.OK if call.error is None else ToolCallStatus.ERROR)
         self.run.add(
@@ -224,6 +238,9 @@ class TurnEvents:
             error=UNSET if call.error is None else error_fact(self.contents, call.error),
             spawned=UNSET if spawned is None else spawned,
             duration_ms=whole(call.duration_ms, "duration_ms"),
+            files=file_facts(self.contents, notes.files) or UNSET,
+            lints=lint_facts(self.contents, notes.lints) or UNSET,
+            untrusted=notes.is_untrusted or UNSET,
         )
 
     def _result(self, call: NewToolCall) -> str | UnsetType:
@@ -338,20 +355,7 @@ class TurnEvents:
                 f"a message carries at most {MESSAGE_ROOM - 1} files, lints or code blocks", "leave some out"
             )
         text, named = self.contents.put_text, self.contents.named
-        files = tuple(
-            FileFact(kind=file.kind, path=text(file.path, "file path"), **_lines(file, "line_start", "line_end"))
-            for file in message.files
-        )
-        lints = tuple(
-            LintFact(
-                path=UNSET if lint.path is None else text(lint.path),
-                message=UNSET if lint.message is None else text(lint.message),
-                source=UNSET if lint.source is None else named(lint.source, "lint source"),
-                severity=lint.severity or UNSET,
-                **_lines(lint, "start_line", "start_col", "end_line", "end_col"),
-            )
-            for lint in message.lints
-        )
+        files, lints = file_facts(self.contents, message.files), lint_facts(self.contents, message.lints)
         blocks = tuple(
             CodeblockFact(
                 content=text(block.content),
@@ -363,6 +367,29 @@ class TurnEvents:
         )
         annotations = {"files": files, "lints": lints, "codeblocks": blocks}
         return {name: facts for name, facts in annotations.items() if facts}
+
+
+def file_facts(contents: ContentWriter, files: Sequence[FileNote]) -> tuple[FileFact, ...]:
+    return tuple(
+        FileFact(
+            kind=file.kind, path=contents.put_text(file.path, "file path"), **_lines(file, "line_start", "line_end")
+        )
+        for file in files
+    )
+
+
+def lint_facts(contents: ContentWriter, lints: Sequence[LintNote]) -> tuple[LintFact, ...]:
+    text = contents.put_text
+    return tuple(
+        LintFact(
+            path=UNSET if lint.path is None else text(lint.path),
+            message=UNSET if lint.message is None else text(lint.message),
+            source=UNSET if lint.source is None else contents.named(lint.source, "lint source"),
+            severity=lint.severity or UNSET,
+            **_lines(lint, "start_line", "start_col", "end_line", "end_col"),
+        )
+        for lint in lints
+    )
 
 
 def error_fact(contents: ContentWriter, error: str | NewError) -> ErrorFact:

@@ -11,7 +11,8 @@ from weft.kernel.advice import Action
 from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable
 from weft.kernel.fields import ErrorFact
-from weft.kernel.program_events import AgentCheckpoint, AgentFailed, AgentTaskAssigned
+from weft.kernel.program_events import AgentCheckpoint, AgentFailed, AgentShared, AgentTaskAssigned, AgentUnshared
+from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.programs.config_fields import COMPACTION, Fields, count, flag, object_, reference, right_patterns, text, texts
 from weft.programs.kinds import session, task
@@ -118,6 +119,26 @@ def fail(writer: ProgramWriter, agent: ProgramRow, message: str, code: str, deta
         details=UNSET if details is None else writer.append.put_json(details, "details"),
     )
     return writer.step(agent, "fail", AgentFailed, error=error)
+
+
+def share(writer: ProgramWriter, agent: ProgramRow, principal: ProgramRow) -> ProgramRow:
+    """A private agent works for one more person or agent. Its creator says so, or the ledger's owner."""
+    _ensure_creator(writer, agent, "share")
+    return writer.add(agent, AgentShared, principal=principal.id)
+
+
+def unshare(writer: ProgramWriter, agent: ProgramRow, principal: ProgramRow) -> ProgramRow:
+    _ensure_creator(writer, agent, "unshare")
+    shared = writer.sql.one("SELECT 1 FROM agent_share WHERE agent = ? AND principal = ?", (agent.id, principal.id))
+    if shared is None:
+        raise NotApplicable(f"agent {agent.name!r} is not shared with {principal.name!r}", "nothing is to be done")
+    return writer.add(agent, AgentUnshared, principal=principal.id)
+
+
+def _ensure_creator(writer: ProgramWriter, agent: ProgramRow, verb: str) -> None:
+    """Everybody in the chain is who created the agent; who did is the log's fact, whatever its configuration says."""
+    if any(principal not in (DEFAULT_AGENT, agent.created_by) for principal in writer.append.acting_ids):
+        raise writer.not_allowed("configure", f"{verb} the agent {agent.name!r}, which is another's")
 
 
 def checkpoint(writer: ProgramWriter, agent: ProgramRow, state: Any) -> ProgramRow:

@@ -16,8 +16,9 @@ from weft.programs.kinds.model import MODEL
 from weft.programs.kinds.provider import PROVIDER
 from weft.programs.kinds.session import SESSION
 from weft.programs.kinds.task import TASK
+from weft.programs.kinds.toolset import TOOLSET
 
-ROWS: tuple[KindRow, ...] = (CODE, PROVIDER, MODEL, SESSION, AGENT, TASK, INFORMATION, HUMAN)
+ROWS: tuple[KindRow, ...] = (CODE, PROVIDER, MODEL, SESSION, AGENT, TASK, INFORMATION, HUMAN, TOOLSET)
 KINDS: dict[str, KindRow] = {kind.name: kind for kind in ROWS}
 
 

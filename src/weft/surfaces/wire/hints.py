@@ -22,6 +22,8 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.READ_HELP: "`{command} --help` shows how it is used",
     # names and lists
     Action.LIST_INBOX: "`weft inbox` lists them",
+    Action.LIST_APPROVALS: "`weft approvals` lists them",
+    Action.LIST_POLICIES: "`weft policy list` lists them",
     Action.WAIT_FOR_INBOX: "wait until some are answered; `weft inbox` lists them, `weft inbox --cancel ID` drops one",
     Action.INTERRUPT_SESSION: "`weft interrupt {session}` ends the turn that has it",
     Action.LIST_HISTORY: "`weft sessions` and `weft log` list what there is",

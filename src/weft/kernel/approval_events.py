@@ -1,0 +1,113 @@
+"""What was decided about tool calls and by whom, and the programs that decide: approval policies."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.enums import Decision, DecisionSource, EventClass, GrantScope
+from weft.kernel.events import Event
+from weft.kernel.fields import Content, Digest, EventRef, NodeId, PolicyTests, Time, Ulid
+
+
+class ToolDecided(Event, frozen=True, gc=False, kw_only=True, tag="tool_decided"):
+    about: ClassVar[str] = (
+        "What may be done with a tool call was decided; `bound` is the hash of exactly what would run, `grant` the"
+        " person's yes that is used up by it."
+    )
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    call: EventRef
+    decision: Decision
+    by: DecisionSource
+    bound: Digest | UnsetType = UNSET
+    policy: NodeId | UnsetType = UNSET
+    grant: EventRef | UnsetType = UNSET
+    rationale: Content | UnsetType = UNSET
+
+
+class ApprovalRequested(Event, frozen=True, gc=False, kw_only=True, tag="approval_requested"):
+    about: ClassVar[str] = (
+        "A person is asked; `bound` is the hash of exactly what would run, `shown` what they are shown of it."
+    )
+    category: ClassVar[EventClass] = EventClass.INTENT
+
+    call: EventRef
+    bound: Digest
+    rationale: Content | UnsetType = UNSET
+    shown: Content | UnsetType = UNSET
+    expires: Time | UnsetType = UNSET
+
+
+class ApprovalGranted(Event, frozen=True, gc=False, kw_only=True, tag="approval_granted"):
+    about: ClassVar[str] = "A person allowed it, once; `scope` says whether the same use may follow without asking."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    request: EventRef
+    bound: Digest
+    reason: Content | UnsetType = UNSET
+    scope: GrantScope | UnsetType = UNSET
+
+
+class ApprovalDenied(Event, frozen=True, gc=False, kw_only=True, tag="approval_denied"):
+    about: ClassVar[str] = "A person refused it."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    request: EventRef
+    abort: bool
+    reason: Content | UnsetType = UNSET
+
+
+class PolicyProposed(Event, frozen=True, gc=False, kw_only=True, tag="policy_proposed"):
+    about: ClassVar[str] = "An approval policy was proposed, for one agent or for all."
+    category: ClassVar[EventClass] = EventClass.INTENT
+
+    policy_ref: NodeId
+    source: Content
+    notes: Content | UnsetType = UNSET
+    name: Content | UnsetType = UNSET
+    agent: Ulid | UnsetType = UNSET
+    digest: Digest | UnsetType = UNSET
+    docstring: Content | UnsetType = UNSET
+    tests: PolicyTests | UnsetType = UNSET
+
+
+class PolicyRejected(Event, frozen=True, gc=False, kw_only=True, tag="policy_rejected"):
+    about: ClassVar[str] = "A proposed policy was refused."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    policy_ref: NodeId
+    reason: Content | UnsetType = UNSET
+
+
+class PolicyActivated(Event, frozen=True, gc=False, kw_only=True, tag="policy_activated"):
+    about: ClassVar[str] = "An approval policy became the active one; `digest` is that of the source that was read."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    policy_ref: NodeId
+    notes: Content | UnsetType = UNSET
+    digest: Digest | UnsetType = UNSET
+    tests: PolicyTests | UnsetType = UNSET
+
+
+class PolicyRolledBack(Event, frozen=True, gc=False, kw_only=True, tag="policy_rolled_back"):
+    about: ClassVar[str] = "An earlier policy is active again."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    policy_ref: NodeId
+    to: NodeId
+    reason: Content | UnsetType = UNSET
+    digest: Digest | UnsetType = UNSET
+
+
+ApprovalEvent = (
+    ToolDecided
+    | ApprovalRequested
+    | ApprovalGranted
+    | ApprovalDenied
+    | PolicyProposed
+    | PolicyRejected
+    | PolicyActivated
+    | PolicyRolledBack
+)

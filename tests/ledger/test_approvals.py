@@ -1,0 +1,201 @@
+"""Calls that wait for a person: asked, answered once, by people alone, for exactly what was shown; and policies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import weft
+from tests.ledger.histories import exported, import_into
+from tests.ledger.test_inbox import begun
+from weft.kernel.enums import Decision, DecisionSource, MessageRole, ToolCallStatus
+from weft.kernel.errors import NotAllowed, NotApplicable, NotFound
+from weft.kernel.fields import PolicyTests
+from weft.ledger.api.base import store_of
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.api.runs import Runs
+from weft.ledger.model import FileNote, LintNote, NewError, NewMessage, ToolUsePart
+from weft.ledger.read.listing import load_files
+from weft.ledger.runs.model import (
+    ApprovalAsked,
+    Finished,
+    ModelAnswered,
+    ModelAsked,
+    Parked,
+    ToolAsked,
+    ToolDecision,
+    ToolEnded,
+)
+from weft.ledger.runs.run_writer import RunWriter
+from weft.programs import Programs
+
+BOUND = "ab" * 32
+PASSED = PolicyTests(total=2, passed=2, failed=0)
+
+
+def asking(ledger: Ledger, session: str = "main", *, expires: int | None = None) -> tuple[RunWriter, Any, str]:
+    """A turn of a broker whose one call waits for a person: its writer, the event of the call, the request."""
+    ledger.inbox.admit("do it", session=session)
+    run, _ = begun(ledger, session)
+    asked = run.record([ModelAsked(model="m")]).events[-1]
+    correlation = asked.event.correlation_id  # type: ignore[attr-defined]
+    said = NewMessage(role=MessageRole.ASSISTANT, content=(ToolUsePart("c1", "shell", {"cmd": "ls"}),))
+    answer = ModelAnswered(request=asked.id, correlation=correlation, message=said)
+    call = ToolAsked(name="shell", arguments={"cmd": "ls"}, call_id="c1", correlation=correlation)
+    (*_, called) = run.record([answer, call]).events
+    ask = ToolDecision(call=called.id, decision=Decision.ASK, by=DecisionSource.POLICY, bound=BOUND, rationale="new")
+    request = ApprovalAsked(call=called.id, bound=BOUND, shown="ls", rationale="new", expires=expires)
+    events = run.record([ask, request, Parked(calls=(called.id,))]).events
+    return run, called, events[1].id
+
+
+def ended(called: Any, status: ToolCallStatus = ToolCallStatus.OK, **fields: Any) -> ToolEnded:
+    event = called.event
+    return ToolEnded(call=called.id, call_id=event.call_id, correlation=event.correlation_id, status=status, **fields)
+
+
+def test_a_request_is_listed_and_answered_once_and_the_turn_comes_back(ledger: Ledger) -> None:
+    run, called, request = asking(ledger)
+    (approval,) = ledger.approvals.list()
+    assert (approval.id, approval.tool, approval.arguments) == (request, "shell", {"cmd": "ls"})
+    assert (approval.bound, approval.shown, approval.rationale, approval.session) == (BOUND, "ls", "new", "main")
+    assert Runs(ledger).waiting() == []
+    granted = ledger.approvals.grant(request[:8], bound=BOUND, reason="it only lists")
+    assert (granted.state, granted.is_used, granted.scope) == ("granted", False, "once")
+    assert granted.reason == "it only lists"
+    assert [one.turn for one in Runs(ledger).waiting()] == [run.id]
+    for answer in (ledger.approvals.grant, ledger.approvals.deny):
+        with pytest.raises(NotApplicable, match="granted already"):
+            answer(request)
+    writer = Runs(ledger).adopt(run.id)
+    assert writer is not None
+    grant = ledger.events(run.id)[-1].id
+    use = ToolDecision(call=called.id, decision=Decision.ALLOW, by=DecisionSource.GRANT, bound=BOUND, grant=grant)
+    writer.record([use, ended(called, result="x"), Finished()])
+    assert ledger.approvals.get(request).is_used
+    assert [(one.decision, one.by) for one in ledger.approvals.decisions(run.id)] == [
+        ("ask", "policy"),
+        ("allow", "grant"),
+    ]
+    assert ledger.approvals.decisions(run.id)[1].approval == request
+    assert list(ledger.verify()) == []
+
+
+def test_an_answer_that_came_before_the_turn_was_parked_is_not_slept_through() -> None:
+    with weft.open(":memory:") as ledger:
+        run, called, request = asking(ledger)
+        ledger.approvals.deny(request)
+        writer = Runs(ledger).adopt(run.id)
+        assert writer is not None
+        writer.record([Parked(calls=(called.id,))])  # whoever parks it again has not heard of the answer
+        assert [one.turn for one in Runs(ledger).waiting()] == [run.id]
+
+
+def test_what_is_late_or_means_something_else_is_refused() -> None:
+    with weft.open(":memory:") as ledger:
+        _, _, request = asking(ledger)
+        with pytest.raises(NotApplicable, match="another call"):
+            ledger.approvals.grant(request, bound="cd" * 32)
+        _, _, expired = asking(ledger, "other", expires=1)
+        with pytest.raises(NotApplicable, match="expired"):
+            ledger.approvals.grant(expired)
+        with pytest.raises(NotFound):
+            ledger.approvals.grant("ffffffff")
+
+
+def test_a_request_is_void_when_its_call_or_its_turn_is_over() -> None:
+    with weft.open(":memory:") as ledger:
+        run, called, request = asking(ledger)
+        writer = Runs(ledger).adopt(run.id)
+        assert writer is not None
+        writer.record([ended(called, ToolCallStatus.TIMEOUT, error=NewError(code="timeout", message="too late"))])
+        assert ledger.approvals.get(request).state == "void"
+        with pytest.raises(NotApplicable, match="void already"):
+            ledger.approvals.grant(request)
+        writer.record([Finished()])
+
+
+def test_only_people_answer() -> None:
+    with weft.open(":memory:") as ledger:
+        programs = Programs(ledger)
+        programs.create("agent", "bot", {})
+        programs.create("human", "ann", {"permissions": ["approve"]})
+        _, _, request = asking(ledger)
+        with pytest.raises(NotAllowed, match="may not answer"):
+            ledger.acting_as("bot").approvals.grant(request)
+        ledger.acting_as("ann").approvals.grant(request)
+        approval = ledger.approvals.get(request)
+        assert (approval.state, approval.answered_by) == ("granted", "ann")
+
+
+def test_an_answer_from_elsewhere_changes_nothing_here() -> None:
+    with weft.open(":memory:") as here, weft.open(":memory:") as there:
+        _, _, request = asking(here)
+        import_into(there, exported(here))
+        with pytest.raises(NotApplicable, match="another ledger"):
+            there.approvals.grant(request)
+
+
+def test_files_lints_and_strangers_words_stand_with_the_message_that_asked() -> None:
+    with weft.open(":memory:") as ledger:
+        run, called, request = asking(ledger)
+        ledger.approvals.grant(request)
+        writer = Runs(ledger).adopt(run.id)
+        assert writer is not None
+        files = (FileNote(kind="write", path="a.py", line_start=1, line_end=3),)  # type: ignore[arg-type]
+        lints = (LintNote(path="a.py", message="unused", start_line=2),)
+        writer.record([ended(called, result="ok", files=files, lints=lints, is_untrusted=True), Finished()])
+        message = next(one for one in ledger.messages(run.id) if one.role == "assistant")
+        with store_of(ledger).read() as txn:
+            assert load_files(txn, [message.id]) == {message.id: list(files)}
+            assert txn.sql.all("SELECT start_line FROM message_lint WHERE message = ?", (message.id,)) == [(2,)]
+        assert Runs(ledger).is_untrusted(run.id)
+        later = ledger.record_turn(session="main", query="q", response="r").id
+        assert Runs(ledger).is_untrusted(later)  # whatever comes after it
+        assert not Runs(ledger).is_untrusted(ledger.record_turn(session="new", query="q", response="r").id)
+
+
+def test_a_policy_is_proposed_by_anybody_and_decided_by_people() -> None:
+    with weft.open(":memory:") as ledger:
+        Programs(ledger).create("agent", "bot", {"permissions": {"programs": ["policy:*"]}})
+        first = ledger.policies.propose("careful", "print(1)", docstring="Asks.")
+        second = ledger.acting_as("bot").policies.propose("bold", "print(2)", notes="please")
+        assert [(one.name, one.state) for one in ledger.policies.list()] == [
+            ("careful", "proposal"),
+            ("bold", "proposal"),
+        ]
+        assert ledger.policies.active() is None
+        with pytest.raises(NotAllowed):
+            ledger.acting_as("bot").policies.activate(second.id, digest=second.digest, tests=PASSED)
+        with pytest.raises(NotApplicable, match="not the source"):
+            ledger.policies.activate(first.id, digest=second.digest, tests=PASSED)
+        with pytest.raises(NotApplicable, match="1 of 2"):
+            ledger.policies.activate(first.id, digest=first.digest, tests=PolicyTests(total=2, passed=1, failed=1))
+        ledger.policies.activate("careful", digest=first.digest, tests=PASSED)
+        ledger.policies.activate("bold", digest=second.digest, tests=PASSED)
+        assert [(one.name, one.state) for one in ledger.policies.list()] == [
+            ("careful", "replaced"),
+            ("bold", "active"),
+        ]
+        active = ledger.policies.roll_back(first.id, digest=first.digest, reason="too bold")
+        assert (active.name, active.state, active.reason) == ("careful", "active", "too bold")
+        third = ledger.policies.propose("worse", "print(3)")
+        assert ledger.policies.reject(third.id, reason="no").state == "rejected"
+        with pytest.raises(NotApplicable, match="rejected"):
+            ledger.policies.activate(third.id, digest=third.digest, tests=PASSED)
+        assert list(ledger.verify()) == []
+
+
+def test_an_agent_can_have_a_policy_of_its_own_and_one_from_elsewhere_is_only_read() -> None:
+    with weft.open(":memory:") as ledger, weft.open(":memory:") as there:
+        bot = Programs(ledger).create("agent", "bot", {}).id
+        everybody = ledger.policies.propose("all", "print(1)")
+        own = ledger.policies.propose("own", "print(2)", agent="bot")
+        for policy in (everybody, own):
+            ledger.policies.activate(policy.id, digest=policy.digest, tests=PASSED)
+        assert [one and one.name for one in (ledger.policies.active(), ledger.policies.active(bot))] == ["all", "own"]
+        import_into(there, exported(ledger))
+        assert (there.policies.get("all").is_own, there.policies.active()) == (False, None)
+        with pytest.raises(NotApplicable, match="another ledger"):
+            there.policies.activate("all", digest=everybody.digest, tests=PASSED)
