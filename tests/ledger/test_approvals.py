@@ -120,7 +120,7 @@ def test_only_people_answer() -> None:
     with weft.open(":memory:") as ledger:
         programs = Programs(ledger)
         programs.create("agent", "bot", {})
-        programs.create("human", "ann", {"permissions": ["approve"]})
+        programs.create("human", "ann", {"permissions": ["approve", "session:read"]})
         _, _, request = asking(ledger)
         with pytest.raises(NotAllowed, match="may not answer"):
             ledger.acting_as("bot").approvals.grant(request)
