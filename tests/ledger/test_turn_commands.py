@@ -6,12 +6,12 @@ import pytest
 
 from tests.ledger.test_inbox import answered, begun
 from weft.kernel.dag_events import Interruption
-from weft.kernel.enums import InterruptionReason, RunExit
+from weft.kernel.enums import FileKind, InterruptionReason, MessageRole, RunExit
 from weft.kernel.errors import NotApplicable
 from weft.kernel.ledger_events import TurnRetried
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.api.runs import Runs
-from weft.ledger.model import NewError
+from weft.ledger.model import FileNote, NewError, NewMessage
 from weft.ledger.runs.model import Finished, Interrupted, TurnRetry, retry_of
 from weft.runtime.broker.run import Run
 
@@ -100,3 +100,26 @@ def test_only_a_turn_that_failed_is_retried(ledger: Ledger) -> None:
     assert admission.session == "other"
     (part,) = ledger.inbox.get(admission.message).content
     assert part.text == "by hand"  # type: ignore[union-attr]
+
+
+def test_files_go_with_a_message_however_often_it_is_sent(ledger: Ledger) -> None:
+    files = (
+        FileNote(kind=FileKind.ATTACHED, path="notes/plan.txt", line_start=3, line_end=9),
+        FileNote(kind=FileKind.ATTACHED, path="photo.png"),
+    )
+    asked = NewMessage(role=MessageRole.USER, content="look", files=files)
+    first = ledger.inbox.admit(asked, session="main").message
+    run, _ = begun(ledger, "main")
+    run.leave()
+    other = Runs(ledger).adopt(run.id)  # another broker goes on with it
+    assert other is not None
+    assert ledger.inbox.get(first).files == files
+    other.record([Finished(exit=RunExit.ERROR, error=NewError(code="down", message="the server is away"))])
+    again = ledger.inbox.send_again(first).message
+    turn = failed(ledger, "main")
+    retried = ledger.inbox.retry(turn).message
+    assert ledger.inbox.get(again).files == ledger.inbox.get(retried).files == files
+    (user,) = [one.id for one in ledger.messages(failed(ledger, "main")) if one.role == "user"]
+    assert ledger.listing().files([user]) == {user: list(files)}
+    other_turn = ledger.record_turn(session="other", query=asked, error=NewError(code="down", message="it is away")).id
+    assert ledger.inbox.get(ledger.inbox.retry(other_turn).message).files == files  # it came through no inbox

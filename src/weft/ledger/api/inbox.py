@@ -12,6 +12,7 @@ from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import as_messages, checked_label, checked_number, checked_text
 from weft.ledger.model import Message, MessagesInput, NewMessage
 from weft.ledger.read.access import Access, access_of
+from weft.ledger.read.listing import load_files
 from weft.ledger.read.revisions import require
 from weft.ledger.read.turns import placed_messages
 from weft.ledger.runs.admission import MessageTarget, NewAdmission, admit, again, cancel
@@ -126,7 +127,8 @@ class Inbox(LedgerPart):
         failed = self._ledger.resolve(checked_text(turn, "turn"))
         with self._store.read() as txn:
             asked = taken_messages(txn, failed) or _user_messages(txn, failed)
-        return retry(self._writer, TurnRetry(failed, afresh), asked, key=key, limits=limits)
+            files = load_files(txn, [message.id for message in asked])
+        return retry(self._writer, TurnRetry(failed, afresh), asked, files, key=key, limits=limits)
 
 
 def _user_messages(txn: ReadTxn, turn: str) -> Sequence[Message]:

@@ -271,6 +271,7 @@ def again(writer: LedgerWriter, dead: InboxMessage, *, key: str | None, limits: 
         source=None if dead.source is None else MessageSource(dead.source),
         context=dead.context,
         metadata=dead.metadata,
+        files=dead.files,
     )
     new = NewAdmission(
         message=message,

@@ -12,6 +12,7 @@ from weft.kernel.advice import Action
 from weft.kernel.enums import OpenRunState
 from weft.kernel.errors import FactDamaged, NotFound
 from weft.kernel.ledger_events import MessageAdmitted
+from weft.ledger.model import FileNote
 from weft.ledger.read.turns import to_part
 from weft.ledger.runs.model import InboxMessage, SessionStanding, WaitingSession
 from weft.ledger.views.recorded_events import decoded, fields_of
@@ -93,6 +94,7 @@ def _to_message(txn: ReadTxn, row: Sequence[Any]) -> InboxMessage:
         on_behalf_of=() if event.on_behalf_of is UNSET else event.on_behalf_of,
         source=source,
         content=tuple(to_part(txn, part_columns(_Numbers(txn), part)) for part in event.parts),
+        files=_files(txn, event),
         context=_json(txn, event.context),
         metadata=_json(txn, event.metadata),
         overrides=_json(txn, event.overrides),
@@ -114,6 +116,18 @@ class _Numbers:
 
     def number(self, ref: str) -> int:
         return self._txn.facts.find_content(bytes.fromhex(ref)) or 0
+
+
+def _files(txn: ReadTxn, event: MessageAdmitted) -> tuple[FileNote, ...]:
+    return tuple(
+        FileNote(
+            kind=file.kind,
+            path=_text(txn, file.path) or "",
+            line_start=None if file.line_start is UNSET else file.line_start,
+            line_end=None if file.line_end is UNSET else file.line_end,
+        )
+        for file in (() if event.files is UNSET else event.files)
+    )
 
 
 def _text(txn: ReadTxn, ref: str | UnsetType) -> str | None:

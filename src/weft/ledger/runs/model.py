@@ -39,6 +39,8 @@ class InboxMessage(Struct, frozen=True, kw_only=True):
     on_behalf_of: tuple[str, ...] = ()
     source: str | None
     content: tuple[Part, ...]
+    files: tuple[FileNote, ...] = ()
+    """The files that it carries or refers to."""
     context: Any = None
     metadata: Any = None
     overrides: Any = None

@@ -8,7 +8,7 @@ whoever holds the session does that. A message to the inbox would be answered by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from weft.kernel.advice import Action
 from weft.kernel.enums import InboxState, InterruptionReason, MessageRole, MessageSource, SessionStatus
 from weft.kernel.errors import InvalidInput, NotApplicable
-from weft.ledger.model import Message, NewMessage
+from weft.ledger.model import FileNote, Message, NewMessage
 from weft.ledger.runs.admission import MessageTarget, NewAdmission, add_message, admission_of, fork_at, scope_of
 from weft.ledger.runs.model import Admission, InboxMessage, QueueLimits, TurnRetry
 from weft.ledger.views.rows import SessionRow, TurnRow
@@ -53,15 +53,17 @@ def retry(
     writer: LedgerWriter,
     retried: TurnRetry,
     messages: Sequence[InboxMessage | Message],
+    files: Mapping[str, Sequence[FileNote]],
     *,
     key: str | None,
     limits: QueueLimits,
 ) -> Admission:
     """Admit what a failed turn was asked once more, for a turn that is its child, or its sibling. It goes on in the
-    session where it failed if nothing came after it and nothing waits there, else in a fork."""
+    session where it failed if nothing came after it and nothing waits there, else in a fork. `files` are those that
+    messages carry which came through no inbox, by their ids."""
     if not isinstance(limits, QueueLimits):
         raise InvalidInput(f"limits are {limits!r:.80}", "give QueueLimits")
-    outgoing = [_outgoing(message, retried) for message in messages]
+    outgoing = [_outgoing(message, retried, files.get(message.id, ())) for message in messages]
     command = keyed_command("retry_turn", key, [retried], writer.authority)
     ids = [writer.ulids.mint(MESSAGE_ROOM + 1) for _ in outgoing]
     for id, one in zip(ids, outgoing, strict=True):
@@ -76,7 +78,7 @@ def retry(
     return writer.write(work, sum(weigh([one.message], ()).size for one in outgoing))
 
 
-def _outgoing(message: InboxMessage | Message, retried: TurnRetry) -> NewAdmission:
+def _outgoing(message: InboxMessage | Message, retried: TurnRetry, files: Sequence[FileNote]) -> NewAdmission:
     admitted = message if isinstance(message, InboxMessage) else None
     is_dead = admitted is not None and admitted.state == InboxState.DEAD
     return NewAdmission(
@@ -86,6 +88,7 @@ def _outgoing(message: InboxMessage | Message, retried: TurnRetry) -> NewAdmissi
             source=None if message.source is None else MessageSource(message.source),
             context=message.context,
             metadata=message.metadata,
+            files=tuple(files) if admitted is None else admitted.files,
         ),
         target=MessageTarget(),
         priority=0 if admitted is None else admitted.priority,
