@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from weft.kernel.enums import QueueMode
-from weft.ledger.api import InboxMessage
+from weft.ledger.api import InboxMessage, SessionStanding
 from weft.ledger.model import TextPart
-from weft.runtime.broker.queue_modes import Collecting, next_batch
+from weft.runtime.broker.queue_modes import Collecting, is_interrupted, next_batch, steering
 
 COLLECTING = Collecting(quiet_ms=100, longest_ms=1000, most=3)
 
@@ -39,6 +41,23 @@ def message(n: int, sender: str = "a", mode: QueueMode = QueueMode.FOLLOWUP, pri
         settled_at=None,
         error=None,
         again=None,
+    )
+
+
+def standing(*queued: InboxMessage, **turn: Any) -> SessionStanding:
+    return SessionStanding(
+        id="s",
+        label="main",
+        persona="local",
+        lifecycle="active",
+        status="active",
+        head=None,
+        head_events=None,
+        compaction=None,
+        erasures=0,
+        open_turn="t",
+        queued=queued,
+        **turn,
     )
 
 
@@ -75,6 +94,7 @@ def test_every_message_is_taken_once_and_none_overtakes_another_of_its_sender(
         queued = [one for one in queued if one.id not in taken]
         batches.append(batch.messages)
     for messages_of_turn in batches:
+        assert len({one.sender for one in messages_of_turn}) <= 1
         assert [one.n for one in messages_of_turn] == sorted(one.n for one in messages_of_turn)
     taken_in_order = [one for messages_of_turn in batches for one in messages_of_turn]
     assert len({one.id for one in taken_in_order}) == len(taken_in_order)
@@ -106,6 +126,38 @@ def test_a_full_collection_does_not_wait_and_leaves_the_rest() -> None:
     assert [one.n for one in next_batch(queued, 0, COLLECTING).messages] == [0, 1, 2]
 
 
-def test_an_interrupting_message_takes_everything_with_it_in_order_of_arrival() -> None:
-    queued = in_order([message(1), message(2, priority=3), message(3, "b", QueueMode.INTERRUPT)])
-    assert [one.n for one in next_batch(queued, 0, COLLECTING).messages] == [1, 2, 3]
+def test_an_interrupting_message_takes_everything_of_its_sender_with_it_in_order_of_arrival() -> None:
+    waiting = [message(1), message(2, priority=3), message(3, "b"), message(4, mode=QueueMode.INTERRUPT)]
+    assert [one.n for one in next_batch(in_order(waiting), 0, COLLECTING).messages] == [1, 2, 4]
+
+
+def test_messages_that_were_sent_in_different_names_are_different_turns() -> None:
+    collect = QueueMode.COLLECT
+    waiting = [message(0, "a", collect), message(1, "b", collect), message(2, "a", collect)]
+    assert [one.n for one in next_batch(waiting, 10_000, COLLECTING).messages] == [0, 2]
+    assert [one.n for one in next_batch(waiting[1:2], 10_000, COLLECTING).messages] == [1]
+    for_another = replace(message(1, "a", collect), on_behalf_of=("c",))
+    assert [one.n for one in next_batch([waiting[0], for_another, waiting[2]], 10_000, COLLECTING).messages] == [0]
+
+
+@pytest.mark.parametrize(
+    ("names", "sender", "on_behalf_of", "enters"),
+    [
+        ((), "local", (), True),
+        (("scout", "local"), "local", (), True),
+        (("scout", "local"), "scout", ("local",), True),
+        ((), "scout", ("local",), False),
+        (("other", "local"), "scout", ("local",), False),
+        (("scout", "local"), "scout", ("boss", "local"), False),
+    ],
+)
+def test_a_steering_message_enters_a_turn_that_has_no_more_rights_than_its_sender(
+    names: tuple[str, ...], sender: str, on_behalf_of: tuple[str, ...], enters: bool
+) -> None:
+    steer = replace(message(9, sender, QueueMode.STEER), on_behalf_of=on_behalf_of)
+    assert steering(standing(steer, open_principals=names)) == ([steer] if enters else [])
+
+
+@pytest.mark.parametrize(("since", "cuts"), [(8, True), (10, False)])
+def test_only_a_turn_that_ran_already_is_interrupted(since: int, cuts: bool) -> None:
+    assert is_interrupted(standing(message(9, mode=QueueMode.INTERRUPT), open_since=since)) is cuts

@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from weft.ledger.runs.model import ToolEnded as ToolEnded
     from weft.ledger.runs.model import TurnRetry as TurnRetry
     from weft.ledger.runs.model import WaitingSession as WaitingSession
+    from weft.ledger.runs.model import principals_of as principals_of
     from weft.ledger.runs.model import retry_of as retry_of
     from weft.ledger.runs.partial_replies import PartialReply as PartialReply
     from weft.ledger.runs.run_writer import RunWriter as RunWriter
@@ -148,8 +149,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "weft.ledger.runs.model": "AddMessage Admission ApprovalAsked Entry Finished InboxMessage Interrupted ModelAnswered"
     " ModelAsked Parked QueueLimits RecordedEvent RunRecord SessionStanding TakeMessage Then ToolAsked ToolDecision"
-    " ToolEnded"
-    " TurnRetry WaitingSession retry_of",
+    " ToolEnded TurnRetry WaitingSession principals_of retry_of",
     "weft.ledger.runs.partial_replies": "PartialReply",
     "weft.ledger.runs.run_writer": "RunWriter",
     "weft.ledger.runs.stream_items": "AnswerEnded AnswerStarted AttemptReset ITEMS MessageAdded MessageQueued"

@@ -13,6 +13,7 @@ from weft.kernel.enums import OpenRunState
 from weft.kernel.errors import FactDamaged, NotFound
 from weft.kernel.ledger_events import MessageAdmitted
 from weft.ledger.model import FileNote
+from weft.ledger.read.principals import on_behalf_of
 from weft.ledger.read.turns import to_part
 from weft.ledger.runs.model import InboxMessage, SessionStanding, WaitingSession
 from weft.ledger.views.recorded_events import decoded, fields_of
@@ -146,17 +147,23 @@ def _is_own(txn: ReadTxn, n: int) -> bool:
     return is_written_here(txn.sql, n, admission_event(txn.facts, n).replica)
 
 
+def run_principals(facts: FactReader, n: int) -> tuple[str, ...]:
+    """In whose names a turn runs, as the event of this number says, which began it."""
+    line = facts.line(n)
+    return () if line is None else on_behalf_of(decoded(n, line))
+
+
 def standing(txn: ReadTxn, session: str) -> SessionStanding:
     """A session, by its id, as it is now."""
     row = load_session(txn.sql, session)
     if row is None:
         raise NotFound("session", session, Action.LIST_SESSIONS)
     run = txn.sql.one(
-        "SELECT o.turn, o.state, o.until, t.interrupted FROM open_run o JOIN turn t ON t.id = o.turn"
+        "SELECT o.turn, o.state, o.until, t.interrupted, t.n FROM open_run o JOIN turn t ON t.id = o.turn"
         " WHERE o.session = ?",
         (row.n,),
     )
-    turn, state, until, stop = run or (None, None, None, None)
+    turn, state, until, stop, since = run or (None, None, None, None, None)
     (erasures,) = txn.sql.one("SELECT max(n) FROM erasure") or (0,)
     return SessionStanding(
         id=row.id,
@@ -169,6 +176,8 @@ def standing(txn: ReadTxn, session: str) -> SessionStanding:
         compaction=row.compaction,
         erasures=erasures or 0,
         open_turn=turn,
+        open_since=since,
+        open_principals=() if since is None else run_principals(txn.facts, since),
         is_parked=state == OpenRunState.PARKED,
         parked_until=until,
         stop=stop,
@@ -182,7 +191,7 @@ def waiting_sessions(txn: ReadTxn, now_ms: int, limit: int) -> list[WaitingSessi
     runs = txn.sql.all(
         "SELECT s.id, o.turn, t.n FROM open_run o JOIN session s ON s.n = o.session JOIN turn t ON t.id = o.turn"
         " WHERE o.state = 'running' OR o.until <= ? OR EXISTS (SELECT 1 FROM inbox i WHERE i.session = o.session"
-        " AND i.state = 'queued' AND i.mode = 'interrupt') ORDER BY t.n LIMIT ?",
+        " AND i.state = 'queued' AND i.mode = 'interrupt' AND i.n > t.n) ORDER BY t.n LIMIT ?",
         (now_ms, limit),
     )
     waiting = [WaitingSession(session, turn, 0, n) for session, turn, n in runs if _run_is_own(txn, n)]

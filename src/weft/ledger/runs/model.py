@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 from weft.kernel.enums import Decision, DecisionSource, InterruptionReason, RunExit, ToolCallStatus
 from weft.kernel.events import Event, Receipt
 from weft.kernel.fields import RequestInput, Usage
-from weft.ledger.model import FileNote, LintNote, NewError, NewMessage, Part, RecordedTurn
+from weft.ledger.model import DEFAULT_AGENT, FileNote, LintNote, NewError, NewMessage, Part, RecordedTurn
 
 
 class Admission(Struct, frozen=True, kw_only=True):
@@ -51,6 +51,16 @@ class InboxMessage(Struct, frozen=True, kw_only=True):
     settled_at: int | None
     error: str | None
     again: str | None
+
+
+def principals(sender: str, on_behalf_of: tuple[str, ...]) -> tuple[str, ...]:
+    """Everybody in whose name something was sent, the sender first; nobody where that is the ledger's owner alone."""
+    return () if sender == DEFAULT_AGENT and not on_behalf_of else (sender, *on_behalf_of)
+
+
+def principals_of(message: InboxMessage) -> tuple[str, ...]:
+    """The same of a message. Each of them narrows the rights that it is answered with."""
+    return principals(message.sender, message.on_behalf_of)
 
 
 class TurnRetry(Struct, frozen=True):
@@ -94,6 +104,10 @@ class SessionStanding(Struct, frozen=True, kw_only=True):
     erasures: int
     """How far erasing had come: words that were read before it may be gone."""
     open_turn: str | None
+    open_since: int | None = None
+    """The arrival number of the event that began the open turn."""
+    open_principals: tuple[str, ...] = ()
+    """In whose names the open turn runs; empty where that is the ledger's owner alone."""
     is_parked: bool = False
     """Whether the open turn waits for something from outside."""
     parked_until: int | None = None

@@ -17,7 +17,7 @@ from weft.kernel.errors import HeadMoved, LeaseLost, NotApplicable, SessionBusy
 from weft.kernel.fields import EventRef
 from weft.kernel.ledger_events import MessageDead, RunParked, SessionMoved, TurnRetried
 from weft.ledger.model import DEFAULT_AGENT, NewError, NewToolCall, RecordedTurn
-from weft.ledger.runs.inbox import admission_event
+from weft.ledger.runs.inbox import admission_event, run_principals
 from weft.ledger.runs.model import (
     AddMessage,
     ApprovalAsked,
@@ -35,6 +35,7 @@ from weft.ledger.runs.model import (
     ToolDecision,
     ToolEnded,
     TurnRetry,
+    principals,
 )
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.lease_rows import Lease, LeaseKind, find_lease
@@ -79,7 +80,7 @@ class RunWriter:
             if turn.closed:
                 raise LeaseLost(self.id)
             renew(append, self._lease)
-            batch = _RunBatch(append, turn, self._head, _principals(append, turn.id))
+            batch = _RunBatch(append, turn, self._head, run_principals(append.txn.facts, turn.n))
             return _written(append, batch, self._lease, entries, then)
 
         if weight.large:
@@ -146,10 +147,10 @@ def begin_run(
             row, at = append.view.session(session), (None, None)
         place = find_place(append, row, UNSET if parent is None else parent, UNSET)
         turn = append.ulids.mint(MESSAGE_ROOM + 1)
-        principals = _senders(append, taken[0])
+        senders = _senders(append, taken[0])
         actor = row.persona if persona in (None, DEFAULT_AGENT) else append.agent(persona or "")
         events = TurnEvents(append, turn, actor=actor, scope=place.scope)
-        events.run.on_behalf_of = principals or events.run.on_behalf_of
+        events.run.on_behalf_of = senders or events.run.on_behalf_of
         events.start(
             fork=place.fork,
             session=row.id,
@@ -159,7 +160,7 @@ def begin_run(
         )
         lease = take(append, LeaseKind.SESSION, row.id, epoch, owner, turn)
         runs[:] = [RunWriter(writer, turn, lease, at)]
-        batch = _RunBatch(append, append.view.turn(turn), at, principals, events)
+        batch = _RunBatch(append, append.view.turn(turn), at, senders, events)
         if retry is not None:
             batch.add_retry(retry)
         entries = [*before, *map(TakeMessage, taken)]
@@ -229,15 +230,15 @@ class _RunBatch:
         append: Append,
         turn: TurnRow,
         head: tuple[str | None, int | None],
-        principals: tuple[str, ...],
+        senders: tuple[str, ...],
         turn_events: TurnEvents | None = None,
     ) -> None:
         self._append, self._turn, self._head = append, turn, head
         self._events = turn_events or TurnEvents(
             append, turn.id, actor=turn.persona, prev=turn.digest, messages=turn.messages, scope=turn.root
         )
-        if principals:
-            self._events.run.on_behalf_of = principals
+        if senders:
+            self._events.run.on_behalf_of = senders
         self.events: list[RecordedEvent] = []
         if turn_events is not None:
             self._note()
@@ -459,16 +460,9 @@ def _senders(append: Append, message: str) -> tuple[str, ...]:
     return () if n is None else _principals_at(append, n)
 
 
-def _principals(append: Append, turn: str) -> tuple[str, ...]:
-    """The same of the message that a turn was begun for."""
-    row = append.sql.one("SELECT n FROM inbox WHERE turn = ? ORDER BY n LIMIT 1", (turn,))
-    return () if row is None else _principals_at(append, row[0])
-
-
 def _principals_at(append: Append, n: int) -> tuple[str, ...]:
     event = admission_event(append.txn.facts, n)
-    others = () if event.on_behalf_of is UNSET else event.on_behalf_of
-    return () if event.actor == DEFAULT_AGENT and not others else (event.actor, *others)
+    return principals(event.actor, () if event.on_behalf_of is UNSET else event.on_behalf_of)
 
 
 def _weight(entries: Sequence[Entry]) -> Weight:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 
 from weft.kernel.clock import Clock, SystemClock
-from weft.kernel.enums import InboxState, InterruptionReason, QueueMode, RunExit, ToolCallStatus
+from weft.kernel.enums import InboxState, InterruptionReason, RunExit, ToolCallStatus
 from weft.kernel.errors import HeadMoved, LeaseLost, NotApplicable, SessionBusy, StoreError, WeftError
 from weft.ledger.api import (
     Entry,
@@ -32,7 +32,7 @@ from weft.ledger.api import (
 )
 from weft.ledger.model import NewError
 from weft.runtime.broker.plans import Planner, Sending, TurnPlan, complete_setting
-from weft.runtime.broker.queue_modes import Collecting, next_batch
+from weft.runtime.broker.queue_modes import Collecting, is_interrupted, next_batch, steering
 from weft.runtime.broker.run import Run
 from weft.runtime.broker.session_contexts import SessionContexts, as_new_message
 from weft.runtime.broker.turn_entries import TurnEnd, ended
@@ -308,9 +308,9 @@ class Broker:
             return
         if standing.stop is not None:
             runner.interrupt(InterruptionReason(standing.stop))
-        if _is_interrupted(standing):
+        if is_interrupted(standing):
             runner.interrupt(InterruptionReason.CANCELED)
-        steers = {one.id: as_new_message(one) for one in standing.queued if one.mode == QueueMode.STEER}
+        steers = {one.id: as_new_message(one) for one in steering(standing)}
         if steers:
             runner.steer(steers)
 
@@ -372,7 +372,7 @@ class Broker:
     async def _turn(self, standing: SessionStanding) -> TurnEnd | None:
         if standing.open_turn is not None:
             now, until = self._clock.now_ms(), standing.parked_until
-            if standing.is_parked and (until is None or until > now) and not _is_interrupted(standing):
+            if standing.is_parked and (until is None or until > now) and not is_interrupted(standing):
                 return None
             return await self._resumed(standing, standing.open_turn)
         if standing.lifecycle == "paused" or standing.status != "active":
@@ -474,7 +474,7 @@ class Broker:
             raise NotApplicable(f"nobody here can answer in session {standing.label!r}", "let its sender answer it")
         runner = self._runner(standing, plan, messages)
         runner.chain = await self._crossing.run(partial(self._runs.last_input, turn))
-        if _is_interrupted(standing):
+        if is_interrupted(standing):
             runner.interrupt(InterruptionReason.CANCELED)
         return await self._run(standing, runner, partial(runner.resume, writer, run), messages)
 
@@ -544,10 +544,6 @@ class Broker:
             except StoreError:
                 return
         self._unleft.pop(session, None)
-
-
-def _is_interrupted(standing: SessionStanding) -> bool:
-    return any(message.mode == QueueMode.INTERRUPT for message in standing.queued)
 
 
 async def _in_thread(call: Callable[[], T]) -> T:

@@ -1,0 +1,90 @@
+"""Messages of several senders in one session: a turn has the rights of one of them, and no message is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.runtime.broker.bench import Bench, run, saying
+from tests.runtime.broker.test_broker import settle
+from weft.kernel.authority import Authority, Principal, PrincipalKind
+from weft.kernel.clock import FixedClock
+from weft.ledger.api import InboxMessage, Ledger, SessionStanding, principals_of
+from weft.programs import Programs
+from weft.runtime.broker.plans import TurnPlan
+from weft.runtime.broker.tools import FunctionTool, tools_of
+
+
+class Senders:
+    """The owner of a ledger and an agent, who both write to one session."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench, ledger = bench, bench.ledger
+        self.agent_id = Programs(ledger).create("agent", "scout", {}).id
+        self._agent = ledger.acting_as(Authority((Principal(PrincipalKind.AGENT, "scout"),)))
+        self.planned: list[list[str]] = []
+        """Of each plan whose messages it was for."""
+
+    def by_agent(self, text: str, **more: Any) -> str:
+        return self._agent.inbox.admit(text, session="main", **more).message
+
+    async def plan(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan:
+        self.planned.append(sorted({name for message in messages for name in principals_of(message) or ("local",)}))
+        return await self.bench.plan(standing, messages)
+
+
+def test_messages_to_collect_of_several_senders_are_turns_of_their_own(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, saying("to the agent"), saying("to the owner"), clock=clock)
+        senders = Senders(bench)
+        first = senders.by_agent("one", mode="collect")
+        second = bench.admit("two", mode="collect")
+        third = senders.by_agent("three", mode="collect")
+        await settle(bench, clock, bench.broker(senders.plan), first, second, third)
+        assert [bench.provider.sent(number)[-2:] for number in range(2)] == [["one", "three"], ["to the agent", "two"]]
+        assert [len(names) for names in senders.planned] == [1, 1]
+        turns = [ledger.inbox.get(one).turn for one in (first, second, third)]
+        assert turns[0] == turns[2] != turns[1]
+
+    run(body())
+
+
+def test_a_turn_stays_in_its_senders_name_when_the_owner_steers_it(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, saying("", "looks"), saying("Found"), saying("first"), clock=clock)
+        senders = Senders(bench)
+        low = senders.by_agent("low", priority=-1)
+        steer = bench.admit("left, not right", mode="steer", priority=-2)  # before the message that it steers
+        high = senders.by_agent("high")
+
+        def looks() -> str:
+            return "nothing"
+
+        bench.options["tools"] = tools_of(FunctionTool(looks))
+        broker = bench.broker(senders.plan)
+        await settle(bench, clock, broker, low, steer, high)
+        assert ledger.inbox.get(steer).turn == ledger.inbox.get(high).turn
+        names = {getattr(one.event, "on_behalf_of", ()) for one in bench.events(high)}
+        assert names == {(senders.agent_id,)}
+
+    run(body())
+
+
+def test_an_agent_does_not_steer_a_turn_that_has_more_rights(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, saying("made"), saying("", "looks"), saying("Found"), saying("later"), clock=clock)
+        senders = Senders(bench)
+        await settle(bench, clock, bench.broker(senders.plan), senders.by_agent("make the session"))
+        owners = bench.admit("first", priority=1)
+        steer = senders.by_agent("do it as the owner", mode="steer")
+
+        def looks() -> str:
+            return "nothing"
+
+        bench.options["tools"] = tools_of(FunctionTool(looks))
+        await settle(bench, clock, bench.broker(senders.plan), owners, steer)
+        assert ledger.inbox.get(steer).turn != ledger.inbox.get(owners).turn
+        assert senders.planned[-1] == [senders.agent_id]
+        assert "do it as the owner" not in [text for number in (1, 2) for text in bench.provider.sent(number)]
+
+    run(body())
