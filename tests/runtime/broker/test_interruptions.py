@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -224,6 +224,51 @@ def test_a_parked_turn_goes_on_with_the_result_that_comes_from_outside(ledger: L
             ledger.record_late_result(turn, "call-asks", {"said": "no"})
 
     run(body())
+
+
+def test_parked_calls_are_given_up_each_at_its_own_time(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        begun = clock.now_ms()
+
+        async def asks_briefly() -> Later:
+            return Later(why="a machine is asked", until_ms=begun + 1000)
+
+        async def asks_long() -> Later:
+            return Later(why="a person is asked", until_ms=begun + 60_000)
+
+        bench = Bench(ledger, saying("", "asks_briefly", "asks_long"), saying("Done"), clock=clock)
+        bench.options["tools"] = tools_of(FunctionTool(asks_briefly), FunctionTool(asks_long))
+        message = bench.admit("first")
+        broker = bench.broker()
+        serving = asyncio.ensure_future(broker.serve())
+
+        def outcomes() -> list[str]:
+            return [one.event.status.value for one in bench.events(message) if isinstance(one.event, ToolResult)]
+
+        while not (ledger.inbox.get(message).turn and outcomes()):
+            clock.tick(100)
+            broker.wake()
+            await asyncio.sleep(0)
+        session = ledger.inbox.get(message).session_id
+        while not bench.runs.standing(session).is_parked:
+            await asyncio.sleep(0)
+        assert (outcomes(), bench.runs.standing(session).parked_until) == (["timeout"], begun + 60_000)
+        ledger.record_late_result(ledger.inbox.get(message).turn or "", "call-asks_long", {"said": "yes"})
+        await settle_with(serving, broker, lambda: bench.state(message)[0] == "answered")
+        assert outcomes() == ["timeout", "ok"]
+        assert "yes" in " ".join(bench.provider.sent())
+
+    run(body())
+
+
+async def settle_with(serving: asyncio.Future[None], broker: Broker, is_settled: Callable[[], bool]) -> None:
+    """Serve until something is so."""
+    while not is_settled():
+        broker.wake()
+        await asyncio.sleep(0)
+        assert not serving.done()
+    broker.drain()
+    await serving
 
 
 def test_a_request_that_is_too_long_is_asked_once_more_with_less(ledger: Ledger) -> None:

@@ -255,6 +255,26 @@ def test_a_turn_that_is_parked_again_keeps_its_time(history: History) -> None:
     assert run.parked_until == START_MS + 5000
 
 
+def test_every_parked_call_has_a_time_limit_of_its_own(history: History) -> None:
+    history.request()
+    history.answer("asks", "asks", "asks")
+    first, second, third = (history.call("asks") for _ in range(3))
+    history.parked(first, until_ms=START_MS + 1000)
+    history.parked(second, until_ms=START_MS + 5000)
+    history.parked(third)
+    assert history.run().parked_until == START_MS + 1000
+    assert next_steps(history.run().lose(), START_MS + 999) == ()
+    (step,) = next_steps(history.run().lose(), START_MS + 1000)
+    assert isinstance(step, CloseCall)
+    assert (step.call, step.status) == (first, ToolCallStatus.TIMEOUT)
+    history.result(first)
+    run = history.run().lose()
+    assert next_steps(run, START_MS + 1000) == (Park((second, third)),)
+    assert run.parked_until == START_MS + 5000
+    closed = next_steps(run, START_MS + 9000)
+    assert [step.call for step in closed if isinstance(step, CloseCall)] == [second]
+
+
 def test_an_interrupted_turn_is_cut_with_its_open_calls(history: History) -> None:
     canceled = InterruptionReason.CANCELED
     assert next_steps(history.run(stop=canceled), START_MS) == (Cut(canceled, ()),)

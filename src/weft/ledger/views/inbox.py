@@ -91,6 +91,7 @@ def take_message(view: Projector, moment: Moment, message: str) -> None:
 
 @handles(own.RunParked, RUN)
 def _run_parked(view: Projector, moment: Moment, event: own.RunParked) -> None:
+    """Calls with different time limits are parked by events of their own: the turn goes on at the earliest."""
     row: TurnRow = moment.row
     if row.inbox is None:
         return
@@ -98,7 +99,10 @@ def _run_parked(view: Projector, moment: Moment, event: own.RunParked) -> None:
         return  # somebody answered meanwhile
     row.inbox = PARKED
     until = None if event.until is UNSET else ms_from_iso(event.until)
-    view.sql.run("UPDATE open_run SET state = ?, until = ? WHERE turn = ?", (OpenRunState.PARKED.value, until, row.id))
+    view.sql.run("UPDATE open_run SET state = ? WHERE turn = ?", (OpenRunState.PARKED.value, row.id))
+    view.sql.run(
+        "UPDATE open_run SET until = ? WHERE turn = ? AND (until IS NULL OR until > ?)", (until, row.id, until)
+    )
 
 
 def unpark(view: Projector, row: TurnRow) -> None:

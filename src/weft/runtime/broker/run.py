@@ -62,6 +62,8 @@ class RunCall(Struct):
     """The event that tells its outcome."""
     is_lost: bool = False
     is_parked: bool = False
+    parked_until: int | None = None
+    """When a parked call is given up, in Unix milliseconds; None: never."""
 
 
 class Run:
@@ -82,7 +84,6 @@ class Run:
         """Messages since the last request, by their ids; None stands for the outcomes of the calls."""
         self.has_results = False
         """Whether the last answer asked for tools, all of whose outcomes the model has still to be told."""
-        self.parked_until: int | None = None
         self.is_parked = False
         self.is_finished = False
         self.idempotent: frozenset[str] = frozenset()
@@ -126,6 +127,12 @@ class Run:
     @property
     def open_calls(self) -> list[RunCall]:
         return [call for call in self.calls.values() if call.outcome is None]
+
+    @property
+    def parked_until(self) -> int | None:
+        """The earliest time limit of the calls that wait."""
+        limits = [call.parked_until for call in self.open_calls if call.is_parked]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def refs_since_request(self) -> list[str | EventRef]:
         """What the next request is sent beside what the last one was: outcomes in the order of the calls."""
@@ -180,9 +187,10 @@ class Run:
                 self._interrupt(event)
             case RunParked():
                 self.is_parked = True
-                self.parked_until = None if event.until is UNSET else ms_from_iso(event.until)
+                until = None if event.until is UNSET else ms_from_iso(event.until)
                 for call in event.calls:
                     self.calls[call.event_id].is_parked = True
+                    self.calls[call.event_id].parked_until = until
             case RunFinished():
                 self.is_finished = True
             case _:

@@ -47,7 +47,7 @@ class CloseCall(Struct, frozen=True):
 
 
 class Park(Struct, frozen=True):
-    """Let go of the session until the outcome of a call comes from outside, or a time."""
+    """Let go of the session until the outcome of a call comes from outside, or the time limit of one."""
 
     calls: tuple[str, ...]
 
@@ -129,15 +129,17 @@ def _for_calls(run: Run, now_ms: int) -> tuple[Step, ...]:
     lost = [call for call in run.open_calls if call.is_lost]
     if lost:
         return tuple(_after_lost_call(run, call) for call in lost)
-    if run.is_parked and run.parked_until is not None and now_ms >= run.parked_until:
-        return tuple(
-            CloseCall(call.event, ToolCallStatus.TIMEOUT, "timeout", "nothing came until the time that was set")
-            for call in run.open_calls
-            if call.is_parked
-        )
+    late = [call for call in run.open_calls if call.is_parked and _is_late(call, now_ms)]
+    if late:
+        why = "nothing came until the time that was set"
+        return tuple(CloseCall(call.event, ToolCallStatus.TIMEOUT, "timeout", why) for call in late)
     if not run.is_parked and all(call.is_parked for call in run.open_calls):
         return (Park(tuple(call.event for call in run.open_calls)),)
     return ()
+
+
+def _is_late(call: RunCall, now_ms: int) -> bool:
+    return call.parked_until is not None and now_ms >= call.parked_until
 
 
 def _after_lost_call(run: Run, call: RunCall) -> Step:

@@ -230,9 +230,9 @@ class TurnRunner:
         run.idempotent = frozenset(name for name, tool in self._plan.tools.items() if tool.is_idempotent)
         run.steers, run.stop, run.max_requests = self._steers, self._stop, self._plan.max_requests
         run.deadline_seconds, run.offers_tools = self._plan.deadline_seconds, bool(self._plan.tools)
-        for event in self._later:
+        for event, later in self._later.items():
             if event in run.calls:
-                run.calls[event].is_parked = True
+                run.calls[event].is_parked, run.calls[event].parked_until = True, later.until_ms
 
     async def _recorded(self, entries: Sequence[Entry]) -> RunRecord:
         writer = self._writer
@@ -280,7 +280,7 @@ class TurnRunner:
                 error = NewError(code=step.code, message=step.why)
                 entries = (ended(run.calls[step.call], step.status, error=error),)
             case Park():
-                entries = (self._parked(run, step),)
+                entries = self._park_entries(run, step)
             case Cut():
                 entries = self._cut_entries(run, step)
             case FinishTurn():
@@ -294,15 +294,18 @@ class TurnRunner:
                 pass
         return entries
 
-    def _parked(self, run: Run, step: Park) -> Parked:
-        """Until the first time that was set; calls that were parked before keep theirs."""
-        later = [self._later[call] for call in step.calls if call in self._later]
-        times = [one.until_ms for one in later]
-        if len(later) < len(step.calls):
-            times.append(run.parked_until)
-        until = [time for time in times if time is not None]
-        why = "; ".join(one.why for one in later if one.why)
-        return Parked(calls=step.calls, until=min(until, default=None), why=why or None)
+    def _park_entries(self, run: Run, step: Park) -> Sequence[Entry]:
+        """Calls with the same time limit are parked together."""
+        by_limit: dict[int | None, list[str]] = {}
+        for call in step.calls:
+            by_limit.setdefault(run.calls[call].parked_until, []).append(call)
+        return [
+            Parked(calls=tuple(calls), until=until, why=self._why_parked(calls)) for until, calls in by_limit.items()
+        ]
+
+    def _why_parked(self, calls: Sequence[str]) -> str | None:
+        reasons = [self._later[call].why for call in calls if call in self._later]
+        return "; ".join(filter(None, reasons)) or None
 
     def _ask_entries(self, run: Run, step: AskModel) -> Sequence[Entry]:
         if step.steers and not set(step.steers) <= set(run.taken):
