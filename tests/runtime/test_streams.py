@@ -20,6 +20,7 @@ from weft.ledger.api import (
     AnswerEnded,
     AnswerStarted,
     AttemptReset,
+    MessageAdded,
     MessageSettled,
     PartialReply,
     Runs,
@@ -34,7 +35,7 @@ from weft.ledger.api import (
 )
 from weft.runtime.broker.broker import Broker
 from weft.runtime.inference.replies import ReplyToken, TokenKind
-from weft.runtime.streams import turn_text
+from weft.runtime.streams import follower, turn_text
 from weft.runtime.streams.live_text import LiveText
 
 Items = AsyncIterator[StreamItem]
@@ -349,6 +350,44 @@ def test_a_position_beyond_the_newest_event_and_a_session_that_is_not_there_are_
             ledger.follow("main", after="99")
         with pytest.raises(NotFound):
             ledger.follow("nowhere")
+
+
+@pytest.mark.parametrize("told", [0, 3, 8, 12, 18])
+def test_whoever_comes_back_is_told_that_an_answer_was_erased_and_nothing_of_it(path: Path, told: int) -> None:
+    with weft.open(path) as ledger:
+        turn = ledger.record_turn(session="main", query="CANARY ask", response="CANARY answer here").id
+        first = ledger.follow("main", after="0", wait=0)
+        slow = [next(first), next(first)]
+        (asked,) = (one for one in ledger.follow("main", after="0", wait=0) if isinstance(one, AnswerStarted))
+        ledger.erasure.erase(turn, reason="asked to")
+        position = StreamPosition(asked.position.n, 1, told) if told else asked.position
+        screen = Screen()
+        for item in ledger.follow("main", after=position, wait=0):
+            screen.show(item)
+        assert (screen.lines[1 if told else 0], screen.resets) == ({"thinking": "", "text": "[erased]"}, min(told, 1))
+        assert [one.reason for one in screen.items if isinstance(one, AttemptReset)] == ["erased"] * min(told, 1)
+        slow += first  # it was read before and is handed out now
+        assert [one.text for one in slow if isinstance(one, MessageAdded | TextAdded)] == ["[erased]", "[erased]"]
+        assert "CANARY" not in str(screen.items)
+
+
+def test_a_follower_of_this_process_is_handed_out_nothing_that_was_erased_meanwhile(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "HELD_SECONDS", 0.0)
+
+    async def main() -> None:
+        async with weft.aio.open(path) as ledger:
+            turn = await ledger.record_turn(session="main", query="CANARY ask", response="CANARY answer here")
+            items, screen = ledger.follow("main", after="0", wait=0), Screen()
+            await until(items, screen, TurnStarted)
+            await ledger.erasure.erase(turn.id, reason="asked to")
+            await until(items, screen, TurnEnded)
+            await close(items)
+        assert "CANARY" not in str(screen.items)
+        assert {"thinking": "", "text": "[erased]"} in screen.lines
+
+    asyncio.run(main())
 
 
 def test_only_whoever_may_read_a_session_follows_it(tmp_path: Path) -> None:

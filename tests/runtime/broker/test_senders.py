@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import weft.aio
 from tests.runtime.broker.bench import Bench, run, saying
 from tests.runtime.broker.test_broker import settle
+from tests.runtime.speaking import CALL, END, Screen, Speaker, brokered, said
+from tests.runtime.test_streams import close, until
 from weft.kernel.authority import Authority, Principal, PrincipalKind
 from weft.kernel.clock import FixedClock
-from weft.ledger.api import InboxMessage, Ledger, SessionStanding, principals_of
+from weft.ledger.api import InboxMessage, Ledger, SessionStanding, TextAdded, TurnEnded, principals_of
 from weft.programs import Programs
 from weft.runtime.broker.plans import TurnPlan
 from weft.runtime.broker.tools import FunctionTool, tools_of
+from weft.runtime.streams.hub import hub_of
 
 
 class Senders:
@@ -66,6 +72,31 @@ def test_a_turn_stays_in_its_senders_name_when_the_owner_steers_it(ledger: Ledge
         assert ledger.inbox.get(steer).turn == ledger.inbox.get(high).turn
         names = {getattr(one.event, "on_behalf_of", ()) for one in bench.events(high)}
         assert names == {(senders.agent_id,)}
+
+    run(body())
+
+
+def test_whoever_steers_hears_the_answer_from_then_on(path: Path) -> None:
+    async def body() -> None:
+        speaker, heard = Speaker(), dict[str, list[str]](first=[], steer=[])
+        async with weft.aio.open(path) as ledger, brokered(ledger, speaker) as broker:
+            hub = hub_of(ledger.crossing)
+            first = await ledger.inbox.admit("Double 4", session="main")
+            with hub.listening(first.message, lambda token: heard["first"].append(token.text)):
+                items = ledger.follow("main", after="0")
+                broker.wake()
+                speaker.say(said("I look."))
+                await until(items, Screen(), TextAdded)
+                steer = await ledger.inbox.admit("Rather 5", session="main", mode="steer")
+                with hub.listening(steer.message, lambda token: heard["steer"].append(token.text)):
+                    broker.wake()
+                    while not any(runner._steers for runner in broker._runners.values()):
+                        await asyncio.sleep(0)
+                    speaker.say(CALL, said("Ten"), END)
+                    await until(items, Screen(), TurnEnded)
+                await close(items)
+            assert (await ledger.inbox.get(steer.message)).turn == (await ledger.inbox.get(first.message)).turn
+        assert heard == {"first": ["I look.", "Ten"], "steer": ["Ten"]}
 
     run(body())
 

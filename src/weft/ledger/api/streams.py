@@ -8,6 +8,7 @@ from weft.ledger.api.base import LedgerBase
 from weft.ledger.arguments import checked_seconds, checked_text
 from weft.ledger.runs.stream_items import StreamItem, StreamPosition, parse_position
 from weft.ledger.runs.stream_log import StreamCursor, open_cursor, read_items
+from weft.store.erased_contents import ERASING
 from weft.store.port import Store
 
 PARTIAL_POLL_SECONDS = 0.5
@@ -24,12 +25,24 @@ class SessionStream:
         with store.read() as txn:
             self.cursor: StreamCursor = open_cursor(txn, self._name, position)
             self.newest = txn.facts.tip().n
+            self._erasures = txn.facts.watermark(ERASING)
         self._name = self.cursor.session  # it may be renamed meanwhile
 
     def read(self) -> list[StreamItem] | None:
-        """The items of the next events; None where there are no more."""
+        """The items of the next events; None where there are no more. Whoever hands them out slowly asks `is_outdated`
+        before each."""
         with self._store.read() as txn:
+            self._erasures = txn.facts.watermark(ERASING)
             return read_items(txn, self._name, self.cursor)
+
+    def is_outdated(self, told: StreamPosition) -> bool:
+        """Whether something was erased since items were read. What was not handed out of them is dropped then, and read
+        again behind this position."""
+        with self._store.read() as txn:
+            if txn.facts.watermark(ERASING) == self._erasures:
+                return False
+            self.cursor = open_cursor(txn, self._name, told)
+            return True
 
     def read_partial(self) -> list[StreamItem]:
         """What the broker of another process kept of the answer that it hears, beyond what was told of it."""
@@ -60,8 +73,13 @@ class StreamVerbs(LedgerBase):
         left = wait
         while True:
             before = stream.cursor.position
+            told = before
             while (items := stream.read()) is not None:
-                yield from items
+                for item in items:
+                    if stream.is_outdated(told):
+                        break
+                    yield item
+                    told = item.position
             yield from stream.read_partial()
             left = left if stream.cursor.position == before else wait
             if left is not None and left <= 0:

@@ -40,6 +40,7 @@ from weft.ledger.runs.stream_items import (
 from weft.ledger.views.recorded_events import Recorded, recorded, run_events, stream_of
 from weft.ledger.views.rows import TURN, TurnRow
 from weft.ledger.views.values import json_of, text_of
+from weft.store.erased_contents import is_husk
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql, rows_in
 
@@ -158,12 +159,15 @@ class StreamCursor:
             yield self._turn_item(txn, one)
 
     def _rest(self, txn: ReadTxn, event: dag.ModelResponse) -> Iterator[StreamItem]:
-        """An answer that is shorter than what was told of it is told anew."""
+        """What was not told of an answer yet. If something of it was erased since, or if it is shorter than what was
+        told of it, it is told anew: in place of what was erased stands the mark that says so."""
         parts = () if event.output is UNSET else event.output.parts
         text = _joined(txn, parts)
-        if len(text) < self.delta:
+        is_erased = (self.delta or self.thinking) and _is_erased(txn, parts)
+        if is_erased or len(text) < self.delta:
             self.delta = self.thinking = 0
-            yield AttemptReset(position=self.position, turn=self.turn, number=self.attempt, reason="changed")
+            reason = "erased" if is_erased else "changed"
+            yield AttemptReset(position=self.position, turn=self.turn, number=self.attempt, reason=reason)
         yield from self.text_items(text, _joined(txn, parts, ReasoningFact))
 
     def _reset(self, txn: ReadTxn, one: Recorded) -> AttemptReset:
@@ -319,6 +323,12 @@ def _kind(event: Event | UnknownEvent) -> str:
 
 def _joined(txn: ReadTxn, parts: tuple[PartFact, ...], kind: type[TextFact] | type[ReasoningFact] = TextFact) -> str:
     return "".join(_text(txn, part.text) or "" for part in parts if isinstance(part, kind))
+
+
+def _is_erased(txn: ReadTxn, parts: tuple[PartFact, ...]) -> bool:
+    refs = [part.text for part in parts if isinstance(part, TextFact | ReasoningFact)]
+    numbers = [txn.facts.find_content(bytes.fromhex(ref)) for ref in refs]
+    return any(number is not None and is_husk(txn.sql, number) for number in numbers)
 
 
 def _text(txn: ReadTxn, ref: str | UnsetType) -> str | None:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -37,13 +37,9 @@ from weft.runtime.broker.run import Run
 from weft.runtime.broker.session_contexts import SessionContexts, as_new_message
 from weft.runtime.broker.turn_entries import TurnEnd, ended
 from weft.runtime.broker.turn_runner import TurnRunner
-from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.streams.hub import hub_of
 from weft.runtime.streams.turn_text import TurnText
 from weft.runtime.turns.ledger_port import Crossing
-
-if TYPE_CHECKING:
-    from weft.runtime.inference.attempt import OnToken
 
 T = TypeVar("T")
 RENEW_SECONDS = 8.0
@@ -490,9 +486,6 @@ class Broker:
         return None if planner is None else await planner(standing, messages)
 
     def _runner(self, standing: SessionStanding, plan: TurnPlan, messages: Sequence[InboxMessage]) -> TurnRunner:
-        sendings = [self._sendings[one.id] for one in messages if one.id in self._sendings]
-        heard = [sending.on_token for sending in sendings if sending.on_token is not None]
-        on_token = partial(_tell, heard) if heard else None
         ids = [message.id for message in messages]
         text = TurnText(self._hub, self._runs, self._crossing, standing.id)
         return TurnRunner(
@@ -502,7 +495,6 @@ class Broker:
             plan,
             text,
             messages=ids,
-            on_token=on_token,
             is_streamed=self._is_streamed,
         )
 
@@ -555,8 +547,3 @@ async def _in_thread(call: Callable[[], T]) -> T:
         await asyncio.wait({task})
         task.exception()
         raise
-
-
-def _tell(listeners: Sequence[OnToken], token: ReplyToken) -> None:
-    for listener in listeners:
-        listener(token)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -15,10 +15,6 @@ from weft.runtime.context import ExecutionContext
 from weft.runtime.inference.budgets import Budget
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import NO_PARAMETERS, ModelSettings, Parameters
-
-if TYPE_CHECKING:
-    from weft.runtime.inference.attempt import OnToken
-
 
 RUN_REASONS = {
     MessageSource.HUMAN.value: RunReason.USER,
@@ -90,7 +86,6 @@ class Sending(Struct, kw_only=True):
     plan: TurnPlan | None = None
     planner: Planner | None = None
     """Makes the plan when the turn is begun, where there is none yet."""
-    on_token: OnToken | None = None
 
 
 def complete_setting(plan: TurnPlan, messages: Sequence[InboxMessage]) -> Setting:

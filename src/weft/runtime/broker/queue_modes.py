@@ -43,8 +43,7 @@ def next_batch(queued: Sequence[InboxMessage], now_ms: int, collecting: Collecti
         return NOTHING
     interrupting = next((message for message in queued if message.mode == QueueMode.INTERRUPT), None)
     if interrupting is not None:
-        together = _of_same_names(queued, interrupting)
-        return Batch(tuple(sorted(together, key=lambda message: message.n)))
+        return Batch(tuple(sorted(_of_same_names(queued, interrupting), key=lambda message: message.n)))
     first = queued[0]
     if (retry := retry_of(first)) is not None:
         return Batch(tuple(message for message in _of_same_names(queued, first) if retry_of(message) == retry))

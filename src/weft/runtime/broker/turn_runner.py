@@ -7,7 +7,7 @@ that transaction, so that a broker which goes on with a turn of another does exa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -77,12 +77,10 @@ class TurnRunner:
         text: TurnText,
         *,
         messages: Sequence[str] = (),
-        on_token: Callable[[ReplyToken], None] | None = None,
         is_streamed: bool = False,
     ) -> None:
         self._runs, self._crossing, self._clock, self._text = runs, crossing, clock, text
-        self._is_streamed = is_streamed or on_token is not None
-        self._plan, self._inference, self._on_token = plan, plan.inference, on_token
+        self._plan, self._inference, self._is_streamed = plan, plan.inference, is_streamed
         self._expected = messages
         self.messages: list[Message | NewMessage] | None = None
         """What the next request is sent; None: that is read back from the ledger."""
@@ -394,7 +392,7 @@ class TurnRunner:
         if request is not None and request.is_open and not request.is_lost and request.event not in self._performed:
             self._performed.add(request.event)
             self._partial, self._attempt = "", request.attempt
-            self._text.begin(run.turn, len(run.requests))
+            self._text.begin(run.turn, len(run.requests), run.taken)
             self._model = asyncio.ensure_future(self._asked())
         for call in run.open_calls:
             is_again = call.is_lost and call.tool in run.idempotent
@@ -448,14 +446,12 @@ class TurnRunner:
         self._note_request(record.events)
         self._performed.add(record.events[-1].id)
         self._partial, self._attempt = "", asked.attempt
-        self._text.begin(run.turn, len(run.requests))
+        self._text.begin(run.turn, len(run.requests), run.taken)
 
     def _heard(self, token: ReplyToken) -> None:
-        self._text.add(token)
         if token.kind is TokenKind.TEXT:
             self._partial += token.text
-        if self._on_token is not None:
-            self._on_token(ReplyToken(token.text, token.kind, self._attempt))
+        self._text.add(ReplyToken(token.text, token.kind, self._attempt))
 
     async def _invoked(self, call: RunCall) -> Any:
         tool = self._plan.tools.get(call.tool)

@@ -154,7 +154,7 @@ class InvocationContext:
         planner = self.planner(None if persona is None else persona.id)
         broker_of(self.ledger).plan_with(self.planner())
         return await answer_admitted(
-            self.ledger, admission, Sending(planner=planner, on_token=self.on_token), wait=WAIT
+            self.ledger, admission, Sending(planner=planner), on_token=self.on_token, wait=WAIT
         )
 
     async def model(self, name: str, context: ExecutionContext | None = None) -> ConfiguredModel:

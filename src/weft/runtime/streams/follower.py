@@ -16,6 +16,9 @@ from weft.ledger.arguments import checked_seconds
 from weft.runtime.streams.hub import Bell, StreamHub, hub_of
 from weft.runtime.turns.ledger_port import Crossing, RuntimeLedger
 
+HELD_SECONDS = 0.25
+"""Items that were read so long ago are handed out only where nothing was erased since."""
+
 
 async def follow(
     ledger: RuntimeLedger, session: str, *, after: StreamPosition | str | None = None, wait: float | None = None
@@ -24,15 +27,14 @@ async def follow(
     seconds = None if wait is None else checked_seconds(wait, "wait")
     crossing, hub = ledger.crossing, hub_of(ledger.crossing)
     stream = await crossing.run(partial(SessionStream, store_of(ledger.sync), session, after))
-    cursor = stream.cursor
-    with hub.bell(cursor.session, Runs(ledger.sync), stream.newest) as bell:
+    with hub.bell(stream.cursor.session, Runs(ledger.sync), stream.newest) as bell:
         follower = _Follower(crossing, hub, stream, bell)
         until = _deadline(seconds)
         while True:
-            before = cursor.position
+            before = stream.cursor.position
             async for item in follower.items():
                 yield item
-            if cursor.position != before:
+            if stream.cursor.position != before:
                 until = _deadline(seconds)
             left = None if until is None else until - asyncio.get_running_loop().time()
             if left is not None and left <= 0:
@@ -52,12 +54,11 @@ class _Follower:
 
     async def items(self) -> AsyncGenerator[StreamItem, None]:
         """What there is to be told now."""
-        cursor = self._stream.cursor
         while self._bell.has_news:
             self._bell.has_news = False
-            while (items := await self._crossing.run(self._stream.read)) is not None:
-                for item in items:
-                    yield item
+            async for item in self._event_items():
+                yield item
+        cursor = self._stream.cursor
         if not cursor.is_open:
             return
         if self._hub.text(cursor.turn, cursor.attempt) is not None:
@@ -66,6 +67,18 @@ class _Follower:
         else:
             for item in await self._crossing.run(self._stream.read_partial):
                 yield item
+
+    async def _event_items(self) -> AsyncGenerator[StreamItem, None]:
+        """Of events, as the ledger has them now: what was erased while somebody took items slowly is not handed out."""
+        told, clock = self._stream.cursor.position, asyncio.get_running_loop().time
+        while (items := await self._crossing.run(self._stream.read)) is not None:
+            read_at = clock()
+            for item in items:
+                is_held = clock() - read_at >= HELD_SECONDS
+                if is_held and await self._crossing.run(partial(self._stream.is_outdated, told)):
+                    break
+                yield item
+                told = item.position
 
     def _live_items(self) -> Iterator[StreamItem]:
         """Whoever takes items slowly finds more than there was at first."""

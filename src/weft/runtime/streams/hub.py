@@ -1,21 +1,26 @@
 """The answers that brokers of this process hear, and those of this process who follow sessions.
 
 Followers sleep until their bell is rung: because the answer of their session grew, or because events of their session
-were recorded, by whatever process. One thread waits for events, however many follow.
+were recorded, by whatever process. One thread waits for events, however many follow. Whoever waits in this process for
+the answer to a message of theirs listens to that message.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from weft.kernel.errors import StoreError
 from weft.ledger.api import Runs, TurnSessions
 from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.streams.live_text import LiveText
 from weft.runtime.turns.ledger_port import Crossing
+
+if TYPE_CHECKING:
+    from weft.runtime.inference.attempt import OnToken
 
 WATCH_SECONDS = 0.25
 """So long a thread waits for events at a time."""
@@ -52,12 +57,15 @@ class StreamHub:
         self._crossing = crossing
         self._texts: dict[str, LiveText] = {}
         self._bells: dict[str, set[Bell]] = {}
+        self._listeners: dict[str, OnToken] = {}
+        """By message of an inbox, whoever sent it and hears its answer piece by piece."""
         self._watching: asyncio.Task[None] | None = None
 
     # --- for brokers --------------------------------------------------------------------------------------------
 
-    def is_followed(self, session: str) -> bool:
-        return session in self._bells
+    def is_followed(self, session: str, messages: Sequence[str]) -> bool:
+        """Whether anybody in this process follows the session, or hears the answer to one of these messages."""
+        return session in self._bells or any(message in self._listeners for message in messages)
 
     def begin_text(self, session: str, text: LiveText) -> None:
         """An answer begins; what was heard of an earlier one of its turn is void."""
@@ -65,9 +73,13 @@ class StreamHub:
         self.ring(session)
 
     def add_text(self, session: str, text: LiveText, token: ReplyToken) -> None:
+        """An answer goes on. What a listener raises fails the request that it listens to."""
         text.add(token)
         for bell in self._bells.get(session, ()):
             bell.ring()
+        for message in text.messages:
+            if (listener := self._listeners.get(message)) is not None:
+                listener(token)
 
     def end_text(self, session: str, text: LiveText) -> None:
         """Nothing more comes of an answer: it is recorded, or void, or nobody hears it any longer."""
@@ -86,6 +98,18 @@ class StreamHub:
         """What is heard in this process of the answer to a request of a turn."""
         text = self._texts.get(turn)
         return text if text is not None and text.attempt == attempt else None
+
+    @contextmanager
+    def listening(self, message: str, listener: OnToken | None) -> Iterator[None]:
+        """The sender of a message hears every piece of the answers of its turn, as the model says it."""
+        if listener is None:
+            yield
+            return
+        self._listeners[message] = listener
+        try:
+            yield
+        finally:
+            del self._listeners[message]
 
     @contextmanager
     def bell(self, session: str, runs: Runs, newest: int) -> Iterator[Bell]:

@@ -7,16 +7,17 @@ that nothing is queued for anybody: whoever is slow takes more at once, and hold
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import groupby
 
 from weft.runtime.inference.replies import ReplyToken, TokenKind
 
 
 class LiveText:
-    """`attempt` counts the requests of the turn."""
+    """`attempt` counts the requests of the turn; `messages` are those of the inbox that it answers."""
 
-    def __init__(self, turn: str, attempt: int) -> None:
-        self.turn, self.attempt = turn, attempt
+    def __init__(self, turn: str, attempt: int, messages: Sequence[str] = ()) -> None:
+        self.turn, self.attempt, self.messages = turn, attempt, tuple(messages)
         self._pieces: list[tuple[TokenKind, int, str]] = []
         """Each piece with its kind and where it begins in the text of that kind."""
         self._starts: dict[TokenKind, list[int]] = {kind: [] for kind in TokenKind}

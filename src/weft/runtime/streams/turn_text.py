@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -28,13 +29,14 @@ class TurnText:
 
     @property
     def is_followed(self) -> bool:
-        """Whether anybody in this process follows the session."""
-        return self._hub.is_followed(self._session)
+        """Whether anybody in this process hears the answer to the last request."""
+        return self._hub.is_followed(self._session, () if self._text is None else self._text.messages)
 
-    def begin(self, turn: str, attempt: int) -> None:
-        """A request was recorded and is asked; `attempt` counts the requests of the turn."""
+    def begin(self, turn: str, attempt: int, messages: Sequence[str]) -> None:
+        """A request was recorded and is asked; `attempt` counts the requests of the turn, `messages` are those of the
+        inbox that it took."""
         self.end()
-        self._text = LiveText(turn, attempt)
+        self._text = LiveText(turn, attempt, messages)
         self._hub.begin_text(self._session, self._text)
 
     def add(self, token: ReplyToken) -> None:

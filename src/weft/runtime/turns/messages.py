@@ -30,6 +30,7 @@ from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.local import default_prompt
 from weft.runtime.inference.replies import Reply
 from weft.runtime.inference.settings import NO_PARAMETERS, ModelSettings, Parameters
+from weft.runtime.streams.hub import hub_of
 from weft.runtime.turns.ledger_port import RuntimeLedger
 from weft.runtime.turns.recorded_replies import load_reply
 
@@ -121,18 +122,25 @@ async def _sent(
         is_root=is_root,
     )
     admission = await to_the_end(_admitted(ledger, session, question, is_root=is_root))
-    return await answer_admitted(ledger, admission, Sending(plan=plan, on_token=on_token), wait=wait)
+    return await answer_admitted(ledger, admission, Sending(plan=plan), on_token=on_token, wait=wait)
 
 
 async def answer_admitted(
-    ledger: RuntimeLedger, admission: Admission, sending: Sending, *, wait: float | None = None
+    ledger: RuntimeLedger,
+    admission: Admission,
+    sending: Sending,
+    *,
+    on_token: OnToken | None = None,
+    wait: float | None = None,
 ) -> TurnReply:
     """Have an admitted message answered, by the broker that this open ledger's senders share or by another one that is
-    quicker. Raises what its turn failed with. Where others hold the session for longer than `wait` seconds it is taken
+    quicker. `on_token` hears the answer as it comes, where it is this process that runs the turn. Raises what its turn
+    failed with. Where others hold the session for longer than `wait` seconds it is taken
     back, and SessionBusy raised; with None they are waited for."""
     broker = broker_of(ledger)
     broker.expect(admission.message, sending)
-    end = await _answered(ledger, broker, admission, wait)
+    with hub_of(ledger.crossing).listening(admission.message, on_token):
+        end = await _answered(ledger, broker, admission, wait)
     if end is None:
         recorded, reply = await ledger.crossing.run(lambda: _answered_elsewhere(ledger.sync, admission.message))
         return TurnReply(turn=recorded, reply=reply)

@@ -94,7 +94,7 @@ def deliver(call: Call, admit: Callable[[Ledger], Admission], *, is_awaited: boo
         if admission.is_fork:
             call.note("in a new session: ", Span(admission.session, "label"))
         on_token = None if shown is None else shown.token
-        return await answer_admitted(access.mirror, admission, Sending(planner=access.planner, on_token=on_token))
+        return await answer_admitted(access.mirror, admission, Sending(planner=access.planner), on_token=on_token)
 
     try:
         reply = with_broker(call, work)

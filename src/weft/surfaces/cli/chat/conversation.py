@@ -263,7 +263,7 @@ class Conversation:
             )
             admission = await to_the_end(self._mirror.crossing.run(admit))
             self.label, self.is_new = admission.session, False
-            return await answer_admitted(self._mirror, admission, Sending(planner=planner, on_token=on_token))
+            return await answer_admitted(self._mirror, admission, Sending(planner=planner), on_token=on_token)
 
         return self._runner.run(_interruptible(asked()))
 
