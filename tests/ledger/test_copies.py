@@ -1,5 +1,6 @@
 """A copy that goes on is another ledger: it answers for what it holds and acknowledges the rest under its own name."""
 
+import asyncio
 import shutil
 from pathlib import Path
 
@@ -8,9 +9,14 @@ import pytest
 import weft
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import grow, problems, queries
-from weft.kernel.errors import LogCut
+from tests.ledger.test_inbox import answered, begun
+from tests.runtime.broker.bench import InlineCrossing
+from weft.exchange.sync import mark_as_copy
+from weft.kernel.errors import LogCut, NotApplicable
 from weft.kernel.events import Receipt
+from weft.ledger.api import Finished, QueueLimits, Runs
 from weft.ledger.api.ledger import Ledger
+from weft.runtime.broker.broker import Broker
 
 
 @pytest.fixture
@@ -86,6 +92,59 @@ def test_a_turn_that_was_being_recorded_in_the_origin_is_nobodys_in_the_copy(led
         assert copy.record_turn(session="main", query="on", wait=0).parent_id is None
         assert problems(copy) == []
     assert writer.finish().session == "main"
+
+
+@pytest.mark.parametrize("way", ["backup", "copy", "new name"])
+def test_what_waits_and_runs_in_the_origin_is_not_answered_again_in_the_copy(
+    disk: Ledger, tmp_path: Path, way: str
+) -> None:
+    for session in ("running", "waiting"):
+        disk.inbox.admit("one", session=session, key=session)
+    run, _ = begun(disk, "running")
+    disk.inbox.admit("stop", session="running", mode="interrupt")
+    if way == "backup":
+        disk.upkeep.backup(tmp_path / "copy.db")
+    elif way == "copy":
+        weft.copy(disk, tmp_path / "copy.db")
+    else:
+        disk.upkeep.backup(tmp_path / "copy.db")
+        with weft.open(tmp_path / "copy.db") as first:  # a copy whose name is given up is its origin's, too
+            mark_as_copy(first)
+    limits = QueueLimits(session=1)
+    with weft.open(tmp_path / "copy.db") as copy:
+        runs = Runs(copy)
+        assert (runs.waiting(), runs.next_due()) == ([], None)
+        running, waiting, stop = copy.inbox.list(states=["queued", "dead"])
+        assert [(one.state, one.is_elsewhere) for one in (running, waiting, stop)] == [
+            ("dead", False),
+            ("queued", True),
+            ("queued", True),
+        ]
+        assert (copy.turn(run.id).status, runs.standing(copy.session("running").id).open_turn) == ("failed", None)
+        with pytest.raises(NotApplicable, match="no turn runs"):
+            copy.inbox.interrupt("running")
+        own = copy.inbox.admit("here", session="waiting", limits=limits)  # what waits elsewhere takes no room
+        assert [one.id for one in runs.standing(own.session_id).queued] == [own.message]
+        again = copy.inbox.send_again(waiting.id)  # a person decides that it is answered here, too
+        assert [one.id for one in runs.standing(own.session_id).queued] == [own.message, again.message]
+        assert copy.inbox.retry(run.id).session == "running"
+        assert {one.session for one in runs.waiting()} == {copy.session(name).id for name in ("running", "waiting")}
+        answered(copy, "waiting")
+        assert problems(copy) == []
+    assert disk.inbox.get(waiting.id).is_elsewhere is False
+    assert [one.session for one in Runs(disk).waiting()] == [disk.session(name).id for name in ("running", "waiting")]
+    run.record([Finished()])
+
+
+def test_a_key_from_before_the_copy_gives_the_receipt_and_no_answer(ledger: Ledger, tmp_path: Path) -> None:
+    sent = ledger.inbox.admit("one", session="main", key="k")
+    ledger.upkeep.backup(tmp_path / "copy.db")
+    with weft.open(tmp_path / "copy.db") as copy:
+        again = copy.inbox.admit("one", session="main", key="k")
+        assert again.message == sent.message
+        broker = Broker(copy, InlineCrossing())
+        with pytest.raises(NotApplicable, match="waits in another ledger"):
+            asyncio.run(broker.answered(again.message, again.session_id))
 
 
 def test_a_lost_disk_is_replaced_by_its_backup(disk: Ledger, open_ledger: OpenLedger, tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ from weft.store.sql import Sql
 COPIED = "copied"
 ACCEPTED = "accepted:"
 """Local state: a row per name whose promises were given up here, with the last event that was known of them."""
+COPY_END = "copy_end"
+"""Local state: the last event that this ledger shares with the one that it is a copy of. What was asked up to there is
+the origin's to answer."""
 NOTE = "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
 
@@ -31,6 +34,7 @@ def take_new_name(sql: Sql, was: str, new: str, end: int) -> None:
     _forget_refusals(sql)
     if is_copy(sql):
         sql.run("DELETE FROM local WHERE key = ?", (COPIED,))
+        sql.run(NOTE, (COPY_END, str(end)))
         sql.run("UPDATE lease SET owner = ? WHERE purpose IS NOT NULL", (NOBODY,))
 
 
@@ -56,6 +60,11 @@ def accepted_loss(sql: Sql, replica: str) -> int:
 def last_event_as(sql: Sql, replica: str) -> int:
     """The last event of this log that was acknowledged under a former name."""
     return _number(sql, FORMER + replica)
+
+
+def last_copied_event(sql: Sql) -> int:
+    """The last event that this ledger shares with the one that it is a copy of; 0 where it is none."""
+    return _number(sql, COPY_END)
 
 
 def own_names(sql: Sql) -> list[str]:

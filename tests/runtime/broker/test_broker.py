@@ -11,6 +11,7 @@ import pytest
 
 import weft
 from tests.ledger.histories import exported, import_into
+from tests.ledger.test_inbox import begun
 from tests.runtime.broker.bench import Bench, run, saying
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import InvalidInput, NotApplicable, SessionBusy, StoreFailed
@@ -252,3 +253,16 @@ def test_messages_that_others_admitted_hold_up_no_session(tmp_path: Path, clock:
         (waiting,) = Runs(ours).waiting()
         assert waiting.session == session.id
         assert [message.id for message in Runs(ours).standing(session.id).queued] == [own.message]
+
+
+def test_a_turn_that_another_ledger_runs_is_not_gone_on_with_here(tmp_path: Path, clock: FixedClock) -> None:
+    with weft.open(tmp_path / "theirs.db", clock=clock) as theirs, weft.open(tmp_path / "ours.db", clock=clock) as ours:
+        theirs.inbox.admit("theirs", session="main")
+        their_turn, _ = begun(theirs, "main")
+        import_into(ours, exported(theirs))
+        bench = Bench(ours, saying("Hi"), clock=clock)
+        own = bench.admit("ours")
+        assert [one.turn for one in bench.runs.waiting()] == [None]
+        run(settle(bench, clock, bench.broker(), own))
+        assert (bench.state(own)[0], ours.inbox.get(own).turn != their_turn.id) == ("answered", True)
+        assert ours.turn(their_turn.id).status not in ("completed", "failed")

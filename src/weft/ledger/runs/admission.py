@@ -29,6 +29,7 @@ from weft.ledger.write.commands import Answer, keyed_command, once
 from weft.ledger.write.placement import create_session, ensure_session, load_parent
 from weft.ledger.write.record_turn import weigh
 from weft.ledger.write.turn_events import TurnEvents, whole
+from weft.store.replica_names import last_copied_event
 
 MAX_PRIORITY = 1000
 
@@ -223,14 +224,13 @@ def fork_at(append: Append, turn: TurnRow, persona: str | None = None) -> Sessio
 
 
 def _ensure_room(append: Append, session: SessionRow, limits: QueueLimits) -> None:
-    (waiting,) = append.sql.one("SELECT count(*) FROM inbox WHERE session = ? AND state = 'queued'", (session.n,)) or (
-        0,
-    )
+    """What waits in the ledger that this one is a copy of takes no room here."""
+    after = last_copied_event(append.sql)
+    queued = "SELECT 1 FROM inbox WHERE state = 'queued' AND n > ?"
+    (waiting,) = append.sql.one(f"SELECT count(*) FROM ({queued} AND session = ?) waiting", (after, session.n)) or (0,)
     if waiting >= limits.session:
         raise InboxFull(f"{waiting} messages wait in session {session.label!r}")
-    (all_waiting,) = append.sql.one(
-        "SELECT count(*) FROM (SELECT 1 FROM inbox WHERE state = 'queued' LIMIT ?) waiting", (limits.ledger,)
-    ) or (0,)
+    (all_waiting,) = append.sql.one(f"SELECT count(*) FROM ({queued} LIMIT ?) waiting", (after, limits.ledger)) or (0,)
     if all_waiting >= limits.ledger:
         raise InboxFull(f"{all_waiting} messages wait in this ledger")
 
@@ -262,8 +262,8 @@ def cancel(writer: LedgerWriter, message: str, reason: str | None) -> None:
 
 
 def again(writer: LedgerWriter, dead: InboxMessage, *, key: str | None, limits: QueueLimits) -> Admission:
-    """Send a dead message once more, to the same session."""
-    if dead.state != InboxState.DEAD:
+    """Send a message once more, to the same session: a dead one, or one that waits in another ledger."""
+    if dead.state != InboxState.DEAD and not dead.is_elsewhere:
         raise NotApplicable(f"message {dead.id} is {dead.state}", "only a dead message is sent again")
     message = NewMessage(
         role=MessageRole.USER,
@@ -281,6 +281,6 @@ def again(writer: LedgerWriter, dead: InboxMessage, *, key: str | None, limits: 
         overrides=dead.overrides,
         route={"again": dead.id},
         source_event_id=dead.source_event_id,
-        again=dead.id,
+        again=None if dead.is_elsewhere else dead.id,
     )
     return admit(writer, new, key=key, limits=limits)

@@ -9,7 +9,7 @@ import orjson
 from msgspec import UNSET, UnsetType
 
 from weft.kernel.advice import Action
-from weft.kernel.enums import OpenRunState
+from weft.kernel.enums import InboxState, OpenRunState
 from weft.kernel.errors import FactDamaged, NotFound
 from weft.kernel.ledger_events import MessageAdmitted
 from weft.ledger.model import FileNote
@@ -23,7 +23,8 @@ from weft.ledger.views.values import text_of
 from weft.store.authorship import is_written_here
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn
-from weft.store.replica_names import own_names
+from weft.store.replica_names import last_copied_event, own_names
+from weft.store.sql import Sql
 
 _SELECT = (
     "SELECT i.message, i.n, s.label, s.id, i.state, i.mode, i.priority, i.sender, i.source, i.turn, i.admitted_at,"
@@ -43,15 +44,17 @@ def load_message(txn: ReadTxn, message: str) -> InboxMessage:
 
 def queued_messages(txn: ReadTxn, session: int) -> list[InboxMessage]:
     """What waits in a session, in the order in which it is answered; only what was admitted here."""
-    query = f"{_SELECT} WHERE i.session = ? AND i.state = 'queued' AND i.replica = ? {_ORDER}"
+    query = f"{_SELECT} WHERE i.session = ? AND i.state = 'queued' AND i.replica = ? AND i.n > ? {_ORDER}"
     messages: list[InboxMessage] = []
+    after = last_copied_event(txn.sql)
     for replica in own_names(txn.sql):
         interrupting = txn.sql.one(
-            "SELECT 1 FROM inbox WHERE session = ? AND state = 'queued' AND mode = 'interrupt' AND replica = ?",
-            (session, replica),
+            "SELECT 1 FROM inbox"
+            " WHERE session = ? AND state = 'queued' AND mode = 'interrupt' AND replica = ? AND n > ?",
+            (session, replica, after),
         )
         limit = "" if interrupting else f" LIMIT {QUEUE_SHOWN}"  # an interrupting message takes all with it
-        rows = txn.sql.all(query + limit, (session, replica))
+        rows = txn.sql.all(query + limit, (session, replica, after))
         messages += [_to_message(txn, row) for row in rows if _is_own(txn, row[1])]
     return sorted(messages, key=lambda message: (-message.priority, message.n))
 
@@ -89,6 +92,7 @@ def _to_message(txn: ReadTxn, row: Sequence[Any]) -> InboxMessage:
         session=label,
         session_id=session,
         state=state,
+        is_elsewhere=state == InboxState.QUEUED and not _is_answered_here(txn, n, event.replica),
         mode=mode,
         priority=priority,
         sender=sender,
@@ -144,7 +148,30 @@ def _json(txn: ReadTxn, ref: str | UnsetType) -> Any:
 
 
 def _is_own(txn: ReadTxn, n: int) -> bool:
-    return is_written_here(txn.sql, n, admission_event(txn.facts, n).replica)
+    return _is_answered_here(txn, n, admission_event(txn.facts, n).replica)
+
+
+def _is_answered_here(txn: ReadTxn, n: int, replica: object) -> bool:
+    """Whether event `n` asks this ledger for something. In a copy that its origin is asked for is the origin's."""
+    return n > last_copied_event(txn.sql) and is_written_here(txn.sql, n, replica)
+
+
+def own_queue(sql: Sql, alias: str) -> tuple[str, tuple[Any, ...]]:
+    """A condition on rows of the inbox, or of open runs with their turns as `t`, that are this ledger's to answer."""
+    names = own_names(sql)
+    number = "t.n" if alias == "o" else f"{alias}.n"
+    return f"{alias}.replica IN ({', '.join('?' * len(names))}) AND {number} > ?", (*names, last_copied_event(sql))
+
+
+def own_run(sql: Sql, session: int) -> tuple[Any, ...] | None:
+    """The turn that a broker of this ledger has open in a session: its id, state and time limit, why it is to stop,
+    and the arrival number of the event that began it."""
+    condition, values = own_queue(sql, "o")
+    return sql.one(
+        "SELECT o.turn, o.state, o.until, t.interrupted, t.n FROM open_run o JOIN turn t ON t.id = o.turn"
+        f" WHERE o.session = ? AND {condition}",
+        (session, *values),
+    )
 
 
 def run_principals(facts: FactReader, n: int) -> tuple[str, ...]:
@@ -158,12 +185,7 @@ def standing(txn: ReadTxn, session: str) -> SessionStanding:
     row = load_session(txn.sql, session)
     if row is None:
         raise NotFound("session", session, Action.LIST_SESSIONS)
-    run = txn.sql.one(
-        "SELECT o.turn, o.state, o.until, t.interrupted, t.n FROM open_run o JOIN turn t ON t.id = o.turn"
-        " WHERE o.session = ?",
-        (row.n,),
-    )
-    turn, state, until, stop, since = run or (None, None, None, None, None)
+    turn, state, until, stop, since = own_run(txn.sql, row.n) or (None, None, None, None, None)
     (erasures,) = txn.sql.one("SELECT max(n) FROM erasure") or (0,)
     return SessionStanding(
         id=row.id,
@@ -188,20 +210,23 @@ def standing(txn: ReadTxn, session: str) -> SessionStanding:
 def waiting_sessions(txn: ReadTxn, now_ms: int, limit: int) -> list[WaitingSession]:
     """Sessions with a turn that can go on or is to be cut short, then sessions where messages wait and no turn is
     open. Only messages that were admitted here count."""
+    own_runs, run_values = own_queue(txn.sql, "o")
+    own_messages, message_values = own_queue(txn.sql, "i")
     runs = txn.sql.all(
         "SELECT s.id, o.turn, t.n FROM open_run o JOIN session s ON s.n = o.session JOIN turn t ON t.id = o.turn"
-        " WHERE o.state = 'running' OR o.until <= ? OR EXISTS (SELECT 1 FROM inbox i WHERE i.session = o.session"
-        " AND i.state = 'queued' AND i.mode = 'interrupt' AND i.n > t.n) ORDER BY t.n LIMIT ?",
-        (now_ms, limit),
+        f" WHERE {own_runs} AND (o.state = 'running' OR o.until <= ? OR EXISTS (SELECT 1 FROM inbox i"
+        f" WHERE i.session = o.session AND i.state = 'queued' AND i.mode = 'interrupt' AND i.n > t.n"
+        f" AND {own_messages})) ORDER BY t.n LIMIT ?",
+        (*run_values, now_ms, *message_values, limit),
     )
     waiting = [WaitingSession(session, turn, 0, n) for session, turn, n in runs if _run_is_own(txn, n)]
     for replica in own_names(txn.sql):
         queues = txn.sql.all(
             "SELECT s.id, max(i.priority), min(i.n) FROM inbox i JOIN session s ON s.n = i.session"
-            " WHERE i.state = 'queued' AND i.replica = ? AND s.lifecycle <> 'paused' AND s.status = 'active'"
-            " AND NOT EXISTS (SELECT 1 FROM open_run o WHERE o.session = i.session)"
-            " GROUP BY s.id ORDER BY 2 DESC, 3 LIMIT ?",
-            (replica, limit),
+            " WHERE i.state = 'queued' AND i.replica = ? AND i.n > ? AND s.lifecycle <> 'paused'"
+            " AND s.status = 'active' AND NOT EXISTS (SELECT 1 FROM open_run o JOIN turn t ON t.id = o.turn"
+            f" WHERE o.session = i.session AND {own_runs}) GROUP BY s.id ORDER BY 2 DESC, 3 LIMIT ?",
+            (replica, last_copied_event(txn.sql), *run_values, limit),
         )
         waiting += [WaitingSession(session, None, priority, n) for session, priority, n in queues if _is_own(txn, n)]
     return waiting
@@ -214,5 +239,10 @@ def _run_is_own(txn: ReadTxn, n: int) -> bool:
 
 def next_due(txn: ReadTxn) -> int | None:
     """When the next parked turn can go on by itself."""
-    row = txn.sql.one("SELECT min(until) FROM open_run WHERE state = 'parked' AND until IS NOT NULL")
+    condition, values = own_queue(txn.sql, "o")
+    row = txn.sql.one(
+        "SELECT min(o.until) FROM open_run o JOIN turn t ON t.id = o.turn"
+        f" WHERE o.state = 'parked' AND o.until IS NOT NULL AND {condition}",
+        values,
+    )
     return None if row is None or row[0] is None else int(row[0])

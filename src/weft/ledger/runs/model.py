@@ -33,6 +33,8 @@ class InboxMessage(Struct, frozen=True, kw_only=True):
     session: str
     session_id: str
     state: str
+    is_elsewhere: bool = False
+    """Whether it waits in another ledger: one that this is a copy of, or that it came from. Nobody here answers it."""
     mode: str
     priority: int
     sender: str

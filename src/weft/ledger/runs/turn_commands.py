@@ -18,6 +18,7 @@ from weft.kernel.enums import InboxState, InterruptionReason, MessageRole, Messa
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.ledger.model import FileNote, Message, NewMessage
 from weft.ledger.runs.admission import MessageTarget, NewAdmission, add_message, admission_of, fork_at, scope_of
+from weft.ledger.runs.inbox import own_queue, own_run
 from weft.ledger.runs.model import Admission, InboxMessage, QueueLimits, TurnRetry
 from weft.ledger.views.rows import SessionRow, TurnRow
 from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter
@@ -34,7 +35,7 @@ def interrupt(writer: LedgerWriter, session: str, reason: InterruptionReason) ->
     def work(append: Append) -> str:
         row = append.view.session(session)
         append.access.ensure("turn:record", row, row.label)
-        run = append.sql.one("SELECT turn FROM open_run WHERE session = ?", (row.n,))
+        run = own_run(append.sql, row.n)
         if run is None:
             raise NotApplicable(f"no turn runs in session {row.label!r}", Action.LIST_INBOX)
         turn = append.view.turn(run[0])
@@ -131,10 +132,11 @@ def _ensure_failed(turn: TurnRow) -> None:
 
 
 def _ensure_not_waiting(append: Append, turn: TurnRow) -> None:
+    condition, values = own_queue(append.sql, "i")
     row = append.sql.one(
         "SELECT i.message FROM inbox i JOIN inbox dead ON dead.message = i.again"
-        " WHERE dead.turn = ? AND i.state IN ('queued', 'taken') LIMIT 1",
-        (turn.id,),
+        f" WHERE dead.turn = ? AND i.state IN ('queued', 'taken') AND {condition} LIMIT 1",
+        (turn.id, *values),
     )
     if row is not None:
         raise NotApplicable(f"turn {turn.id} is being retried already, by message {row[0]}", Action.LIST_INBOX)
@@ -157,7 +159,9 @@ def _is_next(append: Append, session: SessionRow, failed: TurnRow) -> bool:
     is_open = session.status == SessionStatus.ACTIVE and session.lifecycle != "completed"
     if not is_open or not append.access.may("turn:record", session) or session.head_events is not None:
         return False
-    if append.sql.one("SELECT 1 FROM inbox WHERE session = ? AND state IN ('queued', 'taken')", (session.n,)):
+    condition, values = own_queue(append.sql, "i")
+    waiting = f"SELECT 1 FROM inbox i WHERE i.session = ? AND i.state IN ('queued', 'taken') AND {condition}"
+    if append.sql.one(waiting, (session.n, *values)):
         return False
     turn: TurnRow | None = failed
     while turn is not None and turn.status == "failed":

@@ -40,6 +40,7 @@ from weft.store.records import (
     UNPROVEN,
     LogRow,
 )
+from weft.store.replica_names import COPY_END
 from weft.store.sql import Row
 
 COPYING = "copying"
@@ -234,6 +235,7 @@ class Copying:
         for lease in leases:
             if txn.sql.one("SELECT 1 FROM turn WHERE id = ?", (lease.purpose,)) is not None:
                 txn.sql.run(_LEASE, (lease.kind, lease.key, NOBODY, lease.epoch, lease.purpose))
+        _note(COPY_END, str(txn.facts.tip().n), txn)
         txn.sql.run("DELETE FROM local WHERE key = ?", (COPYING,))
 
     def answer(self) -> Copied:

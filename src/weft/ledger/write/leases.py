@@ -20,6 +20,7 @@ from weft.ledger.views.rows import TurnRow
 from weft.ledger.write.append import Append, LedgerWriter, Patience
 from weft.ledger.write.turn_events import TurnEvents
 from weft.store.owners import NOBODY, is_dead
+from weft.store.replica_names import last_copied_event
 
 T = TypeVar("T")
 _TURN_KINDS = (LeaseKind.SESSION, LeaseKind.TURN)
@@ -41,11 +42,12 @@ def free_epoch(append: Append, kind: LeaseKind, key: str, patience: Patience, bu
 
 def is_run_of_broker(append: Append, lease: Lease) -> bool:
     """Whether it is held for a turn that took messages of an inbox: that is never failed by another writer, for a
-    broker goes on with it."""
+    broker goes on with it. One that was under way when this ledger was copied is gone on with in the origin."""
     if lease.kind != LeaseKind.SESSION or lease.purpose is None:
         return False
     turn = append.view.find_turn(lease.purpose)
-    return turn is not None and turn.inbox is not None and not turn.closed
+    is_open = turn is not None and turn.inbox is not None and not turn.closed
+    return is_open and turn is not None and turn.n > last_copied_event(append.sql)
 
 
 def leave_run(append: Append, lease: Lease) -> None:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.enums import InboxState, InterruptionReason, RunExit, ToolCallStatus
 from weft.kernel.errors import HeadMoved, LeaseLost, NotApplicable, SessionBusy, StoreError, WeftError
@@ -132,6 +133,8 @@ class Broker:
                 admitted = await self._crossing.run(partial(self._ledger.inbox.get, message))
                 if admitted.state not in (InboxState.QUEUED, InboxState.TAKEN):
                     return self._ends.pop(message, None)
+                if admitted.is_elsewhere:
+                    raise NotApplicable(f"message {message} waits in another ledger", Action.LIST_INBOX)
                 work = await self._serve_once(session)
                 if work.busy is not None and until is not None:
                     await self._take_back(message, work.busy, until)

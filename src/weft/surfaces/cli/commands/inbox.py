@@ -29,12 +29,18 @@ WORDS = 60
 @click.option(
     "--cancel", metavar="ID", shell_complete=complete_messages("queued"), help="Take a message out that waits."
 )
-@click.option("--again", metavar="ID", shell_complete=complete_messages("dead"), help="Send a dead message once more.")
+@click.option(
+    "--again",
+    metavar="ID",
+    shell_complete=complete_messages("dead"),
+    help="Send a message once more that is dead, or waits elsewhere.",
+)
 def command(call: Call, dead: bool, session: str | None, cancel: str | None, again: str | None) -> None:
     """List the messages that wait, and those that failed.
 
     They stand in the order in which each session answers them. A message is `taken` while a turn answers it, and gone
-    from the list once it is answered. One whose turn failed is dead: it waits for a person, and stops nobody else.
+    from the list once it is answered. One whose turn failed is dead: it waits for a person, and stops nobody else. One
+    that waits `elsewhere` was sent to the ledger that this one is a copy of, or that it came from.
     """
     if cancel is not None or again is not None:
         if (cancel is not None and again is not None) or dead or session:
@@ -75,7 +81,7 @@ def _show_waiting(call: Call, messages: list[InboxMessage]) -> None:
         [
             Span(message.id, "id"),
             Span(message.session, "label"),
-            Span(message.state, "good" if message.state == "taken" else ""),
+            Span("elsewhere" if message.is_elsewhere else message.state, "good" if message.state == "taken" else ""),
             message.mode,
             str(message.priority),
             message.sender,
@@ -86,6 +92,10 @@ def _show_waiting(call: Call, messages: list[InboxMessage]) -> None:
     ]
     header = ["message", "session", "state", "queue", "priority", "sender", "since", "text"]
     call.screen.table(rows, header, numbers=["priority"], spare=["priority", "sender", "since", "queue"])
+    elsewhere = next((message for message in messages if message.is_elsewhere), None)
+    if elsewhere is not None:
+        again = f"`weft inbox --again {shell_word(elsewhere.id)}`"
+        call.note(f"what waits elsewhere is answered in the ledger that it was sent to; {again} sends it here, too")
 
 
 def _show_dead(call: Call, messages: list[InboxMessage]) -> None:
