@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from tests.runtime.compaction.threads import is_extended, layers, message, turn, unpaired
 from tests.runtime.inference.asking import model, provider
 from weft.kernel.errors import ContextTooLong, InvalidConfig, ProviderFailed
-from weft.ledger.api import Context
+from weft.ledger.api import NO_CUT, Context, ContextCut, cut_from
 from weft.ledger.model import ImagePart, Message, ReasoningPart, ToolResultPart, ToolUsePart
-from weft.runtime.assembly.cuts import NO_CUT, ContextCut, apply_cut, cut_from, cut_to_fit
+from weft.runtime.assembly.cuts import apply_cut, cut_to_fit
 from weft.runtime.assembly.layers import TurnMessages, divisions, layers_of
 from weft.runtime.assembly.sizes import (
     DEFAULT_WINDOW_TOKENS,

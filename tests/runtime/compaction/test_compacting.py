@@ -18,10 +18,10 @@ from tests.runtime.scripted import HANG, Script, Scripted, chat_saying, failure,
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import CompactionTrigger, CompactionType, MessageRole
 from weft.kernel.errors import ContextTooLong, InvalidInput, NotApplicable, NotTrusted, ProviderFailed, WeftError
-from weft.ledger.api import Context
+from weft.ledger.api import CUT_PARAMETER, NO_CUT, Context
 from weft.ledger.model import Compaction, Message, NewMessage
-from weft.runtime.assembly.cuts import NO_CUT, cut_to_fit
-from weft.runtime.assembly.last_request import CUT_PARAMETER, last_request
+from weft.runtime.assembly.cuts import cut_to_fit
+from weft.runtime.assembly.last_request import last_request
 from weft.runtime.assembly.layers import layers_of
 from weft.runtime.assembly.sizes import budget_of, fit_of
 from weft.runtime.compaction import compact as compact_module

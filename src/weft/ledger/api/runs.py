@@ -7,14 +7,17 @@ from typing import Any
 
 from msgspec import UNSET
 
+from weft.kernel.dag_events import ModelRequest
 from weft.kernel.errors import NotFound
 from weft.kernel.events import Receipt
+from weft.kernel.fields import EventRef
 from weft.ledger.api.base import LedgerBase
 from weft.ledger.approvals.model import Approval
 from weft.ledger.approvals.requests import session_grants
 from weft.ledger.model import Message, NewError, RecordedTurn
-from weft.ledger.read.contexts import context_after, sent_to_model
-from weft.ledger.read.request_inputs import InputChain, chain_at, last_chain, refs_of
+from weft.ledger.read.context_cuts import NO_CUT, ContextCut, counted_tokens, cut_of_request
+from weft.ledger.read.contexts import Context, context_after, sent_to_model
+from weft.ledger.read.request_inputs import InputChain, chain_at, last_chain, messages_named, refs_of
 from weft.ledger.runs.inbox import next_due, standing, waiting_sessions
 from weft.ledger.runs.model import (
     Entry,
@@ -91,24 +94,46 @@ class Runs:
         with self._store.read() as txn:
             return json_of(txn, txn.facts.find_content(bytes.fromhex(ref)))
 
-    def history(self, session: str) -> tuple[Message, ...]:
-        """What was said before the next turn of a session, by its id, as that turn's request is sent it."""
+    def history(self, session: str) -> Context:
+        """What was said before the next turn of a session, by its id."""
         with self._store.read() as txn:
             row = load_session(txn.sql, session)
             if row is None:
                 raise NotFound("session", session)
             head = None if row.head is None else load_turn(txn.sql, row.head)
             compaction = compaction_for(row, head, row.head_events)
-            return context_after(txn, head, row.head_events, None if compaction is UNSET else compaction).messages
+            return context_after(txn, head, row.head_events, None if compaction is UNSET else compaction)
 
-    def after(self, turn: str) -> tuple[Message, ...]:
-        """What was said up to the end of a turn, as a request of its child is sent it."""
+    def after(self, turn: str) -> Context:
+        """What was said up to the end of a turn, before its child."""
         with self._store.read() as txn:
             row = load_turn(txn.sql, turn)
             if row is None:
                 raise NotFound("turn", turn)
             compaction = compaction_for(None, row, None)
-            return context_after(txn, row, None, None if compaction is UNSET else compaction).messages
+            return context_after(txn, row, None, None if compaction is UNSET else compaction)
+
+    def counted_tokens(self, turn: str, compaction: str | None) -> int | None:
+        """What the last request of a turn and its answer took, as the provider counted; None where it did not, or where
+        another compaction was in effect."""
+        with self._store.read() as txn:
+            row = load_turn(txn.sql, turn)
+            if row is None or row.compaction != compaction:
+                return None
+            return counted_tokens(one.event for one in run_events(txn.facts, row))
+
+    def cut(self, turn: str) -> ContextCut:
+        """What the last request of a turn was cut by."""
+        with self._store.read() as txn:
+            row = load_turn(txn.sql, turn)
+            requests = [] if row is None else [one.event for one in run_events(txn.facts, row)]
+            asked = [event for event in requests if isinstance(event, ModelRequest)]
+            return cut_of_request(txn, asked[-1]) if asked else NO_CUT
+
+    def messages(self, refs: Sequence[str | EventRef]) -> tuple[Message, ...]:
+        """The messages that a request names, whole."""
+        with self._store.read() as txn:
+            return tuple(messages_named(txn, refs))
 
     def sent(self, turn: str) -> tuple[Message, ...]:
         """What the last request of a turn was sent, or is to be sent, as it was recorded."""

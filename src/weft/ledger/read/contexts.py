@@ -16,6 +16,7 @@ from weft.kernel.enums import TurnType
 from weft.kernel.errors import NotFound
 from weft.ledger.model import COMPACTION_MEASURES, Compaction, Message
 from weft.ledger.read.access import access_of
+from weft.ledger.read.context_cuts import NO_CUT, ContextCut, as_sent, cut_in_effect, cut_of_request
 from weft.ledger.read.request_inputs import Ref, messages_named, resolve, summary_message
 from weft.ledger.read.threads import CHUNK, Range, ranges_to, turns_in
 from weft.ledger.read.turns import (
@@ -34,19 +35,22 @@ from weft.store.port import ReadTxn
 
 
 class Context(Struct, frozen=True):
-    """An ordered list of messages. `observed` is true where it is the recorded input of the model request."""
+    """An ordered list of messages. `observed` is true where it is the recorded input of the model request. `cut` is
+    what that request was cut by, which its messages show; of a session, what its last request was cut by: a broker cuts
+    the next one in the same way."""
 
     messages: tuple[Message, ...]
     turns: tuple[str, ...]
     compaction: str | None
     observed: bool = False
+    cut: ContextCut = NO_CUT
 
 
 def context_of_turn(txn: ReadTxn, turn: TurnRow) -> Context:
     """What the agent saw when it began to answer this turn's query."""
-    asked, sent = _first_request(txn, turn)
+    asked, sent, cut = _first_request(txn, turn)
     if sent is not None:
-        return Context(tuple(messages_named(txn, sent)), (), turn.compaction, True)
+        return Context(as_sent(messages_named(txn, sent), cut), (), turn.compaction, True, cut)
     return _assemble(txn, _before(txn, turn), turn.compaction, _query(txn, turn, asked), turn.n)
 
 
@@ -61,11 +65,13 @@ def sent_to_model(txn: ReadTxn, turn: TurnRow) -> list[Message]:
     """What the last request of a turn was sent, as it was recorded; else all that the turn sees, and what an open turn
     has said and done so far."""
     sent: list[Ref] | None = None
+    cut = NO_CUT
     for found in run_events(txn.facts, turn):
         if isinstance(found.event, ModelRequest):
             sent = None if found.event.input is UNSET else resolve(txn, found.id, found.event.input)
+            cut = cut_of_request(txn, found.event)
     if sent is not None:
-        return messages_named(txn, sent)
+        return list(as_sent(messages_named(txn, sent), cut))
     if turn.closed:
         return list(context_of_turn(txn, turn).messages)
     return list(_assemble(txn, _before(txn, turn), turn.compaction, transcript_of(txn, turn, None), turn.n).messages)
@@ -77,7 +83,8 @@ def context_after(
     """What the next turn would see before its own query. `prompt` is what its request begins with, where somebody says
     so; it stands for the system prompt so far, unless that is the same text."""
     ranges = [] if head is None else ranges_to(txn.sql, head.segment, head.depth, events)
-    context = _assemble(txn, ranges, compaction, [], None)
+    cut = cut_in_effect(txn, head, events, compaction)
+    context = replace(_assemble(txn, ranges, compaction, [], None), cut=cut)
     leading, others = _split_system(context.messages)
     if prompt is None or (leading and leading[0].text == prompt.text):
         return context
@@ -165,13 +172,14 @@ def _query(txn: ReadTxn, turn: TurnRow, asked: int | None) -> list[Message]:
     return [placed.message for placed in messages if placed.position < acted]
 
 
-def _first_request(txn: ReadTxn, turn: TurnRow) -> tuple[int | None, list[Ref] | None]:
-    """Which event of the turn first asked the model, and what it was sent, where that was recorded."""
+def _first_request(txn: ReadTxn, turn: TurnRow) -> tuple[int | None, list[Ref] | None, ContextCut]:
+    """Which event of the turn first asked the model, what it was sent, where that was recorded, and cut by."""
     for position, found in enumerate(run_events(txn.facts, turn)):
         if isinstance(found.event, ModelRequest):
             sent = found.event.input
-            return position, None if sent is UNSET else resolve(txn, found.id, sent)
-    return None, None
+            refs = None if sent is UNSET else resolve(txn, found.id, sent)
+            return position, refs, cut_of_request(txn, found.event)
+    return None, None, NO_CUT
 
 
 def compactions_of(txn: ReadTxn, head: TurnRow, events: int | None = None) -> list[str]:

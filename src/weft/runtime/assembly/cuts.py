@@ -13,42 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Any
 
-import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
-from weft.ledger.model import Message, Part, ToolResultPart
+from weft.ledger.api import NO_CUT, ContextCut, shortened
+from weft.ledger.model import Message
 from weft.runtime.assembly.layers import ContextLayers, TurnMessages, divisions
 from weft.runtime.assembly.sizes import ContextBudget, ContextFit, MeasuredRequest, context_tokens
-from weft.runtime.inference.token_estimates import as_text, estimated_tokens
+from weft.runtime.inference.token_estimates import estimated_tokens
 
 TARGET_SHARE = 0.6
 """A cut goes on until the context takes at most so much of the room that there is."""
-RESULT_HEAD_CHARACTERS, RESULT_TAIL_CHARACTERS = 600, 200
-"""What is left of a result that is shortened."""
-
-
-class ContextCut(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All results up to a message are shortened, all turns up to a turn left out, as long as this compaction is in
-    effect."""
-
-    compaction: str | None = None
-    shortened_through: str | None = None
-    left_out_through: str | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        return self.shortened_through is None and self.left_out_through is None
-
-    def record(self) -> dict[str, Any]:
-        """As JSON, for the parameters of a request."""
-        record: dict[str, Any] = msgspec.to_builtins(self)
-        return record
-
-
-NO_CUT = ContextCut()
 
 
 class FittedContext(Struct, frozen=True, kw_only=True):
@@ -63,11 +38,6 @@ class FittedContext(Struct, frozen=True, kw_only=True):
     left_out_turns: int
     is_new: bool
     """Whether something was cut that the request before still carried."""
-
-
-def cut_from(record: Any) -> ContextCut:
-    """A cut as `ContextCut.record` wrote it; none where there is none."""
-    return NO_CUT if record is None else msgspec.convert(record, ContextCut)
 
 
 def cut_to_fit(
@@ -194,21 +164,3 @@ class _Cutting:
 def _place_behind(ids: Sequence[str], last: str | None) -> int:
     """The place behind this id. An id that is not there has been left behind, so nothing is cut by it."""
     return ids.index(last) + 1 if last is not None and last in ids else 0
-
-
-def shortened(message: Message) -> Message:
-    """A message with its long results shortened; the same one where it has none."""
-    parts = tuple(_shortened_part(part) for part in message.content)
-    is_same = all(left is right for left, right in zip(parts, message.content, strict=True))
-    return message if is_same else replace(message, content=parts)
-
-
-def _shortened_part(part: Part) -> Part:
-    if not isinstance(part, ToolResultPart):
-        return part
-    text = as_text(part.output)
-    left_out = len(text) - RESULT_HEAD_CHARACTERS - RESULT_TAIL_CHARACTERS
-    if left_out < RESULT_TAIL_CHARACTERS:
-        return part
-    head, tail = text[:RESULT_HEAD_CHARACTERS], text[-RESULT_TAIL_CHARACTERS:]
-    return replace(part, output=f"{head}\n[{left_out} characters of this result are left out]\n{tail}")

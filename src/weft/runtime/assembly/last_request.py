@@ -5,23 +5,17 @@ A broker keeps both between two requests; this reads them again, wherever the th
 
 from __future__ import annotations
 
-from typing import Any
-
-import orjson
 from msgspec import UNSET, Struct
 
 from weft.kernel.dag_events import ModelRequest, ModelResponse
-from weft.kernel.errors import NotAllowed
-from weft.ledger.api import Context
+from weft.ledger.api import NO_CUT, Context, ContextCut
 from weft.ledger.model import Message
-from weft.runtime.assembly.cuts import NO_CUT, ContextCut, apply_cut, cut_from
+from weft.runtime.assembly.cuts import apply_cut
 from weft.runtime.assembly.layers import layers_of
 from weft.runtime.assembly.sizes import MeasuredRequest
 from weft.runtime.inference.budgets import prompt_tokens
 from weft.runtime.turns.ledger_port import RuntimeLedger
 
-CUT_PARAMETER = "cut"
-"""Under this name a request's parameters hold what was cut of it."""
 LOOK_BACK_TURNS = 8
 """In so many turns the last answered request is looked for."""
 
@@ -35,6 +29,7 @@ class LastRequest(Struct, frozen=True):
 
 async def last_request(ledger: RuntimeLedger, context: Context) -> LastRequest:
     """Of the turns that a session's context shows; the newest that was answered and says its usage."""
+    cut = context.cut
     for turn in reversed(context.turns[-LOOK_BACK_TURNS:]):
         events = [recorded.event for recorded in await ledger.events(turn)]
         answers = [i for i, event in enumerate(events) if isinstance(event, ModelResponse) and event.usage is not UNSET]
@@ -43,18 +38,14 @@ async def last_request(ledger: RuntimeLedger, context: Context) -> LastRequest:
             continue
         if (await ledger.turn(turn)).compaction_id != context.compaction:
             break  # it carried other messages than the context begins with now
-        answer, params = events[answers[-1]], requests[-1].params
+        answer = events[answers[-1]]
         assert isinstance(answer, ModelResponse)
-        try:
-            cut = cut_from(await _recorded_cut(ledger, None if params is UNSET else params))
-        except NotAllowed:  # whoever acts may not read contents by their references: nothing is known of the request
-            break
         usage, output = answer.usage, answer.output
         if usage is UNSET or output is UNSET:
-            return LastRequest(cut)
+            break
         messages = apply_cut(layers_of(context), cut)
         return LastRequest(cut, _measured(messages, output.id, prompt_tokens(usage)))
-    return LastRequest()
+    return LastRequest(cut)
 
 
 def _measured(messages: tuple[Message, ...], answer: str, tokens: int) -> MeasuredRequest | None:
@@ -63,11 +54,3 @@ def _measured(messages: tuple[Message, ...], answer: str, tokens: int) -> Measur
     if end is None or not tokens:
         return None
     return MeasuredRequest(tuple(message.id for message in messages[:end]), tokens)
-
-
-async def _recorded_cut(ledger: RuntimeLedger, params: str | None) -> Any:
-    if params is None:
-        return None
-    data = b"".join([piece async for piece in ledger.read_content(params)])
-    value = orjson.loads(data)
-    return value.get(CUT_PARAMETER) if isinstance(value, dict) else None

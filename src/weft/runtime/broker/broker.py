@@ -473,6 +473,7 @@ class Broker:
             raise NotApplicable(f"nobody here can answer in session {standing.label!r}", "let its sender answer it")
         runner = self._runner(standing, plan, messages)
         runner.chain = await self._crossing.run(partial(self._runs.last_input, turn))
+        await runner.fitting.resume(turn, standing.compaction)
         if is_interrupted(standing):
             runner.interrupt(InterruptionReason.CANCELED)
         return await self._run(standing, runner, partial(runner.resume, writer, run), messages)

@@ -81,4 +81,4 @@ class SessionCompaction:
         sync, crossing = self._ledger.sync, self._ledger.crossing
         await crossing.run(lambda: sync.compactions.choose(self._session, compaction.turn_id))
         chain: InputChain | None = await crossing.run(lambda: Runs(sync).input_chain(context.messages, turn))
-        return ShortenedContext(messages=context.messages, chain=chain)
+        return ShortenedContext(messages=context.messages, chain=chain, compaction=compaction.turn_id)

@@ -30,6 +30,8 @@ class ShortenedContext(Struct, frozen=True, kw_only=True):
     messages: tuple[Message | NewMessage, ...]
     chain: InputChain | None = None
     """None where not all of it is recorded: the request then says nothing of what it was sent."""
+    compaction: str | None = None
+    """The compaction that it begins with."""
 
 
 OnOverflow = Callable[[str, Sequence[Message | NewMessage]], Awaitable[ShortenedContext | None]]

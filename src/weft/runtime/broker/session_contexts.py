@@ -11,13 +11,16 @@ from functools import partial
 from typing import Any
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from weft.kernel.enums import MessageRole
-from weft.ledger.api import AddMessage, InboxMessage, InputChain, Runs, SessionStanding
+from weft.ledger.api import NO_CUT, AddMessage, Context, ContextCut, InboxMessage, InputChain, Runs, SessionStanding
 from weft.ledger.model import Message, NewMessage
 from weft.runtime.broker.plans import TurnPlan
+from weft.runtime.broker.request_fitting import RequestFitting
 from weft.runtime.broker.turn_entries import TurnEnd
 from weft.runtime.broker.turn_runner import TurnRunner
+from weft.runtime.inference.token_estimates import estimated_tokens
 from weft.runtime.turns.ledger_port import Crossing
 
 DEFAULT_PROMPT = "default_of_embedded_model"
@@ -34,6 +37,19 @@ class KeptContext(Struct, frozen=True):
     chain: InputChain | None
     tokens: int | None = None
     """What the last request and its answer took, as the provider counted."""
+    size: int = 0
+    """How large the messages are: those tokens, or an estimate."""
+    cut: ContextCut = NO_CUT
+    """What the last request was cut by."""
+
+
+class _Before(Struct, frozen=True):
+    """What a turn's first request is sent before its own messages: the prompt that the turn brings, then what was
+    said."""
+
+    brought: list[NewMessage]
+    messages: tuple[Message | NewMessage, ...]
+    chain: InputChain | None
 
 
 class SessionContexts:
@@ -48,42 +64,62 @@ class SessionContexts:
         self._kept.pop(session, None)
 
     def tokens(self, standing: SessionStanding) -> int | None:
-        """What the session's last request and its answer took; None where that is not known here."""
+        """What the session's last request and its answer took; None where that is not known here, or was cut."""
         kept = self._kept.get(standing.id)
-        return kept.tokens if kept is not None and kept.key == _key(standing) else None
+        is_whole = kept is not None and kept.key == _key(standing) and kept.cut.is_empty
+        return kept.tokens if kept is not None and is_whole else None
 
     async def assemble(
         self, runner: TurnRunner, plan: TurnPlan, standing: SessionStanding, messages: Sequence[InboxMessage]
     ) -> Sequence[AddMessage]:
-        """What the first request is sent: the prompt, what was said before, the messages. Gives what the turn adds
-        before the messages."""
-        history, chain = await self._history(plan, standing)
-        in_effect = history[0] if history and history[0].role == "system" else None
-        prompt = _prompt_to_bring(plan, in_effect)
-        is_replaced = prompt is not None or (is_default_prompt(in_effect) and plan.default_system is None)
-        if in_effect is not None and is_replaced:
-            history = history[1:]
-            chain = None if chain is None else InputChain(chain.steps, chain.refs[1:])
-        brought = [] if prompt is None else [prompt]
-        runner.messages = [*brought, *history, *map(as_new_message, messages)]
-        runner.chain, runner.brings_prompt = chain, prompt is not None
-        return [AddMessage(message) for message in brought]
+        """What the first request is sent: the prompt, what was said before, the messages; cut where that does not fit.
+        Gives what the turn adds before the messages."""
+        query = [as_new_message(message) for message in messages]
+        before = self._kept_before(runner.fitting, plan, standing, query)
+        if before is None or runner.fitting.is_exceeded():
+            before = await self._read_before(runner.fitting, plan, standing, query)
+        runner.messages = [*before.brought, *before.messages, *query]
+        runner.chain, runner.brings_prompt = before.chain, bool(before.brought)
+        return [AddMessage(message) for message in before.brought]
 
-    async def _history(
-        self, plan: TurnPlan, standing: SessionStanding
-    ) -> tuple[tuple[Message | NewMessage, ...], InputChain | None]:
-        if plan.is_root:
-            return (), InputChain([], [])
+    def _kept_before(
+        self, fitting: RequestFitting, plan: TurnPlan, standing: SessionStanding, query: Sequence[NewMessage]
+    ) -> _Before | None:
+        """As the last turn left it; only what is new is measured."""
         kept = self._kept.get(standing.id)
-        if kept is not None and kept.key == _key(standing) and plan.parent is None:
-            return kept.messages, kept.chain
-        at = plan.parent or standing.head
-        read = (
-            partial(self._runs.history, standing.id) if plan.parent is None else partial(self._runs.after, plan.parent)
-        )
-        context = await self._crossing.run(read)
-        chain = await self._crossing.run(partial(self._runs.input_chain, context, at))
-        return tuple(context), chain
+        if kept is None or kept.key != _key(standing) or plan.parent is not None or plan.is_root:
+            return None
+        brought, is_replaced = changed_prompt(plan, kept.messages)
+        fitting.compaction, fitting.cut, fitting.tokens = standing.compaction, kept.cut, kept.size
+        fitting.add([*brought, *query])
+        if not is_replaced:
+            return _Before(brought, kept.messages, kept.chain)
+        chain = None if kept.chain is None else InputChain(kept.chain.steps, kept.chain.refs[1:])
+        return _Before(brought, kept.messages[1:], chain)
+
+    async def _read_before(
+        self, fitting: RequestFitting, plan: TurnPlan, standing: SessionStanding, query: Sequence[NewMessage]
+    ) -> _Before:
+        """As the ledger tells it, cut as the last request was, and further where it does not fit."""
+        context, at = await self._read(plan, standing)
+        brought, is_replaced = changed_prompt(plan, context.messages)
+        if is_replaced:
+            context = replace(context, messages=context.messages[1:])
+        tokens = None if at is None else await self._counted(at, context)
+        fitted = fitting.cut_history(context, tokens, [*brought, *query])
+        chain = await self._crossing.run(partial(self._runs.input_chain, fitted.recorded, at))
+        return _Before(brought, fitted.sent, chain)
+
+    async def _read(self, plan: TurnPlan, standing: SessionStanding) -> tuple[Context, str | None]:
+        """All that was said before the turn, and the turn that it goes on from."""
+        if plan.is_root:
+            return Context((), (), None), None
+        if plan.parent is None:
+            return await self._crossing.run(partial(self._runs.history, standing.id)), standing.head
+        return await self._crossing.run(partial(self._runs.after, plan.parent)), plan.parent
+
+    async def _counted(self, at: str, context: Context) -> int | None:
+        return await self._crossing.run(partial(self._runs.counted_tokens, at, context.compaction))
 
     def keep(self, standing: SessionStanding, runner: TurnRunner, end: TurnEnd) -> None:
         """A turn that ended well leaves behind what the next request of the session begins with."""
@@ -98,9 +134,20 @@ class SessionContexts:
         if chain is not None:
             usage = end.reply.usage
             tokens = None if usage is None or usage.total_tokens is UNSET else usage.total_tokens
-            self._kept[standing.id] = KeptContext(key, tuple(runner.messages), chain, tokens)
+            messages, fitting = tuple(runner.messages), runner.fitting
+            size = estimated_tokens(messages) if fitting.tokens is None else fitting.tokens
+            self._kept[standing.id] = KeptContext(key, messages, chain, tokens, size, fitting.cut)
             while len(self._kept) > MAX_KEPT_CONTEXTS:
                 del self._kept[next(iter(self._kept))]
+
+
+def changed_prompt(plan: TurnPlan, history: Sequence[Message | NewMessage]) -> tuple[list[NewMessage], bool]:
+    """The system prompt that the turn begins with, unless it is in effect already; and whether the history's own is
+    left out."""
+    in_effect = history[0] if history and history[0].role == "system" else None
+    prompt = _prompt_to_bring(plan, in_effect)
+    is_replaced = prompt is not None or (is_default_prompt(in_effect) and plan.default_system is None)
+    return [] if prompt is None else [prompt], in_effect is not None and is_replaced
 
 
 def _prompt_to_bring(plan: TurnPlan, in_effect: Message | NewMessage | None) -> NewMessage | None:

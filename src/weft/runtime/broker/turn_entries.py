@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET, Struct
 
 from weft.kernel.enums import InterruptionReason, MessageRole, ToolCallStatus
-from weft.ledger.api import ModelAnswered, ToolEnded
+from weft.ledger.api import ModelAnswered, Parked, ToolEnded
 from weft.ledger.model import NewError, NewMessage, RecordedTurn
-from weft.runtime.broker.run import RunCall
+from weft.runtime.broker.run import Run, RunCall
+from weft.runtime.broker.steps import Park
+from weft.runtime.broker.tools import Later
 from weft.runtime.inference.replies import Reply
 from weft.runtime.inference.settings import ToolSpec
 
@@ -49,6 +52,19 @@ def ended(call: RunCall, status: ToolCallStatus, *, result: Any = UNSET, error: 
     return ToolEnded(
         call=call.event, call_id=call.call_id, correlation=call.correlation, status=status, result=result, error=error
     )
+
+
+def parked(run: Run, step: Park, later: Mapping[str, Later]) -> list[Parked]:
+    """Calls with the same time limit are parked together."""
+    by_limit: dict[int | None, list[str]] = {}
+    for call in step.calls:
+        by_limit.setdefault(run.calls[call].parked_until, []).append(call)
+    return [Parked(calls=tuple(calls), until=until, why=_why(calls, later)) for until, calls in by_limit.items()]
+
+
+def _why(calls: Sequence[str], later: Mapping[str, Later]) -> str | None:
+    reasons = [later[call].why for call in calls if call in later]
+    return "; ".join(filter(None, reasons)) or None
 
 
 def spec_fields(spec: ToolSpec) -> dict[str, Any]:

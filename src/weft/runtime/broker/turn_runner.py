@@ -33,7 +33,6 @@ from weft.ledger.api import (
     Interrupted,
     ModelAnswered,
     ModelAsked,
-    Parked,
     RecordedEvent,
     RunRecord,
     Runs,
@@ -44,6 +43,7 @@ from weft.ledger.api import (
 )
 from weft.ledger.model import Message, NewError, NewMessage, TextPart, ToolResultPart, ToolUsePart
 from weft.runtime.broker.plans import ShortenedContext, TurnPlan
+from weft.runtime.broker.request_fitting import RequestFitting
 from weft.runtime.broker.run import Run, RunCall
 from weft.runtime.broker.steps import (
     AskModel,
@@ -58,7 +58,7 @@ from weft.runtime.broker.steps import (
     next_steps,
 )
 from weft.runtime.broker.tools import Later, ToolCallContext
-from weft.runtime.broker.turn_entries import TurnEnd, answered, ended, spec_fields
+from weft.runtime.broker.turn_entries import TurnEnd, answered, ended, parked, spec_fields
 from weft.runtime.inference.replies import Reply, ReplyToken, TokenKind
 from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters, count_images
 from weft.runtime.streams.turn_text import TurnText
@@ -82,6 +82,7 @@ class TurnRunner:
         self._runs, self._crossing, self._clock, self._text = runs, crossing, clock, text
         self._plan, self._inference, self._is_streamed = plan, plan.inference, is_streamed
         self._expected = messages
+        self.fitting = RequestFitting(runs, crossing, plan)
         self.messages: list[Message | NewMessage] | None = None
         """What the next request is sent; None: that is read back from the ledger."""
         self.brings_prompt = False
@@ -96,6 +97,8 @@ class TurnRunner:
         self._results: dict[str, ToolResultPart] = {}
         self._later: dict[str, Later] = {}
         self._performed: set[str] = set()
+        self._asks_next = False
+        """Whether the model is asked next, as far as that is known before it is recorded."""
         self._partial = ""
         self._attempt = 1
         self._reply: Reply | None = None
@@ -154,6 +157,9 @@ class TurnRunner:
         self._stop = self._stop or run.stop
         self._prepare(run)
         self._writer = writer
+        if self.chain is not None:
+            since, self._asks_next = run.refs_since_request(), run.has_results
+            await self.fitting.measure(self.turn, self.chain, since, is_answered=run.has_results)
         return await self._go_on(writer, await self._recorded(()))
 
     async def _go_on(self, writer: RunWriter, record: RunRecord) -> TurnEnd:
@@ -238,6 +244,12 @@ class TurnRunner:
         if self._lost is not None:
             raise self._lost
         before = self._run.last_request
+        if self._asks_next and self._stop is None and self.fitting.is_exceeded(self._handed.values()):
+            if entries:  # recorded before the request, so that all of it can be named and cut
+                await self._written(writer, entries)
+            await self._cut()
+            entries = ()
+        self._asks_next = False
         try:
             record = await self._written(writer, entries, self.intents)
         except NotApplicable:
@@ -250,6 +262,14 @@ class TurnRunner:
         if request is not None and request is not before:
             self._note_request(record.events)
         return record
+
+    async def _cut(self, window: int | None = None) -> bool:
+        """Cut what the next request is sent, so that it fits; whether there was something to cut."""
+        since = self._run.refs_since_request()
+        fitted = None if self.chain is None else await self.fitting.cut_request(self.turn, self.chain, since, window)
+        if fitted is not None:
+            self.messages, self.chain = list(fitted.messages), fitted.chain
+        return fitted is not None
 
     async def _written(self, writer: RunWriter, entries: Sequence[Entry], then: Then | None = None) -> RunRecord:
         """What was begun is written, also where this task is cancelled meanwhile; the run knows of it either way."""
@@ -278,7 +298,7 @@ class TurnRunner:
                 error = NewError(code=step.code, message=step.why)
                 entries = (ended(run.calls[step.call], step.status, error=error),)
             case Park():
-                entries = self._park_entries(run, step)
+                entries = parked(run, step, self._later)
             case Cut():
                 entries = self._cut_entries(run, step)
             case FinishTurn():
@@ -291,19 +311,6 @@ class TurnRunner:
             case RunAgain():  # its intent is recorded already
                 pass
         return entries
-
-    def _park_entries(self, run: Run, step: Park) -> Sequence[Entry]:
-        """Calls with the same time limit are parked together."""
-        by_limit: dict[int | None, list[str]] = {}
-        for call in step.calls:
-            by_limit.setdefault(run.calls[call].parked_until, []).append(call)
-        return [
-            Parked(calls=tuple(calls), until=until, why=self._why_parked(calls)) for until, calls in by_limit.items()
-        ]
-
-    def _why_parked(self, calls: Sequence[str]) -> str | None:
-        reasons = [self._later[call].why for call in calls if call in self._later]
-        return "; ".join(filter(None, reasons)) or None
 
     def _ask_entries(self, run: Run, step: AskModel) -> Sequence[Entry]:
         if step.steers and not set(step.steers) <= set(run.taken):
@@ -318,6 +325,7 @@ class TurnRunner:
         plan = self._plan
         wanted = model.in_situation(plan.situation, plan.parameters) if parameters is None else parameters
         params = self._inference.sendable(model, wanted).given() if parameters is None else wanted.given()
+        params |= self.fitting.parameters
         if not model.takes_images and count_images(self.messages or ()):
             params["images"] = "as text"
         since = run.refs_since_request()
@@ -380,6 +388,7 @@ class TurnRunner:
             match one.event:
                 case HistoryAppend(admitted=str(message)) if message in self._handed and self.messages is not None:
                     self.messages.append(self._handed[message])
+                    self.fitting.add([self._handed[message]])
                 case ModelRequest(input=RequestInput() as sent) if self.chain is not None:
                     self.chain = self.chain.after(one.id, sent)
         self._handed = {id: message for id, message in self._handed.items() if id not in run.taken}
@@ -411,9 +420,13 @@ class TurnRunner:
             if shorten is None or was_reset or self.messages is None:
                 raise
             shortened = await shorten(self._run.turn, tuple(self.messages))
-            if shortened is None:
+            if shortened is not None:
+                self.fitting.replace(shortened.messages, shortened.compaction)
+                return shortened
+            # nothing can be compacted: the provider counted more than fits, so half the window is reckoned with
+            if not await self._cut(self.fitting.budget.window // 2):
                 raise
-            return shortened
+            return ShortenedContext(messages=tuple(self.messages), chain=self.chain)
 
     async def _inferred(self) -> Reply:
         plan, turn = self._plan, self._run.turn
@@ -503,8 +516,10 @@ class TurnRunner:
                 return (Interrupted(InterruptionReason.CONTEXT_RESET, (request.event,)),)
             self._reply = reply
             self._calls = reply.calls
+            answer = NewMessage(role=MessageRole.ASSISTANT, content=reply.parts)
+            self.fitting.count(reply.usage, answer)
             if self.messages is not None:
-                self.messages.append(NewMessage(role=MessageRole.ASSISTANT, content=reply.parts))
+                self.messages.append(answer)
             return (answered(reply, request.event, request.correlation),)
         if isinstance(error, LeaseLost | StoreError):  # this broker's own trouble, not the provider's
             raise error
@@ -548,8 +563,12 @@ class TurnRunner:
     def _tell_results(self) -> None:
         """The outcomes of all calls of the last answer, in the order of the calls."""
         parts = [self._results.pop(call) for call in self._run.answer_calls if call in self._results]
+        results = NewMessage(role=MessageRole.TOOL, content=tuple(parts))
+        if parts:
+            self._asks_next = True
+            self.fitting.add([results])
         if parts and self.messages is not None:
-            self.messages.append(NewMessage(role=MessageRole.TOOL, content=tuple(parts)))
+            self.messages.append(results)
 
     async def _stop_all(self) -> None:
         tasks = [task for task in (self._model, *self._tools.values()) if task is not None]

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 
+from weft.ledger.api import sent_text
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.runtime.assembly.layers import TurnMessages
-from weft.runtime.inference.token_estimates import as_text, text_tokens
+from weft.runtime.inference.token_estimates import text_tokens
 
 SHORTEST_PART_CHARACTERS, LONGEST_PART_CHARACTERS = 250, 8_000
 """A part is quoted up to the longer one; where all of it is too much for a few requests, down to the shorter one."""
@@ -76,10 +77,10 @@ def _quoted(message: Message, part: Part, names: dict[str, str]) -> str | None:
         case TextPart():
             return f"[{message.role}] {part.text}" if part.text else None
         case ToolUsePart():
-            return f"[call of {part.name}] {as_text(part.input)}"
+            return f"[call of {part.name}] {sent_text(part.input)}"
         case ToolResultPart():
             failed = ", an error" if part.is_error is True else ""
-            return f"[result of {names.get(part.tool_call_id, 'a tool')}{failed}] {as_text(part.output)}"
+            return f"[result of {names.get(part.tool_call_id, 'a tool')}{failed}] {sent_text(part.output)}"
         case ImagePart():
             return f"[{message.role}] (an image)"
         case ReasoningPart():

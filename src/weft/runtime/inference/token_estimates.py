@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import orjson
-
+from weft.ledger.api import sent_text
 from weft.ledger.model import ImagePart, Message, NewMessage, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 
 BYTES_A_TOKEN = 3
@@ -39,13 +38,8 @@ def text_tokens(text: str) -> int:
     return -(-len(text.encode(errors="surrogatepass")) // BYTES_A_TOKEN)
 
 
-def as_text(value: Any) -> str:
-    """A JSON value as it is sent: text as it is."""
-    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
-
-
 def value_tokens(value: Any) -> int:
-    return text_tokens(as_text(value))
+    return text_tokens(sent_text(value))
 
 
 def _parts(message: Message | NewMessage) -> Sequence[Part]:
