@@ -85,6 +85,34 @@ def serve_until_empty(weft: Shell, *options: str) -> tuple[int, str, str]:
         return weft("broker", *options)
 
 
+def test_context_shows_what_the_last_request_was_sent_and_the_next_one_will_be(weft: Shell) -> None:
+    def sent(number: int) -> list[tuple[str, str]]:
+        return [(item["role"], item["content"]) for item in server.received[number].body["messages"]]
+
+    def shown(*place: str) -> list[tuple[str, str]]:
+        return [(one["role"], one["content"][0]["text"]) for one in weft.json("context", *place)["messages"]]
+
+    with serving(chat_saying({"content": "y" * 3_000}, usage=None)) as server:
+        stock(weft, server.url)
+        for line in (
+            "model configure fast --set contextWindow=4000",
+            "agent create ada --model fast --prompt Brief.",
+            "session create talk --model fast --owner ada",
+            "session configure talk --set compaction.automatic=false",
+        ):
+            assert weft(*line.split()).code == 0, weft(*line.split()).err
+        assert shown("--session", "talk") == [("system", "Brief.")]
+        for number in range(6):
+            upcoming = shown("--session", "talk")
+            turn = weft.json("send", "--session", "talk", f"question {number}")["turn"]
+            assert shown(turn) == sent(number)
+            if number != 3:  # there the query itself is what does not fit
+                assert sent(number) == [*upcoming, ("user", f"question {number}")]
+    assert ("user", "question 0") not in sent(5)
+    assert "cut to fit" in weft("context", "--session", "talk").out
+    assert "cut to fit" in weft("context", turn).out
+
+
 def test_a_message_is_answered_as_its_options_say(weft: Shell) -> None:
     with serving(chat()) as server:
         stock(weft, server.url, "talk")

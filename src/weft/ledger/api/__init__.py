@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from weft.ledger.read.context_cuts import NO_CUT as NO_CUT
     from weft.ledger.read.context_cuts import ContextCut as ContextCut
     from weft.ledger.read.context_cuts import as_sent as as_sent
+    from weft.ledger.read.context_cuts import counted_tokens as counted_tokens
     from weft.ledger.read.context_cuts import cut_from as cut_from
     from weft.ledger.read.context_cuts import sent_text as sent_text
     from weft.ledger.read.context_cuts import shortened as shortened
@@ -172,7 +173,8 @@ _NAMES = {
     "weft.ledger.erasing": "Erasure ErasurePlan Tombstone",
     "weft.ledger.imports.kept_sources": "KeptStretch",
     "weft.ledger.imports.provisional": "ProvisionalTurn",
-    "weft.ledger.read.context_cuts": "CUT_PARAMETER ContextCut NO_CUT as_sent cut_from sent_text shortened",
+    "weft.ledger.read.context_cuts": "CUT_PARAMETER ContextCut NO_CUT as_sent counted_tokens cut_from"
+    " sent_text shortened",
     "weft.ledger.read.contexts": "Context",
     "weft.ledger.read.full_threads": "BranchPoint FullThreads FullTurn Item MessageReply Strand TurnLine",
     "weft.ledger.read.injected_text": "MessagePassage message_passages typed_command",

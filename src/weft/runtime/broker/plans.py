@@ -10,6 +10,7 @@ from msgspec import Struct
 from weft.kernel.enums import MessageSource, RunReason
 from weft.ledger.api import InboxMessage, InputChain, SessionStanding, Setting, TurnRetry
 from weft.ledger.model import Message, NewMessage
+from weft.runtime.assembly.prompts import SystemPrompt
 from weft.runtime.broker.tools import NO_TOOLS, Tools
 from weft.runtime.context import ExecutionContext
 from weft.runtime.inference.budgets import Budget
@@ -77,6 +78,10 @@ class TurnPlan(Struct, kw_only=True):
     """The failed turn that this one goes on from."""
     retry: TurnRetry | None = None
     """The failed turn that this one tries again."""
+
+    @property
+    def prompt(self) -> SystemPrompt:
+        return SystemPrompt(text=self.system, default=self.default_system, persona=self.persona)
 
 
 Planner = Callable[[SessionStanding, Sequence[InboxMessage]], Awaitable[TurnPlan]]

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from weft.kernel.enums import MessageRole
 from weft.ledger.api import NO_CUT, AddMessage, Context, ContextCut, InboxMessage, InputChain, Runs, SessionStanding
 from weft.ledger.model import Message, NewMessage
+from weft.runtime.assembly.prompts import changed_prompt
 from weft.runtime.broker.plans import TurnPlan
 from weft.runtime.broker.request_fitting import RequestFitting
 from weft.runtime.broker.turn_entries import TurnEnd
@@ -23,8 +24,6 @@ from weft.runtime.broker.turn_runner import TurnRunner
 from weft.runtime.inference.token_estimates import estimated_tokens
 from weft.runtime.turns.ledger_port import Crossing
 
-DEFAULT_PROMPT = "default_of_embedded_model"
-"""In the metadata of a system message: nobody gave it, and no other model is sent it."""
 MAX_KEPT_CONTEXTS = 256
 """Of so many sessions, those served last, the context is kept."""
 
@@ -89,7 +88,7 @@ class SessionContexts:
         kept = self._kept.get(standing.id)
         if kept is None or kept.key != _key(standing) or plan.parent is not None or plan.is_root:
             return None
-        brought, is_replaced = changed_prompt(plan, kept.messages)
+        brought, is_replaced = changed_prompt(plan.prompt, kept.messages)
         fitting.compaction, fitting.cut, fitting.tokens = standing.compaction, kept.cut, kept.size
         fitting.add([*brought, *query])
         if not is_replaced:
@@ -102,7 +101,7 @@ class SessionContexts:
     ) -> _Before:
         """As the ledger tells it, cut as the last request was, and further where it does not fit."""
         context, at = await self._read(plan, standing)
-        brought, is_replaced = changed_prompt(plan, context.messages)
+        brought, is_replaced = changed_prompt(plan.prompt, context.messages)
         if is_replaced:
             context = replace(context, messages=context.messages[1:])
         tokens = None if at is None else await self._counted(at, context)
@@ -141,32 +140,6 @@ class SessionContexts:
                 del self._kept[next(iter(self._kept))]
 
 
-def changed_prompt(plan: TurnPlan, history: Sequence[Message | NewMessage]) -> tuple[list[NewMessage], bool]:
-    """The system prompt that the turn begins with, unless it is in effect already; and whether the history's own is
-    left out."""
-    in_effect = history[0] if history and history[0].role == "system" else None
-    prompt = _prompt_to_bring(plan, in_effect)
-    is_replaced = prompt is not None or (is_default_prompt(in_effect) and plan.default_system is None)
-    return [] if prompt is None else [prompt], in_effect is not None and is_replaced
-
-
-def _prompt_to_bring(plan: TurnPlan, in_effect: Message | NewMessage | None) -> NewMessage | None:
-    """The system prompt that the turn begins with, unless it is in effect already."""
-    if plan.system is not None:
-        is_same = in_effect is not None and text_of(in_effect) == plan.system and not is_default_prompt(in_effect)
-        told = None if plan.persona is None else {"persona": plan.persona}
-        return None if is_same else NewMessage(role=MessageRole.SYSTEM, content=plan.system, context=told)
-    if plan.default_system is not None and in_effect is None:
-        return NewMessage(role=MessageRole.SYSTEM, content=plan.default_system, metadata={DEFAULT_PROMPT: True})
-    return None
-
-
-def is_default_prompt(message: Message | NewMessage | None) -> bool:
-    """Whether this is the prompt that the embedded model alone is given."""
-    metadata = None if message is None else message.metadata
-    return isinstance(metadata, dict) and DEFAULT_PROMPT in metadata
-
-
 def _key(standing: SessionStanding) -> tuple[Any, ...]:
     return (standing.head, standing.head_events, standing.compaction, standing.erasures)
 
@@ -174,9 +147,3 @@ def _key(standing: SessionStanding) -> tuple[Any, ...]:
 def as_new_message(message: InboxMessage) -> NewMessage:
     """A message of an inbox as a model is sent it."""
     return NewMessage(role=MessageRole.USER, content=message.content)
-
-
-def text_of(message: Message | NewMessage) -> str:
-    if isinstance(message, Message):
-        return message.text
-    return message.content if isinstance(message.content, str) else ""

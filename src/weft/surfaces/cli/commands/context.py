@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
-from weft.ledger.api import Context
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -16,6 +16,9 @@ from weft.surfaces.cli.history import short
 from weft.surfaces.cli.rendering.transcript import Transcript
 from weft.surfaces.cli.screen import Line, Span
 
+if TYPE_CHECKING:
+    from weft.ledger.api import Context, Ledger
+
 
 @weft_command("context")
 @arguments.rev(required=False)
@@ -23,8 +26,8 @@ from weft.surfaces.cli.screen import Line, Span
 def command(call: Call, rev: str | None, session: str | None) -> None:
     """Show what an agent saw at a turn, or would see next.
 
-    With REV: what the agent was given before it answered that turn. Without: what the session's next turn would be
-    given before its own query.
+    With REV: what the agent was given before it answered that turn. Without: what the session's next request would
+    send before its own query, with the agent's prompt, cut where it does not fit the model.
     """
     if rev is not None and session is not None:
         raise click.UsageError("REV and --session exclude each other")
@@ -35,6 +38,8 @@ def command(call: Call, rev: str | None, session: str | None) -> None:
                 return
         place = None if rev is None else place_in_latest(call, ledger, rev)
         context = ledger.context(place, session=session)
+        if place is None:
+            context = _as_sent(call, ledger, session or "main", context)
     if call.json:
         call.document(context)
     elif context.messages:
@@ -43,10 +48,44 @@ def command(call: Call, rev: str | None, session: str | None) -> None:
         call.note("the context is empty: nothing has been said there yet")
 
 
+def _as_sent(call: Call, ledger: Ledger, session: str, context: Context) -> Context:
+    """A session's context as its next request would send it, with the model that is configured now."""
+    from weft.runtime.assembly.next_request import next_request
+    from weft.runtime.assembly.prompts import SystemPrompt
+    from weft.runtime.assembly.sizes import budget_of
+    from weft.runtime.configuration.message_overrides import NO_OVERRIDES
+    from weft.runtime.inference.local import default_prompt
+    from weft.surfaces.cli.configuration import read_configuration
+
+    if not ledger.trust.is_trusted:  # nothing would be sent; its configuration may name variables
+        return next_request(context, SystemPrompt(), None)
+    opened = ledger.session(session)
+    configuration = read_configuration(call, ledger, opened.id, NO_OVERRIDES)
+    model = configuration.model
+    prompt = SystemPrompt(
+        text=configuration.system_prompt,
+        default=None if model is None else default_prompt(model),
+        persona=configuration.persona_name,
+    )
+    budget = None if model is None else budget_of(model, configuration.effective.request_parameters)
+    return next_request(context, prompt, budget, _counted(ledger, opened.head, context))
+
+
+def _counted(ledger: Ledger, head: str | None, context: Context) -> int | None:
+    """What the session's last request and its answer took, under the same compaction."""
+    from weft.ledger.api import counted_tokens
+
+    if head is None or ledger.turn(head).compaction_id != context.compaction:
+        return None
+    return counted_tokens(recorded.event for recorded in ledger.events(head))
+
+
 def _lines(context: Context, columns: int) -> Iterator[Line]:
     counts = [counted(len(context.messages), "message")]
     if context.compaction is not None:
         counts.append(f"after compaction {short(context.compaction)}")
+    if not context.cut.is_empty:
+        counts.append("cut to fit")
     if context.observed:
         counts.append("as the model request recorded it")
     yield [Span(", ".join(counts), "dim")]
