@@ -26,6 +26,7 @@ from tests.runtime.scripted import (
     events,
     failure,
 )
+from tests.surfaces.serving import serving as streaming
 from tests.surfaces.shell import PROGRAM, Shell, running, spawn
 from tests.surfaces.talking import PATIENCE, Served, Typist, screen_of, serving, typing, use
 from weft.kernel.fields import Usage
@@ -495,3 +496,30 @@ def test_turns_are_retried_steered_interrupted_and_compacted_in_a_conversation(w
             person.line("/quit")
             person.end()
     assert [text for role, text in said(weft) if role == "user"] == ["Say hello", "Say hello", "and more"]
+
+
+def test_a_conversation_is_compacted_by_itself_at_the_threshold_and_once_after_an_overflow(weft: Shell) -> None:
+    def asked(number: int) -> list[str]:
+        messages = server.received[number].body["messages"]
+        return [item["content"] for item in messages if item["role"] == "user"]
+
+    too_long = failure(400, "This model's maximum context length is 8192 tokens; reduce the length of the messages")
+    long_answer = chat_saying({"content": "y" * 3_000}, usage=None)
+    with streaming(long_answer, long_answer, long_answer, chat(), too_long, chat()) as server:
+        for line in (
+            f"provider create there --type openai-compatible --base-url {server.url}",
+            "model create small --backend m-1 --provider there --set contextWindow=4000",
+            "session create chat --model small",
+            "session configure chat --set compaction.strategy=sliding_window --set compaction.keep=1",
+        ):
+            assert weft(*line.split()).code == 0
+        for text in ("one", "two", "three", "four", "five"):
+            talked = weft("chat", stdin=text)
+            assert talked.code == 0, talked.err
+    assert [asked(number) for number in range(3)] == [["one"], ["one", "two"], ["one", "two", "three"]]
+    assert asked(3) == ["three", "four"], "the session was compacted before the turn"
+    assert asked(4) == ["three", "four", "five"]
+    assert asked(5) == ["four", "five"], "and once more after the refusal"
+    with ledger_of(weft) as ledger:
+        triggers = [made.trigger for made in ledger.compactions.of_thread("chat")]
+    assert triggers == ["context_limit", "overflow_recovery"]

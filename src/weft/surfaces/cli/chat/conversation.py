@@ -16,19 +16,17 @@ from msgspec import Struct
 
 from weft.aio.crossing import Pool
 from weft.aio.ledger import AsyncLedger
-from weft.kernel.enums import ProgramKind
+from weft.kernel.enums import QueueMode
 from weft.kernel.errors import AmbiguousName, LabelTaken, NotApplicable, NotFound, WeftError
-from weft.ledger.model import DEFAULT_AGENT, Session, Turn
+from weft.ledger.model import Session, Turn
 from weft.programs import Programs
-from weft.programs.addresses import parse_address
 from weft.runtime.broker.planner import ConfiguredPlanner, sender_context
 from weft.runtime.broker.plans import Sending
 from weft.runtime.configuration.message_overrides import MessageOverrides
 from weft.runtime.inference.inference import Inference, OnNote, OnRetry
 from weft.runtime.inference.model_files import model_folder
 from weft.runtime.inference.replies import ReplyToken
-from weft.runtime.invoke.agent_rights import agent_context, soul_of
-from weft.runtime.turns.messages import OutgoingMessage, TurnReply, answer_admitted, send, to_the_end
+from weft.runtime.turns.messages import WAIT, TurnReply, answer_admitted, to_the_end
 from weft.surfaces.cli.chat.models import (
     EMBEDDED,
     ModelChoice,
@@ -208,33 +206,26 @@ class Conversation:
 
     def say(self, text: str, on_token: OnToken | None = None) -> TurnReply | None:
         """Send a message and wait for the answer. None: it was interrupted from the keyboard, and is recorded so."""
-        choice = self.choice or self.choose()
-        owner = self._owner()
-        system = self._system if self._system is not None or owner is None else soul_of(owner)
-        persona = DEFAULT_AGENT if owner is None else owner.name
-        question = OutgoingMessage(message=text, model=choice.settings, system=system, persona=persona)
-        acting = choice.context if owner is None else agent_context(choice.context, owner)
-
-        async def asked() -> TurnReply:
-            inference = self._asking()
-            return await send(self._mirror, inference, self.label, question, on_token=on_token, context=acting)
-
-        self._loaded.add(choice.settings.name)
-        try:
-            return self._runner.run(_interruptible(asked()))
-        finally:
-            if self.is_new:
-                self.is_new = self.label not in self.labels()
+        return self._said(text, QueueMode.FOLLOWUP, on_token)
 
     def steer(self, text: str, on_token: OnToken | None = None) -> TurnReply | None:
         """Say something to the turn that runs in this session, in any process; where its model is not asked again, a
         turn of its own answers it. None: it was interrupted from the keyboard."""
+        return self._said(text, QueueMode.STEER, on_token)
+
+    def _said(self, text: str, mode: QueueMode, on_token: OnToken | None) -> TurnReply | None:
         choice = self.choice or self.choose()
-        overrides = MessageOverrides(model=choice.settings.id, system=self._system)
-        return self._admitted(
-            lambda: self.ledger.inbox.admit(text, session=self.label, mode="steer", overrides=overrides.record()),
-            on_token,
-        )
+        overrides = MessageOverrides(model=choice.settings.id, system=self._system).record()
+        self._loaded.add(choice.settings.name)
+        try:
+            return self._admitted(
+                lambda: self.ledger.inbox.admit(text, session=self.label, mode=mode, overrides=overrides),
+                on_token,
+                wait=None if mode is QueueMode.STEER else WAIT,
+            )
+        finally:
+            if self.is_new:
+                self.is_new = self.label not in self.labels()
 
     def retry(self, on_token: OnToken | None = None) -> TurnReply | None:
         """Try the last turn again, which failed. None: it was interrupted from the keyboard."""
@@ -249,8 +240,11 @@ class Conversation:
             raise NotApplicable(f"no turn failed in {self.label!r}", "say something")
         return turns[-1]
 
-    def _admitted(self, admit: Callable[[], Admission], on_token: OnToken | None) -> TurnReply | None:
-        """Admit a message and have it answered."""
+    def _admitted(
+        self, admit: Callable[[], Admission], on_token: OnToken | None, wait: float | None = None
+    ) -> TurnReply | None:
+        """Admit a message and have it answered. Where others hold the session for longer than `wait` seconds it is
+        taken back; with None they are waited for."""
 
         async def asked() -> TurnReply:
             planner = ConfiguredPlanner(
@@ -263,7 +257,8 @@ class Conversation:
             )
             admission = await to_the_end(self._mirror.crossing.run(admit))
             self.label, self.is_new = admission.session, False
-            return await answer_admitted(self._mirror, admission, Sending(planner=planner), on_token=on_token)
+            sending = Sending(planner=planner)
+            return await answer_admitted(self._mirror, admission, sending, wait=wait, on_token=on_token)
 
         return self._runner.run(_interruptible(asked()))
 
@@ -272,16 +267,6 @@ class Conversation:
             models = model_folder(self._variable)
             self._inference = Inference(on_retry=self._retried, on_note=self._noted, models=models)
         return self._inference
-
-    def _owner(self) -> Program | None:
-        """The described agent whose session it is: its soul is the system prompt, as when the session is invoked."""
-        session = self.session()
-        config = None if session is None else self._programs.get(session.id, "session").config
-        name = config.get("owner") if isinstance(config, dict) else None
-        if not isinstance(name, str) or parse_address(name).name == DEFAULT_AGENT:
-            return None
-        owner = self._programs.get(name)
-        return owner if owner.kind == ProgramKind.AGENT and owner.version and not owner.foreign else None
 
     def _retried(self, error: WeftError, model: str, wait: float) -> None:
         if self.on_retry is not None:
