@@ -1,0 +1,143 @@
+"""Consecutive requests extend each other on the wire in each dialect, unless a compaction, a cut or an edit is why."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft.aio
+from tests.runtime.inference.asking import model, person, provider
+from tests.runtime.scripted import MESSAGE, Script, Scripted, answer, chat, chat_saying, scripted
+from weft.kernel.dag_events import ModelRequest
+from weft.runtime.broker.tools import FunctionTool, tools_of
+from weft.runtime.inference.inference import Inference
+from weft.runtime.inference.settings import ProviderKind, RetryPolicy
+from weft.runtime.turns.messages import OutgoingMessage, send
+
+LONG = "x" * 6_000
+
+
+async def looks(where: str) -> dict[str, Any]:
+    return {"found": [where, 1, 2.5, None, "naïve \u2028 text"], "at": {"b": 1, "a": [True]}}
+
+
+async def fails(why: str) -> str:
+    raise ValueError(why)
+
+
+async def reads() -> str:
+    return LONG
+
+
+def chat_calls(*calls: tuple[str, dict[str, Any]]) -> Script:
+    asked = [
+        {"id": f"call-{name}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        for name, arguments in calls
+    ]
+    return chat_saying({"content": "Let me see", "tool_calls": asked}, "tool_calls", usage=None)
+
+
+def anthropic_calls(*calls: tuple[str, dict[str, Any]]) -> Script:
+    asked = [{"type": "tool_use", "id": f"call-{name}", "name": name, "input": given} for name, given in calls]
+    text = {"type": "text", "text": "Let me see"}
+    return answer(200, {**MESSAGE, "content": [text, *asked], "stop_reason": "tool_use"})
+
+
+DIALECTS = {
+    ProviderKind.OPENAI_COMPATIBLE: (chat_calls, chat(usage=None)),
+    ProviderKind.ANTHROPIC: (anthropic_calls, answer(200, MESSAGE)),
+}
+
+
+class WireBench:
+    """A session that somebody sends messages to, with tools, and what the server received."""
+
+    def __init__(
+        self, ledger: weft.aio.AsyncLedger, server: Scripted, inference: Inference, kind: ProviderKind
+    ) -> None:
+        self.ledger, self.server, self._inference, self._kind = ledger, server, inference, kind
+        self.turns: list[str] = []
+
+    async def send(self, text: str, window: int | None = None, system: str = "Be brief") -> None:
+        settings = model(self.server.url, provider=provider(self.server.url, self._kind), context_window=window)
+        tools = tools_of(FunctionTool(looks), FunctionTool(fails), FunctionTool(reads))
+        question = OutgoingMessage(message=text, model=settings, system=system, tools=tools)
+        context = person(self.server.url)
+        reply = await send(self.ledger, self._inference, "main", question, context=context)
+        self.turns.append(reply.turn.id)
+
+    def forget(self) -> None:
+        """The next message is answered by a broker that kept nothing."""
+        self.ledger.crossing.shared.clear()
+
+    def body(self, number: int) -> Any:
+        return self.server.received[number].body
+
+    def is_extended(self, number: int) -> bool:
+        """Whether this request begins with all of the one before: prompt, tools, messages."""
+        before, now = self.body(number - 1), self.body(number)
+        same = all(before.get(key) == now.get(key) for key in ("system", "tools", "model"))
+        return same and now["messages"][: len(before["messages"])] == before["messages"]
+
+
+def run(path: Path, kind: ProviderKind, body: Callable[[WireBench], Awaitable[None]], *scripts: Script) -> None:
+    async def main() -> None:
+        inference = Inference(policy=RetryPolicy(attempts=1))
+        async with weft.aio.open(path) as ledger, scripted(*scripts) as server, inference:
+            await body(WireBench(ledger, server, inference, kind))
+            assert [problem async for problem in ledger.verify()] == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", DIALECTS)
+def test_requests_of_turns_with_tools_extend_each_other(path: Path, kind: ProviderKind) -> None:
+    calls, says = DIALECTS[kind]
+    two = calls(("looks", {"where": "here"}), ("fails", {"why": "it does"}))
+    one = calls(("looks", {"where": "there"}))
+
+    async def body(bench: WireBench) -> None:
+        await bench.send("first")
+        await bench.send("second")
+        bench.forget()
+        await bench.send("third")
+        assert len(bench.server.received) == 8
+        assert [number for number in range(1, 8) if not bench.is_extended(number)] == []
+        lengths = [len(bench.body(number)["messages"]) for number in range(8)]
+        assert lengths == sorted(set(lengths)), "each of them has something new"
+
+    run(path, kind, body, two, one, says, two, says, one, one, says)
+
+
+@pytest.mark.parametrize("kind", DIALECTS)
+def test_where_they_do_not_the_record_says_why(path: Path, kind: ProviderKind) -> None:
+    calls, says = DIALECTS[kind]
+    reading = calls(("reads", {}))
+
+    async def body(bench: WireBench) -> None:
+        for text in ("first", "second", "third"):
+            await bench.send(text, window=6_000 if kind is ProviderKind.OPENAI_COMPATIBLE else None)
+        await bench.send("fourth", system="Be long")
+        await bench.ledger.compactions.record(session="main", summary="what was said")
+        await bench.send("fifth", system="Be long")
+        parted = [number for number in range(1, len(bench.server.received)) if not bench.is_extended(number)]
+        cuts = [number for number, is_cut in enumerate(await cut_requests(bench)) if is_cut]
+        assert parted == [*cuts[:1], 6, 8]
+        assert (await bench.ledger.context(bench.turns[4])).compaction is not None
+        edited = [turn for turn in bench.turns if (await bench.ledger.messages(turn))[0].role == "system"]
+        assert edited == [bench.turns[0], bench.turns[3]]
+
+    run(path, kind, body, reading, says, reading, says, reading, says, reading, says, says)
+
+
+async def cut_requests(bench: WireBench) -> list[bool]:
+    """Of every request, in order, whether it was cut."""
+    events = [recorded.event for turn in bench.turns for recorded in await bench.ledger.events(turn)]
+    params = [event.params for event in events if isinstance(event, ModelRequest)]
+    contents = [b"".join([piece async for piece in bench.ledger.read_content(str(ref))]) for ref in params]
+    return [b'"cut"' in content for content in contents]
