@@ -102,6 +102,7 @@ def test_context_shows_what_the_last_request_was_sent_and_the_next_one_will_be(w
         ):
             assert weft(*line.split()).code == 0, weft(*line.split()).err
         assert shown("--session", "talk") == [("system", "Brief.")]
+        turn = ""
         for number in range(6):
             upcoming = shown("--session", "talk")
             turn = weft.json("send", "--session", "talk", f"question {number}")["turn"]
