@@ -8,7 +8,8 @@ its folder and variables, the bytes that a file has now and would have then. An 
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -16,6 +17,9 @@ from msgspec import Struct
 from weft.kernel.canonical import dumps
 from weft.ledger.model import FileNote, ImagePart, LintNote
 from weft.runtime.broker.tools import Tool, ToolCallContext
+from weft.runtime.inference.settings import ToolSpec
+
+Arguments = TypeVar("Arguments", bound=Struct)
 
 
 class CallPlan(Struct, frozen=True, kw_only=True):
@@ -63,3 +67,61 @@ class PlannedTool(Tool, Protocol):
 
     async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
         """Do it. Raises ToolFailure where it ended badly, or where what the plan says no longer holds."""
+
+
+class RepeatableTool(PlannedTool, Protocol):
+    """A tool whose `perform` finds out from the world whether a plan was carried out already. It may be given the plan
+    that was decided on once more after a crash: it then does what is missing, and its output is the same.
+
+    `is_idempotent` is about arguments: whether a new plan of the same arguments may be carried out. An edit is
+    repeatable and not idempotent: the text that it replaces is gone once it has run."""
+
+    @property
+    def is_repeatable(self) -> bool: ...
+
+
+class StructTool(ABC, Generic[Arguments]):
+    """The base of planned tools whose arguments are the fields of a Struct: their schema is made from it, and what a
+    model sends is converted to it before anything is looked at."""
+
+    is_idempotent = False
+    is_read_only = False
+    is_repeatable = False
+
+    def __init__(self, name: str, description: str, arguments: type[Arguments]) -> None:
+        self._arguments = arguments
+        self._spec = ToolSpec(name=name, description=description, schema=struct_schema(arguments))
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self._spec
+
+    async def plan(self, arguments: Any, context: ToolCallContext) -> CallPlan:
+        return await self.plan_of(self._converted(arguments), context)
+
+    @abstractmethod
+    async def plan_of(self, arguments: Arguments, context: ToolCallContext) -> CallPlan: ...
+
+    @abstractmethod
+    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput: ...
+
+    async def invoke(self, arguments: Any, context: ToolCallContext) -> Any:
+        plan = await self.plan(arguments, context)
+        return (await self.perform(plan, context)).result
+
+    def _converted(self, arguments: Any) -> Arguments:
+        """Numbers and truth values that a model wrote as texts are taken too."""
+        try:
+            return msgspec.convert(arguments, self._arguments, strict=False)
+        except msgspec.ValidationError as error:
+            raise ToolFailure("invalid_arguments", f"{self._spec.name}: {error}") from None
+
+
+def struct_schema(arguments: type[Struct]) -> dict[str, Any]:
+    """The JSON Schema of a Struct, without the names that Python has for it."""
+    _, components = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
+    schema = dict(components.pop(arguments.__name__))
+    for part in (schema, *components.values()):
+        part.pop("title", None)
+    schema.pop("description", None)
+    return {**schema, "$defs": components} if components else schema

@@ -1,0 +1,220 @@
+"""No path opens anything outside the workspace, by any tool, however it is written and whatever changes meanwhile."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.tools.conftest import CANARY, call, perform, plan, tree_digest
+from tests.runtime.tools.hostile_paths import LOOKING_HOSTILE, hostile_paths, lay_traps
+from weft.kernel.errors import LimitExceeded
+from weft.kernel.read_budget import ReadLimits
+from weft.runtime.tools.calls import PlannedTool, ToolFailure
+from weft.runtime.tools.change_tools import EditTool, WriteTool
+from weft.runtime.tools.read_tool import ReadTool
+from weft.runtime.tools.workspace import WorkspaceFolder, digest_of
+
+pytestmark = pytest.mark.usefixtures("each_opening")
+
+ON_PATHS: dict[str, tuple[Callable[[WorkspaceFolder], PlannedTool], dict[str, str]]] = {
+    "read": (ReadTool, {}),
+    "write": (WriteTool, {"content": "overwritten"}),
+    "edit": (EditTool, {"old_text": "a", "new_text": "b", "replace_all": "true"}),
+}
+
+
+@pytest.mark.parametrize("name", ON_PATHS)
+def test_no_hostile_path_opens_anything_outside(name: str, place: Path, workspace: WorkspaceFolder) -> None:
+    lay_traps(place)
+    outside, ledger = tree_digest(place.parent / "outside"), tree_digest(place / ".weft")
+    before = tree_digest(place)
+    tool = ON_PATHS[name][0](workspace)
+    for path in hostile_paths(place):
+        with pytest.raises((ToolFailure, LimitExceeded)) as failure:
+            call(tool, path=path, **ON_PATHS[name][1])
+        assert CANARY not in str(failure.value)
+    assert (tree_digest(place.parent / "outside"), tree_digest(place / ".weft")) == (outside, ledger)
+    assert tree_digest(place) == before
+
+
+def test_a_name_that_only_looks_hostile_is_a_name_in_the_workspace(place: Path, workspace: WorkspaceFolder) -> None:
+    for path in LOOKING_HOSTILE:
+        planned = plan(WriteTool(workspace), path=path, content="x")
+        assert planned.subjects is not None
+        perform(WriteTool(workspace), planned)
+        assert (place / planned.subjects[0]).read_text() == "x"
+        assert (place / planned.subjects[0]).resolve().is_relative_to(place)
+    assert sorted(path.name for path in place.parent.iterdir()) == ["outside", "workspace"]
+
+
+@pytest.mark.parametrize(
+    ("path", "subject"),
+    [
+        ("src/../x.txt", "x.txt"),
+        ("./src//./a.txt", "src/a.txt"),
+        ("{place}/src/a.txt", "src/a.txt"),
+        ("docs/a.txt", "src/a.txt"),
+        ("docs/../a.txt", "a.txt"),
+        ("absolute/a.txt", "src/a.txt"),
+        ("alias.txt", "x.txt"),
+        ("new/folder/a.txt", "new/folder/a.txt"),
+    ],
+)
+def test_the_subject_of_a_plan_is_where_the_path_leads(
+    path: str, subject: str, place: Path, workspace: WorkspaceFolder
+) -> None:
+    (place / "docs").symlink_to("src")
+    (place / "absolute").symlink_to(place / "src")
+    (place / "alias.txt").symlink_to("x.txt")
+    planned = plan(WriteTool(workspace), path=path.replace("{place}", str(place)), content="x")
+    assert planned.subjects == (subject,)
+    assert planned.exact["path"] == subject
+    perform(WriteTool(workspace), planned)
+    assert (place / subject).read_text() == "x"
+    assert (place / "alias.txt").is_symlink()
+
+
+def swap_file(place: Path) -> None:
+    (place / "src" / "a.txt").unlink()
+    (place / "src" / "a.txt").symlink_to(place.parent / "outside" / "canary.txt")
+
+
+def swap_folder(place: Path) -> None:
+    (place / "src").rename(place / "moved")
+    (place / "src").symlink_to(place.parent / "outside")
+
+
+def swap_workspace(place: Path) -> None:
+    place.rename(place.with_name("moved"))
+    place.symlink_to(place.parent / "outside")
+
+
+def swap_workspace_for_a_folder(place: Path) -> None:
+    place.rename(place.with_name("moved"))
+    (place / "src").mkdir(parents=True)
+    (place / "src" / "a.txt").write_text("a")
+
+
+def swap_for_a_pipe(place: Path) -> None:
+    (place / "src" / "a.txt").unlink()
+    os.mkfifo(place / "src" / "a.txt")
+
+
+@pytest.mark.parametrize("swap", [swap_file, swap_folder, swap_workspace, swap_workspace_for_a_folder, swap_for_a_pipe])
+@pytest.mark.parametrize("name", ON_PATHS)
+def test_a_link_put_in_place_between_plan_and_perform_is_refused(
+    name: str, swap: Callable[[Path], None], place: Path, workspace: WorkspaceFolder
+) -> None:
+    (place / "src" / "a.txt").write_text("a")
+    (place.parent / "outside" / "a.txt").write_text("a")
+    tool = ON_PATHS[name][0](workspace)
+    planned = plan(tool, path="src/a.txt", **ON_PATHS[name][1])
+    outside = tree_digest(place.parent / "outside")
+    swap(place)
+    with pytest.raises(ToolFailure) as failure:
+        perform(tool, planned)
+    assert failure.value.code in ("changed", "not_a_file")
+    assert tree_digest(place.parent / "outside") == outside
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Each takes the other's name, in one step."""
+    here, flag = -100, 2
+    assert ctypes.CDLL(None).renameat2(here, os.fsencode(one), here, os.fsencode(other), flag) == 0
+
+
+def test_links_that_are_swapped_all_the_while_never_lead_outside(place: Path, workspace: WorkspaceFolder) -> None:
+    """One thread swaps a folder for a link to the outside and back; what is read and written stays inside."""
+    outside = place.parent / "outside"
+    (outside / "a.txt").write_text(CANARY)
+    (place / "here").mkdir()
+    (place / "here" / "a.txt").write_text("inside")
+    (place / "other").symlink_to(outside)
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            exchange(place / "here", place / "other")
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    before = tree_digest(outside)
+    texts: set[str] = set()
+    codes: set[str] = set()
+    try:
+        for number in range(40):
+            for tool, arguments in ((ReadTool(workspace), {}), (WriteTool(workspace), {"content": f"{number}"})):
+                try:
+                    texts.add(str(call(tool, path="here/a.txt", **arguments).result))
+                except ToolFailure as failure:
+                    codes.add(failure.code)
+    finally:
+        stop.set()
+        swapping.join()
+    assert not any(CANARY in text for text in texts)
+    assert codes <= {"changed", "outside"}
+    assert tree_digest(outside) == before
+
+
+def test_a_file_that_is_too_large_is_neither_read_nor_written(place: Path) -> None:
+    workspace = WorkspaceFolder(place, limits=ReadLimits(held_bytes=10))
+    (place / "large.txt").write_bytes(b"12345678901")
+    with pytest.raises(LimitExceeded):
+        call(ReadTool(workspace), path="large.txt")
+    with pytest.raises(LimitExceeded):
+        call(WriteTool(workspace), path="new.txt", content="12345678901")
+    (place / "small.txt").write_text("aaaa")
+    with pytest.raises(LimitExceeded):
+        call(EditTool(workspace), path="small.txt", old_text="a", new_text="aaa", replace_all=True)
+    assert not (place / "new.txt").exists()
+    assert (place / "small.txt").read_text() == "aaaa"
+
+
+def test_files_that_the_owner_withholds_are_not_opened_under_any_name(place: Path) -> None:
+    (place / "ledger.db").write_text(CANARY)
+    (place / "private").mkdir()
+    (place / "private" / "a.txt").write_text(CANARY)
+    os.link(place / "ledger.db", place / "other.db")
+    (place / "alias").symlink_to("private")
+    workspace = WorkspaceFolder(place, withheld=[place / "ledger.db", place / "private"])
+    for path in ("ledger.db", "other.db", "private/a.txt", "private/new.txt", "alias/a.txt"):
+        for tool, arguments in ((ReadTool(workspace), {}), (WriteTool(workspace), {"content": "x"})):
+            with pytest.raises(ToolFailure, match="not for tools"):
+                call(tool, path=path, **arguments)
+
+
+def test_a_replaced_file_keeps_its_mode_and_loses_setuid(place: Path, workspace: WorkspaceFolder) -> None:
+    script = place / "run.sh"
+    script.write_text("a")
+    script.chmod(0o4751)
+    workspace.replace("run.sh", b"b", before=digest_of(b"a"), token="01CALL")
+    assert script.stat().st_mode & 0o7777 == 0o751
+    assert sorted(path.name for path in place.iterdir()) == [".weft", "run.sh", "src"]
+
+
+def test_what_a_crash_left_beside_a_file_is_removed_by_the_call_that_is_repeated(
+    place: Path, workspace: WorkspaceFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = WriteTool(workspace)
+    planned = plan(tool, path="a.txt", content="new")
+
+    class Crash(BaseException):
+        pass
+
+    def crash(*_: object, **__: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "link", crash)
+        patches.setattr(os, "unlink", lambda *_, **__: None)  # a process that died removes nothing
+        with pytest.raises(Crash):
+            perform(tool, planned)
+    assert len(list(place.glob(".weft-*.partial"))) == 1
+    perform(tool, planned)
+    assert (place / "a.txt").read_text() == "new"
+    assert list(place.glob(".weft-*.partial")) == []
