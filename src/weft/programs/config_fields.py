@@ -15,7 +15,8 @@ from typing import Any
 from msgspec import Struct
 
 from weft.kernel.enums import ReferenceField
-from weft.kernel.errors import InvalidConfig, WeftError
+from weft.kernel.errors import InvalidConfig, InvalidInput, WeftError
+from weft.kernel.network_hosts import endpoints_of
 from weft.programs.addresses import ProgramAddress, parse_address
 from weft.programs.json_values import is_same
 from weft.programs.placeholders import PLACEHOLDER, is_placeholder
@@ -89,6 +90,17 @@ def texts(path: str, value: Any) -> list[str]:
     if not isinstance(value, list):
         raise InvalidConfig(path, f"{value!r:.80} is no list", "give a list of texts")
     return [text(f"{path}[{i}]", item) for i, item in enumerate(value)]
+
+
+def host_list(path: str, value: Any) -> list[str]:
+    """Names of servers: `HOST`, `HOST:PORT` or `*`."""
+    hosts = texts(path, value)
+    for i, host in enumerate(hosts):
+        try:
+            endpoints_of([host])
+        except InvalidInput as error:
+            raise InvalidConfig(f"{path}[{i}]", f"{host!r:.80} is no host", error.hint) from None
+    return hosts
 
 
 def number(low: float, high: float | None = None) -> Check:

@@ -12,7 +12,7 @@ from typing import Any
 from weft.kernel.authority import SandboxFiles
 from weft.kernel.errors import InvalidConfig
 from weft.programs.addresses import parse_address
-from weft.programs.config_fields import Check, Fields, filled, flag, member, reference, texts
+from weft.programs.config_fields import Check, Fields, filled, flag, host_list, member, reference, texts
 from weft.programs.kinds.kind import Config
 from weft.programs.kinds.model import PARAMETER_CHECKS
 
@@ -20,7 +20,7 @@ MODEL_CONFIG = "defaultModelConfig"
 MODEL_CONFIG_CHECK = Fields({"model": reference, "situation": filled, **PARAMETER_CHECKS})
 LIMIT_CHECKS: dict[str, Check] = {
     "tools": Fields({"allow": texts, "deny": texts}),
-    "sandbox": Fields({"files": member(*SandboxFiles), "network": flag}),
+    "sandbox": Fields({"files": member(*SandboxFiles), "network": flag, "hosts": host_list}),
     "credentials": texts,
 }
 """Permissions that only narrow: tools by patterns, the sandbox, the credentials that may be used."""

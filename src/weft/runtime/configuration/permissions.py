@@ -6,7 +6,8 @@ that every layer with a list of them names. Of the sandbox each part is the stri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Any
 
 import msgspec
@@ -23,7 +24,9 @@ from weft.kernel.authority import (
 )
 from weft.kernel.authority import Layer as RightsLayer
 from weft.kernel.errors import InvalidInput
+from weft.kernel.network_hosts import ANY_HOST, Endpoint, common_endpoints, endpoints_of, host_texts
 from weft.runtime.context import ExecutionContext
+from weft.runtime.sandbox.profiles import SandboxProfile
 
 BESIDE_TOOLS = ("model:*", "provider:*", "code:*", "human:*")
 """What a turn may do whatever its tools are."""
@@ -34,6 +37,24 @@ class SandboxLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     files: SandboxFiles | None = None
     network: bool | None = None
+    hosts: tuple[str, ...] | None = None
+    """The hosts that may be reached; without them an open network is every public host."""
+
+    def profile(self, *, granted_by: str | None = None) -> SandboxProfile:
+        """The one profile that leaves this and no more. `none` is meant where files are `everything` and nothing limits
+        the network; it needs the person who granted it."""
+        is_network_limited = self.network is False or self.hosts is not None
+        if self.files is SandboxFiles.EVERYTHING and not is_network_limited:
+            return SandboxProfile(files=SandboxFiles.EVERYTHING, granted_by=granted_by)
+        is_read_only = self.files is SandboxFiles.READ_ONLY
+        return SandboxProfile(
+            files=SandboxFiles.READ_ONLY if is_read_only else SandboxFiles.WORKSPACE, endpoints=self._endpoints()
+        )
+
+    def _endpoints(self) -> frozenset[Endpoint]:
+        if self.network is False or (self.network is None and self.hosts is None):
+            return frozenset()
+        return endpoints_of((ANY_HOST,) if self.hosts is None else self.hosts)
 
 
 class PermissionLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -81,7 +102,7 @@ def limits_of(permissions: Any) -> PermissionLimits:
             "allow": lists.get("allow"),
             "deny": lists.get("deny", ()),
             "credentials": fields.get("credentials"),
-            "sandbox": {"files": levels.get("files"), "network": levels.get("network")},
+            "sandbox": {name: levels.get(name) for name in ("files", "network", "hosts")},
         },
         PermissionLimits,
     )
@@ -93,6 +114,15 @@ def checked_tool_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
         if split_tool_rule(pattern) is None:
             raise InvalidInput(f"{pattern!r:.80} is no pattern for tools", "give NAME, NAME* or NAME(PATTERN)")
     return tuple(dict.fromkeys(patterns))
+
+
+def _common_hosts(lists: Iterable[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+    """The hosts that every layer with a list of them names; None where no layer has one."""
+    layers = [endpoints_of(hosts) for hosts in lists if hosts is not None]
+    if not layers:
+        return None
+    common: frozenset[Endpoint] = reduce(common_endpoints, layers)
+    return host_texts(common)
 
 
 class LimitingLayer(Struct, frozen=True):
@@ -130,6 +160,7 @@ class GrantedPermissions(Struct, frozen=True):
         return SandboxLimits(
             files=strictest_files(layer.limits.sandbox.files for layer in self.layers),
             network=False if False in networks else True if True in networks else None,
+            hosts=_common_hosts(layer.limits.sandbox.hosts for layer in self.layers),
         )
 
     def narrowed(self, context: ExecutionContext) -> ExecutionContext:

@@ -103,6 +103,8 @@ async def run_sandboxed(
     argv: Sequence[str],
     *,
     workspace: Path | None = None,
+    folder: str | None = None,
+    read_only: bool = False,
     files: Mapping[str, bytes] | None = None,
     environment: Mapping[str, str] | None = None,
     readable: Sequence[Path] = (),
@@ -115,6 +117,7 @@ async def run_sandboxed(
 ) -> ProcessOutcome:
     """Run a command in a workspace, the one place where what it writes stays; `readable` is shown to it beside.
 
+    It starts in `folder`, if one in the workspace is named. `read_only`: the workspace cannot be written either.
     Without a workspace it starts in `/program`, which holds `files`, and nothing that it writes stays.
     `limit_address_space=False` is for programs that reserve more than they use. `extra_memory` is what a runtime takes
     for itself, beside the memory that the limit leaves to its program.
@@ -132,10 +135,11 @@ async def run_sandboxed(
         )
     )
     walls = _walls(sandbox, run, file_options(system, readable, hidden, run.devices))
-    walls += ["--dir", PROGRAM_FOLDER] if place is None else _workspace_options(place)
+    walls += ["--dir", PROGRAM_FOLDER] if place is None else _workspace_options(place, read_only)
+    home = "/tmp" if place is None or read_only else place
     return await run_process(
-        [*walls, "--remount-ro", "/", "--chdir", place or PROGRAM_FOLDER, "--", *argv],
-        environment={"PATH": INSIDE_PATH, "HOME": place or "/tmp", **(environment or {})},
+        [*walls, "--remount-ro", "/", "--chdir", folder or place or PROGRAM_FOLDER, "--", *argv],
+        environment={"PATH": INSIDE_PATH, "HOME": home, **(environment or {})},
         folder=Path("/"),
         stdin=stdin,
         limits=limits,
@@ -152,11 +156,12 @@ def _place(workspace: Path) -> str:
     return place
 
 
-def _workspace_options(place: str) -> list[str]:
+def _workspace_options(place: str, read_only: bool) -> list[str]:
     """The workspace, without the ledger in it: a command neither reads nor writes what is recorded."""
     ledger = os.path.join(place, LEDGER_FOLDER)
     is_there = os.path.isdir(ledger) and not os.path.islink(ledger)
-    return ["--bind", place, place, *(("--tmpfs", ledger, "--remount-ro", ledger) if is_there else ())]
+    bind = "--ro-bind" if read_only else "--bind"
+    return [bind, place, place, *(("--tmpfs", ledger, "--remount-ro", ledger) if is_there else ())]
 
 
 def _walls(sandbox: Sandbox, run: ConfinedRun, files: Sequence[str]) -> list[str]:

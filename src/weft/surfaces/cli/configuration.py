@@ -69,6 +69,7 @@ def configured_turn(label: str, configuration: TurnConfiguration) -> ConfiguredT
         credentials=None if granted.credentials is None else tuple(sorted(granted.credentials)),
         files=granted.sandbox.files,
         network=granted.sandbox.network,
+        hosts=granted.sandbox.hosts,
     )
 
 
@@ -100,6 +101,7 @@ def _limits(layer: LimitingLayer) -> ConfiguredLimits:
         credentials=limits.credentials,
         files=limits.sandbox.files,
         network=limits.sandbox.network,
+        hosts=limits.sandbox.hosts,
     )
 
 
@@ -127,6 +129,8 @@ def _limit_texts(limits: ConfiguredLimits) -> Iterator[tuple[str, str]]:
         yield "sandbox files", limits.files
     if limits.network is not None:
         yield "sandbox network", "open" if limits.network else "closed"
+    if limits.hosts is not None:
+        yield "sandbox hosts", ", ".join(limits.hosts) or "none"
 
 
 def _place(layer: str, source: str) -> str:

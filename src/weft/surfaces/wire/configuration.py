@@ -28,11 +28,12 @@ class ConfiguredLimits(Struct, frozen=True, kw_only=True):
     credentials: tuple[str, ...] | None
     files: str | None
     network: bool | None
+    hosts: tuple[str, ...] | None
 
 
 class ConfiguredTurn(Struct, frozen=True, kw_only=True):
-    """`config`: how the next message to a session would be answered. `credentials`, `files` and `network` are what all
-    layers together leave."""
+    """`config`: how the next message to a session would be answered. `credentials`, `files`, `network` and `hosts` are
+    what all layers together leave."""
 
     session: str
     persona: str
@@ -44,3 +45,4 @@ class ConfiguredTurn(Struct, frozen=True, kw_only=True):
     credentials: tuple[str, ...] | None
     files: str | None
     network: bool | None
+    hosts: tuple[str, ...] | None

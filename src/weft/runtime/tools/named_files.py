@@ -1,0 +1,115 @@
+"""Which files of a workspace the words of a command name, with the digests of what they hold now.
+
+An approval of `sh build.sh` is bound to the bytes of build.sh. A word is taken for a file if one of that name lies in
+the command's folder, in the workspace, or in a folder that another word names. Beside them stand files that commands
+read without being told, such as the Makefile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from weft.runtime.sandbox.processes import MIB
+from weft.runtime.tools.calls import ToolFailure
+
+_BETWEEN_WORDS = re.compile(r"[\s;&|<>()$`\"'\\={}*?,\[\]:]+")
+MOST_WORDS = 2000
+_MOST_FOLDERS = 16
+_DIGESTED_BYTES = 64 * MIB
+"""Of all files together. Of files beyond that the size, the number and the time of the last change are taken."""
+_READ_UNASKED = {
+    "make": ("Makefile", "makefile", "GNUmakefile"),
+    "npm": ("package.json",),
+    "npx": ("package.json",),
+    "pnpm": ("package.json",),
+    "yarn": ("package.json",),
+    "bun": ("package.json",),
+    "deno": ("deno.json", "deno.jsonc"),
+    "just": ("justfile", "Justfile"),
+    "tox": ("tox.ini", "pyproject.toml"),
+    "nox": ("noxfile.py",),
+    "pytest": ("conftest.py", "pyproject.toml", "pytest.ini", "tests/conftest.py"),
+    "cargo": ("Cargo.toml", "build.rs"),
+    "ninja": ("build.ninja",),
+    "rake": ("Rakefile",),
+    "task": ("Taskfile.yml",),
+    "pip": ("setup.py", "pyproject.toml"),
+}
+
+
+def named_files(workspace: str, folder: str, texts: Iterable[str]) -> dict[str, str]:
+    """The files by their paths below the workspace; each with its digest, behind the path that a link leads to."""
+    words = _words(texts)
+    if len(words) > MOST_WORDS:
+        raise ToolFailure("too_large", f"the command has more than {MOST_WORDS} words", {"words": len(words)})
+    folders = _folders(workspace, folder, words)
+    digests: dict[str, str] = {}
+    room = _DIGESTED_BYTES
+    for name in words:
+        for base in folders:
+            path = os.path.normpath(os.path.join(base, name))
+            shown = os.path.relpath(path, workspace)
+            if shown in digests or not _is_inside(path, workspace):
+                continue
+            description, taken = _described(path, workspace, room)
+            if description is not None:
+                digests[shown], room = description, room - taken
+    return dict(sorted(digests.items()))
+
+
+def _words(texts: Iterable[str]) -> list[str]:
+    words: dict[str, None] = {}
+    for text in texts:
+        for word in (text, *_BETWEEN_WORDS.split(text)):
+            if word and len(word) < 4096 and "\0" not in word:
+                words.update(dict.fromkeys((word, *_meant_by(word))))
+    return list(words)
+
+
+def _meant_by(word: str) -> Iterator[str]:
+    """Files that are read for a word without being named by it."""
+    yield from _READ_UNASKED.get(word.rpartition("/")[2], ())
+    if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", word):  # a module of Python
+        path = word.replace(".", "/")
+        yield from (f"{path}.py", f"{path}/__main__.py", f"{path}/__init__.py")
+
+
+def _folders(workspace: str, folder: str, words: list[str]) -> list[str]:
+    bases = [folder, workspace]
+    for word in words:
+        path = os.path.normpath(os.path.join(folder, word))
+        if len(bases) >= _MOST_FOLDERS:
+            break
+        if path not in bases and _is_inside(path, workspace) and os.path.isdir(path):
+            bases.append(path)
+    return list(dict.fromkeys(bases))
+
+
+def _is_inside(path: str, workspace: str) -> bool:
+    return Path(workspace) in Path(path).parents
+
+
+def _described(path: str, workspace: str, room: int) -> tuple[str | None, int]:
+    """What a path holds, and how many bytes were read for that. A link out of the workspace is told by its target."""
+    try:
+        real = os.path.realpath(path, strict=True)
+        if not _is_inside(real, workspace):
+            return (f"link {real}" if os.path.isfile(real) else None), 0
+        descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):  # there is no such file, or it cannot be read, neither by the command
+        return None, 0
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return None, 0
+        if status.st_size > room:
+            description = f"stat {status.st_size} {status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}"
+        else:
+            description = f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
+    target = "" if real == path else f"link {os.path.relpath(real, workspace)} "
+    return target + description, min(status.st_size, room)

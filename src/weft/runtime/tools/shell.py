@@ -1,0 +1,205 @@
+"""The tool `shell`: runs a command in the workspace, in the sandbox that the profile says.
+
+A text is run by the shell, a list of words as it is. The plan holds the words that will be executed, the folder, the
+variables, the limit of time, the profile and the digests of the files that the words name. `perform` refuses where one
+of these is no longer so. The environment is PATH, HOME and what the plan holds; nothing of this process is in it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from weft.kernel.shell_subjects import command_subjects, line_subjects
+from weft.kernel.shell_words import shell_line, shell_word
+from weft.runtime.broker.tools import ToolCallContext
+from weft.runtime.inference.settings import ToolSpec
+from weft.runtime.sandbox.bubblewrap import LEDGER_FOLDER
+from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.processes import GIB, MIB, Ending, Limits, ProcessOutcome
+from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE, SandboxProfile
+from weft.runtime.tools.calls import CallPlan, ToolFailure, ToolOutput
+from weft.runtime.tools.named_files import named_files
+from weft.runtime.tools.shell_environment import checked_environment
+
+SHELL_LIMITS = Limits(seconds=120, output=8 * MIB, memory=2 * GIB, processes=512)
+LONGEST_TIMEOUT_MS = 600_000
+LONGEST_COMMAND_BYTES = 128 * 1024
+_SHELLS = ("/bin/bash", "/bin/sh")
+"""The first of them that is here reads the command."""
+
+_DESCRIPTION = """\
+Run a command in the workspace. `cmd` as text is run by bash; as a list it is one command with its arguments, and no
+shell reads it. There is no terminal, no input and, unless hosts are granted, no network. `cwd` is a folder of the
+workspace. The whole process tree ends with the command, and when `timeout_ms` has passed."""
+
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "cmd": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]},
+        "cwd": {"type": "string"},
+        "timeout_ms": {"type": "integer", "minimum": 1, "maximum": LONGEST_TIMEOUT_MS},
+        "env": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+    "required": ["cmd"],
+    "additionalProperties": False,
+}
+
+
+class ShellArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a model asks for."""
+
+    cmd: str | list[str]
+    cwd: str | None = None
+    timeout_ms: int | None = None
+    env: dict[str, Any] | None = None
+
+
+class ShellTool:
+    """Commands in one workspace, under one profile."""
+
+    is_idempotent = False
+    is_read_only = False
+
+    def __init__(
+        self,
+        workspace: Path,
+        *,
+        profile: SandboxProfile = WORKSPACE_PROFILE,
+        runner: CommandRunner | None = None,
+        limits: Limits = SHELL_LIMITS,
+    ) -> None:
+        self._workspace, self._profile = workspace, profile
+        self._runner, self._limits = runner or CommandRunner(), limits
+
+    @property
+    def spec(self) -> ToolSpec:
+        return ToolSpec(name="shell", description=_DESCRIPTION, schema=_SCHEMA)
+
+    async def plan(self, arguments: Any, context: ToolCallContext) -> CallPlan:
+        asked = _checked(arguments)
+        environment = checked_environment(asked.env or {})
+        folder = _folder(self._workspace, asked.cwd)
+        is_line = isinstance(asked.cmd, str)
+        argv = [_shell(), "-c", asked.cmd] if isinstance(asked.cmd, str) else list(asked.cmd)
+        timeout_ms = asked.timeout_ms or int(self._limits.seconds * 1000)
+        subjects = line_subjects(argv[-1], environment) if is_line else command_subjects(argv, environment)
+        exact = {
+            "argv": argv,
+            "cwd": folder,
+            "env": environment,
+            "timeout_ms": timeout_ms,
+            **self._circumstances(folder, argv),
+        }
+        return CallPlan(tool="shell", exact=exact, subjects=subjects, shown=_shown(asked.cmd, exact))
+
+    def _circumstances(self, folder: str, argv: list[str]) -> dict[str, Any]:
+        """What must be the same when the command runs."""
+        workspace = str(self._workspace.resolve())
+        return {
+            "workspace": workspace,
+            "profile": str(self._profile),
+            "granted_by": self._profile.granted_by,
+            "files": named_files(workspace, folder, argv),
+        }
+
+    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
+        exact = plan.exact
+        folder, argv = exact["cwd"], exact["argv"]
+        now = {"cwd": _folder(self._workspace, folder), **self._circumstances(folder, argv)}
+        changed = sorted(name for name, value in now.items() if exact.get(name) != value)
+        if changed or plan.tool != "shell":
+            raise ToolFailure("changed", f"changed since it was planned: {', '.join(changed)}", {"changed": changed})
+        limits = msgspec.structs.replace(self._limits, seconds=exact["timeout_ms"] / 1000)
+        began = time.monotonic()
+        outcome = await self._runner.run(
+            self._profile,
+            argv,
+            workspace=self._workspace,
+            folder=folder,
+            environment=exact["env"],
+            limits=limits,
+        )
+        duration_ms = round(1000 * (time.monotonic() - began))
+        return ToolOutput(result=_result(outcome, limits, duration_ms), duration_ms=duration_ms)
+
+    async def invoke(self, arguments: Any, context: ToolCallContext) -> Any:
+        return (await self.perform(await self.plan(arguments, context), context)).result
+
+
+def _checked(arguments: Any) -> ShellArguments:
+    try:
+        asked = msgspec.convert(arguments, ShellArguments)
+    except msgspec.ValidationError as error:
+        raise ToolFailure("invalid_arguments", str(error)) from None
+    words = [asked.cmd] if isinstance(asked.cmd, str) else asked.cmd
+    if not words or not words[0].strip() or any("\0" in word for word in (*words, asked.cwd or "")):
+        raise ToolFailure("invalid_arguments", "the command is empty, or has a NUL in it")
+    try:
+        size = sum(len(word.encode()) for word in (*words, asked.cwd or ""))
+    except UnicodeEncodeError:
+        raise ToolFailure("invalid_arguments", "the command is no Unicode text") from None
+    if size > LONGEST_COMMAND_BYTES:
+        raise ToolFailure("too_large", f"the command has more than {LONGEST_COMMAND_BYTES} bytes")
+    if asked.timeout_ms is not None and not 0 < asked.timeout_ms <= LONGEST_TIMEOUT_MS:
+        raise ToolFailure("invalid_arguments", f"timeout_ms is between 1 and {LONGEST_TIMEOUT_MS}")
+    return asked
+
+
+def _shell() -> str:
+    return next(path for path in _SHELLS if os.path.exists(path) or path == _SHELLS[-1])
+
+
+def _folder(workspace: Path, asked: str | None) -> str:
+    """A folder of the workspace, links resolved. The ledger's own folder is none."""
+    root = workspace.resolve()
+    folder = (root / (asked or ".")).resolve()
+    inside = folder == root or root in folder.parents
+    if not inside or not folder.is_dir() or root / LEDGER_FOLDER in (folder, *folder.parents):
+        raise ToolFailure("not_found", f"{asked!r:.200} is no folder of the workspace", {"cwd": asked})
+    return str(folder)
+
+
+def _shown(cmd: str | list[str], exact: dict[str, Any]) -> str:
+    """All of it, for whoever approves."""
+    lines = [cmd if isinstance(cmd, str) else shell_line(cmd), "", f"in {os.path.join(exact['cwd'], '')}"]
+    lines += [f"with {name}={shell_word(value)}" for name, value in exact["env"].items()]
+    grant = f", granted by {exact['granted_by']}" if exact["granted_by"] else ""
+    lines.append(f"sandbox {exact['profile']}{grant}, at most {exact['timeout_ms']} ms")
+    lines += [f"file {name}: {digest}" for name, digest in exact["files"].items()]
+    return "\n".join(lines)
+
+
+def _result(outcome: ProcessOutcome, limits: Limits, duration_ms: int) -> dict[str, Any]:
+    """The result, or ToolFailure where a limit ended the command; what it wrote until then is in the details."""
+    result: dict[str, Any] = {"rc": outcome.code}
+    invalid = []
+    for name, data in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
+        result[name], is_valid = decoded(data)
+        invalid += [] if is_valid else [name]
+    result["duration_ms"] = duration_ms
+    if invalid:
+        result["invalid_utf8"] = invalid
+    if outcome.ending is Ending.EXITED:
+        return result
+    exceeded = {
+        Ending.TIMED_OUT: f"it took longer than {round(limits.seconds * 1000)} ms",
+        Ending.TOO_MUCH_OUTPUT: f"it wrote more than {limits.output} bytes",
+        Ending.TOO_MUCH_MEMORY: f"it took more than {limits.memory} bytes of memory",
+        Ending.TOO_MANY_PROCESSES: f"it had more than {limits.processes} processes and threads",
+        Ending.TOO_MUCH_DISK: f"it wrote more than {limits.disk} bytes, or more files than it may",
+    }
+    raise ToolFailure(str(outcome.ending), exceeded[outcome.ending], result)
+
+
+def decoded(data: bytes) -> tuple[str, bool]:
+    """Output as text, and whether it was UTF-8. Bytes that are none stand as `\\xNN`."""
+    try:
+        return data.decode(), True
+    except UnicodeDecodeError:
+        return data.decode(errors="backslashreplace"), False

@@ -1,0 +1,205 @@
+"""Profiles of the sandbox: read, printed, narrowed, and chosen by the permissions of a turn."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.runtime.test_processes import stays
+from weft.kernel.authority import SandboxFiles
+from weft.kernel.errors import InvalidInput, Unsupported
+from weft.runtime.configuration.permissions import (
+    GrantedPermissions,
+    LimitingLayer,
+    PermissionLimits,
+    SandboxLimits,
+    limits_of,
+)
+from weft.runtime.sandbox.bubblewrap import Sandbox
+from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.processes import Ending, Limits, ProcessOutcome
+from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, WORKSPACE_PROFILE, SandboxProfile, parse_profile
+
+FORMS = (
+    "workspace", "read-only", "network:pypi.org", "network:a.example,b.example:8443", "read-only+network:pypi.org",
+    "network:*", "network:[2606:4700::1111]", "network:1.1.1.1:443",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_a_profile_is_printed_as_it_is_read(text: str) -> None:
+    assert str(parse_profile(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "everything", "Workspace", "network:", "network", "network:,", "network:a b", "network:http://a",
+        "read-only+", "read-only+workspace", "workspace+network:a", "read-onlyx", "network:a:0", "network:a:65536",
+        "network:a:b", "network:127.0.0.1", "network:localhost", "network:169.254.169.254", "network:10.0.0.1",
+        "network:[::1]", "network:[::ffff:127.0.0.1]", "network:2130706433", "network:0x7f000001", "network:127.1",
+        "network:0177.0.0.1", "network:[fe80::1]", "network:*.example", "network:a/b", "network:a@b",
+        "network:ä.example", "network:a..b",
+    ],
+)  # fmt: skip
+def test_what_is_no_profile_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_profile(text)
+
+
+def test_no_sandbox_at_all_needs_the_person_who_granted_it() -> None:
+    for nobody in (None, "", " "):
+        with pytest.raises(InvalidInput, match="none"):
+            parse_profile("none", granted_by=nobody)
+        with pytest.raises(InvalidInput, match="none"):
+            SandboxProfile(files=SandboxFiles.EVERYTHING, granted_by=nobody)
+    profile = parse_profile("none", granted_by="human:ada")
+    assert (str(profile), profile.granted_by, profile.is_unconfined) == ("none", "human:ada", True)
+
+
+PROFILES = st.one_of(
+    st.just(parse_profile("none", granted_by="human:ada")),
+    st.builds(
+        lambda files, hosts: parse_profile(
+            "+".join(filter(None, (files, "network:" + ",".join(hosts)))) if hosts else files or "workspace"
+        ),
+        st.sampled_from(["", "read-only"]),
+        st.lists(st.sampled_from(["a.example", "b.example", "b.example:8443", "*", "*:22", "1.1.1.1"]), max_size=3),
+    ),
+)
+ASKED = [(host, port) for host in ("a.example", "b.example", "c.example") for port in (22, 80, 443, 8443)]
+
+
+@given(PROFILES, PROFILES)
+def test_two_profiles_leave_what_both_leave(one: SandboxProfile, other: SandboxProfile) -> None:
+    both = one.narrowed(other)
+    assert both == other.narrowed(one)
+    for host, port in ASKED:
+        assert both.allows_endpoint(host, port) == (
+            one.allows_endpoint(host, port) and other.allows_endpoint(host, port)
+        )
+    assert both.is_unconfined == (one.is_unconfined and other.is_unconfined)
+    assert both.is_read_only == (one.is_read_only or other.is_read_only)
+    assert one.narrowed(one) == one
+
+
+@pytest.mark.parametrize(
+    ("limits", "profile"),
+    [
+        (SandboxLimits(), "workspace"),
+        (SandboxLimits(files=SandboxFiles.READ_ONLY), "read-only"),
+        (SandboxLimits(network=False), "workspace"),
+        (SandboxLimits(network=True), "network:*"),
+        (SandboxLimits(hosts=("pypi.org",)), "network:pypi.org"),
+        (SandboxLimits(hosts=("pypi.org",), network=True), "network:pypi.org"),
+        (SandboxLimits(hosts=("pypi.org",), network=False), "workspace"),
+        (SandboxLimits(hosts=(), network=True), "workspace"),
+        (SandboxLimits(files=SandboxFiles.READ_ONLY, hosts=("a", "b:1")), "read-only+network:a,b:1"),
+        (SandboxLimits(files=SandboxFiles.EVERYTHING, network=False), "workspace"),
+        (SandboxLimits(files=SandboxFiles.EVERYTHING, hosts=("a",)), "network:a"),
+    ],
+)
+def test_permissions_choose_one_profile(limits: SandboxLimits, profile: str) -> None:
+    assert str(limits.profile()) == profile
+
+
+def test_permissions_that_limit_nothing_need_a_person_too() -> None:
+    limits = SandboxLimits(files=SandboxFiles.EVERYTHING)
+    with pytest.raises(InvalidInput, match="none"):
+        limits.profile()
+    assert str(limits.profile(granted_by="human:ada")) == "none"
+
+
+def test_layers_leave_the_hosts_that_all_of_them_name() -> None:
+    layers = [{"hosts": ["a.example", "b.example"]}, {"network": True}, {"hosts": ["b.example:443", "c.example"]}]
+    granted = GrantedPermissions(
+        tuple(LimitingLayer("session", str(i), limits_of({"sandbox": layer})) for i, layer in enumerate(layers))
+    )
+    assert granted.sandbox.hosts == ("b.example:443",)
+    assert granted.record()["sandbox"] == {"network": True, "hosts": ("b.example:443",)}
+    closed = GrantedPermissions(
+        (*granted.layers, LimitingLayer("m", "", PermissionLimits(sandbox=SandboxLimits(network=False))))
+    )
+    assert str(closed.sandbox.profile()) == "workspace"
+
+
+def run(
+    sandbox: Sandbox, profile: SandboxProfile, script: str, workspace: Path, *words: str, seconds: float = 30
+) -> ProcessOutcome:
+    runner = CommandRunner(sandbox=sandbox)
+    argv = ["/bin/sh", "-c", script, "sh", *words]
+    return asyncio.run(runner.run(profile, argv, workspace=workspace, limits=Limits(seconds=seconds)))
+
+
+def test_a_read_only_workspace_cannot_be_written(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("kept")
+    (tmp_path / ".weft").mkdir()
+    (tmp_path / ".weft" / "secret").write_text("canary")
+    attempts = (
+        ": > kept",
+        ": > new",
+        "rm kept",
+        "chmod 0 kept",
+        "mv kept x",
+        "mkdir d",
+        "ln -s a b",
+        "cat .weft/secret",
+    )
+    for attempt in attempts:
+        assert not run(sandbox, READ_ONLY_PROFILE, attempt, tmp_path).succeeded, attempt
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".weft", "kept"]
+    outcome = run(sandbox, READ_ONLY_PROFILE, "cat kept; echo $HOME; echo x > $HOME/x && cat /tmp/x", tmp_path)
+    assert outcome.stdout == b"kept/tmp\nx\n"
+
+
+def test_a_command_without_a_sandbox_has_an_empty_environment_all_the_same(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-canary")
+    outcome = run(sandbox, parse_profile("none", granted_by="human:ada"), "env; pwd", tmp_path)
+    assert b"canary" not in outcome.stdout
+    assert str(tmp_path).encode() in outcome.stdout
+
+
+@pytest.mark.parametrize("profile", ["workspace", "read-only", "none"])
+def test_the_whole_tree_ends_with_the_time(sandbox: Sandbox, tmp_path: Path, profile: str) -> None:
+    mark = f"weft-mark-{os.getpid()}-{profile}"
+    script = f"sh -c 'sleep 1000; :' {mark} & sh -c 'sleep 1000; :' {mark}"
+    outcome = run(sandbox, parse_profile(profile, granted_by="human:ada"), script, tmp_path, seconds=0.3)
+    assert outcome.ending is Ending.TIMED_OUT
+    assert not stays(mark)
+
+
+@pytest.mark.parametrize("profile", ["workspace", "read-only", "none"])
+def test_the_whole_tree_ends_when_it_is_cancelled(sandbox: Sandbox, tmp_path: Path, profile: str) -> None:
+    mark = f"weft-mark-{os.getpid()}-{profile}-cancelled"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    async def cancelled() -> None:
+        runner = CommandRunner(sandbox=sandbox)
+        argv = ["/bin/sh", "-c", f"sh -c 'sleep 1000; :' {mark} & echo > pipe; sleep 1000"]
+        chosen = parse_profile(profile, granted_by="human:ada")
+        task = asyncio.create_task(runner.run(chosen, argv, workspace=tmp_path))
+        await asyncio.to_thread(pipe.read_bytes)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    assert not stays(mark)
+
+
+@pytest.mark.parametrize("profile", [WORKSPACE_PROFILE, READ_ONLY_PROFILE, parse_profile("network:pypi.org")])
+def test_where_there_is_no_sandbox_nothing_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: SandboxProfile
+) -> None:
+    monkeypatch.setattr("weft.runtime.sandbox.bubblewrap.shutil.which", lambda *_, **__: None)
+    with pytest.raises(Unsupported, match="no sandbox"):
+        asyncio.run(CommandRunner().run(profile, ["touch", "x"], workspace=tmp_path))
+    assert list(tmp_path.iterdir()) == []
