@@ -166,7 +166,7 @@ def test_a_command_without_a_sandbox_has_an_empty_environment_all_the_same(
     assert str(tmp_path).encode() in outcome.stdout
 
 
-@pytest.mark.parametrize("profile", ["workspace", "read-only", "none"])
+@pytest.mark.parametrize("profile", ["workspace", "read-only", "network:pypi.org", "none"])
 def test_the_whole_tree_ends_with_the_time(sandbox: Sandbox, tmp_path: Path, profile: str) -> None:
     mark = f"weft-mark-{os.getpid()}-{profile}"
     script = f"sh -c 'sleep 1000; :' {mark} & sh -c 'sleep 1000; :' {mark}"
@@ -175,7 +175,7 @@ def test_the_whole_tree_ends_with_the_time(sandbox: Sandbox, tmp_path: Path, pro
     assert not stays(mark)
 
 
-@pytest.mark.parametrize("profile", ["workspace", "read-only", "none"])
+@pytest.mark.parametrize("profile", ["workspace", "read-only", "network:pypi.org", "none"])
 def test_the_whole_tree_ends_when_it_is_cancelled(sandbox: Sandbox, tmp_path: Path, profile: str) -> None:
     mark = f"weft-mark-{os.getpid()}-{profile}-cancelled"
     pipe = tmp_path / "pipe"

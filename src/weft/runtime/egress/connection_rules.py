@@ -14,6 +14,10 @@ class Rules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a client may do. `allow_private`: the name in its URL may lead to private addresses."""
 
     allow_private: bool = False
+    public_only: bool = False
+    """Not even an address that the URL itself names may be a private one: somebody else chose the URL."""
+    allow_plain: bool = False
+    """Public servers without TLS, for requests that carry no key."""
     ca_file: str | None = None
     connect_seconds: float = 10.0
     read_seconds: float = 120.0
@@ -21,8 +25,13 @@ class Rules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def ensure_safe(origin: str, rules: Rules) -> None:
-    """Without TLS only to an address that the URL itself names as near."""
-    if origin.startswith("http://") and not (is_near_by_name(host_of(origin)) or rules.allow_private):
+    """Without TLS only to an address that the URL itself names as near, unless the rules allow more."""
+    host = host_of(origin)
+    if rules.public_only and is_near_by_name(host):
+        raise ConnectionForbidden(f"{host} is no part of the internet")
+    if rules.allow_plain:
+        return
+    if origin.startswith("http://") and not (is_near_by_name(host) or rules.allow_private):
         raise ConnectionForbidden(f"{origin} has no TLS", "use https://; http is for servers on this machine")
 
 
@@ -90,6 +99,8 @@ def may_reach(host: str, address: str, rules: Rules) -> bool:
     """Whether a connection to this host may go to this address."""
     if is_public(address):
         return True
+    if rules.public_only:
+        return False
     near = ipaddress.ip_address(address.partition("%")[0])
     if host == "localhost":
         return near.is_loopback

@@ -15,6 +15,7 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import httpcore2
@@ -33,6 +34,9 @@ _KEY_HEADERS = (
 """What may carry a key or an account: taken out of every request, whoever put it there, before ours are put in."""
 Client = httpx2.AsyncClient
 TransportError, DecodingError = httpx2.TransportError, httpx2.DecodingError
+STREAM_ERRORS = (httpcore2.NetworkError, httpcore2.TimeoutException)
+"""What a raw stream raises when its other end is gone."""
+RawStream = httpcore2.AsyncNetworkStream
 CertificateError = ssl.SSLCertVerificationError
 """For those who use connections and open none."""
 _REQUEST_IDS = ("request-id", "x-request-id", "cf-aig-log-id", "x-goog-request-id")
@@ -120,13 +124,20 @@ class _Transport(httpx2.AsyncHTTPTransport):
 
 
 def _tls(rules: Rules) -> ssl.SSLContext:
+    if rules.ca_file is None:
+        return _usual_tls()
     context = httpx2.create_ssl_context(trust_env=False)
-    if rules.ca_file is not None:
-        try:
-            context.load_verify_locations(cafile=rules.ca_file)
-        except OSError as error:
-            raise InvalidInput(f"certificates {rules.ca_file}: {error.strerror or error}", "name a PEM file") from None
+    try:
+        context.load_verify_locations(cafile=rules.ca_file)
+    except OSError as error:
+        raise InvalidInput(f"certificates {rules.ca_file}: {error.strerror or error}", "name a PEM file") from None
     return context
+
+
+@cache
+def _usual_tls() -> ssl.SSLContext:
+    """Read once: the certificates of all authorities take longer than a request to a near server."""
+    return httpx2.create_ssl_context(trust_env=False)
 
 
 class _Backend(httpcore2.AsyncNetworkBackend):
@@ -168,6 +179,14 @@ class _Backend(httpcore2.AsyncNetworkBackend):
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+async def open_stream(host: str, port: int, rules: Rules) -> RawStream:
+    """A connection for bytes of somebody else, to an address of this host that was checked. Nothing is sent on it."""
+    try:
+        return await _Backend(host, rules).connect_tcp(host, port, rules.connect_seconds)
+    except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+        raise ProviderUnreachable(f"{host}:{port} cannot be reached: {error}") from None
 
 
 async def _resolved(host: str, port: int) -> list[str]:

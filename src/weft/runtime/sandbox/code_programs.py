@@ -8,7 +8,6 @@ but its own, and nothing of this process.
 from __future__ import annotations
 
 import sys
-import sysconfig
 from enum import StrEnum
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
@@ -21,7 +20,7 @@ from weft.kernel.canonical import dumps
 from weft.kernel.errors import Unsupported
 from weft.runtime.sandbox.bubblewrap import Sandbox, run_sandboxed
 from weft.runtime.sandbox.processes import MIB, Ending, Limits, ProcessOutcome
-from weft.runtime.sandbox.visible_files import SystemFiles
+from weft.runtime.sandbox.visible_files import SystemFiles, interpreter_files
 
 CODE_LIMITS = Limits(memory=128 * MIB)
 _RUNTIME_BYTES = 128 * MIB
@@ -136,7 +135,7 @@ async def _run_python(sandbox: Sandbox, _: Language, source: str, data: bytes, l
     asked = {"code": source, "input": msgspec.Raw(data), "seconds": limits.seconds}
     asked |= {"memory": limits.memory, "output": limits.output}
     python = Path(sys.executable).resolve()
-    readable, hidden = _python_files()
+    readable, hidden = interpreter_files()
     return await run_sandboxed(
         sandbox,
         [str(python), "-I", "-S", "-B", "runner.py", str(site), str(monty)],
@@ -168,16 +167,6 @@ def _monty_files(site: Path) -> list[Path]:
     module = site / "typing_extensions.py"
     compiled = Path(cache_from_source(str(module)))
     return [site / "pydantic_monty", module, *([compiled] if compiled.is_file() else [])]
-
-
-def _python_files() -> tuple[list[Path], list[Path]]:
-    """What the interpreter itself needs, and the folders of installed packages in that, which it does not."""
-    base = {"platbase": sys.base_exec_prefix}
-    folders = [Path(sysconfig.get_path(name, vars=base)) for name in ("stdlib", "platstdlib")]
-    libraries = Path(sysconfig.get_config_var("LIBDIR") or "/nowhere").glob("libpython3*")
-    installed = [folder / name for folder in folders for name in ("site-packages", "dist-packages")]
-    hidden = [folder for folder in dict.fromkeys(installed) if folder.is_dir()]
-    return list(dict.fromkeys([*folders, *libraries])), hidden
 
 
 def _read(outcome: ProcessOutcome, limits: Limits) -> CodeOutcome:

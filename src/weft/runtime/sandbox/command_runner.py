@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from weft.kernel.errors import Unsupported
-from weft.runtime.sandbox.bubblewrap import INSIDE_PATH, Sandbox, find_sandbox, run_sandboxed
+import msgspec
+
+from weft.runtime.sandbox.bubblewrap import INSIDE_PATH, PROGRAM_FOLDER, Sandbox, find_sandbox, run_sandboxed
+from weft.runtime.sandbox.network_forwarder import FORWARDER_SOURCE, PROXY_PORT
 from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Limits, ProcessOutcome, run_process
 from weft.runtime.sandbox.profiles import SandboxProfile
+from weft.runtime.sandbox.visible_files import interpreter_files
+
+_FORWARDER = "forwarder.py"
+_PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+PROXY_VARIABLES = dict.fromkeys(_PROXY_NAMES, f"http://127.0.0.1:{PROXY_PORT}")
+_CERTIFICATES = (
+    "/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/openssl.cnf", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted",
+    "/etc/ca-certificates/extracted",
+)  # fmt: skip
+"""Whom a program trusts that speaks TLS through the proxy."""
 
 
 class CommandRunner:
@@ -39,17 +52,78 @@ class CommandRunner:
         if profile.is_unconfined:
             variables = {"PATH": INSIDE_PATH, "HOME": place, **(environment or {})}
             return await run_process(argv, environment=variables, folder=Path(place), stdin=stdin, limits=limits)
-        sandbox = await self.sandbox()
+        confined = _ConfinedCommand(
+            await self.sandbox(), profile, workspace=workspace, folder=place, stdin=stdin, limits=limits
+        )
         if profile.endpoints:
-            raise Unsupported("hosts cannot be granted to a sandbox here", "use the profile workspace")
+            return await confined.run_with_hosts(argv, environment or {})
+        return await confined.run(argv, environment or {})
+
+
+class _ConfinedCommand:
+    """One command in the sandbox."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        profile: SandboxProfile,
+        *,
+        workspace: Path,
+        folder: str,
+        stdin: bytes,
+        limits: Limits,
+    ) -> None:
+        self._sandbox, self._profile, self._workspace, self._folder = sandbox, profile, workspace, folder
+        self._stdin, self._limits = stdin, limits
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        files: Mapping[str, bytes] | None = None,
+        readable: Sequence[Path] = (),
+        hidden: Sequence[Path] = (),
+    ) -> ProcessOutcome:
         return await run_sandboxed(
-            sandbox,
+            self._sandbox,
             argv,
-            workspace=workspace,
-            folder=place,
-            read_only=profile.is_read_only,
+            workspace=self._workspace,
+            folder=self._folder,
+            read_only=self._profile.is_read_only,
+            files=files,
             environment=environment,
-            stdin=stdin,
-            limits=limits,
+            readable=readable,
+            hidden=hidden,
+            stdin=self._stdin,
+            limits=self._limits,
             limit_address_space=False,
         )
+
+    async def run_with_hosts(self, argv: Sequence[str], environment: Mapping[str, str]) -> ProcessOutcome:
+        """The same beside a proxy, which runs as long as the command."""
+        from weft.runtime.egress.host_proxy import HostProxy  # loads an HTTP client
+
+        readable, hidden = _interpreter_beside_system()
+        python = Path(sys.executable).resolve()
+        certificates = [Path(path) for path in _CERTIFICATES if Path(path).exists()]
+        async with HostProxy(self._profile.allows_endpoint) as proxy:
+            forwarder = f"{PROGRAM_FOLDER}/{_FORWARDER}"
+            outcome = await self.run(
+                [str(python), "-I", "-S", "-B", forwarder, str(proxy.socket), *argv],
+                {**environment, **PROXY_VARIABLES},
+                files={_FORWARDER: FORWARDER_SOURCE.encode()},
+                readable=[*readable, *certificates, proxy.socket],
+                hidden=hidden,
+            )
+            return msgspec.structs.replace(outcome, refused_hosts=tuple(proxy.refused))
+
+
+def _interpreter_beside_system() -> tuple[list[Path], list[Path]]:
+    """What this Python needs and the sandbox does not show anyway, and what in that stays hidden."""
+    readable, hidden = interpreter_files()
+    system = Path("/usr")
+    paths = [*readable, Path(sys.executable).resolve()]
+    return [path for path in paths if system not in path.parents], [
+        path for path in hidden if system not in path.parents
+    ]

@@ -65,6 +65,8 @@ class ProcessOutcome(Struct, frozen=True, kw_only=True):
     code: int
     stdout: bytes
     stderr: bytes
+    refused_hosts: tuple[str, ...] = ()
+    """What it asked the proxy of its sandbox for and did not get."""
 
     @property
     def succeeded(self) -> bool:

@@ -11,6 +11,7 @@ import glob
 import os
 import shutil
 import stat
+import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -136,6 +137,16 @@ def _device_options(devices: Path) -> Iterator[str]:
         yield from ("--symlink", target, f"/dev/{name}")
     yield from ("--dir", "/dev/shm", "--remount-ro", "/dev")
     yield from ("--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm")
+
+
+def interpreter_files() -> tuple[list[Path], list[Path]]:
+    """What the interpreter itself needs, and the folders of installed packages in that, which it does not."""
+    base = {"platbase": sys.base_exec_prefix}
+    folders = [Path(sysconfig.get_path(name, vars=base)) for name in ("stdlib", "platstdlib")]
+    libraries = Path(sysconfig.get_config_var("LIBDIR") or "/nowhere").glob("libpython3*")
+    installed = [folder / name for folder in folders for name in ("site-packages", "dist-packages")]
+    hidden = [folder for folder in dict.fromkeys(installed) if folder.is_dir()]
+    return list(dict.fromkeys([*folders, *libraries])), hidden
 
 
 MACHINE_DEVICES = Path("/dev")

@@ -185,6 +185,8 @@ def _result(outcome: ProcessOutcome, limits: Limits, duration_ms: int) -> dict[s
     result["duration_ms"] = duration_ms
     if invalid:
         result["invalid_utf8"] = invalid
+    if outcome.refused_hosts:
+        result["refused_hosts"] = list(outcome.refused_hosts)
     if outcome.ending is Ending.EXITED:
         return result
     exceeded = {

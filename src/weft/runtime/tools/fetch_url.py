@@ -1,0 +1,171 @@
+"""The tool `fetch_url`: reads one page of a granted host, through the one place that opens connections.
+
+Only http and https, only public addresses, only hosts of the profile, no keys. A redirect within the same host is
+followed; one to another host is told, so that the next call names that host and is permitted by itself.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+from urllib.parse import urljoin
+
+import msgspec
+from msgspec import Struct
+
+from weft.kernel.errors import ConnectionForbidden, InvalidInput, WeftError
+from weft.kernel.network_hosts import host_name
+from weft.runtime.broker.tools import ToolCallContext
+from weft.runtime.egress.connection_rules import Rules
+from weft.runtime.inference.settings import ToolSpec
+from weft.runtime.sandbox.processes import MIB
+from weft.runtime.sandbox.profiles import SandboxProfile
+from weft.runtime.tools.calls import CallPlan, ToolFailure, ToolOutput
+from weft.runtime.tools.html_text import text_of_html
+
+FETCH_RULES = Rules(public_only=True, allow_plain=True, connect_seconds=10.0, read_seconds=30.0)
+LARGEST_PAGE_BYTES = 4 * MIB
+LONGEST_FETCH_SECONDS = 60.0
+MOST_REDIRECTS = 5
+_LONGEST_URL = 4096
+_USUAL_PORTS = {"http": 80, "https": 443}
+_URL = re.compile(
+    r"(https?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?(/[^\s#\\]*|\?[^\s#\\]*)?(?:#\S*)?", re.I
+)
+_TEXTUAL = re.compile(r"text/.*|application/(.*\+)?(json|xml|javascript|x-yaml|yaml|toml|x-ndjson)|image/svg\+xml")
+_DESCRIPTION = "Read a page by its URL. HTML is turned into text. Redirects to other hosts are told, not followed."
+_SCHEMA = {
+    "type": "object",
+    "properties": {"url": {"type": "string"}, "raw": {"type": "boolean", "description": "HTML as it is"}},
+    "required": ["url"],
+    "additionalProperties": False,
+}
+
+
+class FetchArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a model asks for."""
+
+    url: str
+    raw: bool = False
+
+
+class PageUrl(Struct, frozen=True):
+    """A URL in its one form."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port == _USUAL_PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{host}{port}{self.path}"
+
+
+def parse_url(text: str) -> PageUrl:
+    """Raises ToolFailure for whatever is no plain URL of a web page: other schemes, users, odd forms of addresses."""
+    parts = _URL.fullmatch(text) if len(text) <= _LONGEST_URL and text.isascii() else None
+    if parts is None or not text.isprintable():
+        raise ToolFailure("invalid_url", "give a plain http:// or https:// URL in ASCII, without a user in it")
+    scheme, path = parts[1].lower(), parts[4] or "/"
+    try:
+        host = host_name(parts[2])
+    except InvalidInput as error:
+        raise ToolFailure("invalid_url", str(error)) from None
+    port = int(parts[3]) if parts[3] else _USUAL_PORTS[scheme]
+    return PageUrl(scheme, host, port, path if path.startswith("/") else f"/{path}")
+
+
+class FetchUrlTool:
+    """Pages of the hosts that a profile grants."""
+
+    is_idempotent = True
+    is_read_only = False
+    """A request carries away what its URL says."""
+
+    def __init__(self, profile: SandboxProfile) -> None:
+        self._profile = profile
+
+    @property
+    def spec(self) -> ToolSpec:
+        return ToolSpec(name="fetch_url", description=_DESCRIPTION, schema=_SCHEMA)
+
+    async def plan(self, arguments: Any, context: ToolCallContext) -> CallPlan:
+        try:
+            asked = msgspec.convert(arguments, FetchArguments)
+        except msgspec.ValidationError as error:
+            raise ToolFailure("invalid_arguments", str(error)) from None
+        url = str(self._granted(asked.url))
+        exact = {"method": "GET", "url": url, "raw": asked.raw, "profile": str(self._profile)}
+        return CallPlan(tool="fetch_url", exact=exact, subjects=(url,), shown=f"GET {url}")
+
+    def _granted(self, text: str) -> PageUrl:
+        url = parse_url(text)
+        if not self._profile.allows_endpoint(url.host, url.port):
+            details = {"host": url.host, "port": url.port, "profile": str(self._profile)}
+            raise ToolFailure("host_not_granted", f"{url.host}:{url.port} is not granted", details)
+        return url
+
+    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
+        if plan.tool != "fetch_url" or plan.exact["profile"] != str(self._profile):
+            raise ToolFailure("changed", "the profile is not the one that was planned with")
+        began = time.monotonic()
+        result = await self._fetched(self._granted(plan.exact["url"]), plan.exact["raw"])
+        return ToolOutput(result=result, duration_ms=round(1000 * (time.monotonic() - began)))
+
+    async def invoke(self, arguments: Any, context: ToolCallContext) -> Any:
+        return (await self.perform(await self.plan(arguments, context), context)).result
+
+    async def _fetched(self, url: PageUrl, raw: bool) -> dict[str, Any]:
+        from weft.runtime.egress.page_requests import fetch_page  # loads an HTTP client
+
+        for _ in range(MOST_REDIRECTS + 1):
+            try:
+                page = await fetch_page(str(url), FETCH_RULES, LARGEST_PAGE_BYTES, LONGEST_FETCH_SECONDS)
+            except ConnectionForbidden as error:
+                raise ToolFailure("forbidden", str(error)) from None
+            except WeftError as error:
+                raise ToolFailure("unreachable", str(error)) from None
+            if page.location is None:
+                return _told(url, page.status, page.content_type, page.body, page.is_cut, raw)
+            target = self._granted_redirect(url, page.location)
+            if target is None:
+                return {
+                    "url": str(url),
+                    "status": page.status,
+                    "redirect": urljoin(str(url), page.location)[:_LONGEST_URL],
+                }
+            url = target
+        raise ToolFailure("too_many_redirects", f"more than {MOST_REDIRECTS} redirects")
+
+    def _granted_redirect(self, url: PageUrl, location: str) -> PageUrl | None:
+        """Where it leads within the same host; None where it leads elsewhere."""
+        target = parse_url(urljoin(str(url), location))
+        is_same = target.host == url.host and (target.port == url.port or target.scheme == "https")
+        if not is_same or (url.scheme == "https" and target.scheme == "http"):
+            return None
+        return self._granted(str(target))
+
+
+def _told(url: PageUrl, status: int, content_type: str, body: bytes, is_cut: bool, raw: bool) -> dict[str, Any]:
+    result: dict[str, Any] = {"url": str(url), "status": status, "content_type": content_type, "bytes": len(body)}
+    if is_cut:
+        result["truncated"] = True
+    kind, charset = _kind(content_type)
+    if not _TEXTUAL.fullmatch(kind):
+        return result
+    try:
+        text = body.decode(charset, errors="strict" if not is_cut else "replace")
+    except (UnicodeDecodeError, LookupError):
+        text = body.decode("utf-8", errors="replace")
+        result["invalid_text"] = True
+    is_page = kind in ("text/html", "application/xhtml+xml") and not raw
+    return {**result, "text": text_of_html(text) if is_page else text}
+
+
+def _kind(content_type: str) -> tuple[str, str]:
+    kind, _, parameters = content_type.lower().partition(";")
+    charset = re.search(r"charset=\"?([a-z0-9_.:-]{1,40})", parameters)
+    return kind.strip(), charset[1] if charset else "utf-8"
