@@ -13,8 +13,8 @@ from weft.kernel.fields import Content, Digest, EventRef, NodeId, PolicyTests, T
 
 class ToolDecided(Event, frozen=True, gc=False, kw_only=True, tag="tool_decided"):
     about: ClassVar[str] = (
-        "What may be done with a tool call was decided; `bound` is the hash of exactly what would run, `grant` the"
-        " person's yes that is used up by it."
+        "What may be done with a tool call was decided; `bound` is the hash of exactly what would run, `plan` that"
+        " itself where it can be done again after a crash, `grant` the person's answer that is used up by it."
     )
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -25,11 +25,13 @@ class ToolDecided(Event, frozen=True, gc=False, kw_only=True, tag="tool_decided"
     policy: NodeId | UnsetType = UNSET
     grant: EventRef | UnsetType = UNSET
     rationale: Content | UnsetType = UNSET
+    plan: Content | UnsetType = UNSET
 
 
 class ApprovalRequested(Event, frozen=True, gc=False, kw_only=True, tag="approval_requested"):
     about: ClassVar[str] = (
-        "A person is asked; `bound` is the hash of exactly what would run, `shown` what they are shown of it."
+        "A person is asked; `bound` is the hash of exactly what would run, `shown` what they are shown of it,"
+        " `subjects` what the tool would be used on."
     )
     category: ClassVar[EventClass] = EventClass.INTENT
 
@@ -37,6 +39,7 @@ class ApprovalRequested(Event, frozen=True, gc=False, kw_only=True, tag="approva
     bound: Digest
     rationale: Content | UnsetType = UNSET
     shown: Content | UnsetType = UNSET
+    subjects: Content | UnsetType = UNSET
     expires: Time | UnsetType = UNSET
 
 

@@ -285,6 +285,7 @@ class SimulatedTool:
         self._schedule, self._process, self._name = schedule, process, name
         self.spec = ToolSpec(name=name, description="", schema={"type": "object"})
         self.is_idempotent = self.is_read_only = name == "reads"
+        self.is_repeatable = False
 
     async def invoke(self, arguments: Any, context: ToolCallContext) -> Any:
         schedule, process = self._schedule, self._process

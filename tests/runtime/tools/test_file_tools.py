@@ -11,7 +11,7 @@ from tests.runtime.tools.conftest import call, perform, plan
 from weft.kernel.canonical import dumps
 from weft.kernel.enums import FileKind
 from weft.ledger.model import FileNote, ImagePart
-from weft.runtime.tools.calls import RepeatableTool, ToolFailure
+from weft.runtime.tools.calls import PlannedTool, ToolFailure
 from weft.runtime.tools.change_tools import EditTool, WriteTool
 from weft.runtime.tools.read_tool import LINE_CHARACTERS, TEXT_CHARACTERS, ReadTool
 from weft.runtime.tools.workspace import WorkspaceFolder
@@ -21,7 +21,7 @@ PIXEL = base64.b64decode(
 )
 
 
-def failure_of(tool: RepeatableTool, **arguments: object) -> ToolFailure:
+def failure_of(tool: PlannedTool, **arguments: object) -> ToolFailure:
     with pytest.raises(ToolFailure) as failure:
         call(tool, **arguments)
     return failure.value

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from weft.ledger.api.runs import Runs as Runs
     from weft.ledger.api.streams import PARTIAL_POLL_SECONDS as PARTIAL_POLL_SECONDS
     from weft.ledger.api.streams import SessionStream as SessionStream
+    from weft.ledger.approvals.model import Approval as Approval
     from weft.ledger.erasing import Erasure as Erasure
     from weft.ledger.erasing import ErasurePlan as ErasurePlan
     from weft.ledger.erasing import Tombstone as Tombstone
@@ -155,6 +156,7 @@ if TYPE_CHECKING:
     from weft.ledger.write.turn_events import Setting as Setting
 
 _NAMES = {
+    "weft.ledger.approvals.model": "Approval",
     "weft.ledger.runs.model": "AddMessage Admission ApprovalAsked Entry Finished InboxMessage Interrupted ModelAnswered"
     " ModelAsked Parked QueueLimits RecordedEvent RunRecord SessionStanding TakeMessage Then ToolAsked ToolDecision"
     " ToolEnded TurnRetry WaitingSession principals_of retry_of",

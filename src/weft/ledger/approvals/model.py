@@ -23,6 +23,8 @@ class Approval(Struct, frozen=True, kw_only=True):
     """The hash of exactly what would run."""
     shown: str | None
     """All that a person is shown of it; None where it was erased."""
+    subjects: tuple[str, ...] | None = None
+    """What the tool would be used on, as patterns are compared with it; None where that cannot be told."""
     rationale: str | None
     state: str
     is_used: bool

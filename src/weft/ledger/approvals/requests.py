@@ -31,7 +31,7 @@ APPROVE = "approve"
 _COLUMNS = (
     "a.request, a.n, a.turn, s.label, p.name, t.persona, a.call, c.tool, c.params, a.bound, a.shown, a.rationale,"
     " a.state, a.used, a.requested_at, a.expires_at, a.answered_by, a.answered_at, a.scope, a.reason, a.replica,"
-    " q.name"
+    " q.name, a.subjects"
 )
 _SELECT = (
     f"SELECT {_COLUMNS} FROM approval a JOIN turn t ON t.id = a.turn LEFT JOIN session s ON s.n = a.session"
@@ -154,7 +154,8 @@ def _may_read(txn: ReadTxn, turn: str) -> bool:
 
 def _to_approval(txn: ReadTxn, row: Sequence[Any]) -> Approval:
     (request, n, turn, label, agent, persona, call, tool, params, bound, shown, rationale) = row[:12]
-    (state, used, at, expires, by, answered_at, scope, reason, _, answered_by) = row[12:]
+    (state, used, at, expires, by, answered_at, scope, reason, _, answered_by, subjects) = row[12:]
+    listed = json_of(txn, subjects)
     return Approval(
         id=request,
         n=n,
@@ -167,6 +168,7 @@ def _to_approval(txn: ReadTxn, row: Sequence[Any]) -> Approval:
         bound=bound,
         shown=text_of(txn, shown),
         rationale=text_of(txn, rationale),
+        subjects=tuple(map(str, listed)) if isinstance(listed, list) else None,
         state=state,
         is_used=bool(used),
         requested_at=at,

@@ -184,6 +184,7 @@ class ToolDecision(Struct, frozen=True, kw_only=True):
     policy: str | None = None
     grant: str | None = None
     rationale: str | None = None
+    plan: Any = None
 
 
 class ApprovalAsked(Struct, frozen=True, kw_only=True):
@@ -192,6 +193,7 @@ class ApprovalAsked(Struct, frozen=True, kw_only=True):
     call: str
     bound: str
     shown: str
+    subjects: tuple[str, ...] | None = None
     rationale: str | None = None
     expires: int | None = None
     """When the request ends by itself, in Unix milliseconds."""

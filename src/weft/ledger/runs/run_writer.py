@@ -345,6 +345,7 @@ class _RunBatch:
             policy=UNSET if entry.policy is None else entry.policy,
             grant=UNSET if entry.grant is None else EventRef(entry.grant),
             rationale=UNSET if entry.rationale is None else text(entry.rationale, "rationale"),
+            plan=UNSET if entry.plan is None else self._events.contents.put_json(entry.plan, "plan"),
         )
 
     def _ask_person(self, entry: ApprovalAsked) -> None:
@@ -355,6 +356,7 @@ class _RunBatch:
             bound=entry.bound,
             rationale=UNSET if entry.rationale is None else text(entry.rationale, "rationale"),
             shown=text(entry.shown, "shown"),
+            subjects=self._events.contents.put_json(entry.subjects, "subjects"),
             expires=UNSET if entry.expires is None else iso_from_ms(entry.expires),
         )
 

@@ -50,8 +50,8 @@ def _tool_decided(view: Projector, moment: Moment, event: approvals.ToolDecided)
 def _approval_requested(view: Projector, moment: Moment, event: approvals.ApprovalRequested) -> None:
     row: TurnRow = moment.row
     view.sql.run(
-        "INSERT INTO approval(request, n, turn, session, call, bound, state, replica, rationale, shown, requested_at,"
-        " expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO approval(request, n, turn, session, call, bound, state, replica, rationale, shown, subjects,"
+        " requested_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             moment.event_id.hex(),
             moment.n,
@@ -63,6 +63,7 @@ def _approval_requested(view: Projector, moment: Moment, event: approvals.Approv
             plain(event.replica),
             view.number(event.rationale),
             view.number(event.shown),
+            view.number(event.subjects),
             moment.when,
             None if event.expires is UNSET else ms_from_iso(event.expires),
         ),

@@ -11,7 +11,7 @@ from weft.kernel.enums import MessageSource, RunReason
 from weft.ledger.api import InboxMessage, InputChain, SessionStanding, Setting, TurnRetry
 from weft.ledger.model import Message, NewMessage
 from weft.runtime.assembly.prompts import SystemPrompt
-from weft.runtime.broker.tools import NO_TOOLS, Tools
+from weft.runtime.broker.tools import NO_TOOLS, Gate, Tools
 from weft.runtime.context import ExecutionContext
 from weft.runtime.inference.budgets import Budget
 from weft.runtime.inference.inference import Inference
@@ -65,6 +65,10 @@ class TurnPlan(Struct, kw_only=True):
     persona: str | None = None
     """The agent that answers, where that is not the session's own."""
     tools: Tools = NO_TOOLS
+    gate: Gate | None = None
+    """Decides about every call. Without one, every tool that is offered may be used."""
+    on_asked: Callable[[str], None] | None = None
+    """Called with the event of a request to a person, once it is recorded. It does not wait."""
     budget: Budget | None = None
     max_requests: int = 100
     deadline_seconds: float | None = None

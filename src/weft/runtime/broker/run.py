@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from typing import Any
 
 from msgspec import UNSET, Struct
 
+from weft.kernel.approval_events import ApprovalDenied, ApprovalGranted, ApprovalRequested, ToolDecided
 from weft.kernel.clock import ms_from_iso
 from weft.kernel.dag_events import (
     HistoryAppend,
@@ -21,11 +23,12 @@ from weft.kernel.dag_events import (
     ToolCallRequested,
     ToolResult,
 )
-from weft.kernel.enums import InterruptionReason, ToolCallStatus
+from weft.kernel.enums import Decision, InterruptionReason, ToolCallStatus
 from weft.kernel.events import Event
 from weft.kernel.fields import EventRef, ToolUseFact, Words
 from weft.kernel.ledger_events import RunParked
 from weft.ledger.api import RecordedEvent
+from weft.runtime.broker.tools import CallAnswer
 
 LOSSES = (InterruptionReason.CRASH, InterruptionReason.SYSTEM_RESTART)
 """Why a request is asked again that may itself be what ended its asker."""
@@ -64,6 +67,21 @@ class RunCall(Struct):
     is_parked: bool = False
     parked_until: int | None = None
     """When a parked call is given up, in Unix milliseconds; None: never."""
+    decision: Decision | None = None
+    bound: str | None = None
+    """The hash of what was decided on: what runs must have the same."""
+    plan: str | None = None
+    rationale: str | None = None
+    """References of contents."""
+    request: str | None = None
+    """The event that asks a person."""
+    answer: CallAnswer | None = None
+    """What a person answered, until what follows from it is recorded; its reason is the reference of a content."""
+
+    @property
+    def needs_decision(self) -> bool:
+        """Whether it is undecided what may be done with it now: nothing was decided yet, or a person has answered."""
+        return self.outcome is None and (self.decision is None or self.answer is not None)
 
 
 class Run:
@@ -88,6 +106,9 @@ class Run:
         self.is_finished = False
         self.idempotent: frozenset[str] = frozenset()
         """The tools that may be run again where nobody knows whether they ran."""
+        self.read_only: frozenset[str] = frozenset()
+        self.is_gated = False
+        """Whether a call runs only after a decision that allows it."""
         self.offers_tools = True
         """Whether the model was offered tools; calls of one that was not are kept as words, and run by nobody."""
         self.steers: tuple[str, ...] = ()
@@ -100,6 +121,8 @@ class Run:
         """So long the turn may work, counted from `works_since_ms`, whoever works on it."""
         self.max_requests: int = 100
         self.lost_because = InterruptionReason.CRASH
+        self._asked_by: Any = UNSET
+        """The replica that asked people; answers of others do not count."""
 
     @property
     def deadline_ms(self) -> int | None:
@@ -133,6 +156,17 @@ class Run:
         """The earliest time limit of the calls that wait."""
         limits = [call.parked_until for call in self.open_calls if call.is_parked]
         return min((limit for limit in limits if limit is not None), default=None)
+
+    def may_run(self, call: RunCall) -> bool:
+        """Whether an open call is to be run now, for the first time or again."""
+        if call.is_parked or (self.is_gated and call.decision is not Decision.ALLOW):
+            return False
+        return not call.is_lost or self.may_repeat(call)
+
+    def may_repeat(self, call: RunCall) -> bool:
+        """Whether a call may be run again of which nobody knows whether it ran."""
+        is_known = not self.is_gated or call.tool in self.read_only or call.plan is not None
+        return call.tool in self.idempotent and is_known
 
     def refs_since_request(self) -> list[str | EventRef]:
         """What the next request is sent beside what the last one was: outcomes in the order of the calls."""
@@ -194,6 +228,17 @@ class Run:
             case RunFinished():
                 self.is_finished = True
             case _:
+                self._apply_decision(id, event)
+
+    def _apply_decision(self, id: str, event: Event) -> None:
+        match event:
+            case ToolDecided():
+                self._decide(event)
+            case ApprovalRequested():
+                self._ask_person(id, event)
+            case ApprovalGranted() | ApprovalDenied():
+                self._hear(id, event)
+            case _:
                 pass
 
     def _answer(self, id: str, event: ModelResponse) -> None:
@@ -221,6 +266,46 @@ class Run:
         if call is not None and call.outcome is None:
             call.outcome, call.result = event.status, id
         self.is_parked = False
+
+    def _decide(self, event: ToolDecided) -> None:
+        call = self.calls.get(event.call.event_id)
+        if call is None:
+            return
+        call.decision, call.answer, call.is_lost = event.decision, None, False
+        call.bound = None if event.bound is UNSET else event.bound
+        call.plan = None if event.plan is UNSET else event.plan
+        call.rationale = None if event.rationale is UNSET else event.rationale
+
+    def _ask_person(self, id: str, event: ApprovalRequested) -> None:
+        call = self.calls.get(event.call.event_id)
+        if call is not None:
+            call.request, call.bound, call.is_parked = id, event.bound, True
+            call.parked_until = None if event.expires is UNSET else ms_from_iso(event.expires)
+            self._asked_by = event.replica
+
+    def _hear(self, id: str, event: ApprovalGranted | ApprovalDenied) -> None:
+        """The first answer counts, if the ledger that asked wrote it, for exactly what was shown."""
+        call = next((one for one in self.open_calls if one.request == event.request.event_id), None)
+        if call is None or call.answer is not None or not call.is_parked or event.replica != self._asked_by:
+            return
+        reason = None if event.reason is UNSET else event.reason
+        if isinstance(event, ApprovalDenied):
+            call.answer = CallAnswer(
+                event=id, is_granted=False, bound=call.bound or "", abort=event.abort, reason=reason
+            )
+        elif event.bound == call.bound:
+            call.answer = CallAnswer(event=id, is_granted=True, bound=event.bound, reason=reason)
+        else:
+            return
+        call.is_parked = self.is_parked = False
+
+    def hear(self, events: Iterable[RecordedEvent]) -> bool:
+        """Take answers up that people gave while the turn was worked on; whether there was one."""
+        before = [call for call in self.open_calls if call.answer is not None]
+        for one in events:
+            if isinstance(one.event, ApprovalGranted | ApprovalDenied):
+                self._hear(one.id, one.event)
+        return len([call for call in self.open_calls if call.answer is not None]) > len(before)
 
     def _interrupt(self, event: Interruption) -> None:
         named = {ref.event_id for ref in event.affects}

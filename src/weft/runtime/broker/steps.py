@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weft.kernel.enums import InterruptionReason, ToolCallStatus
+from weft.kernel.enums import Decision, InterruptionReason, ToolCallStatus
 from weft.kernel.fields import ToolUseFact
 from weft.runtime.broker.run import LOSSES, Run, RunCall
 
+DENIED = "denied"
+"""The code of a call that was refused; why, its decision says."""
 MAX_LOSSES = 4
 """So often in a row whoever asks the model may be lost, before the turn fails."""
 
@@ -29,6 +31,12 @@ class StartTools(Struct, frozen=True):
     """Run the tools that the last answer asks for, side by side."""
 
     uses: tuple[ToolUseFact, ...]
+
+
+class Decide(Struct, frozen=True):
+    """Decide what may be done with calls: they are new, or a person has answered."""
+
+    calls: tuple[str, ...]
 
 
 class RunAgain(Struct, frozen=True):
@@ -72,7 +80,7 @@ class FailTurn(Struct, frozen=True):
     reason: InterruptionReason = InterruptionReason.CRASH
 
 
-Step = AskModel | StartTools | RunAgain | CloseCall | Park | Cut | FinishTurn | FailTurn
+Step = AskModel | StartTools | Decide | RunAgain | CloseCall | Park | Cut | FinishTurn | FailTurn
 
 
 def next_steps(run: Run, now_ms: int) -> tuple[Step, ...]:
@@ -86,6 +94,8 @@ def next_steps(run: Run, now_ms: int) -> tuple[Step, ...]:
         return _after_loss(run) if request.is_lost else ()
     if run.uses and run.offers_tools:
         return (StartTools(tuple(run.uses)),)
+    if any(call.decision is Decision.DENY_ABORT for call in run.open_calls):
+        return (Cut(InterruptionReason.APPROVAL_DENIED, tuple(call.event for call in run.open_calls)),)
     return _for_calls(run, now_ms) if run.open_calls else _onwards(run)
 
 
@@ -126,6 +136,8 @@ def _after_loss(run: Run) -> tuple[Step, ...]:
 
 
 def _for_calls(run: Run, now_ms: int) -> tuple[Step, ...]:
+    if run.is_gated and (steps := _for_decisions(run)):
+        return steps
     lost = [call for call in run.open_calls if call.is_lost]
     if lost:
         return tuple(_after_lost_call(run, call) for call in lost)
@@ -138,12 +150,22 @@ def _for_calls(run: Run, now_ms: int) -> tuple[Step, ...]:
     return ()
 
 
+def _for_decisions(run: Run) -> tuple[Step, ...]:
+    """Calls that were refused are over; those that nothing was decided about, or about which a person has answered, are
+    decided on. Whoever was lost before a decision was recorded ran nothing."""
+    refused = [call for call in run.open_calls if call.decision is Decision.DENY_CONTINUE]
+    if refused:
+        return tuple(CloseCall(call.event, ToolCallStatus.ERROR, DENIED, "") for call in refused)
+    undecided = tuple(call.event for call in run.open_calls if call.needs_decision)
+    return (Decide(undecided),) if undecided else ()
+
+
 def _is_late(call: RunCall, now_ms: int) -> bool:
     return call.parked_until is not None and now_ms >= call.parked_until
 
 
 def _after_lost_call(run: Run, call: RunCall) -> Step:
-    if call.tool in run.idempotent:
+    if run.may_repeat(call):
         return RunAgain(call.event)
     why = "whoever ran it is gone, and nobody knows whether it ran"
     return CloseCall(call.event, ToolCallStatus.INTERRUPTED, run.lost_because.value, why)

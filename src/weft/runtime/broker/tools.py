@@ -10,6 +10,7 @@ from typing import Any, Protocol, get_type_hints
 import msgspec
 from msgspec import Struct
 
+from weft.kernel.enums import Decision, DecisionSource
 from weft.kernel.errors import InvalidInput
 from weft.runtime.context import ExecutionContext
 from weft.runtime.inference.settings import ToolSpec
@@ -31,6 +32,43 @@ class Later(Struct, frozen=True, kw_only=True):
     until_ms: int | None = None
 
 
+class CallAnswer(Struct, frozen=True, kw_only=True):
+    """What a person answered who was asked about a call; `bound` is the hash of what they were shown."""
+
+    event: str
+    is_granted: bool
+    bound: str
+    abort: bool = False
+    reason: str | None = None
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """What may be done with a call, and what says so. With `ask`, `shown` is all that a person is shown of it."""
+
+    decision: Decision
+    by: DecisionSource
+    bound: str | None = None
+    policy: str | None = None
+    rationale: str | None = None
+    grant: str | None = None
+    plan: Any = None
+    """What would run, where it can be done again after a crash."""
+    shown: str = ""
+    subjects: tuple[str, ...] | None = None
+    expires_ms: int | None = None
+
+
+class Gate(Protocol):
+    """Decides about calls before they run, and runs those that it allowed."""
+
+    async def decide(self, tool: str, arguments: Any, context: ToolCallContext, answer: CallAnswer | None) -> Verdict:
+        """What may be done with a call. It never raises: what goes wrong is no reason to allow."""
+
+    async def perform(self, tool: str, arguments: Any, context: ToolCallContext, bound: str, plan: Any = None) -> Any:
+        """Run a call, if what would run is what was decided on. `plan` is what was recorded of that: it is carried out
+        as it is, once more after a crash."""
+
+
 class Tool(Protocol):
     """What the broker needs of a tool."""
 
@@ -43,6 +81,10 @@ class Tool(Protocol):
 
     @property
     def is_read_only(self) -> bool: ...
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a plan that was recorded may be carried out again: it finds out by itself what is left to do."""
 
     async def invoke(self, arguments: Any, context: ToolCallContext) -> Any:
         """Its result, as JSON, or `Later`. Whatever it raises is the result that the model is told."""
@@ -74,6 +116,10 @@ class FunctionTool:
     @property
     def is_read_only(self) -> bool:
         return self._is_read_only
+
+    @property
+    def is_repeatable(self) -> bool:
+        return False
 
     async def invoke(self, arguments: Any, context: ToolCallContext) -> Any:
         if not isinstance(arguments, dict):

@@ -7,14 +7,15 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from weft.kernel.enums import InterruptionReason, MessageRole, ToolCallStatus
-from weft.ledger.api import ModelAnswered, Parked, ToolEnded
+from weft.kernel.enums import Decision, InterruptionReason, MessageRole, ToolCallStatus
+from weft.ledger.api import ApprovalAsked, Entry, ModelAnswered, Parked, ToolDecision, ToolEnded
 from weft.ledger.model import NewError, NewMessage, RecordedTurn
 from weft.runtime.broker.run import Run, RunCall
 from weft.runtime.broker.steps import Park
-from weft.runtime.broker.tools import Later
+from weft.runtime.broker.tools import Later, Verdict
 from weft.runtime.inference.replies import Reply
 from weft.runtime.inference.settings import ToolSpec
+from weft.runtime.tools.calls import ToolOutput
 
 
 class TurnEnd(Struct, frozen=True, kw_only=True):
@@ -47,11 +48,48 @@ def answered(reply: Reply, request: str, correlation: str) -> ModelAnswered:
     )
 
 
-def ended(call: RunCall, status: ToolCallStatus, *, result: Any = UNSET, error: NewError | None = None) -> ToolEnded:
+def ended(
+    call: RunCall, status: ToolCallStatus, *, output: ToolOutput | None = None, error: NewError | None = None
+) -> ToolEnded:
     """The entry that tells how a call ended."""
     return ToolEnded(
-        call=call.event, call_id=call.call_id, correlation=call.correlation, status=status, result=result, error=error
+        call=call.event,
+        call_id=call.call_id,
+        correlation=call.correlation,
+        status=status,
+        result=UNSET if output is None else output.result,
+        error=error,
+        duration_ms=None if output is None else output.duration_ms,
+        files=() if output is None else output.files,
+        lints=() if output is None else output.lints,
+        is_untrusted=output is not None and output.is_untrusted,
     )
+
+
+def decided(call: RunCall, verdict: Verdict) -> list[Entry]:
+    """What is recorded of a decision; where a person is to be asked, the request with it."""
+    decision = ToolDecision(
+        call=call.event,
+        decision=verdict.decision,
+        by=verdict.by,
+        bound=verdict.bound,
+        policy=verdict.policy,
+        grant=verdict.grant,
+        rationale=verdict.rationale,
+        plan=verdict.plan,
+    )
+    if verdict.decision is not Decision.ASK:
+        return [decision]
+    assert verdict.bound is not None, "a person is asked about exactly what would run"
+    request = ApprovalAsked(
+        call=call.event,
+        bound=verdict.bound,
+        shown=verdict.shown,
+        subjects=verdict.subjects,
+        rationale=verdict.rationale,
+        expires=verdict.expires_ms,
+    )
+    return [decision, request]
 
 
 def parked(run: Run, step: Park, later: Mapping[str, Later]) -> list[Parked]:

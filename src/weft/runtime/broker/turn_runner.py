@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from msgspec import UNSET
 
+from weft.kernel.approval_events import ApprovalRequested
 from weft.kernel.clock import Clock
 from weft.kernel.dag_events import HistoryAppend, Interruption, ModelRequest, RunFinished
 from weft.kernel.enums import InterruptionReason, MessageRole, RunExit, ToolCallStatus
@@ -20,7 +20,6 @@ from weft.kernel.errors import (
     ContextTooLong,
     LeaseLost,
     NotApplicable,
-    NotFound,
     OutsideError,
     StoreError,
     WeftError,
@@ -41,7 +40,7 @@ from weft.ledger.api import (
     Then,
     ToolAsked,
 )
-from weft.ledger.model import Message, NewError, NewMessage, TextPart, ToolResultPart, ToolUsePart
+from weft.ledger.model import Message, NewError, NewMessage, TextPart, ToolUsePart
 from weft.runtime.broker.plans import ShortenedContext, TurnPlan
 from weft.runtime.broker.request_fitting import RequestFitting
 from weft.runtime.broker.run import Run, RunCall
@@ -49,6 +48,7 @@ from weft.runtime.broker.steps import (
     AskModel,
     CloseCall,
     Cut,
+    Decide,
     FailTurn,
     FinishTurn,
     Park,
@@ -57,7 +57,7 @@ from weft.runtime.broker.steps import (
     Step,
     next_steps,
 )
-from weft.runtime.broker.tools import Later, ToolCallContext
+from weft.runtime.broker.tool_calls import ToolCalls, error_of
 from weft.runtime.broker.turn_entries import TurnEnd, answered, ended, parked, spec_fields
 from weft.runtime.inference.replies import Reply, ReplyToken, TokenKind
 from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters, count_images
@@ -92,10 +92,8 @@ class TurnRunner:
         self._writer: RunWriter | None = None
         self._wake = asyncio.Event()
         self._model: asyncio.Task[Reply | ShortenedContext] | None = None
-        self._tools: dict[str, asyncio.Task[Any]] = {}
+        self._tools = ToolCalls(runs, crossing, plan, self.lose)
         self._calls: tuple[ToolUsePart, ...] = ()
-        self._results: dict[str, ToolResultPart] = {}
-        self._later: dict[str, Later] = {}
         self._performed: set[str] = set()
         self._asks_next = False
         """Whether the model is asked next, as far as that is known before it is recorded."""
@@ -123,6 +121,16 @@ class TurnRunner:
     def steer(self, messages: dict[str, NewMessage]) -> None:
         """Messages that want to enter with the next request, by their ids in the inbox."""
         self._steers, self._handed = tuple(messages), messages
+
+    @property
+    def asks_people(self) -> bool:
+        """Whether it waits for a person while something else is under way."""
+        return any(call.request is not None and call.is_parked for call in self._run.open_calls)
+
+    def hear(self, events: Sequence[RecordedEvent]) -> None:
+        """Take up what people answered meanwhile."""
+        if self._run.hear(events):
+            self._wake.set()
 
     def lose(self, error: WeftError) -> None:
         """Another broker has the session, or the ledger cannot be reached: stop, and write nothing more."""
@@ -231,10 +239,15 @@ class TurnRunner:
         self._prepare(self._run)
 
     def _prepare(self, run: Run) -> None:
-        run.idempotent = frozenset(name for name, tool in self._plan.tools.items() if tool.is_idempotent)
+        tools = self._plan.tools.items()
+        run.is_gated = self._plan.gate is not None
+        run.read_only = frozenset(name for name, tool in tools if tool.is_read_only)
+        run.idempotent = frozenset(
+            name for name, tool in tools if tool.is_idempotent or (run.is_gated and tool.is_repeatable)
+        )
         run.steers, run.stop, run.max_requests = self._steers, self._stop, self._plan.max_requests
         run.deadline_seconds, run.offers_tools = self._plan.deadline_seconds, bool(self._plan.tools)
-        for event, later in self._later.items():
+        for event, later in self._tools.later.items():
             if event in run.calls:
                 run.calls[event].is_parked, run.calls[event].parked_until = True, later.until_ms
 
@@ -258,10 +271,18 @@ class TurnRunner:
             self._steers, self._handed = (), {}  # one of them was cancelled meanwhile; the others wait for the next
             record = await self._written(writer, entries, self.intents)
         self._text.recorded()
+        self._notify(record.events)
         request = self._run.last_request
         if request is not None and request is not before:
             self._note_request(record.events)
         return record
+
+    def _notify(self, events: Sequence[RecordedEvent]) -> None:
+        """Have people told that they are asked. The request is recorded, whatever becomes of that."""
+        if self._plan.on_asked is not None:
+            for one in events:
+                if isinstance(one.event, ApprovalRequested):
+                    self._plan.on_asked(one.id)
 
     async def _cut(self, window: int | None = None) -> bool:
         """Cut what the next request is sent, so that it fits; whether there was something to cut."""
@@ -293,12 +314,14 @@ class TurnRunner:
                 entries = self._ask_entries(run, step)
             case StartTools():
                 entries = self._tool_entries(run, step)
+            case Decide():
+                entries = self._tools.decision_entries(run, step.calls)
             case CloseCall():
                 self.messages = None  # the outcome is told as the ledger tells it
-                error = NewError(code=step.code, message=step.why)
+                error = NewError(code=step.code, message=step.why or self._why_refused(run.calls[step.call]))
                 entries = (ended(run.calls[step.call], step.status, error=error),)
             case Park():
-                entries = parked(run, step, self._later)
+                entries = parked(run, step, self._tools.later)
             case Cut():
                 entries = self._cut_entries(run, step)
             case FinishTurn():
@@ -311,6 +334,12 @@ class TurnRunner:
             case RunAgain():  # its intent is recorded already
                 pass
         return entries
+
+    def _why_refused(self, call: RunCall) -> str:
+        recorded = None if call.rationale is None else self._tools.rationales.get(call.event)
+        if recorded is None and call.rationale is not None:
+            recorded = self._runs.text(call.rationale)
+        return recorded or "it is not allowed"
 
     def _ask_entries(self, run: Run, step: AskModel) -> Sequence[Entry]:
         if step.steers and not set(step.steers) <= set(run.taken):
@@ -403,12 +432,7 @@ class TurnRunner:
             self._partial, self._attempt = "", request.attempt
             self._text.begin(run.turn, len(run.requests), run.taken)
             self._model = asyncio.ensure_future(self._asked())
-        for call in run.open_calls:
-            is_again = call.is_lost and call.tool in run.idempotent
-            if call.event not in self._performed and not call.is_parked and (not call.is_lost or is_again):
-                self._performed.add(call.event)
-                call.is_lost = False
-                self._tools[call.event] = asyncio.ensure_future(self._invoked(call))
+        self._tools.start(run)
 
     async def _asked(self) -> Reply | ShortenedContext:
         """The reply; or, once in a turn, what is to be sent in place of what was too long."""
@@ -466,24 +490,12 @@ class TurnRunner:
             self._partial += token.text
         self._text.add(ReplyToken(token.text, token.kind, self._attempt))
 
-    async def _invoked(self, call: RunCall) -> Any:
-        tool = self._plan.tools.get(call.tool)
-        if tool is None:
-            raise NotFound("tool", call.tool, "call one that is offered")
-        try:
-            arguments = await self._crossing.run(lambda: self._runs.value(call.arguments))
-        except StoreError as error:  # the tool did not run; whoever goes on with the turn says so
-            self.lose(error)
-            raise
-        context = ToolCallContext(turn=self._run.turn, call=call.event, acting=self._plan.acting)
-        return await tool.invoke(arguments, context)
-
     # --- outcomes ------------------------------------------------------------------------------------------------
 
     async def _outcomes(self) -> Sequence[Entry]:
         """Wait for the next thing to happen, and say what is recorded of it."""
         wake = asyncio.ensure_future(self._wake.wait())
-        waiting: set[asyncio.Task[Any]] = {wake, *self._tools.values()}
+        waiting: set[asyncio.Task[Any]] = {wake, *self._tools.tasks}
         if self._model is not None:
             waiting.add(self._model)
         try:
@@ -493,7 +505,13 @@ class TurnRunner:
         self._wake.clear()
         if self._lost is not None:
             raise self._lost
-        entries = [*self._model_outcome(), *await self._tool_outcomes()]
+        if self._model is not None and self._model.done() and error_of(self._model) is None:
+            reply = self._model.result()
+            if isinstance(reply, Reply):
+                await self._tools.decide_ahead(reply.calls, self.turn)
+        entries = [*self._model_outcome(), *self._tools.outcomes(self._run)]
+        if entries:
+            self._tell_results()
         if self._stop is not None or self._seconds_left() == 0:
             await self._stop_all()
         return entries
@@ -508,7 +526,7 @@ class TurnRunner:
         task, self._model = self._model, None
         request = self._run.last_request
         assert request is not None
-        error = _error_of(task)
+        error = error_of(task)
         if error is None:
             reply = task.result()
             if isinstance(reply, ShortenedContext):
@@ -534,35 +552,9 @@ class TurnRunner:
         partial = [self._partial_answer(request, correlation, "error")] if self._partial else []
         return [*partial, Finished(exit=RunExit.ERROR, error=fault)]
 
-    async def _tool_outcomes(self) -> Sequence[Entry]:
-        entries: list[Entry] = []
-        for event in [event for event, task in self._tools.items() if task.done()]:
-            task, call = self._tools.pop(event), self._run.calls[event]
-            name = await self._crossing.run(partial(self._runs.text, call.call_id))
-            entry = self._tool_outcome(call, task, name or "")
-            if entry is not None:
-                entries.append(entry)
-        if entries and not self._tools and not self._later:
-            self._tell_results()
-        return entries
-
-    def _tool_outcome(self, call: RunCall, task: asyncio.Task[Any], name: str) -> Entry | None:
-        error = _error_of(task)
-        if error is not None:
-            message = str(error) or type(error).__name__
-            self._results[call.event] = ToolResultPart(name, message, is_error=True)
-            return ended(call, ToolCallStatus.ERROR, error=NewError(code=type(error).__name__, message=message))
-        result = task.result()
-        if isinstance(result, Later):
-            self._later[call.event] = result
-            call.is_parked = True
-            return None
-        self._results[call.event] = ToolResultPart(name, result)
-        return ended(call, ToolCallStatus.OK, result=result)
-
     def _tell_results(self) -> None:
         """The outcomes of all calls of the last answer, in the order of the calls."""
-        parts = [self._results.pop(call) for call in self._run.answer_calls if call in self._results]
+        parts = self._tools.results(self._run)
         results = NewMessage(role=MessageRole.TOOL, content=tuple(parts))
         if parts:
             self._asks_next = True
@@ -571,13 +563,8 @@ class TurnRunner:
             self.messages.append(results)
 
     async def _stop_all(self) -> None:
-        tasks = [task for task in (self._model, *self._tools.values()) if task is not None]
-        self._model, self._tools = None, {}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
-    """What a task that is done raised; whoever cancelled itself has failed as well."""
-    return asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception()
+        model, self._model = self._model, None
+        if model is not None:
+            model.cancel()
+            await asyncio.gather(model, return_exceptions=True)
+        await self._tools.stop()

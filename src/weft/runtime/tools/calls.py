@@ -34,6 +34,8 @@ class CallPlan(Struct, frozen=True, kw_only=True):
     shown: str = ""
     """For whoever approves it: the command, or the difference that it makes to a file."""
     is_read_only: bool = False
+    is_outward: bool = False
+    """Whether it can carry something out of the machine: a request to a server, a command that reaches the network."""
 
     @property
     def bound(self) -> str:
@@ -49,6 +51,8 @@ class ToolOutput(Struct, frozen=True, kw_only=True):
     files: tuple[FileNote, ...] = ()
     lints: tuple[LintNote, ...] = ()
     duration_ms: int | None = None
+    is_untrusted: bool = True
+    """Whether a stranger may have written what it gave. Only what a tool says of itself alone is trusted."""
 
 
 class ToolFailure(Exception):
@@ -67,17 +71,6 @@ class PlannedTool(Tool, Protocol):
 
     async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
         """Do it. Raises ToolFailure where it ended badly, or where what the plan says no longer holds."""
-
-
-class RepeatableTool(PlannedTool, Protocol):
-    """A tool whose `perform` finds out from the world whether a plan was carried out already. It may be given the plan
-    that was decided on once more after a crash: it then does what is missing, and its output is the same.
-
-    `is_idempotent` is about arguments: whether a new plan of the same arguments may be carried out. An edit is
-    repeatable and not idempotent: the text that it replaces is gone once it has run."""
-
-    @property
-    def is_repeatable(self) -> bool: ...
 
 
 class StructTool(ABC, Generic[Arguments]):

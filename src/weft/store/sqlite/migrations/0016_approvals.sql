@@ -25,6 +25,7 @@ CREATE TABLE approval (
     replica TEXT,                   -- whose turn: only what was answered there counts
     rationale INTEGER,
     shown INTEGER,
+    subjects INTEGER,
     requested_at INTEGER NOT NULL,
     expires_at INTEGER,
     answer TEXT,                    -- the event that answers

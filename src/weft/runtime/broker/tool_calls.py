@@ -1,0 +1,179 @@
+"""The tool calls of one turn under way: each is decided on, run, and its outcome told.
+
+A call that a gate guards runs only after a decision that allows it was recorded; what is run is compared with what was
+decided on. Calls of a fresh answer are decided on before they are recorded, so that the decision needs no transaction
+of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from weft.kernel.enums import ToolCallStatus
+from weft.kernel.errors import NotFound, StoreError, WeftError
+from weft.ledger.api import Entry, Runs, ToolEnded
+from weft.ledger.model import NewError, ToolResultPart, ToolUsePart
+from weft.runtime.broker.plans import TurnPlan
+from weft.runtime.broker.run import Run, RunCall
+from weft.runtime.broker.tools import CallAnswer, Later, ToolCallContext, Verdict
+from weft.runtime.broker.turn_entries import decided, ended
+from weft.runtime.tools.calls import ToolFailure, ToolOutput
+from weft.runtime.turns.ledger_port import Crossing
+
+
+class ToolCalls:
+    """What this process does about the calls of one turn."""
+
+    def __init__(self, runs: Runs, crossing: Crossing, plan: TurnPlan, lose: Callable[[WeftError], None]) -> None:
+        """`lose` is called where the ledger cannot be read: the call did not run, and whoever goes on with the turn
+        says so."""
+        self._runs, self._crossing, self._plan, self._lose = runs, crossing, plan, lose
+        self._deciding: dict[str, asyncio.Task[Verdict]] = {}
+        self._running: dict[str, asyncio.Task[Any]] = {}
+        self._ahead: tuple[Verdict, ...] = ()
+        """Decisions about the calls of the last answer, in its order, made before it was recorded."""
+        self._call_ids: dict[str, str] = {}
+        """The provider's ids of the calls that are under way, by their events."""
+        self._performed: set[str] = set()
+        self._results: dict[str, ToolResultPart] = {}
+        self.later: dict[str, Later] = {}
+        self.rationales: dict[str, str] = {}
+        """Why calls were refused, by their events; of earlier processes the ledger says it."""
+
+    @property
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        return [*self._deciding.values(), *self._running.values()]
+
+    async def decide_ahead(self, calls: Sequence[ToolUsePart], turn: str) -> None:
+        """Decide on the calls of an answer that is about to be recorded."""
+        self._ahead = ()
+        if self._plan.gate is not None and self._plan.tools:
+            self._ahead = tuple(await asyncio.gather(*(self._decided(one.name, one.input, turn, "") for one in calls)))
+
+    def decision_entries(self, run: Run, calls: Sequence[str]) -> list[Entry]:
+        """The decisions that are made already, of those that are wanted."""
+        entries: list[Entry] = []
+        for call in calls:
+            place = run.answer_calls.index(call) if call in run.answer_calls else len(self._ahead)
+            is_fresh = run.calls[call].decision is None and len(self._ahead) == len(run.answer_calls)
+            if is_fresh and place < len(self._ahead) and call not in self._deciding:
+                entries += self._told(run.calls[call], self._ahead[place])
+        return entries
+
+    def _told(self, call: RunCall, verdict: Verdict) -> list[Entry]:
+        if verdict.rationale is not None:
+            self.rationales[call.event] = verdict.rationale
+        return decided(call, verdict)
+
+    def start(self, run: Run) -> None:
+        """Start what is recorded as intended and not under way."""
+        for call in run.open_calls:
+            if run.is_gated and call.needs_decision:
+                if call.event not in self._deciding:
+                    self._deciding[call.event] = asyncio.ensure_future(self._decide(run, call))
+            elif call.event not in self._performed and run.may_run(call):
+                self._performed.add(call.event)
+                call.is_lost = False
+                self._running[call.event] = asyncio.ensure_future(self._run(run, call))
+
+    async def _decide(self, run: Run, call: RunCall) -> Verdict:
+        arguments, answer = await self._arguments(call), call.answer
+        if answer is not None and answer.reason is not None:
+            reason = await self._crossing.run(partial(self._runs.text, answer.reason))
+            answer = replace(answer, reason=reason)
+        return await self._decided(call.tool, arguments, run.turn, call.event, answer)
+
+    async def _decided(
+        self, tool: str, arguments: Any, turn: str, event: str, answer: CallAnswer | None = None
+    ) -> Verdict:
+        gate = self._plan.gate
+        assert gate is not None
+        context = ToolCallContext(turn=turn, call=event, acting=self._plan.acting)
+        return await gate.decide(tool, arguments, context, answer)
+
+    async def _run(self, run: Run, call: RunCall) -> Any:
+        arguments = await self._arguments(call)
+        context = ToolCallContext(turn=run.turn, call=call.event, acting=self._plan.acting)
+        if self._plan.gate is not None:
+            plan = None if call.plan is None else await self._crossing.run(partial(self._runs.value, call.plan))
+            return await self._plan.gate.perform(call.tool, arguments, context, call.bound or "", plan)
+        tool = self._plan.tools.get(call.tool)
+        if tool is None:
+            raise NotFound("tool", call.tool, "call one that is offered")
+        return await tool.invoke(arguments, context)
+
+    async def _arguments(self, call: RunCall) -> Any:
+        try:
+            return await self._crossing.run(partial(self._read_call, call))
+        except StoreError as error:
+            self._lose(error)
+            raise
+
+    def _read_call(self, call: RunCall) -> Any:
+        """The arguments of a call; the provider's id of it is kept for its result."""
+        self._call_ids[call.event] = self._runs.text(call.call_id) or ""
+        return self._runs.value(call.arguments)
+
+    def outcomes(self, run: Run) -> list[Entry]:
+        """What is recorded of the calls that were decided on, or ended, meanwhile."""
+        entries: list[Entry] = []
+        for event in [event for event, task in self._deciding.items() if task.done()]:
+            task, call = self._deciding.pop(event), run.calls[event]
+            error = error_of(task)
+            if error is not None:
+                raise error
+            entries += self._told(call, task.result())
+        for event in [event for event, task in self._running.items() if task.done()]:
+            entry = self._outcome(run.calls[event], self._running.pop(event))
+            entries += [] if entry is None else [entry]
+        return entries
+
+    def results(self, run: Run) -> list[ToolResultPart]:
+        """The outcomes of all calls of the last answer, in the order of the calls, once none is under way."""
+        if self._running or self._deciding or self.later:
+            return []
+        return [self._results.pop(call) for call in run.answer_calls if call in self._results]
+
+    def _outcome(self, call: RunCall, task: asyncio.Task[Any]) -> ToolEnded | None:
+        name, error = self._call_ids.pop(call.event, ""), error_of(task)
+        if error is not None:
+            fault = _fault(error)
+            self._results[call.event] = ToolResultPart(name, fault.message, is_error=True)
+            return ended(call, _status(error), error=fault)
+        result = task.result()
+        if isinstance(result, Later):
+            self.later[call.event] = result
+            call.is_parked = True
+            return None
+        output = result if isinstance(result, ToolOutput) else ToolOutput(result=result, is_untrusted=False)
+        self._results[call.event] = ToolResultPart(name, output.result)
+        return ended(call, ToolCallStatus.OK, output=output)
+
+    async def stop(self) -> None:
+        tasks = self.tasks
+        self._deciding, self._running = {}, {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _fault(error: BaseException) -> NewError:
+    if isinstance(error, ToolFailure):
+        return NewError(code=error.code, message=error.message, details=error.details)
+    return NewError(code=type(error).__name__, message=str(error) or type(error).__name__)
+
+
+def _status(error: BaseException) -> ToolCallStatus:
+    """A tool that ran out of its time has a status of its own."""
+    is_timeout = isinstance(error, TimeoutError) or (isinstance(error, ToolFailure) and error.code == "timeout")
+    return ToolCallStatus.TIMEOUT if is_timeout else ToolCallStatus.ERROR
+
+
+def error_of(task: asyncio.Task[Any]) -> BaseException | None:
+    """What a task that is done raised; whoever cancelled itself has failed as well."""
+    return asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception()

@@ -1,0 +1,223 @@
+"""What may be done with a tool call: permissions, then the approval policy, then perhaps a person.
+
+A call is planned before it is decided on, and planned again before it runs: what runs has the hash that was decided on,
+or it does not run. Deny wins everywhere, nothing that goes wrong on the way is an allow, and a call that can carry
+something out is asked about by a person each time once a stranger's words are in the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from weft.kernel.authority import TOOL_PREFIX
+from weft.kernel.canonical import dumps
+from weft.kernel.clock import Clock, SystemClock
+from weft.kernel.enums import Decision, DecisionSource
+from weft.kernel.errors import WeftError
+from weft.ledger.api import Approval
+from weft.runtime.broker.tools import CallAnswer, ToolCallContext, Verdict
+from weft.runtime.context import ExecutionContext
+from weft.runtime.tools.calls import CallPlan, PlannedTool, ToolFailure, ToolOutput
+
+SHOWN_CHARACTERS = 256 * 1024
+"""What a person is shown is never shortened: what is longer cannot be approved."""
+APPROVAL_SECONDS = 24 * 3600.0
+
+
+class PolicyQuestion(Struct, frozen=True, kw_only=True):
+    """What an approval policy is asked about one call."""
+
+    plan: CallPlan
+    arguments: Any
+    turn: str
+    is_untrusted: bool
+
+
+class PolicyVerdict(Struct, frozen=True, kw_only=True):
+    """What the policies in force say together, and the one that says so."""
+
+    decision: Decision
+    rationale: str
+    policy: str | None = None
+
+
+class PolicyDecider(Protocol):
+    """Asks the approval policies in force. An error of theirs is no allow."""
+
+    async def decide(self, question: PolicyQuestion) -> PolicyVerdict: ...
+
+
+class CallHistory(Protocol):
+    """What the gate needs to know of the session that a call is made in."""
+
+    async def is_untrusted(self, turn: str) -> bool:
+        """Whether a stranger may have written something that the context of a turn holds."""
+
+    async def session_grants(self) -> Sequence[Approval]:
+        """What people allowed for the rest of the session."""
+
+
+class ToolGate:
+    """The gate of one turn's tools."""
+
+    def __init__(
+        self,
+        tools: Mapping[str, PlannedTool],
+        policy: PolicyDecider,
+        history: CallHistory,
+        *,
+        clock: Clock | None = None,
+        approval_seconds: float = APPROVAL_SECONDS,
+    ) -> None:
+        self._tools, self._policy, self._history = tools, policy, history
+        self._clock, self._approval_seconds = clock or SystemClock(), approval_seconds
+
+    async def decide(self, tool: str, arguments: Any, context: ToolCallContext, answer: CallAnswer | None) -> Verdict:
+        """See `Gate`."""
+        if answer is not None and not answer.is_granted:
+            return _denied(answer)
+        try:
+            plan = await self._plan(tool, arguments, context)
+        except (ToolFailure, WeftError) as error:
+            return _refused(DecisionSource.ARGUMENTS, str(error), answer=answer)
+        except Exception as error:  # a defect of a tool, such as of an MCP server: nothing of it may run
+            return _refused(DecisionSource.ARGUMENTS, f"{tool}: {type(error).__name__}", answer=answer)
+        if not is_permitted(plan, context.acting):
+            return _refused(DecisionSource.PERMISSION, _not_permitted(plan), plan, answer)
+        if answer is not None:
+            return _granted(plan, answer, self._recorded(tool, plan))
+        return await self._without_person(tool, plan, arguments, context)
+
+    async def perform(
+        self, tool: str, arguments: Any, context: ToolCallContext, bound: str, plan: Any = None
+    ) -> ToolOutput:
+        """See `Gate`."""
+        planned = await self._plan(tool, arguments, context) if plan is None else msgspec.convert(plan, CallPlan)
+        if planned.bound != bound:
+            raise ToolFailure("changed", f"what {planned.tool} would do now is not what was decided on: call it again")
+        if not is_permitted(planned, context.acting):
+            raise ToolFailure("denied", _not_permitted(planned))
+        return await self._tools[tool].perform(planned, context)
+
+    async def _plan(self, tool: str, arguments: Any, context: ToolCallContext) -> CallPlan:
+        offered = self._tools.get(tool)
+        if offered is None:
+            raise ToolFailure("unknown_tool", f"there is no tool {tool!r:.80}: call one that is offered")
+        return await offered.plan(arguments, context)
+
+    def _recorded(self, tool: str, plan: CallPlan) -> Any:
+        """The plan, as it is kept with a decision for tools that can carry it out again."""
+        return msgspec.to_builtins(plan) if self._tools[tool].is_repeatable else None
+
+    async def _without_person(self, tool: str, plan: CallPlan, arguments: Any, context: ToolCallContext) -> Verdict:
+        is_untrusted = await self._history.is_untrusted(context.turn)
+        question = PolicyQuestion(plan=plan, arguments=arguments, turn=context.turn, is_untrusted=is_untrusted)
+        said = await self._policy.decide(question)
+        if said.decision in (Decision.DENY_CONTINUE, Decision.DENY_ABORT):
+            return Verdict(
+                decision=said.decision,
+                by=DecisionSource.POLICY,
+                bound=plan.bound,
+                policy=said.policy,
+                rationale=said.rationale,
+            )
+        if is_untrusted and plan.is_outward:
+            why = "it can carry something out, and strangers' words are in the context"
+            return self._ask(plan, DecisionSource.PROVENANCE, why, None)
+        if said.decision is Decision.ALLOW:
+            return self._allow(tool, plan, DecisionSource.POLICY, said.rationale, said.policy)
+        if await self._is_granted(plan):
+            return self._allow(tool, plan, DecisionSource.SESSION_GRANT, "a person allowed it for this session", None)
+        return self._ask(plan, DecisionSource.POLICY, said.rationale, said.policy)
+
+    def _allow(
+        self, tool: str, plan: CallPlan, by: DecisionSource, rationale: str | None, policy: str | None
+    ) -> Verdict:
+        return Verdict(
+            decision=Decision.ALLOW,
+            by=by,
+            bound=plan.bound,
+            policy=policy,
+            rationale=rationale,
+            plan=self._recorded(tool, plan),
+        )
+
+    async def _is_granted(self, plan: CallPlan) -> bool:
+        """Whether a person allowed the same use of the same tool for the rest of the session."""
+        if not plan.subjects:
+            return False
+        grants = await self._history.session_grants()
+        return any(one.tool == plan.tool and one.subjects == plan.subjects for one in grants)
+
+    def _ask(self, plan: CallPlan, by: DecisionSource, rationale: str, policy: str | None) -> Verdict:
+        shown = shown_text(plan)
+        if len(shown) > SHOWN_CHARACTERS:
+            why = f"it takes {len(shown)} characters to show, so nobody can approve it: make it smaller"
+            return _refused(by, why, plan)
+        return Verdict(
+            decision=Decision.ASK,
+            by=by,
+            bound=plan.bound,
+            policy=policy,
+            rationale=rationale,
+            shown=shown,
+            subjects=plan.subjects,
+            expires_ms=self._clock.now_ms() + round(self._approval_seconds * 1000),
+        )
+
+
+def shown_text(plan: CallPlan) -> str:
+    """All that a person is shown of a call: for reading, and then exactly the bytes that the hash is made of."""
+    exact = dumps({"tool": plan.tool, "exact": plan.exact}).decode()
+    return f"{plan.shown}\n\n{exact}" if plan.shown else exact
+
+
+def is_permitted(plan: CallPlan, acting: ExecutionContext | None) -> bool:
+    """Whether the rights of everybody in the chain allow each use that the call makes of its tool."""
+    if acting is None:
+        return False
+    right = TOOL_PREFIX + plan.tool
+    if not plan.subjects:
+        return acting.authority.allows(right, None if plan.subjects is None else "")
+    return all(acting.authority.allows(right, subject) for subject in plan.subjects)
+
+
+def _not_permitted(plan: CallPlan) -> str:
+    uses = f"({', '.join(plan.subjects)})" if plan.subjects else ""
+    return f"the permissions of this turn do not allow {plan.tool}{uses}"
+
+
+def _refused(
+    by: DecisionSource, rationale: str, plan: CallPlan | None = None, answer: CallAnswer | None = None
+) -> Verdict:
+    return Verdict(
+        decision=Decision.DENY_CONTINUE,
+        by=by,
+        bound=None if plan is None else plan.bound,
+        rationale=rationale,
+        grant=None if answer is None else answer.event,
+    )
+
+
+def _denied(answer: CallAnswer) -> Verdict:
+    return Verdict(
+        decision=Decision.DENY_ABORT if answer.abort else Decision.DENY_CONTINUE,
+        by=DecisionSource.GRANT,
+        bound=answer.bound,
+        grant=answer.event,
+        rationale="a person refused it" + (f": {answer.reason}" if answer.reason else ""),
+    )
+
+
+def _granted(plan: CallPlan, answer: CallAnswer, recorded: Any) -> Verdict:
+    """A grant is used up, whatever comes of it; it allows exactly what was shown."""
+    if plan.bound != answer.bound:
+        why = "what it would do now is not what a person approved: call it again"
+        return _refused(DecisionSource.GRANT, why, plan, answer)
+    return Verdict(
+        decision=Decision.ALLOW, by=DecisionSource.GRANT, bound=plan.bound, grant=answer.event, plan=recorded
+    )

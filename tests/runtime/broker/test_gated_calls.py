@@ -1,0 +1,280 @@
+"""Calls that are decided on before they run: allowed, refused, asked about; and what a crash leaves of that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.runtime.broker.bench import Bench, run, saying
+from weft.kernel.authority import Principal, PrincipalKind, rights
+from weft.kernel.clock import FixedClock
+from weft.kernel.enums import Decision
+from weft.ledger.api import Ledger, Runs
+from weft.ledger.approvals.model import Approval
+from weft.runtime.broker.tools import ToolCallContext
+from weft.runtime.context import context_for
+from weft.runtime.inference.settings import ToolSpec
+from weft.runtime.tools.calls import CallPlan, ToolOutput
+from weft.runtime.tools.gate import PolicyQuestion, PolicyVerdict, ToolGate
+
+DAY_MS = 24 * 3600 * 1000
+
+
+class Switch:
+    """A tool that notes that it ran; what it would do is whatever `world` says at the time."""
+
+    is_idempotent = is_read_only = is_repeatable = False
+
+    def __init__(self, name: str, *, is_outward: bool = False) -> None:
+        self.spec = ToolSpec(name=name, description="", schema={"type": "object"})
+        self.world, self.ran, self._is_outward = "quiet", list[str](), is_outward
+
+    async def plan(self, arguments: Any, context: ToolCallContext) -> CallPlan:
+        return CallPlan(
+            tool=self.spec.name,
+            exact={"world": self.world},
+            subjects=(self.world,),
+            shown=f"switch {self.world}",
+            is_outward=self._is_outward,
+        )
+
+    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
+        self.ran.append(plan.exact["world"])
+        return ToolOutput(result="done")
+
+    async def invoke(self, arguments: Any, context: ToolCallContext) -> Any:
+        raise AssertionError("a gated tool is run by its gate")
+
+
+class Policy:
+    """Says the same of every call; None: it breaks."""
+
+    def __init__(self, decision: Decision) -> None:
+        self.decision, self.asked = decision, list[PolicyQuestion]()
+
+    async def decide(self, question: PolicyQuestion) -> PolicyVerdict:
+        self.asked.append(question)
+        return PolicyVerdict(decision=self.decision, rationale="because")
+
+
+class History:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def is_untrusted(self, turn: str) -> bool:
+        return Runs(self._ledger).is_untrusted(turn)
+
+    async def session_grants(self) -> Sequence[Approval]:
+        return Runs(self._ledger).session_grants(self._ledger.session("main").id)
+
+
+class Gated:
+    """A bench whose tools a gate guards."""
+
+    def __init__(self, ledger: Ledger, clock: FixedClock, decision: Decision, *answers: Any, allow: str = "*") -> None:
+        self.bench = Bench(ledger, *answers, clock=clock)
+        self.ledger, self.clock, self.policy = ledger, clock, Policy(decision)
+        self.tools = {name: Switch(name, is_outward=name == "send") for name in ("light", "door", "send")}
+        self.asked: list[str] = []
+        acting = context_for(
+            Principal(PrincipalKind.HUMAN, "ann"), rights=rights(["model:*", "provider:*", f"tool:{allow}"])
+        )
+        gate = ToolGate(self.tools, self.policy, History(ledger), clock=clock)
+        self.bench.options |= {"tools": self.tools, "gate": gate, "acting": acting, "on_asked": self.asked.append}
+
+    async def serve(self, message: str) -> None:
+        """A broker works until the message is answered, or its turn waits for people alone."""
+        broker = self.bench.broker()
+        serving = asyncio.ensure_future(broker.serve())
+        session = self.ledger.session("main").id
+        for _ in range(2000):
+            broker.wake()
+            await asyncio.sleep(0)
+            standing = self.bench.runs.standing(session)
+            if self.bench.state(message)[0] == "answered" or (standing.is_parked and standing.open_turn):
+                break
+        else:
+            raise AssertionError(f"the turn does not come to rest: {self.bench.events(message)}")
+        broker.drain()
+        await serving
+
+    def decisions(self, message: str) -> list[tuple[str, str]]:
+        turn = self.ledger.inbox.get(message).turn
+        assert turn is not None
+        return [(one.decision, one.by) for one in self.ledger.approvals.decisions(turn)]
+
+    def told(self) -> str:
+        """What the model was told last."""
+        return self.bench.provider.sent()[-1]
+
+
+def test_an_allowed_call_runs_and_its_decision_costs_no_transaction(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        gated = Gated(ledger, clock, Decision.ALLOW, saying("", "light"), saying("Hi"))
+        message = gated.bench.admit()
+        await gated.serve(message)
+        assert gated.tools["light"].ran == ["quiet"]
+        assert gated.decisions(message) == [("allow", "policy")]
+        assert gated.told() == "done"
+        kinds = [type(one.event).__name__ for one in gated.bench.events(message)]
+        assert kinds.index("ToolDecided") == kinds.index("ToolCallRequested") + 1
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("decision", "tool", "allow", "by"),
+    [
+        (Decision.DENY_CONTINUE, "light", "*", "policy"),
+        (Decision.ALLOW, "light", "door", "permission"),
+        (Decision.ALLOW, "light", "light(loud)", "permission"),
+        (Decision.ALLOW, "nothing", "*", "arguments"),
+    ],
+)
+def test_a_refused_call_never_runs_and_the_model_is_told(
+    ledger: Ledger, clock: FixedClock, decision: Decision, tool: str, allow: str, by: str
+) -> None:
+    async def body() -> None:
+        gated = Gated(ledger, clock, decision, saying("", tool), saying("I see"), allow=allow)
+        message = gated.bench.admit()
+        await gated.serve(message)
+        assert [one for one in gated.tools.values() if one.ran] == []
+        assert gated.decisions(message) == [("deny_continue", by)]
+        (call,) = ledger.tool_calls(ledger.inbox.get(message).turn or "")
+        assert (call.outcome, call.error_code) == ("error", "denied")
+        assert "because" in gated.told() or "not allow" in gated.told() or "no tool" in gated.told()
+
+    run(body())
+
+
+def test_a_refusal_that_aborts_ends_the_turn_as_approval_denied(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        gated = Gated(ledger, clock, Decision.DENY_ABORT, saying("", "light", "door"))
+        message = gated.bench.admit()
+        await gated.serve(message)
+        assert gated.bench.interruptions(message) == ["approval_denied"]
+        assert gated.bench.state(message)[0] == "answered"
+        assert not any(one.ran for one in gated.tools.values())
+
+    run(body())
+
+
+def test_a_person_is_asked_and_the_call_runs_once_after_their_yes(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        gated = Gated(ledger, clock, Decision.ASK, saying("", "light"), saying("Hi"))
+        message = gated.bench.admit()
+        await gated.serve(message)
+        (approval,) = ledger.approvals.list()
+        assert gated.asked == [approval.id]
+        assert (approval.tool, approval.rationale, approval.subjects) == ("light", "because", ("quiet",))
+        assert approval.shown is not None
+        assert approval.shown.startswith("switch quiet\n\n{")
+        assert gated.tools["light"].ran == []
+        ledger.approvals.grant(approval.id, bound=approval.bound)
+        await gated.serve(message)  # another broker
+        assert gated.tools["light"].ran == ["quiet"]
+        assert gated.decisions(message) == [("ask", "policy"), ("allow", "grant")]
+        assert ledger.approvals.get(approval.id).is_used
+        assert gated.bench.state(message)[0] == "answered"
+
+    run(body())
+
+
+@pytest.mark.parametrize("abort", [False, True])
+def test_a_persons_no_is_final_and_told(ledger: Ledger, clock: FixedClock, abort: bool) -> None:
+    async def body() -> None:
+        gated = Gated(ledger, clock, Decision.ASK, saying("", "light"), saying("I see"))
+        message = gated.bench.admit()
+        await gated.serve(message)
+        ledger.approvals.deny(ledger.approvals.list()[0].id, abort=abort, reason="not today")
+        gated.policy.decision = Decision.ALLOW  # whatever the policy says now
+        await gated.serve(message)
+        assert gated.tools["light"].ran == []
+        if abort:
+            assert gated.bench.interruptions(message) == ["approval_denied"]
+        else:
+            assert "a person refused it: not today" in gated.told()
+        assert gated.bench.state(message)[0] == "answered"
+
+    run(body())
+
+
+def test_what_was_approved_is_not_what_runs_if_the_world_changed(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        gated = Gated(ledger, clock, Decision.ASK, saying("", "light"), saying("I see"))
+        message = gated.bench.admit()
+        await gated.serve(message)
+        ledger.approvals.grant(ledger.approvals.list()[0].id)
+        gated.tools["light"].world = "loud"
+        await gated.serve(message)
+        assert gated.tools["light"].ran == []
+        assert gated.decisions(message)[-1] == ("deny_continue", "grant")
+        assert ledger.approvals.list(states=["granted"])[0].is_used
+
+    run(body())
+
+
+def test_an_unanswered_request_expires(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        gated = Gated(ledger, clock, Decision.ASK, saying("", "light"), saying("I see"))
+        message = gated.bench.admit()
+        await gated.serve(message)
+        clock.tick(DAY_MS)
+        await gated.serve(message)
+        assert gated.tools["light"].ran == []
+        assert ledger.approvals.list(states=["void"])[0].tool == "light"
+        assert ledger.tool_calls(ledger.inbox.get(message).turn or "")[0].outcome == "timeout"
+
+    run(body())
+
+
+def test_a_yes_for_the_session_is_not_asked_for_again_but_other_uses_are(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        answers = [saying("", "light"), saying("Hi")]
+        gated = Gated(ledger, clock, Decision.ASK, *answers, *answers, saying("", "light"))
+        first = gated.bench.admit()
+        await gated.serve(first)
+        ledger.approvals.grant(ledger.approvals.list()[0].id, scope="session")
+        await gated.serve(first)
+        second = gated.bench.admit("again")
+        await gated.serve(second)
+        assert gated.decisions(second) == [("allow", "session_grant")]
+        gated.tools["light"].world = "loud"
+        third = gated.bench.admit("louder")
+        await gated.serve(third)
+        assert gated.decisions(third) == [("ask", "policy")]
+
+    run(body())
+
+
+def test_after_a_strangers_words_what_goes_out_needs_a_fresh_yes(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        answers = [saying("", "send"), saying("", "light"), saying("", "send")]
+        gated = Gated(ledger, clock, Decision.ALLOW, *answers)
+        message = gated.bench.admit()
+        await gated.serve(message)
+        assert gated.decisions(message) == [("allow", "policy"), ("allow", "policy"), ("ask", "provenance")]
+        assert gated.tools["send"].ran == ["quiet"]
+
+    run(body())
+
+
+def test_one_call_waits_for_a_person_while_another_runs(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        gated = Gated(ledger, clock, Decision.ASK, saying("", "light", "door"), saying("Hi"))
+        message = gated.bench.admit()
+        await gated.serve(message)
+        first, second = ledger.approvals.list()
+        ledger.approvals.grant(second.id)
+        await gated.serve(message)
+        assert [gated.tools[name].ran for name in ("light", "door")] == [[], ["quiet"]]
+        ledger.approvals.deny(first.id)
+        await gated.serve(message)
+        assert [gated.tools[name].ran for name in ("light", "door")] == [[], ["quiet"]]
+        assert gated.bench.state(message)[0] == "answered"
+        assert [one.outcome for one in ledger.tool_calls(ledger.inbox.get(message).turn or "")] == ["error", "ok"]
+
+    run(body())
