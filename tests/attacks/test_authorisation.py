@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,9 +24,10 @@ from tests.ledger.test_canary import public
 from tests.surfaces.shell import Shell
 from weft.kernel.authority import LOCAL, Authority, Principal, PrincipalKind, pattern_matcher, rights
 from weft.kernel.clock import FixedClock
+from weft.kernel.enums import RunExit
 from weft.kernel.errors import ContentMissing, InvalidInput, LabelTaken, NotAllowed, NotFound, WeftError
-from weft.ledger.api import Ledger
-from weft.ledger.model import StoredContent
+from weft.ledger.api import Finished, Ledger, Runs, RunWriter
+from weft.ledger.model import NewError, StoredContent
 from weft.ledger.read.threads import Thread
 from weft.programs import Programs
 from weft.programs.program_writer import VERB_RIGHTS
@@ -117,6 +119,8 @@ class Attempt(Struct, frozen=True):
     unseen: type[WeftError] = NotFound
 
 
+PREPARED: dict[str, str] = {}
+"""By the label of a session, the message or turn there that an attempt is made on."""
 ATTEMPTS: Mapping[str, Attempt] = {
     "session": Attempt(lambda ledger, name: ledger.session(name), (READ,)),
     "turn": Attempt(lambda ledger, name: ledger.turn(name), (READ,)),
@@ -130,6 +134,10 @@ ATTEMPTS: Mapping[str, Attempt] = {
     "admit": Attempt(lambda ledger, name: ledger.inbox.admit("x", session=name), ("turn:record",), LabelTaken),
     "inbox": Attempt(lambda ledger, name: ledger.inbox.list(session=name), (READ,)),
     "follow": Attempt(lambda ledger, name: list(ledger.follow(name, after="0", wait=0)), (READ,)),
+    "interrupt": Attempt(lambda ledger, name: ledger.inbox.interrupt(name), (READ, "turn:record")),
+    "cancel": Attempt(lambda ledger, name: ledger.inbox.cancel(PREPARED[name]), ("turn:record",)),
+    "send again": Attempt(lambda ledger, name: ledger.inbox.send_again(PREPARED[name]), (READ, "turn:record")),
+    "retry": Attempt(lambda ledger, name: ledger.inbox.retry(PREPARED[name]), (READ,)),
     "create": Attempt(lambda ledger, name: ledger.create_session(name), (), LabelTaken),
     "move": Attempt(lambda ledger, name: ledger.move_head(name, new=None), ("session:move",)),
     "reset": Attempt(lambda ledger, name: ledger.heads.reset(name), ("session:move",)),
@@ -209,6 +217,27 @@ def populated(ledger: Ledger, session: Made) -> None:
     for name in ATTEMPTS:
         creator.create_session(f"x {name}", persona=session.persona)
         grow(ledger, f"x {name}", "said")
+    prepare_inboxes(ledger)
+
+
+def prepare_inboxes(ledger: Ledger) -> None:
+    """What only the owner asked for: a turn that runs, a message that waits, one that is dead, a turn that failed."""
+    begun_turn(ledger, "x interrupt")
+    PREPARED["x cancel"] = ledger.inbox.admit("x", session="x cancel").message
+    for name in ("x send again", "x retry"):
+        turn = begun_turn(ledger, name)
+        turn.record([Finished(exit=RunExit.ERROR, error=NewError(code="down", message="the server is away"))])
+        PREPARED[name] = turn.id
+    (dead,) = ledger.inbox.list(session="x send again", states=["dead"])
+    PREPARED["x send again"] = dead.id
+
+
+def begun_turn(ledger: Ledger, session: str) -> RunWriter:
+    """A turn for a message of the owner, as a broker begins it."""
+    message = ledger.inbox.admit("x", session=session)
+    at = ledger.session(session)
+    run, _ = Runs(ledger).begin(at.id, expected=(at.head, None), messages=[message.message])
+    return run
 
 
 @settings(max_examples=1000 if PROVING else 16)
@@ -227,6 +256,27 @@ def test_what_one_may_not_do_is_refused_as_an_oracle_says(session: Made, chain: 
                     attempt.do(acting, f"x {name}")
                 assert type(refused.value) is error, (name, refused.value)
                 assert ledger.newest() == before
+
+
+def test_of_messages_and_turns_of_hidden_sessions_nobody_learns_more_than_that_they_are_not_there() -> None:
+    with opened() as ledger:
+        Programs(ledger).create("human", "eve", {})
+        for session in ("x interrupt", "x cancel", "x send again", "x retry"):
+            ledger.create_session(session)
+        prepare_inboxes(ledger)
+        eve, before, unknown = ledger.acting_as("eve"), ledger.newest(), f"00{PREPARED['x retry'][2:]}"
+        for ask, id in (
+            (eve.inbox.get, PREPARED["x cancel"]),
+            (eve.inbox.cancel, PREPARED["x cancel"]),
+            (eve.inbox.send_again, PREPARED["x send again"]),
+            (eve.inbox.retry, PREPARED["x retry"]),
+            (eve.inbox.interrupt, ledger.session("x interrupt").id),
+            (lambda session: list(eve.follow(session, wait=0)), ledger.session("x interrupt").id),
+        ):
+            refused, missing = (answer(partial(ask, name)) for name in (id, unknown))
+            assert refused == missing
+            assert "NotFound" in refused
+        assert ledger.newest() == before
 
 
 @settings(max_examples=1000 if PROVING else 4)

@@ -246,6 +246,8 @@ def cancel(writer: LedgerWriter, message: str, reason: str | None) -> None:
             raise NotFound("message", message, Action.LIST_INBOX)
         state, session_id = row
         session = append.view.session(session_id)
+        if not append.access.may("turn:record", session) and not append.access.may_read(session):
+            raise NotFound("message", message, Action.LIST_INBOX)
         append.access.ensure("turn:record", session, session.label)
         if state == InboxState.CANCELLED:
             return
