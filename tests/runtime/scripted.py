@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-HANG, CLOSE = "hang", "close"
+HANG, CLOSE, HOLD = "hang", "close", "hold"
+"""Steps beside bytes: wait until the client has gone, close the connection, wait until the test goes on."""
 Step = bytes | str
 Script = Sequence[Step]
 
@@ -33,6 +34,8 @@ class Scripted:
     received: list[Received] = field(default_factory=list)
     left: asyncio.Event = field(default_factory=asyncio.Event)
     hanging: asyncio.Event = field(default_factory=asyncio.Event)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by a test: what was held goes on."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -62,6 +65,9 @@ class Scripted:
                 return False
             if step == CLOSE:
                 return False
+            if step == HOLD:
+                await self.released.wait()
+                continue
             assert isinstance(step, bytes)
             writer.write(step)
             await writer.drain()

@@ -152,6 +152,10 @@ class Served:
     def wait_hanging(self) -> None:
         asyncio.run_coroutine_threadsafe(self._server.hanging.wait(), self._loop).result(PATIENCE)
 
+    def release(self) -> None:
+        """What the server holds goes on."""
+        self._loop.call_soon_threadsafe(self._server.released.set)
+
     def wait_left(self) -> None:
         asyncio.run_coroutine_threadsafe(self._server.left.wait(), self._loop).result(PATIENCE)
 

@@ -18,6 +18,7 @@ from tests.runtime.scripted import (
     CHAT_STREAM,
     CLOSE,
     HANG,
+    HOLD,
     STREAM_HEAD,
     Step,
     chat,
@@ -30,6 +31,7 @@ from tests.surfaces.serving import serving as streaming
 from tests.surfaces.shell import PROGRAM, Shell, running, spawn
 from tests.surfaces.talking import PATIENCE, Served, Typist, screen_of, serving, typing, use
 from weft.kernel.fields import Usage
+from weft.ledger.model import TextPart
 
 CANARY = "sk-canary-0123456789abcdef"
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
@@ -523,3 +525,45 @@ def test_a_conversation_is_compacted_by_itself_at_the_threshold_and_once_after_a
     with ledger_of(weft) as ledger:
         triggers = [made.trigger for made in ledger.compactions.of_thread("chat")]
     assert triggers == ["context_limit", "overflow_recovery"]
+
+
+def test_the_turn_whose_answer_comes_is_steered_and_lines_for_later_wait(weft: Shell) -> None:
+    held = [*CUT, HOLD, *events(chunk({"content": " answer"}), chunk({}, "stop"), "[DONE]"), CLOSE]
+    with serving(held, CHAT_STREAM) as served:
+        use(weft, served)
+        with typing(weft.folder, "chat", "--model", "scripted") as person:
+            person.wait("chat> ")
+            person.line("Say hello")
+            person.wait("Half an")
+            person.line("and later")
+            person.line("/steer and more")
+            person.wait("and more: told to the turn")
+            with ledger_of(weft) as ledger:
+                waiting = [(one.mode, one.state, one.content) for one in ledger.inbox.list(states=["queued"])]
+            assert waiting == [("steer", "queued", (TextPart("and more"),))]
+            served.release()
+            person.wait("Half an answer")
+            person.wait("Hello there")
+            person.wait("chat> and later")
+            person.wait("Hello there")
+            person.wait("chat> ")
+            person.line("/quit")
+            assert person.end() == 0
+    assert [text for role, text in said(weft) if role == "user"] == ["Say hello", "and more", "and later"]
+
+
+def test_the_turn_whose_answer_comes_is_interrupted_by_a_command(weft: Shell) -> None:
+    with serving(HANGING, CHAT_STREAM) as served:
+        use(weft, served)
+        with typing(weft.folder, "chat", "--model", "scripted") as person:
+            person.wait("chat> ")
+            person.line("Say hello")
+            person.wait("Half an")
+            person.line("/interrupt")
+            person.wait("interrupted; what had come is kept as")
+            served.wait_left()
+            person.wait("chat> ")
+            assert "Hello there" in exchange(person, "Go on")
+            person.line("/quit")
+            person.end()
+    assert [text for _, text in said(weft)] == ["Say hello", "Half an", "Go on", "Hello there"]

@@ -81,6 +81,11 @@ class Answering:
 
         self._print(Text(harmless(text), style="dim"))
 
+    def take_back_line(self) -> None:
+        """The terminal echoed a line that was typed: the cursor goes back to where the answer is drawn."""
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._console.file.write("\x1b[1A")
+
     def begin_anew(self) -> None:
         """Another answer takes the place of what was shown, as far as that is still on the screen."""
         had_shown, self._open, self._has_shown = self._has_shown, "", False

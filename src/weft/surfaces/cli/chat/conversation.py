@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import nullcontext
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
 from weft.aio.crossing import Pool
 from weft.aio.ledger import AsyncLedger
-from weft.kernel.enums import QueueMode
+from weft.kernel.enums import InboxState, QueueMode
 from weft.kernel.errors import AmbiguousName, LabelTaken, NotApplicable, NotFound, WeftError
 from weft.ledger.model import Session, Turn
 from weft.programs import Programs
@@ -38,6 +40,7 @@ from weft.surfaces.cli.chat.models import (
 )
 from weft.surfaces.cli.chat.readiness import ensure_installed
 from weft.surfaces.cli.chat.servers import ServedModel, make_programs, running_servers
+from weft.surfaces.cli.chat.typed_ahead import TypedAhead
 from weft.surfaces.cli.chat.typed_input import free_label
 from weft.surfaces.cli.credentials import person_acting
 from weft.surfaces.cli.default_session import ensure_own_session
@@ -54,6 +57,7 @@ LABEL = "chat"
 LABEL_LETTERS = 8
 """So many letters of a label that is an id stand in a prompt."""
 OnToken = Callable[[ReplyToken], None]
+T = TypeVar("T")
 
 
 class Exchange(Struct, frozen=True):
@@ -86,6 +90,10 @@ class Conversation:
         self.choice: ModelChoice | None = None
         self._asked: str | None = None
         self._loaded: set[str] = set()
+        self.typed: TypedAhead | None = None
+        """Reads what is typed while an answer comes."""
+        self._awaited: asyncio.Task[TurnReply] | None = None
+        self._steering: list[asyncio.Task[Admission]] = []
 
     def close(self) -> None:
         async def ended() -> None:
@@ -215,17 +223,41 @@ class Conversation:
 
     def _said(self, text: str, mode: QueueMode, on_token: OnToken | None) -> TurnReply | None:
         choice = self.choice or self.choose()
-        overrides = MessageOverrides(model=choice.settings.id, system=self._system).record()
         self._loaded.add(choice.settings.name)
         try:
-            return self._admitted(
-                lambda: self.ledger.inbox.admit(text, session=self.label, mode=mode, overrides=overrides),
-                on_token,
-                wait=None if mode is QueueMode.STEER else WAIT,
-            )
+            wait = None if mode is QueueMode.STEER else WAIT
+            return self._admitted(partial(self._admit, text, mode), on_token, wait=wait)
         finally:
             if self.is_new:
                 self.is_new = self.label not in self.labels()
+
+    def _admit(self, text: str, mode: QueueMode) -> Admission:
+        choice = self.choice or self.choose()
+        overrides = MessageOverrides(model=choice.settings.id, system=self._system).record()
+        return self.ledger.inbox.admit(text, session=self.label, mode=mode, overrides=overrides)
+
+    def steer_awaited(self, text: str, on_admitted: Callable[[], None]) -> None:
+        """The same while an answer comes, whose turn it is for. It is in the inbox when `on_admitted` is called."""
+        admitting = asyncio.ensure_future(self._mirror.crossing.run(partial(self._admit, text, QueueMode.STEER)))
+        admitting.add_done_callback(lambda task: None if task.cancelled() or task.exception() else on_admitted())
+        self._steering.append(admitting)
+
+    def interrupt_awaited(self) -> None:
+        """Cut the turn short whose answer comes, whichever process runs it."""
+        if self._awaited is not None:
+            self._awaited.cancel()
+
+    def unanswered_steering(self) -> Iterator[Admission]:
+        """What was said to turns while their answers came and did not enter them. Raises what admitting it raised."""
+        while self._steering:
+            admission = self._runner.run(_result(self._steering.pop(0)))
+            message = self.ledger.inbox.get(admission.message)
+            if message.state in (InboxState.QUEUED, InboxState.TAKEN):
+                yield admission
+
+    def answer(self, admission: Admission, on_token: OnToken | None = None) -> TurnReply | None:
+        """Have a message answered that is in the inbox. None: it was interrupted from the keyboard."""
+        return self._admitted(lambda: admission, on_token)
 
     def retry(self, on_token: OnToken | None = None) -> TurnReply | None:
         """Try the last turn again, which failed. None: it was interrupted from the keyboard."""
@@ -260,7 +292,25 @@ class Conversation:
             sending = Sending(planner=planner)
             return await answer_admitted(self._mirror, admission, sending, wait=wait, on_token=on_token)
 
-        return self._runner.run(_interruptible(asked()))
+        return self._runner.run(self._interruptible(asked()))
+
+    async def _interruptible(self, work: Coroutine[Any, Any, TurnReply]) -> TurnReply | None:
+        """The outcome, or None after Ctrl-C or /interrupt, however often: what records the end of the turn runs to its
+        own end."""
+        loop = asyncio.get_running_loop()
+        task = self._awaited = asyncio.ensure_future(work)
+        loop.add_signal_handler(signal.SIGINT, task.cancel)
+        try:
+            with nullcontext() if self.typed is None else self.typed.reading():
+                await asyncio.wait({task})
+        except asyncio.CancelledError:  # Ctrl-C before it was handled here
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+        finally:
+            self._awaited = None
+            loop.remove_signal_handler(signal.SIGINT)
+        return None if task.cancelled() else task.result()
 
     def _asking(self) -> Inference:
         if self._inference is None:
@@ -302,18 +352,5 @@ class Conversation:
         return session
 
 
-async def _interruptible(work: Coroutine[Any, Any, TurnReply]) -> TurnReply | None:
-    """The outcome, or None after Ctrl-C, however often it is pressed: what records the end of the turn runs to its own
-    end."""
-    loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(work)
-    loop.add_signal_handler(signal.SIGINT, task.cancel)
-    try:
-        await asyncio.wait({task})
-    except asyncio.CancelledError:  # Ctrl-C before it was handled here
-        task.cancel()
-        await asyncio.wait({task})
-        raise
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
-    return None if task.cancelled() else task.result()
+async def _result(task: asyncio.Task[T]) -> T:
+    return await task

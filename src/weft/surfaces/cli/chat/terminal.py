@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -21,6 +22,7 @@ from weft.surfaces.cli.chat import reply_lines
 from weft.surfaces.cli.chat.blocks import Answering, harmless
 from weft.surfaces.cli.chat.conversation import Conversation, OnToken
 from weft.surfaces.cli.chat.readiness import keyed
+from weft.surfaces.cli.chat.typed_ahead import TypedAhead
 from weft.surfaces.cli.chat.typed_input import Command, TypedMessage, Unknown, completions, needs_more, read_typed
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.program_call import retry_words
@@ -45,6 +47,9 @@ class Terminal:
     def __init__(self, call: Call, talk: Conversation, path: str) -> None:
         self._call, self._talk, self._path = call, talk, path
         self._console = _console(call)
+        self._shown: Answering | None = None
+        """The answer that comes now."""
+        self._typed = talk.typed = TypedAhead(sys.stdin.fileno(), self._hear_beside)
         self._is_over = False
         self._do: dict[str, Callable[[str], None]] = {
             "help": self._help,
@@ -68,6 +73,8 @@ class Terminal:
         self._greet()
         while not self._is_over:
             try:
+                for admission in self._talk.unanswered_steering():
+                    self._answered(partial(self._talk.answer, admission))
                 self._hear(self._read())
             except EOFError:
                 click.echo()
@@ -93,14 +100,37 @@ class Terminal:
     def _read(self) -> list[str]:
         lines: list[str] = []
         while needs_more(lines):
-            typed = input(self._prompt() if not lines else "... ")
+            typed = self._typed.next_line()
+            if typed is None:
+                typed = input(self._prompt() if not lines else "... ")
+            else:
+                self._call.screen.show(Span("..." if lines else self._prompt_name(), "label"), f" {typed}")
             lines += typed.split("\n")
         return lines
 
-    def _prompt(self) -> str:
+    def _hear_beside(self, line: str) -> bool:
+        """Whether a line that was typed while an answer comes is for the turn that gives it: /steer and /interrupt."""
+        shown = self._shown
+        if shown is None:
+            return False
+        shown.take_back_line()
+        match read_typed([line]):
+            case Command("steer", text) if text:
+                told = f"{text}: told to the turn, if its model is asked again; else answered next"
+                self._talk.steer_awaited(text, lambda: shown.note(told))
+                return True
+            case Command("interrupt"):
+                self._talk.interrupt_awaited()
+                return True
+        return False
+
+    def _prompt_name(self) -> str:
         session = self._talk.session()
         title = session.title if session is not None and has_title(session) else None
-        name = f"{safe(reply_lines.prompt_name(self._talk.label, title, self._talk.shortened_label()))}>"
+        return f"{safe(reply_lines.prompt_name(self._talk.label, title, self._talk.shortened_label()))}>"
+
+    def _prompt(self) -> str:
+        name = self._prompt_name()
         if not self._call.screen.color:
             return f"{name} "
         return f"\001\033[1;36m\002{name}\001\033[0m\002 "
@@ -113,6 +143,7 @@ class Terminal:
         before, repeated = self._talk.head, RepeatedText()
         waiting = "loading the embedded model…" if self._talk.must_load else "…"
         with Answering(self._console, waiting) as shown:
+            self._shown = shown
 
             def hear(token: ReplyToken) -> None:
                 if token.kind is not TokenKind.TEXT:
@@ -126,7 +157,10 @@ class Terminal:
 
             self._talk.on_retry = lambda *failed: shown.note(retry_words(*failed))
             self._talk.on_note = shown.note
-            sent = ask(hear)
+            try:
+                sent = ask(hear)
+            finally:
+                self._shown = None
             if sent is not None and (other := repeated.end()):
                 shown.begin_anew()
                 shown.hear(other)
@@ -134,10 +168,10 @@ class Terminal:
                 shown.hear(sent.reply.text)
         if sent is not None:
             self._call.screen.show(Span(reply_lines.footer(sent), "dim"))
-            return
-        head = self._talk.head
-        partial = "" if head in (None, before) else f"; what had come is kept as {short(str(head))}"
-        self._call.screen.show(Span(f"interrupted{partial}", "warn"))
+        else:
+            head = self._talk.head
+            kept = "" if head in (None, before) else f"; what had come is kept as {short(str(head))}"
+            self._call.screen.show(Span(f"interrupted{kept}", "warn"))
 
     def _greet(self) -> None:
         talk = self._talk
