@@ -1,0 +1,145 @@
+"""Every option of weft send, and what becomes of what it left: through the command line, against a scripted server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.inference.asking import CANARY
+from tests.runtime.scripted import HANG, chat, chat_saying, failure
+from tests.surfaces.serving import serving
+from tests.surfaces.shell import Shell
+from tests.surfaces.test_cli_broker import PNG, beside, serve_until_empty, stock, wait_until
+from weft.ledger.api import Ledger, Runs
+from weft.surfaces.cli.main import run
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THERE_KEY", CANARY)
+    monkeypatch.setenv("USER", "tester")
+
+
+def test_a_message_is_answered_in_its_situation_without_what_it_denies(weft: Shell) -> None:
+    with serving(chat()) as server:
+        stock(weft, server.url, "talk")
+        assert weft("model", "configure", "fast", "--situation", "coding", "--temperature", "0").code == 0
+        options = ("--situation", "coding", "--set", "maxTokens=40", "--deny", "Bash(rm *)", "--deny", "Write")
+        sent = weft.json("send", "--session", "talk", "Begin", *options)
+        body = server.received[0].body
+        assert (body["temperature"], body["max_completion_tokens"]) == (0, 40)
+        turn = weft.json("show", sent["turn"])
+        assert turn["effective_config"]["situation"] == "coding"
+        assert turn["effective_config"]["sources"]["situation"]["layer"] == "message"
+        denied = [pattern for pattern in ("Bash(rm *)", "Write") if pattern in str(turn["permissions_granted"])]
+        assert denied == ["Bash(rm *)", "Write"]
+        refused = weft("send", "--session", "talk", "Begin", "--set", "colour=red")
+        assert (refused.code, "colour" in refused.err) == (5, True), refused.err
+        assert len(server.received) == 1
+
+
+def test_a_session_is_made_for_an_agent_that_answers_in_it(weft: Shell) -> None:
+    with serving(chat()) as server:
+        stock(weft, server.url)
+        weft.json("agent", "create", "ada", "--model", "slow", "--set", "identity.soul=You are Ada.")
+        sent = weft.json("send", "--session", "plans", "--persona", "ada", "Begin")
+        assert server.received[0].body["messages"][0] == {"role": "system", "content": "You are Ada."}
+    assert sent["session"] == "plans"
+    assert weft.json("show", sent["turn"])["effective_config"]["chain"] == ["human:tester", "agent:ada"]
+
+
+@pytest.mark.usefixtures("one_minilm")
+def test_a_text_goes_to_the_thread_that_it_belongs_to(weft: Shell) -> None:
+    with serving(chat()) as server:
+        stock(weft, server.url)
+        weft.record("cats drink milk from a saucer", session="cats")
+        ship = weft.record("the ship crossed the ocean in a storm", session="ship")
+        text = "did the ship cross the stormy ocean in a day"
+        assert weft.json("route", "--dry-run", text)["session"] == "ship"
+        sent = weft.json("send", "--smart", text, "--model", "fast")
+        assert (sent["session"], sent["is_fork"], sent["route"]["smart"]["turn"]) == ("ship", False, ship)
+        assert sent["route"]["smart"]["confidence"] >= 0.25
+        assert weft.json("show", sent["turn"])["parent_id"] == ship
+        weft.record("quite another matter of invoices and taxes", session="ship")
+        forked = weft("send", "--smart", "the storm on the ocean, and the ship in it", "--model", "fast")
+        assert (forked.code, forked.out) == (0, "Hello there\n")
+        assert "confidence" in forked.err
+        elsewhere = weft.json("send", "--smart", "--session", "rest", "calibrate a spectrometer", "--model", "fast")
+        assert (elsewhere["session"], elsewhere["route"]["smart"]["fallback"]) == ("rest", "rest")
+        assert len(server.received) == 3
+    assert weft("send", "--smart", "--persona", "ada", "x").code == 2
+
+
+def test_messages_that_wait_are_collected_interrupt_and_steer(weft: Shell) -> None:
+    with serving(chat()) as server:
+        stock(weft, server.url, "talk", "other")
+        for text in ("one", "two"):
+            weft.json("send", "--session", "talk", text, "--queue", "collect", "--no-wait")
+        for text, mode in (("three", "followup"), ("four", "interrupt")):
+            weft.json("send", "--session", "other", text, "--queue", mode, "--no-wait")
+        assert [one["mode"] for one in weft.json("inbox")] == ["collect", "collect", "followup", "interrupt"]
+        assert serve_until_empty(weft)[0] == 0
+        asked = [[item["content"] for item in one.body["messages"]] for one in server.received]
+        assert sorted(asked) == [["one", "two"], ["three", "four"]]
+        steered = weft.json("send", "--session", "talk", "five", "--queue", "steer")  # no turn runs
+        assert (steered["state"], steered["text"]) == ("answered", "Hello there")
+        assert weft("send", "x", "--queue", "sometime").code == 2
+
+
+def test_an_interrupting_message_cuts_the_turn_that_another_process_runs(weft: Shell) -> None:
+    ledger_path = str(weft.folder / ".weft" / "ledger.db")
+    with serving([HANG], chat()) as server:
+        stock(weft, server.url, "talk")
+
+        def interrupt(ledger: Ledger) -> None:
+            session = ledger.session("talk").id
+            wait_until(ledger, lambda: Runs(ledger).standing(session).open_turn is not None)
+            while not server.hanging.is_set():  # the request has arrived, or the next one would hang
+                Runs(ledger).wait_for_news(ledger.newest(), 0.05)
+            command = (
+                "--ledger",
+                ledger_path,
+                "send",
+                "--session",
+                "talk",
+                "Stop",
+                "--queue",
+                "interrupt",
+                "--no-wait",
+            )
+            assert run(command) == 0
+
+        with beside(weft, interrupt):
+            cut = weft("send", "--session", "talk", "Hello")
+        assert "the turn was interrupted" in cut.err
+        assert serve_until_empty(weft)[0] == 0
+        assert [item["content"] for item in server.received[1].body["messages"]] == ["Hello", "Stop"]
+    assert weft.json("show", "talk~1")["interruption_reason"] == "canceled"
+    assert weft("verify").code == 0
+
+
+def test_what_was_attached_goes_with_a_message_that_is_sent_again(weft: Shell, tmp_path: Path) -> None:
+    notes, picture = weft.folder / "notes.md", weft.folder / "dot.png"
+    notes.write_text("remember the milk")
+    picture.write_bytes(PNG)
+    with serving(failure(400, "too hot"), failure(400, "too cold"), chat_saying({"content": "Seen"})) as server:
+        stock(weft, server.url, "talk")
+        assert weft("send", "--session", "talk", "Look", "--attach", "notes.md", "--attach", "dot.png").code == 8
+        (dead,) = weft.json("inbox", "--dead")
+        assert [(file["kind"], file["path"]) for file in dead["files"]] == [
+            ("attached", "notes.md"),
+            ("attached", "dot.png"),
+        ]
+        notes.unlink()  # the message has what was in it
+        again = weft.json("inbox", "--again", dead["id"])
+        assert (again["again"], again["files"], again["state"]) == (dead["id"], dead["files"], "queued")
+        assert serve_until_empty(weft)[0] == 0
+        (dead,) = weft.json("inbox", "--dead")
+        sent = weft.json("retry", dead["turn"])
+        assert sent["text"] == "Seen"
+        contents = [one.body["messages"][-1]["content"] for one in server.received]
+        assert contents[0] == contents[1] == contents[2]
+    touches = weft.json("files", "notes.md")
+    assert sent["turn"] in [touch["turn_id"] for touch in touches]
+    assert {touch["kind"] for touch in touches} == {"attached"}
