@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import signal
@@ -320,3 +321,37 @@ def test_what_a_killed_broker_left_behind_is_gone_on_with(weft: Shell) -> None:
     (turn,) = weft.json("log", "talk")
     assert turn["status"] == "completed"
     assert weft("verify").code == 0
+
+
+def test_the_rules_of_a_trusted_folder_are_told_and_recorded(weft: Shell) -> None:
+    rules = weft.folder / "AGENTS.md"
+    rules.write_text("Write tests.")
+    with serving(chat()) as server:
+        stock(weft, server.url, "talk")
+        assert weft("send", "--session", "talk", "one").code == 0
+        assert [item["role"] for item in server.received[0].body["messages"]] == ["user"], "not trusted, not read"
+        assert weft("trust", ".").code == 0
+        assert str(weft.folder) in weft("trust", "--list").out
+        shown = weft.json("context", "--session", "talk")["messages"]
+        turn = weft.json("send", "--session", "talk", "two")["turn"]
+        told = server.received[1].body["messages"][0]
+        assert told["role"] == "system"
+        assert told["content"].endswith("AGENTS.md:\n\nWrite tests.")
+        assert shown[0]["content"][0]["text"] == told["content"]
+        turn_shown = weft.json("show", turn)
+        assert turn_shown["workspace_path"] == os.path.realpath(weft.folder)
+        message = weft.json("context", turn)["messages"][0]
+        digest = hashlib.sha256(b"Write tests.").hexdigest()
+        assert message["context"]["rules"] == [{"path": "AGENTS.md", "digest": digest}]
+        assert weft("chat", "talk", "--model", "fast", stdin="three").code == 0
+        before, now = (server.received[number].body["messages"] for number in (1, 2))
+        assert now[: len(before)] == before
+        rules.unlink()
+        os.mkfifo(rules)
+        refused = weft("send", "--session", "talk", "four")
+        assert refused.code != 0
+        assert "AGENTS.md" in refused.err
+        assert weft("trust", ".", "--revoke").code == 0
+        assert weft("send", "--session", "talk", "five").code == 0
+        assert server.received[3].body["messages"][0]["role"] == "user"
+    assert weft("trust", ".", "--list").code == 2

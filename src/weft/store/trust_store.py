@@ -1,4 +1,5 @@
-"""Which ledgers a person made, cloned or allowed: one small file of their own, outside of every ledger.
+"""Which ledgers a person made, cloned or allowed, and which folders: one small file of their own, outside of every
+ledger.
 
 A ledger in a file is known by its real path, the owner and the inode of the file, and its replica: another file at the
 same path, or another ledger in the same file, is another ledger. One in PostgreSQL is known by server, database, schema
@@ -61,9 +62,19 @@ class TrustedLedger(Struct, frozen=True, kw_only=True):
     replicas: dict[str, str] = field(default_factory=dict)
 
 
+class TrustedFolder(Struct, frozen=True, kw_only=True):
+    """A folder whose rules this person lets agents be told. Another folder at the same place is another one."""
+
+    place: str
+    owner: int
+    inode: int
+    since: int
+
+
 class _TrustFile(Struct, frozen=True, kw_only=True):
     version: int = 1
     ledgers: tuple[TrustedLedger, ...] = ()
+    folders: tuple[TrustedFolder, ...] = ()
 
 
 def identity_of(path: str, replica: str | None) -> LedgerIdentity:
@@ -75,6 +86,12 @@ def identity_of(path: str, replica: str | None) -> LedgerIdentity:
     real = os.path.realpath(path)
     status = os.stat(real)
     return LedgerIdentity(place=real, owner=status.st_uid, inode=status.st_ino, replica=replica)
+
+
+def _folder_at(path: str, since: int) -> TrustedFolder:
+    place = os.path.realpath(path)
+    status = os.stat(place)
+    return TrustedFolder(place=place, owner=status.st_uid, inode=status.st_ino, since=since)
 
 
 def _unnamed(identity: LedgerIdentity) -> LedgerIdentity:
@@ -137,6 +154,38 @@ class TrustStore:
 
         self._change(lambda ledgers: (pinned(known) if known.identity == identity else known for known in ledgers))
 
+    def folders(self) -> tuple[TrustedFolder, ...]:
+        return self._load().folders
+
+    def is_folder_trusted(self, path: str) -> bool:
+        """Whether the folder at a path is one that was trusted. What belongs to another user now is not."""
+        try:
+            folder = _folder_at(path, 0)
+        except OSError:
+            return False
+        return any(replace(known, since=0) == folder for known in self.folders())
+
+    def allow_folder(self, path: str) -> TrustedFolder:
+        """Trust this folder from now on, in place of whatever was trusted there."""
+        if not os.path.isdir(path):
+            raise InvalidInput(f"{path} is no folder", "name a folder that is there")
+        folder = _folder_at(path, self._clock.now_ms())
+        self._change_folders(lambda known: known.place != folder.place, folder)
+        return folder
+
+    def revoke_folder(self, path: str) -> bool:
+        """Trust the folder at this path no longer. False: it was not trusted."""
+        place = os.path.realpath(path)
+        was_known = any(known.place == place for known in self.folders())
+        self._change_folders(lambda known: known.place != place)
+        return was_known
+
+    def _change_folders(self, is_kept: Callable[[TrustedFolder], bool], *more: TrustedFolder) -> None:
+        with self._locked():
+            trusted = self._load()
+            folders = sorted([*filter(is_kept, trusted.folders), *more], key=lambda known: known.place)
+            self._write(replace(trusted, folders=tuple(folders)))
+
     def trust_of(self, ledger: Store) -> StoredTrust:
         """What this person remembers of an open ledger."""
         return StoredTrust(self, ledger)
@@ -166,9 +215,13 @@ class TrustStore:
 
     def _change(self, change: Callable[[Sequence[TrustedLedger]], Iterator[TrustedLedger]]) -> None:
         with self._locked():
-            ledgers = tuple(sorted(change(self._load().ledgers), key=lambda known: known.identity.place))
-            with new_file(self.path) as file:
-                file.write(format(encode(_TrustFile(ledgers=ledgers)), indent=2) + b"\n")
+            trusted = self._load()
+            ledgers = tuple(sorted(change(trusted.ledgers), key=lambda known: known.identity.place))
+            self._write(replace(trusted, ledgers=ledgers))
+
+    def _write(self, trusted: _TrustFile) -> None:
+        with new_file(self.path) as file:
+            file.write(format(encode(trusted), indent=2) + b"\n")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -44,6 +44,7 @@ SESSION = KindRow(
         MODEL_CONFIG: MODEL_CONFIG_CHECK,
         "permissions": Fields(LIMIT_CHECKS),
         "logFile": filled,
+        "workspace": filled,
         "compaction": COMPACTION,
     },
     references={
@@ -52,7 +53,7 @@ SESSION = KindRow(
     },
     normalized=with_one_model,
     changed=with_changed_model,
-    machine_part=lambda config: (config.get("logFile"), *variables_in(config)),
+    machine_part=lambda config: (config.get("logFile"), config.get("workspace"), *variables_in(config)),
     ended_states=("completed",),
 )
 

@@ -1,4 +1,5 @@
-"""The system prompt of a request: the agent's own, or the one in effect, or what an embedded model is told by default.
+"""The system prompt of a request: the agent's own, or the one in effect, or what an embedded model is told by default;
+behind it the rules of the workspace.
 
 A turn brings a prompt only where another one is in effect, so that requests go on beginning the same.
 """
@@ -6,14 +7,30 @@ A turn brings a prompt only where another one is in effect, so that requests go 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct
 
 from weft.kernel.enums import MessageRole
-from weft.ledger.model import Message, NewMessage
+from weft.ledger.model import Message, NewMessage, Part, TextPart
 
+RULES_FIELD = "rules"
+"""In the context of a system message: the files of the workspace whose rules are its last part."""
 DEFAULT_PROMPT = "default_of_embedded_model"
 """In the metadata of a system message: nobody gave it, and no other model is sent it."""
+
+
+class WorkspaceRules(Struct, frozen=True, kw_only=True):
+    """The rules of a workspace that its agents are told. `path` is relative to the workspace, `digest` that of the
+    file."""
+
+    path: str
+    digest: str
+    text: str
+
+    @property
+    def told(self) -> str:
+        return f"Rules of this workspace, from its file {self.path}:\n\n{self.text}"
 
 
 class SystemPrompt(Struct, frozen=True, kw_only=True):
@@ -25,34 +42,66 @@ class SystemPrompt(Struct, frozen=True, kw_only=True):
     """What this model is told where there is no prompt at all; no other model is sent it."""
     persona: str | None = None
     """Whose prompt it is."""
+    rules: WorkspaceRules | None = None
+    """Stand behind the prompt, as a part of their own. None: there are none, and earlier ones hold no longer."""
+
+
+class _PromptParts(Struct, frozen=True):
+    """A system message as what it is made of."""
+
+    text: str | None = None
+    rules: str | None = None
+    is_default: bool = False
 
 
 def changed_prompt(prompt: SystemPrompt, history: Sequence[Message | NewMessage]) -> tuple[list[NewMessage], bool]:
     """The system prompt that the turn begins with, unless it is in effect already; and whether the history's own is
     left out."""
     in_effect = history[0] if history and history[0].role == "system" else None
-    brought = _prompt_to_bring(prompt, in_effect)
-    is_replaced = brought is not None or (is_default_prompt(in_effect) and prompt.default is None)
-    return [] if brought is None else [brought], in_effect is not None and is_replaced
+    present = _PromptParts() if in_effect is None else _parts_of(in_effect)
+    wanted = _wanted_parts(prompt, present)
+    if wanted == present:
+        return [], False
+    return _message_of(prompt, wanted), in_effect is not None
 
 
-def _prompt_to_bring(prompt: SystemPrompt, in_effect: Message | NewMessage | None) -> NewMessage | None:
+def _wanted_parts(prompt: SystemPrompt, present: _PromptParts) -> _PromptParts:
+    rules = None if prompt.rules is None else prompt.rules.told
     if prompt.text is not None:
-        is_same = in_effect is not None and text_of(in_effect) == prompt.text and not is_default_prompt(in_effect)
-        context = None if prompt.persona is None else {"persona": prompt.persona}
-        return None if is_same else NewMessage(role=MessageRole.SYSTEM, content=prompt.text, context=context)
-    if prompt.default is not None and in_effect is None:
-        return NewMessage(role=MessageRole.SYSTEM, content=prompt.default, metadata={DEFAULT_PROMPT: True})
-    return None
+        return _PromptParts(prompt.text, rules)
+    if present.text is not None and (not present.is_default or prompt.default is not None):
+        return _PromptParts(present.text, rules, present.is_default)
+    return _PromptParts(prompt.default, rules, prompt.default is not None)
+
+
+def _parts_of(message: Message | NewMessage) -> _PromptParts:
+    content = message.content
+    texts = [content] if isinstance(content, str) else [part.text for part in _text_parts(content)]
+    is_default = is_default_prompt(message)
+    if texts and isinstance(message.context, dict) and RULES_FIELD in message.context:
+        return _PromptParts("\n\n".join(map(str, texts[:-1])) or None, str(texts[-1]), is_default)
+    return _PromptParts("\n\n".join(map(str, texts)), None, is_default)
+
+
+def _text_parts(content: Any) -> list[TextPart]:
+    return [part for part in content if isinstance(part, TextPart)]
+
+
+def _message_of(prompt: SystemPrompt, parts: _PromptParts) -> list[NewMessage]:
+    texts = [text for text in (parts.text, parts.rules) if text is not None]
+    if not texts:
+        return []
+    context: dict[str, Any] = {}
+    if prompt.persona is not None and not (parts.is_default and prompt.rules is None):
+        context["persona"] = prompt.persona
+    if prompt.rules is not None:
+        context[RULES_FIELD] = [{"path": prompt.rules.path, "digest": prompt.rules.digest}]
+    content: str | tuple[Part, ...] = texts[0] if len(texts) == 1 else tuple(map(TextPart, texts))
+    metadata = {DEFAULT_PROMPT: True} if parts.is_default else None
+    return [NewMessage(role=MessageRole.SYSTEM, content=content, context=context or None, metadata=metadata)]
 
 
 def is_default_prompt(message: Message | NewMessage | None) -> bool:
     """Whether this is the prompt that the embedded model alone is given."""
     metadata = None if message is None else message.metadata
     return isinstance(metadata, dict) and DEFAULT_PROMPT in metadata
-
-
-def text_of(message: Message | NewMessage) -> str:
-    if isinstance(message, Message):
-        return message.text
-    return message.content if isinstance(message.content, str) else ""

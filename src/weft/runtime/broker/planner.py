@@ -15,8 +15,9 @@ from weft.ledger.model import DEFAULT_AGENT
 from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
 from weft.runtime.assembly.sizes import budget_of
+from weft.runtime.assembly.workspace_rules import RulesOf
 from weft.runtime.broker.compacting import SessionCompaction, session_settings
-from weft.runtime.broker.plans import TurnPlan
+from weft.runtime.broker.plans import TurnPlan, message_workspace
 from weft.runtime.compaction.automatic import CompactionWriter
 from weft.runtime.configuration.gathering import LayerReader, OtherModels, TurnConfiguration, TurnRequest
 from weft.runtime.configuration.message_overrides import combined_overrides, read_overrides
@@ -34,7 +35,8 @@ Acting = Callable[[InboxMessage], ExecutionContext]
 
 class ConfiguredPlanner:
     """A `Planner`. `acting` gives the context of a message's sender; `persona` names the agent that answers where that
-    is not the session's owner; `other_models` knows the models that are no programs, and the default one."""
+    is not the session's owner; `other_models` knows the models that are no programs, and the default one; `rules_of`
+    reads the rules of the folder that a message was sent from, or that the session is configured for."""
 
     def __init__(
         self,
@@ -46,8 +48,9 @@ class ConfiguredPlanner:
         acting: Acting,
         persona: str | None = None,
         other_models: OtherModels | None = None,
+        rules_of: RulesOf | None = None,
     ) -> None:
-        self._programs, self._ledger, self._inference = programs, ledger, inference
+        self._programs, self._ledger, self._inference, self._rules_of = programs, ledger, inference, rules_of
         self._variable, self._acting, self._persona, self._other_models = variable, acting, persona, other_models
 
     async def __call__(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan:
@@ -70,16 +73,18 @@ class ConfiguredPlanner:
         configuration = reader.configuration(request)
         model = configuration.require_model()
         compaction = self._compaction(standing, configuration, model)
+        workspace = message_workspace(messages) or configuration.workspace
         return TurnPlan(
             model=model,
             inference=self._inference,
             acting=configuration.context,
-            setting=self._setting(configuration),
+            setting=Setting(workspace=workspace, **configuration.turn_fields()),
             situation=configuration.effective.situation,
             parameters=configuration.effective.request_parameters,
             system=configuration.system_prompt if overrides.system is None else overrides.system,
             default_system=default_prompt(model),
             persona=configuration.persona_name,
+            rules=None if workspace is None or self._rules_of is None else self._rules_of(workspace),
             is_root=overrides.is_root,
             parent=parent if isinstance(parent, str) else None,
             retry=retry,
@@ -103,10 +108,6 @@ class ConfiguredPlanner:
             CompactionWriter(settings, writer_model, configuration.context),
             budget_of(model, configuration.effective.request_parameters),
         )
-
-    def _setting(self, configuration: TurnConfiguration) -> Setting:
-        """The circumstances that the turn records: so far what its configuration says."""
-        return Setting(**configuration.turn_fields())
 
     def _parent(self, standing: SessionStanding, retry: TurnRetry | None) -> str | UnsetType:
         """The turn that a retry goes on from, where that is not the head. Only the head and failed turns of the same

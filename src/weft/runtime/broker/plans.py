@@ -10,7 +10,7 @@ from msgspec import Struct
 from weft.kernel.enums import MessageSource, RunReason
 from weft.ledger.api import InboxMessage, InputChain, SessionStanding, Setting, TurnRetry
 from weft.ledger.model import Message, NewMessage
-from weft.runtime.assembly.prompts import SystemPrompt
+from weft.runtime.assembly.prompts import SystemPrompt, WorkspaceRules
 from weft.runtime.broker.tools import NO_TOOLS, Gate, Tools
 from weft.runtime.context import ExecutionContext
 from weft.runtime.inference.budgets import Budget
@@ -64,6 +64,8 @@ class TurnPlan(Struct, kw_only=True):
     """What this model is told where there is no prompt at all; no other model is sent it."""
     persona: str | None = None
     """The agent that answers, where that is not the session's own."""
+    rules: WorkspaceRules | None = None
+    """The rules of the workspace that the turn works in, where a person trusts it."""
     tools: Tools = NO_TOOLS
     gate: Gate | None = None
     """Decides about every call. Without one, every tool that is offered may be used."""
@@ -85,7 +87,7 @@ class TurnPlan(Struct, kw_only=True):
 
     @property
     def prompt(self) -> SystemPrompt:
-        return SystemPrompt(text=self.system, default=self.default_system, persona=self.persona)
+        return SystemPrompt(text=self.system, default=self.default_system, persona=self.persona, rules=self.rules)
 
 
 Planner = Callable[[SessionStanding, Sequence[InboxMessage]], Awaitable[TurnPlan]]
@@ -108,7 +110,12 @@ def complete_setting(plan: TurnPlan, messages: Sequence[InboxMessage]) -> Settin
         setting.source_event_id = first.source_event_id
     if setting.tools is None and plan.tools:
         setting.tools = list(plan.tools)
-    workspace = first.context.get("workspace") if isinstance(first.context, dict) else None
-    if setting.workspace is None and isinstance(workspace, str):
-        setting.workspace = workspace
+    if setting.workspace is None:
+        setting.workspace = message_workspace(messages)
     return setting
+
+
+def message_workspace(messages: Sequence[InboxMessage]) -> str | None:
+    """The folder that messages were sent from, where they say one; the first counts."""
+    contexts = [message.context for message in messages if isinstance(message.context, dict)]
+    return next((context["workspace"] for context in contexts if isinstance(context.get("workspace"), str)), None)

@@ -83,6 +83,13 @@ class TurnConfiguration(Struct, frozen=True, kw_only=True):
         """The soul of the agent that answers."""
         return None if self.persona is None else soul_of(self.persona)
 
+    @property
+    def workspace(self) -> str | None:
+        """The folder that the session is configured for."""
+        config = None if self.session is None else self.session.config
+        workspace = config.get("workspace") if isinstance(config, dict) else None
+        return workspace if isinstance(workspace, str) else None
+
     def require_model(self) -> ModelSettings:
         """Raises NotApplicable where no layer names a model."""
         if self.model is not None:

@@ -110,7 +110,8 @@ def _asked(role: str, parts: Sequence[Part], names: dict[str, str]) -> Iterator[
             case _:
                 continue
     if role == "system":
-        yield from (m.SystemPromptPart(text) for text in content if isinstance(text, str))
+        texts = [text for text in content if isinstance(text, str)]
+        yield from [m.SystemPromptPart("\n\n".join(texts))] if texts else []
     elif len(content) == 1 and isinstance(content[0], str):
         yield m.UserPromptPart(content[0])
     elif content:

@@ -14,13 +14,15 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 IMAGES = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF8", "gif"))
 
 
-def message_with(text: str, files: Sequence[str]) -> NewMessage:
-    """A message of a user with the contents of these files; each is noted as attached."""
+def message_with(text: str, files: Sequence[str], workspace: str | None = None) -> NewMessage:
+    """A message of a user with the contents of these files; each is noted as attached. `workspace` is the folder that
+    it is sent from."""
+    context = None if workspace is None else {"workspace": workspace}
     if not files:
-        return NewMessage(role=MessageRole.USER, content=text)
+        return NewMessage(role=MessageRole.USER, content=text, context=context)
     parts: list[Part] = [TextPart(text), *map(_part, files)]
     notes = tuple(FileNote(kind=FileKind.ATTACHED, path=file) for file in files)
-    return NewMessage(role=MessageRole.USER, content=tuple(parts), files=notes)
+    return NewMessage(role=MessageRole.USER, content=tuple(parts), files=notes, context=context)
 
 
 def _part(file: str) -> Part:

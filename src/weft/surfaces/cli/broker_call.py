@@ -53,6 +53,7 @@ async def broker_access(call: Call) -> AsyncIterator[BrokerAccess]:
     from weft.runtime.inference.model_files import model_folder
     from weft.surfaces.cli.chat.models import other_models
     from weft.surfaces.cli.credentials import person_acting
+    from weft.surfaces.cli.trust import trusted_rules
 
     ledger, pool, variable = call.writing(), Pool(), os.environ.get
     try:
@@ -68,6 +69,7 @@ async def broker_access(call: Call) -> AsyncIterator[BrokerAccess]:
                 variable=variable,
                 acting=lambda message: sender_context(person, programs, message),
                 other_models=other_models(programs, variable),
+                rules_of=trusted_rules(),
             )
             yield BrokerAccess(ledger, mirror, planner)
     finally:

@@ -91,7 +91,7 @@ COMMANDS = {
         "config": "Show what the next message to a session is answered with, and why.",
     },
     "keep": {
-        "trust": "Let a ledger act for you: one that you did not make here.",
+        "trust": "Let a ledger act for you that you did not make here, or a folder tell agents its rules.",
         "doctor": "Explain what is wrong with a ledger, and what to do.",
         "verify": "Check every fact and every view.",
         "rebuild": "Make every view anew from the facts.",

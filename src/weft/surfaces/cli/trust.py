@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
+from weft.kernel.errors import InvalidInput
 from weft.kernel.shell_words import shell_line
 from weft.kernel.sites import Site
 from weft.surfaces.cli.screen import Line, Span
@@ -17,6 +19,7 @@ from weft.surfaces.wire.upkeep import TrustAnswer
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
+    from weft.runtime.assembly.workspace_rules import RulesOf
     from weft.store.trust_store import StoredTrust, TrustStore
 
 TRUST_FILE = "trust.json"
@@ -28,6 +31,23 @@ def trust_store() -> TrustStore:
     from weft.store.trust_store import TrustStore
 
     return TrustStore(state_folder() / TRUST_FILE)
+
+
+def trusted_rules() -> RulesOf:
+    """Reads the rules of folders that this person trusts, and of no other."""
+    from weft.runtime.assembly.workspace_rules import read_rules
+
+    return partial(read_rules, is_trusted=trust_store().is_folder_trusted)
+
+
+def workspace_of(folder: str | None) -> str | None:
+    """The folder that a message is sent from: the one that is named, else this one where the person trusts it."""
+    if folder is not None:
+        if not os.path.isdir(folder):
+            raise InvalidInput(f"{folder} is no folder", "name a folder that is there")
+        return os.path.realpath(folder)
+    here = os.path.realpath(os.getcwd())
+    return here if trust_store().is_folder_trusted(here) else None
 
 
 def is_there(looking: Callable[[str], Ledger], path: str) -> bool:

@@ -73,7 +73,7 @@ from weft.runtime.egress.credentials import Credential
 from weft.runtime.invoke.invocation import InvocationResult
 from weft.runtime.routing.smart_routes import RouteChoice
 from weft.store.diagnosis import Diagnosis
-from weft.store.trust_store import TrustedLedger
+from weft.store.trust_store import TrustedFolder, TrustedLedger
 from weft.surfaces.wire import broker, configuration, exchange, forms, programs, reports, sessions, upkeep
 
 FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
@@ -106,7 +106,8 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         exchange.Removed, exchange.RepinnedRemote, FactsIn,
     ),
     "Upkeep and erasing": (
-        upkeep.CreatedLedger, upkeep.TrustAnswer, upkeep.RevokedTrust, TrustedLedger, upkeep.ReplicaName,
+        upkeep.CreatedLedger, upkeep.TrustAnswer, upkeep.RevokedTrust, TrustedLedger, TrustedFolder,
+        upkeep.RevokedFolder, upkeep.ReplicaName,
         upkeep.Verification, upkeep.Examination, upkeep.RebuiltViews,
         upkeep.BackupFile, upkeep.FactsFile, upkeep.PackAnswer, upkeep.RecoveryAnswer, upkeep.SalvageAnswer, Copied,
         SecretReport, SecretMatch, upkeep.IgnoredSecret, ErasurePlan, Erasure, Tombstone, upkeep.NothingToErase,

@@ -27,6 +27,13 @@ class TrustAnswer(Struct, frozen=True, kw_only=True):
     reaches: Sequence[ProgramReach]
 
 
+class RevokedFolder(Struct, frozen=True, kw_only=True):
+    """`trust FOLDER --revoke`: the folder, and whether it was trusted."""
+
+    folder: str
+    was_trusted: bool
+
+
 class RevokedTrust(Struct, frozen=True, kw_only=True):
     """`trust --revoke`: the ledger, and whether it was trusted."""
 

@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from weft.aio.crossing import Pool
 from weft.aio.ledger import AsyncLedger
-from weft.kernel.enums import InboxState, QueueMode
+from weft.kernel.enums import InboxState, MessageRole, QueueMode
 from weft.kernel.errors import AmbiguousName, LabelTaken, NotApplicable, NotFound, WeftError
-from weft.ledger.model import Session, Turn
+from weft.ledger.model import NewMessage, Session, Turn
 from weft.programs import Programs
 from weft.runtime.broker.planner import ConfiguredPlanner, sender_context
 from weft.runtime.broker.plans import Sending
@@ -45,6 +45,7 @@ from weft.surfaces.cli.chat.typed_input import free_label
 from weft.surfaces.cli.credentials import person_acting
 from weft.surfaces.cli.default_session import ensure_own_session
 from weft.surfaces.cli.history import turn_pages
+from weft.surfaces.cli.trust import trusted_rules, workspace_of
 
 if TYPE_CHECKING:
     from weft.ledger.api import Admission, Ledger
@@ -234,7 +235,10 @@ class Conversation:
     def _admit(self, text: str, mode: QueueMode) -> Admission:
         choice = self.choice or self.choose()
         overrides = MessageOverrides(model=choice.settings.id, system=self._system).record()
-        return self.ledger.inbox.admit(text, session=self.label, mode=mode, overrides=overrides)
+        workspace = workspace_of(None)
+        context = None if workspace is None else {"workspace": workspace}
+        message = NewMessage(role=MessageRole.USER, content=text, context=context)
+        return self.ledger.inbox.admit(message, session=self.label, mode=mode, overrides=overrides)
 
     def steer_awaited(self, text: str, on_admitted: Callable[[], None]) -> None:
         """The same while an answer comes, whose turn it is for. It is in the inbox when `on_admitted` is called."""
@@ -286,6 +290,7 @@ class Conversation:
                 variable=self._variable,
                 acting=lambda message: sender_context(person_acting(), self._programs, message),
                 other_models=other_models(self._programs, self._variable),
+                rules_of=trusted_rules(),
             )
             admission = await to_the_end(self._mirror.crossing.run(admit))
             self.label, self.is_new = admission.session, False

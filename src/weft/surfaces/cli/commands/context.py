@@ -18,6 +18,7 @@ from weft.surfaces.cli.screen import Line, Span
 
 if TYPE_CHECKING:
     from weft.ledger.api import Context, Ledger
+    from weft.runtime.assembly.prompts import WorkspaceRules
 
 
 @weft_command("context")
@@ -66,9 +67,18 @@ def _as_sent(call: Call, ledger: Ledger, session: str, context: Context) -> Cont
         text=configuration.system_prompt,
         default=None if model is None else default_prompt(model),
         persona=configuration.persona_name,
+        rules=_rules(configuration.workspace),
     )
     budget = None if model is None else budget_of(model, configuration.effective.request_parameters)
     return next_request(context, prompt, budget, _counted(ledger, opened.head, context))
+
+
+def _rules(workspace: str | None) -> WorkspaceRules | None:
+    """Of the folder that a message from here would be sent from."""
+    from weft.surfaces.cli.trust import trusted_rules, workspace_of
+
+    folder = workspace_of(None) or workspace
+    return None if folder is None else trusted_rules()(folder)
 
 
 def _counted(ledger: Ledger, head: str | None, context: Context) -> int | None:

@@ -35,6 +35,7 @@ MODES = ("followup", "collect", "interrupt", "steer")
 @click.option("--priority", metavar="N", type=int, default=0, help="Higher ones are answered first.")
 @override_options
 @click.option("--attach", metavar="FILE", type=click.Path(), multiple=True, help="A text file or an image.")
+@click.option("--workspace", metavar="FOLDER", type=click.Path(), help="Sent from there. Default: here, if trusted.")
 @arguments.key_option
 def command(
     call: Call,
@@ -51,6 +52,7 @@ def command(
     settings: tuple[str, ...],
     deny: tuple[str, ...],
     attach: tuple[str, ...],
+    workspace: str | None,
     key: str | None,
 ) -> None:
     """Send a message to a session, an agent or a turn, and show the answer.
@@ -66,6 +68,7 @@ def command(
     from weft.kernel.errors import InvalidInput
     from weft.runtime.configuration.message_overrides import parse_overrides
     from weft.surfaces.cli.attachments import message_with
+    from weft.surfaces.cli.trust import workspace_of
 
     if (thread and (session or smart)) or (smart and persona):
         raise click.UsageError("name one target: --session, --persona, --thread or --smart")
@@ -73,7 +76,7 @@ def command(
     if not words.strip():
         raise InvalidInput("the message is empty", "say something")
     overrides = parse_overrides(model=model, situation=situation, settings=settings, deny=deny).record()
-    message = message_with(words, attach)
+    message = message_with(words, attach, workspace_of(workspace))
     route = _smart_route(call, words, session) if smart else None
     target = _target(session, thread, route, has_persona=persona is not None)
 

@@ -14,7 +14,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.trust import allowed_lines, describe_trust
 from weft.surfaces.cli.user_files import find_ledger
-from weft.surfaces.wire.upkeep import RevokedTrust
+from weft.surfaces.wire.upkeep import RevokedFolder, RevokedTrust
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -22,19 +22,28 @@ if TYPE_CHECKING:
 
 
 @weft_command("trust")
+@click.argument("folder", required=False, metavar="[FOLDER]", type=click.Path())
 @click.option("--show", is_flag=True, help="List what trusting the ledger allows, and change nothing.")
-@click.option("--list", "listing", is_flag=True, help="List the ledgers that you trust.")
-@click.option("--revoke", is_flag=True, help="Trust the ledger no longer.")
-def command(call: Call, show: bool, listing: bool, revoke: bool) -> None:
-    """Let a ledger act for you: one that you did not make here.
+@click.option("--list", "listing", is_flag=True, help="List the ledgers and the folders that you trust.")
+@click.option("--revoke", is_flag=True, help="Trust the ledger, or FOLDER, no longer.")
+def command(call: Call, folder: str | None, show: bool, listing: bool, revoke: bool) -> None:
+    """Let a ledger act for you that you did not make here, or a folder tell agents its rules.
 
     In a ledger that is not trusted everything can be read and recorded, and nothing acts: no command is started, no
     connection opened, no key sent, no program run, no approval taken, no history imported. Ledgers that you make,
     clone, copy or back up with weft are trusted. What you trust is kept in your state folder: by path, owner, inode
     and replica, or by server, database, schema and replica. What takes the place of a trusted ledger is not trusted.
+
+    With FOLDER: its file AGENTS.md is read into the system prompt of messages that are sent from there. The file of a
+    folder that is not trusted is never read.
     """
     if show + listing + revoke > 1:
         raise click.UsageError("--show, --list and --revoke exclude each other")
+    if folder is not None and (show or listing):
+        raise click.UsageError("FOLDER stands alone, or with --revoke")
+    if folder is not None:
+        _trust_folder(call, folder, revoke=revoke)
+        return
     if listing:
         _list(call)
         return
@@ -73,6 +82,22 @@ def _revoke(call: Call) -> None:
     )
 
 
+def _trust_folder(call: Call, folder: str, *, revoke: bool) -> None:
+    place = os.path.realpath(folder)
+    if revoke:
+        was_trusted = call.trust_store.revoke_folder(folder)
+        call.answer(
+            RevokedFolder(folder=place, was_trusted=was_trusted),
+            [Span(place, "heading"), " is trusted no longer" if was_trusted else " was not trusted; nothing changed"],
+        )
+        return
+    trusted = call.trust_store.allow_folder(folder)
+    call.answer(
+        trusted, [Span(place, "heading"), " is trusted: agents are told its AGENTS.md in messages sent from there"]
+    )
+    call.note(undo("trust", place, "--revoke"))
+
+
 def _stored(ledger: Ledger) -> StoredTrust:
     from weft.store.trust_store import StoredTrust
 
@@ -92,11 +117,15 @@ def _change(call: Call, known: TrustedLedger) -> str:
 
 
 def _list(call: Call) -> None:
-    ledgers = call.trust_store.ledgers()
+    ledgers, folders = call.trust_store.ledgers(), call.trust_store.folders()
     if call.json:
-        call.documents(ledgers)
+        call.documents([*ledgers, *folders])
         return
     for known in ledgers:
         call.screen.show(Span(known.identity.place, "heading"), f"  {known.how}{_change(call, known)}")
-    if not ledgers:
+    for folder in folders:
+        is_same = call.trust_store.is_folder_trusted(folder.place)
+        change = "" if is_same else ", gone, or another folder is there now: not trusted"
+        call.screen.show(Span(folder.place, "heading"), f"  folder{change}")
+    if not ledgers and not folders:
         call.note("you trust no ledger yet: `weft init` makes one")
