@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
 
 import weft
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import PROPERTY_SCALE, exported, grow, import_into, problems, queries, texts
+from weft.kernel.dag_events import RunFinished
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.fields import ExtRef
+from weft.kernel.ledger_events import CompactionRecorded
 from weft.ledger.api.ledger import Ledger
 
 NOBODY = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -400,3 +404,18 @@ def test_a_compaction_without_a_summary_leaves_no_empty_message(ledger: Ledger) 
     turns = grow(ledger, "main", "a", "b", "c")
     ledger.compactions.record(session="main", summary="", first_kept=turns[2], compaction_type="sliding_window")
     assert [message.text for message in ledger.context(session="main").messages] == ["c", "re: c"]
+
+
+def test_the_end_of_a_compaction_refers_to_its_summary(open_ledger: OpenLedger) -> None:
+    with open_ledger() as ledger:
+        _, compaction = compacted(ledger)
+        recorded, ended = (ledger.events(compaction)[place].event for place in (-2, -1))
+        assert isinstance(recorded, CompactionRecorded)
+        assert isinstance(ended, RunFinished)
+        assert ended.summary_ref == ExtRef("content", recorded.summary)
+        assert b"".join(ledger.read_content(recorded.summary)) == b"SUMMARY"
+        window = ledger.compactions.record(session="main", summary="", compaction_type="sliding_window").id
+        last = ledger.events(window)[-1].event
+        assert isinstance(last, RunFinished)
+        assert last.summary_ref is UNSET, "there is nothing to refer to"
+        assert problems(ledger) == []

@@ -57,9 +57,10 @@ class NewCompaction:
         if self.usage is not UNSET:
             request = turn_events.request(self.model, turn_events.turn, provider=self.provider)
             turn_events.response(None, turn_events.turn, request=request, usage=self.usage, model=self.model)
+        summary = contents.put_text(self.summary, "summary")
         turn_events.run.add(
             CompactionRecorded,
-            summary=contents.put_text(self.summary, "summary"),
+            summary=summary,
             summarized_through=through.id,
             first_kept=kept.id if kept else UNSET,
             turns_summarized=summarized,
@@ -70,7 +71,7 @@ class NewCompaction:
             metadata=UNSET if self.metadata is None else contents.put_json(self.metadata, "metadata"),
             **self.measures,
         )
-        return turn_events.finish(RunExit.SUCCESS)
+        return turn_events.finish(RunExit.SUCCESS, summary=summary if self.summary else None)
 
 
 def record_compaction(

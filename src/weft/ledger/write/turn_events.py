@@ -41,6 +41,7 @@ from weft.kernel.fields import (
     CodeblockFact,
     ErrorFact,
     EventRef,
+    ExtRef,
     FileFact,
     ForkPoint,
     ImageFact,
@@ -74,6 +75,8 @@ from weft.ledger.write.append import MESSAGE_ROOM, Append, ContentWriter
 
 DETAILS = frozenset(detail.value for detail in ImageDetail)
 MAIN_LIST = "main"
+SUMMARY_KIND = "content"
+"""The kind of a reference to a summary: a content of the ledger."""
 
 
 class PreparedCall(Struct, frozen=True):
@@ -257,9 +260,11 @@ class TurnEvents:
         usage: Usage | UnsetType = UNSET,
         error: str | NewError | None = None,
         permissions_used: Any = None,
+        summary: str | None = None,
     ) -> str:
-        """The run's last event; its id is the thread digest."""
+        """The run's last event; its id is the thread digest. `summary` is the content that the turn was made for."""
         contents = self.contents
+        summary_ref = UNSET if summary is None else ExtRef(contents.named(SUMMARY_KIND, "kind"), summary)
         return self.run.add(
             RunFinished,
             exit=exit,
@@ -267,6 +272,7 @@ class TurnEvents:
             usage=usage,
             error=UNSET if error is None else error_fact(self.contents, error),
             permissions_used=UNSET if permissions_used is None else contents.put_json(permissions_used, "permissions"),
+            summary_ref=summary_ref,
         )
 
     def admitted(self, admission: MessageAdmitted) -> str:
