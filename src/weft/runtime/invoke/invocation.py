@@ -13,6 +13,7 @@ from weft.ledger.model import DEFAULT_AGENT
 from weft.programs.model import Program
 from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
+from weft.runtime.assembly.workspace_rules import RulesOf
 from weft.runtime.broker.planner import ConfiguredPlanner, sender_context
 from weft.runtime.broker.plans import Sending
 from weft.runtime.configuration.gathering import OtherModels, TurnConfiguration, TurnRequest, gather_configuration
@@ -88,11 +89,12 @@ class InvocationContext:
         on_token: OnToken | None = None,
         show: Show | None = None,
         other_models: OtherModels | None = None,
+        rules_of: RulesOf | None = None,
     ) -> None:
         ledger.trust.ensure("run a program")
         self.ledger, self.programs, self._crossing, self.inference = ledger, programs, crossing, inference
         self.variable, self._context, self.on_token, self.show = variable, context, on_token, show
-        self._other_models = other_models
+        self._other_models, self._rules_of = other_models, rules_of
 
     @property
     def execution_context(self) -> ExecutionContext:
@@ -135,6 +137,7 @@ class InvocationContext:
             acting=acting,
             persona=persona,
             other_models=self._other_models,
+            rules_of=self._rules_of,
         )
 
     async def send(

@@ -284,6 +284,7 @@ async def _with_invocations(
     from weft.runtime.inference.inference import Inference
     from weft.runtime.inference.model_files import model_folder
     from weft.runtime.invoke.invocation import InvocationContext
+    from weft.surfaces.cli.trust import trusted_rules
 
     ledger, pool = call.writing(), Pool()
     try:
@@ -301,6 +302,7 @@ async def _with_invocations(
                 on_token=on_token,
                 show=lambda name, text: _note_notice(call, name, text),
                 other_models=_other_models(programs) if has_default_model else None,
+                rules_of=trusted_rules(),
             )
             return await work(shop)
     finally:
