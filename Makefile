@@ -45,7 +45,7 @@ lock: setup ## Choose the newest versions that fit, with hashes
 	$(compile) requirements/uv.in -o requirements/uv.txt
 	$(compile) pyproject.toml -o requirements/run.txt
 	$(compile) pyproject.toml --extra postgres --extra secrets --extra signing --extra providers --extra local \
-		--extra code --extra similarity requirements/test.in --overrides requirements/overrides.txt -c requirements/run.txt \
+		--extra code --extra similarity --extra tools requirements/test.in --overrides requirements/overrides.txt -c requirements/run.txt \
 		-o requirements/test.txt
 	$(compile) pyproject.toml --extra postgres --extra providers --extra similarity requirements/build.in requirements/bench.in \
 		--overrides requirements/overrides.txt -c requirements/run.txt -o requirements/bench.txt
