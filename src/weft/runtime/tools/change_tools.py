@@ -19,6 +19,7 @@ from weft.ledger.model import FileNote
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
 from weft.runtime.tools.differences import FileDifference
+from weft.runtime.tools.linters import Linters, LintReport
 from weft.runtime.tools.workspace import FileBytes, WorkspaceFolder, digest_of
 
 MOST_RANGES = 20
@@ -58,10 +59,15 @@ class ChangeTool(StructTool[ChangeArguments]):
     is_repeatable = True
 
     def __init__(
-        self, name: str, description: str, arguments: type[ChangeArguments], workspace: WorkspaceFolder
+        self,
+        name: str,
+        description: str,
+        arguments: type[ChangeArguments],
+        workspace: WorkspaceFolder,
+        linters: Linters | None,
     ) -> None:
         super().__init__(name, description, arguments)
-        self._workspace = workspace
+        self._workspace, self._linters = workspace, linters
 
     @abstractmethod
     def changed_bytes(self, exact: dict[str, Any], present: bytes | None) -> bytes:
@@ -69,7 +75,9 @@ class ChangeTool(StructTool[ChangeArguments]):
 
     async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
         await asyncio.to_thread(self._change, plan.exact, context.call)
-        return self._output(plan.exact)
+        commands = plan.exact["linters"]
+        report = LintReport() if self._linters is None else await self._linters.check(commands)
+        return self._output(plan.exact, report)
 
     def _plan(self, path: str, change: dict[str, Any]) -> CallPlan:
         resolved = self._workspace.resolve(path)
@@ -86,6 +94,7 @@ class ChangeTool(StructTool[ChangeArguments]):
             "after": digest_of(after),
             "bytes": len(after),
             "lines": difference.ranges(MOST_RANGES),
+            "linters": [] if self._linters is None else self._linters.commands_for(resolved.text),
             **change,
         }
         return CallPlan(tool=self.spec.name, exact=exact, subjects=(resolved.text,), shown=difference.unified())
@@ -103,18 +112,20 @@ class ChangeTool(StructTool[ChangeArguments]):
             raise ToolFailure("changed", f"the plan for {path!r} does not give the bytes that it names")
         self._workspace.replace(path, data, before=before, token=call)
 
-    def _output(self, exact: dict[str, Any]) -> ToolOutput:
+    def _output(self, exact: dict[str, Any], report: LintReport) -> ToolOutput:
         path, ranges = exact["path"], exact["lines"]
         result = {
             "path": path,
             "bytes": exact["bytes"],
             "created": exact["before"] is None,
             "changed_lines": [f"{first}-{last}" if last > first else f"{first}" for first, last in ranges],
+            **report.told(),
         }
         notes = tuple(
             FileNote(kind=FileKind.WRITTEN, path=path, line_start=first, line_end=last) for first, last in ranges
         )
-        return ToolOutput(result=result, files=notes or (FileNote(kind=FileKind.WRITTEN, path=path),))
+        files = notes or (FileNote(kind=FileKind.WRITTEN, path=path),)
+        return ToolOutput(result=result, files=files, lints=report.notes)
 
 
 class WriteTool(ChangeTool[WriteArguments]):
@@ -122,8 +133,8 @@ class WriteTool(ChangeTool[WriteArguments]):
 
     is_idempotent = True
 
-    def __init__(self, workspace: WorkspaceFolder) -> None:
-        super().__init__("write", WRITE_DESCRIPTION, WriteArguments, workspace)
+    def __init__(self, workspace: WorkspaceFolder, linters: Linters | None = None) -> None:
+        super().__init__("write", WRITE_DESCRIPTION, WriteArguments, workspace, linters)
 
     async def plan_of(self, arguments: WriteArguments, context: ToolCallContext) -> CallPlan:
         return await asyncio.to_thread(self._plan, arguments.path, {"content": arguments.content})
@@ -135,8 +146,8 @@ class WriteTool(ChangeTool[WriteArguments]):
 class EditTool(ChangeTool[EditArguments]):
     """Not idempotent: what it replaces is gone once it has run, or there once more."""
 
-    def __init__(self, workspace: WorkspaceFolder) -> None:
-        super().__init__("edit", EDIT_DESCRIPTION, EditArguments, workspace)
+    def __init__(self, workspace: WorkspaceFolder, linters: Linters | None = None) -> None:
+        super().__init__("edit", EDIT_DESCRIPTION, EditArguments, workspace, linters)
 
     async def plan_of(self, arguments: EditArguments, context: ToolCallContext) -> CallPlan:
         change = {
