@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import weft
+from weft.ledger.api import Ledger
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.tools.calls import CallPlan, PlannedTool, ToolOutput
 from weft.runtime.tools.workspace import WorkspaceFolder
@@ -61,6 +63,12 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 def workspace(place: Path) -> WorkspaceFolder:
     return WorkspaceFolder(place)
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    with weft.open(":memory:") as ledger:
+        yield ledger
 
 
 @pytest.fixture(params=["openat2", "by parts"])

@@ -1,0 +1,31 @@
+"""The built-in tools that work on the files of one workspace and on what the session has recorded."""
+
+from __future__ import annotations
+
+from weft.runtime.tools.calls import RepeatableTool
+from weft.runtime.tools.change_tools import EditTool, WriteTool
+from weft.runtime.tools.find_tools import GlobTool, ListTool
+from weft.runtime.tools.grep_tool import GrepTool
+from weft.runtime.tools.linters import Linters
+from weft.runtime.tools.read_tool import ReadTool
+from weft.runtime.tools.recorded_calls import RecordedCalls
+from weft.runtime.tools.results import ReadResultTool
+from weft.runtime.tools.todo_tool import TodoTool
+from weft.runtime.tools.workspace import WorkspaceFolder
+
+
+def workspace_tools(workspace: WorkspaceFolder, linters: Linters | None = None) -> tuple[RepeatableTool, ...]:
+    """Those that read and change files."""
+    return (
+        ReadTool(workspace),
+        WriteTool(workspace, linters),
+        EditTool(workspace, linters),
+        ListTool(workspace),
+        GlobTool(workspace),
+        GrepTool(workspace),
+    )
+
+
+def session_tools(calls: RecordedCalls) -> tuple[RepeatableTool, ...]:
+    """Those that read what earlier calls gave."""
+    return TodoTool(calls.last_result), ReadResultTool(calls.result)
