@@ -35,12 +35,12 @@ def test_read_numbers_lines_and_says_how_to_read_on(place: Path, workspace: Work
         "total_lines": 4,
         "first_line": 2,
         "last_line": 3,
-        "text": "     2\ttwo\n     3\tthree",
+        "text": "2\ttwo\n3\tthree",
         "more": "1 lines follow: read on with offset 4",
     }
     assert output.files == (FileNote(kind=FileKind.READ, path="a.txt", line_start=2, line_end=3),)
     whole = call(ReadTool(workspace), path="a.txt").result
-    assert whole["text"] == "     1\tone\n     2\ttwo\n     3\tthree\n     4\tfour"
+    assert whole["text"] == "1\tone\n2\ttwo\n3\tthree\n4\tfour"
     assert "more" not in whole
 
 
@@ -59,13 +59,13 @@ def test_a_long_line_is_cut_and_can_be_read_on(place: Path, workspace: Workspace
     (place / "wide.txt").write_text("a" * LINE_CHARACTERS + "b" * 10)
     text = call(ReadTool(workspace), path="wide.txt").result["text"]
     assert text.endswith("[10 characters of this line left out; column 2001 reads on]")
-    assert call(ReadTool(workspace), path="wide.txt", column=2001).result["text"] == f"     1\t{'b' * 10}"
+    assert call(ReadTool(workspace), path="wide.txt", column=2001).result["text"] == f"1\t{'b' * 10}"
 
 
 def test_bytes_that_are_no_utf_8_are_marked(place: Path, workspace: WorkspaceFolder) -> None:
     (place / "latin.txt").write_bytes(b"caf\xe9\nna\xc3\xafve\n")
     result = call(ReadTool(workspace), path="latin.txt").result
-    assert result["text"] == "     1\tcaf\\xe9\n     2\tnaïve"
+    assert result["text"] == "1\tcaf\\xe9\n2\tnaïve"
     assert result["note"] == "1 bytes are no UTF-8, and are shown as \\xNN"
     dumps(result)
 

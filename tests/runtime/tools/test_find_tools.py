@@ -214,3 +214,15 @@ def test_what_grep_shows_is_bounded(place: Path, workspace: WorkspaceFolder) -> 
     assert result["matches"] == 300
     assert "[the rest of this line is left out: it has 5000 bytes]" in result["text"]
     assert call(GrepTool(workspace), pattern="x", path="long.txt").result["note"].startswith("not everything")
+
+
+def test_grep_shows_nothing_of_files_that_may_not_be_read(place: Path, workspace: WorkspaceFolder) -> None:
+    lay_files(place, **{"open.txt": "word\n", "secrets/key.txt": f"word {CANARY}\n"})
+    tool = GrepTool(workspace, lambda path: not path.startswith("secrets/"))
+    result = call(tool, pattern="word").result
+    assert (result["text"], result["matches"]) == ("open.txt:1: word", 1)
+    with pytest.raises(ToolFailure, match="may not be read"):
+        call(tool, pattern="word", path="secrets/key.txt")
+    (place / "alias").symlink_to("secrets/key.txt")
+    with pytest.raises(ToolFailure, match="may not be read"):
+        call(tool, pattern="word", path="alias")

@@ -14,6 +14,7 @@ from tests.runtime.tools.conftest import CANARY, call, perform, plan, tree_diges
 from tests.runtime.tools.hostile_paths import LOOKING_HOSTILE, hostile_paths, lay_traps
 from weft.kernel.errors import LimitExceeded
 from weft.kernel.read_budget import ReadLimits
+from weft.runtime.tools.beneath import exchange_names
 from weft.runtime.tools.calls import PlannedTool, ToolFailure
 from weft.runtime.tools.change_tools import EditTool, WriteTool
 from weft.runtime.tools.read_tool import ReadTool
@@ -218,3 +219,52 @@ def test_what_a_crash_left_beside_a_file_is_removed_by_the_call_that_is_repeated
     perform(tool, planned)
     assert (place / "a.txt").read_text() == "new"
     assert list(place.glob(".weft-*.partial")) == []
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_change_of_the_last_moment_is_not_lost(
+    can_exchange: bool, place: Path, workspace: WorkspaceFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = place / "a.txt"
+    file.write_text("present")
+    planned = plan(WriteTool(workspace), path="a.txt", content="new")
+
+    def changed_before(folder: int, one: str, other: str) -> bool:
+        if can_exchange and file.read_text() == "present":
+            file.write_text("another program's")
+        return can_exchange and exchange_names(folder, one, other)
+
+    monkeypatch.setattr("weft.runtime.tools.beneath.exchange_names", changed_before)
+    if can_exchange:
+        with pytest.raises(ToolFailure, match="has changed"):
+            perform(WriteTool(workspace), planned)
+    else:
+        perform(WriteTool(workspace), planned)
+    assert file.read_text() == ("another program's" if can_exchange else "new")
+    assert sorted(path.name for path in place.iterdir()) == [".weft", "a.txt", "src"]
+
+
+@pytest.mark.parametrize("step", ["link", "exchange"])
+def test_nothing_is_left_beside_a_file_where_a_crash_came_after_it_took_its_name(
+    step: str, place: Path, workspace: WorkspaceFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if step == "exchange":
+        (place / "a.txt").write_text("present")
+    tool = WriteTool(workspace)
+    planned = plan(tool, path="a.txt", content="new")
+
+    class Crash(BaseException):
+        pass
+
+    def crash(_: int) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patches:
+        patches.setattr("weft.runtime.tools.workspace._sync_folder", crash)
+        patches.setattr(os, "unlink", lambda *_, **__: None)  # a process that died removes nothing
+        with pytest.raises(Crash):
+            perform(tool, planned)
+    assert len(list(place.glob(".weft-*.partial"))) == 1
+    assert perform(tool, planned).result["created"] is (step == "link")
+    assert list(place.glob(".weft-*.partial")) == []
+    assert (place / "a.txt").read_text() == "new"

@@ -30,6 +30,7 @@ _OPENAT2 = 437
 _RESOLVE = 0x08 | 0x04 | 0x02
 """RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS and RESOLVE_NO_MAGICLINKS."""
 _OPENAT2_TRIES = 16
+_RENAME_EXCHANGE = 2
 Identity = tuple[int, int]
 """The device and the number of a file, whatever its names are."""
 
@@ -241,3 +242,16 @@ def _make_missing(name: str, folder: int) -> None:
         os.mkdir(name, dir_fd=folder)
     except FileExistsError:
         return
+
+
+def exchange_names(folder: int, one: str, other: str) -> bool:
+    """Each of two files in a folder takes the other's name, in one step. False where the system cannot do that."""
+    rename = getattr(_library(), "renameat2", None)
+    if rename is None:
+        return False
+    if rename(folder, os.fsencode(one), folder, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        return False
+    raise OSError(number, os.strerror(number), other)

@@ -103,11 +103,11 @@ class ChangeTool(StructTool[ChangeArguments]):
         path, before, after = exact["path"], exact["before"], exact["after"]
         present: FileBytes | None = self._workspace.read_if_there(path)
         digest = None if present is None else present.digest
-        if digest == after:
-            return
-        if digest != before:
+        if digest not in (before, after):
             raise ToolFailure("changed", f"{path!r} has changed since this call was planned: read it again")
-        data = self.changed_bytes(exact, None if present is None else present.data)
+        data = None if present is None else present.data
+        if data is None or digest != after:
+            data = self.changed_bytes(exact, data)
         if digest_of(data) != after:
             raise ToolFailure("changed", f"the plan for {path!r} does not give the bytes that it names")
         self._workspace.replace(path, data, before=before, token=call)

@@ -7,7 +7,7 @@ pieces that take no longer than a moment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Protocol
 
 from msgspec import Meta, Struct
@@ -91,8 +91,12 @@ def compiled_expression(pattern: str, *, ignore_case: bool = False) -> Expressio
 
 
 class GrepTool(FindTool[GrepArguments]):
-    def __init__(self, workspace: WorkspaceFolder) -> None:
+    """It shows what is in files, so it looks only through those that `may_read` allows: a rule that denies reading a
+    path holds here too."""
+
+    def __init__(self, workspace: WorkspaceFolder, may_read: Callable[[str], bool] = lambda _: True) -> None:
         super().__init__("grep", DESCRIPTION, GrepArguments, workspace)
+        self._may_read = may_read
 
     async def plan_of(self, arguments: GrepArguments, context: ToolCallContext) -> CallPlan:
         compiled_expression(arguments.pattern, ignore_case=arguments.ignore_case)
@@ -117,7 +121,7 @@ class GrepTool(FindTool[GrepArguments]):
         try:
             for path in self._files(walk, exact):
                 try:
-                    data = self.workspace.read(path).data
+                    data = self._data(path)
                 except (ToolFailure, LimitExceeded) as error:
                     if path == exact["path"]:
                         raise ToolFailure("unreadable", str(error)) from error
@@ -127,6 +131,11 @@ class GrepTool(FindTool[GrepArguments]):
         except LimitExceeded:
             walk.is_complete = False
         return search.output(exact["path"], walk.is_complete, unread + walk.unreadable)
+
+    def _data(self, path: str) -> bytes:
+        if not self._may_read(path):
+            raise ToolFailure("not_permitted", f"{path!r} may not be read")
+        return self.workspace.read(path).data
 
     def _files(self, walk: FolderWalk, exact: dict[str, Any]) -> Iterator[str]:
         """All that are to be looked through. A file that is named is, whatever the patterns say."""
@@ -249,7 +258,7 @@ class FileSearch:
             result["more"] = f"{self._matches - following + 1} more lines fit: read on with offset {following}"
         notes = [] if is_complete else [INCOMPLETE]
         if unread:
-            notes.append(f"{unread} files or folders could not be read, or are too large")
+            notes.append(f"{unread} files or folders could not be read, may not be read or are too large")
         if self._cut_lines:
             notes.append(f"of {self._cut_lines} long lines only the first {self._piece_bytes} bytes were searched")
         if notes:

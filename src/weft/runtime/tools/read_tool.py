@@ -126,8 +126,31 @@ def _text(path: str, data: bytes, offset: int, limit: int, column: int) -> ToolO
 
 def _lines(data: bytes, offset: int, limit: int, column: int) -> tuple[list[str], int]:
     """Numbered lines, as many as there is room for, at least one; and how many bytes of them are no UTF-8."""
+    position = line_start(data, offset)
+    lines = _plain_lines(data, position, limit) if column == 1 else None
+    invalid = 0
+    if lines is None:
+        lines, invalid = _marked_lines(data, position, limit, column)
+    return [f"{number}\t{line}" for number, line in enumerate(lines, offset)], invalid
+
+
+def _plain_lines(data: bytes, position: int, limit: int) -> list[str] | None:
+    """Decoded at once; None where a line is to be cut, a byte is no UTF-8, or not all of them have room."""
+    end = data.find(b"\n", position + TEXT_CHARACTERS)
+    block = data[position : len(data) if end < 0 else end + 1]
+    lines = block.split(b"\n", limit)[:limit]
+    text = b"\n".join(lines).removesuffix(b"\n")
+    if len(text) > TEXT_CHARACTERS or max(map(len, lines)) > LINE_CHARACTERS:
+        return None
+    try:
+        return text.decode().replace("\r\n", "\n").removesuffix("\r").split("\n")
+    except UnicodeDecodeError:
+        return None
+
+
+def _marked_lines(data: bytes, position: int, limit: int, column: int) -> tuple[list[str], int]:
     lines: list[str] = []
-    position, room, invalid = line_start(data, offset), TEXT_CHARACTERS, 0
+    room, invalid = TEXT_CHARACTERS, 0
     while position < len(data) and len(lines) < limit:
         end = data.find(b"\n", position)
         end = len(data) if end < 0 else end
@@ -135,7 +158,7 @@ def _lines(data: bytes, offset: int, limit: int, column: int) -> tuple[list[str]
         room -= len(line)
         if room < 0 and lines:
             break
-        lines.append(f"{offset + len(lines):6}\t{line}")
+        lines.append(line)
         invalid += wrong
         position = end + 1
     return lines, invalid

@@ -20,6 +20,7 @@ from msgspec import Struct
 from weft.kernel.errors import InvalidInput
 from weft.kernel.read_budget import MIB, ReadBudget, ReadLimits
 from weft.runtime.sandbox.bubblewrap import LEDGER_FOLDER
+from weft.runtime.tools import beneath
 from weft.runtime.tools.beneath import (
     READ_FLAGS,
     READ_FOLDER_FLAGS,
@@ -132,13 +133,14 @@ class WorkspaceFolder:
         """Give the file at a resolved path new bytes. `before` is the digest of those it has now, None where there is
         no file; nothing is written where it has others, or has the new ones already.
 
-        `token` names the file beside it that is written first: a repeated call finds and removes what a crash left."""
+        `token` names the file beside it that is written first: a repeated call removes what a crash left there."""
         ReadBudget(self.limits).check_held(len(data), f"the bytes of {path!r}")
         *parents, name = parts_of(path)
         aside = f".weft-{digest_of(token.encode())[:16]}.partial"
         with self._opened(path) as root:
             folder = open_folder(root, parents, make=before is None)
             try:
+                _remove(folder, aside)
                 present = self._present(folder, name, path)
                 if present is not None and present.digest == digest_of(data):
                     return
@@ -155,20 +157,28 @@ class WorkspaceFolder:
         return self._read_all(descriptor, path)
 
     def _put(self, folder: int, name: str, aside: str, data: bytes, present: FileBytes | None) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(aside, dir_fd=folder)
         try:
             self._write_aside(folder, aside, data, present)
-            again = self._present(folder, name, name)
-            _ensure_unchanged(again, None if present is None else present.digest, name)
             if present is None:
                 _publish_new(folder, aside, name)
             else:
-                os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+                self._publish(folder, aside, name, present.digest)
             _sync_folder(folder)
         finally:
-            with suppress(FileNotFoundError):  # it is gone where it was put in its place
-                os.unlink(aside, dir_fd=folder)
+            _remove(folder, aside)
+
+    def _publish(self, folder: int, aside: str, name: str, before: str) -> None:
+        """Give a written file its name. What had the name is looked at afterwards, and put back if it was not what was
+        planned: so no change of another program's is lost. Where names cannot be exchanged it is looked at before."""
+        _ensure_unchanged(self._present(folder, name, name), before, name)
+        if not beneath.exchange_names(folder, aside, name):
+            os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+            return
+        try:
+            _ensure_unchanged(self._present(folder, aside, name), before, name)
+        except BaseException:  # whatever it is now, its name is its own again
+            beneath.exchange_names(folder, aside, name)
+            raise
 
     def _write_aside(self, folder: int, aside: str, data: bytes, present: FileBytes | None) -> None:
         descriptor = os.open(aside, _NEW_FILE, _NEW_FILE_MODE if present is None else 0o600, dir_fd=folder)
@@ -215,6 +225,11 @@ def _publish_new(folder: int, aside: str, name: str) -> None:
         if error.errno not in _NO_HARD_LINKS:
             raise
         os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)  # a file system without hard links
+
+
+def _remove(folder: int, name: str) -> None:
+    with suppress(FileNotFoundError):  # it is gone where it took its own name
+        os.unlink(name, dir_fd=folder)
 
 
 def _sync_folder(folder: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from weft.runtime.tools.calls import RepeatableTool
 from weft.runtime.tools.change_tools import EditTool, WriteTool
 from weft.runtime.tools.find_tools import GlobTool, ListTool
@@ -14,15 +16,17 @@ from weft.runtime.tools.todo_tool import TodoTool
 from weft.runtime.tools.workspace import WorkspaceFolder
 
 
-def workspace_tools(workspace: WorkspaceFolder, linters: Linters | None = None) -> tuple[RepeatableTool, ...]:
-    """Those that read and change files."""
+def workspace_tools(
+    workspace: WorkspaceFolder, linters: Linters | None = None, may_read: Callable[[str], bool] = lambda _: True
+) -> tuple[RepeatableTool, ...]:
+    """Those that read and change files. `may_read` says of a path whether `read` would be permitted on it."""
     return (
         ReadTool(workspace),
         WriteTool(workspace, linters),
         EditTool(workspace, linters),
         ListTool(workspace),
         GlobTool(workspace),
-        GrepTool(workspace),
+        GrepTool(workspace, may_read),
     )
 
 
