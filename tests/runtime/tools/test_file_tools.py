@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,18 @@ def test_reading_on_shows_every_line_of_a_long_file_once(place: Path, workspace:
         assert len(result["text"]) < TEXT_CHARACTERS * 1.5
         shown += [line.partition("\t")[2] for line in result["text"].split("\n")]
     assert shown == lines
+
+
+@pytest.mark.parametrize("column", [1, 2])
+@pytest.mark.parametrize("data", [b"\n" * 5, b"a\n\n\nb\n\n", b"\n\n\n\nb", b"a\r\n\r\n\r\nb\r\nc"])
+def test_empty_lines_are_lines(data: bytes, column: int, place: Path, workspace: WorkspaceFolder) -> None:
+    (place / "a.txt").write_bytes(data)
+    lines = [line[column - 1 :] for line in data.decode().replace("\r", "").split("\n")][:5]
+    for offset, limit in itertools.product(range(1, 6), range(1, 7)):
+        result = call(ReadTool(workspace), path="a.txt", offset=offset, limit=limit, column=column).result
+        last = min(5, offset + limit - 1)
+        shown = [f"{number}\t{lines[number - 1]}" for number in range(offset, last + 1)]
+        assert (result["text"].split("\n"), result["last_line"], "more" in result) == (shown, last, last < 5)
 
 
 def test_a_long_line_is_cut_and_can_be_read_on(place: Path, workspace: WorkspaceFolder) -> None:

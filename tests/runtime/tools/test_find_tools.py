@@ -213,7 +213,9 @@ def test_what_grep_shows_is_bounded(place: Path, workspace: WorkspaceFolder) -> 
     assert len(result["text"]) < 400_000
     assert result["matches"] == 300
     assert "[the rest of this line is left out: it has 5000 bytes]" in result["text"]
-    assert call(GrepTool(workspace), pattern="x", path="long.txt").result["note"].startswith("not everything")
+    long = call(GrepTool(workspace), pattern="x", path="long.txt").result
+    assert long["note"].startswith("not everything")
+    assert (long["matches"], long["files"], len(long["text"].split("\n"))) == (10_000, 1, 200)
 
 
 def test_grep_shows_nothing_of_files_that_may_not_be_read(place: Path, workspace: WorkspaceFolder) -> None:

@@ -177,19 +177,20 @@ class FileSearch:
         if is_binary(data):
             return
         lines: list[tuple[int, int, int]] = []
-        is_first = True
-        for line in self._matching_lines(data):
-            self._files += is_first
-            is_first = False
-            self._matches += 1
-            if self._matches > MOST_MATCHES:
-                raise LimitExceeded("the lines that fit", self._matches, MOST_MATCHES)
-            has_room = self._shown < self._limit and self._characters < TEXT_CHARACTERS
-            if self._matches >= self._offset and has_room:
-                self._shown += 1
-                self._characters += min(line[2] - line[1], LONGEST_SHOWN_LINE) + len(path)
-                lines.append(line)
-        self._show(path, data, lines)
+        before = self._matches
+        try:
+            for line in self._matching_lines(data):
+                if self._matches == MOST_MATCHES:
+                    raise LimitExceeded("the lines that fit", MOST_MATCHES + 1, MOST_MATCHES)
+                self._matches += 1
+                has_room = self._shown < self._limit and self._characters < TEXT_CHARACTERS
+                if self._matches >= self._offset and has_room:
+                    self._shown += 1
+                    self._characters += min(line[2] - line[1], LONGEST_SHOWN_LINE) + len(path)
+                    lines.append(line)
+        finally:
+            self._files += self._matches > before
+            self._show(path, data, lines)
 
     def _matching_lines(self, data: bytes) -> Iterator[tuple[int, int, int]]:
         """The number of each line that fits, where it begins and where it ends."""

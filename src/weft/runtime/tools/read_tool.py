@@ -138,8 +138,9 @@ def _plain_lines(data: bytes, position: int, limit: int) -> list[str] | None:
     """Decoded at once; None where a line is to be cut, a byte is no UTF-8, or not all of them have room."""
     end = data.find(b"\n", position + TEXT_CHARACTERS)
     block = data[position : len(data) if end < 0 else end + 1]
-    lines = block.split(b"\n", limit)[:limit]
-    text = b"\n".join(lines).removesuffix(b"\n")
+    pieces = block.split(b"\n", limit)
+    lines = pieces[:-1] if len(pieces) > limit or not pieces[-1] else pieces
+    text = b"\n".join(lines)
     if len(text) > TEXT_CHARACTERS or max(map(len, lines)) > LINE_CHARACTERS:
         return None
     try:
