@@ -159,8 +159,9 @@ class _Lexer:
             if "\n" in target.text:
                 raise NotPlain
             self._documents.append((target.text, target.is_quoted, operator == "<<-"))
-        elif operator in (">&", "<&") and re.fullmatch(r"[0-9]+-?|-", target.text):
-            return
+        elif operator in (">&", "<&"):
+            if target.is_quoted or not re.fullmatch(r"[0-9]+|-", target.text):
+                raise NotPlain  # of `>& -c` bash makes `>&-` and the word `c`
         elif target.text not in _HARMLESS_TARGETS:
             kind = "<" if operator.startswith("<") else ">>" if operator == ">>" else ">"
             yield _Token(_TokenKind.REDIRECTION, target.text, operator=kind)
