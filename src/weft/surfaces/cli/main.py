@@ -88,6 +88,7 @@ COMMANDS = {
         "route": "Find the thread that a text belongs to, and say why.",
         "embed-stats": "Show how many nodes were embedded, by model.",
         "apply": "Make and change programs as files say.",
+        "sandbox": "Run commands in the sandbox, as agents' tools do.",
         "config": "Show what the next message to a session is answered with, and why.",
     },
     "keep": {
@@ -121,7 +122,7 @@ COMMANDS = {
         "help": "Explain a command or a topic.",
     },
 }
-OWNER_COMMANDS = frozenset("trust doctor recover copy credential key init clone".split())
+OWNER_COMMANDS = frozenset("trust doctor recover copy credential key init clone sandbox".split())
 """Work on files of the person who runs them, or on a ledger as a file: in nobody else's name."""
 SUMMARIES = {name: summary for group in COMMANDS.values() for name, summary in group.items()}
 

@@ -74,7 +74,7 @@ from weft.runtime.invoke.invocation import InvocationResult
 from weft.runtime.routing.smart_routes import RouteChoice
 from weft.store.diagnosis import Diagnosis
 from weft.store.trust_store import TrustedFolder, TrustedLedger
-from weft.surfaces.wire import broker, configuration, exchange, forms, programs, reports, sessions, upkeep
+from weft.surfaces.wire import broker, configuration, exchange, forms, programs, reports, sandbox, sessions, upkeep
 
 FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     "Sessions and turns": (
@@ -96,7 +96,8 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         programs_model.Program, programs_model.ProgramChange, programs_model.Difference, programs_model.Request,
         programs_model.Check, programs_model.CriterionVerdict, programs_model.Tagged, programs_model.PendingItem,
         PlannedProgram, InvocationResult, Credential, Node, Embedded, Similar, ModelCount, programs.EmbeddedNodes,
-        programs.ForgottenVectors, programs.FetchableModel, configuration.ConfiguredTurn, forms.JsonValue,
+        programs.ForgottenVectors, programs.FetchableModel, configuration.ConfiguredTurn, sandbox.SandboxRun,
+        forms.JsonValue,
     ),
     "Imports, exports, bundles and other ledgers": (
         exchange.ImportAnswer, exchange.ImportStatus, exchange.NoImport, exchange.EndedWatch, watch.Began,

@@ -1,0 +1,121 @@
+"""`weft sandbox`: commands in the sandbox, as agents' tools run them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.kernel.errors import InvalidInput
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import group
+from weft.surfaces.cli.exits import OK
+from weft.surfaces.plain_text import safe, safe_lines
+from weft.surfaces.wire.sandbox import SandboxRun
+
+if TYPE_CHECKING:
+    from weft.runtime.tools.calls import CallPlan
+    from weft.runtime.tools.shell import ShellTool
+
+command = group("sandbox", "Run commands in the sandbox, as agents' tools do.")
+TIMED_OUT, ENDED = 124, 1
+"""Exit codes where a limit ended the command."""
+
+
+@command.verb("run")
+@click.argument("words", metavar="CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--profile", default="workspace", metavar="PROFILE", help="workspace, read-only, network:HOST[,HOST] or none."
+)
+@click.option("--in", "folder", default=".", metavar="DIR", help="The workspace; the current folder by default.")
+@click.option("--allow-none", is_flag=True, help="Grant the profile none: the command runs without a sandbox.")
+@click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="End it after so many milliseconds.")
+@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="A variable for the command.")
+def run(
+    call: Call,
+    words: tuple[str, ...],
+    profile: str,
+    folder: str,
+    allow_none: bool,
+    timeout_ms: int | None,
+    variables: tuple[str, ...],
+) -> int:
+    """Run a command exactly as the tool shell would: same sandbox, environment and limits.
+
+    Write -- before the command. Ends with its exit code, with 124 where its time was over, and with 1 where another
+    limit ended it.
+    """
+    from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, is_strict
+    from weft.runtime.sandbox.command_runner import CommandRunner
+    from weft.runtime.sandbox.profiles import parse_profile
+    from weft.runtime.tools.shell import ShellTool
+
+    person = f"{pwd.getpwuid(os.getuid()).pw_name} at the command line"
+    chosen = parse_profile(profile, granted_by=person if allow_none else None)
+    if not Path(folder).is_dir():
+        raise InvalidInput(f"{folder} is not a folder", "name the workspace by --in DIR")
+    runner = CommandRunner(strict=is_strict(os.environ.get(STRICT_VARIABLE)))
+    tool = ShellTool(Path(folder).resolve(), profile=chosen, runner=runner)
+    arguments: dict[str, Any] = {"cmd": list(words), "env": dict(map(_variable, variables))}
+    answer, code = asyncio.run(_performed(tool, {**arguments, **({"timeout_ms": timeout_ms} if timeout_ms else {})}))
+    if call.json:
+        call.document(answer)
+    else:
+        _show(answer)
+    return code
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidInput(f"{text!r:.80} sets no variable", "give NAME=VALUE")
+    return name, value
+
+
+async def _performed(tool: ShellTool, arguments: dict[str, Any]) -> tuple[SandboxRun, int]:
+    """Plan it and perform the plan, as a turn does, only without anybody who decides in between."""
+    from weft.runtime.broker.tools import ToolCallContext
+    from weft.runtime.tools.calls import ToolFailure
+
+    context = ToolCallContext(turn="", call="")
+    try:
+        plan = await tool.plan(arguments, context)
+    except ToolFailure as failure:
+        raise InvalidInput(failure.message, "see `weft help sandbox run`") from None
+    try:
+        result = (await tool.perform(plan, context)).result
+    except ToolFailure as failure:
+        if not isinstance(failure.details, dict) or "rc" not in failure.details:
+            raise InvalidInput(failure.message, "run it again") from None
+        code = TIMED_OUT if failure.code == "timed_out" else ENDED
+        return _told(plan, failure.details, f"{failure.code}: {failure.message}"), code
+    return _told(plan, result, None), result["rc"] if result["rc"] >= OK else 128 - result["rc"]
+
+
+def _told(plan: CallPlan, result: dict[str, Any], error: str | None) -> SandboxRun:
+    exact = plan.exact
+    return SandboxRun(
+        argv=exact["argv"],
+        cwd=exact["cwd"],
+        profile=exact["profile"],
+        granted_by=exact["granted_by"],
+        bound=plan.bound,
+        files=exact["files"],
+        result=result,
+        error=error,
+    )
+
+
+def _show(answer: SandboxRun) -> None:
+    """Each stream where it belongs, in characters that no terminal obeys."""
+    for name, is_error in (("stdout", False), ("stderr", True)):
+        for line in safe_lines(answer.result[name]):
+            click.echo(line, err=is_error)
+    for host in answer.result.get("refused_hosts", ()):
+        click.echo(f"refused: {safe(host)}", err=True)
+    if answer.error is not None:
+        click.echo(safe(answer.error), err=True)
