@@ -115,6 +115,7 @@ def test_the_plan_holds_everything_that_decides_what_runs(tmp_path: Path) -> Non
         "workspace": str(tmp_path),
         "profile": "workspace",
         "granted_by": None,
+        "readable": [],
         "files": {"build.sh": digest},
     }
     assert all(part in told.shown for part in ("sh build.sh", "A=1", "B=2", "sandbox workspace", "5000 ms", "build.sh"))

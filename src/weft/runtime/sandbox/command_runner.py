@@ -25,10 +25,14 @@ _CERTIFICATES = (
 
 
 class CommandRunner:
-    """Runs commands in the sandbox of this machine, which it looks for once. `strict`: one without gaps, or none."""
+    """Runs commands in the sandbox of this machine, which it looks for once. `strict`: one without gaps, or none.
 
-    def __init__(self, *, strict: bool = False, sandbox: Sandbox | None = None) -> None:
+    `readable` is shown to every command beside the workspace and the system, such as where a language is installed.
+    """
+
+    def __init__(self, *, strict: bool = False, sandbox: Sandbox | None = None, readable: Sequence[Path] = ()) -> None:
         self._strict, self._sandbox = strict, sandbox
+        self.readable = tuple(readable)
 
     async def sandbox(self) -> Sandbox:
         """Raises Unsupported where there is none."""
@@ -53,7 +57,13 @@ class CommandRunner:
             variables = {"PATH": INSIDE_PATH, "HOME": place, **(environment or {})}
             return await run_process(argv, environment=variables, folder=Path(place), stdin=stdin, limits=limits)
         confined = _ConfinedCommand(
-            await self.sandbox(), profile, workspace=workspace, folder=place, stdin=stdin, limits=limits
+            await self.sandbox(),
+            profile,
+            workspace=workspace,
+            folder=place,
+            readable=self.readable,
+            stdin=stdin,
+            limits=limits,
         )
         if profile.endpoints:
             return await confined.run_with_hosts(argv, environment or {})
@@ -70,11 +80,12 @@ class _ConfinedCommand:
         *,
         workspace: Path,
         folder: str,
+        readable: Sequence[Path],
         stdin: bytes,
         limits: Limits,
     ) -> None:
         self._sandbox, self._profile, self._workspace, self._folder = sandbox, profile, workspace, folder
-        self._stdin, self._limits = stdin, limits
+        self._readable, self._stdin, self._limits = readable, stdin, limits
 
     async def run(
         self,
@@ -93,7 +104,7 @@ class _ConfinedCommand:
             read_only=self._profile.is_read_only,
             files=files,
             environment=environment,
-            readable=readable,
+            readable=[*self._readable, *readable],
             hidden=hidden,
             stdin=self._stdin,
             limits=self._limits,

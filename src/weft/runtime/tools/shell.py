@@ -105,6 +105,7 @@ class ShellTool:
             "workspace": workspace,
             "profile": str(self._profile),
             "granted_by": self._profile.granted_by,
+            "readable": [str(path) for path in self._runner.readable],
             "files": named_files(workspace, folder, argv),
         }
 
