@@ -157,6 +157,26 @@ def test_a_read_only_workspace_cannot_be_written(sandbox: Sandbox, tmp_path: Pat
     assert outcome.stdout == b"kept/tmp\nx\n"
 
 
+@pytest.mark.parametrize("profile", [WORKSPACE_PROFILE, READ_ONLY_PROFILE])
+def test_what_is_withheld_is_neither_read_nor_changed(
+    sandbox: Sandbox, tmp_path: Path, profile: SandboxProfile
+) -> None:
+    folder, ledger = tmp_path / "private", tmp_path / "deep" / "ledger.db"
+    for path in (folder / "secret", ledger, ledger.with_name("ledger.db-wal")):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("canary")
+    (tmp_path / "link").symlink_to("deep")
+    script = (
+        "cat private/secret deep/* link/*; ls private; echo x > private/new; echo x > deep/ledger.db; rm deep/ledger.db"
+    )
+    withheld = [folder, tmp_path / "link" / "ledger.db", tmp_path / "gone", tmp_path.parent]
+    runner = CommandRunner(sandbox=sandbox, withheld=withheld)
+    outcome = asyncio.run(runner.run(profile, ["/bin/sh", "-c", script], workspace=tmp_path))
+    assert outcome.stdout == b""
+    assert [path.name for path in folder.iterdir()] == ["secret"]
+    assert {path.read_text() for path in (folder / "secret", *ledger.parent.iterdir())} == {"canary"}
+
+
 def test_a_command_without_a_sandbox_has_an_empty_environment_all_the_same(
     sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,8 @@ STRICT_VARIABLE = "WEFT_SANDBOX"
 LEDGER_FOLDER = ".weft"
 PROGRAM_FOLDER = "/program"
 """Where a program without a workspace starts."""
+_BESIDE_DATABASES = ("-wal", "-shm", "-journal")
+"""What SQLite keeps beside a file."""
 _TRIAL_LIMITS = Limits(seconds=20)
 _STATUS = "/proc/self/status"
 _ADVICE = "allow user namespaces without privileges, and have bubblewrap 0.8 or later"
@@ -109,6 +111,7 @@ async def run_sandboxed(
     environment: Mapping[str, str] | None = None,
     readable: Sequence[Path] = (),
     hidden: Sequence[Path] = (),
+    withheld: Sequence[Path] = (),
     system: SystemFiles = SystemFiles.PROGRAMS,
     stdin: bytes = b"",
     limits: Limits = DEFAULT_LIMITS,
@@ -118,6 +121,7 @@ async def run_sandboxed(
     """Run a command in a workspace, the one place where what it writes stays; `readable` is shown to it beside.
 
     It starts in `folder`, if one in the workspace is named. `read_only`: the workspace cannot be written either.
+    Of `withheld`, files and folders in it, and of its ledger, nothing is seen.
     Without a workspace it starts in `/program`, which holds `files`, and nothing that it writes stays.
     `limit_address_space=False` is for programs that reserve more than they use. `extra_memory` is what a runtime takes
     for itself, beside the memory that the limit leaves to its program.
@@ -135,7 +139,7 @@ async def run_sandboxed(
         )
     )
     walls = _walls(sandbox, run, file_options(system, readable, hidden, run.devices))
-    walls += ["--dir", PROGRAM_FOLDER] if place is None else _workspace_options(place, read_only)
+    walls += ["--dir", PROGRAM_FOLDER] if place is None else _workspace_options(place, read_only, withheld)
     home = "/tmp" if place is None or read_only else place
     return await run_process(
         [*walls, "--remount-ro", "/", "--chdir", folder or place or PROGRAM_FOLDER, "--", *argv],
@@ -156,12 +160,24 @@ def _place(workspace: Path) -> str:
     return place
 
 
-def _workspace_options(place: str, read_only: bool) -> list[str]:
+def _workspace_options(place: str, read_only: bool, withheld: Sequence[Path]) -> list[str]:
     """The workspace, without the ledger in it: a command neither reads nor writes what is recorded."""
-    ledger = os.path.join(place, LEDGER_FOLDER)
-    is_there = os.path.isdir(ledger) and not os.path.islink(ledger)
-    bind = "--ro-bind" if read_only else "--bind"
-    return [bind, place, place, *(("--tmpfs", ledger, "--remount-ro", ledger) if is_there else ())]
+    options = ["--ro-bind" if read_only else "--bind", place, place]
+    covered = [os.path.join(place, LEDGER_FOLDER), *(_real_place(path) for path in withheld)]
+    for path in dict.fromkeys(covered):
+        if os.path.islink(path) or not path.startswith(f"{place}/"):
+            continue
+        if os.path.isdir(path):
+            options += ["--tmpfs", path, "--remount-ro", path]
+        elif os.path.exists(path):
+            for name in (path, *(path + ending for ending in _BESIDE_DATABASES if os.path.exists(path + ending))):
+                options += ["--ro-bind", "/dev/null", name]
+    return options
+
+
+def _real_place(path: Path) -> str:
+    """The path with the links on its way resolved; itself it is as it is."""
+    return str(path.parent.resolve() / path.name)
 
 
 def _walls(sandbox: Sandbox, run: ConfinedRun, files: Sequence[str]) -> list[str]:

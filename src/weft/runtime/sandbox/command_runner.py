@@ -28,11 +28,19 @@ class CommandRunner:
     """Runs commands in the sandbox of this machine, which it looks for once. `strict`: one without gaps, or none.
 
     `readable` is shown to every command beside the workspace and the system, such as where a language is installed.
+    `withheld`, files and folders of the workspace, is shown to none, such as a ledger that lies there.
     """
 
-    def __init__(self, *, strict: bool = False, sandbox: Sandbox | None = None, readable: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        strict: bool = False,
+        sandbox: Sandbox | None = None,
+        readable: Sequence[Path] = (),
+        withheld: Sequence[Path] = (),
+    ) -> None:
         self._strict, self._sandbox = strict, sandbox
-        self.readable = tuple(readable)
+        self.readable, self.withheld = tuple(readable), tuple(withheld)
 
     async def sandbox(self) -> Sandbox:
         """Raises Unsupported where there is none."""
@@ -62,6 +70,7 @@ class CommandRunner:
             workspace=workspace,
             folder=place,
             readable=self.readable,
+            withheld=self.withheld,
             stdin=stdin,
             limits=limits,
         )
@@ -81,11 +90,12 @@ class _ConfinedCommand:
         workspace: Path,
         folder: str,
         readable: Sequence[Path],
+        withheld: Sequence[Path],
         stdin: bytes,
         limits: Limits,
     ) -> None:
         self._sandbox, self._profile, self._workspace, self._folder = sandbox, profile, workspace, folder
-        self._readable, self._stdin, self._limits = readable, stdin, limits
+        self._readable, self._withheld, self._stdin, self._limits = readable, withheld, stdin, limits
 
     async def run(
         self,
@@ -106,6 +116,7 @@ class _ConfinedCommand:
             environment=environment,
             readable=[*self._readable, *readable],
             hidden=hidden,
+            withheld=self._withheld,
             stdin=self._stdin,
             limits=self._limits,
             limit_address_space=False,

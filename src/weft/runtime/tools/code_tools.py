@@ -42,6 +42,7 @@ class CodeProgramTool:
     is_idempotent = True
     """It reaches nothing that it could change."""
     is_read_only = True
+    is_repeatable = True
 
     def __init__(
         self, program: Program, load: LoadProgram, *, runner: CommandRunner | None = None, limits: Limits = CODE_LIMITS

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urljoin
 
-import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from weft.kernel.errors import ConnectionForbidden, InvalidInput, WeftError
 from weft.kernel.network_hosts import host_name
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.egress.connection_rules import Rules
-from weft.runtime.inference.settings import ToolSpec
 from weft.runtime.sandbox.processes import MIB
 from weft.runtime.sandbox.profiles import SandboxProfile
-from weft.runtime.tools.calls import CallPlan, ToolFailure, ToolOutput
+from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
 from weft.runtime.tools.html_text import text_of_html
 
 FETCH_RULES = Rules(public_only=True, allow_plain=True, connect_seconds=10.0, read_seconds=30.0)
@@ -35,19 +33,13 @@ _URL = re.compile(
 )
 _TEXTUAL = re.compile(r"text/.*|application/(.*\+)?(json|xml|javascript|x-yaml|yaml|toml|x-ndjson)|image/svg\+xml")
 _DESCRIPTION = "Read a page by its URL. HTML is turned into text. Redirects to other hosts are told, not followed."
-_SCHEMA = {
-    "type": "object",
-    "properties": {"url": {"type": "string"}, "raw": {"type": "boolean", "description": "HTML as it is"}},
-    "required": ["url"],
-    "additionalProperties": False,
-}
 
 
 class FetchArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a model asks for."""
 
     url: str
-    raw: bool = False
+    raw: Annotated[bool, Meta(description="HTML as it is.")] = False
 
 
 class PageUrl(Struct, frozen=True):
@@ -78,27 +70,19 @@ def parse_url(text: str) -> PageUrl:
     return PageUrl(scheme, host, port, path if path.startswith("/") else f"/{path}")
 
 
-class FetchUrlTool:
+class FetchUrlTool(StructTool[FetchArguments]):
     """Pages of the hosts that a profile grants."""
 
     is_idempotent = True
-    is_read_only = False
-    """A request carries away what its URL says."""
+    is_read_only = False  # a request carries away what its URL says
 
     def __init__(self, profile: SandboxProfile) -> None:
+        super().__init__("fetch_url", _DESCRIPTION, FetchArguments)
         self._profile = profile
 
-    @property
-    def spec(self) -> ToolSpec:
-        return ToolSpec(name="fetch_url", description=_DESCRIPTION, schema=_SCHEMA)
-
-    async def plan(self, arguments: Any, context: ToolCallContext) -> CallPlan:
-        try:
-            asked = msgspec.convert(arguments, FetchArguments)
-        except msgspec.ValidationError as error:
-            raise ToolFailure("invalid_arguments", str(error)) from None
-        url = str(self._granted(asked.url))
-        exact = {"method": "GET", "url": url, "raw": asked.raw, "profile": str(self._profile)}
+    async def plan_of(self, arguments: FetchArguments, context: ToolCallContext) -> CallPlan:
+        url = str(self._granted(arguments.url))
+        exact = {"method": "GET", "url": url, "raw": arguments.raw, "profile": str(self._profile)}
         return CallPlan(tool="fetch_url", exact=exact, subjects=(url,), shown=f"GET {url}")
 
     def _granted(self, text: str) -> PageUrl:
@@ -114,9 +98,6 @@ class FetchUrlTool:
         began = time.monotonic()
         result = await self._fetched(self._granted(plan.exact["url"]), plan.exact["raw"])
         return ToolOutput(result=result, duration_ms=round(1000 * (time.monotonic() - began)))
-
-    async def invoke(self, arguments: Any, context: ToolCallContext) -> Any:
-        return (await self.perform(await self.plan(arguments, context), context)).result
 
     async def _fetched(self, url: PageUrl, raw: bool) -> dict[str, Any]:
         from weft.runtime.egress.page_requests import fetch_page  # loads an HTTP client

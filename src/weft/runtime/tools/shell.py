@@ -10,20 +10,19 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from weft.kernel.shell_subjects import command_subjects, line_subjects
 from weft.kernel.shell_words import shell_line, shell_word
 from weft.runtime.broker.tools import ToolCallContext
-from weft.runtime.inference.settings import ToolSpec
 from weft.runtime.sandbox.bubblewrap import LEDGER_FOLDER
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import GIB, MIB, Ending, Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE, SandboxProfile
-from weft.runtime.tools.calls import CallPlan, ToolFailure, ToolOutput
+from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
 from weft.runtime.tools.named_files import named_files
 from weft.runtime.tools.shell_environment import checked_environment
 
@@ -38,33 +37,18 @@ Run a command in the workspace. `cmd` as text is run by bash; as a list it is on
 shell reads it. There is no terminal, no input and, unless hosts are granted, no network. `cwd` is a folder of the
 workspace. The whole process tree ends with the command, and when `timeout_ms` has passed."""
 
-_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "cmd": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]},
-        "cwd": {"type": "string"},
-        "timeout_ms": {"type": "integer", "minimum": 1, "maximum": LONGEST_TIMEOUT_MS},
-        "env": {"type": "object", "additionalProperties": {"type": "string"}},
-    },
-    "required": ["cmd"],
-    "additionalProperties": False,
-}
-
 
 class ShellArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a model asks for."""
 
-    cmd: str | list[str]
-    cwd: str | None = None
-    timeout_ms: int | None = None
-    env: dict[str, Any] | None = None
+    cmd: Annotated[str | list[str], Meta(description="A text for the shell, or a list of words.")]
+    cwd: Annotated[str, Meta(description="A folder of the workspace.")] = "."
+    timeout_ms: Annotated[int, Meta(ge=1, le=LONGEST_TIMEOUT_MS)] | None = None
+    env: dict[str, str] = {}
 
 
-class ShellTool:
+class ShellTool(StructTool[ShellArguments]):
     """Commands in one workspace, under one profile."""
-
-    is_idempotent = False
-    is_read_only = False
 
     def __init__(
         self,
@@ -74,16 +58,13 @@ class ShellTool:
         runner: CommandRunner | None = None,
         limits: Limits = SHELL_LIMITS,
     ) -> None:
+        super().__init__("shell", _DESCRIPTION, ShellArguments)
         self._workspace, self._profile = workspace, profile
         self._runner, self._limits = runner or CommandRunner(), limits
 
-    @property
-    def spec(self) -> ToolSpec:
-        return ToolSpec(name="shell", description=_DESCRIPTION, schema=_SCHEMA)
-
-    async def plan(self, arguments: Any, context: ToolCallContext) -> CallPlan:
+    async def plan_of(self, arguments: ShellArguments, context: ToolCallContext) -> CallPlan:
         asked = _checked(arguments)
-        environment = checked_environment(asked.env or {})
+        environment = checked_environment(asked.env)
         folder = _folder(self._workspace, asked.cwd)
         is_line = isinstance(asked.cmd, str)
         argv = [_shell(), "-c", asked.cmd] if isinstance(asked.cmd, str) else list(asked.cmd)
@@ -106,6 +87,7 @@ class ShellTool:
             "profile": str(self._profile),
             "granted_by": self._profile.granted_by,
             "readable": [str(path) for path in self._runner.readable],
+            "withheld": [str(path) for path in self._runner.withheld],
             "files": named_files(workspace, folder, argv),
         }
 
@@ -129,26 +111,17 @@ class ShellTool:
         duration_ms = round(1000 * (time.monotonic() - began))
         return ToolOutput(result=_result(outcome, limits, duration_ms), duration_ms=duration_ms)
 
-    async def invoke(self, arguments: Any, context: ToolCallContext) -> Any:
-        return (await self.perform(await self.plan(arguments, context), context)).result
 
-
-def _checked(arguments: Any) -> ShellArguments:
-    try:
-        asked = msgspec.convert(arguments, ShellArguments)
-    except msgspec.ValidationError as error:
-        raise ToolFailure("invalid_arguments", str(error)) from None
+def _checked(asked: ShellArguments) -> ShellArguments:
     words = [asked.cmd] if isinstance(asked.cmd, str) else asked.cmd
-    if not words or not words[0].strip() or any("\0" in word for word in (*words, asked.cwd or "")):
+    if not words or not words[0].strip() or any("\0" in word for word in (*words, asked.cwd)):
         raise ToolFailure("invalid_arguments", "the command is empty, or has a NUL in it")
     try:
-        size = sum(len(word.encode()) for word in (*words, asked.cwd or ""))
+        size = sum(len(word.encode()) for word in (*words, asked.cwd))
     except UnicodeEncodeError:
         raise ToolFailure("invalid_arguments", "the command is no Unicode text") from None
     if size > LONGEST_COMMAND_BYTES:
         raise ToolFailure("too_large", f"the command has more than {LONGEST_COMMAND_BYTES} bytes")
-    if asked.timeout_ms is not None and not 0 < asked.timeout_ms <= LONGEST_TIMEOUT_MS:
-        raise ToolFailure("invalid_arguments", f"timeout_ms is between 1 and {LONGEST_TIMEOUT_MS}")
     return asked
 
 
@@ -156,10 +129,10 @@ def _shell() -> str:
     return next(path for path in _SHELLS if os.path.exists(path) or path == _SHELLS[-1])
 
 
-def _folder(workspace: Path, asked: str | None) -> str:
+def _folder(workspace: Path, asked: str) -> str:
     """A folder of the workspace, links resolved. The ledger's own folder is none."""
     root = workspace.resolve()
-    folder = (root / (asked or ".")).resolve()
+    folder = (root / asked).resolve()
     inside = folder == root or root in folder.parents
     if not inside or not folder.is_dir() or root / LEDGER_FOLDER in (folder, *folder.parents):
         raise ToolFailure("not_found", f"{asked!r:.200} is no folder of the workspace", {"cwd": asked})
