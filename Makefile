@@ -45,11 +45,12 @@ lock: setup ## Choose the newest versions that fit, with hashes
 	$(compile) requirements/uv.in -o requirements/uv.txt
 	$(compile) pyproject.toml -o requirements/run.txt
 	$(compile) pyproject.toml --extra postgres --extra secrets --extra signing --extra providers --extra local \
-		--extra code --extra similarity --extra tools requirements/test.in --overrides requirements/overrides.txt -c requirements/run.txt \
+		--extra code --extra mcp --extra similarity --extra tools requirements/test.in \
+		--overrides requirements/overrides.txt -c requirements/run.txt \
 		-o requirements/test.txt
 	$(compile) pyproject.toml --extra postgres --extra providers --extra similarity requirements/build.in requirements/bench.in \
 		--overrides requirements/overrides.txt -c requirements/run.txt -o requirements/bench.txt
 
 clean: ## Remove environments, caches and build output
-	rm -rf .venv .venv-uv .venv-bench .venv-cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv .venv-uv .venv-bench .venv-node .venv-cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
