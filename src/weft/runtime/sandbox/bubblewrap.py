@@ -17,6 +17,7 @@ from msgspec import Struct
 from weft.kernel.errors import InvalidInput, StoreFailed, Unsupported
 from weft.runtime.sandbox.cgroups import delegated_cgroup
 from weft.runtime.sandbox.confinement import CHECK_SECONDS, ConfinedRun, Confinement
+from weft.runtime.sandbox.line_process import LineProcess
 from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Limits, ProcessOutcome, run_process
 from weft.runtime.sandbox.system_calls import system_call_filter
 from weft.runtime.sandbox.visible_files import SystemFiles, file_options
@@ -126,6 +127,78 @@ async def run_sandboxed(
     `limit_address_space=False` is for programs that reserve more than they use. `extra_memory` is what a runtime takes
     for itself, beside the memory that the limit leaves to its program.
     """
+    command = _confined(
+        sandbox,
+        argv,
+        workspace=workspace,
+        folder=folder,
+        read_only=read_only,
+        files=files,
+        environment=environment,
+        readable=readable,
+        hidden=hidden,
+        system=system,
+        limits=limits,
+        limit_address_space=limit_address_space,
+        extra_memory=extra_memory,
+    )
+    return await run_process(
+        command.argv, environment=command.environment, folder=Path("/"), stdin=stdin, limits=limits, guard=command.run
+    )
+
+
+def start_sandboxed(
+    sandbox: Sandbox,
+    argv: Sequence[str],
+    *,
+    workspace: Path | None = None,
+    read_only: bool = False,
+    files: Mapping[str, bytes] | None = None,
+    environment: Mapping[str, str] | None = None,
+    readable: Sequence[Path] = (),
+    hidden: Sequence[Path] = (),
+    limits: Limits = DEFAULT_LIMITS,
+) -> LineProcess:
+    """Start a command that is spoken with in lines. It may reserve more memory than it uses."""
+    command = _confined(
+        sandbox,
+        argv,
+        workspace=workspace,
+        read_only=read_only,
+        files=files,
+        environment=environment,
+        readable=readable,
+        hidden=hidden,
+        limits=limits,
+        limit_address_space=False,
+    )
+    return LineProcess(
+        command.argv, environment=command.environment, folder=Path("/"), limits=limits, guard=command.run
+    )
+
+
+class _WalledCommand(Struct, frozen=True):
+    argv: list[str]
+    environment: dict[str, str]
+    run: ConfinedRun
+
+
+def _confined(
+    sandbox: Sandbox,
+    argv: Sequence[str],
+    *,
+    workspace: Path | None,
+    limits: Limits,
+    limit_address_space: bool,
+    folder: str | None = None,
+    read_only: bool = False,
+    files: Mapping[str, bytes] | None = None,
+    environment: Mapping[str, str] | None = None,
+    readable: Sequence[Path] = (),
+    hidden: Sequence[Path] = (),
+    system: SystemFiles = SystemFiles.PROGRAMS,
+    extra_memory: int = 0,
+) -> _WalledCommand:
     place = None if workspace is None else _place(workspace)
     run = ConfinedRun(
         Confinement(
@@ -141,13 +214,10 @@ async def run_sandboxed(
     walls = _walls(sandbox, run, file_options(system, readable, hidden, run.devices))
     walls += ["--dir", PROGRAM_FOLDER] if place is None else _workspace_options(place, read_only, withheld)
     home = "/tmp" if place is None or read_only else place
-    return await run_process(
+    return _WalledCommand(
         [*walls, "--remount-ro", "/", "--chdir", folder or place or PROGRAM_FOLDER, "--", *argv],
-        environment={"PATH": INSIDE_PATH, "HOME": home, **(environment or {})},
-        folder=Path("/"),
-        stdin=stdin,
-        limits=limits,
-        guard=run,
+        {"PATH": INSIDE_PATH, "HOME": home, **(environment or {})},
+        run,
     )
 
 

@@ -102,9 +102,7 @@ async def run_process(
     guard: ProcessGuard | None = None,
 ) -> ProcessOutcome:
     """Run a command to its end, or to its limits. What it is told on `argv` is seen by everybody on the machine."""
-    if not argv or any("\0" in word for word in (*argv, *environment, *environment.values())):
-        raise InvalidInput("a command without words, or with a NUL in them", "give a program and its arguments")
-    run = _ProcessRun(argv, environment, folder, stdin, limits, guard)
+    run = ProcessRun(argv, environment, folder, stdin, limits, guard)
     thread = threading.Thread(target=run.run, name="weft-process", daemon=True)
     thread.start()
     outcome = asyncio.wrap_future(run.outcome)
@@ -131,7 +129,7 @@ async def _settled(outcome: asyncio.Future[ProcessOutcome]) -> None:
     outcome.exception()  # nobody is left to be told of it
 
 
-class _ProcessRun:
+class ProcessRun:
     """One process from start to end. The thread that starts it stays: the sandbox dies with the thread it came from."""
 
     def __init__(
@@ -143,6 +141,8 @@ class _ProcessRun:
         limits: Limits,
         guard: ProcessGuard | None,
     ) -> None:
+        if not argv or any("\0" in word for word in (*argv, *environment, *environment.values())):
+            raise InvalidInput("a command without words, or with a NUL in them", "give a program and its arguments")
         self._argv, self._environment, self._folder = list(argv), dict(environment), folder
         self._stdin, self._limits, self._guard = stdin, limits, guard
         self._woken, self._wake = os.pipe()
@@ -150,9 +150,20 @@ class _ProcessRun:
         self.outcome: Future[ProcessOutcome] = Future()
 
     def cancel(self) -> None:
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the thread call `was_cancelled`."""
         with self._lock:
             if self._wake >= 0:
                 os.write(self._wake, b"!")
+
+    def was_cancelled(self, woken: int, pipes: ProcessPipes) -> bool:
+        """Called by the thread when it was woken; whether nobody waits for the process any longer."""
+        return True
+
+    def new_pipes(self) -> ProcessPipes:
+        return ProcessPipes(self._limits.output)
 
     def run(self) -> None:
         """Whoever awaits the outcome finds nothing of the process left, nor of what attended it."""
@@ -174,7 +185,7 @@ class _ProcessRun:
 
     def _guarded(self) -> ProcessOutcome:
         ending = Ending.EXITED
-        pipes = _Pipes(self._limits.output)
+        pipes = self.new_pipes()
         try:
             process = self._start(self._guard.before_start() if self._guard else ())
             try:
@@ -209,7 +220,7 @@ class _ProcessRun:
                 f"{self._argv[0]} could not be started: {error.strerror}", "check that it is installed and may be run"
             ) from None
 
-    def _attend(self, process: subprocess.Popen[bytes], pipes: _Pipes) -> Ending:
+    def _attend(self, process: subprocess.Popen[bytes], pipes: ProcessPipes) -> Ending:
         """Feed it, read it, measure it until it has ended and what it wrote is read, or a limit ends it."""
         deadline = time.monotonic() + self._limits.seconds
         grace: float | None = None
@@ -223,9 +234,9 @@ class _ProcessRun:
                 if now >= deadline:
                     return Ending.TIMED_OUT
                 pause = min(grace or deadline, deadline) - now
-                ready = selector.select(min(pause, end.poll_seconds, self._check_seconds))
-                if any(key.fd == self._woken for key, _ in ready):
-                    break  # nobody waits for it any longer
+                ready = selector.select(min(pause, end.poll_seconds, self.check_seconds))
+                if any(key.fd == self._woken for key, _ in ready) and self.was_cancelled(self._woken, pipes):
+                    break
                 if not pipes.move(ready):
                     return Ending.TOO_MUCH_OUTPUT
                 if self._guard and (exceeded := self._guard.check()):
@@ -236,7 +247,7 @@ class _ProcessRun:
         return Ending.EXITED
 
     @property
-    def _check_seconds(self) -> float:
+    def check_seconds(self) -> float:
         return self._guard.check_seconds if self._guard else 60.0
 
 
@@ -272,7 +283,7 @@ class _EndOfProcess:
             os.close(self._descriptor)
 
 
-class _Pipes:
+class ProcessPipes:
     """What goes into a process and what came on both of its pipes, together at most so many bytes."""
 
     def __init__(self, room: int) -> None:
@@ -280,7 +291,7 @@ class _Pipes:
         self.open_outputs = 0
 
     def register(self, process: subprocess.Popen[bytes], stdin: bytes, selector: selectors.BaseSelector) -> None:
-        self._selector, self._unsent = selector, memoryview(stdin)
+        self._selector = selector
         for pipe, received in ((process.stdout, self.stdout), (process.stderr, self.stderr)):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
@@ -288,10 +299,14 @@ class _Pipes:
             self.open_outputs += 1
         assert process.stdin is not None
         os.set_blocking(process.stdin.fileno(), False)
+        self.begin_input(process.stdin, stdin)
+
+    def begin_input(self, pipe: IO[bytes], stdin: bytes) -> None:
+        self._unsent = memoryview(stdin)
         if stdin:
-            selector.register(process.stdin, selectors.EVENT_WRITE, None)
+            self._selector.register(pipe, selectors.EVENT_WRITE, None)
         else:
-            process.stdin.close()
+            pipe.close()
 
     def move(self, ready: list[tuple[selectors.SelectorKey, int]]) -> bool:
         """Move what can be moved without waiting; False where more came than is taken."""
@@ -312,8 +327,12 @@ class _Pipes:
         except BrokenPipeError:  # it does not read what it is told; that is its own affair
             self._unsent = self._unsent[:0]
         if not self._unsent:
-            self._selector.unregister(pipe)
-            pipe.close()
+            self.sent(pipe)
+
+    def sent(self, pipe: Any) -> None:
+        """All of the input was taken, and none follows."""
+        self._selector.unregister(pipe)
+        pipe.close()
 
     def _read(self, pipe: Any, received: bytearray) -> bool:
         try:
@@ -323,6 +342,10 @@ class _Pipes:
         if not piece:
             self._selector.unregister(pipe)
             self.open_outputs -= 1
+        return self.take(piece, received)
+
+    def take(self, piece: bytes, received: bytearray) -> bool:
+        """Keep what came, as far as there is room; False where there is none left."""
         received += piece[: self._room]
         self._room -= len(piece)
         return self._room >= 0
