@@ -96,10 +96,8 @@ class ExecutionContext:
 
     async def credential(self, name: str, url: str) -> Secret:
         """The key of this name, for a request to this URL. Looked up here, then in its variable or by its command."""
-        if self.credentials is not None and name not in self.credentials:
-            raise CredentialWithheld(name, f"{self.principal} was not given it")
+        self.ensure_credential(name)
         found = self._keyring.credential(name)
-        self._ensure_given(found)
         if origin_of(url) != found.origin:
             raise CredentialWithheld(
                 name,
@@ -107,6 +105,17 @@ class ExecutionContext:
                 "a changed URL drops the key: add a credential for the new origin",
             )
         return self._secrets[name] if name in self._secrets else await self._keyring.read(found)
+
+    def ensure_credential(self, name: str) -> None:
+        """Raises CredentialMissing or CredentialWithheld where whoever acts may not use the key of this name."""
+        if self.credentials is not None and name not in self.credentials:
+            raise CredentialWithheld(name, f"{self.principal} was not given it")
+        self._ensure_given(self._keyring.credential(name))
+
+    async def credential_for_program(self, name: str) -> Secret:
+        """The key of this name for a program of the user's, which their configuration says is given it. A program has
+        no origin: where the key goes from there is up to it and to its sandbox."""
+        return await self.credential(name, self._keyring.credential(name).origin)
 
     def key_in(self, variable: str, url: str) -> tuple[ExecutionContext, str]:
         """For a variable that a configuration names as the key of a server: a context that knows it, and its name.

@@ -14,7 +14,7 @@ import asyncio
 import ipaddress
 import socket
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -55,8 +55,11 @@ class Connections:
     def __init__(self) -> None:
         self._kept: dict[tuple[str, Rules], _Transport] = {}
 
-    def client(self, url: str, keys: Mapping[str, Secret], rules: Rules) -> tuple[httpx2.AsyncClient, Seen]:
+    def client(
+        self, url: str, keys: Mapping[str, Secret], rules: Rules, *, most_bytes: int | None = None
+    ) -> tuple[httpx2.AsyncClient, Seen]:
         """A client for the origin of this URL, which puts these keys into its headers; and what it will have seen.
+        An answer of more than `most_bytes` is cut off with a DecodingError, and so is a compressed one then.
 
         It holds nothing itself and need not be closed; the connections are closed with this object.
         """
@@ -66,7 +69,7 @@ class Connections:
         if kept is None:
             kept = self._kept[origin, rules] = _Transport(origin, rules)
         seen = Seen()
-        guard = _Guard(origin, keys, rules, kept, seen)
+        guard = _Guard(origin, keys, rules, kept, seen, most_bytes)
         timeout = httpx2.Timeout(rules.read_seconds, connect=rules.connect_seconds)
         return httpx2.AsyncClient(transport=guard, trust_env=False, follow_redirects=False, timeout=timeout), seen
 
@@ -79,8 +82,17 @@ class Connections:
 class _Guard(httpx2.AsyncBaseTransport):
     """Stands between a library and the network."""
 
-    def __init__(self, origin: str, keys: Mapping[str, Secret], rules: Rules, inner: _Transport, seen: Seen) -> None:
+    def __init__(
+        self,
+        origin: str,
+        keys: Mapping[str, Secret],
+        rules: Rules,
+        inner: _Transport,
+        seen: Seen,
+        most_bytes: int | None,
+    ) -> None:
         self._origin, self._keys, self._rules, self._inner, self._seen = origin, keys, rules, inner, seen
+        self._most_bytes = most_bytes
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         asked = origin_of(str(request.url))
@@ -88,6 +100,9 @@ class _Guard(httpx2.AsyncBaseTransport):
             raise ConnectionForbidden(f"a request for {self._origin} was sent on to {asked}")
         headers = [(name, value) for name, value in request.headers.multi_items() if name.lower() not in _KEY_HEADERS]
         headers += [(name, secret.reveal()) for name, secret in self._keys.items()]
+        if self._most_bytes is not None:
+            headers = [pair for pair in headers if pair[0].lower() != "accept-encoding"]
+            headers.append(("accept-encoding", "identity"))
         rules = self._rules
         sent = httpx2.Request(
             request.method,
@@ -108,7 +123,31 @@ class _Guard(httpx2.AsyncBaseTransport):
         self._seen.status = answer.status_code
         request_id = next((answer.headers[name] for name in _REQUEST_IDS if name in answer.headers), None)
         self._seen.request_id = KeyTraces(self._keys.values()).hidden_in_value(request_id)
+        if self._most_bytes is not None:
+            answer.stream = _BoundedStream(answer, self._most_bytes)
         return answer
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    """The body of an answer, as long as it is not larger than allowed."""
+
+    def __init__(self, answer: httpx2.Response, most_bytes: int) -> None:
+        self._answer, self._inner, self._most_bytes = answer, answer.stream, most_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._answer.headers.get("content-encoding", "identity") != "identity":
+            raise httpx2.DecodingError("the answer is compressed, though that was not asked for")
+        left = self._most_bytes
+        assert isinstance(self._inner, httpx2.AsyncByteStream)
+        async for piece in self._inner:
+            left -= len(piece)
+            if left < 0:
+                raise httpx2.DecodingError(f"the answer has more than {self._most_bytes} bytes")
+            yield piece
+
+    async def aclose(self) -> None:
+        assert isinstance(self._inner, httpx2.AsyncByteStream)
+        await self._inner.aclose()
 
 
 class _Transport(httpx2.AsyncHTTPTransport):
