@@ -170,7 +170,7 @@ def _reply(asked: Asked, response: m.ModelResponse) -> Reply:
     if response.finish_reason == "error":
         raise ReplyMalformed(f"{asked.model.provider.id}: the model ended with an error")
     usage, fault = usage_of(response.usage)
-    parts = from_model(response.parts)
+    parts = from_model(response.parts, asked.request.tools)
     if not parts and response.finish_reason == "stop" and not (usage and usage.output_tokens):
         raise ReplyMalformed(f"{asked.model.provider.id}: the reply is empty")
     reply = Reply(

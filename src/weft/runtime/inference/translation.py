@@ -33,6 +33,7 @@ from weft.ledger.model import (
     ToolUsePart,
 )
 from weft.runtime.inference.settings import Parameters, ToolSpec
+from weft.runtime.inference.tool_names import WireNames, wire_name
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=-]+)*?(;base64)?,(.*)", re.S)
 
@@ -88,8 +89,8 @@ def _said(parts: Sequence[Part], names: dict[str, str]) -> Iterator[m.ModelRespo
         if isinstance(part, TextPart) and part.text:
             yield m.TextPart(_text(part.text))
         elif isinstance(part, ToolUsePart):
-            names[part.id] = part.name
-            yield m.ToolCallPart(tool_name=part.name, args=part.input, tool_call_id=part.id)
+            names[part.id] = wire_name(part.name)
+            yield m.ToolCallPart(tool_name=names[part.id], args=part.input, tool_call_id=part.id)
 
 
 def _asked(role: str, parts: Sequence[Part], names: dict[str, str]) -> Iterator[m.ModelRequestPart]:
@@ -158,24 +159,26 @@ def to_settings(parameters: Parameters) -> dict[str, Any]:
 
 def to_tools(tools: Sequence[ToolSpec]) -> ModelRequestParameters:
     made = [
-        ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=tool.schema)
+        ToolDefinition(name=wire_name(tool.name), description=tool.description, parameters_json_schema=tool.schema)
         for tool in tools
     ]
     return ModelRequestParameters(function_tools=made, allow_text_output=True)
 
 
-def from_model(parts: Iterable[m.ModelResponsePart]) -> tuple[Part, ...]:
-    return tuple(made for part in parts if (made := _from_part(part)) is not None)
+def from_model(parts: Iterable[m.ModelResponsePart], tools: Sequence[ToolSpec] = ()) -> tuple[Part, ...]:
+    """What a model answered to a request that offered these tools."""
+    names = WireNames(tool.name for tool in tools)
+    return tuple(made for part in parts if (made := _from_part(part, names)) is not None)
 
 
-def _from_part(part: m.ModelResponsePart) -> Part | None:
+def _from_part(part: m.ModelResponsePart, names: WireNames) -> Part | None:
     match part:
         case m.TextPart() if part.content:
             return TextPart(part.content)
         case m.ThinkingPart() if part.content:
             return ReasoningPart(part.content)
         case m.ToolCallPart():
-            return ToolUsePart(part.tool_call_id, part.tool_name, _arguments(part))
+            return ToolUsePart(part.tool_call_id, names.name(part.tool_name), _arguments(part))
         case m.FilePart():
             data = base64.b64encode(part.content.data).decode()
             return ImagePart(f"data:{part.content.media_type};base64,{data}")
