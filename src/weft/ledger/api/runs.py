@@ -30,6 +30,7 @@ from weft.ledger.runs.model import (
 )
 from weft.ledger.runs.partial_replies import PartialReply, keep_partial, load_partial
 from weft.ledger.runs.run_writer import RunWriter, adopt_run, begin_run, bury
+from weft.ledger.runs.server_notices import record_resource_change
 from weft.ledger.runs.stream_log import TurnSessions, sessions_with_news
 from weft.ledger.views.recorded_events import run_events
 from weft.ledger.views.rows import load_session, load_session_number, load_turn
@@ -184,6 +185,10 @@ class Runs:
             persona=persona,
             retry=retry,
         )
+
+    def record_resource_change(self, server: str, uri: str | None = None) -> str:
+        """A server of tools said that a resource of its changed, or its list of them. Returns the event's id."""
+        return record_resource_change(self._writer, server, uri)
 
     def recorded(self, turn: str) -> RecordedTurn:
         """An ended turn, with a receipt for the ledger as it is now."""
