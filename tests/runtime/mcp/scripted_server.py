@@ -38,7 +38,7 @@ def listed() -> list[dict[str, Any]]:
         case "hints":
             return [tool("say", annotations={"readOnlyHint": True, "idempotentHint": True})]
         case "names":
-            return [tool("a.b"), tool("a_b"), tool("a/b"), tool("x" * 120)]
+            return [tool("a.b"), tool("a_b"), tool("a/b"), tool("x" * 100)]
         case _:
             return [tool("say")]
 

@@ -21,6 +21,8 @@ from weft.kernel.errors import InvalidInput, NoCanonicalForm
 
 MOST_TOOLS = 512
 LARGEST_DEFINITION_BYTES = 256 * 1024
+LONGEST_NAME = 128
+"""Of server, slash and tool: as long as a name in an event may be."""
 _is_tool_name = re.compile(r"[A-Za-z0-9_./-]{1,128}").fullmatch
 
 
@@ -82,8 +84,11 @@ def checked_definitions(server: str, definitions: Sequence[ToolDefinition]) -> t
     names: set[str] = set()
     for definition in definitions:
         name = definition.name
-        if not _is_tool_name(name):
-            raise InvalidInput(f"server {server} names a tool {name!r:.60}", "letters, digits, _ . / and -")
+        if not _is_tool_name(name) or len(server) + 1 + len(name) > LONGEST_NAME:
+            raise InvalidInput(
+                f"server {server} names a tool {name!r:.60}",
+                f"letters, digits, _ . / and -, with the server's name at most {LONGEST_NAME}",
+            )
         if name in names:
             raise InvalidInput(f"server {server} lists two tools named {name}", "none of its tools is used")
         names.add(name)

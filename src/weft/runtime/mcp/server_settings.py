@@ -134,13 +134,6 @@ def _check_command(transport: CommandServer) -> None:
             raise InvalidInput(f"the variable {name} has no single source", "name a variable or a credential")
 
 
-def read_servers(data: bytes) -> tuple[McpServer, ...]:
-    """Servers as they are written in the configuration; raises msgspec.DecodeError or InvalidInput."""
-    servers = tuple(map(checked_server, msgspec.json.decode(data, type=tuple[McpServer, ...])))
-    ensure_distinct(servers)
-    return servers
-
-
 def ensure_distinct(servers: Iterable[McpServer]) -> None:
     """One name, one server: nothing that one server offers can stand in for what another does."""
     names: set[str] = set()

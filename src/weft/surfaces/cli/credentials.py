@@ -1,16 +1,12 @@
 """The person at the terminal, in whose name commands act, and their credentials: a file of places where keys are found.
 
-It lies in weft's configuration folder and holds no key. A changed file is written beside the old one and put in its
-place, under a lock, so that two commands at once lose nothing and a reader sees the one or the other. Others may not
-read it: it says where keys lie.
+It lies in weft's configuration folder and holds no key. Others may not read it: it says where keys lie.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +15,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
 from weft.runtime.egress.credentials import Credential, checked_credential
-from weft.store.atomic_files import make_folder, new_file
+from weft.surfaces.cli.locked_files import replace_json, sole_writer
 from weft.surfaces.cli.user_files import configuration_folder
 
 if TYPE_CHECKING:
@@ -51,26 +47,10 @@ def load_credentials() -> tuple[Credential, ...]:
 def change_credentials(change: Callable[[tuple[Credential, ...]], tuple[Credential, ...]]) -> tuple[Credential, ...]:
     """Read, change and put back, as one step."""
     path = credentials_file()
-    make_folder(path.parent)
-    with _alone(path):
+    with sole_writer(path):
         changed = change(load_credentials())
-        _replace(path, msgspec.json.format(msgspec.json.encode(_CredentialFile(changed))) + b"\n")
+        replace_json(path, _CredentialFile(changed))
     return changed
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    with new_file(path) as file:
-        file.write(data)
 
 
 def person_acting() -> ExecutionContext:

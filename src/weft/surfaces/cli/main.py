@@ -116,13 +116,14 @@ COMMANDS = {
         "chat": "Talk with a model; every exchange is a turn.",
         "follow": "Follow a session: its messages, turns and tools, and answers while they are written.",
         "credential": "Say where keys are found: add, list or remove.",
+        "mcp-server": "Say which MCP servers there are, and approve their tools.",
     },
     "help": {
         "completion": "Print the completion script of a shell.",
         "help": "Explain a command or a topic.",
     },
 }
-OWNER_COMMANDS = frozenset("trust doctor recover copy credential key init clone sandbox".split())
+OWNER_COMMANDS = frozenset("trust doctor recover copy credential mcp-server key init clone sandbox".split())
 """Work on files of the person who runs them, or on a ledger as a file: in nobody else's name."""
 SUMMARIES = {name: summary for group in COMMANDS.values() for name, summary in group.items()}
 

@@ -71,10 +71,22 @@ from weft.programs.similarity.similarity import Embedded, ModelCount, Similar
 from weft.runtime.compaction.comparison import ComparedCompaction
 from weft.runtime.egress.credentials import Credential
 from weft.runtime.invoke.invocation import InvocationResult
+from weft.runtime.mcp.server_settings import McpServer
 from weft.runtime.routing.smart_routes import RouteChoice
 from weft.store.diagnosis import Diagnosis
 from weft.store.trust_store import TrustedFolder, TrustedLedger
-from weft.surfaces.wire import broker, configuration, exchange, forms, programs, reports, sandbox, sessions, upkeep
+from weft.surfaces.wire import (
+    broker,
+    configuration,
+    exchange,
+    forms,
+    mcp,
+    programs,
+    reports,
+    sandbox,
+    sessions,
+    upkeep,
+)
 
 FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     "Sessions and turns": (
@@ -97,7 +109,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         programs_model.Check, programs_model.CriterionVerdict, programs_model.Tagged, programs_model.PendingItem,
         PlannedProgram, InvocationResult, Credential, Node, Embedded, Similar, ModelCount, programs.EmbeddedNodes,
         programs.ForgottenVectors, programs.FetchableModel, configuration.ConfiguredTurn, sandbox.SandboxRun,
-        forms.JsonValue,
+        forms.JsonValue, McpServer, mcp.ListedServer, mcp.ListedTool, mcp.ApprovedTools,
     ),
     "Imports, exports, bundles and other ledgers": (
         exchange.ImportAnswer, exchange.ImportStatus, exchange.NoImport, exchange.EndedWatch, watch.Began,
