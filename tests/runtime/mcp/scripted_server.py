@@ -104,8 +104,6 @@ def call(id: int, arguments: dict[str, Any]) -> None:
                             "folder": os.getcwd(),
                             "variables": dict(os.environ),
                             "files": os.listdir("."),
-                            "process": os.getpid(),
-                            "root": os.listdir("/"),
                         }
                     )
                 ),

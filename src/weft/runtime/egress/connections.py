@@ -47,6 +47,8 @@ class Seen(Struct):
 
     status: int | None = None
     request_id: str | None = None
+    fault: str | None = None
+    """Why an answer was cut off."""
 
 
 class Connections:
@@ -124,26 +126,30 @@ class _Guard(httpx2.AsyncBaseTransport):
         request_id = next((answer.headers[name] for name in _REQUEST_IDS if name in answer.headers), None)
         self._seen.request_id = KeyTraces(self._keys.values()).hidden_in_value(request_id)
         if self._most_bytes is not None:
-            answer.stream = _BoundedStream(answer, self._most_bytes)
+            answer.stream = _BoundedStream(answer, self._most_bytes, self._seen)
         return answer
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
     """The body of an answer, as long as it is not larger than allowed."""
 
-    def __init__(self, answer: httpx2.Response, most_bytes: int) -> None:
-        self._answer, self._inner, self._most_bytes = answer, answer.stream, most_bytes
+    def __init__(self, answer: httpx2.Response, most_bytes: int, seen: Seen) -> None:
+        self._answer, self._inner, self._most_bytes, self._seen = answer, answer.stream, most_bytes, seen
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self._answer.headers.get("content-encoding", "identity") != "identity":
-            raise httpx2.DecodingError("the answer is compressed, though that was not asked for")
+            raise self._cut("the answer is compressed, though that was not asked for")
         left = self._most_bytes
         assert isinstance(self._inner, httpx2.AsyncByteStream)
         async for piece in self._inner:
             left -= len(piece)
             if left < 0:
-                raise httpx2.DecodingError(f"the answer has more than {self._most_bytes} bytes")
+                raise self._cut(f"the answer has more than {self._most_bytes} bytes")
             yield piece
+
+    def _cut(self, reason: str) -> httpx2.DecodingError:
+        self._seen.fault = reason
+        return httpx2.DecodingError(reason)
 
     async def aclose(self) -> None:
         assert isinstance(self._inner, httpx2.AsyncByteStream)

@@ -43,18 +43,25 @@ def output_of(answer: CallToolResult) -> ToolOutput:
 
 
 def _combined(blocks: list[dict[str, Any]], structured: Any) -> Any:
+    """Servers say structured content once more in words, for clients that read nothing else: then it stands alone.
+    What is no object they wrap into `{"result": …}`."""
     is_text = len(blocks) == 1 and blocks[0]["type"] == "text"
     if structured is None:
         return blocks[0]["text"] if is_text else blocks
-    if not blocks or (is_text and _is_json_of(blocks[0]["text"], structured)):
+    if not blocks or (is_text and _says(blocks[0]["text"], structured)):
         return structured
+    is_wrapped = isinstance(structured, dict) and list(structured) == ["result"]
+    if is_wrapped and is_text and _says(blocks[0]["text"], structured["result"]):
+        return structured["result"]
     return {"structured": structured, "content": blocks}
 
 
-def _is_json_of(text: str, structured: Any) -> bool:
-    """Servers say the same in words for clients that read nothing else."""
+def _says(text: str, value: Any) -> bool:
+    """Whether a text is this value, or its JSON."""
+    if text == value:
+        return True
     try:
-        return bool(loads(text.encode()) == structured)
+        return bool(loads(text.encode()) == value)
     except (WeftError, UnicodeEncodeError):
         return False
 

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from weft.kernel.errors import InvalidInput, StoreFailed
 from weft.runtime.context import ExecutionContext
 from weft.runtime.egress.connection_rules import Rules
-from weft.runtime.egress.connections import Connections
+from weft.runtime.egress.connections import Connections, Seen
 from weft.runtime.egress.credentials import Secret, Variable, checked_secret
 from weft.runtime.mcp.server_settings import CommandServer, HttpServer, McpServer, ServerProfile
 from weft.runtime.sandbox.bubblewrap import LEDGER_FOLDER, STRICT_VARIABLE, find_sandbox, is_strict, start_sandboxed
@@ -47,9 +47,18 @@ class ServerLink:
 
     def __init__(self, server: McpServer, acting: ExecutionContext, variable: Variable, network: Connections) -> None:
         self._server, self._acting, self._variable, self._network = server, acting, variable, network
-        self.fault: str | None = None
+        self._fault: str | None = None
+        self._seen = Seen()
         self.is_abandoned = False
         self.secrets: tuple[Secret, ...] = ()
+
+    @property
+    def fault(self) -> str | None:
+        return self._fault or self._seen.fault
+
+    @fault.setter
+    def fault(self, reason: str) -> None:
+        self._fault = reason
 
     def transport(self) -> Transport:
         """For the client library."""
@@ -77,7 +86,7 @@ class ServerLink:
             has_scheme = settings.header.lower() == "authorization"
             keys[settings.header.lower()] = Secret(f"Bearer {key.reveal()}") if has_scheme else key
         rules = Rules(allow_private=settings.allow_private, read_seconds=_READ_SECONDS)
-        client, _ = self._network.client(settings.url, keys, rules, most_bytes=MOST_ANSWER_BYTES)
+        client, self._seen = self._network.client(settings.url, keys, rules, most_bytes=MOST_ANSWER_BYTES)
         return streamable_http_client(settings.url, http_client=client, max_sse_event_size=MOST_EVENT_BYTES)
 
     async def _start(self, settings: CommandServer) -> LineProcess:
