@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.kernel.enums import MessageRole
 from weft.ledger.model import NewMessage, TextPart, ToolResultPart, ToolUsePart
 from weft.runtime.inference.settings import ToolSpec
 from weft.runtime.inference.tool_names import WireNames, wire_name
@@ -55,9 +56,9 @@ def test_a_conversation_is_sent_with_them_and_read_back() -> None:
     translation = Translation()
     translation.extend(
         [
-            NewMessage(role="user", content="go"),
-            NewMessage(role="assistant", content=(TextPart("so"), ToolUsePart("1", "github/read", {}))),
-            NewMessage(role="tool", content=(ToolResultPart("1", "done"),)),
+            NewMessage(role=MessageRole.USER, content="go"),
+            NewMessage(role=MessageRole.ASSISTANT, content=(TextPart("so"), ToolUsePart("1", "github/read", {}))),
+            NewMessage(role=MessageRole.TOOL, content=(ToolResultPart("1", "done"),)),
         ]
     )
     _, response, returned = translation.ending_in_request()

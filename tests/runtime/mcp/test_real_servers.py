@@ -88,7 +88,7 @@ def test_a_server_from_npm_answers_with_text_images_resources_and_errors() -> No
             assert (await called(tools, "everything/echo", message="hello")).result == "Echo: hello"
             picture = await called(tools, "everything/get-tiny-image")
             assert [part["type"] for part in picture.result] == ["text", "image", "text"]
-            assert picture.images[0].url.startswith("data:image/png;base64,")
+            assert str(picture.images[0].url).startswith("data:image/png;base64,")
             weather = await called(tools, "everything/get-structured-content", location="Chicago")
             assert set(weather.result) == {"temperature", "conditions", "humidity"}
             reference = await called(tools, "everything/get-resource-reference", resourceType="Text", resourceId=1)
