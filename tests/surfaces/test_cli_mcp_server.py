@@ -95,6 +95,8 @@ def test_a_server_is_switched_off_and_on_and_keeps_what_was_approved(shell: Shel
         ["add", "other", "--credential", "x", "--", "true"],
         ["add", "other", "--no-start", "--variable", "KEY=sk-canary-value", "--", "true"],
         ["add", "other", "--no-sandbox", "--profile", "workspace", "--", "true"],
+        ["add", "other", "--no-start", "--profile", "none", "--", "true"],
+        ["add", "other", "--no-start", "--profile", "network:localhost", "--", "true"],
         ["list", "other"],
         ["list", "--yes"],
         ["remove"],
@@ -114,5 +116,5 @@ def test_only_the_explicit_flag_lifts_the_sandbox(shell: Shell) -> None:
         "mcp-server", "add", "held", "--no-start", "--profile", "read-only", "--variable", "KEY=env:MINE", "--", "true"
     )
     free, held = (server.transport for server in load_mcp_servers().servers)
-    assert (free.profile.value, held.profile.value) == ("none", "read-only")  # type: ignore[union-attr]
+    assert (free.profile, held.profile) == ("none", "read-only")  # type: ignore[union-attr]
     assert "without a sandbox" in shell("mcp-server", "list").out

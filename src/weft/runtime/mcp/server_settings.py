@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from enum import StrEnum
 
 import msgspec
 from msgspec import Struct
@@ -17,22 +16,12 @@ from msgspec import Struct
 from weft.kernel.canonical import dumps
 from weft.kernel.errors import InvalidInput
 from weft.runtime.egress.credentials import origin_of
+from weft.runtime.sandbox.profiles import SandboxProfile, parse_profile
 
 _is_name = re.compile(r"[a-z0-9](?:[a-z0-9]|-(?!-)){0,30}(?<!-)").fullmatch
 _is_variable = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}").fullmatch
 _is_header = re.compile(r"[A-Za-z0-9-]{1,64}").fullmatch
 LONGEST_CALL_SECONDS = 3600.0
-
-
-class ServerProfile(StrEnum):
-    """How a server that is started here is confined."""
-
-    WORKSPACE = "workspace"
-    """In the sandbox; what it writes to its folder stays."""
-    READ_ONLY = "read-only"
-    """In the sandbox; it reads its folder and writes nothing that stays."""
-    NONE = "none"
-    """Not at all: it may do what the user may. Only a person's explicit word gives this."""
 
 
 class VariableSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,10 +38,18 @@ class CommandServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     args: tuple[str, ...] = ()
     variables: dict[str, VariableSource] = {}
     folder: str | None = None
-    """Where it starts. It writes there where its profile says so."""
+    """Where it starts. It writes there unless its profile says otherwise."""
     readable: tuple[str, ...] = ()
     """What it is shown of the user's files beside its folder: the folders that it is installed in."""
-    profile: ServerProfile = ServerProfile.WORKSPACE
+    profile: str = "workspace"
+    """How it is confined, as `SandboxProfile` writes it."""
+    granted_by: str | None = None
+    """The person who granted the profile `none`."""
+
+    @property
+    def sandbox(self) -> SandboxProfile:
+        """Raises InvalidInput where the text names no profile, or nobody granted that there is none."""
+        return parse_profile(self.profile, granted_by=self.granted_by)
 
 
 class HttpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="http"):
@@ -127,6 +124,7 @@ def _check_command(transport: CommandServer) -> None:
     for place in (*transport.readable, *(() if transport.folder is None else (transport.folder,))):
         if not place.startswith("/"):
             raise InvalidInput(f"the path {place!r:.80} does not begin at the root", "give whole paths")
+    parse_profile(transport.profile, granted_by=transport.granted_by)
     for name, source in transport.variables.items():
         if not _is_variable(name) or (source.env is not None and not _is_variable(source.env)):
             raise InvalidInput(f"{name!r:.40} is no name of a variable", "name the variable, not its value")

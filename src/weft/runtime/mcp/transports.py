@@ -23,8 +23,9 @@ from weft.runtime.context import ExecutionContext
 from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.egress.connections import Connections, Seen
 from weft.runtime.egress.credentials import Secret, Variable, checked_secret
-from weft.runtime.mcp.server_settings import CommandServer, HttpServer, McpServer, ServerProfile
-from weft.runtime.sandbox.bubblewrap import LEDGER_FOLDER, STRICT_VARIABLE, find_sandbox, is_strict, start_sandboxed
+from weft.runtime.mcp.server_settings import CommandServer, HttpServer, McpServer
+from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, is_strict
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.line_process import LineProcess
 from weft.runtime.sandbox.processes import GIB, MIB, Ending, Limits, ProcessOutcome
 
@@ -71,12 +72,12 @@ class ServerLink:
             async with await self._http(settings) as streams:
                 yield streams
             return
-        process = await self._start(settings)
-        try:
-            async with self._process_streams(process) as streams:
-                yield streams
-        finally:
-            await process.stop(0.0 if self.fault or self.is_abandoned else _GRACE_SECONDS)
+        async with self._started(settings) as process:
+            try:
+                async with self._process_streams(process) as streams:
+                    yield streams
+            finally:
+                await process.stop(0.0 if self.fault or self.is_abandoned else _GRACE_SECONDS)
 
     async def _http(self, settings: HttpServer) -> Transport:
         keys: dict[str, Secret] = {}
@@ -89,35 +90,25 @@ class ServerLink:
         client, self._seen = self._network.client(settings.url, keys, rules, most_bytes=MOST_ANSWER_BYTES)
         return streamable_http_client(settings.url, http_client=client, max_sse_event_size=MOST_EVENT_BYTES)
 
-    async def _start(self, settings: CommandServer) -> LineProcess:
-        environment = await self._environment(settings)
-        argv = [settings.command, *settings.args]
+    @asynccontextmanager
+    async def _started(self, settings: CommandServer) -> AsyncIterator[LineProcess]:
+        environment, profile = await self._environment(settings), settings.sandbox
         folder = None if settings.folder is None else Path(settings.folder)
         if folder is not None and not folder.is_dir():
             raise InvalidInput(f"the folder {folder} of server {self._server.name} is missing", "make it first")
-        if settings.profile is ServerProfile.NONE:
-            passed = {name: value for name in _PASSED_ON if (value := self._variable(name)) is not None}
-            return LineProcess(argv, environment=passed | environment, folder=folder or Path("/"), limits=SERVER_LIMITS)
-        sandbox = await find_sandbox(strict=is_strict(self._variable(STRICT_VARIABLE)))
-        readable = [Path(place) for place in settings.readable]
-        if settings.profile is ServerProfile.WORKSPACE:
-            return start_sandboxed(
-                sandbox, argv, workspace=folder, environment=environment, readable=readable, limits=SERVER_LIMITS
-            )
-        hidden: list[Path] = []
-        if folder is not None:
-            folder = folder.resolve()
-            readable.append(folder)
-            hidden = [ledger] if (ledger := folder / LEDGER_FOLDER).is_dir() and not ledger.is_symlink() else []
-        return start_sandboxed(
-            sandbox,
-            argv,
-            folder=folder,
+        if profile.is_unconfined:
+            passed_on = {name: value for name in _PASSED_ON if (value := self._variable(name)) is not None}
+            environment = passed_on | environment
+        runner = CommandRunner(strict=is_strict(self._variable(STRICT_VARIABLE)))
+        async with runner.started(
+            profile,
+            [settings.command, *settings.args],
+            workspace=folder,
             environment=environment,
-            readable=readable,
-            hidden=hidden,
+            readable=[Path(place) for place in settings.readable],
             limits=SERVER_LIMITS,
-        )
+        ) as process:
+            yield process
 
     async def _environment(self, settings: CommandServer) -> dict[str, str]:
         """The variables that are configured. One that is not set in the user's environment is left out."""

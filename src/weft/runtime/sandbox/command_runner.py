@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
-from weft.runtime.sandbox.bubblewrap import INSIDE_PATH, PROGRAM_FOLDER, Sandbox, find_sandbox, run_sandboxed
+from weft.runtime.sandbox.bubblewrap import (
+    INSIDE_PATH,
+    PROGRAM_FOLDER,
+    Sandbox,
+    find_sandbox,
+    run_sandboxed,
+    start_sandboxed,
+)
+from weft.runtime.sandbox.line_process import LineProcess
 from weft.runtime.sandbox.network_forwarder import FORWARDER_SOURCE, PROXY_PORT
 from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Limits, ProcessOutcome, run_process
 from weft.runtime.sandbox.profiles import SandboxProfile
@@ -78,6 +88,73 @@ class CommandRunner:
             return await confined.run_with_hosts(argv, environment or {})
         return await confined.run(argv, environment or {})
 
+    @asynccontextmanager
+    async def started(
+        self,
+        profile: SandboxProfile,
+        argv: Sequence[str],
+        *,
+        workspace: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        readable: Sequence[Path] = (),
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> AsyncIterator[LineProcess]:
+        """Start a command that is spoken with in lines, and have its proxy run until the end. Whoever entered this
+        stops the command. Without a workspace nothing that it writes stays. `readable` is shown to it beside."""
+        if profile.is_unconfined:
+            place = Path("/") if workspace is None else workspace.resolve()
+            variables = {"PATH": INSIDE_PATH, "HOME": str(place), **(environment or {})}
+            yield LineProcess(argv, environment=variables, folder=place, limits=limits)
+            return
+        sandbox = await self.sandbox()
+        if not profile.endpoints:
+            yield start_sandboxed(
+                sandbox,
+                argv,
+                workspace=workspace,
+                read_only=profile.is_read_only,
+                environment=environment,
+                readable=readable,
+                limits=limits,
+            )
+            return
+        from weft.runtime.egress.host_proxy import HostProxy  # loads an HTTP client
+
+        async with HostProxy(profile.allows_endpoint) as proxy:
+            forwarded = _Forwarded.through(proxy.socket, argv)
+            yield start_sandboxed(
+                sandbox,
+                forwarded.argv,
+                workspace=workspace,
+                read_only=profile.is_read_only,
+                files=forwarded.files,
+                environment={**(environment or {}), **PROXY_VARIABLES},
+                readable=[*forwarded.readable, *readable],
+                hidden=forwarded.hidden,
+                limits=limits,
+            )
+
+
+class _Forwarded(Struct, frozen=True, kw_only=True):
+    """A command behind the forwarder to a proxy, and what that needs to see."""
+
+    argv: list[str]
+    files: dict[str, bytes]
+    readable: list[Path]
+    hidden: list[Path]
+
+    @classmethod
+    def through(cls, socket: Path, argv: Sequence[str]) -> _Forwarded:
+        readable, hidden = _interpreter_beside_system()
+        python = Path(sys.executable).resolve()
+        certificates = [Path(path) for path in _CERTIFICATES if Path(path).exists()]
+        return cls(
+            argv=[str(python), "-I", "-S", "-B", f"{PROGRAM_FOLDER}/{_FORWARDER}", str(socket), *argv],
+            files={_FORWARDER: FORWARDER_SOURCE.encode()},
+            readable=[*readable, *certificates, socket],
+            hidden=hidden,
+        )
+
 
 class _ConfinedCommand:
     """One command in the sandbox."""
@@ -126,17 +203,14 @@ class _ConfinedCommand:
         """The same beside a proxy, which runs as long as the command."""
         from weft.runtime.egress.host_proxy import HostProxy  # loads an HTTP client
 
-        readable, hidden = _interpreter_beside_system()
-        python = Path(sys.executable).resolve()
-        certificates = [Path(path) for path in _CERTIFICATES if Path(path).exists()]
         async with HostProxy(self._profile.allows_endpoint) as proxy:
-            forwarder = f"{PROGRAM_FOLDER}/{_FORWARDER}"
+            forwarded = _Forwarded.through(proxy.socket, argv)
             outcome = await self.run(
-                [str(python), "-I", "-S", "-B", forwarder, str(proxy.socket), *argv],
+                forwarded.argv,
                 {**environment, **PROXY_VARIABLES},
-                files={_FORWARDER: FORWARDER_SOURCE.encode()},
-                readable=[*readable, *certificates, proxy.socket],
-                hidden=hidden,
+                files=forwarded.files,
+                readable=forwarded.readable,
+                hidden=forwarded.hidden,
             )
             return msgspec.structs.replace(outcome, refused_hosts=tuple(proxy.refused))
 

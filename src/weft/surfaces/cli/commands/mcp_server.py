@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from weft.surfaces.wire.mcp import ListedTool
 
 ACTIONS = ("add", "list", "remove", "tools", "approve", "enable", "disable")
-PROFILES = ("workspace", "read-only")
 
 
 def complete_servers(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
@@ -54,7 +53,7 @@ def complete_servers(_: click.Context, __: click.Parameter, incomplete: str) -> 
 )
 @click.option("--folder", metavar="DIR", help="Where it starts, and what it works on.")
 @click.option("--readable", multiple=True, metavar="PATH", help="What it may read beside: where it is installed.")
-@click.option("--profile", type=click.Choice(PROFILES), help="What it may do to its folder. Default: workspace.")
+@click.option("--profile", metavar="PROFILE", help="How it is confined: workspace, read-only, network:HOST,…")
 @click.option("--no-sandbox", is_flag=True, help="Let it do whatever you may. It sees all your files and keys.")
 @click.option("--trust-hints", is_flag=True, help="Believe it which of its tools only read.")
 @click.option("--subscribe", multiple=True, metavar="URI", help="A resource whose changes are recorded.")
@@ -135,7 +134,8 @@ def _http(words: tuple[str, ...], options: dict[str, Any]) -> Any:
 
 
 def _program(words: tuple[str, ...], options: dict[str, Any]) -> Any:
-    from weft.runtime.mcp.server_settings import CommandServer, ServerProfile, variable_source
+    from weft.runtime.mcp.server_settings import CommandServer, variable_source
+    from weft.surfaces.cli.credentials import person_acting
 
     if not words:
         raise click.UsageError("say how it is reached: --url URL, or -- COMMAND …")
@@ -143,7 +143,8 @@ def _program(words: tuple[str, ...], options: dict[str, Any]) -> Any:
         raise click.UsageError("--credential, --header and --allow-private are for --url; a command gets --variable")
     if options["no_sandbox"] and options["profile"]:
         raise click.UsageError("--no-sandbox leaves no profile")
-    profile = ServerProfile.NONE if options["no_sandbox"] else ServerProfile(options["profile"] or "workspace")
+    if options["profile"] == "none":
+        raise click.UsageError("what takes the sandbox away is --no-sandbox")
     folder = options["folder"]
     return CommandServer(
         command=words[0],
@@ -151,7 +152,8 @@ def _program(words: tuple[str, ...], options: dict[str, Any]) -> Any:
         variables=dict(map(variable_source, options["variables"])),
         folder=None if folder is None else os.path.abspath(os.path.expanduser(folder)),
         readable=tuple(os.path.abspath(os.path.expanduser(path)) for path in options["readable"]),
-        profile=profile,
+        profile="none" if options["no_sandbox"] else options["profile"] or "workspace",
+        granted_by=str(person_acting().principal) if options["no_sandbox"] else None,
     )
 
 
@@ -217,14 +219,14 @@ def _place(server: McpServer) -> str:
 
 
 def _confined(server: McpServer) -> str:
-    from weft.runtime.mcp.server_settings import HttpServer, ServerProfile
+    from weft.runtime.mcp.server_settings import HttpServer
 
     if not server.is_enabled:
         return "disabled"
     if isinstance(server.transport, HttpServer):
         return "elsewhere"
-    profile = server.transport.profile
-    return "without a sandbox" if profile is ServerProfile.NONE else f"in a sandbox: {profile.value}"
+    profile = server.transport.sandbox
+    return "without a sandbox" if profile.is_unconfined else f"in a sandbox: {profile}"
 
 
 def _remove(call: Call, name: str, _: tuple[str, ...], __: dict[str, Any]) -> None:
