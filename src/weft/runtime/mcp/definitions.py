@@ -71,6 +71,12 @@ class ComparedTool(Struct, frozen=True, kw_only=True):
     approved: ToolDefinition | None = None
 
     @property
+    def description(self) -> str:
+        """What a model is, or was, told of it."""
+        definition = self.definition or self.approved
+        return "" if definition is None else definition.description
+
+    @property
     def difference(self) -> str:
         """The lines that differ, as JSON. Whoever shows them escapes what a terminal would obey."""
         before, after = _lines(self.approved), _lines(self.definition)

@@ -174,7 +174,7 @@ def _listed(server: str, tools: tuple[ComparedTool, ...]) -> list[ListedTool]:
             name=tool_name(server, tool.name),
             state=tool.state,
             digest=tool.digest,
-            description=(tool.definition or tool.approved).description if tool.definition or tool.approved else "",
+            description=tool.description,
             difference="" if tool.state is DefinitionState.APPROVED else tool.difference,
         )
         for tool in tools
