@@ -3,7 +3,18 @@
 import subprocess
 import sys
 
-HEAVY = ("pydantic_ai", "pydantic", "httpx2", "openai", "anthropic", "google", "xllamacpp", "pydantic_monty", "asyncio")
+HEAVY = (
+    "pydantic_ai",
+    "pydantic",
+    "httpx2",
+    "openai",
+    "anthropic",
+    "google",
+    "xllamacpp",
+    "pydantic_monty",
+    "mcp",
+    "asyncio",
+)
 
 
 def loaded(*modules: str) -> set[str]:
@@ -15,6 +26,8 @@ def loaded(*modules: str) -> set[str]:
 def test_the_command_line_loads_nothing_that_asks_models() -> None:
     assert loaded("weft", "weft.surfaces.cli.main", "weft.surfaces.cli.commands.credential") == set()
     assert loaded("weft.surfaces.cli.commands.chat", "weft.surfaces.cli.commands.doctor") == set()
+    names = ("weft.runtime.mcp.servers", "weft.runtime.mcp.notices", "weft.surfaces.cli.mcp_servers")
+    assert loaded(*names, "weft.surfaces.cli.commands.mcp_server") <= {"asyncio"}
 
 
 def test_settings_and_contexts_need_no_extra() -> None:
