@@ -89,6 +89,7 @@ def call(id: int, arguments: dict[str, Any]) -> None:
         case "tells-key":
             send(id=id, result=texts("the key is " + os.environ["SERVER_KEY"]))
         case "notices":
+            send(method="notifications/resources/updated", params={"uri": ["\x1b[2K"]})
             send(method="notifications/resources/updated", params={"uri": "file:///a"})
             send(method="notifications/resources/list_changed")
             send(id=id, result=texts("noticed"))

@@ -204,7 +204,9 @@ def test_hints_are_believed_only_where_the_user_says_so() -> None:
     assert run(lambda: work(scripted("hints", trusts_hints=True))) == (True, True, True)
 
 
-def test_what_a_server_says_of_its_resources_is_handed_on() -> None:
+def test_what_a_server_says_of_its_resources_is_handed_on_and_nothing_is_logged(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
     notices: list[ResourceNotice] = []
 
     async def take(notice: ResourceNotice) -> None:
@@ -218,6 +220,8 @@ def test_what_a_server_says_of_its_resources_is_handed_on() -> None:
 
     run(work)
     assert notices == [ResourceNotice(server="other", uri="file:///a"), ResourceNotice(server="other")]
+    assert [record for record in caplog.records if record.name != "asyncio"] == []
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_server_that_does_not_start_is_said_and_left_alone_for_a_while(tmp_path: Path) -> None:

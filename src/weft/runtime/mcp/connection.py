@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any, TypeVar
 
+import mcp
 from mcp import Client
 from mcp.client.session import IncomingMessage
 from mcp.shared.exceptions import MCPError
@@ -44,13 +46,18 @@ MOST_NOTICES = 256
 """So many notices of resources are taken until the server is asked something again."""
 _Result = TypeVar("_Result")
 
-for _name in (
-    "mcp",
-    "client",
-):  # the library's loggers: what they write is a server's text, and no terminal is shown it
-    _logger = logging.getLogger(_name)
-    _logger.addHandler(logging.NullHandler())
-    _logger.propagate = False
+
+class _WithoutLibrary(logging.Filter):
+    """Drops what the client library logs: it is a server's text, and no terminal is to be shown it. One of its loggers
+    has a name that others may use, too."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.pathname.startswith(os.path.dirname(mcp.__file__))
+
+
+logging.getLogger("client").addFilter(_WithoutLibrary())
+logging.getLogger("mcp").addHandler(logging.NullHandler())
+logging.getLogger("mcp").propagate = False
 
 
 class ResourceNotice(Struct, frozen=True, kw_only=True):
