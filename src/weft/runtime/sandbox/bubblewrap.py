@@ -81,7 +81,7 @@ async def find_sandbox(searched: str = SEARCHED, *, strict: bool = False) -> San
 async def _gaps(sandbox: Sandbox) -> tuple[str, ...]:
     """Run something harmless and look at how it is confined."""
     run = ConfinedRun(Confinement(limits=_TRIAL_LIMITS, call_filter=sandbox.call_filter, cgroup=sandbox.cgroup))
-    argv = [*_walls(sandbox, run, file_options(SystemFiles.PROGRAMS, (), (), run.devices)), "--", "cat", _STATUS]
+    argv = [*wall_options(sandbox, run, file_options(SystemFiles.PROGRAMS, (), (), run.devices)), "--", "cat", _STATUS]
     environment = {"PATH": INSIDE_PATH}
     try:
         outcome = await run_process(argv, environment=environment, folder=Path("/"), limits=_TRIAL_LIMITS, guard=run)
@@ -211,7 +211,7 @@ def _confined(
             extra_memory=extra_memory,
         )
     )
-    walls = _walls(sandbox, run, file_options(system, readable, hidden, run.devices))
+    walls = wall_options(sandbox, run, file_options(system, readable, hidden, run.devices))
     walls += ["--dir", PROGRAM_FOLDER] if place is None else _workspace_options(place, read_only, withheld)
     home = "/tmp" if place is None or read_only else place
     return _WalledCommand(
@@ -250,7 +250,8 @@ def _real_place(path: Path) -> str:
     return str(path.parent.resolve() / path.name)
 
 
-def _walls(sandbox: Sandbox, run: ConfinedRun, files: Sequence[str]) -> list[str]:
+def wall_options(sandbox: Sandbox, run: ConfinedRun, files: Sequence[str]) -> list[str]:
+    """The beginning of every command: bubblewrap with what separates the sandbox from the machine."""
     return [
         sandbox.program, "--unshare-all", "--unshare-user", "--die-with-parent", "--uid", "1000", "--gid", "1000",
         "--cap-drop", "ALL", "--hostname", "sandbox", *run.options, *files,

@@ -24,7 +24,14 @@ _LONGEST_LINE_BYTES = 64 * 1024
 class ServerProcess:
     """A running server. It is killed by `stop`, and also where nobody refers to it any longer."""
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        *,
+        inherited: tuple[int, ...] = (),
+    ) -> None:
         self._name = argv[0]
         try:
             self._process = subprocess.Popen(
@@ -35,6 +42,7 @@ class ServerProcess:
                 env=dict(environment),
                 cwd=folder,
                 start_new_session=True,
+                pass_fds=inherited,
                 bufsize=0,
             )
         except OSError as error:
@@ -47,6 +55,10 @@ class ServerProcess:
     def process_id(self) -> int:
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def ask(self, line: bytes, seconds: float) -> bytes | None:
         """Write a line and wait for the line that answers it; None where it ended or said nothing in time. Blocks."""
         assert self._process.stdin is not None
@@ -55,6 +67,27 @@ class ServerProcess:
         except (BrokenPipeError, ValueError):  # it ended, or was stopped
             return None
         return self._line(time.monotonic() + seconds)
+
+    def send(self, data: bytes, seconds: float) -> bool:
+        """Write all of it; whether the process took it in time. Blocks."""
+        assert self._process.stdin is not None
+        deadline = time.monotonic() + seconds
+        try:
+            pipe, unsent = self._process.stdin.fileno(), memoryview(data)
+            os.set_blocking(pipe, False)
+            while unsent:
+                if not select.select([], [pipe], [], max(0.0, deadline - time.monotonic()))[1]:
+                    return False
+                unsent = unsent[os.write(pipe, unsent) :]
+        except (BrokenPipeError, ValueError):  # it ended, or was stopped
+            return False
+        return True
+
+    def receive(self, longest: int, seconds: float) -> bytes | None:
+        """Wait for output, and read at most so many bytes of it: none at its end, None where nothing came. Blocks."""
+        assert self._process.stdout is not None
+        output = self._process.stdout.fileno()
+        return os.read(output, longest) if select.select([output], [], [], max(0.0, seconds))[0] else None
 
     def _line(self, deadline: float) -> bytes | None:
         assert self._process.stdout is not None
