@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from weft.ledger.api.streams import PARTIAL_POLL_SECONDS as PARTIAL_POLL_SECONDS
     from weft.ledger.api.streams import SessionStream as SessionStream
     from weft.ledger.approvals.model import Approval as Approval
+    from weft.ledger.approvals.model import CallDecision as CallDecision
+    from weft.ledger.approvals.model import Policy as Policy
     from weft.ledger.erasing import Erasure as Erasure
     from weft.ledger.erasing import ErasurePlan as ErasurePlan
     from weft.ledger.erasing import Tombstone as Tombstone
@@ -156,7 +158,7 @@ if TYPE_CHECKING:
     from weft.ledger.write.turn_events import Setting as Setting
 
 _NAMES = {
-    "weft.ledger.approvals.model": "Approval",
+    "weft.ledger.approvals.model": "Approval CallDecision Policy",
     "weft.ledger.runs.model": "AddMessage Admission ApprovalAsked Entry Finished InboxMessage Interrupted ModelAnswered"
     " ModelAsked Parked QueueLimits RecordedEvent RunRecord SessionStanding TakeMessage Then ToolAsked ToolDecision"
     " ToolEnded TurnRetry WaitingSession principals_of retry_of",

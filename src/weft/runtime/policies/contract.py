@@ -24,7 +24,7 @@ DECISION_SECONDS = 1.0
 _LONGEST_QUOTE_CHARACTERS = 200
 
 
-class PolicyContext(Struct, frozen=True, kw_only=True):
+class PolicyContext(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The circumstances of a call, as a policy sees them. All of it comes from the host, `shown` and `subjects` from
     what the tool plans to do with the arguments."""
 
@@ -42,7 +42,7 @@ class PolicyContext(Struct, frozen=True, kw_only=True):
     shown: str = ""
 
 
-class PolicyCall(Struct, frozen=True, kw_only=True):
+class PolicyCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A tool call that a policy decides on."""
 
     name: str

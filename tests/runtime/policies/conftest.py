@@ -1,0 +1,25 @@
+"""The interpreters of policies of one module's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import weft
+from tests.sandbox import machine_sandbox
+from weft.ledger.api.ledger import Ledger
+from weft.runtime.policies.interpreter import PolicyInterpreters
+
+
+@pytest.fixture(scope="module")
+def interpreters() -> Iterator[PolicyInterpreters]:
+    interpreters = PolicyInterpreters(machine_sandbox())
+    yield interpreters
+    interpreters.stop()
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    with weft.open(":memory:") as ledger:
+        yield ledger

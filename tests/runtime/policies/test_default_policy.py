@@ -1,0 +1,160 @@
+"""The policy that comes with weft: its own tests pass, warm and cold, and a person's answer adds one line to it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.sandbox import machine_sandbox
+from weft.kernel.enums import Decision
+from weft.kernel.errors import InvalidInput
+from weft.kernel.fields import PolicyTests
+from weft.runtime.policies.contract import (
+    INPUT_BYTES,
+    PolicyCall,
+    PolicyContext,
+    ScriptEnding,
+    ScriptOutcome,
+    call_document,
+    read_answer,
+)
+from weft.runtime.policies.decider import default_source
+from weft.runtime.policies.interpreter import PolicyInterpreters
+from weft.runtime.policies.own_tests import OwnTestResult, counts_of_tests, read_outline, run_own_tests
+from weft.runtime.policies.rules import proposed_rule, rules_for
+
+
+def outline_and_results(interpreters: PolicyInterpreters, source: str) -> tuple[str | None, list[OwnTestResult]]:
+    async def work() -> tuple[str | None, list[OwnTestResult]]:
+        outline = await read_outline(machine_sandbox(), source)
+        return outline.docstring, await run_own_tests(interpreters, source, outline.tests, seconds=30)
+
+    return asyncio.run(work())
+
+
+def cold(source: str, document: bytes, tmp_path: Path) -> ScriptOutcome:
+    """`python3 policy.py < call.json`."""
+    policy = tmp_path / "policy.py"
+    policy.write_text(source)
+    run = subprocess.run([sys.executable, "-I", "-S", policy], input=document, capture_output=True, check=False)
+    return ScriptOutcome(ending=ScriptEnding.EXITED, code=run.returncode, stdout=run.stdout, stderr=run.stderr)
+
+
+def shell(*subjects: str) -> PolicyCall:
+    return PolicyCall(name="shell", arguments={}, context=PolicyContext(subjects=subjects))
+
+
+def test_the_default_policy_passes_its_tests_warm_and_decides_the_same_cold(
+    interpreters: PolicyInterpreters, tmp_path: Path
+) -> None:
+    docstring, results = outline_and_results(interpreters, default_source())
+    assert docstring is not None
+    assert docstring.startswith("The approval policy")
+    assert [result.test.name for result in results if not result.has_passed] == []
+    counts = counts_of_tests(results)
+    assert counts == PolicyTests(total=len(results), passed=len(results), failed=0)
+    assert {result.test.decision for result in results} == set(Decision) - {Decision.DENY_ABORT}
+    for result in results[:4]:
+        assert read_answer(cold(default_source(), call_document(result.test.call), tmp_path)) == result.answer
+
+
+def decided(interpreters: PolicyInterpreters, source: str, *calls: PolicyCall) -> list[Decision]:
+    async def work() -> list[Decision]:
+        interpreter = await interpreters.of(source)
+        return [(await interpreter.decide(call, 30)).decision for call in calls]
+
+    return asyncio.run(work())
+
+
+def test_a_persons_answer_becomes_one_more_line_of_the_same_policy(interpreters: PolicyInterpreters) -> None:
+    source = default_source()
+    (rule,) = rules_for("shell", ["make test"]) or ()
+    proposal = proposed_rule(source, rule)
+    assert proposal is not None
+    changed = set(proposal.splitlines()) ^ set(source.splitlines())
+    assert changed == {'    "shell(make test)",'}
+    calls = [shell("make test"), shell("make test x"), shell("make test", "make")]
+    assert decided(interpreters, source, *calls) == [Decision.ASK] * 3
+    assert decided(interpreters, proposal, *calls) == [Decision.ALLOW, Decision.ASK, Decision.ASK]
+    assert proposed_rule(proposal, rule) is None
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "ALLOW = ['a'] + ['b']",
+        "ALLOW = [name]",
+        "ALLOW = []\nALLOW = []",
+        "def f():\n    ALLOW = []",
+        "ALLOW = [",
+        "(" * 5000,
+    ],
+)
+def test_no_line_is_added_where_there_is_no_one_list(source: str) -> None:
+    assert proposed_rule(source, "shell(make)") is None
+
+
+@pytest.mark.parametrize(
+    ("source", "proposal"),
+    [
+        ("ALLOW = []", 'ALLOW = [\n    "shell(make)",\n]'),
+        ("x = 'é'; ALLOW = ['ä']; y = 1", "x = 'é'; ALLOW = ['ä',\n    \"shell(make)\",\n]; y = 1"),
+        ("ALLOW: list[str] = ['a',]  # ]", "ALLOW: list[str] = ['a',\n    \"shell(make)\",\n]  # ]"),
+    ],
+)
+def test_a_line_is_added_whatever_is_around_the_list(source: str, proposal: str) -> None:
+    assert proposed_rule(source, "shell(make)") == proposal
+
+
+def test_a_line_cannot_say_more_than_the_call_did() -> None:
+    assert rules_for("shell", ["rm a*"]) is None
+    assert rules_for("shell", None) is None
+    assert rules_for("shell", []) is None
+    for pattern in ('shell(")]\nimport os\n("', 'x", "*', "a b", ""):
+        assert proposed_rule("ALLOW = []", pattern) is None
+    quoted = proposed_rule("ALLOW = []", 'shell(echo "a", "b")')
+    assert quoted == 'ALLOW = [\n    "shell(echo \\"a\\", \\"b\\")",\n]'
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "this is no Python at all",
+        "TESTS = [1, 2]",
+        "TESTS = [{'name': 'x', 'call': {'name': 'a'}, 'decision': 'permit'}]",
+        "TESTS = [{'name': 'x', 'call': {'name': 'a', 'context': {'nonce': 1}}, 'decision': 'ask'}]",
+        "TESTS = print('run')",
+        "TESTS = [{1, 2}]",
+        "TESTS = " + "[" * 150 + "]" * 150,
+        "x = " + "-" * 100_000 + "1",
+    ],
+)
+def test_tests_that_are_none_are_refused_and_not_run(source: str) -> None:
+    with pytest.raises(InvalidInput):
+        asyncio.run(read_outline(machine_sandbox(), source))
+
+
+def test_a_policy_that_fails_passes_no_test_that_asks_for_a_refusal(interpreters: PolicyInterpreters) -> None:
+    source = "TESTS = [{'name': 'refuses', 'call': {'name': 'a'}, 'decision': 'deny_continue'}]\n1 / 0"
+    docstring, results = outline_and_results(interpreters, source)
+    assert docstring is None
+    assert counts_of_tests(results) == PolicyTests(total=1, passed=0, failed=1)
+
+
+def test_a_call_that_no_policy_can_be_shown_is_refused(interpreters: PolicyInterpreters) -> None:
+    calls = [PolicyCall(name="shell", arguments={"cmd": "x" * INPUT_BYTES}), PolicyCall(name="a", arguments=2**70)]
+    assert decided(interpreters, default_source(), *calls) == [Decision.DENY_CONTINUE] * 2
+
+
+def test_what_a_policy_is_shown_is_the_contract() -> None:
+    document = msgspec.json.decode(call_document(shell("ls")))
+    assert sorted(document) == ["arguments", "context", "name"]
+    assert sorted(document["context"]) == sorted(
+        "agent session turn workspace toolset on_behalf_of is_untrusted read_only subjects shown".split()
+    )
