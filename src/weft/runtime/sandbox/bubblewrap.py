@@ -137,6 +137,7 @@ async def run_sandboxed(
         environment=environment,
         readable=readable,
         hidden=hidden,
+        withheld=withheld,
         system=system,
         limits=limits,
         limit_address_space=limit_address_space,
@@ -157,6 +158,7 @@ def start_sandboxed(
     environment: Mapping[str, str] | None = None,
     readable: Sequence[Path] = (),
     hidden: Sequence[Path] = (),
+    withheld: Sequence[Path] = (),
     limits: Limits = DEFAULT_LIMITS,
 ) -> LineProcess:
     """Start a command that is spoken with in lines. It may reserve more memory than it uses."""
@@ -169,6 +171,7 @@ def start_sandboxed(
         environment=environment,
         readable=readable,
         hidden=hidden,
+        withheld=withheld,
         limits=limits,
         limit_address_space=False,
     )
@@ -196,6 +199,7 @@ def _confined(
     environment: Mapping[str, str] | None = None,
     readable: Sequence[Path] = (),
     hidden: Sequence[Path] = (),
+    withheld: Sequence[Path] = (),
     system: SystemFiles = SystemFiles.PROGRAMS,
     extra_memory: int = 0,
 ) -> _WalledCommand:
