@@ -22,7 +22,7 @@ from weft.runtime.configuration.permissions import (
 )
 from weft.runtime.sandbox.bubblewrap import Sandbox
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.sandbox.processes import Ending, Limits, ProcessOutcome
+from weft.runtime.sandbox.processes import MIB, Ending, Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, WORKSPACE_PROFILE, SandboxProfile, parse_profile
 
 FORMS = (
@@ -223,3 +223,21 @@ def test_where_there_is_no_sandbox_nothing_is_run(
     with pytest.raises(Unsupported, match="no sandbox"):
         asyncio.run(CommandRunner().run(profile, ["touch", "x"], workspace=tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("profile", ["workspace", "read-only", "network:pypi.org"])
+def test_limits_hold_under_every_profile(sandbox: Sandbox, tmp_path: Path, profile: str) -> None:
+    """Output, processes, memory, and disk: the folders in memory are all that the stricter profiles can fill."""
+    runner = CommandRunner(sandbox=sandbox)
+
+    def ending(script: str, limits: Limits) -> ProcessOutcome:
+        argv = ["/bin/bash", "-c", script]
+        return asyncio.run(runner.run(parse_profile(profile), argv, workspace=tmp_path, limits=limits))
+
+    assert ending("yes", Limits(output=1000)).ending is Ending.TOO_MUCH_OUTPUT
+    many = "for i in {1..60}; do sleep 1000 & done; wait"
+    assert not ending(many, Limits(processes=20, seconds=20)).succeeded
+    hungry = "x=x; while :; do x=$x$x; done"
+    assert not ending(hungry, Limits(memory=64 * MIB, seconds=20)).succeeded
+    greedy = "head -c 3000000 /dev/zero > $HOME/big"
+    assert not ending(greedy, Limits(disk=MIB, seconds=20)).succeeded
