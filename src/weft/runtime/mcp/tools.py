@@ -64,6 +64,10 @@ class McpTool:
     def is_read_only(self) -> bool:
         return self._server.trusts_hints and self._definition.has_hint("readOnlyHint")
 
+    @property
+    def is_repeatable(self) -> bool:
+        return False
+
     async def plan(self, arguments: Any, context: ToolCallContext) -> CallPlan:
         if not isinstance(arguments, dict):
             raise InvalidInput(f"the arguments of {self._spec.name} are {type(arguments).__name__}", "give an object")
@@ -87,6 +91,7 @@ class McpTool:
             subjects=self._subjects(arguments),
             shown=f"{self._spec.name} {shown}",
             is_read_only=self.is_read_only,
+            is_outward=True,
         )
 
     def _subjects(self, arguments: dict[str, Any]) -> tuple[str, ...] | None:

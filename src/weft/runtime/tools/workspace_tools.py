@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weft.runtime.tools.calls import RepeatableTool
+from weft.runtime.tools.calls import PlannedTool
 from weft.runtime.tools.change_tools import EditTool, WriteTool
 from weft.runtime.tools.find_tools import GlobTool, ListTool
 from weft.runtime.tools.grep_tool import GrepTool
@@ -18,7 +18,7 @@ from weft.runtime.tools.workspace import WorkspaceFolder
 
 def workspace_tools(
     workspace: WorkspaceFolder, linters: Linters | None = None, may_read: Callable[[str], bool] = lambda _: True
-) -> tuple[RepeatableTool, ...]:
+) -> tuple[PlannedTool, ...]:
     """Those that read and change files. `may_read` says of a path whether `read` would be permitted on it."""
     return (
         ReadTool(workspace),
@@ -30,6 +30,6 @@ def workspace_tools(
     )
 
 
-def session_tools(calls: RecordedCalls) -> tuple[RepeatableTool, ...]:
+def session_tools(calls: RecordedCalls) -> tuple[PlannedTool, ...]:
     """Those that read what earlier calls gave."""
     return TodoTool(calls.last_result), ReadResultTool(calls.result)
