@@ -241,3 +241,21 @@ def test_limits_hold_under_every_profile(sandbox: Sandbox, tmp_path: Path, profi
     assert not ending(hungry, Limits(memory=64 * MIB, seconds=20)).succeeded
     greedy = "head -c 3000000 /dev/zero > $HOME/big"
     assert not ending(greedy, Limits(disk=MIB, seconds=20)).succeeded
+
+
+@pytest.mark.parametrize("profile", ["workspace", "network:pypi.org"])
+def test_what_is_withheld_is_not_shown_to_what_is_spoken_with_in_lines(
+    sandbox: Sandbox, tmp_path: Path, profile: str
+) -> None:
+    (tmp_path / "ledger.db").write_text("canary")
+    runner = CommandRunner(sandbox=sandbox, withheld=[tmp_path / "ledger.db"])
+
+    async def first_line() -> bytes | None:
+        script = ["/bin/sh", "-c", "cat ledger.db; echo end; cat"]
+        async with runner.started(parse_profile(profile), script, workspace=tmp_path) as process:
+            try:
+                return await process.line()
+            finally:
+                await process.stop()
+
+    assert (asyncio.run(first_line()) or b"").strip() == b"end"

@@ -114,7 +114,8 @@ class CommandRunner:
                 workspace=workspace,
                 read_only=profile.is_read_only,
                 environment=environment,
-                readable=readable,
+                readable=[*self.readable, *readable],
+                withheld=self.withheld,
                 limits=limits,
             )
             return
@@ -129,8 +130,9 @@ class CommandRunner:
                 read_only=profile.is_read_only,
                 files=forwarded.files,
                 environment={**(environment or {}), **PROXY_VARIABLES},
-                readable=[*forwarded.readable, *readable],
+                readable=[*self.readable, *forwarded.readable, *readable],
                 hidden=forwarded.hidden,
+                withheld=self.withheld,
                 limits=limits,
             )
 
