@@ -12,13 +12,14 @@ from tests.runtime.broker.bench import Bench, run, saying
 from weft.kernel.authority import Principal, PrincipalKind, rights
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import Decision
-from weft.ledger.api import Ledger, Runs
-from weft.ledger.approvals.model import Approval
+from weft.ledger.api import Approval, Ledger, Runs
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.context import context_for
 from weft.runtime.inference.settings import ToolSpec
+from weft.runtime.policies.contract import PolicyCall
+from weft.runtime.policies.decider import PolicyDecision
 from weft.runtime.tools.calls import CallPlan, ToolOutput
-from weft.runtime.tools.gate import PolicyQuestion, PolicyVerdict, ToolGate
+from weft.runtime.tools.gate import ToolGate
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -50,14 +51,14 @@ class Switch:
 
 
 class Policy:
-    """Says the same of every call; None: it breaks."""
+    """Says the same of every call."""
 
     def __init__(self, decision: Decision) -> None:
-        self.decision, self.asked = decision, list[PolicyQuestion]()
+        self.decision, self.asked = decision, list[PolicyCall]()
 
-    async def decide(self, question: PolicyQuestion) -> PolicyVerdict:
-        self.asked.append(question)
-        return PolicyVerdict(decision=self.decision, rationale="because")
+    async def __call__(self, call: PolicyCall) -> PolicyDecision:
+        self.asked.append(call)
+        return PolicyDecision(decision=self.decision, rationale="because", policy=None, policy_name="p")
 
 
 class History:

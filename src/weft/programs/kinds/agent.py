@@ -14,7 +14,18 @@ from weft.kernel.fields import ErrorFact
 from weft.kernel.program_events import AgentCheckpoint, AgentFailed, AgentShared, AgentTaskAssigned, AgentUnshared
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.views.program_rows import ProgramRow, load_program
-from weft.programs.config_fields import COMPACTION, Fields, count, flag, object_, reference, right_patterns, text, texts
+from weft.programs.config_fields import (
+    COMPACTION,
+    Fields,
+    count,
+    filled,
+    flag,
+    object_,
+    reference,
+    right_patterns,
+    text,
+    texts,
+)
 from weft.programs.kinds import session, task
 from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
 from weft.programs.kinds.turn_defaults import (
@@ -69,6 +80,7 @@ AGENT = KindRow(
         "identity": _IDENTITY,
         "permissions": _PERMISSIONS,
         "tools": texts,
+        "toolset": filled,
         "harness": _HARNESS,
         "defaultModel": reference,
         MODEL_CONFIG: MODEL_CONFIG_CHECK,

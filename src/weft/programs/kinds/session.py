@@ -45,6 +45,7 @@ SESSION = KindRow(
         "permissions": Fields(LIMIT_CHECKS),
         "logFile": filled,
         "workspace": filled,
+        "toolset": filled,
         "compaction": COMPACTION,
     },
     references={

@@ -4,13 +4,13 @@ the layers of configuration. Any broker makes the same plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import NotApplicable
-from weft.ledger.api import InboxMessage, SessionStanding, Setting, TurnRetry, retry_of
+from weft.kernel.errors import InvalidInput, NotApplicable
+from weft.ledger.api import InboxMessage, SessionStanding, Setting, TurnRetry, principals_of, retry_of
 from weft.ledger.model import DEFAULT_AGENT
 from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
@@ -31,12 +31,15 @@ from weft.runtime.turns.ledger_port import RuntimeLedger
 
 Acting = Callable[[InboxMessage], ExecutionContext]
 """In whose name a message is answered."""
+Equip = Callable[[TurnPlan, TurnConfiguration, SessionStanding], Awaitable[None]]
+"""Gives a planned turn its tools, and what decides about their calls."""
 
 
 class ConfiguredPlanner:
     """A `Planner`. `acting` gives the context of a message's sender; `persona` names the agent that answers where that
     is not the session's owner; `other_models` knows the models that are no programs, and the default one; `rules_of`
-    reads the rules of the folder that a message was sent from, or that the session is configured for."""
+    reads the rules of the folder that a message was sent from, or that the session is configured for; `equip` gives a
+    planned turn its tools."""
 
     def __init__(
         self,
@@ -49,18 +52,31 @@ class ConfiguredPlanner:
         persona: str | None = None,
         other_models: OtherModels | None = None,
         rules_of: RulesOf | None = None,
+        equip: Equip | None = None,
     ) -> None:
+        self._equip = equip
         self._programs, self._ledger, self._inference, self._rules_of = programs, ledger, inference, rules_of
         self._variable, self._acting, self._persona, self._other_models = variable, acting, persona, other_models
 
     async def __call__(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan:
-        return await self._ledger.crossing.run(lambda: self.plan(standing, messages))
+        plan, configuration = await self._ledger.crossing.run(lambda: self._planned(standing, messages))
+        if self._equip is not None:
+            await self._equip(plan, configuration, standing)
+        return plan
 
     def plan(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan:
+        """Without tools."""
+        return self._planned(standing, messages)[0]
+
+    def _planned(
+        self, standing: SessionStanding, messages: Sequence[InboxMessage]
+    ) -> tuple[TurnPlan, TurnConfiguration]:
         """Raises a WeftError where the messages cannot be answered as things are configured."""
         retry = next((one for one in map(retry_of, messages) if one is not None), None)
         parent = self._parent(standing, retry)
         overrides = combined_overrides(read_overrides(one.overrides, one.id) for one in messages)
+        if overrides.toolset is not None and any(map(principals_of, messages)):
+            raise InvalidInput("only whoever opened the ledger gives a message a toolset", "send it without")
         request = TurnRequest(
             session=standing.id,
             persona=self._persona,
@@ -74,7 +90,7 @@ class ConfiguredPlanner:
         model = configuration.require_model()
         compaction = self._compaction(standing, configuration, model)
         workspace = message_workspace(messages) or configuration.workspace
-        return TurnPlan(
+        plan = TurnPlan(
             model=model,
             inference=self._inference,
             acting=configuration.context,
@@ -91,6 +107,7 @@ class ConfiguredPlanner:
             compaction=compaction,
             on_overflow=compaction.after_overflow,
         )
+        return plan, configuration
 
     def _compaction(
         self, standing: SessionStanding, configuration: TurnConfiguration, model: ModelSettings

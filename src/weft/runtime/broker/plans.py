@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from weft.kernel.enums import MessageSource, RunReason
-from weft.ledger.api import InboxMessage, InputChain, SessionStanding, Setting, TurnRetry
+from weft.ledger.api import InboxMessage, InputChain, SessionStanding, Setting, TurnRetry, principals_of
 from weft.ledger.model import Message, NewMessage
 from weft.runtime.assembly.prompts import SystemPrompt, WorkspaceRules
 from weft.runtime.broker.tools import NO_TOOLS, Gate, Tools
@@ -116,6 +116,8 @@ def complete_setting(plan: TurnPlan, messages: Sequence[InboxMessage]) -> Settin
 
 
 def message_workspace(messages: Sequence[InboxMessage]) -> str | None:
-    """The folder that messages were sent from, where they say one; the first counts."""
-    contexts = [message.context for message in messages if isinstance(message.context, dict)]
+    """The folder that messages were sent from, where they say one; the first counts. Only whoever opened the ledger
+    says on which of their folders work is done: of others' messages it is no folder of this machine."""
+    own = [message for message in messages if not principals_of(message)]
+    contexts = [message.context for message in own if isinstance(message.context, dict)]
     return next((context["workspace"] for context in contexts if isinstance(context.get("workspace"), str)), None)

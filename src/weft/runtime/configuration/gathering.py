@@ -44,6 +44,7 @@ from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import EMBEDDED_SAMPLING, ModelSettings
 from weft.runtime.invoke.agent_rights import agent_context, soul_of
 from weft.runtime.invoke.model_settings import ConfiguredModel, model_settings, plain_resolver
+from weft.runtime.tools.toolsets import find_toolset
 from weft.runtime.turns.ledger_port import Crossing
 
 OtherModels = Callable[[str | None, str | None, ExecutionContext], ConfiguredModel | None]
@@ -153,7 +154,7 @@ class LayerReader:
             *([] if session is None else [self._program_layer(LayerName.SESSION, session)]),
             request.overrides.layer(request.message),
         ]
-        chosen = merge(layer for layer in layers if not layer.is_empty)
+        chosen = self._with_toolset(merge(layer for layer in layers if not layer.is_empty))
         configured = self._model(chosen.value("model"), session, acting)
         if configured is None:
             context = _narrowed(acting, chosen)
@@ -166,6 +167,15 @@ class LayerReader:
             persona=persona,
             session=session,
         )
+
+    def _with_toolset(self, chosen: EffectiveConfig) -> EffectiveConfig:
+        """The same, with the limits of every toolset that a layer names: a later one narrows, and never widens."""
+        names = dict.fromkeys(layer.values["toolset"] for layer in chosen.layers if "toolset" in layer.values)
+        toolsets = [find_toolset(self._programs, name) for name in names]
+        limits = [
+            ConfigLayer(name=LayerName.TOOLSET, source=toolset.name, permissions=toolset.limits) for toolset in toolsets
+        ]
+        return merge((*chosen.layers, *limits)) if limits else chosen
 
     def _model(self, name: str | None, session: Program | None, acting: ExecutionContext) -> ConfiguredModel | None:
         """The program of this name; else the model that the surface knows by it, or has as its default."""
@@ -207,7 +217,11 @@ class LayerReader:
         config = program.config if isinstance(program.config, dict) else {}
         place = f"config of {program.kind} {program.name!r}"
         defaults = resolve_config(config.get("defaultModelConfig", {}), plain_resolver(self._variable), place)
-        choices = {"model": config.get("defaultModel"), "situation": defaults.get("situation")}
+        choices = {
+            "model": config.get("defaultModel"),
+            "situation": defaults.get("situation"),
+            "toolset": config.get("toolset"),
+        }
         values = {key: value for key, value in choices.items() if value is not None}
         parameters = parameters_of(defaults, f"defaultModelConfig in the {place}")
         limits = limits_of(config.get("permissions"))

@@ -2,7 +2,7 @@
 
 The layers, the weakest first: provider, model, situation, persona, thread, session, message. Each is optional. A value
 of a later layer replaces that of an earlier one; permissions narrow each other, and those of whoever acts (principal).
-A layer's values are `model`, `situation` and the parameters of a request by their names in `Parameters`.
+A layer's values are `model`, `situation`, `toolset` and the parameters of a request by their names in `Parameters`.
 
 A turn records its merged configuration, where each value came from, and the layers that threads pass on: those of the
 thread and of the session. A turn of the same session that continues it takes over the thread's, and reads its session's
@@ -31,6 +31,7 @@ class LayerName(StrEnum):
     MODEL = "model"
     SITUATION = "situation"
     PERSONA = "persona"
+    TOOLSET = "toolset"
     THREAD = "thread"
     SESSION = "session"
     MESSAGE = "message"
@@ -39,7 +40,7 @@ class LayerName(StrEnum):
 _ORDER = tuple(LayerName)
 _OF_MODEL = (LayerName.PROVIDER, LayerName.MODEL, LayerName.SITUATION)
 _PASSED_ON = (LayerName.THREAD, LayerName.SESSION)
-CHOICES = ("model", "situation")
+CHOICES = ("model", "situation", "toolset")
 """The values that are no parameters."""
 
 
@@ -84,6 +85,12 @@ class EffectiveConfig(Struct, frozen=True, kw_only=True):
         return name if isinstance(name, str) and "situation" not in self.not_sent else None
 
     @property
+    def toolset(self) -> str | None:
+        """The toolset that the turn is given; None: it has no tools."""
+        name = self.value("toolset")
+        return name if isinstance(name, str) else None
+
+    @property
     def parameters(self) -> Parameters:
         """Every parameter, whether the model takes it or not."""
         return _parameters(self.values)
@@ -106,6 +113,7 @@ class EffectiveConfig(Struct, frozen=True, kw_only=True):
             "model": model,
             "provider": provider,
             "situation": self.situation,
+            **({} if self.toolset is None else {"toolset": self.toolset}),
             "parameters": parameters,
             "chain": list(chain),
             "sources": {key: {"layer": str(one.layer), "source": one.source} for key, one in self.values.items()},

@@ -23,6 +23,7 @@ class MessageOverrides(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     model: str | None = None
     situation: str | None = None
+    toolset: str | None = None
     parameters: Parameters = NO_PARAMETERS
     deny: tuple[str, ...] = ()
     system: str | None = None
@@ -36,7 +37,7 @@ class MessageOverrides(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return {key: value for key, value in record.items() if value != {}} or None
 
     def layer(self, source: str = "") -> ConfigLayer:
-        choices = {"model": self.model, "situation": self.situation}
+        choices = {"model": self.model, "situation": self.situation, "toolset": self.toolset}
         values = {key: value for key, value in choices.items() if value is not None} | self.parameters.given()
         limits = PermissionLimits(deny=checked_tool_patterns(self.deny))
         return ConfigLayer(name=LayerName.MESSAGE, source=source, values=values, permissions=limits)
@@ -61,6 +62,7 @@ def combined_overrides(overrides: Iterable[MessageOverrides]) -> MessageOverride
         combined = MessageOverrides(
             model=one.model or combined.model,
             situation=one.situation or (None if one.model else combined.situation),
+            toolset=one.toolset or combined.toolset,
             parameters=one.parameters.over(combined.parameters),
             deny=tuple(dict.fromkeys((*combined.deny, *one.deny))),
             system=one.system if one.system is not None else combined.system,
@@ -73,6 +75,7 @@ def parse_overrides(
     *,
     model: str | None = None,
     situation: str | None = None,
+    toolset: str | None = None,
     settings: Iterable[str] = (),
     deny: Iterable[str] = (),
 ) -> MessageOverrides:
@@ -80,6 +83,7 @@ def parse_overrides(
     return MessageOverrides(
         model=model,
         situation=situation,
+        toolset=toolset,
         parameters=parse_parameters(settings),
         deny=checked_tool_patterns(tuple(deny)),
     )

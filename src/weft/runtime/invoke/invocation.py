@@ -14,7 +14,7 @@ from weft.programs.model import Program
 from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
 from weft.runtime.assembly.workspace_rules import RulesOf
-from weft.runtime.broker.planner import ConfiguredPlanner, sender_context
+from weft.runtime.broker.planner import ConfiguredPlanner, Equip, sender_context
 from weft.runtime.broker.plans import Sending
 from weft.runtime.configuration.gathering import OtherModels, TurnConfiguration, TurnRequest, gather_configuration
 from weft.runtime.configuration.message_overrides import MessageOverrides
@@ -90,11 +90,12 @@ class InvocationContext:
         show: Show | None = None,
         other_models: OtherModels | None = None,
         rules_of: RulesOf | None = None,
+        equip: Equip | None = None,
     ) -> None:
         ledger.trust.ensure("run a program")
         self.ledger, self.programs, self._crossing, self.inference = ledger, programs, crossing, inference
         self.variable, self._context, self.on_token, self.show = variable, context, on_token, show
-        self._other_models, self._rules_of = other_models, rules_of
+        self._other_models, self._rules_of, self._equip = other_models, rules_of, equip
 
     @property
     def execution_context(self) -> ExecutionContext:
@@ -138,6 +139,7 @@ class InvocationContext:
             persona=persona,
             other_models=self._other_models,
             rules_of=self._rules_of,
+            equip=self._equip,
         )
 
     async def send(

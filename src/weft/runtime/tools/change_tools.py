@@ -125,7 +125,7 @@ class ChangeTool(StructTool[ChangeArguments]):
             FileNote(kind=FileKind.WRITTEN, path=path, line_start=first, line_end=last) for first, last in ranges
         )
         files = notes or (FileNote(kind=FileKind.WRITTEN, path=path),)
-        return ToolOutput(result=result, files=files, lints=report.notes)
+        return ToolOutput(result=result, files=files, lints=report.notes, is_untrusted=bool(report.notes))
 
 
 class WriteTool(ChangeTool[WriteArguments]):

@@ -83,7 +83,7 @@ class FetchUrlTool(StructTool[FetchArguments]):
     async def plan_of(self, arguments: FetchArguments, context: ToolCallContext) -> CallPlan:
         url = str(self._granted(arguments.url))
         exact = {"method": "GET", "url": url, "raw": arguments.raw, "profile": str(self._profile)}
-        return CallPlan(tool="fetch_url", exact=exact, subjects=(url,), shown=f"GET {url}")
+        return CallPlan(tool="fetch_url", exact=exact, subjects=(url,), shown=f"GET {url}", is_outward=True)
 
     def _granted(self, text: str) -> PageUrl:
         url = parse_url(text)

@@ -7,11 +7,11 @@ something out is asked about by a person each time once a stranger's words are i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec.structs import replace
 
 from weft.kernel.authority import TOOL_PREFIX
 from weft.kernel.canonical import dumps
@@ -21,34 +21,18 @@ from weft.kernel.errors import WeftError
 from weft.ledger.api import Approval
 from weft.runtime.broker.tools import CallAnswer, ToolCallContext, Verdict
 from weft.runtime.context import ExecutionContext
+from weft.runtime.policies.contract import PolicyCall, PolicyContext
+from weft.runtime.policies.decider import PolicyDecision
 from weft.runtime.tools.calls import CallPlan, PlannedTool, ToolFailure, ToolOutput
 
 SHOWN_CHARACTERS = 256 * 1024
 """What a person is shown is never shortened: what is longer cannot be approved."""
 APPROVAL_SECONDS = 24 * 3600.0
+NO_CIRCUMSTANCES = PolicyContext()
 
 
-class PolicyQuestion(Struct, frozen=True, kw_only=True):
-    """What an approval policy is asked about one call."""
-
-    plan: CallPlan
-    arguments: Any
-    turn: str
-    is_untrusted: bool
-
-
-class PolicyVerdict(Struct, frozen=True, kw_only=True):
-    """What the policies in force say together, and the one that says so."""
-
-    decision: Decision
-    rationale: str
-    policy: str | None = None
-
-
-class PolicyDecider(Protocol):
-    """Asks the approval policies in force. An error of theirs is no allow."""
-
-    async def decide(self, question: PolicyQuestion) -> PolicyVerdict: ...
+AskPolicies = Callable[[PolicyCall], Awaitable[PolicyDecision]]
+"""What the approval policies in force say of a call. An error of theirs is no allow."""
 
 
 class CallHistory(Protocol):
@@ -67,13 +51,15 @@ class ToolGate:
     def __init__(
         self,
         tools: Mapping[str, PlannedTool],
-        policy: PolicyDecider,
+        ask_policies: AskPolicies,
         history: CallHistory,
         *,
+        circumstances: PolicyContext = NO_CIRCUMSTANCES,
         clock: Clock | None = None,
         approval_seconds: float = APPROVAL_SECONDS,
     ) -> None:
-        self._tools, self._policy, self._history = tools, policy, history
+        self._tools, self._ask_policies, self._history = tools, ask_policies, history
+        self._circumstances = circumstances
         self._clock, self._approval_seconds = clock or SystemClock(), approval_seconds
 
     async def decide(self, tool: str, arguments: Any, context: ToolCallContext, answer: CallAnswer | None) -> Verdict:
@@ -115,8 +101,20 @@ class ToolGate:
 
     async def _without_person(self, tool: str, plan: CallPlan, arguments: Any, context: ToolCallContext) -> Verdict:
         is_untrusted = await self._history.is_untrusted(context.turn)
-        question = PolicyQuestion(plan=plan, arguments=arguments, turn=context.turn, is_untrusted=is_untrusted)
-        said = await self._policy.decide(question)
+        said = await self._ask_policies(
+            PolicyCall(
+                name=plan.tool,
+                arguments=arguments,
+                context=replace(
+                    self._circumstances,
+                    turn=context.turn,
+                    is_untrusted=is_untrusted,
+                    read_only=plan.is_read_only,
+                    subjects=plan.subjects,
+                    shown=plan.shown,
+                ),
+            )
+        )
         if said.decision in (Decision.DENY_CONTINUE, Decision.DENY_ABORT):
             return Verdict(
                 decision=said.decision,

@@ -60,6 +60,7 @@ class ShellTool(StructTool[ShellArguments]):
     ) -> None:
         super().__init__("shell", _DESCRIPTION, ShellArguments)
         self._workspace, self._profile = workspace, profile
+        self._is_outward = profile.is_unconfined or bool(profile.endpoints)
         self._runner, self._limits = runner or CommandRunner(), limits
 
     async def plan_of(self, arguments: ShellArguments, context: ToolCallContext) -> CallPlan:
@@ -77,7 +78,9 @@ class ShellTool(StructTool[ShellArguments]):
             "timeout_ms": timeout_ms,
             **self._circumstances(folder, argv),
         }
-        return CallPlan(tool="shell", exact=exact, subjects=subjects, shown=_shown(asked.cmd, exact))
+        return CallPlan(
+            tool="shell", exact=exact, subjects=subjects, shown=_shown(asked.cmd, exact), is_outward=self._is_outward
+        )
 
     def _circumstances(self, folder: str, argv: list[str]) -> dict[str, Any]:
         """What must be the same when the command runs."""

@@ -66,7 +66,7 @@ class TodoTool(StructTool[TodoArguments]):
         items = plan.exact["items"]
         if items is None:
             items = items_of(await self._last_result(context, self.spec.name))
-        return ToolOutput(result={"items": items})
+        return ToolOutput(result={"items": items}, is_untrusted=False)
 
 
 def items_of(result: Any) -> list[dict[str, str]]:

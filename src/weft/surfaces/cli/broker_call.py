@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from weft.ledger.api import Admission, Ledger
     from weft.runtime.broker.planner import ConfiguredPlanner
     from weft.runtime.turns.messages import TurnReply
+    from weft.surfaces.cli.tool_access import ToolAccess
 
 T = TypeVar("T")
 
@@ -30,6 +31,7 @@ class BrokerAccess(Struct, frozen=True):
     ledger: Ledger
     mirror: AsyncLedger
     planner: ConfiguredPlanner
+    tools: ToolAccess
 
 
 def with_broker(call: Call, work: Callable[[BrokerAccess], Awaitable[T]]) -> T:
@@ -44,7 +46,7 @@ def with_broker(call: Call, work: Callable[[BrokerAccess], Awaitable[T]]) -> T:
 
 
 @asynccontextmanager
-async def broker_access(call: Call) -> AsyncIterator[BrokerAccess]:
+async def broker_access(call: Call, on_asked: Callable[[str], None] | None = None) -> AsyncIterator[BrokerAccess]:
     from weft.aio.crossing import Pool
     from weft.aio.ledger import AsyncLedger
     from weft.programs import Programs
@@ -53,6 +55,7 @@ async def broker_access(call: Call) -> AsyncIterator[BrokerAccess]:
     from weft.runtime.inference.model_files import model_folder
     from weft.surfaces.cli.chat.models import other_models
     from weft.surfaces.cli.credentials import person_acting
+    from weft.surfaces.cli.tool_access import ToolAccess
     from weft.surfaces.cli.trust import trusted_rules
 
     ledger, pool, variable = call.writing(), Pool(), os.environ.get
@@ -62,6 +65,7 @@ async def broker_access(call: Call) -> AsyncIterator[BrokerAccess]:
         on_retry, models = (lambda *failed: note_retry(call, *failed)), model_folder(variable)
         async with Inference(on_retry=on_retry, on_note=call.note, models=models) as inference:
             mirror = AsyncLedger(ledger, pool)
+            tools = ToolAccess(ledger, mirror.crossing, programs, on_asked)
             planner = ConfiguredPlanner(
                 programs,
                 mirror,
@@ -70,8 +74,12 @@ async def broker_access(call: Call) -> AsyncIterator[BrokerAccess]:
                 acting=lambda message: sender_context(person, programs, message),
                 other_models=other_models(programs, variable),
                 rules_of=trusted_rules(),
+                equip=tools,
             )
-            yield BrokerAccess(ledger, mirror, planner)
+            try:
+                yield BrokerAccess(ledger, mirror, planner, tools)
+            finally:
+                await tools.aclose()
     finally:
         await pool.close(ledger.close)
 

@@ -284,6 +284,7 @@ async def _with_invocations(
     from weft.runtime.inference.inference import Inference
     from weft.runtime.inference.model_files import model_folder
     from weft.runtime.invoke.invocation import InvocationContext
+    from weft.surfaces.cli.tool_access import ToolAccess
     from weft.surfaces.cli.trust import trusted_rules
 
     ledger, pool = call.writing(), Pool()
@@ -292,6 +293,7 @@ async def _with_invocations(
         programs = Programs(acting)
         on_retry, models = (lambda *failed: note_retry(call, *failed)), model_folder(os.environ.get)
         async with Inference(on_retry=on_retry, on_note=call.note, models=models) as inference:
+            tools = ToolAccess(acting, pool, programs)
             shop = InvocationContext(
                 AsyncLedger(acting, pool),
                 programs,
@@ -303,8 +305,12 @@ async def _with_invocations(
                 show=lambda name, text: _note_notice(call, name, text),
                 other_models=_other_models(programs) if has_default_model else None,
                 rules_of=trusted_rules(),
+                equip=tools,
             )
-            return await work(shop)
+            try:
+                return await work(shop)
+            finally:
+                await tools.aclose()
     finally:
         await pool.close(ledger.close)
 

@@ -45,6 +45,7 @@ from weft.surfaces.cli.chat.typed_input import free_label
 from weft.surfaces.cli.credentials import person_acting
 from weft.surfaces.cli.default_session import ensure_own_session
 from weft.surfaces.cli.history import turn_pages
+from weft.surfaces.cli.tool_access import ToolAccess
 from weft.surfaces.cli.trust import trusted_rules, workspace_of
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Conversation:
         self._programs = Programs(ledger)
         self._runner = asyncio.Runner()
         self._mirror = AsyncLedger(ledger, Pool())
+        self._tools = ToolAccess(ledger, self._mirror.crossing, self._programs)
         self._inference: Inference | None = None
         self.label, self.is_new = LABEL, True
         self.choice: ModelChoice | None = None
@@ -99,6 +101,7 @@ class Conversation:
     def close(self) -> None:
         async def ended() -> None:
             try:
+                await self._tools.aclose()
                 if self._inference is not None:
                     await self._inference.aclose()
             finally:
@@ -291,6 +294,7 @@ class Conversation:
                 acting=lambda message: sender_context(person_acting(), self._programs, message),
                 other_models=other_models(self._programs, self._variable),
                 rules_of=trusted_rules(),
+                equip=self._tools,
             )
             admission = await to_the_end(self._mirror.crossing.run(admit))
             self.label, self.is_new = admission.session, False

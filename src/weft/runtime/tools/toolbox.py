@@ -1,0 +1,167 @@
+"""The tools of a turn, with the gate that guards them: built-ins, code programs and MCP servers, as far as the toolset
+and the permissions of the turn leave them.
+
+A turn has tools where a toolset is named. Tools for files and commands need a workspace. The embedded model is offered
+none, since it does not call them reliably.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+
+from weft.kernel.authority import TOOL_PREFIX
+from weft.kernel.clock import Clock, SystemClock
+from weft.kernel.enums import ProgramKind
+from weft.ledger.api import Approval, Ledger, Policy, Runs, SessionStanding
+from weft.programs.model import Program
+from weft.programs.programs import Programs
+from weft.runtime.broker.plans import TurnPlan
+from weft.runtime.configuration.gathering import TurnConfiguration
+from weft.runtime.context import ExecutionContext
+from weft.runtime.mcp.servers import McpServers
+from weft.runtime.policies.contract import PolicyCall, PolicyContext
+from weft.runtime.policies.decider import PolicyDecision, decide, policies_in_force
+from weft.runtime.policies.interpreter import PolicyInterpreters
+from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, SandboxProfile
+from weft.runtime.tools.calls import PlannedTool
+from weft.runtime.tools.code_tools import CodeProgramTool
+from weft.runtime.tools.fetch_url import FetchUrlTool
+from weft.runtime.tools.gate import ToolGate
+from weft.runtime.tools.linters import Linters, LinterSettings
+from weft.runtime.tools.recorded_calls import RecordedCalls
+from weft.runtime.tools.shell import ShellTool
+from weft.runtime.tools.toolsets import is_offered
+from weft.runtime.tools.workspace import WorkspaceFolder
+from weft.runtime.tools.workspace_tools import session_tools, workspace_tools
+from weft.runtime.turns.ledger_port import Crossing
+
+OnAsked = Callable[[str], None]
+
+
+class ToolboxSettings(Struct, frozen=True, kw_only=True):
+    """What the person on whose machine tools run has configured."""
+
+    linters: tuple[LinterSettings, ...] = ()
+    withheld: tuple[Path, ...] = ()
+    """Files and folders that no tool sees, such as the ledger's own."""
+    unconfined_by: str | None = None
+    """The person who granted that tools run without a sandbox, where an agent's permissions say so."""
+
+
+class Toolbox:
+    """Equips the turns of one broker."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        crossing: Crossing,
+        programs: Programs,
+        *,
+        servers: McpServers | None = None,
+        settings: ToolboxSettings | None = None,
+        on_asked: OnAsked | None = None,
+        clock: Clock | None = None,
+        strict: bool = False,
+    ) -> None:
+        self._ledger, self._crossing, self._programs, self._servers = ledger, crossing, programs, servers
+        self._settings, self._on_asked = settings or ToolboxSettings(), on_asked
+        self._clock = clock or SystemClock()
+        self._runner = CommandRunner(strict=strict, withheld=self._settings.withheld)
+        self._interpreters = PolicyInterpreters(strict=strict)
+
+    async def aclose(self) -> None:
+        self._interpreters.stop()
+        if self._servers is not None:
+            await self._servers.aclose()
+
+    async def equip(self, plan: TurnPlan, configuration: TurnConfiguration, standing: SessionStanding) -> None:
+        """Give a planned turn its tools, and the gate that decides about their calls."""
+        toolset = configuration.effective.toolset
+        if toolset is None or plan.model.provider.is_embedded:
+            return
+        offered = await self.tools(configuration, plan.setting.workspace)
+        plan.tools = {tool.spec.name: tool for tool in offered}
+        plan.setting.toolset = toolset
+        circumstances = PolicyContext(
+            agent=configuration.persona_name,
+            session=standing.label,
+            workspace=plan.setting.workspace,
+            toolset=toolset,
+            on_behalf_of=tuple(str(principal) for principal in configuration.context.on_behalf_of),
+        )
+        plan.gate = ToolGate(
+            {tool.spec.name: tool for tool in offered},
+            partial(self._ask_policies, None if configuration.persona is None else configuration.persona.id),
+            _SessionHistory(self._ledger, self._crossing, standing.id),
+            circumstances=circumstances,
+            clock=self._clock,
+        )
+        plan.on_asked = self._on_asked
+
+    async def tools(self, configuration: TurnConfiguration, workspace: str | None) -> list[PlannedTool]:
+        """Those that some use of may be allowed, in a fixed order, so that requests extend each other."""
+        acting = configuration.context
+        profile = configuration.effective.permissions.sandbox.profile(granted_by=self._settings.unconfined_by)
+        tools: list[PlannedTool] = []
+        if workspace is not None:
+            tools += self._workspace_tools(Path(workspace), profile, acting)
+        tools += session_tools(RecordedCalls(self._ledger, self._crossing))
+        tools.append(FetchUrlTool(profile))
+        tools += await self._code_tools(configuration)
+        if self._servers is not None:
+            served = await self._servers.tools()
+            tools += [served[name] for name in sorted(served)]  # type: ignore[misc]
+        return [tool for tool in tools if is_offered(acting.authority, tool.spec.name)]
+
+    def _workspace_tools(
+        self, folder: Path, profile: SandboxProfile, acting: ExecutionContext
+    ) -> Sequence[PlannedTool]:
+        workspace = WorkspaceFolder(folder, withheld=self._settings.withheld)
+        linters = None
+        if self._settings.linters:
+            run = partial(self._runner.run, READ_ONLY_PROFILE, workspace=folder)
+            linters = Linters(self._settings.linters, str(folder), run)
+
+        def may_read(path: str) -> bool:
+            return acting.authority.allows(f"{TOOL_PREFIX}read", path)
+
+        files = workspace_tools(workspace, linters, may_read)
+        if profile.is_read_only:
+            files = tuple(tool for tool in files if tool.is_read_only)
+        return [*files, ShellTool(folder, profile=profile, runner=self._runner)]
+
+    async def _code_tools(self, configuration: TurnConfiguration) -> list[PlannedTool]:
+        """The code programs that the agent's configuration lists."""
+        config = None if configuration.persona is None else configuration.persona.config
+        names = config.get("tools", []) if isinstance(config, dict) else []
+        programs = [await self._program(name) for name in names]
+        return [CodeProgramTool(program, self._program, runner=self._runner) for program in programs]
+
+    async def _program(self, name: str) -> Program:
+        return await self._crossing.run(partial(self._programs.get, name, ProgramKind.CODE))
+
+    async def _ask_policies(self, agent: str | None, call: PolicyCall) -> PolicyDecision:
+        own, everybodys = await self._crossing.run(partial(self._policies, agent))
+        return await decide(self._interpreters, call, policies_in_force(own, everybodys))
+
+    def _policies(self, agent: str | None) -> tuple[Policy | None, Policy | None]:
+        policies = self._ledger.policies
+        return None if agent is None else policies.active(agent), policies.active()
+
+
+class _SessionHistory:
+    """See `CallHistory`."""
+
+    def __init__(self, ledger: Ledger, crossing: Crossing, session: str) -> None:
+        self._runs, self._crossing, self._session = Runs(ledger), crossing, session
+
+    async def is_untrusted(self, turn: str) -> bool:
+        return await self._crossing.run(partial(self._runs.is_untrusted, turn))
+
+    async def session_grants(self) -> Sequence[Approval]:
+        return await self._crossing.run(partial(self._runs.session_grants, self._session))

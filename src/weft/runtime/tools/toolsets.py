@@ -1,0 +1,81 @@
+"""Toolsets: named lists of tool patterns with the sandbox that their tools run in.
+
+Three are built in; others are programs of the kind `toolset`. A turn has tools where its agent, its session or its
+message names a toolset. A toolset only narrows what else is permitted.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from weft.kernel.authority import TOOL_PREFIX, Authority, SandboxFiles, covers
+from weft.kernel.enums import ProgramKind
+from weft.kernel.errors import NotFound
+from weft.programs.foreign import ensure_own
+from weft.programs.programs import Programs
+from weft.runtime.configuration.permissions import PermissionLimits, SandboxLimits, limits_of
+
+READING = ("read", "list", "glob", "grep", "read_result", "todo")
+
+
+class Toolset(Struct, frozen=True, kw_only=True):
+    """What a turn that names it may use at most."""
+
+    name: str
+    description: str
+    limits: PermissionLimits
+    is_built_in: bool = False
+
+
+BUILT_IN = {
+    toolset.name: toolset
+    for toolset in (
+        Toolset(
+            name="manager",
+            description="reads, plans and delegates; changes nothing",
+            limits=PermissionLimits(allow=(*READING, "fetch_url"), sandbox=SandboxLimits(files=SandboxFiles.READ_ONLY)),
+            is_built_in=True,
+        ),
+        Toolset(
+            name="worker",
+            description="reads, changes files and runs commands in its workspace, without network",
+            limits=PermissionLimits(
+                allow=(*READING, "write", "edit", "shell", "code/*"),
+                sandbox=SandboxLimits(files=SandboxFiles.WORKSPACE, network=False),
+            ),
+            is_built_in=True,
+        ),
+        Toolset(
+            name="full",
+            description="every tool that is configured, MCP servers included",
+            limits=PermissionLimits(allow=("*",), sandbox=SandboxLimits(files=SandboxFiles.WORKSPACE)),
+            is_built_in=True,
+        ),
+    )
+}
+
+
+def find_toolset(programs: Programs, name: str) -> Toolset:
+    """Built in, or a program of this ledger. One that another ledger wrote counts once somebody takes it over."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    try:
+        program = ensure_own(programs.get(name, ProgramKind.TOOLSET))
+    except NotFound:
+        known = ", ".join(BUILT_IN)
+        raise NotFound("toolset", name, f"built in are {known}; `weft toolset create` makes others") from None
+    config = program.config if isinstance(program.config, dict) else {}
+    description = config.get("description")
+    return Toolset(
+        name=program.name, description=description if isinstance(description, str) else "", limits=limits_of(config)
+    )
+
+
+def is_offered(authority: Authority, tool: str) -> bool:
+    """Whether some use of a tool may be allowed: what is refused altogether, a model is not told of."""
+    right = TOOL_PREFIX + tool
+    return all(
+        any(covers(pattern, right) is not False for pattern in layer.allow)
+        and not any(covers(pattern, right) for pattern in layer.deny)
+        for layer in authority.rights.layers
+    )

@@ -1,0 +1,64 @@
+"""The tools of the turns that a command runs, made when a turn first names a toolset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.ledger.api import Ledger, Runs, SessionStanding
+
+if TYPE_CHECKING:
+    from weft.programs import Programs
+    from weft.runtime.broker.plans import TurnPlan
+    from weft.runtime.configuration.gathering import TurnConfiguration
+    from weft.runtime.tools.toolbox import Toolbox
+    from weft.runtime.turns.ledger_port import Crossing
+
+
+class ToolAccess:
+    """Equips the turns of one process, in one event loop. `on_asked` hears of requests to people."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        crossing: Crossing,
+        programs: Programs,
+        on_asked: Callable[[str], None] | None = None,
+    ) -> None:
+        self._ledger, self._crossing, self._programs, self._on_asked = ledger, crossing, programs, on_asked
+        self._toolbox: Toolbox | None = None
+
+    async def __call__(self, plan: TurnPlan, configuration: TurnConfiguration, standing: SessionStanding) -> None:
+        if configuration.effective.toolset is not None:
+            await self.toolbox().equip(plan, configuration, standing)
+
+    def toolbox(self) -> Toolbox:
+        from weft.runtime.mcp.notices import notice_recorder
+        from weft.runtime.mcp.servers import McpServers
+        from weft.runtime.tools.toolbox import Toolbox, ToolboxSettings
+        from weft.surfaces.cli.credentials import person_acting
+        from weft.surfaces.cli.mcp_servers import load_mcp_servers
+
+        if self._toolbox is None:
+            servers = McpServers(
+                load_mcp_servers,
+                acting=person_acting(),
+                variable=os.environ.get,
+                on_notice=notice_recorder(Runs(self._ledger), self._crossing),
+            )
+            place = Path(self._ledger.path)
+            self._toolbox = Toolbox(
+                self._ledger,
+                self._crossing,
+                self._programs,
+                servers=servers,
+                settings=ToolboxSettings(withheld=(place,) if place.exists() else ()),
+                on_asked=self._on_asked,
+            )
+        return self._toolbox
+
+    async def aclose(self) -> None:
+        if self._toolbox is not None:
+            await self._toolbox.aclose()
