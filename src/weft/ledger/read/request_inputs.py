@@ -42,20 +42,18 @@ def input_of(txn: ReadTxn, turn: str, request: str | None, messages: Sequence[Me
     refs = refs_of(txn, messages)
     if refs is None or messages_named(txn, refs) != list(messages):
         return UNSET
-    return _input_after(_chain_before(txn, turn, request), refs)
+    return InputChain(_chain_before(txn, turn, request), refs).input()
 
 
-def _input_after(chain: Sequence[InputStep], refs: list[Ref]) -> RequestInput:
-    """What names these entries after the requests of a chain, the newest first."""
-    known = _joined(chain)
-    keep = _common_length(known, refs)
-    base = None
+def _base_and_keep(chain: Sequence[InputStep], shared: int, length: int) -> tuple[str | None, int]:
+    """Which request of a chain, the newest first, a list of so many entries builds on, and how many of that request's
+    entries it begins with; `shared` of them are those that the newest was sent."""
+    keep = shared
     for step in chain:
-        if min(keep, step.end) - step.begin > len(refs) - keep:
-            base, keep = step.request, min(keep, step.end)
-            break
+        if min(keep, step.end) - step.begin > length - keep:
+            return step.request, min(keep, step.end)
         keep = min(keep, step.begin)
-    return RequestInput(base=base, keep=keep, then=tuple(refs[keep:]))
+    return None, keep
 
 
 def _common_length(known: list[Ref], refs: list[Ref]) -> int:
@@ -67,25 +65,51 @@ def _common_length(known: list[Ref], refs: list[Ref]) -> int:
 
 
 class InputChain:
-    """What the requests of a thread were sent, kept in memory: the next one is named without reading them again."""
+    """What the requests of a thread were sent, kept in memory: the next one is named without reading them again. It
+    belongs to one thread and grows at its end, by what is new: the entries before are neither copied nor compared."""
 
     def __init__(self, steps: Sequence[InputStep], refs: Sequence[Ref]) -> None:
-        self.steps, self.refs = list(steps), list(refs)
-        """The requests so far, the newest first; the entries that the next one is sent, as far as they are known."""
+        self._steps = [InputStep(step.request, step.refs, step.begin, step.end) for step in steps]
+        """The requests so far, the newest first."""
+        self._refs = list(refs)
+        """The entries that the next request is sent, as far as they are known."""
+        self._shared = _common_length(_joined(self._steps), self._refs)
+        """With so many entries of the newest request they begin."""
+
+    @property
+    def refs(self) -> Sequence[Ref]:
+        return self._refs
 
     def input(self, more: Sequence[Ref] = (), first: Sequence[Ref] = ()) -> RequestInput:
         """What names the known entries, some before and some after them."""
-        return _input_after(self.steps, [*first, *self.refs, *more])
+        if first:
+            return InputChain(self._steps, [*first, *self._refs, *more]).input()
+        base, keep = _base_and_keep(self._steps, self._shared, len(self._refs) + len(more))
+        return RequestInput(base=base, keep=keep, then=(*self._refs[keep:], *more))
 
-    def after(self, request: str, input: RequestInput) -> InputChain:
-        """The chain once a request was recorded with this input: the next one is sent the same, and more."""
-        steps = [InputStep(step.request, step.refs, step.begin, step.end) for step in self.steps]
+    def add_request(self, request: str, input: RequestInput) -> None:
+        """A request was recorded with this input: the next one is sent the same, and more."""
+        steps = self._steps
         while steps and steps[0].request != input.base:
             steps.pop(0)
         own = InputStep(request, input.then, input.keep, input.keep + len(input.then))
         for step in steps:
             step.end, step.begin = min(step.end, own.begin), min(step.begin, own.begin)
-        return InputChain([own, *steps], _joined([own, *steps]))
+        steps.insert(0, own)
+        untold = len(self._refs) - input.keep
+        if tuple(self._refs[input.keep :]) == input.then[:untold]:
+            self._refs += input.then[untold:]
+        else:  # something was put before them
+            self._refs = _joined(steps)
+        self._shared = len(self._refs)
+
+    def add(self, ref: Ref) -> None:
+        """The next request is sent this as well."""
+        self._refs.append(ref)
+
+    def part(self, begin: int, end: int | None = None) -> InputChain:
+        """Another chain, whose next request is sent these of the entries."""
+        return InputChain(self._steps, self._refs[begin:end])
 
 
 def last_chain(txn: ReadTxn, turn: str) -> InputChain | None:

@@ -123,7 +123,7 @@ class RequestFitting:
             return None
         self.cut = replace(fitted.cut, left_out_through=fitted.cut.left_out_through or self.cut.left_out_through)
         self.tokens = fitted.fit.tokens
-        return FittedRequest(fitted.sent, InputChain(named.steps, named.refs[: len(named.refs) - len(since)]))
+        return FittedRequest(fitted.sent, named.part(0, len(named.refs) - len(since)))
 
 
 def _measured(messages: Sequence[Message], tokens: int) -> MeasuredRequest:

@@ -141,7 +141,14 @@ class Run:
         return count
 
     def copy(self) -> Run:
-        return copy.deepcopy(self)
+        """Another run that can be applied events to; what is never changed in place is shared."""
+        other = Run(self.turn)
+        vars(other).update(vars(self))
+        other.taken, other.uses, other.answer_calls = [*self.taken], [*self.uses], [*self.answer_calls]
+        other._since = [*self._since]
+        other.requests = [copy.copy(request) for request in self.requests]
+        other.calls = {event: copy.copy(call) for event, call in self.calls.items()}
+        return other
 
     @property
     def last_request(self) -> RunRequest | None:

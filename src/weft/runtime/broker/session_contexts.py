@@ -1,7 +1,8 @@
 """What the first request of a turn is sent, and what a turn leaves behind for the next one of its session.
 
 A request extends the last one of its session: what the last turn left is used again while the session stands where it
-stood, and is read from the ledger otherwise.
+stood, and is read from the ledger otherwise. A conversation belongs to one turn at a time, which adds to it what is
+new. A turn that does not end well gives nothing back.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from msgspec.structs import replace
 
 from weft.kernel.enums import MessageRole
 from weft.ledger.api import NO_CUT, AddMessage, Context, ContextCut, InboxMessage, InputChain, Runs, SessionStanding
-from weft.ledger.model import Message, NewMessage
+from weft.ledger.model import NewMessage
 from weft.runtime.assembly.prompts import changed_prompt
 from weft.runtime.broker.plans import TurnPlan
 from weft.runtime.broker.request_fitting import RequestFitting
 from weft.runtime.broker.turn_entries import TurnEnd
 from weft.runtime.broker.turn_runner import TurnRunner
+from weft.runtime.inference.settings import ModelConversation
 from weft.runtime.inference.token_estimates import estimated_tokens
 from weft.runtime.turns.ledger_port import Crossing
 
@@ -32,7 +34,7 @@ class KeptContext(Struct, frozen=True):
     """What a session's next request is sent, as the last turn left it."""
 
     key: tuple[Any, ...]
-    messages: tuple[Message | NewMessage, ...]
+    messages: ModelConversation
     chain: InputChain | None
     tokens: int | None = None
     """What the last request and its answer took, as the provider counted."""
@@ -47,7 +49,7 @@ class _Before(Struct, frozen=True):
     said."""
 
     brought: list[NewMessage]
-    messages: tuple[Message | NewMessage, ...]
+    messages: ModelConversation
     chain: InputChain | None
 
 
@@ -77,15 +79,18 @@ class SessionContexts:
         before = self._kept_before(runner.fitting, plan, standing, query)
         if before is None or runner.fitting.is_exceeded():
             before = await self._read_before(runner.fitting, plan, standing, query)
-        runner.messages = [*before.brought, *before.messages, *query]
-        runner.chain, runner.brings_prompt = before.chain, bool(before.brought)
+        conversation = before.messages
+        if before.brought:
+            conversation = ModelConversation([*before.brought, *conversation])
+        conversation.extend(query)
+        runner.messages, runner.chain, runner.brings_prompt = conversation, before.chain, bool(before.brought)
         return [AddMessage(message) for message in before.brought]
 
     def _kept_before(
         self, fitting: RequestFitting, plan: TurnPlan, standing: SessionStanding, query: Sequence[NewMessage]
     ) -> _Before | None:
         """As the last turn left it; only what is new is measured."""
-        kept = self._kept.get(standing.id)
+        kept = self._kept.pop(standing.id, None)
         if kept is None or kept.key != _key(standing) or plan.parent is not None or plan.is_root:
             return None
         brought, is_replaced = changed_prompt(plan.prompt, kept.messages)
@@ -93,8 +98,8 @@ class SessionContexts:
         fitting.add([*brought, *query])
         if not is_replaced:
             return _Before(brought, kept.messages, kept.chain)
-        chain = None if kept.chain is None else InputChain(kept.chain.steps, kept.chain.refs[1:])
-        return _Before(brought, kept.messages[1:], chain)
+        chain = None if kept.chain is None else kept.chain.part(1)
+        return _Before(brought, ModelConversation(kept.messages[1:]), chain)
 
     async def _read_before(
         self, fitting: RequestFitting, plan: TurnPlan, standing: SessionStanding, query: Sequence[NewMessage]
@@ -107,7 +112,7 @@ class SessionContexts:
         tokens = None if at is None else await self._counted(at, context)
         fitted = fitting.cut_history(context, tokens, [*brought, *query])
         chain = await self._crossing.run(partial(self._runs.input_chain, fitted.recorded, at))
-        return _Before(brought, fitted.sent, chain)
+        return _Before(brought, ModelConversation(fitted.sent), chain)
 
     async def _read(self, plan: TurnPlan, standing: SessionStanding) -> tuple[Context, str | None]:
         """All that was said before the turn, and the turn that it goes on from."""
@@ -126,18 +131,18 @@ class SessionContexts:
         recorded = end.recorded
         if recorded is None or recorded.session is None or end.cut is not None or end.error is not None:
             return
-        if runner.messages is None or runner.chain is None or end.reply is None:
+        answer = recorded.response_message_id
+        if runner.messages is None or runner.chain is None or end.reply is None or answer is None:
             return
+        runner.chain.add(answer)
+        usage = end.reply.usage
+        tokens = None if usage is None or usage.total_tokens is UNSET else usage.total_tokens
         key = (recorded.id, None, standing.compaction, standing.erasures)
-        chain = runner.chain_after_answer(recorded.response_message_id)
-        if chain is not None:
-            usage = end.reply.usage
-            tokens = None if usage is None or usage.total_tokens is UNSET else usage.total_tokens
-            messages, fitting = tuple(runner.messages), runner.fitting
-            size = estimated_tokens(messages) if fitting.tokens is None else fitting.tokens
-            self._kept[standing.id] = KeptContext(key, messages, chain, tokens, size, fitting.cut)
-            while len(self._kept) > MAX_KEPT_CONTEXTS:
-                del self._kept[next(iter(self._kept))]
+        fitting = runner.fitting
+        size = estimated_tokens(runner.messages) if fitting.tokens is None else fitting.tokens
+        self._kept[standing.id] = KeptContext(key, runner.messages, runner.chain, tokens, size, fitting.cut)
+        while len(self._kept) > MAX_KEPT_CONTEXTS:
+            del self._kept[next(iter(self._kept))]
 
 
 def _key(standing: SessionStanding) -> tuple[Any, ...]:

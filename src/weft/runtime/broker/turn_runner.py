@@ -40,7 +40,7 @@ from weft.ledger.api import (
     Then,
     ToolAsked,
 )
-from weft.ledger.model import Message, NewError, NewMessage, TextPart, ToolUsePart
+from weft.ledger.model import NewError, NewMessage, TextPart, ToolUsePart
 from weft.runtime.broker.plans import ShortenedContext, TurnPlan
 from weft.runtime.broker.request_fitting import RequestFitting
 from weft.runtime.broker.run import Run, RunCall
@@ -60,7 +60,7 @@ from weft.runtime.broker.steps import (
 from weft.runtime.broker.tool_calls import ToolCalls, error_of
 from weft.runtime.broker.turn_entries import TurnEnd, answered, ended, parked, spec_fields
 from weft.runtime.inference.replies import Reply, ReplyToken, TokenKind
-from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters, count_images
+from weft.runtime.inference.settings import InferenceRequest, ModelConversation, ModelSettings, Parameters, count_images
 from weft.runtime.streams.turn_text import TurnText
 from weft.runtime.turns.ledger_port import Crossing
 
@@ -83,7 +83,7 @@ class TurnRunner:
         self._plan, self._inference, self._is_streamed = plan, plan.inference, is_streamed
         self._expected = messages
         self.fitting = RequestFitting(runs, crossing, plan)
-        self.messages: list[Message | NewMessage] | None = None
+        self.messages: ModelConversation | None = None
         """What the next request is sent; None: that is read back from the ledger."""
         self.brings_prompt = False
         """Whether the first message of the turn is a system prompt, which goes before everything."""
@@ -228,12 +228,6 @@ class TurnRunner:
         if self._writer is not None and not self._writer.is_over:
             await self._crossing.run(self._writer.leave)
 
-    def chain_after_answer(self, answer: str | None) -> InputChain | None:
-        """How the request of the next turn names all that was said until now."""
-        if self.chain is None or answer is None:
-            return None
-        return InputChain(self.chain.steps, [*self.chain.refs, answer])
-
     def _take_up(self, events: Sequence[RecordedEvent]) -> None:
         self._run.apply(events)
         self._prepare(self._run)
@@ -289,7 +283,7 @@ class TurnRunner:
         since = self._run.refs_since_request()
         fitted = None if self.chain is None else await self.fitting.cut_request(self.turn, self.chain, since, window)
         if fitted is not None:
-            self.messages, self.chain = list(fitted.messages), fitted.chain
+            self.messages, self.chain = ModelConversation(fitted.messages), fitted.chain
         return fitted is not None
 
     async def _written(self, writer: RunWriter, entries: Sequence[Entry], then: Then | None = None) -> RunRecord:
@@ -355,7 +349,7 @@ class TurnRunner:
         wanted = model.in_situation(plan.situation, plan.parameters) if parameters is None else parameters
         params = self._inference.sendable(model, wanted).given() if parameters is None else wanted.given()
         params |= self.fitting.parameters
-        if not model.takes_images and count_images(self.messages or ()):
+        if not model.takes_images and self.messages is not None and count_images(self.messages.so_far()):
             params["images"] = "as text"
         since = run.refs_since_request()
         prompt = 1 if self.brings_prompt and len(run.requests) == 0 else 0
@@ -419,7 +413,7 @@ class TurnRunner:
                     self.messages.append(self._handed[message])
                     self.fitting.add([self._handed[message]])
                 case ModelRequest(input=RequestInput() as sent) if self.chain is not None:
-                    self.chain = self.chain.after(one.id, sent)
+                    self.chain.add_request(one.id, sent)
         self._handed = {id: message for id, message in self._handed.items() if id not in run.taken}
         self._steers = tuple(self._handed)
 
@@ -455,10 +449,10 @@ class TurnRunner:
     async def _inferred(self) -> Reply:
         plan, turn = self._plan, self._run.turn
         if self.messages is None:
-            self.messages = list(await self._crossing.run(lambda: self._runs.sent(turn)))
+            self.messages = ModelConversation(await self._crossing.run(lambda: self._runs.sent(turn)))
         request = InferenceRequest(
             model=plan.model,
-            messages=tuple(self.messages),
+            messages=self.messages.so_far(),
             situation=plan.situation,
             parameters=plan.parameters,
             tools=tuple(tool.spec for tool in plan.tools.values()),
@@ -530,7 +524,7 @@ class TurnRunner:
         if error is None:
             reply = task.result()
             if isinstance(reply, ShortenedContext):
-                self.messages, self.chain = list(reply.messages), reply.chain
+                self.messages, self.chain = ModelConversation(reply.messages), reply.chain
                 return (Interrupted(InterruptionReason.CONTEXT_RESET, (request.event,)),)
             self._reply = reply
             self._calls = reply.calls

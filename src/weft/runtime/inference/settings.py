@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any, Literal
+from itertools import islice
+from typing import Any, Literal, overload
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
@@ -124,17 +125,82 @@ class ToolSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schema: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
 
 
+class ModelConversation(Sequence[Message | NewMessage]):
+    """Messages in order, the system prompt first. They grow at their end only: whoever has read so many of them goes on
+    from there, and compares or copies nothing."""
+
+    def __init__(self, messages: Iterable[Message | NewMessage] = ()) -> None:
+        self._messages: list[Message | NewMessage] = []
+        self._images = 0
+        self.extend(messages)
+
+    def append(self, message: Message | NewMessage) -> None:
+        self._messages.append(message)
+        self._images += count_images((message,))
+
+    def extend(self, messages: Iterable[Message | NewMessage]) -> None:
+        for message in messages:
+            self.append(message)
+
+    def so_far(self) -> ConversationBeginning:
+        """The messages until now: a value that stays as it is, whatever is added."""
+        return ConversationBeginning(self, self._messages, self._images)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[Message | NewMessage]:
+        return iter(self._messages)
+
+    @overload
+    def __getitem__(self, at: int) -> Message | NewMessage: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Message | NewMessage]: ...
+
+    def __getitem__(self, at: int | slice) -> Message | NewMessage | Sequence[Message | NewMessage]:
+        return self._messages[at]
+
+
+class ConversationBeginning(Sequence[Message | NewMessage]):
+    """The first messages of a conversation. None of them is copied."""
+
+    def __init__(self, conversation: ModelConversation, messages: list[Message | NewMessage], images: int) -> None:
+        self.conversation = conversation
+        self.images = images
+        """How many of their parts are images."""
+        self._messages, self._length = messages, len(messages)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Message | NewMessage]:
+        return islice(self._messages, self._length)
+
+    @overload
+    def __getitem__(self, at: int) -> Message | NewMessage: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Message | NewMessage]: ...
+
+    def __getitem__(self, at: int | slice) -> Message | NewMessage | Sequence[Message | NewMessage]:
+        places = range(self._length)[at]
+        return self._messages[places] if isinstance(places, int) else [self._messages[place] for place in places]
+
+
 class InferenceRequest(Struct, frozen=True, kw_only=True):
     """One question to one model. `messages` are in order, the system prompt first."""
 
     model: ModelSettings
-    messages: tuple[Message | NewMessage, ...]
+    messages: Sequence[Message | NewMessage]
     situation: str | None = None
     parameters: Parameters = NO_PARAMETERS
     tools: tuple[ToolSpec, ...] = ()
 
 
 def count_images(messages: Iterable[Message | NewMessage]) -> int:
+    if isinstance(messages, ConversationBeginning):
+        return messages.images
     contents = (message.content for message in messages if isinstance(message.content, tuple))
     return sum(isinstance(part, ImagePart) for content in contents for part in content)
 
