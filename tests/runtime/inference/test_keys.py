@@ -11,14 +11,23 @@ from typing import Any
 import pytest
 
 import weft.aio
-from tests.runtime.inference.asking import PERSON, QUICK, texts_of
+from tests.runtime.inference.asking import HI, PERSON, QUICK, model, person, texts_of
 from tests.runtime.scripted import GOOGLE, MESSAGE, RESPONSES, Script, answer, chat, failure, scripted
 from tests.runtime.test_processes import running
-from weft.kernel.errors import WeftError
+from weft.kernel.errors import ConnectionForbidden, WeftError
 from weft.runtime.context import ExecutionContext, context_for
+from weft.runtime.egress.connections import Connections
 from weft.runtime.egress.credentials import Credential, Keyring, Secret
+from weft.runtime.inference import dialects
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import ModelSettings, OpenAIApi, ProviderKind, ProviderSettings, RetryPolicy
+from weft.runtime.inference.settings import (
+    InferenceRequest,
+    ModelSettings,
+    OpenAIApi,
+    ProviderKind,
+    ProviderSettings,
+    RetryPolicy,
+)
 from weft.runtime.sandbox.key_commands import command_runner
 from weft.runtime.turns.messages import OutgoingMessage, send
 
@@ -130,5 +139,48 @@ def test_a_key_of_a_gateway_that_was_changed_is_withheld(tmp_path: Path) -> None
                 with pytest.raises(WeftError, match="is withheld"):
                     await send(ledger, inference, "main", question, context=keyring("variable", server.url, tmp_path))
             assert other.received == server.received == []
+
+    asyncio.run(body())
+
+
+def test_those_who_ask_through_one_inference_are_each_sent_with_their_own_key_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    speakers: list[Any] = []
+
+    def counted(*of: Any) -> Any:
+        speakers.append(of)
+        return made(*of)
+
+    made = dialects.speaker
+    monkeypatch.setattr(dialects, "speaker", counted)
+
+    async def body() -> list[str]:
+        async with scripted(chat()) as server, Inference() as inference:
+            question = InferenceRequest(model=model(server.url), messages=HI)
+            await asyncio.gather(*(inference.infer(question, context=person(server.url, key)) for key in ("a", "b")))
+            assert len(speakers) == 2  # one request at a time has each of them
+            for key in ("c", "d"):
+                await inference.infer(question, context=person(server.url, key))
+            return [received.headers["authorization"] for received in server.received]
+
+    keys = asyncio.run(body())
+    assert sorted(keys[:2]) == ["Bearer a", "Bearer b"]
+    assert keys[2:] == ["Bearer c", "Bearer d"]
+    assert len(speakers) == 2  # and they are used again
+
+
+def test_a_kept_client_that_nobody_was_lent_sends_nothing() -> None:
+    async def body() -> None:
+        async with scripted(answer(200, {})) as server:
+            connections = Connections()
+            kept = connections.kept_client(server.url, QUICK)
+            kept.lend({"x-api-key": Secret(KEY)})
+            await kept.client.get(server.url)
+            kept.take_back()
+            with pytest.raises(ConnectionForbidden, match="none was expected"):
+                await kept.client.get(server.url)
+            assert [received.headers.get("x-api-key") for received in server.received] == [KEY]
+            await connections.aclose()
 
     asyncio.run(body())

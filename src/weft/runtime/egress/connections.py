@@ -65,15 +65,20 @@ class Connections:
 
         It holds nothing itself and need not be closed; the connections are closed with this object.
         """
+        kept = self.kept_client(url, rules, most_bytes=most_bytes)
+        return kept.client, kept.lend(keys)
+
+    def kept_client(self, url: str, rules: Rules, *, most_bytes: int | None = None) -> KeptClient:
+        """The same without keys, for whoever uses it for several requests, one at a time."""
         origin = origin_of(url)
         ensure_safe(origin, rules)
         kept = self._kept.get((origin, rules))
         if kept is None:
             kept = self._kept[origin, rules] = _Transport(origin, rules)
-        seen = Seen()
-        guard = _Guard(origin, keys, rules, kept, seen, most_bytes)
+        guard = _Guard(origin, rules, kept, most_bytes)
         timeout = httpx2.Timeout(rules.read_seconds, connect=rules.connect_seconds)
-        return httpx2.AsyncClient(transport=guard, trust_env=False, follow_redirects=False, timeout=timeout), seen
+        client = httpx2.AsyncClient(transport=guard, trust_env=False, follow_redirects=False, timeout=timeout)
+        return KeptClient(client, guard)
 
     async def aclose(self) -> None:
         kept, self._kept = self._kept, {}
@@ -84,24 +89,28 @@ class Connections:
 class _Guard(httpx2.AsyncBaseTransport):
     """Stands between a library and the network."""
 
-    def __init__(
-        self,
-        origin: str,
-        keys: Mapping[str, Secret],
-        rules: Rules,
-        inner: _Transport,
-        seen: Seen,
-        most_bytes: int | None,
-    ) -> None:
-        self._origin, self._keys, self._rules, self._inner, self._seen = origin, keys, rules, inner, seen
-        self._most_bytes = most_bytes
+    def __init__(self, origin: str, rules: Rules, inner: _Transport, most_bytes: int | None) -> None:
+        self._origin, self._rules, self._inner, self._most_bytes = origin, rules, inner, most_bytes
+        self._keys: Mapping[str, Secret] | None = None
+        """Of the request that is let through now; None: none is."""
+        self._seen = Seen()
+
+    def begin(self, keys: Mapping[str, Secret]) -> Seen:
+        self._keys, self._seen = keys, Seen()
+        return self._seen
+
+    def end(self) -> None:
+        self._keys, self._seen = None, Seen()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        keys, seen = self._keys, self._seen
+        if keys is None:
+            raise ConnectionForbidden(f"a request for {self._origin} was sent when none was expected")
         asked = origin_of(str(request.url))
         if asked != self._origin:
             raise ConnectionForbidden(f"a request for {self._origin} was sent on to {asked}")
         headers = [(name, value) for name, value in request.headers.multi_items() if name.lower() not in _KEY_HEADERS]
-        headers += [(name, secret.reveal()) for name, secret in self._keys.items()]
+        headers += [(name, secret.reveal()) for name, secret in keys.items()]
         if self._most_bytes is not None:
             headers = [pair for pair in headers if pair[0].lower() != "accept-encoding"]
             headers.append(("accept-encoding", "identity"))
@@ -122,11 +131,11 @@ class _Guard(httpx2.AsyncBaseTransport):
             },
         )
         answer = await self._inner.handle_async_request(sent)
-        self._seen.status = answer.status_code
+        seen.status = answer.status_code
         request_id = next((answer.headers[name] for name in _REQUEST_IDS if name in answer.headers), None)
-        self._seen.request_id = KeyTraces(self._keys.values()).hidden_in_value(request_id)
+        seen.request_id = KeyTraces(keys.values()).hidden_in_value(request_id)
         if self._most_bytes is not None:
-            answer.stream = _BoundedStream(answer, self._most_bytes, self._seen)
+            answer.stream = _BoundedStream(answer, self._most_bytes, seen)
         return answer
 
 
@@ -154,6 +163,21 @@ class _BoundedStream(httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         assert isinstance(self._inner, httpx2.AsyncByteStream)
         await self._inner.aclose()
+
+
+class KeptClient:
+    """A client that is used by one request after another, each with its own keys. Between them it holds no key, and
+    lets nothing through."""
+
+    def __init__(self, client: httpx2.AsyncClient, guard: _Guard) -> None:
+        self.client, self._guard = client, guard
+
+    def lend(self, keys: Mapping[str, Secret]) -> Seen:
+        """For one request, which is sent these keys; and what will be seen of its answer."""
+        return self._guard.begin(keys)
+
+    def take_back(self) -> None:
+        self._guard.end()
 
 
 class _Transport(httpx2.AsyncHTTPTransport):

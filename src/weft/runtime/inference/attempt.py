@@ -28,15 +28,15 @@ from weft.kernel.errors import (
     WeftError,
 )
 from weft.runtime.context import ExecutionContext
-from weft.runtime.egress.connections import Connections, Seen
+from weft.runtime.egress.connections import Seen
 from weft.runtime.egress.credentials import Secret
 from weft.runtime.egress.key_traces import KeyTraces, StreamedText
 from weft.runtime.inference.conversations import KeptConversations
-from weft.runtime.inference.dialects import speaker
+from weft.runtime.inference.dialects import Speakers
 from weft.runtime.inference.failures import failure_of
 from weft.runtime.inference.replies import Finish, Reply, ReplyToken, TokenKind
 from weft.runtime.inference.routes import Dialect, Route
-from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters
+from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters, count_images
 from weft.runtime.inference.translation import from_model, has_far_images, to_settings, to_tools, usage_of
 
 OnToken = Callable[[ReplyToken], None]
@@ -65,9 +65,7 @@ class Asked:
         return round((self.clock.monotonic() - self.begun) * 1000)
 
 
-async def ask(
-    asked: Asked, context: ExecutionContext, connections: Connections, conversations: KeptConversations
-) -> Reply:
+async def ask(asked: Asked, context: ExecutionContext, speakers: Speakers, conversations: KeptConversations) -> Reply:
     """Put the question. Whatever is raised is of our tree, and carries what had come of the reply."""
     asked.begun = asked.clock.monotonic()
     # a usage that cannot be read is told in the reply, not on the terminal
@@ -81,10 +79,13 @@ async def ask(
         headers[slot.header] = Secret(slot.before + secret.reveal())
     asked.traces = KeyTraces(asked.keys)
     asked.streams = {kind: StreamedText(asked.traces) for kind in TokenKind}
-    client, asked.seen = connections.client(asked.route.url, headers, asked.model.provider.rules)
-    model = speaker(asked.route, asked.model.provider.id, client)
+    with speakers.lent(asked.route, asked.model.provider, headers) as (model, asked.seen):
+        return await _answered(asked, model, conversations)
+
+
+async def _answered(asked: Asked, model: Model, conversations: KeptConversations) -> Reply:
     messages = conversations.translate(asked.request.messages, images=asked.model.takes_images)
-    if asked.route.dialect is Dialect.GOOGLE and has_far_images(messages):
+    if asked.route.dialect is Dialect.GOOGLE and count_images(asked.request.messages) and has_far_images(messages):
         raise InvalidInput("this provider does not fetch images", "give the image itself, as a data: URL")
     if asked.parameters.min_p is not UNSET and not asked.route.takes_min_p:
         raise InvalidInput(f"{asked.model.provider.id} does not take min_p", "leave minP out of the model's parameters")

@@ -1,25 +1,62 @@
 """The model layer's objects for a route. They speak the protocol; connections and keys are not theirs.
 
-Each is given a key that means nothing: the guard of the connection puts the real one in.
+Each is given a key that means nothing: the guard of the connection puts the real one in. Making them takes longer than
+recording what they answer, so they are kept between requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
 from weft.runtime.inference.routes import Dialect, Route
-from weft.runtime.inference.settings import Parameters
+from weft.runtime.inference.settings import Parameters, ProviderSettings
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
     from pydantic_ai.providers import Provider
 
-    from weft.runtime.egress.connections import Client
+    from weft.runtime.egress.connections import Client, Connections, KeptClient, Seen
+    from weft.runtime.egress.credentials import Secret
 
 NO_KEY = "kept-elsewhere"
+MAX_IDLE_SPEAKERS = 64
+
+
+class Speakers:
+    """The model layer's objects, kept between requests. Each is used by one request at a time, with its keys alone."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._idle: dict[tuple[object, ...], list[tuple[Model, KeptClient]]] = {}
+        self._idle_amount = 0
+
+    @contextmanager
+    def lent(
+        self, route: Route, provider: ProviderSettings, keys: Mapping[str, Secret]
+    ) -> Iterator[tuple[Model, Seen]]:
+        """What speaks this route's protocol, and what it will have seen. It is kept for the next request where this one
+        raises nothing."""
+        rules = provider.rules
+        place = (route.dialect, route.url, route.model, route.compatible, provider.id, rules)
+        idle = self._idle.get(place)
+        if idle:
+            self._idle_amount -= 1
+            model, client = idle.pop()
+        else:
+            client = self._connections.kept_client(route.url, rules)
+            model = speaker(route, provider.id, client.client)
+        try:
+            yield model, client.lend(keys)
+        finally:
+            client.take_back()
+        if self._idle_amount >= MAX_IDLE_SPEAKERS:
+            self._idle, self._idle_amount = {}, 0
+        self._idle.setdefault(place, []).append((model, client))
+        self._idle_amount += 1
 
 
 def speaker(route: Route, provider: str, client: Client) -> Model:

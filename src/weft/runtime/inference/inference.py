@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from weft.runtime.egress.connections import Connections
     from weft.runtime.inference.attempt import Asked, OnToken
     from weft.runtime.inference.conversations import KeptConversations
+    from weft.runtime.inference.dialects import Speakers
     from weft.runtime.inference.local import LocalModel
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -67,6 +68,7 @@ class Inference:
         self._on_retry, self._on_note = on_retry, on_note
         self._models = models or ModelFolder(None)
         self._connections: Connections | None = None
+        self._speakers: Speakers | None = None
         self._conversations: KeptConversations | None = None
         self._local: dict[str, LocalModel] = {}
         self._starting = asyncio.Lock()
@@ -79,7 +81,7 @@ class Inference:
 
     async def aclose(self) -> None:
         """Close every connection and stop the embedded models."""
-        connections, self._connections = self._connections, None
+        connections, self._connections, self._speakers = self._connections, None, None
         local, self._local = self._local, {}
         try:
             if connections is not None:
@@ -96,6 +98,12 @@ class Inference:
 
             self._connections = Connections()
         return self._connections
+
+    def _kept_speakers(self) -> Speakers:
+        if self._speakers is None:
+            speakers: Speakers = _loaded("weft.runtime.inference.dialects").Speakers(self.connections)
+            self._speakers = speakers
+        return self._speakers
 
     def _kept_conversations(self) -> KeptConversations:
         if self._conversations is None:
@@ -188,7 +196,7 @@ class Inference:
         left = None if until is None else max(0.0, until - self._clock.monotonic())
         try:
             async with asyncio.timeout(left):
-                reply: Reply = await _asking().ask(asked, acting, self.connections, self._kept_conversations())
+                reply: Reply = await _asking().ask(asked, acting, self._kept_speakers(), self._kept_conversations())
                 return reply
         except TimeoutError:
             raise _spent(asked) from None
