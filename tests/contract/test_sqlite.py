@@ -21,3 +21,8 @@ class TestSqliteStore(LastingStoreContract):
 
     def open_read_only(self, store: Store) -> Store:
         return SqliteStore(store.path, read_only=True)
+
+    def test_a_claim_is_granted_to_everybody(self, tmp_path: Path) -> None:
+        with self.store(tmp_path) as store, store.claim("a") as is_ours, store.claim("a") as is_theirs:
+            assert (is_ours, is_theirs) == (True, True)
+            store.write(lambda txn: None)

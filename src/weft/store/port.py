@@ -82,6 +82,11 @@ class Store(Protocol):
     def read(self) -> AbstractContextManager[ReadTxn]:
         """A snapshot; never blocks a writer and is never blocked by one."""
 
+    def claim(self, name: str) -> AbstractContextManager[bool]:
+        """Whether nobody else has claimed this name now; it is given back at the end, or when this process dies. It
+        spares those waiting for a write who would come too late, and guards nothing: a backend that cannot tell says
+        yes."""
+
     def breathe(self) -> None:
         """Between two ranges of long reading, with no snapshot open: let what waits for readers to be gone go on."""
 

@@ -67,11 +67,12 @@ def last_copied_event(sql: Sql) -> int:
     return _number(sql, COPY_END)
 
 
-def own_names(sql: Sql) -> list[str]:
-    """The name that this ledger goes by, then those that it gave up."""
-    rows = sql.all("SELECT key FROM local WHERE key LIKE ? ORDER BY key", (f"{FORMER}%",))
-    own = sql.one("SELECT value FROM local WHERE key = 'replica'")
-    return [*([] if own is None else [str(own[0])]), *(str(key)[len(FORMER) :] for (key,) in rows)]
+def own_names(sql: Sql) -> dict[str, int | None]:
+    """The name that this ledger goes by, then those that it gave up, each with the last event of this log that was
+    acknowledged under it; None: it still goes by that name."""
+    rows = sql.all("SELECT key, value FROM local WHERE key = 'replica' OR key LIKE ? ORDER BY key", (f"{FORMER}%",))
+    own: dict[str, int | None] = {str(value): None for key, value in rows if key == "replica"}
+    return own | {name: int(value) for key, value in rows if (name := str(key).removeprefix(FORMER)) != key}
 
 
 def _number(sql: Sql, key: str) -> int:

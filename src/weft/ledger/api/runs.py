@@ -18,7 +18,14 @@ from weft.ledger.model import Message, NewError, RecordedTurn
 from weft.ledger.read.context_cuts import NO_CUT, ContextCut, counted_tokens, cut_of_request
 from weft.ledger.read.contexts import Context, context_after, sent_to_model
 from weft.ledger.read.request_inputs import InputChain, chain_at, last_chain, messages_named, refs_of
-from weft.ledger.runs.inbox import next_due, standing, waiting_sessions
+from weft.ledger.runs.inbox import (
+    QUEUE_SHOWN,
+    message_state,
+    next_due,
+    sessions_to_attend,
+    standing,
+    waiting_sessions,
+)
 from weft.ledger.runs.model import (
     Entry,
     RecordedEvent,
@@ -35,6 +42,7 @@ from weft.ledger.runs.stream_log import TurnSessions, sessions_with_news
 from weft.ledger.views.recorded_events import run_events
 from weft.ledger.views.rows import load_session, load_session_number, load_turn
 from weft.ledger.views.values import json_of, text_of
+from weft.ledger.write.append import Patience
 from weft.ledger.write.placement import compaction_for
 from weft.ledger.write.turn_events import Setting
 
@@ -46,11 +54,23 @@ class Runs:
     def __init__(self, ledger: LedgerBase) -> None:
         self._ledger, self._store, self._writer = ledger, ledger._store, ledger._writer
         self._clock, self._ttl = ledger._clock, ledger._ttl
+        self._own_turns: dict[str, bool] = {}
+
+    @property
+    def owner(self) -> str:
+        """The name under which turns are worked on here."""
+        return self._ledger._owner
 
     def waiting(self, limit: int = 256) -> list[WaitingSession]:
         """Sessions with a turn that can go on, then those where messages wait and no turn is open."""
+        patience = Patience(self._writer, 0, self._ttl)
         with self._store.read() as txn:
-            return waiting_sessions(txn, self._clock.now_ms(), limit)
+            return waiting_sessions(txn, self._clock.now_ms(), limit, patience.judge_stale, self._own_turns)
+
+    def to_attend(self, sessions: Sequence[str]) -> list[str]:
+        """Those of the sessions, by their ids, whose open turn is to be told of something."""
+        with self._store.read() as txn:
+            return sessions_to_attend(txn, sessions)
 
     def next_due(self) -> int | None:
         """When the next parked turn can go on by itself, in Unix milliseconds."""
@@ -61,10 +81,16 @@ class Runs:
         """Whether an event beyond `after` comes within so many seconds. Blocks."""
         return self._store.changes(after, seconds)
 
-    def standing(self, session: str) -> SessionStanding:
-        """A session, by its id, as it is now, with what waits there."""
+    def message_state(self, message: str) -> tuple[str, bool]:
+        """What became of an admitted message until now, and whether it waits for another ledger's brokers."""
         with self._store.read() as txn:
-            return standing(txn, session)
+            return message_state(txn, message)
+
+    def standing(self, session: str, most: int = QUEUE_SHOWN) -> SessionStanding:
+        """A session, by its id, as it is now, with the first `most` messages that wait there; with all of them where
+        one of them interrupts."""
+        with self._store.read() as txn:
+            return standing(txn, session, most)
 
     def events(self, turn: str) -> list[RecordedEvent]:
         """The events of an open or ended turn, in order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -16,6 +16,7 @@ from weft.ledger.model import FileNote
 from weft.ledger.read.principals import on_behalf_of
 from weft.ledger.read.turns import to_part
 from weft.ledger.runs.model import InboxMessage, SessionStanding, WaitingSession
+from weft.ledger.views.lease_rows import Lease, LeaseKind
 from weft.ledger.views.recorded_events import decoded, fields_of
 from weft.ledger.views.rows import load_session
 from weft.ledger.views.runs import part_columns
@@ -42,20 +43,30 @@ def load_message(txn: ReadTxn, message: str) -> InboxMessage:
     return _to_message(txn, row)
 
 
-def queued_messages(txn: ReadTxn, session: int) -> list[InboxMessage]:
-    """What waits in a session, in the order in which it is answered; only what was admitted here."""
+def message_state(txn: ReadTxn, message: str) -> tuple[str, bool]:
+    """The state of a message, and whether it waits for another ledger's brokers."""
+    row = txn.sql.one("SELECT state, n, replica FROM inbox WHERE message = ?", (message,))
+    if row is None:
+        raise NotFound("message", message, Action.LIST_INBOX)
+    state, n, replica = row
+    return state, state == InboxState.QUEUED and not _is_answered_here(txn, n, replica)
+
+
+def queued_messages(txn: ReadTxn, session: int, most: int) -> list[InboxMessage]:
+    """What waits in a session, in the order in which it is answered; only what was admitted here. At most so many of
+    each name of this ledger, unless one of them interrupts."""
     query = f"{_SELECT} WHERE i.session = ? AND i.state = 'queued' AND i.replica = ? AND i.n > ? {_ORDER}"
     messages: list[InboxMessage] = []
     after = last_copied_event(txn.sql)
-    for replica in own_names(txn.sql):
+    for replica, last in own_names(txn.sql).items():
         interrupting = txn.sql.one(
             "SELECT 1 FROM inbox"
             " WHERE session = ? AND state = 'queued' AND mode = 'interrupt' AND replica = ? AND n > ?",
             (session, replica, after),
         )
-        limit = "" if interrupting else f" LIMIT {QUEUE_SHOWN}"  # an interrupting message takes all with it
+        limit = "" if interrupting else f" LIMIT {most}"  # an interrupting message takes all with it
         rows = txn.sql.all(query + limit, (session, replica, after))
-        messages += [_to_message(txn, row) for row in rows if _is_own(txn, row[1])]
+        messages += [_to_message(txn, row) for row in rows if last is None or row[1] <= last]
     return sorted(messages, key=lambda message: (-message.priority, message.n))
 
 
@@ -147,10 +158,6 @@ def _json(txn: ReadTxn, ref: str | UnsetType) -> Any:
         return None
 
 
-def _is_own(txn: ReadTxn, n: int) -> bool:
-    return _is_answered_here(txn, n, admission_event(txn.facts, n).replica)
-
-
 def _is_answered_here(txn: ReadTxn, n: int, replica: object) -> bool:
     """Whether event `n` asks this ledger for something. In a copy that its origin is asked for is the origin's."""
     return n > last_copied_event(txn.sql) and is_written_here(txn.sql, n, replica)
@@ -180,8 +187,8 @@ def run_principals(facts: FactReader, n: int) -> tuple[str, ...]:
     return () if line is None else on_behalf_of(decoded(n, line))
 
 
-def standing(txn: ReadTxn, session: str) -> SessionStanding:
-    """A session, by its id, as it is now."""
+def standing(txn: ReadTxn, session: str, most: int = QUEUE_SHOWN) -> SessionStanding:
+    """A session, by its id, as it is now, with the first `most` messages that wait there."""
     row = load_session(txn.sql, session)
     if row is None:
         raise NotFound("session", session, Action.LIST_SESSIONS)
@@ -203,24 +210,35 @@ def standing(txn: ReadTxn, session: str) -> SessionStanding:
         is_parked=state == OpenRunState.PARKED,
         parked_until=until,
         stop=stop,
-        queued=tuple(queued_messages(txn, row.n)),
+        queued=tuple(queued_messages(txn, row.n, most)),
     )
 
 
-def waiting_sessions(txn: ReadTxn, now_ms: int, limit: int) -> list[WaitingSession]:
+def waiting_sessions(
+    txn: ReadTxn, now_ms: int, limit: int, is_stale: Callable[[Lease], bool], own_turns: dict[str, bool]
+) -> list[WaitingSession]:
     """Sessions with a turn that can go on or is to be cut short, then sessions where messages wait and no turn is
-    open. Only messages that were admitted here count."""
+    open. Only what was begun or admitted here counts; `own_turns` keeps that of open turns between calls."""
     own_runs, run_values = own_queue(txn.sql, "o")
     own_messages, message_values = own_queue(txn.sql, "i")
     runs = txn.sql.all(
-        "SELECT s.id, o.turn, t.n FROM open_run o JOIN session s ON s.n = o.session JOIN turn t ON t.id = o.turn"
+        "SELECT s.id, o.turn, t.n, l.kind, l.key, l.owner, l.epoch, l.beat, l.purpose FROM open_run o"
+        " JOIN session s ON s.n = o.session JOIN turn t ON t.id = o.turn"
+        " LEFT JOIN lease l ON l.kind = ? AND l.key = s.id"
         f" WHERE {own_runs} AND (o.state = 'running' OR o.until <= ? OR EXISTS (SELECT 1 FROM inbox i"
         f" WHERE i.session = o.session AND i.state = 'queued' AND i.mode = 'interrupt' AND i.n > t.n"
         f" AND {own_messages})) ORDER BY t.n LIMIT ?",
-        (*run_values, now_ms, *message_values, limit),
+        (LeaseKind.SESSION.value, *run_values, now_ms, *message_values, limit),
     )
-    waiting = [WaitingSession(session, turn, 0, n) for session, turn, n in runs if _run_is_own(txn, n)]
-    for replica in own_names(txn.sql):
+    was_own = dict(own_turns)
+    own_turns.clear()
+    own_turns.update({turn: was_own[turn] if turn in was_own else _run_is_own(txn, n) for _, turn, n, *_ in runs})
+    waiting = [
+        WaitingSession(session, turn, 0, n, _is_held(turn, lease, is_stale))
+        for session, turn, n, *lease in runs
+        if own_turns[turn]
+    ]
+    for replica, last in own_names(txn.sql).items():
         queues = txn.sql.all(
             "SELECT s.id, max(i.priority), min(i.n) FROM inbox i JOIN session s ON s.n = i.session"
             " WHERE i.state = 'queued' AND i.replica = ? AND i.n > ? AND s.lifecycle <> 'paused'"
@@ -228,8 +246,33 @@ def waiting_sessions(txn: ReadTxn, now_ms: int, limit: int) -> list[WaitingSessi
             f" WHERE o.session = i.session AND {own_runs}) GROUP BY s.id ORDER BY 2 DESC, 3 LIMIT ?",
             (replica, last_copied_event(txn.sql), *run_values, limit),
         )
-        waiting += [WaitingSession(session, None, priority, n) for session, priority, n in queues if _is_own(txn, n)]
+        waiting += [
+            WaitingSession(session, None, priority, n) for session, priority, n in queues if last is None or n <= last
+        ]
     return waiting
+
+
+def _is_held(turn: str, columns: Sequence[Any], is_stale: Callable[[Lease], bool]) -> bool:
+    """Whether somebody who is alive works on an open turn, or has its session for something else."""
+    if columns[-1] is None:  # no lease, or nobody holds it
+        return False
+    lease = Lease(*columns)
+    return lease.purpose != turn or not is_stale(lease)
+
+
+def sessions_to_attend(txn: ReadTxn, sessions: Sequence[str]) -> list[str]:
+    """Those of the sessions, by their ids, where a message wants to enter or to interrupt the open turn, or somebody
+    asked for it to be cut short."""
+    marks = ", ".join("?" * len(sessions))
+    rows = txn.sql.all(
+        f"SELECT s.id FROM session s WHERE s.id IN ({marks}) AND ("
+        "EXISTS (SELECT 1 FROM inbox i WHERE i.session = s.n AND i.state = 'queued'"
+        " AND i.mode IN ('interrupt', 'steer'))"
+        " OR EXISTS (SELECT 1 FROM open_run o JOIN turn t ON t.id = o.turn WHERE o.session = s.n"
+        " AND t.interrupted IS NOT NULL))",
+        tuple(sessions),
+    )
+    return [str(session) for (session,) in rows]
 
 
 def _run_is_own(txn: ReadTxn, n: int) -> bool:

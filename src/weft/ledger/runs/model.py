@@ -90,6 +90,8 @@ class WaitingSession(Struct, frozen=True):
     priority: int
     oldest: int
     """The arrival number of the message that waits longest."""
+    is_held: bool = False
+    """Whether somebody works on the turn: it can be gone on with should that end."""
 
 
 class SessionStanding(Struct, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ from weft.ledger.runs.model import (
 )
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.lease_rows import Lease, LeaseKind, find_lease
-from weft.ledger.views.rows import SessionRow, TurnRow, load_session_number, load_turn
+from weft.ledger.views.rows import SessionRow, TurnRow, load_session, load_session_number, load_turn
 from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, Patience
 from weft.ledger.write.leases import leave_run, open_calls, release, renew, take
 from weft.ledger.write.placement import ensure_free, find_place
@@ -168,7 +168,9 @@ def begin_run(
         writer.hold(lease)
         return record
 
-    record = writer.write(work, _weight(before).size)
+    with writer.store.claim(f"session {session}") as is_ours:
+        _ensure_not_taken(writer, session, patience, is_ours=is_ours)
+        record = writer.write(work, _weight(before).size)
     (run,) = runs
     return run, run._done(record)
 
@@ -194,6 +196,21 @@ def adopt_run(writer: LedgerWriter, turn: str, *, owner: str, ttl: float) -> Run
 
     _ensure_left(writer, turn, patience)
     return writer.write(work)
+
+
+def _ensure_not_taken(writer: LedgerWriter, session: str, patience: Patience, *, is_ours: bool) -> None:
+    """Refuse, without a transaction that writes, to begin in a session that another broker has taken, or is about to
+    take."""
+    with writer.store.read() as txn:
+        lease = find_lease(txn.sql, LeaseKind.SESSION, session)
+        is_free = lease is None or lease.purpose is None or patience.judge_stale(lease)
+        if is_free and is_ours:
+            return
+        row = load_session(txn.sql, session)
+    label = session if row is None else row.label
+    if lease is None or lease.purpose is None:
+        raise SessionBusy(label, "of another broker", "another broker")
+    raise SessionBusy(label, lease.purpose, lease.owner)
 
 
 def _ensure_left(writer: LedgerWriter, turn: str, patience: Patience) -> None:

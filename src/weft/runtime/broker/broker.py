@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from weft.kernel.advice import Action
 from weft.kernel.clock import Clock, SystemClock
-from weft.kernel.enums import InboxState, InterruptionReason, RunExit, ToolCallStatus
+from weft.kernel.enums import InboxState, InterruptionReason, QueueMode, RunExit, ToolCallStatus
 from weft.kernel.errors import HeadMoved, LeaseLost, NotApplicable, SessionBusy, StoreError, WeftError
 from weft.ledger.api import (
     Entry,
@@ -30,11 +30,13 @@ from weft.ledger.api import (
     RunWriter,
     SessionStanding,
     WaitingSession,
+    retry_of,
 )
 from weft.ledger.model import NewError
 from weft.runtime.broker.plans import Planner, Sending, TurnPlan, complete_setting
 from weft.runtime.broker.queue_modes import Collecting, is_interrupted, next_batch, steering
 from weft.runtime.broker.run import Run
+from weft.runtime.broker.schedule import HELD_MS, SessionSchedule
 from weft.runtime.broker.session_contexts import SessionContexts, as_new_message
 from weft.runtime.broker.turn_entries import TurnEnd, ended
 from weft.runtime.broker.turn_runner import TurnRunner
@@ -47,9 +49,12 @@ RENEW_SECONDS = 8.0
 """How often leases are renewed; a quarter of how long they live."""
 BUSY_SECONDS = 0.25
 """How soon a session is looked at again that another broker holds."""
-HELD_SECONDS = 1.0
-"""The same of a session whose open turn another broker works on."""
 NEWS_SECONDS = 1.0
+NEWS_PAUSE_SECONDS = 0.05
+"""So far apart are looks at the ledger that others' events cause: many brokers that write would otherwise look all the
+time."""
+LOOKING_SHARE = 4
+"""So many times as long as a look takes is waited before the next one that others cause."""
 ATTEND_SECONDS = 0.25
 """How often a process that serves only what it sends looks for messages to its running turns."""
 FAILURE_MS = 1000
@@ -90,11 +95,11 @@ class Broker:
         self._sleep, self._is_streamed, self._hub = sleep, is_streamed, hub_of(crossing)
         self._working: dict[str, asyncio.Task[ServedSession]] = {}
         self._runners: dict[str, TurnRunner] = {}
-        self._not_before: dict[str, int] = {}
-        self._served: dict[str, int] = {}
+        self._schedule = SessionSchedule(self._runs.owner, capacity)
+        self._look_seconds = 0.0
+        """How long the last look at the ledger took."""
         self._compacted: dict[str, str] = {}
         """By session, the message whose turn is being begun and before which a compaction was looked for already."""
-        self._turns_begun = 0
         self._contexts = SessionContexts(self._runs, crossing)
         self._sendings: dict[str, Sending] = {}
         self._awaited: set[str] = set()
@@ -130,16 +135,17 @@ class Broker:
         self._await(message)
         try:
             while True:
-                admitted = await self._crossing.run(partial(self._ledger.inbox.get, message))
-                if admitted.state not in (InboxState.QUEUED, InboxState.TAKEN):
+                state, is_elsewhere = await self._crossing.run(partial(self._runs.message_state, message))
+                if state not in (InboxState.QUEUED, InboxState.TAKEN):
                     return self._ends.pop(message, None)
-                if admitted.is_elsewhere:
+                if is_elsewhere:
                     raise NotApplicable(f"message {message} waits in another ledger", Action.LIST_INBOX)
                 work = await self._serve_once(session)
+                if message in self._ends:
+                    return self._ends.pop(message)
                 if work.busy is not None and until is not None:
                     await self._take_back(message, work.busy, until)
-                if message not in self._ends:
-                    await self._pause(session, work)
+                await self._pause(session, work)
         finally:
             await self._await_no_more(message)
 
@@ -171,7 +177,7 @@ class Broker:
 
     async def _pause(self, session: str, work: ServedSession) -> None:
         """Until the session can be looked at again; where it was left as it is, for a while."""
-        until = self._not_before.get(session, 0)
+        until = self._schedule.postponed_until(session)
         seconds = max(0.0, (until - self._clock.now_ms()) / 1000)
         if work.end is None or seconds:
             await self._sleep(min(seconds or BUSY_SECONDS, BUSY_SECONDS))
@@ -189,6 +195,7 @@ class Broker:
     def _start(self, waiting: WaitingSession) -> asyncio.Task[ServedSession]:
         task = asyncio.ensure_future(self._work(waiting))
         self._working[waiting.session] = task
+        self._schedule.start(waiting.session, self._clock.now_ms())
         task.add_done_callback(partial(self._worked, waiting.session))
         return task
 
@@ -208,10 +215,12 @@ class Broker:
         try:
             while not self._is_draining:
                 self._wake.clear()
+                begun = self._clock.monotonic()
                 try:
                     await self._dispatch()
                     await self._attend_runners()
                     seconds = await self._seconds_to_wait()
+                    self._look_seconds = min(self._clock.monotonic() - begun, NEWS_SECONDS)
                 except StoreError:  # the ledger cannot be reached; it is asked again
                     seconds = NEWS_SECONDS
                 with suppress(TimeoutError):
@@ -249,6 +258,7 @@ class Broker:
                 if newest is None or await _in_thread(partial(self._runs.wait_for_news, newest, NEWS_SECONDS)):
                     newest = await self._crossing.run(self._ledger.newest)
                     self._wake.set()
+                    await self._sleep(max(NEWS_PAUSE_SECONDS, LOOKING_SHARE * self._look_seconds))
             except StoreError:  # the server is away; it is asked again
                 await self._sleep(NEWS_SECONDS)
 
@@ -266,26 +276,21 @@ class Broker:
     async def _seconds_to_wait(self) -> float:
         now = self._clock.now_ms()
         due = await self._crossing.run(self._runs.next_due)
-        times = [until for until in (*self._not_before.values(), due) if until is not None and until > now]
-        return max(0.01, min(30.0, (min(times) - now) / 1000 if times else 30.0))
+        return self._schedule.seconds_to_wait(due, now)
 
     async def _dispatch(self) -> None:
         """Begin with as many sessions as there is room for, those served longest ago first."""
-        room = self._capacity - len(self._working)
-        if room <= 0:
+        if len(self._working) >= self._capacity:
             return
-        now = self._clock.now_ms()
-        self._not_before = {session: until for session, until in self._not_before.items() if until > now}
         waiting = await self._crossing.run(partial(self._runs.waiting, 4 * self._capacity))
-        free = [one for one in waiting if one.session not in self._working and one.session not in self._not_before]
-        free.sort(key=lambda one: (one.turn is None, -one.priority, self._served.get(one.session, 0), one.oldest))
-        for one in free[:room]:
-            self._start(one)
+        for session in self._schedule.choose(waiting, self._working, self._unleft, self._clock.now_ms()):
+            self._start(session)
 
     def _worked(self, session: str, task: asyncio.Task[ServedSession]) -> None:
         self._working.pop(session, None)
+        self._schedule.stop(session)
         if not task.cancelled() and task.exception() is not None:
-            self._not_before[session] = self._clock.now_ms() + FAILURE_MS
+            self._schedule.postpone(session, self._clock.now_ms() + FAILURE_MS)
         self._wake.set()
 
     async def _attend_all(self) -> None:
@@ -297,8 +302,10 @@ class Broker:
 
     async def _attend_runners(self) -> None:
         """Tell running turns of messages that want to interrupt them or to enter them."""
-        for session in list(self._runners):
-            await self._attend(session)
+        sessions = list(self._runners)
+        if sessions:
+            for session in await self._crossing.run(partial(self._runs.to_attend, sessions)):
+                await self._attend(session)
 
     async def _attend(self, session: str) -> None:
         standing = await self._crossing.run(partial(self._runs.standing, session))
@@ -323,7 +330,7 @@ class Broker:
         try:
             await self._leave_unleft(session)
             for _ in range(RETRIES):
-                standing = await self._crossing.run(partial(self._runs.standing, session))
+                standing = await self._next_standing(session)
                 try:
                     end = await self._turn(standing)
                 except HeadMoved:
@@ -331,11 +338,14 @@ class Broker:
                     continue
                 self._failures.pop(session, None)
                 return ServedSession(end)
-            self._not_before[session] = self._clock.now_ms() + round(BUSY_SECONDS * 1000)
+            self._schedule.postpone(session, self._clock.now_ms() + round(BUSY_SECONDS * 1000))
         except (SessionBusy, LeaseLost, NotApplicable) as error:
             self._contexts.forget(session)
-            seconds = BUSY_SECONDS if waiting.turn is None else HELD_SECONDS
-            self._not_before[session] = self._clock.now_ms() + round(seconds * 1000)
+            now, ms = self._clock.now_ms(), round(BUSY_SECONDS * 1000) if waiting.turn is None else HELD_MS
+            if isinstance(error, NotApplicable):
+                self._schedule.postpone(session, now + ms)
+            else:
+                self._schedule.lose(session, now, ms)
             return ServedSession(busy=error)
         except StoreError:
             raise
@@ -345,6 +355,14 @@ class Broker:
                 raise
             await self._give_up(session, error)
         return ServedSession()
+
+    async def _next_standing(self, session: str) -> SessionStanding:
+        """A session with what its next turn may take: mostly that is the first message."""
+        standing = await self._crossing.run(partial(self._runs.standing, session, 1))
+        first = standing.queued[0] if standing.queued else None
+        if first is None or not (first.mode == QueueMode.COLLECT or retry_of(first) is not None):
+            return standing
+        return await self._crossing.run(partial(self._runs.standing, session))
 
     async def _give_up(self, session: str, error: Exception) -> None:
         """Fail the open turn of a session, or bury what its next turn would take."""
@@ -380,12 +398,11 @@ class Broker:
             return None
         batch = next_batch(standing.queued, self._clock.now_ms(), self._collecting)
         if batch.wait_until_ms is not None:
-            self._not_before[standing.id] = batch.wait_until_ms
+            self._schedule.postpone(standing.id, batch.wait_until_ms)
         return await self._begun(standing, batch.messages) if batch.messages else None
 
     async def _begun(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnEnd:
-        self._turns_begun += 1
-        self._served[standing.id] = self._turns_begun
+        self._schedule.serve(standing.id)
         try:
             plan = await self._plan(standing, messages)
         except StoreError:
@@ -512,6 +529,8 @@ class Broker:
         messages: Sequence[InboxMessage],
     ) -> TurnEnd:
         self._runners[standing.id] = runner
+        self._schedule.run(standing.id)
+        self._wake.set()
         try:
             end = await go()
         except LeaseLost:

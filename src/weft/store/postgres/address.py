@@ -39,6 +39,10 @@ class PostgresAddress(Struct, frozen=True):
         """The advisory lock of the ledger's writers; advisory locks belong to a database, so the name is enough."""
         return int.from_bytes(sha256(f"weft.ledger\n{self.ledger}".encode()).digest()[:8], "big", signed=True)
 
+    def claim(self, name: str) -> int:
+        """The advisory lock of whoever has claimed this name in the ledger."""
+        return int.from_bytes(sha256(f"weft.claim\n{self.ledger}\n{name}".encode()).digest()[:8], "big", signed=True)
+
     @property
     def channel(self) -> str:
         """Where commits are announced."""

@@ -340,6 +340,31 @@ class PostgresStore(SqlStore):
             raise
         return sql
 
+    @contextmanager
+    def claim(self, name: str) -> Iterator[bool]:
+        self._refuse_closed()
+        key = self.address.claim(name)
+        with translated(self.path):
+            sql, is_ours = self._persist(lambda: self._begin_claim(key), self._drop_readers)
+        try:
+            yield is_ours
+        finally:
+            try:
+                if is_ours:
+                    sql.script(f"SELECT pg_advisory_unlock({key})")
+            except psycopg.Error:  # its connection is gone, and the claim with it
+                sql.close()
+            self._take_back(sql)
+
+    def _begin_claim(self, key: int) -> tuple[PostgresSql, bool]:
+        sql = self._lend_reader()
+        try:
+            ((is_ours,),) = sql.script(f"SELECT pg_try_advisory_lock({key})")
+        except BaseException:  # nobody knows whether the connection has the lock: it is given back with it
+            sql.close()
+            raise
+        return sql, bool(is_ours)
+
     def _flush(self) -> None:
         """From another connection: the snapshot must not be given up for it."""
         sql = self._lend_reader()

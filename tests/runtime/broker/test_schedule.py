@@ -1,0 +1,82 @@
+"""Which sessions a broker takes next: pure functions of what it saw."""
+
+from __future__ import annotations
+
+from weft.ledger.api import WaitingSession
+from weft.runtime.broker.schedule import BEGINNING_MS, BEGINNING_TOGETHER, HELD_MS, SessionSchedule
+
+NOW = 1_000_000
+
+
+def waiting(session: str, oldest: int = 1, priority: int = 0, *, is_held: bool = False) -> WaitingSession:
+    return WaitingSession(session, "turn" if is_held else None, priority, oldest, is_held)
+
+
+def chosen(
+    schedule: SessionSchedule, *sessions: WaitingSession, working: tuple[str, ...] = (), now: int = NOW
+) -> list[str]:
+    return [one.session for one in schedule.choose(sessions, working, (), now)]
+
+
+def running(schedule: SessionSchedule, session: str) -> None:
+    schedule.start(session, NOW)
+    schedule.serve(session)
+    schedule.run(session)
+
+
+def test_a_broker_that_is_alone_takes_more_and_more_at_once_and_never_waits() -> None:
+    schedule, sessions = SessionSchedule("a", 64), [waiting(f"s{number}") for number in range(40)]
+    assert len(chosen(schedule, *sessions)) == 1
+    for number in range(BEGINNING_TOGETHER):
+        running(schedule, f"s{number}")
+    assert len(chosen(schedule, *sessions)) == BEGINNING_TOGETHER
+    schedule.start("slow", NOW)
+    assert len(chosen(schedule, *sessions)) == BEGINNING_TOGETHER - 1
+    assert len(chosen(schedule, *sessions, now=NOW + BEGINNING_MS)) == BEGINNING_TOGETHER
+
+
+def test_what_is_urgent_and_was_served_longest_ago_goes_first_within_the_capacity() -> None:
+    schedule = SessionSchedule("a", 2)
+    for session in ("old", "new", "other"):
+        running(schedule, session)
+    assert chosen(schedule, waiting("new"), waiting("old")) == ["old", "new"]
+    assert chosen(schedule, waiting("old"), waiting("new"), waiting("urgent", priority=1)) == ["urgent", "old"]
+    assert chosen(schedule, waiting("old"), waiting("new"), working=("x",)) == ["old"]
+    assert chosen(schedule, waiting("first", 1), waiting("second", 2), working=("x",)) == ["first"]
+
+
+def test_sessions_that_others_hold_are_not_tried_but_looked_at_again() -> None:
+    schedule = SessionSchedule("a", 64)
+    assert chosen(schedule, waiting("held", is_held=True)) == []
+    assert schedule.seconds_to_wait(None, NOW) == HELD_MS / 1000
+    unleft = schedule.choose([waiting("held", is_held=True)], (), ("held",), NOW)
+    assert [one.session for one in unleft] == ["held"]
+    assert chosen(schedule) == []
+    assert schedule.seconds_to_wait(None, NOW) == 30
+    assert schedule.seconds_to_wait(NOW + 200, NOW) == 0.2
+
+
+def test_brokers_of_which_others_were_quicker_try_at_times_of_their_own() -> None:
+    schedules = [SessionSchedule(f"broker {number}", 64) for number in range(8)]
+    for schedule in schedules:
+        for _ in range(6):
+            schedule.lose("taken", NOW, 250)
+        assert chosen(schedule, waiting("free")) == []
+    times = [first_try(schedule) for schedule in schedules]
+    assert len(set(times)) == len(schedules)
+    assert all(800 <= time - NOW <= 1600 for time in times)
+    for schedule, time in zip(schedules, times, strict=True):
+        assert chosen(schedule, waiting("free", 2), now=time) == []  # another message: its time begins anew
+
+
+def first_try(schedule: SessionSchedule) -> int:
+    return next(now for now in range(NOW, NOW + 2000) if chosen(schedule, waiting("free"), now=now))
+
+
+def test_whoever_served_a_session_last_goes_before_the_others() -> None:
+    schedule = SessionSchedule("a", 64)
+    running(schedule, "own")
+    schedule.lose("taken", NOW, 250)
+    assert chosen(schedule, waiting("own"), waiting("other")) == ["own"]
+    schedule.lose("own", NOW, 250)
+    assert chosen(schedule, waiting("own", 2), now=NOW + 10_000) == []
