@@ -12,6 +12,7 @@ from tests.runtime.broker.bench import Bench, run, saying
 from weft.kernel.authority import Principal, PrincipalKind, rights
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import Decision
+from weft.kernel.errors import Unsupported
 from weft.ledger.api import Approval, Ledger, Runs
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.context import context_for
@@ -277,5 +278,32 @@ def test_one_call_waits_for_a_person_while_another_runs(ledger: Ledger, clock: F
         assert [gated.tools[name].ran for name in ("light", "door")] == [[], ["quiet"]]
         assert gated.bench.state(message)[0] == "answered"
         assert [one.outcome for one in ledger.tool_calls(ledger.inbox.get(message).turn or "")] == ["error", "ok"]
+
+    run(body())
+
+
+def test_an_answer_that_asks_for_too_many_calls_runs_none(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        gated = Gated(ledger, clock, Decision.ALLOW, saying("", *["light"] * 129))
+        message = gated.bench.admit()
+        await gated.bench.answered(message)
+        assert gated.bench.state(message) == ("dead", "one answer asks for 129 tool calls, more than 128")
+        assert (gated.tools["light"].ran, gated.policy.asked) == ([], [])
+
+    run(body())
+
+
+def test_a_policy_that_cannot_be_asked_refuses(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        gated = Gated(ledger, clock, Decision.ALLOW, saying("", "light"), saying("I see"))
+
+        async def unable(call: PolicyCall) -> PolicyDecision:
+            raise Unsupported("there is no sandbox", "install bubblewrap")
+
+        gated.bench.options["gate"] = ToolGate(gated.tools, unable, History(ledger), clock=clock)
+        message = gated.bench.admit()
+        await gated.serve(message)
+        assert gated.tools["light"].ran == []
+        assert gated.decisions(message) == [("deny_continue", "policy")]
 
     run(body())

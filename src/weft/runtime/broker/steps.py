@@ -14,6 +14,8 @@ from weft.runtime.broker.run import LOSSES, Run, RunCall
 
 DENIED = "denied"
 """The code of a call that was refused; why, its decision says."""
+MAX_CALLS = 128
+"""So many tools may one answer ask for."""
 MAX_LOSSES = 4
 """So often in a row whoever asks the model may be lost, before the turn fails."""
 
@@ -93,13 +95,20 @@ def next_steps(run: Run, now_ms: int) -> tuple[Step, ...]:
     if request is not None and request.is_open:
         return _after_loss(run) if request.is_lost else ()
     if run.uses and run.offers_tools:
-        return (StartTools(tuple(run.uses)),)
-    if any(call.decision is Decision.DENY_ABORT for call in run.open_calls):
-        return (Cut(InterruptionReason.APPROVAL_DENIED, tuple(call.event for call in run.open_calls)),)
+        return (_start_tools(run),)
     return _for_calls(run, now_ms) if run.open_calls else _onwards(run)
 
 
+def _start_tools(run: Run) -> Step:
+    count = len(run.uses)
+    if count > MAX_CALLS:
+        return FailTurn("too_many_calls", f"one answer asks for {count} tool calls, more than {MAX_CALLS}")
+    return StartTools(tuple(run.uses))
+
+
 def _stop(run: Run, now_ms: int) -> InterruptionReason | None:
+    if any(call.decision is Decision.DENY_ABORT for call in run.open_calls):
+        return InterruptionReason.APPROVAL_DENIED
     if run.stop is None and run.deadline_ms is not None and now_ms >= run.deadline_ms:
         return InterruptionReason.TIMEOUT
     return run.stop

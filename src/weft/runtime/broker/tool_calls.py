@@ -20,6 +20,7 @@ from weft.ledger.api import Entry, Runs, ToolEnded
 from weft.ledger.model import NewError, ToolResultPart, ToolUsePart
 from weft.runtime.broker.plans import TurnPlan
 from weft.runtime.broker.run import Run, RunCall
+from weft.runtime.broker.steps import MAX_CALLS
 from weft.runtime.broker.tools import CallAnswer, Later, ToolCallContext, Verdict
 from weft.runtime.broker.turn_entries import decided, ended
 from weft.runtime.tools.calls import ToolFailure, ToolOutput
@@ -52,7 +53,7 @@ class ToolCalls:
     async def decide_ahead(self, calls: Sequence[ToolUsePart], turn: str) -> None:
         """Decide on the calls of an answer that is about to be recorded."""
         self._ahead = ()
-        if self._plan.gate is not None and self._plan.tools:
+        if self._plan.gate is not None and self._plan.tools and len(calls) <= MAX_CALLS:
             self._ahead = tuple(await asyncio.gather(*(self._decided(one.name, one.input, turn, "") for one in calls)))
 
     def decision_entries(self, run: Run, calls: Sequence[str]) -> list[Entry]:

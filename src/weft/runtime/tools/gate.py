@@ -17,7 +17,7 @@ from weft.kernel.authority import TOOL_PREFIX
 from weft.kernel.canonical import dumps
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.enums import Decision, DecisionSource
-from weft.kernel.errors import WeftError
+from weft.kernel.errors import StoreError, Unsupported, WeftError
 from weft.ledger.api import Approval
 from weft.runtime.broker.tools import CallAnswer, ToolCallContext, Verdict
 from weft.runtime.context import ExecutionContext
@@ -66,17 +66,28 @@ class ToolGate:
         """See `Gate`."""
         if answer is not None and not answer.is_granted:
             return _denied(answer)
-        try:
-            plan = await self._plan(tool, arguments, context)
-        except (ToolFailure, WeftError) as error:
-            return _refused(DecisionSource.ARGUMENTS, str(error), answer=answer)
-        except Exception as error:  # a defect of a tool, such as of an MCP server: nothing of it may run
-            return _refused(DecisionSource.ARGUMENTS, f"{tool}: {type(error).__name__}", answer=answer)
+        plan = await self._planned(tool, arguments, context)
+        if isinstance(plan, str):
+            return _refused(DecisionSource.ARGUMENTS, plan, answer=answer)
         if not is_permitted(plan, context.acting):
             return _refused(DecisionSource.PERMISSION, _not_permitted(plan), plan, answer)
         if answer is not None:
             return _granted(plan, answer, self._recorded(tool, plan))
-        return await self._without_person(tool, plan, arguments, context)
+        try:
+            return await self._without_person(tool, plan, arguments, context)
+        except WeftError as error:
+            if isinstance(error, StoreError) and not isinstance(error, Unsupported):
+                raise  # the ledger cannot be read now: whoever goes on with the turn decides
+            return _refused(DecisionSource.POLICY, f"it could not be decided on: {error}", plan)
+
+    async def _planned(self, tool: str, arguments: Any, context: ToolCallContext) -> CallPlan | str:
+        """What a call would do, or why that cannot be told."""
+        try:
+            return await self._plan(tool, arguments, context)
+        except (ToolFailure, WeftError) as error:
+            return str(error)
+        except Exception as error:  # a defect of a tool, such as of an MCP server: nothing of it may run
+            return f"{tool}: {type(error).__name__}"
 
     async def perform(
         self, tool: str, arguments: Any, context: ToolCallContext, bound: str, plan: Any = None
