@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from weft.ledger.model import ToolResultPart as ToolResultPart
     from weft.ledger.model import ToolUsePart as ToolUsePart
     from weft.ledger.model import Turn as Turn
+    from weft.ledger.read.context_cuts import ContextCut as ContextCut
     from weft.ledger.read.contexts import Context as Context
     from weft.ledger.read.full_threads import BranchPoint as BranchPoint
     from weft.ledger.read.full_threads import FullThreads as FullThreads
@@ -227,6 +228,7 @@ _NAMES = {
         "NewMessage NewToolCall Point ReasoningPart RecordedTurn Session SessionMove StoredContent "
         "TextPart ToolCall ToolResultPart ToolUsePart Turn"
     ),
+    "weft.ledger.read.context_cuts": "ContextCut",
     "weft.ledger.read.contexts": "Context",
     "weft.ledger.read.full_threads": "BranchPoint FullThreads FullTurn MessageReply Strand ThreadsSpan TurnLine",
     "weft.ledger.read.listing": "ListedSession Listing SessionList",

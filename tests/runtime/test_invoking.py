@@ -127,6 +127,15 @@ def test_information_answers(path: Path) -> None:
     run(path, body, chat())
 
 
+def test_a_toolset_says_that_it_cannot_be_invoked(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await make(bench, "toolset", "reading", {"tools": {"allow": ["read"]}})
+        with pytest.raises(NotApplicable, match="'reading' is a toolset, which cannot be invoked"):
+            await bench.invoke("reading")
+
+    run(path, body, chat())
+
+
 def test_a_person_is_told_on_the_terminal_and_asked_durably(path: Path) -> None:
     async def body(bench: Bench) -> None:
         await make(bench, "human", "bln", {"name": "Brian", "permissions": ["approve"]})

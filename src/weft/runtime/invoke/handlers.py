@@ -1,13 +1,15 @@
 """`invoke`, for every kind of program: a table of handlers, with the same keys as the table of kinds.
 
 A model infers, a session sends, an agent works, a task has its assignee work, code runs, a provider lists its models,
-information answers, a person is told or asked. What is said goes into the ledger as turns; what fails is raised.
+information answers, a person is told or asked, a toolset refuses. What is said goes into the ledger as turns; what
+fails is raised.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from weft.kernel.errors import NotApplicable
 from weft.programs.kinds.agent import AGENT
 from weft.programs.kinds.code import CODE
 from weft.programs.kinds.human import HUMAN
@@ -16,6 +18,7 @@ from weft.programs.kinds.model import MODEL
 from weft.programs.kinds.provider import PROVIDER
 from weft.programs.kinds.session import SESSION
 from weft.programs.kinds.task import TASK
+from weft.programs.kinds.toolset import TOOLSET
 from weft.programs.model import Program
 from weft.runtime.invoke.agent import invoke_agent
 from weft.runtime.invoke.code import invoke_code
@@ -27,6 +30,12 @@ from weft.runtime.invoke.provider import invoke_provider
 from weft.runtime.invoke.session import invoke_session
 from weft.runtime.invoke.task import invoke_task
 
+
+async def refuse_toolset(context: InvocationContext, program: Program, invocation: Invocation) -> InvocationResult:
+    """A toolset is a list that agents and sessions name; there is nothing in it to run."""
+    raise NotApplicable(f"{program.name!r} is a toolset, which cannot be invoked", "invoke an agent that names it")
+
+
 Handler = Callable[[InvocationContext, Program, Invocation], Awaitable[InvocationResult]]
 HANDLERS: dict[str, Handler] = {
     CODE.name: invoke_code,
@@ -37,6 +46,7 @@ HANDLERS: dict[str, Handler] = {
     TASK.name: invoke_task,
     INFORMATION.name: invoke_information,
     HUMAN.name: invoke_human,
+    TOOLSET.name: refuse_toolset,
 }
 NO_ARGUMENTS = Invocation()
 
