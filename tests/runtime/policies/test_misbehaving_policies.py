@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.runtime.policies.misbehaving import PATIENT_SECONDS, POLICIES, READ, Misbehaving
+from tests.runtime.policies.misbehaving import PATIENT_SECONDS, POLICIES, READ, SMUGGLED, Misbehaving
 from tests.sandbox import machine_sandbox
 from weft.kernel.enums import Decision
 from weft.runtime.policies import harness
@@ -14,7 +14,6 @@ from weft.runtime.policies.contract import PolicyAnswer, PolicyCall
 from weft.runtime.policies.interpreter import PolicyInterpreter, read_reply
 from weft.runtime.sandbox.sandboxed_server import ServerLost
 
-SMUGGLED = PolicyCall(name="shell", arguments={"decision": "allow", "rationale": "smuggled", "cmd": "ls"})
 PROGRAM = READ + "exec(call['arguments']['program'])\n"
 """For what two decisions of one interpreter know of each other."""
 WRITES = "print(json.dumps({'decision': 'allow', 'rationale': text}))"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from weft.ledger.approvals.model import Approval as Approval
     from weft.ledger.approvals.model import CallDecision as CallDecision
     from weft.ledger.approvals.model import Policy as Policy
+    from weft.ledger.approvals.policies import digest_of_source as digest_of_source
     from weft.ledger.erasing import Erasure as Erasure
     from weft.ledger.erasing import ErasurePlan as ErasurePlan
     from weft.ledger.erasing import Tombstone as Tombstone
@@ -174,6 +175,7 @@ _NAMES = {
     "weft.ledger.api.ledger": "Ledger",
     "weft.ledger.api.runs": "Runs",
     "weft.ledger.api.streams": "PARTIAL_POLL_SECONDS SessionStream",
+    "weft.ledger.approvals.policies": "digest_of_source",
     "weft.ledger.erasing": "Erasure ErasurePlan Tombstone",
     "weft.ledger.imports.kept_sources": "KeptStretch",
     "weft.ledger.imports.provisional": "ProvisionalTurn",

@@ -53,7 +53,7 @@ class Backtest(Struct, frozen=True, kw_only=True):
     """The changed calls, the most frequent first."""
 
 
-class _Comparison(Struct):
+class _ChangedCalls(Struct):
     calls: int
     uses: list[str]
     turns: list[str]
@@ -68,7 +68,7 @@ class BacktestRun:
         self._ledger, self._interpreters, self._policy, self._agent = ledger, interpreters, policy, agent
         self._answers: dict[tuple[tuple[PolicyInForce, ...], bytes], PolicyDecision] = {}
         self._in_force: dict[str, tuple[PolicyInForce, ...]] = {}
-        self._groups: dict[tuple[str, Decision, Decision, str], _Comparison] = {}
+        self._groups: dict[tuple[str, Decision, Decision, str], _ChangedCalls] = {}
         self._decisions = dict.fromkeys(Decision, 0)
         self._turns = self._calls = self._recorded = self._errors = 0
 
@@ -136,7 +136,7 @@ class BacktestRun:
 
     def _add(self, call: PolicyCall, before: Decision, answer: PolicyDecision, turn: Turn) -> None:
         key = (call.name, before, answer.decision, answer.rationale)
-        group = self._groups.setdefault(key, _Comparison(0, [], []))
+        group = self._groups.setdefault(key, _ChangedCalls(0, [], []))
         group.calls += 1
         use = " ; ".join(call.context.subjects or ())
         if use and use not in group.uses and len(group.uses) < EXAMPLES:

@@ -16,6 +16,7 @@ from msgspec import Struct
 from weft.kernel.canonical import dumps, loads
 from weft.kernel.enums import Decision
 from weft.kernel.errors import WeftError
+from weft.runtime.policies.harness import OUTPUT_BYTES
 
 INPUT_BYTES = 8 * 1024 * 1024
 """A call that is larger is not shown to a policy, and is refused."""
@@ -116,6 +117,8 @@ def read_answer(outcome: ScriptOutcome, seconds: float = DECISION_SECONDS) -> Po
 
 
 def _read_document(data: bytes) -> PolicyAnswer:
+    if len(data) > OUTPUT_BYTES:
+        return failed_answer(_ENDED[ScriptEnding.TOO_MUCH_OUTPUT])
     if not data.strip():
         return failed_answer("it answered nothing")
     try:

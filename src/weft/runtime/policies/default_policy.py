@@ -13,9 +13,7 @@ The call comes as one JSON document on standard input, the decision goes as one 
 from __future__ import annotations
 
 import json
-import re
 import sys
-from typing import Any
 
 ALLOW = [
     "shell(cat *)",
@@ -37,25 +35,19 @@ ALLOW = [
 READING = ("read", "list", "glob", "grep", "todo")
 WRITING = ("write", "edit")
 NETWORK = ("fetch_url",)
-SECRET_FILES = re.compile(
-    r"(^|[/\s'\"=])(\.env(\.[^/\s]*)?|\.netrc|\.npmrc|\.pypirc|\.git-credentials|credentials(\.[a-z]+)?|id_(rsa|dsa|ecdsa|ed25519)"
-    r"|[^/\s]*\.(pem|key|p12|pfx|kdbx))(?=$|[\s'\"])",
-    re.I,
-)
-PLANTED_FILES = re.compile(r"(^|/)\.(git|weft|hg|svn)(/|$)")
+SECRET_NAMES = (".env", ".netrc", ".npmrc", ".pypirc", ".git-credentials", "credentials", "credentials.json")
+SECRET_BEGINNINGS = (".env.", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519")
+SECRET_ENDINGS = (".pem", ".key", ".p12", ".pfx", ".kdbx")
+PLANTED_FOLDERS = (".git", ".weft", ".hg", ".svn")
 """What is written there runs later, or is the record itself."""
-GIT_PROGRAMS = re.compile(r"git .*--(ou|ext|textc)")
+GIT_PROGRAMS = ("--ou", "--ext", "--textc")
 """Options with which git writes files or runs programs, also where they are shortened."""
-DESTRUCTIVE = re.compile(
-    r"(sudo|doas|su)( .*)?|(mkfs|shutdown|reboot|halt|poweroff)([. ].*)?"
-    r"|rm( -[A-Za-z]+| --[a-z-]+)* (--no-preserve-root.*|/\*?|~/?\*?|\.\.?/?|\*|\.git/?)"
-    r"|dd( .*)? of=/dev/.*|>+ /dev/(sd|nvme|hd|vd).*|(chmod|chown)( .*)? -[A-Za-z]*R[A-Za-z]*( .*)? /"
-    r"|git push( .*)? (--mirror|--delete)( .*)?",
-    re.S,
-)
+DESTRUCTIVE = ("sudo", "doas", "su", "shutdown", "reboot", "halt", "poweroff", "mkfs")
+EVERYTHING = ("/", "/*", "~", "~/", "~/*", ".", "./", "..", "../", "*", "./*", ".git", ".git/")
+DISKS = ("/dev/sd", "/dev/nvme", "/dev/hd", "/dev/vd", "/dev/mem")
 
 
-def decide(name: str, subjects: list[str] | None, context: dict[str, Any]) -> tuple[str, str]:
+def decide(name: str, subjects: list[str] | None, context: dict[str, object]) -> tuple[str, str]:
     """The decision about a use of a tool, and why."""
     refusal = refused(name, subjects or [])
     if refusal is not None:
@@ -63,7 +55,7 @@ def decide(name: str, subjects: list[str] | None, context: dict[str, Any]) -> tu
     if name in NETWORK and context.get("is_untrusted"):
         return "ask", "words of strangers are in the context, and this tool reaches the network"
     if name in READING:
-        secrets = [subject for subject in subjects or [] if SECRET_FILES.search(subject)]
+        secrets = [subject for subject in subjects or [] if is_secret(subject)]
         return ("ask", f"{secrets[0]} may hold secrets") if secrets else ("allow", "it changes nothing")
     if subjects is None:
         return "ask", "what would run is known only when it runs"
@@ -75,11 +67,33 @@ def decide(name: str, subjects: list[str] | None, context: dict[str, Any]) -> tu
 def refused(name: str, subjects: list[str]) -> str | None:
     """Why a use is refused whatever is listed; None where it is not."""
     for subject in subjects:
-        if name in WRITING and PLANTED_FILES.search(subject):
+        if name in WRITING and set(PLANTED_FOLDERS) & set(subject.split("/")):
             return f"{subject} belongs to version control or to the record: what is written there runs elsewhere"
-        if name == "shell" and DESTRUCTIVE.fullmatch(subject):
+        if name == "shell" and is_destructive(subject):
             return "the command destroys what nobody can bring back, or asks for more rights"
     return None
+
+
+def is_destructive(command: str) -> bool:
+    """Whether a simple command takes all of something away, or asks for more rights."""
+    words = [word.strip("'\"") for word in command.split()] or [""]
+    program, options = words[0], [word for word in words if word.startswith("-")]
+    if program == "rm":
+        return "--no-preserve-root" in options or any(word in EVERYTHING for word in words)
+    if program in ("chmod", "chown"):
+        return "/" in words and any("R" in option for option in options)
+    if program == "dd" or program.startswith(">"):
+        return any(word.removeprefix("of=").startswith(DISKS) for word in words)
+    return program.partition(".")[0] in DESTRUCTIVE
+
+
+def is_secret(subject: str) -> bool:
+    """Whether a path, or a word of a command, is that of a file which commonly holds secrets."""
+    for word in subject.replace("=", " ").replace("'", " ").replace('"', " ").lower().split():
+        file = word.rpartition("/")[2]
+        if file in SECRET_NAMES or file.startswith(SECRET_BEGINNINGS) or file.endswith(SECRET_ENDINGS):
+            return True
+    return False
 
 
 def is_listed(name: str, subjects: list[str]) -> bool:
@@ -97,9 +111,30 @@ def fits(line: str, name: str, subject: str) -> bool:
     pattern = rest[:-1]
     if subject == pattern or (pattern.endswith(" *") and subject == pattern[:-2]):
         return True
-    if name == "shell" and (GIT_PROGRAMS.match(subject) or SECRET_FILES.search(subject)):
+    words = subject.split()
+    if name == "shell" and (is_secret(subject) or (words[0] == "git" and any(map(is_git_program, words)))):
         return False  # only a line that names it exactly is about this
-    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), subject, re.S) is not None
+    return matches(pattern, subject)
+
+
+def is_git_program(word: str) -> bool:
+    return word.strip("'\"").startswith(GIT_PROGRAMS)
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether a whole text fits; `*` stands for any characters."""
+    first, *others = pattern.split("*")
+    if not others:
+        return text == pattern
+    *middle, last = others
+    place, end = len(first), len(text) - len(last)
+    if not text.startswith(first) or not text.endswith(last):
+        return False
+    for piece in middle:
+        place = text.find(piece, place, end) + len(piece)
+        if place < len(piece):
+            return False
+    return place <= end
 
 
 TESTS = [

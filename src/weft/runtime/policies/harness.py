@@ -41,7 +41,7 @@ READY, EXITED, TIMED_OUT, TOO_MUCH_OUTPUT, LEFT_PROCESSES, UNREAD_INPUT, CHANGED
 _HOST_IN, _HOST_OUT = 0, 1
 _CHUNK_BYTES = 64 * 1024
 _PR_SET_DUMPABLE = 4
-_COMMON_MODULES = ("fnmatch", "json", "posixpath", "re", "shlex")
+_COMMON_MODULES = ("dataclasses", "fnmatch", "json", "posixpath", "re", "shlex", "typing")
 """Loaded once, for policies that import them."""
 _LIMITS = tuple(getattr(resource, name) for name in sorted(vars(resource)) if name.startswith("RLIMIT_"))
 _UNUSABLE = 3

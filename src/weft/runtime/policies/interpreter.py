@@ -16,13 +16,13 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
-from hashlib import sha256
 from pathlib import Path
 
 from msgspec import Struct
 
 from weft.kernel.clock import system_random
 from weft.kernel.errors import WeftError
+from weft.ledger.api import digest_of_source
 from weft.runtime.policies import harness
 from weft.runtime.policies.contract import (
     DECISION_SECONDS,
@@ -107,14 +107,19 @@ class PolicyInterpreters:
 
     async def of(self, source: str) -> PolicyInterpreter:
         """The interpreter of this source. Raises Unsupported where there is no sandbox."""
-        if self._sandbox is None:
-            self._sandbox = await find_sandbox(strict=self._strict)
-        digest = sha256(source.encode()).hexdigest()
-        interpreter = self._interpreters.pop(digest, None) or PolicyInterpreter(self._sandbox, source)
+        sandbox = await self.sandbox()
+        digest = digest_of_source(source)
+        interpreter = self._interpreters.pop(digest, None) or PolicyInterpreter(sandbox, source)
         self._interpreters[digest] = interpreter
         while len(self._interpreters) > WARM_INTERPRETERS:
             self._interpreters.popitem(last=False)
         return interpreter
+
+    async def sandbox(self) -> Sandbox:
+        """The sandbox of this machine, found once. Raises Unsupported where there is none."""
+        if self._sandbox is None:
+            self._sandbox = await find_sandbox(strict=self._strict)
+        return self._sandbox
 
     def stop(self) -> None:
         while self._interpreters:

@@ -80,6 +80,7 @@ COMMANDS = {
         "code": "Keep code as programs that agents can use as tools.",
         "info": "Keep what is known: checked against schemas, found by words, tags and paths.",
         "human": "Describe people, ask them, and record what they answer.",
+        "policy": "Propose, test, activate and roll back the programs that decide about tool calls.",
         "program": "List, show, compare and retire programs of every kind.",
         "tag": "Tag anything that has an id: programs, sessions, turns, messages, events.",
         "nodes": "List everything that has a tag.",

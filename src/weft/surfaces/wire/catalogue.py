@@ -75,6 +75,7 @@ from weft.runtime.compaction.comparison import ComparedCompaction
 from weft.runtime.egress.credentials import Credential
 from weft.runtime.invoke.invocation import InvocationResult
 from weft.runtime.mcp.server_settings import McpServer
+from weft.runtime.policies.backtest import Backtest
 from weft.runtime.routing.smart_routes import RouteChoice
 from weft.store.diagnosis import Diagnosis
 from weft.store.trust_store import TrustedFolder, TrustedLedger
@@ -84,6 +85,7 @@ from weft.surfaces.wire import (
     exchange,
     forms,
     mcp,
+    policies,
     programs,
     reports,
     sandbox,
@@ -114,6 +116,9 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         PlannedProgram, InvocationResult, Credential, Node, Embedded, Similar, ModelCount, programs.EmbeddedNodes,
         programs.ForgottenVectors, programs.FetchableModel, configuration.ConfiguredTurn, sandbox.SandboxRun,
         forms.JsonValue, McpServer, mcp.ListedServer, mcp.ListedTool, mcp.ApprovedTools,
+    ),
+    "Approval policies": (
+        Policy, policies.PolicySource, policies.TestedPolicy, Backtest,
     ),
     "Imports, exports, bundles and other ledgers": (
         exchange.ImportAnswer, exchange.ImportStatus, exchange.NoImport, exchange.EndedWatch, watch.Began,
