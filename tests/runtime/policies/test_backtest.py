@@ -68,6 +68,13 @@ def test_calls_are_compared_with_the_record_and_else_with_the_policies_in_force(
         ("Edit", {"file_path": "/w/src/a.py"}, "edit", ("src/a.py",)),
         ("Write", {"file_path": "/elsewhere/a"}, "write", ("/elsewhere/a",)),
         ("write", {}, "write", None),
+        (
+            "apply_patch",
+            {"input": "*** Begin Patch\n*** Update File: /w/a.py\n*** Move to: b.py\n"},
+            "edit",
+            ("a.py", "b.py"),
+        ),
+        ("apply_patch", "*** Add File: c.py\r\n+x", "edit", ("c.py",)),
         ("Glob", {"pattern": "*"}, "glob", ()),
         ("WebFetch", {"url": "https://example.org"}, "fetch_url", ("https://example.org",)),
         ("mcp__hub__make", {}, "hub/make", None),

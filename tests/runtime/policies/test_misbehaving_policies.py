@@ -105,6 +105,21 @@ def test_an_interpreter_that_was_lost_is_started_again() -> None:
     assert [answer.decision for answer in answers[1:]] == [Decision.ALLOW, Decision.ALLOW]
 
 
+def test_a_decision_that_nobody_awaits_any_longer_does_not_answer_the_next_one() -> None:
+    interpreter = PolicyInterpreter(machine_sandbox(), PROGRAM)
+
+    async def work() -> PolicyAnswer:
+        slow = asyncio.create_task(interpreter.decide(program(f"time.sleep(0.1); text = 'slow'; {WRITES}"), 30))
+        await asyncio.sleep(0)
+        slow.cancel()
+        return await interpreter.decide(program(f"text = 'fine'; {WRITES}"), 30)
+
+    try:
+        assert asyncio.run(work()).rationale == "fine"
+    finally:
+        interpreter.stop()
+
+
 def test_an_answer_to_another_call_is_none() -> None:
     nonce, other = b"a" * 16, b"b" * 16
     document = b'{"decision": "allow", "rationale": "fine"}'

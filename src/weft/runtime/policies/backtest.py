@@ -6,6 +6,7 @@ with what the policies in force would decide. The same use of a tool is decided 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
@@ -111,10 +112,12 @@ class BacktestRun:
 
     async def _compare(self, turn: Turn, call: ToolCall, recorded: Decision | None) -> None:
         asked = policy_call(call, turn, turn.persona_id)
-        answer = await self._decided(asked, (self._policy,))
-        before = recorded
-        if before is None:
-            before = (await self._decided(asked, self._policies_of(turn.persona_id))).decision
+        if recorded is not None:
+            answer, before = await self._decided(asked, (self._policy,)), recorded
+        else:
+            in_force = self._decided(asked, self._policies_of(turn.persona_id))
+            answer, present = await asyncio.gather(self._decided(asked, (self._policy,)), in_force)
+            before = present.decision
         self._calls += 1
         self._recorded += recorded is not None
         self._errors += answer.is_error

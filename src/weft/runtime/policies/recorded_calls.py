@@ -8,6 +8,7 @@ and nothing is said of what it was used on.
 from __future__ import annotations
 
 import os.path
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,13 +19,16 @@ from weft.runtime.policies.contract import PolicyCall, PolicyContext
 SHELL = "shell"
 _SHELL_NAMES = (
     "shell bash exec_command local_shell local_shell_call run_shell_command run_terminal_cmd run_in_terminal "
-    "execute_command container.exec"
+    "execute_command run_command shell_command container.exec functions.exec"
+)
+_EDIT_NAMES = (
+    "edit multiedit edit_file replace str_replace str_replace_based_edit_tool notebookedit apply_diff apply_patch"
 )
 _NAMES = {
     SHELL: _SHELL_NAMES,
     "read": "read read_file view read_many_files notebookread",
     "write": "write write_file create create_file write_to_file",
-    "edit": "edit multiedit edit_file replace str_replace str_replace_based_edit_tool notebookedit apply_diff",
+    "edit": _EDIT_NAMES,
     "list": "list ls list_dir list_directory list_files",
     "glob": "glob file_search find_files",
     "grep": "grep grep_search search_file_content codebase_search search_files",
@@ -36,6 +40,8 @@ TOOLS = {name: tool for tool, names in _NAMES.items() for name in names.split()}
 READ_ONLY = frozenset({"read", "list", "glob", "grep", "todo"})
 _COMMAND_FIELDS = ("cmd", "command", "script", "CommandLine")
 _PATH_FIELDS = ("path", "file_path", "filePath", "absolute_path", "notebook_path", "target_file", "dir_path")
+_PATCH_FIELDS = ("input", "patch", "diff")
+_PATCHED_FILE = re.compile(r"^\*\*\* (?:Add File|Update File|Delete File|Move to): (.+?)\s*$", re.M)
 _MCP_PREFIX, _MCP_JOINT = "mcp__", "__"
 
 
@@ -72,12 +78,19 @@ def call_subjects(tool: str, arguments: Any, workspace: str | None) -> tuple[str
     if tool == "fetch_url":
         url = fields.get("url")
         return (url,) if isinstance(url, str) else None
-    if tool in TOOLS.values():
-        path = _first(fields, _PATH_FIELDS)
-        if isinstance(path, str):
-            return (_in_workspace(path, workspace),)
-        return () if tool in READ_ONLY else None
-    return None
+    if tool not in TOOLS.values():
+        return None
+    path = _first(fields, _PATH_FIELDS)
+    paths = [path] if isinstance(path, str) else _patched_files(arguments, fields)
+    if paths:
+        return tuple(_in_workspace(path, workspace) for path in paths)
+    return () if tool in READ_ONLY else None
+
+
+def _patched_files(arguments: Any, fields: Mapping[str, Any]) -> list[str]:
+    """The files that a patch in the form of Codex names."""
+    patch = arguments if isinstance(arguments, str) else _first(fields, _PATCH_FIELDS)
+    return list(dict.fromkeys(_PATCHED_FILE.findall(patch))) if isinstance(patch, str) else []
 
 
 def _shell_subjects(command: Any) -> tuple[str, ...] | None:
