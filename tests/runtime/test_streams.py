@@ -214,6 +214,29 @@ def test_an_answer_that_fails_half_way_is_told_as_far_as_it_came(tmp_path: Path)
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("text", ["Half", ""])
+def test_thinking_that_is_not_kept_with_a_broken_answer_is_taken_back(text: str, tmp_path: Path) -> None:
+    kept = [{"thinking": "", "text": text}] if text else []
+
+    async def main() -> None:
+        speaker, screen = Speaker(), Screen()
+        async with weft.aio.open(tmp_path / "ledger.db") as ledger, brokered(ledger, speaker) as broker:
+            await new_session(ledger)
+            items = ledger.follow("main")
+            await ledger.inbox.admit("Tell me", session="main")
+            broker.wake()
+            speaker.say(thought("Hm"), *([said(text)] if text else []))
+            await until(items, screen, TextAdded, text)
+            speaker.say(BREAK)
+            await until(items, screen, TurnEnded)
+            again = shown(ledger.sync.follow("main", after="0", wait=0))
+            assert [line for line in screen.lines if isinstance(line, dict)] == kept
+            assert [line for line in again.lines if isinstance(line, dict)] == kept
+            await close(items)
+
+    asyncio.run(main())
+
+
 # --- any cut ------------------------------------------------------------------------------------------------------
 
 

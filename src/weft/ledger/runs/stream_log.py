@@ -149,6 +149,8 @@ class StreamCursor:
         event, was_open = one.event, self.is_open
         if isinstance(event, dag.ModelResponse):
             yield from self._rest(txn, event)
+        elif isinstance(event, dag.RunFinished) and (self.delta or self.thinking):  # nothing of it is recorded
+            yield self._taken_back()
         is_reset = isinstance(event, dag.Interruption) and self._is_named(event)
         self.apply(one)
         if is_reset or (was_open and isinstance(event, dag.ModelRequest)):
@@ -159,16 +161,19 @@ class StreamCursor:
             yield self._turn_item(txn, one)
 
     def _rest(self, txn: ReadTxn, event: dag.ModelResponse) -> Iterator[StreamItem]:
-        """What was not told of an answer yet. If something of it was erased since, or if it is shorter than what was
-        told of it, it is told anew: in place of what was erased stands the mark that says so."""
+        """What was not told of an answer yet. If something of it was erased since, or if its text or thinking is shorter
+        than what was told of it, it is told anew: in place of what was erased stands the mark that says so."""
         parts = () if event.output is UNSET else event.output.parts
-        text = _joined(txn, parts)
+        text, thinking = _joined(txn, parts), _joined(txn, parts, ReasoningFact)
         is_erased = (self.delta or self.thinking) and _is_erased(txn, parts)
-        if is_erased or len(text) < self.delta:
-            self.delta = self.thinking = 0
-            reason = "erased" if is_erased else "changed"
-            yield AttemptReset(position=self.position, turn=self.turn, number=self.attempt, reason=reason)
-        yield from self.text_items(text, _joined(txn, parts, ReasoningFact))
+        if is_erased or len(text) < self.delta or len(thinking) < self.thinking:
+            yield self._taken_back("erased" if is_erased else "changed")
+        yield from self.text_items(text, thinking)
+
+    def _taken_back(self, reason: str = "changed") -> AttemptReset:
+        """What was told of the answer that is being written is not what is recorded."""
+        self.delta = self.thinking = 0
+        return AttemptReset(position=self.position, turn=self.turn, number=self.attempt, reason=reason)
 
     def _reset(self, txn: ReadTxn, one: Recorded) -> AttemptReset:
         position, turn, event = self.position, self.turn, one.event

@@ -56,7 +56,8 @@ class StreamHub:
     def __init__(self, crossing: Crossing) -> None:
         self._crossing = crossing
         self._texts: dict[str, LiveText] = {}
-        self._bells: dict[str, set[Bell]] = {}
+        self._bells: dict[str, dict[Bell, None]] = {}
+        """By session, in the order in which they came."""
         self._listeners: dict[str, OnToken] = {}
         """By message of an inbox, whoever sent it and hears its answer piece by piece."""
         self._watching: asyncio.Task[None] | None = None
@@ -115,13 +116,13 @@ class StreamHub:
     def bell(self, session: str, runs: Runs, newest: int) -> Iterator[Bell]:
         """A bell that is rung for a session, by its id, from now on."""
         bell = Bell()
-        self._bells.setdefault(session, set()).add(bell)
+        self._bells.setdefault(session, {})[bell] = None
         if self._watching is None or self._watching.done():
             self._watching = asyncio.ensure_future(self._watch(runs, newest))
         try:
             yield bell
         finally:
-            self._bells[session].discard(bell)
+            del self._bells[session][bell]
             if not self._bells[session]:
                 del self._bells[session]
 
