@@ -244,6 +244,24 @@ def test_a_tool_that_cancels_itself_has_failed(ledger: Ledger, clock: FixedClock
     run(body())
 
 
+@pytest.mark.parametrize("result", [{1, 2}, float("nan"), b"bytes"], ids=repr)
+def test_a_tool_whose_result_cannot_be_recorded_has_failed(ledger: Ledger, clock: FixedClock, result: Any) -> None:
+    def look() -> Any:
+        """Looks."""
+        return result
+
+    async def body() -> None:
+        bench = Bench(ledger, saying("", "look"), saying("Done"), clock=clock)
+        bench.options["tools"] = tools_of(FunctionTool(look))
+        message = bench.admit()
+        end = await bench.answered(message)
+        assert bench.state(message) == ("answered", None)
+        (call,) = Run(end.turn).apply(Runs(ledger).events(end.turn)).calls.values()
+        assert call.outcome == "error"
+
+    run(body())
+
+
 def test_messages_that_others_admitted_hold_up_no_session(tmp_path: Path, clock: FixedClock) -> None:
     with weft.open(tmp_path / "theirs.db", clock=clock) as theirs, weft.open(tmp_path / "ours.db", clock=clock) as ours:
         theirs.inbox.admit("theirs", session="main", priority=5)

@@ -3,78 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import weft
-from tests.faults.sizes import PROVING, sized
+from tests.faults.sizes import PROVING, Record, chance, sized
 from tests.runtime.broker.crash_driver import IDEMPOTENT, TOOLS, Died, Doom, answer, raise_died
-from tests.runtime.scripted import chat_saying
+from tests.runtime.broker.tool_server import FAULTS, Fault, ToolServer, tool_server
 from weft.ledger.api import Ledger, Runs
 from weft.runtime.broker.run import Run
 from weft.store.owners import process_owner
 
-CALLS = {"add": {"a": 1, "b": 2}, "note": {"text": "x"}, "look": {"name": "y"}}
-USES = [
-    {"id": f"call-{name}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
-    for name, arguments in CALLS.items()
-]
-POINTS = 120
-"""More calls of the ledger than a turn makes: points behind the last one are never met."""
 pytestmark = [pytest.mark.prove] if PROVING else []
-
-
-@dataclass
-class ToolServer:
-    """Asks for three tools, then answers. Writes down how many results each request brought."""
-
-    url: str = ""
-    asked: list[int] = field(default_factory=list)
-    connections: set[asyncio.Task[Any] | None] = field(default_factory=set)
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections.add(asyncio.current_task())
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-                length = int(head.split("content-length: ")[1].split("\r\n")[0])
-                body = json.loads(await reader.readexactly(length))
-                self.asked.append(sum(message["role"] == "tool" for message in body["messages"]))
-                uses: dict[str, Any] = {"content": None, "tool_calls": USES}
-                script = chat_saying({"content": "Done"}) if self.asked[-1] else chat_saying(uses, "tool_calls")
-                for step in script:
-                    assert isinstance(step, bytes)
-                    writer.write(step)
-                await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            return
-        finally:
-            writer.close()
-
-
-@asynccontextmanager
-async def tool_server() -> AsyncIterator[ToolServer]:
-    server = ToolServer()
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-    server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    try:
-        yield server
-    finally:
-        listening.close()
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
 
 
 @dataclass
@@ -98,26 +47,31 @@ def runs_of(folder: Path) -> Counter[str]:
     return Counter(log.read_text().splitlines() if log.exists() else [])
 
 
-def check(ledger: Ledger, message: str, folder: Path, server: ToolServer, at: Standing, before: ToolServer) -> None:
-    """Nothing that was answered was asked again, nothing that was finished ran again, and one turn is there."""
-    asked_again = server.asked[len(before.asked) :]
-    assert asked_again.count(0) <= (0 if at.answers >= 1 else 1)
-    assert asked_again.count(3) <= (0 if at.answers >= 2 else 1)
+def check(ledger: Ledger, message: str, folder: Path, server: ToolServer, at: Standing, before: Sequence[int]) -> None:
+    """Nothing that was answered was asked again, nothing that was finished ran again, and one turn is there. `before`
+    are the requests until the crash, each by how many results it brought: every one brings more than the one before,
+    or is that one once more."""
+    again = Counter(server.asked[len(before) :])
+    answered = sorted(set(server.asked))[: at.answers]
+    assert not again.keys() & set(answered)
+    assert all(count == 1 for count in again.values())
     runs = runs_of(folder)
     assert all(runs[f"begin {name}"] <= 1 for name in TOOLS if name != IDEMPOTENT)
     assert runs[f"begin {IDEMPOTENT}"] <= 2
+    ends = "completed" if server.fault is None else server.fault.ends
     settled = ledger.inbox.get(message)
-    assert settled.state == "answered"
+    assert settled.state == {"completed": "answered", "failed": "dead"}[ends]
     with ledger._store.read() as txn:
-        assert txn.sql.all("SELECT id, status FROM turn") == [(settled.turn, "completed")]
+        assert txn.sql.all("SELECT id, status FROM turn") == [(settled.turn, ends)]
         assert txn.sql.all("SELECT turn FROM open_run") == []
-    assert ledger.session("main").head == settled.turn
+    assert ledger.session("main").head == (settled.turn if ends == "completed" else None)
     assert ledger.inbox.list() == []
     run = Run("").apply(Runs(ledger).events(settled.turn or ""))
-    assert [call.tool for call in run.calls.values()] == list(TOOLS)
+    if server.fault is None:
+        assert [call.tool for call in run.calls.values()] == list(TOOLS)
     assert not run.open_calls
-    attempts = [request.attempt for request in run.requests]
-    assert all(request.is_answered or request.interrupted is not None for request in run.requests), attempts
+    requests = run.requests if ends == "completed" else run.requests[:-1]
+    assert all(request.is_answered or request.interrupted is not None for request in requests)
     assert list(ledger.verify()) == []
 
 
@@ -129,11 +83,11 @@ def dead_owner() -> str:
     return f"{machine}/{over.pid}/1"
 
 
-async def crash_and_go_on(folder: Path, point: str, owner: str) -> bool:
+async def crash_and_go_on(folder: Path, point: str, owner: str, fault: Fault | None = None, stage: int = 0) -> bool:
     """Whether the point was met."""
     folder.mkdir()
     doom = Doom(point, raise_died)
-    async with tool_server() as server:
+    async with tool_server(fault, stage) as server:
         with weft.open(folder / "ledger.db") as ledger:
             ledger._owner = owner
             with suppress(Died):
@@ -141,21 +95,35 @@ async def crash_and_go_on(folder: Path, point: str, owner: str) -> bool:
             for task in asyncio.all_tasks() - server.connections - {asyncio.current_task()}:
                 task.cancel()
             ledger._writer.give_all_up()  # a process that dies gives nothing back
-        with weft.open(folder / "ledger.db") as ledger:
-            at, before = standing_of(ledger), ToolServer(asked=list(server.asked))
-            message = await answer(ledger, server.url, folder, Doom())
-            check(ledger, message, folder, server, at, before)
+        await go_on(folder, server)
     return doom.is_met
+
+
+async def go_on(folder: Path, server: ToolServer) -> None:
+    """What a new process makes of what a dead one left."""
+    with weft.open(folder / "ledger.db") as ledger:
+        at, before = standing_of(ledger), list(server.asked)
+        message = await answer(ledger, server.url, folder, Doom())
+        check(ledger, message, folder, server, at, before)
+
+
+Trial = Callable[[Path, str], Awaitable[bool]]
+"""Dies at a point, goes on, and tells whether the point was met."""
+
+
+async def die_at_each(when: str, folder: Path, trial: Trial) -> int:
+    """At the first step, at the second, and so on until there are no more; how many there were."""
+    steps = 0
+    while await trial(folder / f"{when} {steps + 1}", f"{when}:{steps + 1}"):
+        steps += 1
+    return steps
 
 
 def test_a_turn_goes_on_after_a_crash_at_any_step(tmp_path: Path) -> None:
     async def main() -> None:
-        owner = dead_owner()
-        for when, least in (("before", 12), ("after", 4)):
-            numbers = iter(range(1, POINTS))
-            while await crash_and_go_on(tmp_path / f"{when}-{(number := next(numbers))}", f"{when}:{number}", owner):
-                pass
-            assert number > least
+        trial = partial(crash_and_go_on, owner=dead_owner())
+        assert await die_at_each("before", tmp_path, trial) >= 12
+        assert await die_at_each("after", tmp_path, trial) >= 4
 
     asyncio.run(main())
 
@@ -165,29 +133,58 @@ def test_a_turn_goes_on_after_a_crash_inside_a_tool(tmp_path: Path, tool: str) -
     assert asyncio.run(crash_and_go_on(tmp_path / "ledger", f"in:{tool}", dead_owner()))
 
 
-async def kill_and_go_on(folder: Path, point: str) -> bool:
+def test_a_turn_whose_provider_fails_goes_on_after_a_crash(tmp_path: Path) -> None:
+    """Some faults at the first request or at the last, and a crash at one step; at full size all of them."""
+    dice = chance("crashes")
+    faults = FAULTS if PROVING else dict(dice.sample(sorted(FAULTS.items(), key=lambda item: item[0]), 12))
+
+    async def main() -> None:
+        owner = dead_owner()
+        for name, fault in faults.items():
+            for stage in (0, 3) if PROVING else (dice.choice((0, 3)),):
+                folder = tmp_path / f"{name} {stage}"
+                folder.mkdir()
+                trial = partial(crash_and_go_on, owner=owner, fault=fault, stage=stage)
+                if PROVING:
+                    assert await die_at_each("before", folder, trial) >= 8
+                    assert await die_at_each("after", folder, trial) >= 3
+                else:
+                    assert await trial(folder / "once", dice.choice(("after:1", "after:2", "after:3", "before:7")))
+
+    asyncio.run(main())
+
+
+async def kill_and_go_on(folder: Path, point: str, fault: Fault | None = None, stage: int = 0) -> bool:
     """The same with a process that is really killed."""
     folder.mkdir()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    async with tool_server() as server:
+    async with tool_server(fault, stage) as server:
         command = (sys.executable, "-m", "tests.runtime.broker.crash_driver", str(folder / "ledger.db"), server.url)
         process = await asyncio.create_subprocess_exec(*command, str(folder), point, env=environment)
         code = await process.wait()
-        with weft.open(folder / "ledger.db") as ledger:
-            at, before = standing_of(ledger), ToolServer(asked=list(server.asked))
-            message = await answer(ledger, server.url, folder, Doom())
-            check(ledger, message, folder, server, at, before)
+        await go_on(folder, server)
     assert code in (0, -9)
     return code == -9
 
 
-EVERYWHERE = [f"{when}:{number}" for number in range(1, 60) for when in ("before", "after")]
-KILLS = ["in:note", *sized(test=["before:12"], prove=EVERYWHERE)]
+def test_a_turn_goes_on_after_a_kill(tmp_path: Path, record_property: Record) -> None:
+    async def main() -> int:
+        points = sized(test=["in:note", "before:12"], prove=[f"in:{tool}" for tool in TOOLS])
+        killed = [await kill_and_go_on(tmp_path / point.replace(":", " "), point) for point in points]
+        assert all(killed)
+        if not PROVING:
+            return len(killed)
+        steps = [await die_at_each(when, tmp_path, kill_and_go_on) for when in ("before", "after")]
+        assert steps >= [12, 4]
+        return len(killed) + sum(steps)
+
+    record_property("measured", f"{asyncio.run(main())} kills")
 
 
-def test_a_turn_goes_on_after_a_kill(tmp_path: Path) -> None:
-    async def main() -> None:
-        killed = [await kill_and_go_on(tmp_path / point.replace(":", "-"), point) for point in KILLS]
-        assert all(killed[: len(killed) if not PROVING else 20])
-
-    asyncio.run(main())
+@pytest.mark.skipif(not PROVING, reason="kills many processes; crashes inside one process stand for them")
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_turn_whose_provider_fails_goes_on_after_a_kill(name: str, tmp_path: Path, record_property: Record) -> None:
+    trial = partial(kill_and_go_on, fault=FAULTS[name], stage=3)
+    steps = asyncio.run(die_at_each("after", tmp_path, trial))
+    assert steps >= 3
+    record_property("measured", f"{steps} kills")

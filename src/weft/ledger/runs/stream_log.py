@@ -161,8 +161,8 @@ class StreamCursor:
             yield self._turn_item(txn, one)
 
     def _rest(self, txn: ReadTxn, event: dag.ModelResponse) -> Iterator[StreamItem]:
-        """What was not told of an answer yet. If something of it was erased since, or if its text or thinking is shorter
-        than what was told of it, it is told anew: in place of what was erased stands the mark that says so."""
+        """What was not told of an answer yet. If something of it was erased since, or if its text or thinking is
+        shorter than what was told of it, it is told anew: in place of what was erased stands the mark that says so."""
         parts = () if event.output is UNSET else event.output.parts
         text, thinking = _joined(txn, parts), _joined(txn, parts, ReasoningFact)
         is_erased = (self.delta or self.thinking) and _is_erased(txn, parts)

@@ -10,6 +10,7 @@ from typing import Any, Protocol, get_type_hints
 import msgspec
 from msgspec import Struct
 
+from weft.kernel.contents import json_bytes
 from weft.kernel.enums import Decision, DecisionSource
 from weft.kernel.errors import InvalidInput
 from weft.runtime.context import ExecutionContext
@@ -161,6 +162,13 @@ def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
         if parameter.default is parameter.empty:
             required.append(name)
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def checked_result(tool: str, result: Any) -> Any:
+    """What a tool gave, as it is; raises InvalidInput where that cannot be recorded."""
+    if not isinstance(result, Later):
+        json_bytes(result, f"the result of {tool}")
+    return result
 
 
 def tools_of(*tools: Tool) -> Tools:

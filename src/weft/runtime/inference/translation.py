@@ -19,6 +19,7 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
+from weft.kernel.contents import bytes_text, json_bytes
 from weft.kernel.errors import InvalidInput, ReplyMalformed
 from weft.kernel.fields import Usage
 from weft.ledger.model import (
@@ -90,7 +91,9 @@ def _said(parts: Sequence[Part], names: dict[str, str]) -> Iterator[m.ModelRespo
             yield m.TextPart(_text(part.text))
         elif isinstance(part, ToolUsePart):
             names[part.id] = wire_name(part.name)
-            yield m.ToolCallPart(tool_name=names[part.id], args=part.input, tool_call_id=part.id)
+            is_object = isinstance(part.input, dict)
+            arguments = part.input if is_object else bytes_text(json_bytes(part.input, "arguments"))
+            yield m.ToolCallPart(tool_name=names[part.id], args=arguments, tool_call_id=part.id)
 
 
 def _asked(role: str, parts: Sequence[Part], names: dict[str, str]) -> Iterator[m.ModelRequestPart]:
@@ -178,6 +181,8 @@ def _from_part(part: m.ModelResponsePart, names: WireNames) -> Part | None:
         case m.ThinkingPart() if part.content:
             return ReasoningPart(part.content)
         case m.ToolCallPart():
+            if not part.tool_name:
+                raise ReplyMalformed("a call names no tool")
             return ToolUsePart(part.tool_call_id, names.name(part.tool_name), _arguments(part))
         case m.FilePart():
             data = base64.b64encode(part.content.data).decode()
