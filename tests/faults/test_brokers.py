@@ -1,21 +1,35 @@
-"""Brokers on PostgreSQL that are killed and stopped, and a server that is restarted: judged by what senders heard."""
+"""Brokers on PostgreSQL that are killed and stopped, and a server that is restarted: judged by what clients logged."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Any
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
+from msgspec.json import decode
 
 import weft
-from tests.faults.broker_processes import send, serve
+from tests.faults.broker_processes import Reader, send, serve
+from tests.faults.histories import (
+    REFUSED,
+    Said,
+    Sent,
+    ToldTurn,
+    Written,
+    problems_of_answers,
+    problems_of_writes,
+    sent_messages,
+)
 from tests.faults.processes import Process
 from tests.faults.sizes import Record, chance, sized
 from tests.postgres import Server
 from weft.ledger.api import Ledger
 
+T = TypeVar("T")
 BROKERS = sized(test=3, prove=16)
 SESSIONS = sized(test=12, prove=200)
 SENDERS = sized(test=2, prove=8)
@@ -23,6 +37,7 @@ MESSAGES = sized(test=12, prove=400)
 """Of each sender."""
 FAULTS = sized(test=3, prove=120)
 LEASE_SECONDS = 1.0
+PAUSE_SECONDS = sized(test=(0.05, 0.5), prove=(0.2, 2.0))
 PATIENCE_SECONDS = sized(test=120, prove=3600)
 
 
@@ -37,14 +52,14 @@ def server() -> Iterator[Server]:
 class Brokers:
     """So many broker processes at a time, to which things happen."""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self, address: str, logs: Path) -> None:
+        self._address, self._logs, self._numbers = address, logs, count()
         self.processes = [self._started() for _ in range(BROKERS)]
         self.stopped: list[tuple[Process, float]] = []
         self.counts: Counter[str] = Counter()
 
     def _started(self) -> Process:
-        process = Process(serve, self._address, LEASE_SECONDS)
+        process = Process(serve, self._address, LEASE_SECONDS, str(self._logs / f"broker {next(self._numbers)}"))
         assert process.hear() == "serving"
         return process
 
@@ -86,64 +101,73 @@ def hurt(brokers: Brokers, server: Server, dice: Any, fault: int) -> None:
         brokers.counts["restarts"] += 1
 
 
-def unsettled(ledger: Ledger) -> int:
-    with ledger._store.read() as txn:
-        (count,) = txn.sql.one("SELECT count(*) FROM inbox WHERE state IN ('queued', 'taken')") or (0,)
-    return int(count)
+def lines(logs: Path, name: str, kind: type[T]) -> list[T]:
+    """Of the logs of this name, whole lines only: whoever writes one may have been killed."""
+    texts = [file.read_bytes() for file in sorted(logs.glob(f"{name} *"))]
+    return [decode(line, type=kind) for text in texts for line in text.split(b"\n")[:-1]]
 
 
-def check_history(ledger: Ledger, history: list[Any]) -> int:
-    """Every message that a sender heard to be admitted is answered once, in its session, after those that the same
-    sender sent there before; nothing else is there."""
-    admitted: dict[str, list[str]] = defaultdict(list)
-    intended = {text for kind, _, text in history if kind == "invoke"}
-    for kind, session, text in history:
-        if kind == "ok":
-            admitted[session].append(text)
-    answered = 0
-    for label, texts in admitted.items():
-        lines = [(message.role, message.text) for message in ledger.thread(label).messages if message.text]
-        questions = [text for role, text in lines if role == "user"]
-        replies = [text for role, text in lines if role == "assistant"]
-        assert sorted(questions) == sorted(texts)
-        assert replies == [f"re: {text}" for text in questions]
-        for sender in {text.split(" ")[0] for text in texts}:
-            own = [text for text in questions if text.split(" ")[0] == sender]
-            assert own == [text for text in texts if text.split(" ")[0] == sender]
-        answered += len(questions)
-        turns = [turn.status for turn in ledger.thread(label).turns]
-        assert turns == ["completed"] * len(questions)
-    assert intended == {text for texts in admitted.values() for text in texts}
-    return answered
+def check_ledger(ledger: Ledger, told: list[ToldTurn]) -> None:
+    """The ledger shows what readers were told, and nothing else."""
+    questions: dict[str, list[str]] = defaultdict(list)
+    for turn in told:
+        questions[turn.session] += turn.questions
+    for label, texts in questions.items():
+        thread = ledger.thread(label)
+        messages = [(message.role, message.text) for message in thread.messages if message.text]
+        assert [text for role, text in messages if role == "user"] == texts
+        assert [text for role, text in messages if role == "assistant"] == [f"re: {text}" for text in texts]
+        assert [turn.status for turn in thread.turns] == ["completed"] * len(texts)
+    assert ledger.inbox.list() == []
+    assert list(ledger.verify()) == []
+
+
+def wait_for_answers(brokers: Brokers, reader: Reader, messages: dict[str, Sent]) -> None:
+    """Until the reader was told of every message that was admitted; those that nobody knows of may be there too."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    admitted = {text for text, message in messages.items() if message.outcome == "ok"}
+    while admitted - {text for turn in list(reader.turns) for text in turn.questions} and time.monotonic() < until:
+        brokers.wake_up()
+        time.sleep(0.1)  # what is looked at is no timing: it ends as soon as all is told
 
 
 def test_every_admitted_message_is_answered_once_whatever_happens_to_brokers_and_server(
-    server: Server, record_property: Record
+    server: Server, tmp_path: Path, record_property: Record
 ) -> None:
     dice, address = chance("brokers"), server.address()
-    weft.open(address).close()
     labels = [f"session {k}" for k in range(SESSIONS)]
-    brokers = Brokers(address)
-    senders = [Process(send, address, f"sender{k}", labels, MESSAGES) for k in range(SENDERS)]
-    history: list[Any] = []
+    with weft.open(address) as ledger:
+        for label in labels:
+            ledger.create_session(label)
+    brokers, reader = Brokers(address, tmp_path), Reader(address, labels)
+    reader.start()
+    names = [f"sender{k}" for k in range(SENDERS)]
+    senders = [Process(send, address, name, labels, MESSAGES, str(tmp_path / f"sender {name}")) for name in names]
     try:
         for fault in range(FAULTS):
-            time.sleep(dice.uniform(0.05, 0.5))  # the random moment itself; nothing waits for it
+            time.sleep(dice.uniform(*PAUSE_SECONDS))  # the random moment itself; nothing waits for it
             hurt(brokers, server, dice, fault)
             brokers.wake_up()
-        for sender in senders:
-            history += sender.hear_all()
-        until = time.monotonic() + PATIENCE_SECONDS
+        assert [sender.end() for sender in senders] == [0] * SENDERS
+        messages = sent_messages(lines(tmp_path, "sender", Said))
+        wait_for_answers(brokers, reader, messages)
+        brokers.wake_up(every=True)  # whoever slept past its lease writes nothing more
         with weft.open(address) as ledger:
-            while (left := unsettled(ledger)) and time.monotonic() < until:
-                brokers.wake_up()
-                time.sleep(0.1)  # what is looked at is no timing: it ends as soon as all is settled
-            assert left == 0
-            brokers.wake_up(every=True)  # whoever slept past its lease writes nothing more
-            answered = check_history(ledger, history)
-            assert answered == SENDERS * MESSAGES
-            assert list(ledger.verify()) == []
+            while ledger.inbox.list():
+                time.sleep(0.1)  # a message whose sender gave up may be on its way
+            late = Reader(address, labels)
+            late.start()
+            wait_for_answers(brokers, late, messages)
+            told = reader.end()
+            assert problems_of_answers(messages, [told, late.end()]) == []
+            writes = lines(tmp_path, "broker", Written)
+            assert problems_of_writes(writes) == []
+            check_ledger(ledger, told)
     finally:
         brokers.end()
-    words = ", ".join(f"{number} {what}" for what, number in sorted(brokers.counts.items()))
-    record_property("measured", f"{BROKERS} brokers, {answered:,} messages in {SESSIONS} sessions, {words}")
+    counts = Counter(message.outcome for message in messages.values())
+    counts["lost leases noticed"] = sum(write.n == REFUSED for write in writes)
+    counts.update(brokers.counts)
+    assert len(messages) == SENDERS * MESSAGES
+    words = ", ".join(f"{number:,} {what}" for what, number in sorted(counts.items()))
+    record_property("measured", f"{BROKERS} brokers, {SESSIONS} sessions, {len(writes):,} writes, messages: {words}")
