@@ -11,7 +11,7 @@ import asyncio
 import random
 import selectors
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from heapq import heappop
@@ -115,6 +115,20 @@ class SentMessage:
     at_seconds: float
 
 
+@dataclass(frozen=True)
+class PlannedMessage:
+    """A message that is sent so long after the one before."""
+
+    pause_seconds: float
+    mode: QueueMode
+    priority: int
+    is_cancelled: bool
+
+
+Plan = Mapping[str, Sequence[PlannedMessage]]
+"""By sender, what they send to one session."""
+
+
 @dataclass
 class Subscriber:
     """Somebody who follows a session, with all that they were told."""
@@ -141,6 +155,8 @@ class Schedule:
     prefix: str
     newest_before: int
     """The last event of the ledger before this schedule."""
+    plan: Plan = field(default_factory=dict)
+    """Empty: the seed says who sends what."""
     log: list[str] = field(default_factory=list)
     crashes_left: int = 0
     faults_left: int = 0

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tests.runtime.broker.simulated_subscribers import stay_to_the_end, subscribe
 from tests.runtime.broker.simulated_world import (
     SENDERS,
+    Plan,
     Process,
     Schedule,
     SentMessage,
@@ -287,12 +288,32 @@ async def _send(schedule: Schedule, sender: str, sessions: Sequence[str], count:
         session, mode = chance.choice(sessions), chance.choices(list(QueueMode), (5, 2, 1, 2))[0]
         priority = chance.choice((0, 0, 0, 5, -5))
         text = f"{sender} {number} {mode.value} {priority}"
-        key = f"{schedule.prefix} {text}"
-        admission = ledger.inbox.admit(text, session=session, mode=mode.value, priority=priority, key=key)
-        schedule.note(f"{text} is admitted to {session}")
-        message = SentMessage(admission.session_id, text, sender, number, mode, priority, schedule.clock.seconds)
-        schedule.admitted[admission.message] = message
+        admission = _admit(schedule, ledger, text, session)
         await _regret(schedule, ledger, admission)
+
+
+def _admit(schedule: Schedule, ledger: Ledger, text: str, session: str) -> Admission:
+    """Send a text that names its sender, its number, its mode and its priority."""
+    sender, number, mode, priority = text.split(" ")
+    key = f"{schedule.prefix} {text}"
+    admission = ledger.inbox.admit(text, session=session, mode=mode, priority=int(priority), key=key)
+    if admission.message not in schedule.admitted:
+        schedule.note(f"{text} is admitted to {session}")
+        now = schedule.clock.seconds
+        message = SentMessage(admission.session_id, text, sender, int(number), QueueMode(mode), int(priority), now)
+        schedule.admitted[admission.message] = message
+    return admission
+
+
+async def _send_planned(schedule: Schedule, sender: str) -> None:
+    ledger = schedule.ledgers[-1].acting_as(LOCAL.delegate(Principal(PrincipalKind.HUMAN, sender)))
+    for number, planned in enumerate(schedule.plan[sender]):
+        await asyncio.sleep(planned.pause_seconds)
+        text = f"{sender} {number} {planned.mode.value} {planned.priority}"
+        admission = _admit(schedule, ledger, text, f"{schedule.prefix}-a")
+        if planned.is_cancelled:
+            with suppress(NotApplicable):
+                ledger.inbox.cancel(admission.message)
 
 
 async def _regret(schedule: Schedule, ledger: Ledger, admission: Admission) -> None:
@@ -309,11 +330,7 @@ async def _regret(schedule: Schedule, ledger: Ledger, admission: Admission) -> N
         elif doing == "interrupt":
             ledger.inbox.interrupt(message.session)
         else:
-            again = ledger.inbox.admit(
-                text, session=admission.session, mode=message.mode.value, priority=message.priority,
-                key=f"{schedule.prefix} {text}",
-            )  # fmt: skip
-            if again.message != admission.message:
+            if _admit(schedule, ledger, text, admission.session).message != admission.message:
                 raise Violation(f"{text} is admitted twice")
         schedule.counts[f"senders who {doing}"] += 1
         schedule.note(f"the sender of {text} chose to {doing}")
@@ -325,8 +342,8 @@ async def _play(schedule: Schedule) -> None:
     running = [asyncio.ensure_future(_keep_running(schedule, n)) for n in range(chance.choice((1, 2)))]
     senders = [
         asyncio.ensure_future(_send(schedule, name, sessions, chance.choice((1, 1, 1, 2))))
-        for name in SENDERS[: chance.choice((1, 1, 2, 3))]
-    ]
+        for name in SENDERS[: chance.choice((1, 1, 2, 3)) if not schedule.plan else 0]
+    ] + [asyncio.ensure_future(_send_planned(schedule, sender)) for sender in schedule.plan]
     await asyncio.wait(senders, return_when=asyncio.FIRST_COMPLETED) if schedule.chosen(0.5) else None
     reader = Process("reader", schedule.ledgers[-1])
     for n in range(chance.choice((0, 1, 1, 2))):
@@ -386,10 +403,19 @@ def _last_events(schedule: Schedule) -> dict[str, int]:
 def play(seed: int, ledgers: list[Ledger], clock: VirtualClock, prefix: str) -> Schedule:
     """Run one schedule to its end and check what it left behind."""
     chance = random.Random(seed)
-    clock.seconds = 0.0
     schedule = Schedule(seed, chance, clock, ledgers, prefix, ledgers[-1].newest())
     schedule.crashes_left, schedule.faults_left = chance.choice((0, 1, 3)), chance.choice((0, 0, 2))
-    loop = VirtualLoop(clock, chance)
+    return _played(schedule)
+
+
+def play_plan(plan: Plan, ledgers: list[Ledger], clock: VirtualClock, prefix: str) -> Schedule:
+    """The same, without crashes and faults of the ledger, of messages that are planned."""
+    return _played(Schedule(0, random.Random(0), clock, ledgers, prefix, ledgers[-1].newest(), plan=plan))
+
+
+def _played(schedule: Schedule) -> Schedule:
+    schedule.clock.seconds = 0.0
+    loop = VirtualLoop(schedule.clock, schedule.chance)
     loop.set_exception_handler(lambda *_: None)  # tasks of dead processes are never asked how they ended
     try:
         loop.run_until_complete(_play(schedule))
@@ -401,5 +427,6 @@ def play(seed: int, ledgers: list[Ledger], clock: VirtualClock, prefix: str) -> 
         raise
     finally:
         loop.close()
-        ledgers[-1]._store._fill_lookups()  # type: ignore[attr-defined]  # as it is done in the background elsewhere
+        store: Any = schedule.ledgers[-1]._store
+        store._fill_lookups()  # as it is done in the background elsewhere
     return schedule

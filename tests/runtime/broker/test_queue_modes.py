@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.faults.sizes import sized
+from tests.runtime.broker.simulated_world import Plan, PlannedMessage, VirtualClock, simulated_ledgers
+from tests.runtime.broker.simulation import play_plan
 from weft.kernel.enums import QueueMode
-from weft.ledger.api import InboxMessage, SessionStanding
+from weft.ledger.api import InboxMessage, Ledger, SessionStanding
 from weft.ledger.model import TextPart
 from weft.runtime.broker.queue_modes import Collecting, is_interrupted, next_batch, steering
 
@@ -102,6 +105,36 @@ def test_every_message_is_taken_once_and_none_overtakes_another_of_its_sender(
         for priority in range(3):
             ns = [one.n for one in taken_in_order if (one.sender, one.priority) == (sender, priority)]
             assert ns == sorted(ns)
+
+
+planned_messages = st.builds(
+    PlannedMessage,
+    pause_seconds=st.sampled_from((0.0, 0.2, 2.0, 10.0)),
+    mode=st.sampled_from(QueueMode),
+    priority=st.sampled_from((0, 0, 5)),
+    is_cancelled=st.sampled_from((False, False, False, True)),
+)
+plans = st.fixed_dictionaries({sender: st.lists(planned_messages, max_size=4) for sender in "xy"}).filter(
+    lambda plan: any(plan.values())
+)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Ledger], VirtualClock]]:
+    clock = VirtualClock()
+    with simulated_ledgers(tmp_path_factory.mktemp("queue modes"), clock) as ledgers:
+        yield ledgers, clock
+
+
+@settings(max_examples=sized(test=15, prove=2_000), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(plans)
+def test_brokers_answer_every_message_once_and_in_the_order_of_its_sender(
+    world: tuple[list[Ledger], VirtualClock], plan: Plan
+) -> None:
+    """While turns run, are steered and interrupted: `play_plan` checks what they took."""
+    ledgers, clock = world
+    schedule = play_plan(plan, ledgers, clock, f"plan {ledgers[-1].newest()}")
+    assert len(schedule.admitted) == sum(map(len, plan.values()))
 
 
 def test_a_message_to_collect_is_not_held_up_by_one_of_its_sender_with_less_priority() -> None:
