@@ -1,8 +1,11 @@
 """Two sizes of every property: repeatable and quick by default, random and long under WEFT_PROVE=1."""
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,6 +39,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
             if is_property or "faults" in item.path.parts:
                 item.add_marker("prove")
+
+
+MEMORY = Path("/dev/shm")
+ENOUGH_BYTES = 1024**3
+
+
+@pytest.fixture
+def quick_path(tmp_path: Path) -> Iterator[Path]:
+    """As tmp_path, for what is no matter of the disk, where thousands of ledgers may be made and thrown away; in memory
+    where the system offers enough of it."""
+    if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < ENOUGH_BYTES:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=MEMORY, prefix="weft-tests-") as folder:
+        yield Path(folder)
 
 
 NewPostgresLedger = Callable[[], str]

@@ -119,21 +119,21 @@ async def die_at_each(when: str, folder: Path, trial: Trial) -> int:
     return steps
 
 
-def test_a_turn_goes_on_after_a_crash_at_any_step(tmp_path: Path) -> None:
+def test_a_turn_goes_on_after_a_crash_at_any_step(quick_path: Path) -> None:
     async def main() -> None:
         trial = partial(crash_and_go_on, owner=dead_owner())
-        assert await die_at_each("before", tmp_path, trial) >= 12
-        assert await die_at_each("after", tmp_path, trial) >= 4
+        assert await die_at_each("before", quick_path, trial) >= 12
+        assert await die_at_each("after", quick_path, trial) >= 4
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_a_turn_goes_on_after_a_crash_inside_a_tool(tmp_path: Path, tool: str) -> None:
-    assert asyncio.run(crash_and_go_on(tmp_path / "ledger", f"in:{tool}", dead_owner()))
+def test_a_turn_goes_on_after_a_crash_inside_a_tool(quick_path: Path, tool: str) -> None:
+    assert asyncio.run(crash_and_go_on(quick_path / "ledger", f"in:{tool}", dead_owner()))
 
 
-def test_a_turn_whose_provider_fails_goes_on_after_a_crash(tmp_path: Path) -> None:
+def test_a_turn_whose_provider_fails_goes_on_after_a_crash(quick_path: Path) -> None:
     """Some faults at the first request or at the last, and a crash at one step; at full size all of them."""
     dice = chance("crashes")
     faults = FAULTS if PROVING else dict(dice.sample(sorted(FAULTS.items(), key=lambda item: item[0]), 12))
@@ -142,7 +142,7 @@ def test_a_turn_whose_provider_fails_goes_on_after_a_crash(tmp_path: Path) -> No
         owner = dead_owner()
         for name, fault in faults.items():
             for stage in (0, 3) if PROVING else (dice.choice((0, 3)),):
-                folder = tmp_path / f"{name} {stage}"
+                folder = quick_path / f"{name} {stage}"
                 folder.mkdir()
                 trial = partial(crash_and_go_on, owner=owner, fault=fault, stage=stage)
                 if PROVING:
@@ -167,14 +167,14 @@ async def kill_and_go_on(folder: Path, point: str, fault: Fault | None = None, s
     return code == -9
 
 
-def test_a_turn_goes_on_after_a_kill(tmp_path: Path, record_property: Record) -> None:
+def test_a_turn_goes_on_after_a_kill(quick_path: Path, record_property: Record) -> None:
     async def main() -> int:
         points = sized(test=["in:note", "before:12"], prove=[f"in:{tool}" for tool in TOOLS])
-        killed = [await kill_and_go_on(tmp_path / point.replace(":", " "), point) for point in points]
+        killed = [await kill_and_go_on(quick_path / point.replace(":", " "), point) for point in points]
         assert all(killed)
         if not PROVING:
             return len(killed)
-        steps = [await die_at_each(when, tmp_path, kill_and_go_on) for when in ("before", "after")]
+        steps = [await die_at_each(when, quick_path, kill_and_go_on) for when in ("before", "after")]
         assert steps >= [12, 4]
         return len(killed) + sum(steps)
 
@@ -183,8 +183,8 @@ def test_a_turn_goes_on_after_a_kill(tmp_path: Path, record_property: Record) ->
 
 @pytest.mark.skipif(not PROVING, reason="kills many processes; crashes inside one process stand for them")
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_turn_whose_provider_fails_goes_on_after_a_kill(name: str, tmp_path: Path, record_property: Record) -> None:
+def test_a_turn_whose_provider_fails_goes_on_after_a_kill(name: str, quick_path: Path, record_property: Record) -> None:
     trial = partial(kill_and_go_on, fault=FAULTS[name], stage=3)
-    steps = asyncio.run(die_at_each("after", tmp_path, trial))
+    steps = asyncio.run(die_at_each("after", quick_path, trial))
     assert steps >= 3
     record_property("measured", f"{steps} kills")

@@ -37,12 +37,12 @@ def play_all(seeds: range, folder: Path) -> Counter[str]:
 
 
 @pytest.mark.parametrize("part", range(PARTS if SEED is None else 1))
-def test_every_message_is_settled_once_in_every_schedule(tmp_path: Path, record_property: Record, part: int) -> None:
+def test_every_message_is_settled_once_in_every_schedule(quick_path: Path, record_property: Record, part: int) -> None:
     first, count = (part * SCHEDULES // PARTS, SCHEDULES // PARTS) if SEED is None else (SEED, 1)
     counts: Counter[str] = Counter()
     for start in range(first, first + count, SCHEDULES_A_LEDGER):
         seeds = range(start, min(start + SCHEDULES_A_LEDGER, first + count))
-        with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+        with tempfile.TemporaryDirectory(dir=quick_path) as folder:
             counts.update(play_all(seeds, Path(folder)))
     words = ", ".join(f"{number:,} {what}" for what, number in sorted(counts.items()))
     record_property("measured", f"{count:,} schedules: {words}")
@@ -53,11 +53,11 @@ def test_every_message_is_settled_once_in_every_schedule(tmp_path: Path, record_
         assert all(counts[kind] > 0 for kind in kinds), counts
 
 
-def test_a_seed_gives_the_same_schedule_again(tmp_path: Path) -> None:
+def test_a_seed_gives_the_same_schedule_again(quick_path: Path) -> None:
     logs = []
     for name in ("first", "second"):
         clock = VirtualClock()
-        (tmp_path / name).mkdir()
-        with simulated_ledgers(tmp_path / name, clock) as ledgers:
+        (quick_path / name).mkdir()
+        with simulated_ledgers(quick_path / name, clock) as ledgers:
             logs.append(play(3, ledgers, clock, "s3").log)
     assert logs[0] == logs[1]
