@@ -347,7 +347,8 @@ async def _play(schedule: Schedule) -> None:
     await asyncio.wait(senders, return_when=asyncio.FIRST_COMPLETED) if schedule.chosen(0.5) else None
     reader = Process("reader", schedule.ledgers[-1])
     for n in range(chance.choice((0, 1, 1, 2))):
-        schedule.subscribers.append(Subscriber(f"subscriber {n}", chance.choice(sessions), chance.choice(("0", None))))
+        start = chance.choice((str(schedule.newest_before), None))
+        schedule.subscribers.append(Subscriber(f"subscriber {n}", chance.choice(sessions), start))
     running += [asyncio.ensure_future(subscribe(schedule, one, reader)) for one in schedule.subscribers]
     try:
         await asyncio.gather(*senders)
