@@ -33,18 +33,18 @@ T = TypeVar("T")
 BROKERS = sized(test=3, prove=16)
 SESSIONS = sized(test=12, prove=200)
 SENDERS = sized(test=2, prove=8)
-MESSAGES = sized(test=12, prove=400)
+MESSAGES = sized(test=12, prove=100)
 """Of each sender."""
 FAULTS = sized(test=3, prove=120)
-LEASE_SECONDS = 1.0
+LEASE_SECONDS = sized(test=1.0, prove=3.0)
 PAUSE_SECONDS = sized(test=(0.05, 0.5), prove=(0.2, 2.0))
 PATIENCE_SECONDS = sized(test=120, prove=3600)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """One that may be restarted."""
-    server = Server()
+    """One that may be restarted, with room for the connections of all brokers."""
+    server = Server(max_connections="400")
     yield server
     server.remove()
 
