@@ -19,6 +19,7 @@ from weft.ledger.api import RecordedEvent, Runs
 from weft.ledger.views.recorded_events import Recorded, recorded
 from weft.runtime.broker.run import Run
 
+MAX_PRIORITY = 5
 RACE_SECONDS = 10.0
 """A message that came so long before a turn began was there when it was chosen what the turn takes."""
 
@@ -115,7 +116,7 @@ def _check_messages(session: SessionEvents, messages: Mapping[str, SentMessage],
 
 
 def _check_priorities(session: SessionEvents, messages: Mapping[str, SentMessage], states: Mapping[str, str]) -> None:
-    """A turn begins with nothing of lower priority than what waited then."""
+    """A turn begins with nothing of lower priority than what waited then, or with a message that interrupts."""
     waiting = {id: sent for id, sent in messages.items() if states[id] != "cancelled"}
     for turn, _, _ in session.turns:
         events = session.events.get(turn, [])
@@ -123,9 +124,12 @@ def _check_priorities(session: SessionEvents, messages: Mapping[str, SentMessage
         is_begun = [isinstance(one.event, ModelRequest) for one in events]
         first = _taken(events[: is_begun.index(True) if True in is_begun else None])
         limit = ms_from_iso(str(started.ts)) - RACE_SECONDS * 1000
-        overtaken = [sent for id, sent in waiting.items() if id not in first and _sent_ms(sent) < limit]
-        if first and any(sent.priority > max(messages[id].priority for id in first) for sent in overtaken):
-            raise Violation(f"{[messages[id].text for id in first]} overtook {[sent.text for sent in overtaken]}")
+        takers = [messages[id] for id in first]
+        highest = max((sent.priority for sent in takers), default=MAX_PRIORITY)
+        others = (sent for id, sent in waiting.items() if id not in first and _sent_ms(sent) < limit)
+        overtaken = [sent.text for sent in others if sent.priority > highest]
+        if overtaken and not any(sent.mode is QueueMode.INTERRUPT for sent in takers):
+            raise Violation(f"{[sent.text for sent in takers]} overtook {overtaken}")
         for id in _taken(events):
             waiting.pop(id, None)
 
