@@ -168,23 +168,27 @@ async def kill_and_go_on(folder: Path, point: str, fault: Fault | None = None, s
 
 
 def test_a_turn_goes_on_after_a_kill(quick_path: Path, record_property: Record) -> None:
+    """At two points; at full size at every step, and at every recorded step of a turn whose provider fails, for each
+    fault."""
+
     async def main() -> int:
         points = sized(test=["in:note", "before:12"], prove=[f"in:{tool}" for tool in TOOLS])
         killed = [await kill_and_go_on(quick_path / point.replace(":", " "), point) for point in points]
         assert all(killed)
-        if not PROVING:
-            return len(killed)
-        steps = [await die_at_each(when, quick_path, kill_and_go_on) for when in ("before", "after")]
-        assert steps >= [12, 4]
-        return len(killed) + sum(steps)
+        return len(killed) + (await kill_everywhere(quick_path) if PROVING else 0)
 
     record_property("measured", f"{asyncio.run(main())} kills")
 
 
-@pytest.mark.skipif(not PROVING, reason="kills many processes; crashes inside one process stand for them")
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_turn_whose_provider_fails_goes_on_after_a_kill(name: str, quick_path: Path, record_property: Record) -> None:
-    trial = partial(kill_and_go_on, fault=FAULTS[name], stage=3)
-    steps = asyncio.run(die_at_each("after", quick_path, trial))
-    assert steps >= 3
-    record_property("measured", f"{steps} kills")
+async def kill_everywhere(folder: Path) -> int:
+    """How often."""
+    before, after = [await die_at_each(when, folder, kill_and_go_on) for when in ("before", "after")]
+    assert before >= 12
+    assert after >= 4
+    kills = before + after
+    for name, fault in FAULTS.items():
+        (folder / name).mkdir()
+        steps = await die_at_each("after", folder / name, partial(kill_and_go_on, fault=fault, stage=3))
+        assert steps >= 3
+        kills += steps
+    return kills
