@@ -85,6 +85,7 @@ class Action(StrEnum):
     WAIT_FOR_INBOX = "wait_for_inbox", "wait until some of them are answered, or cancel some"
     LIST_INBOX = "list_inbox", "list the messages that wait"
     LIST_APPROVALS = "list_approvals", "list the calls that wait for a person"
+    LIST_TOOLSETS = "list_toolsets", "list the toolsets"
     LIST_POLICIES = "list_policies", "list the approval policies"
     INTERRUPT_SESSION = "interrupt_session", "interrupt session {session!r} to end its turn"
     BEGIN_TURN_AFTER_LOSS = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.authority import TOOL_PREFIX, Authority, SandboxFiles, covers
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import NotFound
@@ -62,8 +63,7 @@ def find_toolset(programs: Programs, name: str) -> Toolset:
     try:
         program = ensure_own(programs.get(name, ProgramKind.TOOLSET))
     except NotFound:
-        known = ", ".join(BUILT_IN)
-        raise NotFound("toolset", name, f"built in are {known}; `weft toolset create` makes others") from None
+        raise NotFound("toolset", name, Action.LIST_TOOLSETS) from None
     config = program.config if isinstance(program.config, dict) else {}
     description = config.get("description")
     return Toolset(

@@ -105,7 +105,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         Receipt, Usage,
     ),
     "Streams": (StreamItem, *ITEMS, StreamPosition),
-    "Tool calls": (Approval, CallDecision, Policy),
+    "Tool calls": (Approval, CallDecision),
     "Reports": (
         reports.LedgerFigures, reports.ProjectTotals, reports.AuditAnswer, sessions.BlamedLine, UsageReport,
         BranchUsage, AbandonedUsage, Spending, WorkReport, AuditFinding, Deed, Touch,
