@@ -67,6 +67,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "CredentialMissing": ("anthropic", "there is none"),
     "CredentialWithheld": ("anthropic", "it is for another origin"),
     "AgentBusy": ("ada", "is at work"),
+    "TokenRefused": ("it has expired",),
     "NotAllowed": ("tool:x", ["agent:a"]),
     "LedgerMoved": ("ledger.db", "was moved"),
     "SeveralNames": ("ledger.db", 2),

@@ -154,6 +154,7 @@ class Action(StrEnum):
         "have_right_given",
         "ask somebody who has the right, or have it given to every one in the chain",
     )
+    GET_TOKEN = "get_token", "ask whoever gave it for a new token"
 
     # the ledger's file or server
     CHECK_PATH = "check_path", "check the path and its permissions"

@@ -67,10 +67,8 @@ class InvalidJson(InvalidInput):
 
 
 class ContentTooLarge(InvalidInput):
-    usual_action = Action.REFER_TO_FILE
-
     def __init__(self, limit: int) -> None:
-        super().__init__(f"a content holds at most {limit} bytes")
+        super().__init__(f"a content holds at most {limit} bytes", Action.REFER_TO_FILE)
         self.limit = limit
 
 
@@ -312,6 +310,10 @@ class NotAllowed(LedgerError):
         self.right, self.chain = right, tuple(chain)
 
 
+class TokenRefused(LedgerError):
+    usual_action = Action.GET_TOKEN
+
+
 class NotTrusted(LedgerError):
     """The ledger was neither made nor allowed by the person who opened it, so nothing in it acts."""
 
@@ -394,10 +396,8 @@ class InUse(StoreError):
 class LedgerMoved(StoreError):
     """The file under the ledger's name is no longer the one that was opened. Nothing of this append is acknowledged."""
 
-    usual_action = Action.OPEN_WHERE_IT_IS
-
     def __init__(self, path: str, change: str) -> None:
-        super().__init__(f"{path} {change} while it was open; the append is not acknowledged")
+        super().__init__(f"{path} {change} while it was open; the append is not acknowledged", Action.OPEN_WHERE_IT_IS)
         self.path, self.change = path, change
 
 
