@@ -42,6 +42,7 @@ from weft.surfaces.cli.chat.typed_input import (
     needs_more,
     read_typed,
 )
+from weft.surfaces.cli.credentials import person_acting
 from weft.surfaces.cli.repeated_text import RepeatedText
 
 
@@ -267,7 +268,7 @@ def test_a_prompt_is_in_words_where_the_label_is_an_id(label: str, title: str | 
 
 def test_a_prompt_shows_of_an_id_what_names_the_session() -> None:
     first, second = "c0fff321-1111-4222-8333-444455556666", "c0fff321-1111-4222-8333-444455556667"
-    with weft.open(":memory:") as ledger, closing(Conversation(ledger, lambda _: None)) as talk:
+    with weft.open(":memory:") as ledger, closing(Conversation(ledger, lambda _: None, person=person_acting)) as talk:
         assert talk.shortened_label() == "chat"
         take(ledger, first, native_turn("one"), title="Mend the parser")
         talk.label, talk.is_new = first, False

@@ -19,11 +19,15 @@ def soul_of(agent: Program) -> str | None:
 
 def agent_context(context: ExecutionContext, agent: Program) -> ExecutionContext:
     """The agent, acting for everybody before it, with what its permissions leave of their rights."""
+    return limited_by(context.delegate(Principal(PrincipalKind.AGENT, agent.name)), agent)
+
+
+def limited_by(context: ExecutionContext, agent: Program) -> ExecutionContext:
+    """The same principals, with what the permissions of an agent among them leave of their rights."""
     ensure_own(agent)
     configured = agent.config.get("permissions") if isinstance(agent.config, dict) else None
     limits = limits_of(configured)
-    principal = Principal(PrincipalKind.AGENT, agent.name)
-    return context.delegate(principal, rights=limits.rights(), credentials=limits.credentials)
+    return context.child(rights=limits.rights(), credentials=limits.credentials)
 
 
 def actor_context(context: ExecutionContext, actor: Program) -> ExecutionContext:

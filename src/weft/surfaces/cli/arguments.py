@@ -24,9 +24,8 @@ def complete_labels(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
     from weft.kernel.errors import WeftError
     from weft.surfaces.cli.call import Call
 
-    call = Call.completing(ctx)
     try:
-        with call.reading() as ledger:
+        with Call.completing(ctx).reading() as ledger:
             labels = [session.label for session in ledger.sessions()]
     except (WeftError, OSError):
         return []

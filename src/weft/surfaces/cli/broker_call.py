@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 
 from weft.surfaces.cli.call import Call
-from weft.surfaces.cli.program_call import ReplyStream, note_retry
+from weft.surfaces.cli.program_call import ReplyStream, acting_person, note_retry
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.plain_text import safe_lines
 from weft.surfaces.wire.broker import SentMessage
@@ -54,14 +54,14 @@ async def broker_access(call: Call, on_asked: Callable[[str], None] | None = Non
     from weft.runtime.inference.inference import Inference
     from weft.runtime.inference.model_files import model_folder
     from weft.surfaces.cli.chat.models import other_models
-    from weft.surfaces.cli.credentials import person_acting
     from weft.surfaces.cli.tool_access import ToolAccess
     from weft.surfaces.cli.trust import trusted_rules
 
     ledger, pool, variable = call.writing(), Pool(), os.environ.get
     try:
         ledger.trust.ensure("send a message to a model")
-        programs, person = Programs(ledger), person_acting()
+        programs = Programs(ledger)
+        person = acting_person(call, programs)
         on_retry, models = (lambda *failed: note_retry(call, *failed)), model_folder(variable)
         async with Inference(on_retry=on_retry, on_note=call.note, models=models) as inference:
             mirror = AsyncLedger(ledger, pool)

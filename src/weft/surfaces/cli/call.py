@@ -6,10 +6,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from weft.kernel.errors import InvalidInput
 from weft.kernel.shell_words import shell_line, shell_word
 from weft.surfaces.cli.screen import Line, Screen, Span, colours_wanted, stdout_screen, terminal_size
 from weft.surfaces.cli.times import LocalZone
@@ -18,10 +19,13 @@ from weft.surfaces.cli.user_files import find_ledger
 if TYPE_CHECKING:
     from msgspec import Struct
 
+    from weft.kernel.authority import Authority
     from weft.ledger.api import Ledger
+    from weft.runtime.tokens.tokens import TokenContent
     from weft.store.trust_store import TrustStore
 
 
+LedgerT = TypeVar("LedgerT", bound="Ledger")
 OWNER = "local"
 """Whoever opened the ledger, in whose name commands are run unless `--as` names somebody else."""
 
@@ -32,6 +36,9 @@ class Call:
     def __init__(self) -> None:
         self.ledger: str | None = None
         self.actor = OWNER
+        self.token: TokenContent | None = None
+        """What the command acts with instead of all that the person may do."""
+        self.token_file: str | None = None
         self.json = self.quiet = self.no_color = self.no_pager = False
 
     @classmethod
@@ -39,8 +46,19 @@ class Call:
         """Of a shell that asks how a line goes on: the ledger and the name that the line has so far."""
         call, line = cls(), ctx.find_root().params
         call.ledger = ctx.params.get("ledger") or line.get("ledger")
-        call.actor = line.get("actor") or OWNER
+        call.act_as(line.get("actor") or OWNER, line.get("token_file"))
         return call
+
+    def act_as(self, actor: str, token_file: str | None) -> None:
+        """In whose name the command acts: whom `--as` names, or whom a token names that was given to this process."""
+        from weft.surfaces.cli.token_files import token_in_force
+
+        self.token_file = token_file
+        self.actor, self.token = actor, token_in_force(token_file)
+        if self.token is not None:
+            if actor != OWNER:
+                raise InvalidInput("--as and the token both say who acts", "leave one of them out")
+            self.actor = self.token.ledger_authority.principal.id
 
     def take(self, options: dict[str, Any]) -> None:
         """Options after the command add to those before it."""
@@ -127,20 +145,32 @@ class Call:
                 accept_rollback=accept,
                 zone=LocalZone(),
                 trust=self.trust_store,
-                acting_as=None if self.actor == OWNER else self.actor,
+                acting_as=self._acting_as,
                 repository_of=trusted_repositories(lambda: ledger.trust.is_trusted),
                 progress=bar.staged,
             )
-        if not (self.json or self.quiet):
+        if not (self.json or self.quiet or self.token):
             prepare_question(ledger, self.note)
         return ledger
 
+    @property
+    def _acting_as(self) -> Authority | str | None:
+        if self.token is not None:
+            return self.token.ledger_authority
+        return None if self.actor == OWNER else self.actor
+
+    def in_name_of(self, actor: str, ledger: LedgerT) -> LedgerT:
+        """A ledger that this call opened, in the name of whom `--as` behind the command names."""
+        return ledger if actor == self.actor else ledger.acting_as(actor)
+
     def ensure_owner(self, command: str) -> None:
-        """Refuse a command that works on files of the person, or on a ledger as a file, to anybody but its owner."""
-        if self.actor != OWNER:
+        """Refuse a command that works on files of the person, or on a ledger as a file, to anybody but its owner, and
+        to a token of theirs."""
+        acting_as = self._acting_as
+        if acting_as is not None:
             from weft.kernel.authority import authority_of
 
-            raise authority_of(self.actor).refusal(f"weft:{command}", f"run the command {command}")
+            raise authority_of(acting_as).refusal(f"weft:{command}", f"run the command {command}")
 
     def answer(self, value: Struct | Sequence[Struct], *lines: Line) -> None:
         """The outcome: a JSON document, or lines for people."""

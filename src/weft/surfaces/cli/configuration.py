@@ -50,7 +50,7 @@ def read_configuration(
         return os.environ.get(name)
 
     programs = Programs(ledger)
-    reader = LayerReader(programs, Inference(), variable, acting_for(programs, call.actor))
+    reader = LayerReader(programs, Inference(), variable, acting_for(call, programs, call.actor))
     return reader.configuration(TurnRequest(session=session, overrides=overrides, message=message))
 
 

@@ -20,6 +20,7 @@ from weft.surfaces.cli.user_files import configuration_folder
 
 if TYPE_CHECKING:
     from weft.runtime.context import ExecutionContext
+    from weft.runtime.egress.credentials import Keyring
 
 CREDENTIALS_FILE = "credentials.json"
 
@@ -54,16 +55,18 @@ def change_credentials(change: Callable[[tuple[Credential, ...]], tuple[Credenti
 
 
 def person_acting() -> ExecutionContext:
-    """The context that a command acts in. Of the environment, single variables are looked up by name when needed."""
+    """The context that a command acts in without a token. Of the environment, single variables are looked up by name
+    when needed."""
     from weft.kernel.authority import Principal, PrincipalKind
-    from weft.runtime.context import context_from_env
-    from weft.runtime.sandbox.key_commands import command_runner
+    from weft.runtime.context import context_for
 
     name = os.environ.get("USER") or os.environ.get("LOGNAME") or "local"
-    variable = os.environ.get
-    return context_from_env(
-        Principal(PrincipalKind.HUMAN, name),
-        variable,
-        credentials=load_credentials(),
-        run=command_runner(variable),
-    )
+    return context_for(Principal(PrincipalKind.HUMAN, name), keyring=user_keyring())
+
+
+def user_keyring() -> Keyring:
+    """The credentials of the person at the terminal, and how their keys are read."""
+    from weft.runtime.egress.credentials import Keyring
+    from weft.runtime.sandbox.key_commands import command_runner
+
+    return Keyring(load_credentials(), os.environ.get, command_runner(os.environ.get))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from weft.surfaces.cli.program_call import complete_programs
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.program_call import acting_person, complete_programs
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -31,7 +32,7 @@ def by_model(function: F) -> F:
 
 
 @contextmanager
-def similarity(ledger: Ledger, model: str | None = None) -> Iterator[Similarity]:
+def similarity(call: Call, ledger: Ledger, model: str | None = None) -> Iterator[Similarity]:
     """By the model that needs no network, or by the one that a program names, in the name of the person here."""
     from weft.programs.similarity.similarity import Similarity
 
@@ -43,16 +44,16 @@ def similarity(ledger: Ledger, model: str | None = None) -> Iterator[Similarity]
     from weft.programs import Programs
     from weft.runtime.inference.embeddings import FarEmbedder
     from weft.runtime.invoke.model_settings import model_settings
-    from weft.surfaces.cli.credentials import person_acting
 
     ledger.trust.ensure("send its texts to a server")
-    find = Programs(ledger).get
-    configured = model_settings(find(model, "model"), find, os.environ.get, person_acting())
+    programs = Programs(ledger)
+    find, person = programs.get, acting_person(call, programs)
+    configured = model_settings(find(model, "model"), find, os.environ.get, person)
     with FarEmbedder(configured.model, configured.context) as embedder:
         yield Similarity(ledger, embedder)
 
 
-def nearest_turns(ledger: Ledger, text: str) -> dict[str, float]:
+def nearest_turns(call: Call, ledger: Ledger, text: str) -> dict[str, float]:
     """Turns with their cosines, by the model that comes with Weft; none, and no model is loaded, where nothing was
     embedded with it or what it needs is not installed."""
     from weft.programs.similarity.minilm import NAME
@@ -60,7 +61,7 @@ def nearest_turns(ledger: Ledger, text: str) -> dict[str, float]:
 
     if find_spec("numpy") is None or not has_vectors(ledger, NAME):
         return {}
-    with similarity(ledger) as index:
+    with similarity(call, ledger) as index:
         return index.nearest_turns(text)
 
 

@@ -116,6 +116,7 @@ COMMANDS = {
         "retry": "Try a failed turn again.",
         "chat": "Talk with a model; every exchange is a turn.",
         "follow": "Follow a session: its messages, turns and tools, and answers while they are written.",
+        "token": "Let another process act for you, with less, until a time.",
         "credential": "Say where keys are found: add, list or remove.",
         "mcp-server": "Say which MCP servers there are, and approve their tools.",
     },
@@ -165,7 +166,7 @@ class Commands(click.Group):
         if ctx.params.pop("version"):
             show_version(call)
             return OK
-        call.actor = ctx.params.pop("actor")
+        call.act_as(ctx.params.pop("actor"), ctx.params.pop("token_file"))
         return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -191,6 +192,12 @@ def show_version(call: Call) -> None:
 )
 @click.option("-V", "--version", is_flag=True, help="Show the version and exit.")
 @click.option("--as", "actor", metavar="NAME", default=OWNER, help="In whose name: a person or an agent of the ledger.")
+@click.option(
+    "--token-file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Act with the token in FILE, or in /dev/fd/N, and nothing more; else with WEFT_TOKEN, if it is set.",
+)
 @click.pass_context
 def weft(ctx: click.Context) -> None:
     """Version control for AI agents: every turn is a commit you can address, verify and fork from.

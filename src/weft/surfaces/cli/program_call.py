@@ -43,9 +43,8 @@ def complete_programs(*kinds: str) -> Callable[[click.Context, click.Parameter, 
         from weft.kernel.errors import WeftError
         from weft.programs import Programs
 
-        call = Call.completing(ctx)
         try:
-            with call.reading() as ledger:
+            with Call.completing(ctx).reading() as ledger:
                 names = [one.name for one in Programs(ledger).all() if not kinds or one.kind in kinds]
         except (WeftError, OSError):
             return []
@@ -78,6 +77,8 @@ def as_actor(function: F) -> F:
 
     def actor(ctx: click.Context, parameter: click.Parameter, name: str | None) -> str:
         other = ctx.ensure_object(Call).actor
+        if name is not None and ctx.ensure_object(Call).token is not None:
+            raise click.UsageError("--as and the token both say who acts: leave one out")
         if name is not None and other not in (OWNER, name):
             raise click.UsageError(f"--as names {other} and {name}: name one")
         return name or other
@@ -155,11 +156,11 @@ def json_of(value: str, what: str) -> Any:
 
 
 @contextmanager
-def changing(call: Call, actor: str = "local") -> Iterator[Programs]:
+def changing(call: Call, actor: str) -> Iterator[Programs]:
     from weft.programs import Programs
 
     with call.writing() as ledger:
-        yield Programs(ledger.acting_as(actor))
+        yield Programs(call.in_name_of(actor, ledger))
 
 
 @contextmanager
@@ -289,7 +290,7 @@ async def _with_invocations(
 
     ledger, pool = call.writing(), Pool()
     try:
-        acting = ledger.acting_as(actor)
+        acting = call.in_name_of(actor, ledger)
         programs = Programs(acting)
         on_retry, models = (lambda *failed: note_retry(call, *failed)), model_folder(os.environ.get)
         async with Inference(on_retry=on_retry, on_note=call.note, models=models) as inference:
@@ -300,7 +301,7 @@ async def _with_invocations(
                 pool,
                 inference,
                 variable=os.environ.get,
-                context=acting_for(programs, actor),
+                context=acting_for(call, programs, actor),
                 on_token=on_token,
                 show=lambda name, text: _note_notice(call, name, text),
                 other_models=_other_models(programs) if has_default_model else None,
@@ -330,16 +331,30 @@ def retry_words(error: WeftError, model: str, wait: float) -> str:
     return f"{error}; {model} is asked {f'again in {wait:.1f} s' if wait else 'next'}"
 
 
-def acting_for(programs: Programs, actor: str) -> ExecutionContext:
-    """The person at the terminal, and on their behalf whoever `--as` names."""
+def acting_for(call: Call, programs: Programs, actor: str) -> ExecutionContext:
+    """The person at the terminal, and on their behalf whoever `--as` names; or all whom the token names."""
     from weft.ledger.model import DEFAULT_AGENT
     from weft.runtime.invoke.agent_rights import actor_context
-    from weft.surfaces.cli.credentials import person_acting
 
-    person = person_acting()
-    if actor == DEFAULT_AGENT:
+    person = acting_person(call, programs)
+    if actor == DEFAULT_AGENT or call.token is not None:
         return person
     return actor_context(person, programs.get(actor, "human", "agent"))
+
+
+def acting_person(call: Call, programs: Programs) -> ExecutionContext:
+    """The person at the terminal; or what a token says, with what the present permissions of its agents leave."""
+    from weft.kernel.authority import PrincipalKind
+    from weft.runtime.invoke.agent_rights import limited_by
+    from weft.surfaces.cli.credentials import person_acting
+
+    if call.token is None:
+        return person_acting()
+    context = call.token.context
+    for principal in context.chain:
+        if principal.kind is PrincipalKind.AGENT:
+            context = limited_by(context, programs.get(principal.id, "agent"))
+    return context
 
 
 def _note_notice(call: Call, name: str, text: str) -> None:

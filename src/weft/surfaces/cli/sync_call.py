@@ -37,9 +37,8 @@ def complete_remotes(ctx: click.Context, _: click.Parameter, incomplete: str) ->
     from weft.exchange.sync import remotes
     from weft.kernel.errors import WeftError
 
-    call = Call.completing(ctx)
     try:
-        with call.reading() as ledger:
+        with Call.completing(ctx).reading() as ledger:
             return [remote.name for remote in remotes(ledger) if remote.name.startswith(incomplete)]
     except (WeftError, OSError):
         return []

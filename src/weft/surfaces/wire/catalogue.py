@@ -90,6 +90,7 @@ from weft.surfaces.wire import (
     reports,
     sandbox,
     sessions,
+    tokens,
     upkeep,
 )
 
@@ -116,6 +117,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         PlannedProgram, InvocationResult, Credential, Node, Embedded, Similar, ModelCount, programs.EmbeddedNodes,
         programs.ForgottenVectors, programs.FetchableModel, configuration.ConfiguredTurn, sandbox.SandboxRun,
         forms.JsonValue, McpServer, mcp.ListedServer, mcp.ListedTool, mcp.ApprovedTools,
+        tokens.TokenForm, tokens.RevokedToken, tokens.RotatedKey,
     ),
     "Approval policies": (
         Policy, policies.PolicySource, policies.TestedPolicy, Backtest,

@@ -42,7 +42,6 @@ from weft.surfaces.cli.chat.readiness import ensure_installed
 from weft.surfaces.cli.chat.servers import ServedModel, make_programs, running_servers
 from weft.surfaces.cli.chat.typed_ahead import TypedAhead
 from weft.surfaces.cli.chat.typed_input import free_label
-from weft.surfaces.cli.credentials import person_acting
 from weft.surfaces.cli.default_session import ensure_own_session
 from weft.surfaces.cli.history import turn_pages
 from weft.surfaces.cli.tool_access import ToolAccess
@@ -51,6 +50,7 @@ from weft.surfaces.cli.trust import trusted_rules, workspace_of
 if TYPE_CHECKING:
     from weft.ledger.api import Admission, Ledger
     from weft.programs import Program
+    from weft.runtime.context import ExecutionContext
     from weft.runtime.egress.credentials import Variable
     from weft.runtime.inference.running_servers import RunningServer
     from weft.surfaces.cli.call import Call
@@ -78,11 +78,13 @@ class Conversation:
         ledger: Ledger,
         variable: Variable,
         *,
+        person: Callable[[], ExecutionContext],
         system: str | None = None,
         on_retry: OnRetry | None = None,
         on_note: OnNote | None = None,
     ) -> None:
         self.ledger, self._variable, self._system = ledger, variable, system
+        self._person = person
         self.on_retry, self.on_note = on_retry, on_note
         self._programs = Programs(ledger)
         self._runner = asyncio.Runner()
@@ -138,7 +140,7 @@ class Conversation:
         """Who answers from now on: what was asked for last, in any session. Raises if its packages are missing."""
         programs, wanted = self.models(), asked or self._asked
         name = default_name(wanted, self._configured(), self._last_model(), programs, self._variable)
-        choice = find_choice(name, programs, self._programs.get, self._variable, person_acting())
+        choice = find_choice(name, programs, self._programs.get, self._variable, self._person())
         ensure_installed(is_embedded=choice.is_embedded, has_weights=choice.name != EMBEDDED)
         self.choice, self._asked = choice, wanted
         return choice
@@ -291,7 +293,7 @@ class Conversation:
                 self._mirror,
                 self._asking(),
                 variable=self._variable,
-                acting=lambda message: sender_context(person_acting(), self._programs, message),
+                acting=lambda message: sender_context(self._person(), self._programs, message),
                 other_models=other_models(self._programs, self._variable),
                 rules_of=trusted_rules(),
                 equip=self._tools,

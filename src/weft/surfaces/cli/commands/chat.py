@@ -76,11 +76,19 @@ def command(call: Call, session: str | None, model: str | None, system: str | No
 def _talking(call: Call, system: str | None) -> Iterator[Conversation]:
     with call.writing() as ledger:
         ledger.trust.ensure("send a message to a model")
+        from weft.programs import Programs
         from weft.surfaces.cli.chat.conversation import Conversation
-        from weft.surfaces.cli.program_call import note_retry
+        from weft.surfaces.cli.program_call import acting_person, note_retry
 
-        on_retry = partial(note_retry, call)
-        talk = Conversation(ledger, os.environ.get, system=system, on_retry=on_retry, on_note=call.note)
+        on_retry, programs = partial(note_retry, call), Programs(ledger)
+        talk = Conversation(
+            ledger,
+            os.environ.get,
+            person=lambda: acting_person(call, programs),
+            system=system,
+            on_retry=on_retry,
+            on_note=call.note,
+        )
         try:
             yield talk
         finally:

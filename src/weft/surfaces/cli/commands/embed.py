@@ -41,7 +41,7 @@ def command(
         raise click.UsageError("Give a NODE, --all KIND, or --forget.")
     if text is not None and forget:
         raise click.UsageError("--forget takes no --text.")
-    with call.writing() as ledger, similarity(ledger, model) as index:
+    with call.writing() as ledger, similarity(call, ledger, model) as index:
         if forget:
             count = index.forget(node)
             call.answer(ForgottenVectors(forgotten=count), [f"took {count:,} vector{'s' * (count != 1)} away"])

@@ -60,11 +60,11 @@ def command(
         raise click.UsageError("name what to erase, or one of --list, --pending, --apply, --finish")
     if listed or pending:
         with call.reading() as opened:
-            ledger = opened.acting_as(actor)
+            ledger = call.in_name_of(actor, opened)
             _list(call, ledger, pending)
         return
     with call.writing() as opened:
-        ledger = opened.acting_as(actor)
+        ledger = call.in_name_of(actor, opened)
         if finish:
             clean = ledger.erasure.finish()
             call.answer(FinishedErasure(complete=clean), [FINISHED if clean else HELD])

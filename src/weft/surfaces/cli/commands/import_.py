@@ -164,6 +164,7 @@ class _Asked(Struct, frozen=True):
         from weft.surfaces.cli.import_job import Order, start
         from weft.surfaces.cli.import_lines import show_begun
 
+        self.call.ensure_owner("import --background")
         with _ledger(self.call, False) as ledger:
             assert ledger is not None  # made, if there was none
         where = _place_of_ledger(self.call)

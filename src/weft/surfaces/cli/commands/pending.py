@@ -50,9 +50,8 @@ def complete_pending(ctx: click.Context, _: click.Parameter, incomplete: str) ->
     from weft.kernel.errors import WeftError
     from weft.programs import Programs
 
-    call = Call.completing(ctx)
     try:
-        with call.reading() as ledger:
+        with Call.completing(ctx).reading() as ledger:
             items = Programs(ledger).pending(decided=ctx.info_name == "undo")
     except (WeftError, OSError):
         return []
@@ -81,7 +80,8 @@ def list_(call: Call, kind: str | None, source: str | None, decided: bool) -> No
 
 
 def show_pending(call: Call, kind: str | None, source: str | None, decided: bool) -> None:
-    with looking(call) if source is None else changing(call) as programs:  # a remote is asked which replica it is
+    opening = looking(call) if source is None else changing(call, call.actor)  # a remote is asked which replica it is
+    with opening as programs:
         replica = None if source is None else replica_of_source(call, programs.ledger, source)
         items = programs.pending(kind=kind, source=replica, decided=decided)
     if call.json:

@@ -61,7 +61,7 @@ def command(call: Call, text: str, dry_run: bool, threshold: float, limit: int) 
         )
     check_route_arguments(text, threshold, limit)
     with call.reading() as ledger:
-        cosines = nearest_turns(ledger, text)
+        cosines = nearest_turns(call, ledger, text)
         related = ledger.related_turns(text, also=tuple(cosines))
         choice = choose_route(related, cosines, now_ms=SystemClock().now_ms(), threshold=threshold, limit=limit)
     if call.json:

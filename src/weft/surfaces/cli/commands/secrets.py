@@ -71,7 +71,7 @@ def command(
     if (reason is not None or dry_run or yes) and not (erase or redact):
         raise click.UsageError("--reason, --dry-run and --yes belong to --erase and --redact")
     with call.writing() as opened:
-        ledger = opened.acting_as(actor)
+        ledger = call.in_name_of(actor, opened)
         if ignore is not None or unignore is not None:
             _choose(call, ledger, ignore, unignore)
             return OK

@@ -127,7 +127,7 @@ def _smart_route(call: Call, text: str, fallback: str | None) -> dict[str, Any]:
     from weft.surfaces.wire.forms import form
 
     with call.reading() as ledger:
-        cosines = nearest_turns(ledger, text)
+        cosines = nearest_turns(call, ledger, text)
         related = ledger.related_turns(text, also=tuple(cosines))
         choice = choose_route(related, cosines, now_ms=SystemClock().now_ms(), fallback=fallback)
     if choice.turn is None and choice.fallback is None:

@@ -189,7 +189,7 @@ def promote(call: Call, session: str, key: str, actor: str) -> None:
     The key becomes an alias of the session, with the reason identity_promotion.
     """
     with call.writing() as ledger:
-        promoted = ledger.acting_as(actor).labels.promote(session, key)
+        promoted = call.in_name_of(actor, ledger).labels.promote(session, key)
     call.answer(promoted, [Span(key, "label"), " leads to ", Span(promoted.label, "label")])
 
 
@@ -219,7 +219,7 @@ def unify(
         if (into, summary, summary_from, retry_key) != (None,) * 4:
             raise click.UsageError("--undo takes a session and nothing else")
         with call.writing() as ledger:
-            separated = ledger.acting_as(actor).merges.separate(session)
+            separated = call.in_name_of(actor, ledger).merges.separate(session)
         call.answer(separated, [Span(separated.label, "label"), " is a session of its own again"])
         return
     if into is None:
@@ -229,7 +229,7 @@ def unify(
     if summary_from is not None:
         summary = decode_utf8(read_input(summary_from, "no summary was piped in"), "summary").rstrip("\n")
     with call.writing() as ledger:
-        unified = ledger.acting_as(actor).merges.unify(session, into=into, summary=summary, key=retry_key)
+        unified = call.in_name_of(actor, ledger).merges.unify(session, into=into, summary=summary, key=retry_key)
     _answer_unified(call, unified)
 
 

@@ -57,7 +57,7 @@ def command(
     if words and text is None:
         raise click.UsageError("--words goes with --text.")
     _embed_missing(call, kind or EMBEDDED_KINDS[0], model)
-    with call.reading() as ledger, similarity(ledger, model) as index:
+    with call.reading() as ledger, similarity(call, ledger, model) as index:
         if text is not None:
             neighbours = index.similar_to_text(text, limit=limit, kind=kind, words=words)
         else:
@@ -93,7 +93,7 @@ def _embed_missing(call: Call, kind: str, model: str | None) -> None:
     """Nodes without a vector are not found: whoever is at the terminal is asked whether to embed them now."""
     if call.json or call.quiet:
         return
-    with call.reading() as ledger, similarity(ledger, model) as index:
+    with call.reading() as ledger, similarity(call, ledger, model) as index:
         missing = index.count_missing(kind)
     if not missing:
         return
@@ -104,5 +104,5 @@ def _embed_missing(call: Call, kind: str, model: str | None) -> None:
         return
     where = "" if model is None else f" with {model}, which is sent what they say"
     if click.confirm(f"{nodes} {verb} not embedded and cannot be found. Embed{where} now?", default=True, err=True):
-        with call.writing() as ledger, similarity(ledger, model) as index, progress(call, "embed") as bar:
+        with call.writing() as ledger, similarity(call, ledger, model) as index, progress(call, "embed") as bar:
             index.embed_missing(kind, progress=bar.counted)
