@@ -12,8 +12,13 @@ import pytest
 
 from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_docs import run_example
+from weft.opening import open as open_ledger
+from weft.runtime.tools.calls import ToolFailure
+from weft.runtime.tools.workspace import WorkspaceFolder
 from weft.surfaces.cli import call
-from weft.surfaces.cli.token_files import PUBLIC_KEYS_FILE, REVOKED_FILE, ROOT_KEY_FILE, TOKEN_VARIABLE
+from weft.surfaces.cli.call import TOKEN_VARIABLE
+from weft.surfaces.cli.token_files import PUBLIC_KEYS_FILE, REVOKED_FILE, ROOT_KEY_FILE
+from weft.surfaces.cli.tool_access import withheld_places
 
 
 @pytest.fixture
@@ -114,6 +119,15 @@ def test_the_examples_of_the_page_work(person: Shell) -> None:
     lines = re.findall(r"^\$ (.*)$", page.split("```console\n")[1].split("```")[0], re.MULTILINE)
     assert len(lines) == 5
     assert [run_example(person, line).code for line in lines] == [0] * 5
+
+
+def test_no_tool_reads_the_root_key_in_a_workspace_that_contains_it(person: Shell, tmp_path: Path) -> None:
+    token_of(person)
+    with open_ledger(person.folder / ".weft" / "ledger.db") as ledger:
+        workspace = WorkspaceFolder(tmp_path, withheld=withheld_places(ledger))
+    for name in (ROOT_KEY_FILE, REVOKED_FILE):
+        with pytest.raises(ToolFailure, match="not for tools"):
+            workspace.resolve(f"config/weft/{name}")
 
 
 def test_only_the_call_says_in_whose_name_a_ledger_is_opened() -> None:

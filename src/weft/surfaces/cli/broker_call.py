@@ -65,7 +65,7 @@ async def broker_access(call: Call, on_asked: Callable[[str], None] | None = Non
         on_retry, models = (lambda *failed: note_retry(call, *failed)), model_folder(variable)
         async with Inference(on_retry=on_retry, on_note=call.note, models=models) as inference:
             mirror = AsyncLedger(ledger, pool)
-            tools = ToolAccess(ledger, mirror.crossing, programs, on_asked)
+            tools = ToolAccess(ledger, mirror.crossing, programs, lambda: person, on_asked)
             planner = ConfiguredPlanner(
                 programs,
                 mirror,

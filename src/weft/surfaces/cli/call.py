@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 
 LedgerT = TypeVar("LedgerT", bound="Ledger")
+TOKEN_VARIABLE = "WEFT_TOKEN"
 OWNER = "local"
 """Whoever opened the ledger, in whose name commands are run unless `--as` names somebody else."""
 
@@ -51,14 +53,15 @@ class Call:
 
     def act_as(self, actor: str, token_file: str | None) -> None:
         """In whose name the command acts: whom `--as` names, or whom a token names that was given to this process."""
+        self.actor = actor
+        if token_file is None and TOKEN_VARIABLE not in os.environ:
+            return
         from weft.surfaces.cli.token_files import token_in_force
 
-        self.token_file = token_file
-        self.actor, self.token = actor, token_in_force(token_file)
-        if self.token is not None:
-            if actor != OWNER:
-                raise InvalidInput("--as and the token both say who acts", "leave one of them out")
-            self.actor = self.token.ledger_authority.principal.id
+        if actor != OWNER:
+            raise InvalidInput("--as and the token both say who acts", "leave one of them out")
+        self.token_file, self.token = token_file, token_in_force(token_file)
+        self.actor = self.token.ledger_authority.principal.id
 
     def take(self, options: dict[str, Any]) -> None:
         """Options after the command add to those before it."""

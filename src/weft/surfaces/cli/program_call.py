@@ -294,7 +294,7 @@ async def _with_invocations(
         programs = Programs(acting)
         on_retry, models = (lambda *failed: note_retry(call, *failed)), model_folder(os.environ.get)
         async with Inference(on_retry=on_retry, on_note=call.note, models=models) as inference:
-            tools = ToolAccess(acting, pool, programs)
+            tools = ToolAccess(acting, pool, programs, lambda: acting_person(call, programs))
             shop = InvocationContext(
                 AsyncLedger(acting, pool),
                 programs,

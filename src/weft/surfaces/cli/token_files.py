@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput, InvalidKey, TokenRefused
+from weft.surfaces.cli.call import TOKEN_VARIABLE
 from weft.surfaces.cli.locked_files import replace_json, sole_writer
 from weft.surfaces.cli.user_files import configuration_folder
 from weft.surfaces.wire.tokens import RevokedToken
@@ -23,7 +24,6 @@ from weft.surfaces.wire.tokens import RevokedToken
 if TYPE_CHECKING:
     from weft.runtime.tokens.tokens import RootKey, TokenContent
 
-TOKEN_VARIABLE = "WEFT_TOKEN"
 ROOT_KEY_FILE, PUBLIC_KEYS_FILE, REVOKED_FILE = "token-root-key.json", "token-public-keys.json", "revoked-tokens.json"
 LONGEST_FILE_BYTES = 128 * 1024
 _MEND = "mend the file, or put a copy of it back"
@@ -46,27 +46,25 @@ class _RevokedFile(Struct, forbid_unknown_fields=True):
 # --- the token that this process was given --------------------------------------------------------------------------
 
 
-def token_in_force(file: str | None) -> TokenContent | None:
-    """What the token says that was given to this process: by a file, or by the variable WEFT_TOKEN. None where none was
-    given. A variable that is set and empty is refused: whoever set it did not mean all that the person may do."""
-    token = given_token(file)
-    if token is None:
-        return None
+def token_in_force(file: str | None) -> TokenContent:
+    """What the token says that was given to this process: by a file, or by the variable WEFT_TOKEN. A variable that is
+    set and empty is refused: whoever set it did not mean all that the person may do."""
     from weft.kernel.clock import SystemClock
     from weft.runtime.tokens.tokens import read
     from weft.surfaces.cli.credentials import user_keyring
 
     revoked = {one.id for one in load_revoked()}
+    token = given_token(file)
     return read(token, public_keys(), now_ms=SystemClock().now_ms(), revoked=revoked, keyring=user_keyring())
 
 
-def given_token(file: str | None) -> str | None:
+def given_token(file: str | None) -> str:
     if file is not None:
         return read_token(file)
-    token = os.environ.get(TOKEN_VARIABLE)
-    if token is not None and not token.strip():
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not token:
         raise TokenRefused(f"the token is refused: {TOKEN_VARIABLE} is set and empty", f"unset {TOKEN_VARIABLE}")
-    return None if token is None else token.strip()
+    return token
 
 
 def read_token(file: str) -> str:

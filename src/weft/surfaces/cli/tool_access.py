@@ -8,26 +8,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.ledger.api import Ledger, Runs, SessionStanding
+from weft.surfaces.cli.user_files import configuration_folder, state_folder
 
 if TYPE_CHECKING:
     from weft.programs import Programs
     from weft.runtime.broker.plans import TurnPlan
     from weft.runtime.configuration.gathering import TurnConfiguration
+    from weft.runtime.context import ExecutionContext
     from weft.runtime.tools.toolbox import Toolbox
     from weft.runtime.turns.ledger_port import Crossing
 
 
+def withheld_places(ledger: Ledger) -> tuple[Path, ...]:
+    """What no tool reads or writes, also where a workspace contains it: the ledger, the user's keys and decisions."""
+    places = (Path(ledger.path), configuration_folder(), state_folder())
+    return tuple(place for place in places if place.exists())
+
+
 class ToolAccess:
-    """Equips the turns of one process, in one event loop. `on_asked` hears of requests to people."""
+    """Equips the turns of one process, in one event loop. MCP servers act in the context that `person` gives.
+    `on_asked` hears of requests to people."""
 
     def __init__(
         self,
         ledger: Ledger,
         crossing: Crossing,
         programs: Programs,
+        person: Callable[[], ExecutionContext],
         on_asked: Callable[[str], None] | None = None,
     ) -> None:
         self._ledger, self._crossing, self._programs, self._on_asked = ledger, crossing, programs, on_asked
+        self._person = person
         self._toolbox: Toolbox | None = None
 
     async def __call__(self, plan: TurnPlan, configuration: TurnConfiguration, standing: SessionStanding) -> None:
@@ -38,23 +49,21 @@ class ToolAccess:
         from weft.runtime.mcp.notices import notice_recorder
         from weft.runtime.mcp.servers import McpServers
         from weft.runtime.tools.toolbox import Toolbox, ToolboxSettings
-        from weft.surfaces.cli.credentials import person_acting
         from weft.surfaces.cli.mcp_servers import load_mcp_servers
 
         if self._toolbox is None:
             servers = McpServers(
                 load_mcp_servers,
-                acting=person_acting(),
+                acting=self._person(),
                 variable=os.environ.get,
                 on_notice=notice_recorder(Runs(self._ledger), self._crossing),
             )
-            place = Path(self._ledger.path)
             self._toolbox = Toolbox(
                 self._ledger,
                 self._crossing,
                 self._programs,
                 servers=servers,
-                settings=ToolboxSettings(withheld=(place,) if place.exists() else ()),
+                settings=ToolboxSettings(withheld=withheld_places(self._ledger)),
                 on_asked=self._on_asked,
             )
         return self._toolbox

@@ -89,7 +89,7 @@ class Conversation:
         self._programs = Programs(ledger)
         self._runner = asyncio.Runner()
         self._mirror = AsyncLedger(ledger, Pool())
-        self._tools = ToolAccess(ledger, self._mirror.crossing, self._programs)
+        self._tools = ToolAccess(ledger, self._mirror.crossing, self._programs, person)
         self._inference: Inference | None = None
         self.label, self.is_new = LABEL, True
         self.choice: ModelChoice | None = None

@@ -226,10 +226,9 @@ def _named_token(call: Call, file: str | None) -> str:
 
     if file is not None and not os.path.exists(file) and len(file) > len("/dev/fd/") + 255:
         raise InvalidInput("this is no file", "a token is never an argument: others can read those; write it to a file")
-    token = given_token(file if file is not None else call.token_file)
-    if token is None:
+    if file is None and call.token is None:
         raise click.UsageError("name a FILE with a token, or set WEFT_TOKEN")
-    return token
+    return given_token(file if file is not None else call.token_file)
 
 
 def _inspected(token: str) -> TokenContent:
