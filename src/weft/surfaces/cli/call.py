@@ -15,7 +15,7 @@ from weft.kernel.errors import InvalidInput
 from weft.kernel.shell_words import shell_line, shell_word
 from weft.surfaces.cli.screen import Line, Screen, Span, colours_wanted, stdout_screen, terminal_size
 from weft.surfaces.cli.times import LocalZone
-from weft.surfaces.cli.user_files import find_ledger
+from weft.surfaces.cli.user_files import TOKEN_VARIABLE, find_ledger
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 LedgerT = TypeVar("LedgerT", bound="Ledger")
-TOKEN_VARIABLE = "WEFT_TOKEN"
 OWNER = "local"
 """Whoever opened the ledger, in whose name commands are run unless `--as` names somebody else."""
 
@@ -40,7 +39,7 @@ class Call:
         self.actor = OWNER
         self.token: TokenContent | None = None
         """What the command acts with instead of all that the person may do."""
-        self.token_file: str | None = None
+        self.token_text = ""
         self.json = self.quiet = self.no_color = self.no_pager = False
 
     @classmethod
@@ -56,11 +55,12 @@ class Call:
         self.actor = actor
         if token_file is None and TOKEN_VARIABLE not in os.environ:
             return
-        from weft.surfaces.cli.token_files import token_in_force
+        from weft.surfaces.cli.token_files import given_token, verified_token
 
         if actor != OWNER:
             raise InvalidInput("--as and the token both say who acts", "leave one of them out")
-        self.token_file, self.token = token_file, token_in_force(token_file)
+        self.token_text = given_token(token_file)
+        self.token = verified_token(self.token_text)
         self.actor = self.token.ledger_authority.principal.id
 
     def take(self, options: dict[str, Any]) -> None:

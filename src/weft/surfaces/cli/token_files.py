@@ -16,9 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput, InvalidKey, TokenRefused
-from weft.surfaces.cli.call import TOKEN_VARIABLE
 from weft.surfaces.cli.locked_files import replace_json, sole_writer
-from weft.surfaces.cli.user_files import configuration_folder
+from weft.surfaces.cli.user_files import TOKEN_VARIABLE, configuration_folder
 from weft.surfaces.wire.tokens import RevokedToken
 
 if TYPE_CHECKING:
@@ -46,19 +45,19 @@ class _RevokedFile(Struct, forbid_unknown_fields=True):
 # --- the token that this process was given --------------------------------------------------------------------------
 
 
-def token_in_force(file: str | None) -> TokenContent:
-    """What the token says that was given to this process: by a file, or by the variable WEFT_TOKEN. A variable that is
-    set and empty is refused: whoever set it did not mean all that the person may do."""
+def verified_token(token: str) -> TokenContent:
+    """What a token says that counts now, with the credentials that the person has."""
     from weft.kernel.clock import SystemClock
     from weft.runtime.tokens.tokens import read
     from weft.surfaces.cli.credentials import user_keyring
 
     revoked = {one.id for one in load_revoked()}
-    token = given_token(file)
     return read(token, public_keys(), now_ms=SystemClock().now_ms(), revoked=revoked, keyring=user_keyring())
 
 
 def given_token(file: str | None) -> str:
+    """The token that was given to this process by a file, or else by the variable WEFT_TOKEN. A variable that is set
+    and empty is refused: whoever set it did not mean all that the person may do."""
     if file is not None:
         return read_token(file)
     token = os.environ.get(TOKEN_VARIABLE, "").strip()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FOLDER, FILE = ".weft", "ledger.db"
 LEDGER_VARIABLE = "WEFT_LEDGER"
+TOKEN_VARIABLE = "WEFT_TOKEN"
 
 
 def named_ledger(option: str | None) -> str | None:

@@ -222,13 +222,13 @@ def _now_ms() -> int:
 
 def _named_token(call: Call, file: str | None) -> str:
     """The token in a file, or the one that this process was given."""
-    from weft.surfaces.cli.token_files import given_token
+    from weft.surfaces.cli.token_files import read_token
 
     if file is not None and not os.path.exists(file) and len(file) > len("/dev/fd/") + 255:
         raise InvalidInput("this is no file", "a token is never an argument: others can read those; write it to a file")
     if file is None and call.token is None:
         raise click.UsageError("name a FILE with a token, or set WEFT_TOKEN")
-    return given_token(file if file is not None else call.token_file)
+    return call.token_text if file is None else read_token(file)
 
 
 def _inspected(token: str) -> TokenContent:

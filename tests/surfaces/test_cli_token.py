@@ -16,9 +16,9 @@ from weft.opening import open as open_ledger
 from weft.runtime.tools.calls import ToolFailure
 from weft.runtime.tools.workspace import WorkspaceFolder
 from weft.surfaces.cli import call
-from weft.surfaces.cli.call import TOKEN_VARIABLE
 from weft.surfaces.cli.token_files import PUBLIC_KEYS_FILE, REVOKED_FILE, ROOT_KEY_FILE
 from weft.surfaces.cli.tool_access import withheld_places
+from weft.surfaces.cli.user_files import TOKEN_VARIABLE
 
 
 @pytest.fixture
@@ -83,6 +83,20 @@ def test_the_variable_gives_a_token_and_an_empty_one_gives_nothing(
     refused = person("sessions")
     assert refused.code == 4
     assert TOKEN_VARIABLE in refused.err
+
+
+def test_a_descriptor_gives_a_token_that_is_read_once(person: Shell, tmp_path: Path) -> None:
+    token = token_of(person, "--allow", "session:read(notes)")
+    reading, writing = os.pipe()
+    os.write(writing, token.encode())
+    os.close(writing)
+    try:
+        narrower = person.json("--token-file", f"/dev/fd/{reading}", "token", "attenuate", "--expires", "5m")
+    finally:
+        os.close(reading)
+    file = in_file(tmp_path, narrower["token"])
+    assert [one["label"] for one in person.json("--token-file", file, "sessions")] == ["notes"]
+    assert person("--token-file", str(tmp_path / "nothing"), "sessions").code == 7
 
 
 def test_no_command_acts_with_more_than_the_token(person: Shell, tmp_path: Path) -> None:
