@@ -42,7 +42,7 @@ class Approvals(LedgerPart):
             row = None if session is None else require(txn, session)
             return listed_approvals(txn, wanted, session=None if row is None else row.n, limit=limit, after=after)
 
-    @requires("approve")
+    @requires("approval:answer")
     def grant(
         self, approval: str, *, bound: str | None = None, scope: str = "once", reason: str | None = None
     ) -> Approval:
@@ -59,7 +59,7 @@ class Approvals(LedgerPart):
         )
         return self.get(id)
 
-    @requires("approve")
+    @requires("approval:answer")
     def deny(self, approval: str, *, abort: bool = False, reason: str | None = None) -> Approval:
         """Refuse the call. The model is told so and goes on; with `abort` its turn ends. Only people answer."""
         if not isinstance(abort, bool):
