@@ -43,6 +43,8 @@ def prepared(programs: Programs, verb: str) -> Callable[[Rights], Any]:
             programs.take_over("theirs")
     elif verb in SIMILARITY:
         positional = ("main~0",)
+    elif verb == "unshare_agent":
+        programs.share_agent("researcher", "bln")
     elif verb == "hold_agent":
         arguments = {"agent": "researcher"}
     elif verb in ("renew_agent", "release_agent"):

@@ -1,4 +1,5 @@
-"""`weft log`, `weft show` and `weft audit` say on whose behalf something was done, where somebody acted for others."""
+"""`weft log`, `weft show` and `weft audit` say on whose behalf something was done, where somebody acted for others; and
+`weft --as NAME` finds the private agents that work for whoever that is."""
 
 import pytest
 
@@ -42,3 +43,22 @@ def test_the_audit_of_events_gives_their_ids(weft: Shell, turns: tuple[str, str]
     assert " for ".join([agent, *ids]) in weft("audit", "--events").out
     deeds = weft.json("audit", "--events", "--actor", "scout")
     assert {tuple(deed["on_behalf_of"]) for deed in deeds} == {tuple(ids), ()}
+
+
+def test_a_private_agent_is_shared_unshared_and_made_public(weft: Shell) -> None:
+    for person in ("ann", "bob"):
+        weft("human", "create", person)
+    weft("agent", "create", "diarist", "--set", "visibility=private", "--as", "ann")
+    assert weft("--as", "bob", "agent", "status", "diarist").code != 0
+    assert weft("--as", "bob", "agent", "list").out == ""
+    shared = weft.json("agent", "share", "diarist", "bob", "--as", "ann")
+    assert (shared["createdBy"], shared["sharedWith"], shared["config"]["visibility"]) == ("ann", ["bob"], "private")
+    assert "works for  ann, bob" in weft("--as", "bob", "agent", "status", "diarist").out
+    assert "may not configure" in weft("agent", "visibility", "diarist", "public", "--as", "bob").err
+    assert "sharedWith" not in weft.json("agent", "unshare", "diarist", "bob", "--as", "ann")
+    refused, missing = (weft("--as", "bob", "agent", "pause", name).err for name in ("diarist", "nobody"))
+    assert refused.replace("diarist", "nobody") == missing
+    assert "works for  everybody" in weft("agent", "visibility", "diarist", "public", "--as", "ann").out
+    assert "diarist" in weft("--as", "bob", "agent", "list").out
+    history = weft.json("program", "history", "diarist")
+    assert [change["kind"] for change in history][:3] == ["agent_configured", "agent_unshared", "agent_shared"]

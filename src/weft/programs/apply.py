@@ -146,8 +146,11 @@ def _apply_program(writer: ProgramWriter, wanted: WantedProgram) -> PlannedProgr
         _set_tags(writer, created.id, wanted.tags)
         notes = _notes(writer, created, wanted)
         return PlannedProgram(action="create", kind=wanted.kind, name=wanted.name, notes=notes)
+    if not writer.append.access.may_read_program(row):
+        raise LabelTaken(wanted.name, "taken")
     if row.kind != wanted.kind:
         raise LabelTaken(wanted.name, f"a {row.kind}")
+    row = writer.require(row.id)
     before, state = writer.config_of(row), row.state
     row = _bring_to(writer, program_changes.configure(writer, row, wanted.config, applied=True), wanted.state)
     changes = [difference.path for difference in differences(before, wanted.config)]
@@ -218,6 +221,7 @@ def _prune(writer: ProgramWriter, names: set[str]) -> list[PlannedProgram]:
     while doomed:
         free = [row for row in doomed.values() if not set(writer.users_of(row)) & set(doomed)]
         for row in free or list(doomed.values()):
+            writer.require(row.id)
             program_changes.delete(writer, row, expected=None, reason=None)
             plan.append(PlannedProgram(action="delete", kind=row.kind, name=row.name))
             del doomed[row.name]

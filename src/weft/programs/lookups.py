@@ -12,7 +12,7 @@ from weft.kernel.advice import Action
 from weft.kernel.enums import InfoType
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.words import tokens
-from weft.ledger.api import agent_names
+from weft.ledger.api import agent_names, shared_with
 from weft.ledger.read.access import READ_LEDGER, access_of
 from weft.ledger.views.program_rows import (
     PROGRAM,
@@ -101,7 +101,15 @@ def _of_row(txn: ReadTxn, row: ProgramRow) -> Program:
         turn_count=row.turns,
         last_checkpoint=row.checkpoint,
         result=text_of(txn, row.result),
+        shared_with=_shared_with(txn, row),
     )
+
+
+def _shared_with(txn: ReadTxn, row: ProgramRow) -> tuple[str, ...]:
+    """The names of those that it was shared with, and that whoever reads may know."""
+    rows = [program for id in shared_with(txn, row.id) if (program := load_program(txn.sql, id)) is not None]
+    may_read = access_of(txn).may_read_program
+    return tuple(program.name for program in rows if not program.deleted and may_read(program))
 
 
 def _of_session(txn: ReadTxn, row: SessionRow) -> Program:

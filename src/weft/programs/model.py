@@ -34,10 +34,18 @@ class Program(Struct, frozen=True, kw_only=True):
     turn_count: int | None = None
     last_checkpoint: int | None = None
     result: str | None = None
+    shared_with: tuple[str, ...] = ()
+    """The people and agents that an agent was shared with: it works for them though it is private."""
 
     @property
     def address(self) -> str:
         return f"@({self.name})"
+
+    @property
+    def visibility(self) -> str:
+        """`private`, or `public` where its configuration says nothing."""
+        config = self.config if isinstance(self.config, dict) else {}
+        return str(config.get("visibility", "public"))
 
     @property
     def activity(self) -> dict[str, Any]:
@@ -73,6 +81,7 @@ class Program(Struct, frozen=True, kw_only=True):
             **({"foreign": True} if self.foreign else {}),
             **({"pendingVersion": self.pending_version} if self.pending_version is not None else {}),
             **({"result": self.result} if self.result else {}),
+            **({"sharedWith": list(self.shared_with)} if self.shared_with else {}),
         }
 
 

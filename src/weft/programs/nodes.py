@@ -134,7 +134,8 @@ def _permit_tags(writer: ProgramWriter, node: str) -> None:
     if isinstance(row, SessionRow):
         writer.permit("configure", f"tag {row.label!r}", session_owner(writer.reading, row))
     elif row is not None:
-        writer.permit("configure", f"tag {row.name!r}", None)
+        writer.append.access.ensure_usable(row, row.name, "program")
+        writer.permit_configuring(f"tag {row.name!r}", row)
 
 
 _SAME_NATIVE = "SELECT id FROM turn WHERE native = (SELECT native FROM turn WHERE id = ?)"

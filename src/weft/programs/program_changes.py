@@ -25,7 +25,8 @@ def create(
     writer: ProgramWriter, kind: KindRow, name: str, config: Any, *, draft: bool = False, applied: bool = False
 ) -> ProgramRow:
     """A new program, in use unless it is to stay a draft. An agent that was only named so far is described now."""
-    writer.permit("configure", f"create the {kind.name} {name!r}")
+    if not kind.is_made_by_everybody:
+        writer.permit("configure", f"create the {kind.name} {name!r}")
     if kind.facts.stream != "program":
         raise InvalidInput(f"a {kind.name} is made by create_{kind.name}", Action.CREATE_SESSION)
     name = checked_name(name)
@@ -35,7 +36,7 @@ def create(
     writer.permit_machine_part(kind.name, name, kind.machine_part({}), kind.machine_part(checked))
     row = find_program(writer.sql, name)
     if row is not None and not row.deleted:
-        if row.kind == kind.name and row.version == 0:
+        if row.kind == kind.name and row.version == 0 and writer.append.access.may_read_program(row):
             return configure(writer, row, checked, applied=applied)
         raise LabelTaken(name, f"a {row.kind}" if writer.append.access.may_read_program(row) else "taken")
     program = writer.append.ulids.mint()
@@ -62,7 +63,7 @@ def configure(
 ) -> ProgramRow:
     """Another configuration, whole. One that is the same as what counts here changes nothing."""
     kind = kind_of_row(row)
-    writer.permit("configure", f"configure the {kind.name} {row.name!r}")
+    writer.permit_configuring(f"configure the {kind.name} {row.name!r}", row)
     writer.ensure_version(row.name, expected, writer.version_of(row))
     if row.state in kind.ended_states:
         raise NotApplicable(
@@ -77,6 +78,7 @@ def configure(
         return row
     before = own if isinstance(own, dict) else {}
     permit_grants(writer, kind, row, before, checked)
+    permit_visibility(writer, row, before, checked)
     writer.permit_machine_part(kind.name, row.name, kind.machine_part(before), kind.machine_part(checked))
     fields = _event_fields(writer, kind, checked, applied)
     reverting = UNSET if reverts is None else reverts
@@ -96,6 +98,14 @@ def permit_grants(
         writer.permit(right, f"give the permission {right!r}, which it lacks")
 
 
+def permit_visibility(writer: ProgramWriter, row: ProgramRow, before: dict[str, Any], config: dict[str, Any]) -> None:
+    """Only whoever created a program, or the ledger's owner, says who sees it."""
+    if (before.get("visibility") == "private") == (config.get("visibility") == "private"):
+        return
+    if not writer.append.access.created(row):
+        raise writer.not_allowed("configure", f"say who sees the {row.kind} {row.name!r}, which is another's")
+
+
 def revert(
     writer: ProgramWriter, row: ProgramRow, version: int, *, expected: int | None, reason: str | None
 ) -> ProgramRow:
@@ -113,7 +123,7 @@ def revert(
 
 def delete(writer: ProgramWriter, row: ProgramRow, *, expected: int | None, reason: str | None) -> ProgramRow:
     """Hidden, its name free again; one that others name and need stays."""
-    writer.permit("configure", f"delete {row.name!r}")
+    writer.permit_configuring(f"delete {row.name!r}", row)
     writer.ensure_version(row.name, expected, writer.version_of(row))
     users = writer.users_of(row)
     if users:

@@ -31,7 +31,7 @@ _SCALARS = {
 
 PARTS = ("id", "name", "programType", "kind", "config", "lifecycle", "state", "tags")
 """What a program in a file consists of."""
-SHOWN_FIELDS = ("version", "ulid", "createdAt", "updatedAt", "createdBy", "result", "type")
+SHOWN_FIELDS = ("version", "ulid", "createdAt", "updatedAt", "createdBy", "result", "sharedWith", "type")
 """What a program is shown with and nobody decides: a program that was printed can be applied."""
 
 

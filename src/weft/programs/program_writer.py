@@ -25,6 +25,7 @@ from weft.kernel.errors import (
 from weft.kernel.events import Event, ledger_stream, program_stream
 from weft.kernel.fields import Reference
 from weft.kernel.program_kinds import PROGRAM_KINDS, legal_verbs, next_state
+from weft.ledger.api import users_of_agent
 from weft.ledger.read.access import access_of
 from weft.ledger.read.label_prefixes import find_by_beginning
 from weft.ledger.sessions.heads import stream_of
@@ -75,6 +76,7 @@ class ProgramWriter:
             raise NotFound(" or ".join(kinds) or "program", wanted, Action.LIST_PROGRAMS)
         if kinds and row.kind not in kinds:
             raise NotApplicable(f"{wanted!r} is a {row.kind}, not a {' or '.join(kinds)}", Action.LIST_PROGRAMS)
+        self.append.access.ensure_usable(row, wanted, " or ".join(kinds) or "program")
         return row
 
     def require_session(self, name: str) -> SessionRow:
@@ -138,6 +140,15 @@ class ProgramWriter:
     def not_allowed(self, right: str, what: str) -> NotAllowed:
         hint = f"it needs the permission {right!r} in its configuration"
         return NotAllowed(right, self._principals, what, hint)
+
+    def permit_agent(self, right: str, what: str, agent: ProgramRow) -> None:
+        """An agent works for itself, for whoever created it and for those it was shared with, whatever else their
+        configuration permits."""
+        self.permit(right, what, *users_of_agent(self.reading, agent))
+
+    def permit_configuring(self, what: str, row: ProgramRow) -> None:
+        """Everybody configures the agents that they created; other programs with the permission alone."""
+        self.permit("configure", what, *self.append.access.own_agent(row))
 
     def permit_machine_part(self, kind: str, name: str, before: Any, after: Any) -> None:
         """Keys, folders, commands and destinations are those of the person whose machine it is, whatever rights an
@@ -232,6 +243,8 @@ class ProgramWriter:
             raise InvalidConfig(named.path, f"there is no program {named.address}", Action.LIST_PROGRAMS)
         if isinstance(found, SessionRow):
             return (found.id, ProgramKind.SESSION, None), found.config_version
+        if not self.append.access.may_use(found):
+            raise InvalidConfig(named.path, f"there is no program {named.address}", Action.LIST_PROGRAMS)
         return (found.id, found.kind, found.info_type), found.version
 
     def ensure_version(self, name: str, expected: int | None, actual: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import AgentBusy, NotApplicable
-from weft.ledger.api import Lease, LeaseKind, owner_of, patience_of
+from weft.ledger.api import Lease, LeaseKind, owner_of, patience_of, users_of_agent
 from weft.ledger.read.access import access_of
 from weft.ledger.views.program_rows import ProgramRow
 from weft.ledger.write.leases import end_lease, free_epoch, release, take
@@ -80,7 +80,7 @@ class WorkVerbs(ProgramsBase):
 
         def work(writer: ProgramWriter) -> str:
             writer.ensure_allowed(AGENT)
-            writer.permit("assign", f"run the agent {program.name!r}", program.id)
+            writer.permit_agent("assign", f"run the agent {program.name!r}", writer.require(program.id, AGENT))
             epoch = free_epoch(
                 writer.append,
                 LeaseKind.AGENT,
@@ -137,7 +137,8 @@ class WorkVerbs(ProgramsBase):
         whoever may give it tasks."""
         with self._reading() as txn:
             row = find(txn, agent, (AGENT,))
-            if not access_of(txn).permits("assign", (row.id,)):
+            own = users_of_agent(txn, row) if isinstance(row, ProgramRow) else (row.id,)
+            if not access_of(txn).permits("assign", own):
                 raise self.ledger.authority.refusal("assign", f"read what {agent!r} saved")
             return saved_state(txn, row) if isinstance(row, ProgramRow) else None
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from weft.ledger.erasing import Tombstone as Tombstone
     from weft.ledger.imports.kept_sources import KeptStretch as KeptStretch
     from weft.ledger.imports.provisional import ProvisionalTurn as ProvisionalTurn
+    from weft.ledger.read.agent_shares import shared_with as shared_with
+    from weft.ledger.read.agent_shares import users_of_agent as users_of_agent
     from weft.ledger.read.context_cuts import CUT_PARAMETER as CUT_PARAMETER
     from weft.ledger.read.context_cuts import NO_CUT as NO_CUT
     from weft.ledger.read.context_cuts import ContextCut as ContextCut
@@ -179,6 +181,7 @@ _NAMES = {
     "weft.ledger.erasing": "Erasure ErasurePlan Tombstone",
     "weft.ledger.imports.kept_sources": "KeptStretch",
     "weft.ledger.imports.provisional": "ProvisionalTurn",
+    "weft.ledger.read.agent_shares": "shared_with users_of_agent",
     "weft.ledger.read.context_cuts": "CUT_PARAMETER ContextCut NO_CUT as_sent counted_tokens cut_from"
     " sent_text shortened",
     "weft.ledger.read.contexts": "Context",

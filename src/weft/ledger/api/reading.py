@@ -13,12 +13,12 @@ from weft.ledger.api.base import LedgerBase
 from weft.ledger.arguments import checked_count, checked_seconds, checked_text
 from weft.ledger.model import Codeblock, Message, ToolCall, Turn
 from weft.ledger.read.access import access_of
-from weft.ledger.read.contexts import Context, context_after, context_of_turn
+from weft.ledger.read.contexts import Context, context_after, context_of_turn, readable_prompt
 from weft.ledger.read.full_threads import FullThreads, strands_to
 from weft.ledger.read.pages import NEWEST, Cursor, Page, PageRequest, mapped
 from weft.ledger.read.request_inputs import find_message
 from weft.ledger.read.revisions import require
-from weft.ledger.read.session_owners import prompt_of
+from weft.ledger.read.session_owners import session_owner
 from weft.ledger.read.threads import (
     Thread,
     ThreadDiff,
@@ -125,8 +125,8 @@ class ReadVerbs(LedgerBase):
         row = require(txn, session or "main")
         head = None if row.head is None else load_turn(txn.sql, row.head)
         compaction = compaction_for(row, head, row.head_events)
-        prompt = prompt_of(txn, row)
-        return context_after(txn, head, row.head_events, None if compaction is UNSET else compaction, prompt)
+        chosen = None if compaction is UNSET else compaction
+        return context_after(txn, head, row.head_events, chosen, readable_prompt(txn, row), session_owner(txn, row))
 
     def diff(self, left: str, right: str) -> ThreadDiff:
         """Where two threads part, and what each has alone."""

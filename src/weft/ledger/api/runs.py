@@ -15,11 +15,14 @@ from weft.ledger.api.base import LedgerBase
 from weft.ledger.approvals.model import Approval
 from weft.ledger.approvals.requests import session_grants
 from weft.ledger.model import Message, NewError, RecordedTurn
+from weft.ledger.read.access import access_of
 from weft.ledger.read.context_cuts import NO_CUT, ContextCut, counted_tokens, cut_of_request
 from weft.ledger.read.contexts import Context, context_after, sent_to_model
 from weft.ledger.read.request_inputs import InputChain, chain_at, last_chain, messages_named, refs_of
+from weft.ledger.read.session_owners import session_owner
 from weft.ledger.runs.inbox import (
     QUEUE_SHOWN,
+    ensure_works_for,
     message_state,
     next_due,
     sessions_to_attend,
@@ -129,16 +132,18 @@ class Runs:
                 raise NotFound("session", session)
             head = None if row.head is None else load_turn(txn.sql, row.head)
             compaction = compaction_for(row, head, row.head_events)
-            return context_after(txn, head, row.head_events, None if compaction is UNSET else compaction)
+            chosen = None if compaction is UNSET else compaction
+            return context_after(txn, head, row.head_events, chosen, persona=session_owner(txn, row))
 
-    def after(self, turn: str) -> Context:
-        """What was said up to the end of a turn, before its child."""
+    def after(self, turn: str, session: str) -> Context:
+        """What was said up to the end of a turn, before its child in a session, by its id."""
         with self._store.read() as txn:
-            row = load_turn(txn.sql, turn)
-            if row is None:
-                raise NotFound("turn", turn)
+            row, place = load_turn(txn.sql, turn), load_session(txn.sql, session)
+            if row is None or place is None:
+                raise NotFound("turn", turn) if row is None else NotFound("session", session)
             compaction = compaction_for(None, row, None)
-            return context_after(txn, row, None, None if compaction is UNSET else compaction)
+            chosen = None if compaction is UNSET else compaction
+            return context_after(txn, row, None, chosen, persona=session_owner(txn, place))
 
     def counted_tokens(self, turn: str, compaction: str | None) -> int | None:
         """What the last request of a turn and its answer took, as the provider counted; None where it did not, or where
@@ -180,6 +185,14 @@ class Runs:
         with self._store.read() as txn:
             refs = refs_of(txn, messages)
             return None if refs is None else chain_at(txn, turn, refs)
+
+    def ensure_works_for(self, agent: str, messages: Sequence[str]) -> None:
+        """Refuse to have messages answered by an agent that does not work for those in whose name they were sent, or
+        for whoever runs the broker. It may have been shared with them when they sent it."""
+        with self._store.read() as txn:
+            access_of(txn).ensure_agent(agent)
+            for message in messages:
+                ensure_works_for(txn, agent, message)
 
     def begin(
         self,

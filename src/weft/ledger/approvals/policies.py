@@ -21,6 +21,8 @@ from weft.kernel.events import ledger_stream
 from weft.kernel.fields import PolicyTests
 from weft.ledger.approvals.model import NewPolicy, Policy
 from weft.ledger.approvals.people import ensure_person, stream_of_person
+from weft.ledger.read.access import access_of
+from weft.ledger.views.program_rows import load_program
 from weft.ledger.views.values import text_of
 from weft.ledger.write.append import Append, EventStream, LedgerWriter
 from weft.store.authorship import is_written_here
@@ -44,7 +46,14 @@ def digest_of_source(source: str) -> str:
 def listed_policies(txn: ReadTxn, states: Sequence[str] = ()) -> list[Policy]:
     """Policies in these states, or all; the oldest first."""
     where = f" WHERE y.state IN ({', '.join('?' * len(states))})" if states else ""
-    return [_to_policy(txn, row) for row in txn.sql.all(f"{_SELECT}{where} ORDER BY y.n", tuple(states))]
+    rows = txn.sql.all(f"{_SELECT}{where} ORDER BY y.n", tuple(states))
+    return [_to_policy(txn, row) for row in rows if _may_read(txn, row[3])]
+
+
+def _may_read(txn: ReadTxn, agent: str | None) -> bool:
+    """A policy for a private agent is shown to those who may read the agent."""
+    row = None if agent is None else load_program(txn.sql, agent)
+    return row is None or access_of(txn).may_read_program(row)
 
 
 def active_policy(txn: ReadTxn, agent: str | None) -> Policy | None:
@@ -61,6 +70,7 @@ def load_policy(txn: ReadTxn, name: str) -> Policy:
     """By its id or the end of it, else the newest of its name."""
     text = name.strip()
     rows = txn.sql.all(f"{_SELECT} WHERE y.id LIKE ? ORDER BY y.n LIMIT 3", (f"%{text.upper()}",)) if text else []
+    rows = [row for row in rows if _may_read(txn, row[3])]
     if len(rows) > 1:
         raise AmbiguousName(name, [row[0] for row in rows])
     policies = [_to_policy(txn, row) for row in rows]
@@ -180,7 +190,8 @@ def _agent_id(append: Append, name: str) -> str:
         (ProgramKind.AGENT.value, name, name),
     )
     if row is None:
-        raise NotFound("agent", name)
+        raise NotFound("agent", name, Action.LIST_PROGRAMS)
+    append.access.ensure_agent(row[0], name)
     return str(row[0])
 
 

@@ -7,7 +7,8 @@ configuration permits: `session:read(LABEL)` over sessions whose labels fit, `se
 A session is its persona's and that of whoever created it, or on whose behalf it was created. A turn goes with the
 session that made it, and can be read with every session whose thread contains it. A turn without a session is that of
 whoever recorded it. A program can be read unless its configuration says `visibility: private`; then it is that of
-whoever created it.
+whoever created it. A private agent works for its creators and those it was shared with, and for nobody else: every
+verb that names an agent asks `ensure_usable`, which answers others as if there were none.
 
 Reading passes a transaction through here: `LimitedStore` gives out transactions that carry an `Access`, and whoever
 looks sessions, turns and programs up asks `access_of(txn)`. The transactions of whoever opened the ledger carry none,
@@ -30,6 +31,7 @@ from weft.kernel.events import Event
 from weft.kernel.labels import normal_form
 from weft.kernel.ledger_events import SessionCreated
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
+from weft.ledger.read.agent_shares import creators_of, is_private, users_of_agent
 from weft.ledger.read.session_owners import counted_config, session_owner
 from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.ledger.views.recorded_events import decoded
@@ -44,7 +46,6 @@ from weft.ledger.views.rows import (
     load_session,
     load_session_number,
 )
-from weft.ledger.views.values import json_of
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql, rows_in
@@ -68,6 +69,8 @@ class Access:
         self.authority, self.is_unlimited = authority, authority.is_unlimited
         self._sql, self._facts, self._creators, self._creating = sql, facts, creators, creating
         self._sessions: dict[int, SessionRow | None] = {}
+        self._prompts: dict[int, bool] = {}
+        self._txn = ReadTxn(sql, facts)
 
     # --- sessions -----------------------------------------------------------------------------------------------
 
@@ -131,6 +134,23 @@ class Access:
         self.ensure_readable_turn(turn, name)
         raise self._refusal(right, f"use {right!r} on turn {turn.id}")
 
+    def may_read_prompt(self, turn: int) -> bool:
+        """Whether the system prompt of a turn, by its number, can be read: it goes with the agent that answered."""
+        if self.is_unlimited:
+            return True
+        if turn not in self._prompts:
+            row = self._sql.one("SELECT persona FROM turn WHERE n = ?", (turn,))
+            agent = None if row is None else load_program(self._sql, row[0])
+            self._prompts[turn] = agent is None or self.may_read_program(agent)
+        return self._prompts[turn]
+
+    def may_read_message(self, turn: int, sequence: int) -> bool:
+        """Whether a message of a turn that can be read can be read itself."""
+        if self.may_read_prompt(turn):
+            return True
+        row = self._sql.one("SELECT role FROM message WHERE turn = ? AND seq = ?", (turn, sequence))
+        return row is None or row[0] != "system"
+
     # --- programs and the ledger --------------------------------------------------------------------------------
 
     def may_read_program(self, program: ProgramRow) -> bool:
@@ -138,13 +158,52 @@ class Access:
             return True
         if not self._is_allowed(READ_PROGRAM, program.name):
             return False
-        config = json_of(ReadTxn(self._sql, self._facts), program.config)
-        if not isinstance(config, dict) or config.get("visibility") != "private":
+        if not is_private(self._txn, program):
             return True
+        users = users_of_agent(self._txn, program)
         return all(
-            principal in (program.id, program.created_by) or layer.allows(READ_PROGRAM, program.name)
-            for principal, layer in self._principals
+            principal in users or layer.allows(READ_PROGRAM, program.name) for principal, layer in self._principals
         )
+
+    def may_use(self, program: ProgramRow) -> bool:
+        """Whether an agent works for everybody in the chain; a right to read private programs is none to use them.
+        Programs that are no agents are not asked about."""
+        if self.is_unlimited or program.kind != "agent" or not is_private(self._txn, program):
+            return True
+        return users_of_agent(self._txn, program).issuperset(self.ids)
+
+    def ensure_usable(self, program: ProgramRow, name: str, what: str = "agent") -> None:
+        """Refuse an agent that does not work for whoever acts: as one that does not exist where it cannot be read."""
+        if self.may_use(program):
+            return
+        if not self.may_read_program(program):
+            raise NotFound(what, name, Action.LIST_PROGRAMS)
+        hint = "whoever created it can share it"
+        raise self.authority.refusal("program:agent:use", f"use the private agent {program.name!r}", hint)
+
+    def ensure_agent(self, agent: str, name: str | None = None) -> None:
+        """The same by an id; what has no row is not asked about."""
+        row = None if self.is_unlimited else load_program(self._sql, agent)
+        if row is not None:
+            self.ensure_usable(row, name or row.name)
+
+    def may_use_session_agent(self, session: SessionRow) -> bool:
+        """Whether a session can be gone on with: its agent works for whoever acts."""
+        row = None if self.is_unlimited else load_program(self._sql, session_owner(self._txn, session))
+        return row is None or self.may_use(row)
+
+    def ensure_session_agent(self, session: SessionRow) -> None:
+        """Refuse to have a session gone on with whose agent does not work for whoever acts."""
+        if not self.is_unlimited:
+            self.ensure_agent(session_owner(self._txn, session))
+
+    def own_agent(self, program: ProgramRow) -> frozenset[str]:
+        """The ids of those who change an agent without a permission: whoever created it. Other programs have none."""
+        return creators_of(self._txn, program) if program.kind == "agent" else frozenset()
+
+    def created(self, program: ProgramRow) -> bool:
+        """Whether everybody in the chain created this program, by the log."""
+        return self.is_unlimited or creators_of(self._txn, program).issuperset(self.ids)
 
     def may_whole(self, right: str) -> bool:
         return self.is_unlimited or (
@@ -179,7 +238,7 @@ class Access:
     def _principals(self) -> tuple[tuple[str, Layer], ...]:
         """The ids of everybody in the chain, with what their configurations permit; whoever opened the ledger is left
         out, for they may do everything."""
-        ids = [principal_id(self._sql, principal) for principal in self.authority.chain]
+        ids = chain_ids(self._txn, self.authority)
         return tuple(
             (id, configured_rights(self._sql, self._facts, id)) for id in dict.fromkeys(ids) if id != DEFAULT_AGENT
         )
@@ -195,7 +254,7 @@ class Access:
     # --- who created what ---------------------------------------------------------------------------------------
 
     def _owns(self, principal: str, session: SessionRow) -> bool:
-        if principal in (session_owner(ReadTxn(self._sql, self._facts), session), session.id):
+        if principal in (session_owner(self._txn, session), session.id):
             return True
         return principal in self._session_creators(session)
 
@@ -300,8 +359,26 @@ def principal_id(sql: Sql, principal: Principal) -> str:
     query = "SELECT id, kind FROM program WHERE (name = ? OR id = ?) AND deleted = 0 ORDER BY name = ? DESC"
     row = sql.one(query, (normal_form(principal.id),) * 3)
     if row is None or row[1] not in _KINDS.get(principal.kind, ()):
-        raise NotFound("agent or person", principal.id, "who acts is a person, an agent, or 'local'")
+        raise _nobody(principal)
     return str(row[0])
+
+
+def chain_ids(txn: ReadTxn, authority: Authority) -> list[str]:
+    """The ids of everybody in a chain, whoever began first. A private agent acts only for those it works for: for
+    others it is not there."""
+    ids: list[str] = []
+    for principal in authority.chain:
+        id = principal_id(txn.sql, principal)
+        before = [other for other in ids if other != DEFAULT_AGENT]
+        agent = load_program(txn.sql, id) if before else None
+        if agent is not None and is_private(txn, agent) and not users_of_agent(txn, agent).issuperset(before):
+            raise _nobody(principal)
+        ids.append(id)
+    return ids
+
+
+def _nobody(principal: Principal) -> NotFound:
+    return NotFound("agent or person", principal.id, "who acts is a person, an agent, or 'local'")
 
 
 def configured_rights(sql: Sql, facts: FactReader, principal: str) -> Layer:

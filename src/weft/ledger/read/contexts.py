@@ -14,12 +14,15 @@ from msgspec.structs import replace
 from weft.kernel.dag_events import ModelRequest
 from weft.kernel.enums import TurnType
 from weft.kernel.errors import NotFound
-from weft.ledger.model import COMPACTION_MEASURES, Compaction, Message
+from weft.ledger.model import COMPACTION_MEASURES, Compaction, Message, TextPart
 from weft.ledger.read.access import access_of
+from weft.ledger.read.agent_shares import is_private
 from weft.ledger.read.context_cuts import NO_CUT, ContextCut, as_sent, cut_in_effect, cut_of_request
 from weft.ledger.read.request_inputs import Ref, messages_named, resolve, summary_message
+from weft.ledger.read.session_owners import prompt_of, session_owner
 from weft.ledger.read.threads import CHUNK, Range, ranges_to, turns_in
 from weft.ledger.read.turns import (
+    WITHHELD,
     Leaf,
     calls_of,
     messages_between,
@@ -28,8 +31,9 @@ from weft.ledger.read.turns import (
     transcript,
     transcript_of,
 )
+from weft.ledger.views.program_rows import load_program
 from weft.ledger.views.recorded_events import run_events
-from weft.ledger.views.rows import TurnRow, load_turn
+from weft.ledger.views.rows import SessionRow, TurnRow, load_turn
 from weft.ledger.views.values import json_of, name_of, text_of
 from weft.store.port import ReadTxn
 
@@ -51,7 +55,7 @@ def context_of_turn(txn: ReadTxn, turn: TurnRow) -> Context:
     asked, sent, cut = _first_request(txn, turn)
     if sent is not None:
         return Context(as_sent(messages_named(txn, sent), cut), (), turn.compaction, True, cut)
-    return _assemble(txn, _before(txn, turn), turn.compaction, _query(txn, turn, asked), turn.n)
+    return _assemble(txn, _before(txn, turn), turn.compaction, _query(txn, turn, asked), turn.n, turn.persona)
 
 
 def _before(txn: ReadTxn, turn: TurnRow) -> list[Range]:
@@ -74,17 +78,23 @@ def sent_to_model(txn: ReadTxn, turn: TurnRow) -> list[Message]:
         return list(as_sent(messages_named(txn, sent), cut))
     if turn.closed:
         return list(context_of_turn(txn, turn).messages)
-    return list(_assemble(txn, _before(txn, turn), turn.compaction, transcript_of(txn, turn, None), turn.n).messages)
+    said = transcript_of(txn, turn, None)
+    return list(_assemble(txn, _before(txn, turn), turn.compaction, said, turn.n, turn.persona).messages)
 
 
 def context_after(
-    txn: ReadTxn, head: TurnRow | None, events: int | None, compaction: str | None, prompt: Message | None = None
+    txn: ReadTxn,
+    head: TurnRow | None,
+    events: int | None,
+    compaction: str | None,
+    prompt: Message | None = None,
+    persona: str | None = None,
 ) -> Context:
     """What the next turn would see before its own query. `prompt` is what its request begins with, where somebody says
-    so; it stands for the system prompt so far, unless that is the same text."""
+    so; it stands for the system prompt so far, unless that is the same text. `persona` is the id of who will answer."""
     ranges = [] if head is None else ranges_to(txn.sql, head.segment, head.depth, events)
     cut = cut_in_effect(txn, head, events, compaction)
-    context = replace(_assemble(txn, ranges, compaction, [], None), cut=cut)
+    context = replace(_assemble(txn, ranges, compaction, [], None, persona), cut=cut)
     leading, others = _split_system(context.messages)
     if prompt is None or (leading and leading[0].text == prompt.text):
         return context
@@ -92,21 +102,27 @@ def context_after(
 
 
 def _assemble(
-    txn: ReadTxn, ranges: list[Range], compaction: str | None, own: list[Message], arrived: int | None
+    txn: ReadTxn,
+    ranges: list[Range],
+    compaction: str | None,
+    own: list[Message],
+    arrived: int | None,
+    persona: str | None,
 ) -> Context:
-    """`arrived` is where the log stood when the agent looked: what came later it did not see."""
+    """`arrived` is where the log stood when the agent looked: what came later it did not see. A private agent's prompt
+    is its own: another `persona` that goes on from its turns sees none of theirs."""
     start, summary = _start(txn, compaction)
     turns: list[str] = []
     rest: list[Message] = []
     system: list[Message] = []
     for leaf in _leaves_from(txn, ranges, start, arrived):
         leading, others = _split_system(transcript(leaf))
-        system = leading or system
+        system = _passed_on(txn, leaf.turn.persona, persona, leading) or system
         if leaf.turn.type != TurnType.COMPACTION:
             turns.append(leaf.turn.id)
             rest += others
     leading, query = _split_system(own)
-    prompt = leading or system or _earlier_system(txn, ranges, start)
+    prompt = leading or system or _earlier_system(txn, ranges, start, persona)
     return Context((*prompt, *summary, *rest, *query), tuple(turns), compaction)
 
 
@@ -119,7 +135,23 @@ def _leaves_from(txn: ReadTxn, ranges: list[Range], start: int, arrived: int | N
             yield from read_leaves(txn, turns, part.events if high == part.high else None, arrived)
 
 
-def _earlier_system(txn: ReadTxn, ranges: list[Range], start: int) -> list[Message]:
+def _passed_on(txn: ReadTxn, author: str, persona: str | None, prompt: list[Message]) -> list[Message]:
+    """What of an agent's system prompt another one begins with that goes on from its turn."""
+    if not prompt or author == persona:
+        return prompt
+    agent = load_program(txn.sql, author)
+    return [] if agent is not None and is_private(txn, agent) else prompt
+
+
+def readable_prompt(txn: ReadTxn, session: SessionRow) -> Message | None:
+    """The prompt of a session's next request, withheld from whoever may not read the agent that it describes."""
+    prompt, agent = prompt_of(txn, session), load_program(txn.sql, session_owner(txn, session))
+    if prompt is None or agent is None or access_of(txn).may_read_program(agent):
+        return prompt
+    return replace(prompt, content=(TextPart(WITHHELD),))
+
+
+def _earlier_system(txn: ReadTxn, ranges: list[Range], start: int, persona: str | None) -> list[Message]:
     """The system prompt in effect, where the last turn that brought one was summarised away."""
     for part in reversed(ranges):
         last = min(part.high, start - 1)
@@ -127,12 +159,14 @@ def _earlier_system(txn: ReadTxn, ranges: list[Range], start: int) -> list[Messa
         if told is not None and told[0] is None:
             return []
         row = txn.sql.one(
-            "SELECT t.depth FROM turn t JOIN message m ON m.turn = t.n WHERE t.segment = ? AND t.depth BETWEEN ? AND ?"
-            " AND m.seq = 0 AND m.role = 'system' ORDER BY t.depth DESC LIMIT 1",
+            "SELECT t.depth, t.persona FROM turn t JOIN message m ON m.turn = t.n"
+            " WHERE t.segment = ? AND t.depth BETWEEN ? AND ? AND m.seq = 0 AND m.role = 'system'"
+            " ORDER BY t.depth DESC LIMIT 1",
             (part.segment, part.low, last),
         )
         if row is not None:
-            return _split_system(messages_between(txn, part.segment, row[0], row[0]))[0]
+            leading, _ = _split_system(messages_between(txn, part.segment, row[0], row[0]))
+            return _passed_on(txn, row[1], persona, leading)
     return []
 
 

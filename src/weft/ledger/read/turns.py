@@ -34,6 +34,7 @@ from weft.store.sql import rows_in
 
 T = TypeVar("T")
 MESSAGE_COLUMNS = "m.id, m.role, m.seq, m.at, m.source, m.turn, c.ref, c.salt, c.bytes"
+WITHHELD = "[withheld: the system prompt of an agent that is not yours to read]"
 _JOINED = "JOIN message m ON m.turn = t.n LEFT JOIN content c ON c.n = m.text"
 _FROM = f"FROM turn t {_JOINED} WHERE t.segment = ? AND t.depth BETWEEN ? AND ?"
 _SPAN = "SELECT n FROM turn WHERE segment = ? AND depth BETWEEN ? AND ?"
@@ -68,7 +69,11 @@ def to_messages(txn: ReadTxn, rows: Iterable[Sequence[Any]]) -> list[Message]:
     """Messages from rows of `MESSAGE_COLUMNS`. Most are one text and nothing more; those are made here, in one loop
     that the reading bar rests on."""
     made: list[Message] = []
+    access = access_of(txn)
     for id, role, seq, at, source, turn, ref, salt, data in rows:
+        if role == "system" and not access.may_read_prompt(turn):
+            made.append(Message(id, role, (TextPart(WITHHELD),), seq, at, source))
+            continue
         if data is None:
             made.append(_to_message(txn, turn, seq))
             continue

@@ -23,6 +23,7 @@ from weft.kernel.ledger_events import MessageAdmitted, MessageCancelled
 from weft.ledger.model import DEFAULT_AGENT, NewMessage
 from weft.ledger.runs.model import Admission, InboxMessage, QueueLimits
 from weft.ledger.sessions.heads import stream_of
+from weft.ledger.views.program_rows import agent_id
 from weft.ledger.views.rows import SessionRow, TurnRow
 from weft.ledger.write.append import MESSAGE_ROOM, Append, ContentWriter, LedgerWriter
 from weft.ledger.write.commands import Answer, keyed_command, once
@@ -123,6 +124,7 @@ def add_message(
     """Write a message to the inbox of a session that has room for it."""
     if session.lifecycle == "completed":
         raise NotApplicable(f"session {session.label!r} is completed", "fork it, or make a new session")
+    append.access.ensure_session_agent(session)
     _ensure_room(append, session, limits)
     event = _add_event(append, session, message, new, key)
     n = append.first + len(append.lines) - 1
@@ -183,6 +185,9 @@ def _resolve(append: Append, target: MessageTarget) -> tuple[SessionRow, bool]:
 
 def _session_of_agent(append: Append, name: str) -> SessionRow:
     """That of the task that it works on, else its main one."""
+    agent = agent_id(append.sql, name)
+    if agent is not None:
+        append.access.ensure_agent(agent, name)
     row = append.sql.one(
         "SELECT session FROM program"
         " WHERE (name = ? AND deleted = 0 OR id = ?) AND kind = 'agent' AND task IS NOT NULL",

@@ -12,11 +12,13 @@ from weft.kernel.advice import Action
 from weft.kernel.enums import InboxState, OpenRunState
 from weft.kernel.errors import FactDamaged, NotFound
 from weft.kernel.ledger_events import MessageAdmitted
-from weft.ledger.model import FileNote
+from weft.ledger.model import DEFAULT_AGENT, FileNote
+from weft.ledger.read.agent_shares import is_private, users_of_agent
 from weft.ledger.read.principals import on_behalf_of
 from weft.ledger.read.turns import to_part
 from weft.ledger.runs.model import InboxMessage, SessionStanding, WaitingSession
 from weft.ledger.views.lease_rows import Lease, LeaseKind
+from weft.ledger.views.program_rows import load_program
 from weft.ledger.views.recorded_events import decoded, fields_of
 from weft.ledger.views.rows import load_session
 from weft.ledger.views.runs import part_columns
@@ -92,6 +94,17 @@ def admission_event(facts: FactReader, n: int) -> MessageAdmitted:
     if not isinstance(event, MessageAdmitted):
         raise FactDamaged("event number", str(n), "it admits no message")
     return event
+
+
+def ensure_works_for(txn: ReadTxn, agent: str, message: str) -> None:
+    """Refuse an agent that does not work for everybody in whose name a message was sent, as one that does not exist."""
+    row, admitted = load_program(txn.sql, agent), txn.sql.one("SELECT n FROM inbox WHERE message = ?", (message,))
+    if row is None or admitted is None:
+        return
+    event = admission_event(txn.facts, admitted[0])
+    senders = {event.actor, *(() if event.on_behalf_of is UNSET else event.on_behalf_of)} - {DEFAULT_AGENT}
+    if is_private(txn, row) and not users_of_agent(txn, row).issuperset(senders):
+        raise NotFound("agent", row.name, Action.LIST_PROGRAMS)
 
 
 def _to_message(txn: ReadTxn, row: Sequence[Any]) -> InboxMessage:

@@ -161,14 +161,16 @@ class Finder:
     def _is_wanted(self, candidate: Candidate) -> bool:
         since = self._filters.since
         is_fresh = candidate.turn not in self._stale and (since is None or candidate.at >= since)
-        return is_fresh and self._may_read(candidate.turn)
+        return is_fresh and self._may_read(candidate)
 
-    def _may_read(self, turn: int) -> bool:
-        """Passages of turns that cannot be read are passed over before anything is told of them, a place included."""
+    def _may_read(self, candidate: Candidate) -> bool:
+        """Passages that cannot be read are passed over before anything is told of them, a place included."""
         if self._access.is_unlimited:
             return True
-        row = load_turn_number(self._txn.sql, turn)
-        return row is not None and self._access.may_read_turn(row)
+        row = load_turn_number(self._txn.sql, candidate.turn)
+        if row is None or not self._access.may_read_turn(row):
+            return False
+        return self._access.may_read_message(candidate.turn, candidate.first)
 
     def _not_indexed(self) -> tuple[list[Candidate], set[int]]:
         """Passages of turns that the index has not caught up with, the newest first; and those turns."""
@@ -178,7 +180,7 @@ class Finder:
             Candidate(passage.at, turn.n, passage.first, UNINDEXED, passage.last)
             for turn, passages in passages_of(self._txn, turns)
             for passage in passages
-            if fits_words(self.question, passage.words)
+            if fits_words(self.question, passage.words) and self._access.may_read_message(turn.n, passage.first)
         ]
         rest = [candidate for candidate in made if not self._start or candidate.place <= self._start]
         return sorted(rest, reverse=True), {turn.n for turn in turns}

@@ -140,16 +140,23 @@ class RelatedPassages:
     def _readable(self, numbers: Sequence[int]) -> set[int]:
         if self._access.is_unlimited or not numbers:
             return {*numbers}
-        turn_of: dict[int, int] = dict(rows_in(self._txn.sql, "SELECT n, turn FROM passage WHERE n IN", numbers))
-        turns = self._turns(turn_of.values())
-        return {n for n, turn in turn_of.items() if turn in turns}
+        rows = rows_in(self._txn.sql, "SELECT n, turn, first FROM passage WHERE n IN", numbers)
+        places: dict[int, tuple[int, int]] = {n: (turn, first) for n, turn, first in rows}
+        turns = self._turns(turn for turn, _ in places.values())
+        may_read = self._access.may_read_message
+        return {n for n, (turn, first) in places.items() if turn in turns and may_read(turn, first)}
 
     def _not_indexed(self) -> tuple[list[UnindexedPassage], set[int]]:
         """Passages of turns that the index has not caught up with; and those turns."""
         stale = load_turns(self._txn, touched(self._txn, self._txn.facts.watermark(VIEW)).turns)
         turns = [turn for turn in stale if self._access.may_read_turn(turn)]
         read = passages_of(self._txn, turns)
-        fresh = [UnindexedPassage(turn.n, passage.words) for turn, passages in read for passage in passages]
+        fresh = [
+            UnindexedPassage(turn.n, passage.words)
+            for turn, passages in read
+            for passage in passages
+            if self._access.may_read_message(turn.n, passage.first)
+        ]
         return fresh, {turn.n for turn in stale}
 
     # --- candidates -----------------------------------------------------------------------------------------------

@@ -39,21 +39,31 @@ class ThreadSessions:
         self._standing |= {segment: [] for segment in segments}
         for values in rows_in(self._txn.sql, f"{SESSION.select} WHERE status = 'active' AND head_segment IN", segments):
             session = SessionRow(*values)
-            if session.head_segment is not None and self._access.readable(session) is not None:
+            if session.head_segment is not None and self._is_reachable(session):
                 self._standing[session.head_segment].append(session)
+
+    def _is_reachable(self, session: SessionRow) -> bool:
+        """Whether it can be read, and its agent works for whoever reads."""
+        return self._access.may_read(session) and self._access.may_use_session_agent(session)
 
     def take_messages(self, turn: TurnRow) -> bool:
         """Whether its session takes messages, or another that goes on from it does."""
         self.load([turn])
         maker = None if turn.session is None else self._makers[turn.session]
-        return turn.session is None or (maker is not None and _takes_messages(maker)) or bool(self._others(turn))
+        is_taken = maker is not None and _takes_messages(maker) and self._access.may_use_session_agent(maker)
+        return turn.session is None or is_taken or bool(self._others(turn))
 
     def going_on(self, turn: TurnRow) -> SessionRow | None:
         """The session whose thread this turn is in, where it can be read and takes messages: the one that made it, else
         the one that was changed last."""
         self.load([turn])
-        maker = None if turn.session is None else self._access.readable(self._makers[turn.session])
-        if maker is not None and _takes_messages(maker) and self._turns_behind(maker, turn) is not None:
+        maker = None if turn.session is None else self._makers[turn.session]
+        if (
+            maker is not None
+            and self._is_reachable(maker)
+            and _takes_messages(maker)
+            and self._turns_behind(maker, turn) is not None
+        ):
             return maker
         return max(self._others(turn), key=lambda session: (session.updated_at, session.n), default=None)
 

@@ -42,7 +42,7 @@ from weft.ledger.views.rows import RowMemory, find_session, load_turn, standing_
 from weft.ledger.write.attribution import Attribution
 from weft.store.erased_contents import is_husk
 from weft.store.owners import is_dead
-from weft.store.port import Store, WriteTxn
+from weft.store.port import ReadTxn, Store, WriteTxn
 from weft.store.records import LEDGER_SCOPE, Key, Stored
 
 T = TypeVar("T")
@@ -245,7 +245,8 @@ class Append:
         self.txn, self.sql = txn, txn.sql
         self.ulids, self.replica = writer.ulids, writer.store.replica
         self.authority = writer.authority
-        self._attribution = None if writer.authority.is_local else Attribution(txn.sql, writer.authority)
+        reading = ReadTxn(txn.sql, txn.facts)
+        self._attribution = None if writer.authority.is_local else Attribution(reading, writer.authority)
         self._writer = writer
         self.now_ms = writer.clock.now_ms()
         self.ts = iso_from_ms(self.now_ms)
@@ -312,6 +313,7 @@ class Append:
             if program_row[1] not in ACTING_KINDS:
                 shown = self.access.is_unlimited
                 raise LabelTaken(name, f"that of a program that does not act: a {program_row[1]}" if shown else "taken")
+            self.access.ensure_agent(program_row[0], name)
             return str(program_row[0])
         self.authority.ensure_allowed("program:agent:configure")
         program = self.ulids.mint()

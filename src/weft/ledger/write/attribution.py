@@ -15,20 +15,20 @@ from functools import cached_property
 from msgspec import UNSET, UnsetType
 
 from weft.kernel.authority import Authority
-from weft.ledger.read.access import principal_id
-from weft.store.sql import Sql
+from weft.ledger.read.access import chain_ids
+from weft.store.port import ReadTxn
 
 
 class Attribution:
     """An authority as ids. Looked up when the first event is begun."""
 
-    def __init__(self, sql: Sql, authority: Authority) -> None:
-        self._sql, self._authority = sql, authority
+    def __init__(self, txn: ReadTxn, authority: Authority) -> None:
+        self._txn, self._authority = txn, authority
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
         """Of whoever acts, then of those on whose behalf, the nearest first."""
-        return tuple(principal_id(self._sql, principal) for principal in reversed(self._authority.chain))
+        return tuple(reversed(chain_ids(self._txn, self._authority)))
 
     def of(self, stream: str, agent: str) -> tuple[str, tuple[str, ...] | UnsetType]:
         """Actor and `on_behalf_of` of the events of a stream that belongs to an agent."""

@@ -138,6 +138,7 @@ def _ensure_allowed(append: Append, session: SessionRow, label: str) -> None:
     if not append.access.may("turn:record", session) and not append.access.may_read(session):
         raise LabelTaken(label, "a session")
     append.access.ensure("turn:record", session, label)
+    append.access.ensure_session_agent(session)
 
 
 def ensure_spawned(append: Append, label: str, turn: str, call_id: str, persona: str) -> SessionRow:

@@ -12,7 +12,7 @@ from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable
 from weft.kernel.fields import ErrorFact
 from weft.kernel.program_events import AgentCheckpoint, AgentFailed, AgentShared, AgentTaskAssigned, AgentUnshared
-from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.api import shared_with
 from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.programs.config_fields import (
     COMPACTION,
@@ -95,6 +95,7 @@ AGENT = KindRow(
     normalized=lambda config: with_one_model(_with_identity(config)),
     changed=with_changed_model,
     machine_part=_machine_part,
+    is_made_by_everybody=True,
 )
 
 
@@ -116,14 +117,14 @@ def assign(writer: ProgramWriter, agent: ProgramRow, work: ProgramRow) -> Progra
 
 
 def step(writer: ProgramWriter, agent: ProgramRow, verb: str, reason: str | None) -> ProgramRow:
-    writer.permit("assign", f"{verb} for the agent {agent.name!r}", agent.id)
+    writer.permit_agent("assign", f"{verb} for the agent {agent.name!r}", agent)
     if verb not in VERBS:
         raise InvalidInput(f"an agent cannot {verb!r}", f"it can {', '.join((*VERBS, 'fail'))}")
     return writer.take_step(agent, verb, reason)
 
 
 def fail(writer: ProgramWriter, agent: ProgramRow, message: str, code: str, details: Any) -> ProgramRow:
-    writer.permit("assign", f"fail the agent {agent.name!r}", agent.id)
+    writer.permit_agent("assign", f"fail the agent {agent.name!r}", agent)
     writer.ensure_legal(agent, "fail")
     error = ErrorFact(
         code=writer.append.named(code, "code"),
@@ -141,21 +142,20 @@ def share(writer: ProgramWriter, agent: ProgramRow, principal: ProgramRow) -> Pr
 
 def unshare(writer: ProgramWriter, agent: ProgramRow, principal: ProgramRow) -> ProgramRow:
     _ensure_creator(writer, agent, "unshare")
-    shared = writer.sql.one("SELECT 1 FROM agent_share WHERE agent = ? AND principal = ?", (agent.id, principal.id))
-    if shared is None:
+    if principal.id not in shared_with(writer.reading, agent.id):
         raise NotApplicable(f"agent {agent.name!r} is not shared with {principal.name!r}", "nothing is to be done")
     return writer.add(agent, AgentUnshared, principal=principal.id)
 
 
 def _ensure_creator(writer: ProgramWriter, agent: ProgramRow, verb: str) -> None:
     """Everybody in the chain is who created the agent; who did is the log's fact, whatever its configuration says."""
-    if any(principal not in (DEFAULT_AGENT, agent.created_by) for principal in writer.append.acting_ids):
+    if not writer.append.access.created(agent):
         raise writer.not_allowed("configure", f"{verb} the agent {agent.name!r}, which is another's")
 
 
 def checkpoint(writer: ProgramWriter, agent: ProgramRow, state: Any) -> ProgramRow:
     """What it needs to go on from here, after as many turns as it has taken."""
-    writer.permit("assign", f"keep a checkpoint of {agent.name!r}", agent.id)
+    writer.permit_agent("assign", f"keep a checkpoint of {agent.name!r}", agent)
     if agent.task is None:
         raise NotApplicable(f"agent {agent.name!r} has no task", "a checkpoint belongs to work on a task")
     content = writer.append.put_json(state, "state")

@@ -106,6 +106,8 @@ class KindRow(Struct, frozen=True, kw_only=True):
     """Refuses a name that a program with this configuration may not bear."""
     takes_over: bool = False
     """Are these people, who may take over what another ledger decided?"""
+    is_made_by_everybody: bool = False
+    """Does nobody need the permission `configure` to create one, and to change what they created?"""
     machine_part: Callable[[Config], Any] = _variables
     """What of its configuration names keys, variables, folders, commands or where something is sent: an agent never
     changes it."""

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, NotApplicable
-from weft.ledger.api import InboxMessage, SessionStanding, Setting, TurnRetry, principals_of, retry_of
+from weft.ledger.api import InboxMessage, Runs, SessionStanding, Setting, TurnRetry, principals_of, retry_of
 from weft.ledger.model import DEFAULT_AGENT
 from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
@@ -87,6 +87,9 @@ class ConfiguredPlanner:
         acting = self._acting(messages[0])
         reader = LayerReader(self._programs, self._inference, self._variable, acting, self._other_models)
         configuration = reader.configuration(request)
+        if configuration.persona is not None:
+            runs = Runs(self._programs.ledger)
+            runs.ensure_works_for(configuration.persona.id, [message.id for message in messages])
         model = configuration.require_model()
         compaction = self._compaction(standing, configuration, model)
         workspace = message_workspace(messages) or configuration.workspace

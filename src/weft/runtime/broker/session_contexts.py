@@ -120,7 +120,7 @@ class SessionContexts:
             return Context((), (), None), None
         if plan.parent is None:
             return await self._crossing.run(partial(self._runs.history, standing.id)), standing.head
-        return await self._crossing.run(partial(self._runs.after, plan.parent)), plan.parent
+        return await self._crossing.run(partial(self._runs.after, plan.parent, standing.id)), plan.parent
 
     async def _counted(self, at: str, context: Context) -> int | None:
         return await self._crossing.run(partial(self._runs.counted_tokens, at, context.compaction))

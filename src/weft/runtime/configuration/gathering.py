@@ -17,7 +17,7 @@ from weft.kernel.advice import Action
 from weft.kernel.authority import LOCAL
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
-from weft.ledger.api import is_recorded_here
+from weft.ledger.api import Runs, is_recorded_here
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
 from weft.programs.addresses import parse_address
 from weft.programs.model import Program
@@ -210,6 +210,7 @@ class LayerReader:
         if owner is None or parse_address(owner).name in (DEFAULT_AGENT, IMPORTED_AGENT):
             return None
         program = self._programs.get(owner)
+        Runs(self._programs.ledger).ensure_works_for(program.id, ())
         return program if program.kind == ProgramKind.AGENT and program.version else None
 
     def _program_layer(self, name: LayerName, program: Program) -> ConfigLayer:

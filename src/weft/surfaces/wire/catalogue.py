@@ -177,6 +177,7 @@ SEED_5: Mapping[str, Mapping[str, str]] = {
         "foreign": "true where only another ledger configured it, and nobody here has taken that over",
         "pendingVersion": "number: the newest version, where another ledger wrote it and nobody here took it over",
         "result": "any JSON; absent where there is none",
+        "sharedWith": "list of text: for whom a private agent works beside its creator; absent where there is nobody",
     },
     "InvocationResult": {"program": "text", "programType": "text", "result": "any JSON"},
     "StreamPosition": {},

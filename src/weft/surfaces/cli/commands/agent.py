@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from weft.surfaces.cli.call import Call
@@ -21,6 +23,9 @@ from weft.surfaces.cli.program_call import (
     with_fields,
 )
 from weft.surfaces.cli.screen import Line, Span
+
+if TYPE_CHECKING:
+    from weft.programs.model import Program
 
 command = group("agent", "Describe agents, give them tasks, and see what they are doing.")
 MAKE = "make one with `weft agent create NAME --prompt TEXT --model MODEL`"
@@ -95,7 +100,7 @@ def assign(call: Call, name: str, task: str, actor: str, retry_key: str | None) 
 @command.verb("status")
 @named("name", "agent")
 def status(call: Call, name: str) -> None:
-    """Show what an agent is doing."""
+    """Show what an agent is doing, and for whom it works."""
     with looking(call) as programs:
         agent = programs.get(name, "agent")
     lines: list[Line] = []
@@ -107,7 +112,53 @@ def status(call: Call, name: str) -> None:
     ):
         if value is not None:
             lines.append([Span(f"  {what:<11}", "dim"), str(value)])
+    lines += _visibility_lines(agent)
     call.answer(agent, line_of(agent), *lines)
+
+
+@command.verb("share")
+@named("name", "agent")
+@named("principals", "human", "agent", metavar="WITH...", nargs=-1, required=True)
+@acting
+def share(call: Call, name: str, principals: tuple[str, ...], actor: str, retry_key: str | None) -> None:
+    """Let a private agent work for people and agents, by their names."""
+    with changing(call, actor) as programs:
+        changed = [programs.share_agent(name, one, key=_key_for(retry_key, one)) for one in principals]
+    answer(call, changed[-1], *_visibility_lines(changed[-1]))
+
+
+@command.verb("unshare")
+@named("name", "agent")
+@named("principals", "human", "agent", metavar="WITH...", nargs=-1, required=True)
+@acting
+def unshare(call: Call, name: str, principals: tuple[str, ...], actor: str, retry_key: str | None) -> None:
+    """Let a private agent work for people and agents no longer."""
+    with changing(call, actor) as programs:
+        changed = [programs.unshare_agent(name, one, key=_key_for(retry_key, one)) for one in principals]
+    answer(call, changed[-1], *_visibility_lines(changed[-1]))
+
+
+def _key_for(retry_key: str | None, principal: str) -> str | None:
+    return None if retry_key is None else f"{retry_key} {principal}"
+
+
+@command.verb("visibility")
+@named("name", "agent")
+@click.argument("visibility", type=click.Choice(["public", "private"]))
+@expecting
+@acting
+def visibility(call: Call, name: str, visibility: str, expected: int | None, actor: str, retry_key: str | None) -> None:
+    """Let an agent work for everybody, or only for its creator and those it is shared with."""
+    with changing(call, actor) as programs:
+        agent = programs.get(name, "agent")
+        agent = programs.change(agent.id, {"visibility": visibility}, expected=expected, key=retry_key)
+    answer(call, agent, *_visibility_lines(agent))
+
+
+def _visibility_lines(agent: Program) -> list[Line]:
+    """Who made it, and for whom it works."""
+    whom = "everybody" if agent.visibility == "public" else ", ".join((agent.created_by, *agent.shared_with))
+    return [[Span(f"  {'visibility':<11}", "dim"), agent.visibility], [Span(f"  {'works for':<11}", "dim"), whom]]
 
 
 def _step(verb: str, help: str) -> None:

@@ -1,0 +1,88 @@
+"""A turn may do no more than its token, its agent, its session and the thread that it continues allow together."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+from msgspec import Struct
+
+from tests.conftest import PROVING
+from tests.runtime.configuration.test_layers import KEYS, TOOLS, strictness
+from weft.kernel.authority import Principal, PrincipalKind
+from weft.runtime.configuration.layers import ConfigLayer, EffectiveConfig, LayerName, merge, thread_layers
+from weft.runtime.configuration.permissions import NO_LIMITS, PermissionLimits, SandboxLimits
+from weft.runtime.context import context_for
+
+TURNS = 1_000_000 if PROVING else 400
+TREE_TURNS = 40
+PATTERNS = (*TOOLS, "*", "B*", "mcp__*", "*ead", "?ash", "nothing")
+PERSON, AGENT = Principal(PrincipalKind.HUMAN, "ada"), Principal(PrincipalKind.AGENT, "scout")
+
+
+class RandomTurn(Struct):
+    """A turn of a random tree: which session it is of, what was recorded of it, and the limits of its thread."""
+
+    session: int
+    record: object
+    session_limits: PermissionLimits
+    inherited: tuple[PermissionLimits, ...]
+
+
+def random_limits(random: Random) -> PermissionLimits:
+    if random.random() < 0.3:
+        return NO_LIMITS
+    return PermissionLimits(
+        allow=None if random.random() < 0.4 else tuple(random.sample(PATTERNS, random.randint(0, 4))),
+        deny=tuple(random.sample(PATTERNS, random.choice((0, 0, 1, 2)))),
+        credentials=None if random.random() < 0.5 else tuple(random.sample(KEYS, random.randint(0, 3))),
+        sandbox=SandboxLimits(
+            files=random.choice([None, "everything", "workspace", "read-only"]),  # type: ignore[arg-type]
+            network=random.choice([None, True, False]),
+        ),
+    )
+
+
+def layer(name: LayerName, limits: PermissionLimits) -> ConfigLayer:
+    return ConfigLayer(name=name, source=name.value, permissions=limits)
+
+
+def ensure_narrower(effective: EffectiveConfig, token: PermissionLimits, parts: tuple[PermissionLimits, ...]) -> None:
+    """What the turn may do is within what every part allows by itself."""
+    acting = context_for(PERSON, rights=token.rights()).child(credentials=token.credentials).delegate(AGENT)
+    context = effective.permissions.narrowed(acting)
+    sandbox, credentials = effective.permissions.sandbox, context.credentials
+    for limits in (token, *parts):
+        alone = merge([layer(LayerName.SESSION, limits)]).permissions
+        for tool in TOOLS:
+            assert alone.allows(tool) or not (context.allows(f"tool:{tool}") or effective.permissions.allows(tool))
+        assert limits.credentials is None or (credentials is not None and credentials <= set(limits.credentials))
+        assert limits.sandbox.network is not False or sandbox.network is False
+        assert strictness(sandbox.files) >= strictness(limits.sandbox.files)
+
+
+def test_no_turn_of_a_tree_has_a_right_that_its_token_agent_session_or_thread_lacks() -> None:
+    """Turns continue earlier ones, in the same session or as forks, under agents and with overrides at random."""
+    random, turns = Random(19), list[RandomTurn]()
+    for _ in range(TURNS):
+        if len(turns) >= TREE_TURNS:
+            turns.clear()
+        parent = random.choice([None, *turns[-8:]]) if turns else None
+        is_fork = parent is None or random.random() < 0.5
+        session = len(turns) if is_fork or parent is None else parent.session
+        token, persona, own, message = (random_limits(random) for _ in range(4))
+        passed_on = [] if parent is None else thread_layers(parent.record, same_session=parent.session == session)
+        inherited = () if parent is None else parent.inherited
+        if parent is not None and is_fork:
+            inherited = (*inherited, parent.session_limits)
+        layers = [
+            layer(LayerName.PRINCIPAL, token),
+            layer(LayerName.PERSONA, persona),
+            *passed_on,
+            layer(LayerName.SESSION, own),
+            layer(LayerName.MESSAGE, PermissionLimits(deny=message.deny)),
+        ]
+        effective = merge(one for one in layers if not one.is_empty)
+        ensure_narrower(effective, token, (persona, own, PermissionLimits(deny=message.deny), *inherited))
+        record = msgspec.json.decode(msgspec.json.encode(effective.record(model="m", provider="p", chain=[])))
+        turns.append(RandomTurn(session, record, own, inherited))
