@@ -100,6 +100,7 @@ PATHS: dict[str, Attempt] = {
     "create a session": lambda ledger, name: ledger.create_session("for it", persona=name).label,
     "create a session of it": lambda ledger, name: Programs(ledger).create_session("of it", owner=name).name,
     "own a session": lambda ledger, name: Programs(ledger).create_session("s", config={"owner": f"@({name})"}).name,
+    "give it a session": lambda ledger, name: Programs(ledger).change("open", {"owner": f"@({name})"}).name,
     "fork under it": lambda ledger, name: ledger.fork("open", label="forked", persona=name).label,
     "act as it": _delegated,
     "hold": lambda ledger, name: Programs(ledger).hold_agent(name).key,
@@ -158,6 +159,23 @@ def test_a_stranger_is_answered_by_every_path_as_if_the_agent_did_not_exist(
         Programs(stranger).apply(wanted)
     assert "spy" not in repr(stranger.related_turns("weather in Lisbon"))
     assert ledger.newest() == before
+
+
+def test_a_guest_without_permissions_cannot_tell_a_private_agent_from_none(ledger: Ledger) -> None:
+    """Where a name alone makes an agent or a session, it is refused; that names and labels are taken can be told."""
+    prepared(ledger)
+    with_spy(ledger, "ann")
+    Programs(ledger).create("human", "guest", {})
+    guest, before = ledger.acting_as("guest"), ledger.newest()
+    for how, path in PATHS.items():
+        refused = answer(path, guest, SPY)
+        if how == "send to its session":
+            assert "LabelTaken" in refused
+        elif how in MAKING:
+            assert "NotFound: no agent 'NAME'" in refused, (how, refused)
+        else:
+            assert refused == answer(path, guest, "nobody"), how
+        assert ledger.newest() == before, how
 
 
 def works(ledger: Ledger, chain: tuple[str, ...], *, name: str = SPY) -> bool:
@@ -241,12 +259,13 @@ def test_a_session_of_an_agent_that_is_no_longer_shared_is_not_gone_on_with(ledg
 
 
 def test_a_right_to_read_private_programs_is_none_to_use_them(ledger: Ledger) -> None:
+    prepared(ledger)
     with_spy(ledger, "ann")
     Programs(ledger).create("human", "auditor", {"permissions": [*EVERYTHING, "program:read"]})
     auditor = ledger.acting_as("auditor")
     assert Programs(auditor).get(SPY).config["visibility"] == "private"
     for how, path in PATHS.items():
-        if how not in ("get", "history", "diff", "tags", "load a checkpoint", "fork under it"):
+        if how not in ("get", "history", "diff", "tags", "load a checkpoint"):
             with pytest.raises((NotAllowed, NotFound, InvalidConfig)):
                 pytest.fail(f"{how}: {path(auditor, SPY)}")
 
@@ -304,7 +323,6 @@ def prompted(ledger: Ledger) -> str:
 def test_system_prompts_of_a_private_agent_are_withheld_from_those_who_may_not_read_it(ledger: Ledger) -> None:
     turn = prompted(ledger)
     Programs(ledger).change(SPY, {"identity": {"soul": f"The {SECRET} is my soul."}})
-    ledger.search("hello")  # the words are indexed
     eve, bob = ledger.acting_as("eve"), ledger.acting_as("bob")
     (prompt, *_), system = eve.messages(turn), next(one for one in bob.messages(turn) if one.role == "system")
 
@@ -322,13 +340,15 @@ def test_system_prompts_of_a_private_agent_are_withheld_from_those_who_may_not_r
         ]
         return [repr(one) for one in own]
 
+    for _ in range(2):  # before and after the words are indexed
+        shown = [SECRET in one.replace(f"word='{SECRET}'", "") for one in told(eve)]
+        assert shown == [False] * len(shown)
+        assert list(bob.search(SECRET))
+        ledger.upkeep.catch_up()
     assert prompt.text == "[withheld: the system prompt of an agent that is not yours to read]"
     assert "Good day." in told(eve)[0]
-    shown = [SECRET in one.replace(f"word='{SECRET}'", "") for one in told(eve)]
-    assert shown == [False] * len(shown)
     assert SECRET in told(bob)[0]
     assert SECRET in told(bob)[3]
-    assert list(bob.search(SECRET))
     assert "count=0" in told(eve)[-1] or SECRET not in told(eve)[-1].replace(f"word='{SECRET}'", "")
 
 
@@ -374,6 +394,11 @@ def test_a_stranger_has_no_turn_run_by_a_private_agent(tmp_path: Path) -> None:
         programs.share_agent(SPY, "bob")
         assert (await invoke(as_person(bench, "ann"), SPY, Invocation(message="hello"))).text == "for ann"
         assert (await invoke(as_person(bench, "bob"), SPY, Invocation(message="hello"))).text == "for bob"
+        programs.create("human", "auditor", {"permissions": [*EVERYTHING, "program:read"]})
+        before = programs.ledger.newest()
+        with pytest.raises(NotAllowed, match="use the private agent 'spy'"):
+            await invoke(as_person(bench, "auditor"), SPY, Invocation(message="hello"))
+        assert programs.ledger.newest() == before
         waiting = programs.ledger.acting_as("bob").inbox.admit("x", session="bob's", persona=SPY)
         programs.unshare_agent(SPY, "bob")
         for name in ("bob", "eve"):

@@ -71,8 +71,6 @@ def create(writer: ProgramWriter, label: str | None, owner: str | None, config: 
         owner = parse_address(named).name
     owner = owner or writer.actor_name
     program = find_program(writer.sql, owner)
-    if program is not None:
-        writer.append.access.ensure_agent(program.id, owner)
     writer.permit("configure", f"make a session of {owner!r}", None if program is None else program.id)
     return create_unchecked(writer, label, owner, checked)
 
