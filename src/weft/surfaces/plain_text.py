@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable
 from unicodedata import category, combining, east_asian_width
 
+from weft.kernel.labels import is_visible
+
 JOINERS = "\u200c\u200d"  # hold emoji and scripts together, and move nothing
 TAB = "    "
 _WORDS = re.compile(r"\s+|\S+")
@@ -30,6 +32,21 @@ def safe_lines(text: str) -> list[str]:
 def safe_json(document: str) -> str:
     """The same JSON document with what is not printable inside its strings as `\\u` escapes."""
     return "\n".join(line if line.isprintable() else _escaped(line, _json_escape) for line in document.split("\n"))
+
+
+def exact_lines(text: str) -> list[str]:
+    """The lines of a text that somebody decides by: every character of them that cannot be seen is escaped, joiners,
+    tabs and unusual spaces included."""
+    return [_visible(line, _backslash) for line in text.split("\n")]
+
+
+def exact_json(document: str) -> str:
+    """A JSON document on one line in which every character can be seen. Read as JSON it is the same document."""
+    return _visible(document, _json_escape)
+
+
+def _visible(text: str, escape: Callable[[str], str]) -> str:
+    return text if is_visible(text) else "".join(c if is_visible(c) else escape(c) for c in text)
 
 
 def _escaped(text: str, escape: Callable[[str], str]) -> str:

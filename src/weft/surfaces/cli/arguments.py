@@ -49,6 +49,20 @@ def complete_messages(*states: str) -> Complete:
     return complete
 
 
+def complete_approvals(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """The ids of tool calls that wait for a person."""
+    from weft.kernel.errors import WeftError
+    from weft.surfaces.cli.approval_text import short_id
+    from weft.surfaces.cli.call import Call
+
+    try:
+        with Call.completing(ctx).reading() as ledger:
+            ids = [short_id(approval) for approval in ledger.approvals.list()]
+    except (WeftError, OSError):
+        return []
+    return [id for id in ids if id.startswith(incomplete)]
+
+
 def rev(name: str = "rev", **details: Any) -> Callable[[F], F]:
     """A turn as people write it."""
     return click.argument(name, shell_complete=complete_labels, **details)

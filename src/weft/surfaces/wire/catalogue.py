@@ -80,6 +80,7 @@ from weft.runtime.routing.smart_routes import RouteChoice
 from weft.store.diagnosis import Diagnosis
 from weft.store.trust_store import TrustedFolder, TrustedLedger
 from weft.surfaces.wire import (
+    approvals,
     broker,
     configuration,
     exchange,
@@ -102,7 +103,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         model.Session, model.Turn, model.RecordedTurn, model.Message, model.ToolCall, model.Codeblock, model.Compaction,
         model.Branch, model.HeadMove, model.SessionMove, model.Point, Provenance, Unification, ProvisionalTurn, Context,
         VouchedMessage, Voucher, ThreadDiff, Hit, RelatedTurns, RouteChoice, Recorded, ComparedCompaction,
-        Admission, InboxMessage,
+        Admission, InboxMessage, Approval, approvals.AnsweredApproval, CallDecision,
         Receipt, Usage,
     ),
     "Streams": (StreamItem, *ITEMS, StreamPosition),
@@ -150,7 +151,8 @@ NAMES: Mapping[str, Any] = {
     **{
         record.__name__: record
         for record in (
-            AuditFinding, BundleReport, Diagnosis, Exported, ListedSession, OriginTotals, Packed, Problem, Provenance,
+            Approval, AuditFinding, BundleReport,
+            Diagnosis, Exported, ListedSession, OriginTotals, Packed, Problem, Provenance,
             ProvisionalTurn, ProgramReach, Receipt, Remote, Resume, Salvaged, Spending, Synced, Usage,
             model.Compaction, model.Message,
             model.ToolCall,

@@ -33,6 +33,7 @@ WIRE_VERSION = 1
 """Rises when a form loses a field, renames one or gives it another meaning. New fields do not raise it."""
 
 FLAT: Mapping[str, str] = {
+    "AnsweredApproval": "approval",
     "ListedSession": "session",
     "SessionEntry": "listed",
     "UnfinishedTurn": "turn",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weft.surfaces.cli.approval_requests import ULID_LETTERS, tool_requests, waiting_call
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
 from weft.surfaces.cli.program_call import (
@@ -26,6 +27,7 @@ from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.times import local_time
 
 if TYPE_CHECKING:
+    from weft.ledger.api import Approval, Ledger
     from weft.programs.model import Request
 
 command = group("human", "Describe people, ask them, and record what they answer.")
@@ -117,17 +119,24 @@ def requests(call: Call, name: str | None, status: str | None) -> None:
     """List what people were told and asked."""
     with looking(call) as programs:
         requests_listed = programs.requests(name, status=status)
+        requests_listed += tool_requests(programs, name, status)
+        requests_listed.sort(key=lambda one: one.asked_at)
     if call.json:
         call.documents(requests_listed)
     elif requests_listed:
         rows = [
-            (Span(one.id[-8:], "id"), one.human, Span(_status(one), STYLES.get(one.status, "")),
+            (Span(_short(one), "id"), one.human, Span(_status(one), STYLES.get(one.status, "")),
              local_time(one.asked_at), one.text or "")
             for one in requests_listed
         ]  # fmt: skip
         call.screen.table(rows, ("request", "person", "status", "asked", "what"))
     else:
         call.note("nobody was asked anything; ask with `weft human ask NAME TEXT`")
+
+
+def _short(request: Request) -> str:
+    """As much of an id as is typed: the end of one, of a tool call's request the beginning."""
+    return request.id[:12] if len(request.id) > ULID_LETTERS else request.id[-8:]
 
 
 def _status(request: Request) -> str:
@@ -144,6 +153,9 @@ def _answer(verb: str, help: str) -> None:
     @click.option("--key", "retry_key", metavar="KEY", help=KEY)
     def decide(call: Call, name: str, request: str, reason: str | None, retry_key: str | None) -> None:
         with changing(call, name) as programs:
+            if (approval := waiting_call(programs, request)) is not None:
+                _answer_call(call, programs.ledger, approval, verb, reason)
+                return
             chosen = programs.approve if verb == "approve" else programs.reject
             _show(call, chosen(request, reason=reason, key=retry_key))
 
@@ -155,7 +167,15 @@ _answer("approve", "Say yes to what a person was asked, as that person.")
 _answer("reject", "Say no to what a person was asked, as that person.")
 
 
+def _answer_call(call: Call, ledger: Ledger, approval: Approval, verb: str, reason: str | None) -> None:
+    """The same request that `weft approve` and `weft reject` answer."""
+    from weft.surfaces.cli.approval_call import ApprovalAnswer, decide
+
+    answer_given = ApprovalAnswer(is_granted=verb == "approve", reason=reason)
+    decide(call, ledger, approval, answer_given, is_sure=False)
+
+
 def _show(call: Call, request: Request) -> None:
     call.answer(
-        request, ["request ", Span(request.id[-8:], "id"), " is ", Span(request.status, STYLES.get(request.status, ""))]
+        request, ["request ", Span(_short(request), "id"), " is ", Span(request.status, STYLES.get(request.status, ""))]
     )

@@ -1,0 +1,66 @@
+"""How a person answers for a tool call on the command line: it is shown whole, then granted or denied with its hash."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct
+
+from weft.kernel.clock import SystemClock
+from weft.kernel.shell_words import shell_word
+from weft.surfaces.cli.approval_text import approval_lines, exact_document, short_id, state_of
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.wire.approvals import AnsweredApproval
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Approval, Ledger
+    from weft.surfaces.cli.call import Call
+
+
+class ApprovalAnswer(Struct, frozen=True, kw_only=True):
+    """What a person says to a request. `scope` is how far a yes reaches; with `abort` a no ends the turn."""
+
+    is_granted: bool
+    scope: str = "once"
+    abort: bool = False
+    reason: str | None = None
+
+
+def answer_shown(ledger: Ledger, approval: Approval, answer: ApprovalAnswer) -> AnsweredApproval:
+    """Record a person's answer to a request as it was shown. A rule is proposed after the grant, and not without it."""
+    if not answer.is_granted:
+        denied = ledger.approvals.deny(approval.id, abort=answer.abort, reason=answer.reason)
+        return AnsweredApproval(approval=denied)
+    from weft.runtime.policies.rule_proposals import propose_rules, rule_proposals
+
+    exact_document(approval)
+    proposals = rule_proposals(ledger, approval) if answer.scope == "rule" else []
+    granted = ledger.approvals.grant(approval.id, bound=approval.bound, scope=answer.scope, reason=answer.reason)
+    policies = propose_rules(ledger, approval, proposals)
+    return AnsweredApproval(approval=granted, proposed=tuple(policy.id for policy in policies))
+
+
+def decide(call: Call, ledger: Ledger, approval: Approval, answer: ApprovalAnswer, *, is_sure: bool) -> None:
+    """Show a request, have the person confirm a yes at a terminal, and record the answer."""
+    if not call.json:
+        call.screen.page(approval_lines(approval, SystemClock().now_ms()))
+    if answer.is_granted:
+        exact_document(approval)
+        if not is_sure and not call.json and sys.stdin.isatty() and sys.stdout.isatty():
+            click.confirm("allow exactly this?", abort=True, err=True)
+    answered = answer_shown(ledger, approval, answer)
+    call.answer(answered, answered_line(answered))
+    note_proposals(call, answered)
+
+
+def answered_line(answered: AnsweredApproval) -> Line:
+    approval = answered.approval
+    scope = " for this session" if approval.scope == "session" else ""
+    return ["approval ", Span(short_id(approval), "id"), " is ", state_of(approval, 0), scope]
+
+
+def note_proposals(call: Call, answered: AnsweredApproval) -> None:
+    for policy in answered.proposed:
+        call.note(f"a rule is proposed: `weft policy show {shell_word(policy)}` shows it")

@@ -1,0 +1,70 @@
+"""Tool calls that wait for a person, among what else people are asked.
+
+`weft human` lists and answers both. A tool call is asked of everybody who may approve, so its request names nobody
+until somebody answers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.kernel.errors import NotFound
+from weft.surfaces.cli.approval_text import waiting_words
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Approval
+    from weft.programs import Programs
+    from weft.programs.model import Program, Request
+
+ULID_LETTERS = 26
+ANYBODY = "*"
+_STATUSES = {"open": "pending", "granted": "approved", "denied": "rejected", "void": "void"}
+_APPROVALS = 10_000
+"""So many are listed among other requests; `weft approvals --all` lists all of them."""
+
+
+def may_approve(human: Program) -> bool:
+    """Whether a person has the right to answer for tool calls, by a configuration that counts here."""
+    permissions = human.config.get("permissions") if isinstance(human.config, dict) else None
+    return not human.foreign and isinstance(permissions, list) and "approve" in permissions
+
+
+def tool_requests(programs: Programs, name: str | None, status: str | None) -> list[Request]:
+    """Requests about tool calls, as requests to people: all of them, or what one person answered or may answer."""
+    person = None if name is None else programs.get(name, "human")
+    approvals = programs.ledger.approvals.list(states=tuple(_STATUSES), limit=_APPROVALS)
+    requests = [request_of(approval) for approval in approvals]
+    return [
+        request
+        for request in requests
+        if (status is None or request.status == status) and (person is None or _concerns(request, person))
+    ]
+
+
+def request_of(approval: Approval, human: str | None = None) -> Request:
+    """A tool call's request in the form of other requests; without what the tool would be used on."""
+    from weft.programs.model import Request
+
+    return Request(
+        id=approval.id,
+        human=human or approval.answered_by or ANYBODY,
+        text=waiting_words(approval),
+        asks=True,
+        status=_STATUSES[approval.state],
+        asked_by=approval.agent,
+        asked_at=approval.requested_at,
+        decided_at=approval.answered_at,
+        reason=approval.reason,
+    )
+
+
+def waiting_call(programs: Programs, id: str) -> Approval | None:
+    """The tool call's request of this id; None where another request has it, or nothing does."""
+    try:
+        return programs.ledger.approvals.get(id)
+    except NotFound:
+        return None
+
+
+def _concerns(request: Request, person: Program) -> bool:
+    return request.human == person.name or (request.human == ANYBODY and may_approve(person))

@@ -1,0 +1,25 @@
+"""`weft reject`: a person refuses a tool call."""
+
+from __future__ import annotations
+
+import click
+
+from weft.surfaces.cli.arguments import complete_approvals
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+
+
+@weft_command("reject")
+@click.argument("id", shell_complete=complete_approvals)
+@click.option("--abort", is_flag=True, help="End the agent's turn, too.")
+@click.option("--reason", metavar="TEXT", help="Why; the model is told.")
+def command(call: Call, id: str, abort: bool, reason: str | None) -> None:
+    """Refuse a tool call that waits for a person.
+
+    It never runs. The model is told so and goes on; with --abort its turn ends.
+    """
+    from weft.surfaces.cli.approval_call import ApprovalAnswer, decide
+
+    with call.writing() as ledger:
+        approval = ledger.approvals.get(id)
+        decide(call, ledger, approval, ApprovalAnswer(is_granted=False, abort=abort, reason=reason), is_sure=True)
