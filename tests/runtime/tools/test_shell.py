@@ -85,6 +85,14 @@ def test_a_folder_outside_of_the_workspace_is_refused(tmp_path: Path, folder: st
     assert failure(workspace, {"cmd": "ls", "cwd": folder}).code == "not_found"
 
 
+def test_a_command_may_name_folders(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.txt").touch()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    assert plan(tmp_path, {"cmd": ["ls", "src", "."]}).exact["files"] == {}
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
 REFUSED = (
     "LD_PRELOAD LD_LIBRARY_PATH PATH BASH_ENV ENV GIT_SSH_COMMAND GIT_DIR GIT_CONFIG_COUNT GIT_EXTERNAL_DIFF "
     "PYTHONPATH PYTHONSTARTUP PYTHONHOME NODE_OPTIONS NODE_PATH PERL5LIB PERL5OPT RUBYOPT RUBYLIB JAVA_TOOL_OPTIONS "

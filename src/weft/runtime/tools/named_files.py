@@ -103,10 +103,11 @@ def _described(path: str, workspace: str, room: int) -> tuple[str | None, int]:
         descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):  # there is no such file, or it cannot be read, neither by the command
         return None, 0
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):  # a folder cannot be opened as a file
+        os.close(descriptor)
+        return None, 0
     with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return None, 0
         if status.st_size > room:
             description = f"stat {status.st_size} {status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}"
         else:
