@@ -32,7 +32,7 @@ from weft.runtime.context import context_for
 from weft.runtime.inference.replies import Finish, Reply
 from weft.runtime.mcp.definitions import ToolDefinition
 from weft.runtime.mcp.tools import McpTool
-from weft.runtime.sandbox import bubblewrap, command_runner
+from weft.runtime.sandbox import bubblewrap, command_runner, processes
 from weft.runtime.sandbox.code_programs import CodeOutcome
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import Ending, ProcessOutcome
@@ -76,7 +76,7 @@ class World:
         yield WriteTool(workspace)
         yield EditTool(workspace)
         yield FetchUrlTool(profile)
-        yield McpTool(self, scripted("plain"), self.definition)  # type: ignore[arg-type]
+        yield McpTool(self, scripted("plain"), self.definition)
         yield CodeProgramTool(self.programs.get("double"), self._program, runner=_SpyRunner(self.ran))
 
     def _recited(self, tool: PlannedTool) -> PlannedTool:
@@ -157,7 +157,10 @@ def linked(name: str, target: str) -> Callable[[World], None]:
 
 
 def written(name: str, text: str) -> Callable[[World], None]:
-    return lambda world: (world.folder / name).write_text(text) and None
+    def change(world: World) -> None:
+        (world.folder / name).write_text(text)
+
+    return change
 
 
 def set_profile(tool: str, profile: str) -> Callable[[World], None]:
@@ -332,7 +335,7 @@ def test_the_words_that_are_executed_are_the_words_that_were_hashed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str, arguments: dict[str, Any]
 ) -> None:
     executed: list[tuple[list[str], dict[str, str]]] = []
-    real = command_runner.run_process
+    real = processes.run_process
 
     async def spy(argv: Sequence[str], **details: Any) -> ProcessOutcome:
         executed.append((list(argv), dict(details["environment"])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Sequence
 
 import weft
 from tests.runtime.broker.bench import saying
@@ -21,10 +21,11 @@ def opened(shell: Shell) -> Ledger:
     return ledger
 
 
-def waiting(ledger: Ledger, *tools: str, world: str = "quiet", **options: Any) -> tuple[Gated, str]:
-    """A turn that waits for a person about these calls, and its message."""
-    gated = Gated(ledger, FixedClock(SystemClock().now_ms()), Decision.ASK, saying("", *tools), saying("Hi"), **options)
-    for tool in gated.tools.values():
+def waiting(ledger: Ledger, *tools: str, worlds: Sequence[str] = ("quiet",) * 3) -> tuple[Gated, str]:
+    """A turn that waits for a person about these calls, and its message. `worlds` are what the tools light, door and
+    send are used on."""
+    gated = Gated(ledger, FixedClock(SystemClock().now_ms()), Decision.ASK, saying("", *tools), saying("Hi"))
+    for tool, world in zip(gated.tools.values(), worlds, strict=True):
         tool.world = world
     message = gated.bench.admit()
     asyncio.run(gated.serve(message))

@@ -8,18 +8,17 @@ import re
 from hashlib import sha256
 from pathlib import Path
 
-import pytest
+from msgspec.structs import replace
 
 from tests.surfaces.approving import opened, waiting
 from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_docs import run_example
 from weft.kernel.canonical import dumps
-from weft.surfaces.cli.approval_text import EXACTLY
+from weft.surfaces.cli.approval_text import EXACTLY, waiting_words
 
 PAGE = (Path(__file__).parents[2] / "docs" / "approvals.md").read_text()
 ID_ON_THE_PAGE = "5d0c6f4a1b2e"
 HOSTILE = (
-    "plain",
     "\x1b[2J\x1b]0;safe\x07rm -rf /",
     "echo \u202e\u2066hsab\u2069",
     "a\u200b\u200d\u2060\ufeff\u00ad\u034f\ufe0f\u3164b",
@@ -64,16 +63,18 @@ def displayed(out: str) -> bytes:
     return dumps(json.loads(lines[place + 1]))
 
 
-@pytest.mark.parametrize("world", HOSTILE)
-def test_what_is_displayed_decodes_to_exactly_the_bound_bytes(weft: Shell, world: str) -> None:
+def test_what_is_displayed_decodes_to_exactly_the_bound_bytes(weft: Shell) -> None:
+    worlds = ["".join(HOSTILE[:4]), "".join(HOSTILE[4:]), "plain"]
     with opened(weft) as ledger:
-        waiting(ledger, "light", world=world)
-        (approval,) = ledger.approvals.list()
-    shown = weft("approvals", approval.id[:12]).out
-    assert sha256(displayed(shown)).hexdigest() == approval.bound
-    assert all(line.isprintable() for line in shown.split("\n"))
-    assert not any(sign in shown for sign in "\u200b\u200d\u034f\ufe0f\u3164\u00a0\u2066\u202e")
-    assert [line for line in shown.split("\n") if line.startswith(EXACTLY)] == [f"{EXACTLY} (sha256 {approval.bound})"]
+        waiting(ledger, "light", "door", "send", worlds=worlds)
+        approvals = ledger.approvals.list()
+    for approval in approvals:
+        shown = weft("approvals", approval.id[:12]).out
+        assert sha256(displayed(shown)).hexdigest() == approval.bound
+        assert all(line.isprintable() for line in shown.split("\n"))
+        assert not any(sign in shown for sign in "\u200b\u200d\u034f\ufe0f\u3164\u00a0\u2066\u202e")
+        headings = [line for line in shown.split("\n") if line.startswith(EXACTLY)]
+        assert headings == [f"{EXACTLY} (sha256 {approval.bound})"]
 
 
 def test_a_yes_for_the_session_and_a_no_that_ends_the_turn(weft: Shell) -> None:
@@ -103,7 +104,7 @@ def test_a_rule_is_proposed_with_the_yes_and_nothing_is_in_force_by_it(weft: She
 
 def test_where_no_rule_says_exactly_that_nothing_is_granted(weft: Shell) -> None:
     with opened(weft) as ledger:
-        waiting(ledger, "light", world="rm *")
+        waiting(ledger, "light", worlds=["rm *", "", ""])
         (approval,) = ledger.approvals.list()
         refused = weft("approve", approval.id, "--rule")
         assert (refused.code, "no rule says exactly" in refused.err) == (4, True), refused
@@ -160,3 +161,11 @@ def test_people_answer_the_same_requests_by_both_commands(weft: Shell) -> None:
         assert [one["id"] for one in weft.json("human", "requests", "ann", "--status", "pending")] == [other]
         assert weft("approve", first.id).code == 4
     assert weft.json("human", "approve", "ann", other)["status"] == "approved"
+
+
+def test_what_tells_of_a_request_has_no_passwords_in_it(weft: Shell) -> None:
+    with opened(weft) as ledger:
+        waiting(ledger, "light")
+        (approval,) = ledger.approvals.list()
+    why = "it runs curl --token s3cret https://ann:s3cret@host?password=s3cret"
+    assert "s3cret" not in waiting_words(replace(approval, rationale=why))

@@ -56,7 +56,7 @@ def _record(programs: Programs, human: Program, invocation: Invocation) -> tuple
 
 async def deliver(context: InvocationContext, human: Program, request: Request) -> str:
     """Bring it to them by the channel that they prefer; returns which."""
-    channel = str(_preferences(human).get("notificationChannel", "terminal"))
+    channel = channel_of(human)
     try:
         await _CHANNELS[channel](context, human, request)
     except WeftError as error:
@@ -65,6 +65,11 @@ async def deliver(context: InvocationContext, human: Program, request: Request) 
         error.advice = kept if hint else Action.READ_REQUEST.of(human=human.name)
         raise
     return channel
+
+
+def channel_of(human: Program) -> str:
+    """How they want to be told."""
+    return str(_preferences(human).get("notificationChannel", "terminal"))
 
 
 def _preferences(human: Program) -> dict[str, Any]:

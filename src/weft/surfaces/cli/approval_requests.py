@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.kernel.errors import NotFound
-from weft.surfaces.cli.approval_text import waiting_words
+from weft.surfaces.cli.approval_text import how_to_answer, waiting_words
 
 if TYPE_CHECKING:
     from weft.ledger.api import Approval
@@ -21,12 +21,6 @@ ANYBODY = "*"
 _STATUSES = {"open": "pending", "granted": "approved", "denied": "rejected", "void": "void"}
 _APPROVALS = 10_000
 """So many are listed among other requests; `weft approvals --all` lists all of them."""
-
-
-def may_approve(human: Program) -> bool:
-    """Whether a person has the right to answer for tool calls, by a configuration that counts here."""
-    permissions = human.config.get("permissions") if isinstance(human.config, dict) else None
-    return not human.foreign and isinstance(permissions, list) and "approve" in permissions
 
 
 def tool_requests(programs: Programs, name: str | None, status: str | None) -> list[Request]:
@@ -66,5 +60,15 @@ def waiting_call(programs: Programs, id: str) -> Approval | None:
         return None
 
 
+def notice_of(approval: Approval, human: str) -> Request:
+    """What a person is told by their channel: who wants what and why, and how to answer."""
+    from msgspec.structs import replace
+
+    request = request_of(approval, human)
+    return replace(request, text=f"{request.text}. {how_to_answer(approval)}")
+
+
 def _concerns(request: Request, person: Program) -> bool:
+    from weft.runtime.invoke.approval_notices import may_approve
+
     return request.human == person.name or (request.human == ANYBODY and may_approve(person))

@@ -98,4 +98,4 @@ def call_lines(approval: Approval) -> list[Line]:
         return [[Span(f"  {error}", "bad")]]
     readable = (approval.shown or "").rpartition("\n\n")[0]
     lines: list[Line] = [[Span(_READ, "dim"), line] for line in exact_lines(readable)] if readable else []
-    return [*lines, [Span(f"{EXACTLY} (sha256 {approval.bound})", "dim")], [f"{_EXACT}{exact_json(document)}"]]
+    return [*lines, [Span(f"{EXACTLY} (sha256 {approval.bound})", "dim")], [_EXACT, Span(exact_json(document), "code")]]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from weft.ledger.api import Admission, Ledger
     from weft.runtime.broker.planner import ConfiguredPlanner
     from weft.runtime.turns.messages import TurnReply
+    from weft.surfaces.cli.approval_prompts import ApprovalPrompts
     from weft.surfaces.cli.tool_access import ToolAccess
 
 T = TypeVar("T")
@@ -32,6 +33,7 @@ class BrokerAccess(Struct, frozen=True):
     mirror: AsyncLedger
     planner: ConfiguredPlanner
     tools: ToolAccess
+    prompts: ApprovalPrompts
 
 
 def with_broker(call: Call, work: Callable[[BrokerAccess], Awaitable[T]]) -> T:
@@ -46,13 +48,15 @@ def with_broker(call: Call, work: Callable[[BrokerAccess], Awaitable[T]]) -> T:
 
 
 @asynccontextmanager
-async def broker_access(call: Call, on_asked: Callable[[str], None] | None = None) -> AsyncIterator[BrokerAccess]:
+async def broker_access(call: Call) -> AsyncIterator[BrokerAccess]:
     from weft.aio.crossing import Pool
     from weft.aio.ledger import AsyncLedger
     from weft.programs import Programs
     from weft.runtime.broker.planner import ConfiguredPlanner, sender_context
     from weft.runtime.inference.inference import Inference
     from weft.runtime.inference.model_files import model_folder
+    from weft.runtime.invoke.invocation import InvocationContext
+    from weft.surfaces.cli.approval_prompts import ApprovalPrompts
     from weft.surfaces.cli.chat.models import other_models
     from weft.surfaces.cli.tool_access import ToolAccess
     from weft.surfaces.cli.trust import trusted_rules
@@ -65,7 +69,9 @@ async def broker_access(call: Call, on_asked: Callable[[str], None] | None = Non
         on_retry, models = (lambda *failed: note_retry(call, *failed)), model_folder(variable)
         async with Inference(on_retry=on_retry, on_note=call.note, models=models) as inference:
             mirror = AsyncLedger(ledger, pool)
-            tools = ToolAccess(ledger, mirror.crossing, programs, lambda: person, on_asked)
+            people = InvocationContext(mirror, programs, mirror.crossing, inference, variable=variable, context=person)
+            prompts = ApprovalPrompts(call, ledger, lambda: people)
+            tools = ToolAccess(ledger, mirror.crossing, programs, lambda: person, prompts.asked)
             planner = ConfiguredPlanner(
                 programs,
                 mirror,
@@ -77,8 +83,9 @@ async def broker_access(call: Call, on_asked: Callable[[str], None] | None = Non
                 equip=tools,
             )
             try:
-                yield BrokerAccess(ledger, mirror, planner, tools)
+                yield BrokerAccess(ledger, mirror, planner, tools, prompts)
             finally:
+                await prompts.aclose()
                 await tools.aclose()
     finally:
         await pool.close(ledger.close)
@@ -104,7 +111,8 @@ def deliver(call: Call, admit: Callable[[Ledger], Admission], *, is_awaited: boo
         if admission.is_fork:
             call.note("in a new session: ", Span(admission.session, "label"))
         on_token = None if shown is None else shown.token
-        return await answer_admitted(access.mirror, admission, Sending(planner=access.planner), on_token=on_token)
+        with access.prompts.typed():
+            return await answer_admitted(access.mirror, admission, Sending(planner=access.planner), on_token=on_token)
 
     try:
         reply = with_broker(call, work)

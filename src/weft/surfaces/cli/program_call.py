@@ -285,6 +285,7 @@ async def _with_invocations(
     from weft.runtime.inference.inference import Inference
     from weft.runtime.inference.model_files import model_folder
     from weft.runtime.invoke.invocation import InvocationContext
+    from weft.surfaces.cli.approval_prompts import ApprovalPrompts
     from weft.surfaces.cli.tool_access import ToolAccess
     from weft.surfaces.cli.trust import trusted_rules
 
@@ -294,7 +295,13 @@ async def _with_invocations(
         programs = Programs(acting)
         on_retry, models = (lambda *failed: note_retry(call, *failed)), model_folder(os.environ.get)
         async with Inference(on_retry=on_retry, on_note=call.note, models=models) as inference:
-            tools = ToolAccess(acting, pool, programs, lambda: acting_person(call, programs))
+            mirror = AsyncLedger(ledger, pool)
+            person = acting_person(call, programs)
+            people = InvocationContext(
+                mirror, Programs(ledger), pool, inference, variable=os.environ.get, context=person
+            )
+            prompts = ApprovalPrompts(call, ledger, lambda: people)
+            tools = ToolAccess(acting, pool, programs, lambda: acting_person(call, programs), prompts.asked)
             shop = InvocationContext(
                 AsyncLedger(acting, pool),
                 programs,
@@ -309,8 +316,10 @@ async def _with_invocations(
                 equip=tools,
             )
             try:
-                return await work(shop)
+                with prompts.typed():
+                    return await work(shop)
             finally:
+                await prompts.aclose()
                 await tools.aclose()
     finally:
         await pool.close(ledger.close)

@@ -135,6 +135,11 @@ def _aligned(cell: Span, wide: int, room: int | None, *, right: bool) -> Span:
     return Span(text if room is not None else text + "  ", cell.style)
 
 
+def plain_line(line: Line) -> str:
+    """A line without its styles, made safe."""
+    return "".join(safe(as_span(span).text) for span in line)
+
+
 def as_span(cell: Span | str) -> Span:
     return cell if isinstance(cell, Span) else Span(cell)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.surfaces.plain_text import safe_lines
@@ -80,6 +81,13 @@ class Answering:
         from rich.text import Text
 
         self._print(Text(harmless(text), style="dim"))
+
+    def show_lines(self, lines: Sequence[str]) -> None:
+        """Lines as they are, broken by the terminal alone, that stay on the screen whatever comes of the answer."""
+        from rich.text import Text
+
+        self._lines += self._console.size.height
+        self._console.print(Text("\n".join(lines)), soft_wrap=True)
 
     def take_back_line(self) -> None:
         """The terminal echoed a line that was typed: the cursor goes back to where the answer is drawn."""

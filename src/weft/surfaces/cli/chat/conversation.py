@@ -28,6 +28,7 @@ from weft.runtime.configuration.message_overrides import MessageOverrides
 from weft.runtime.inference.inference import Inference, OnNote, OnRetry
 from weft.runtime.inference.model_files import model_folder
 from weft.runtime.inference.replies import ReplyToken
+from weft.runtime.invoke.invocation import InvocationContext
 from weft.runtime.turns.messages import WAIT, TurnReply, answer_admitted, to_the_end
 from weft.surfaces.cli.chat.models import (
     EMBEDDED,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from weft.runtime.context import ExecutionContext
     from weft.runtime.egress.credentials import Variable
     from weft.runtime.inference.running_servers import RunningServer
+    from weft.surfaces.cli.approval_prompts import ApprovalPrompts
     from weft.surfaces.cli.call import Call
 
 LABEL = "chat"
@@ -89,8 +91,10 @@ class Conversation:
         self._programs = Programs(ledger)
         self._runner = asyncio.Runner()
         self._mirror = AsyncLedger(ledger, Pool())
-        self._tools = ToolAccess(ledger, self._mirror.crossing, self._programs, person)
+        self._tools = ToolAccess(ledger, self._mirror.crossing, self._programs, person, self._asked_people)
         self._inference: Inference | None = None
+        self.prompts: ApprovalPrompts | None = None
+        """Tells people of tool calls that wait for them."""
         self.label, self.is_new = LABEL, True
         self.choice: ModelChoice | None = None
         self._asked: str | None = None
@@ -103,6 +107,8 @@ class Conversation:
     def close(self) -> None:
         async def ended() -> None:
             try:
+                if self.prompts is not None:
+                    await self.prompts.aclose()
                 await self._tools.aclose()
                 if self._inference is not None:
                     await self._inference.aclose()
@@ -328,6 +334,22 @@ class Conversation:
             models = model_folder(self._variable)
             self._inference = Inference(on_retry=self._retried, on_note=self._noted, models=models)
         return self._inference
+
+    def people(self) -> InvocationContext:
+        """How people are told something, within the event loop."""
+        mirror = self._mirror
+        return InvocationContext(
+            mirror,
+            self._programs,
+            mirror.crossing,
+            self._asking(),
+            variable=self._variable,
+            context=self._person(),
+        )
+
+    def _asked_people(self, id: str) -> None:
+        if self.prompts is not None:
+            self.prompts.asked(id)
 
     def _retried(self, error: WeftError, model: str, wait: float) -> None:
         if self.on_retry is not None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from weft.kernel.shell_words import shell_word
 from weft.ledger.api import has_title
 from weft.runtime.inference.model_files import model_folder
 from weft.runtime.inference.replies import ReplyToken, TokenKind
+from weft.surfaces.cli.approval_prompts import NO, YES
 from weft.surfaces.cli.chat import reply_lines
 from weft.surfaces.cli.chat.blocks import Answering, harmless
 from weft.surfaces.cli.chat.conversation import Conversation, OnToken
@@ -27,7 +29,7 @@ from weft.surfaces.cli.chat.typed_input import Command, TypedMessage, Unknown, c
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.program_call import retry_words
 from weft.surfaces.cli.repeated_text import RepeatedText
-from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.screen import Span, plain_line
 from weft.surfaces.plain_text import safe
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ class Terminal:
             "model": self._model,
             "steer": self._steer,
             "interrupt": lambda _: self._weft("interrupt", self._talk.label),
+            "approve": partial(self._answer_call, "approve"),
+            "reject": partial(self._answer_call, "reject"),
             "retry": lambda _: self._answered(self._talk.retry),
             "compact": self._compact,
             "tree": self._tree,
@@ -109,11 +113,14 @@ class Terminal:
         return lines
 
     def _hear_beside(self, line: str) -> bool:
-        """Whether a line that was typed while an answer comes is for the turn that gives it: /steer and /interrupt."""
+        """Whether a line that was typed while an answer comes is for the turn that gives it: /steer and /interrupt, and
+        answers for its tool calls."""
         shown = self._shown
         if shown is None:
             return False
         shown.take_back_line()
+        if self._answers_call(line):
+            return True
         match read_typed([line]):
             case Command("steer", text) if text:
                 told = f"{text}: told to the turn, if its model is asked again; else answered next"
@@ -121,6 +128,17 @@ class Terminal:
                 return True
             case Command("interrupt"):
                 self._talk.interrupt_awaited()
+                return True
+        return False
+
+    def _answers_call(self, line: str) -> bool:
+        """Whether a line answers for a tool call that waits: y, s, r, n, a, /approve and /reject."""
+        prompts, answers = self._talk.prompts, {"approve": YES, "reject": NO}
+        if prompts is None or prompts.take(line):
+            return prompts is not None
+        match read_typed([line]):
+            case Command(verb, id) if verb in answers:
+                prompts.answer(id or None, answers[verb])
                 return True
         return False
 
@@ -158,7 +176,8 @@ class Terminal:
             self._talk.on_retry = lambda *failed: shown.note(retry_words(*failed))
             self._talk.on_note = shown.note
             try:
-                sent = ask(hear)
+                with self._answering_calls(shown):
+                    sent = ask(hear)
             finally:
                 self._shown = None
             if sent is not None and (other := repeated.end()):
@@ -172,6 +191,25 @@ class Terminal:
             head = self._talk.head
             kept = "" if head in (None, before) else f"; what had come is kept as {short(str(head))}"
             self._call.screen.show(Span(f"interrupted{kept}", "warn"))
+
+    @contextmanager
+    def _answering_calls(self, shown: Answering) -> Iterator[None]:
+        """Tool calls that wait for a person are shown beside the answer, and answered by what is typed there."""
+        prompts = self._talk.prompts
+        if prompts is None:
+            yield
+            return
+        prompts.show = lambda lines: shown.show_lines([plain_line(line) for line in lines])
+        try:
+            with prompts.answered_here():
+                yield
+        finally:
+            prompts.show = None
+
+    def _answer_call(self, verb: str, id: str) -> None:
+        if not id:
+            raise NotApplicable("no tool call waits here", f"/{verb} ID; `weft approvals` lists what waits elsewhere")
+        self._weft(verb, id)
 
     def _greet(self) -> None:
         talk = self._talk

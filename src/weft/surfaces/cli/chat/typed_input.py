@@ -14,6 +14,8 @@ COMMANDS = {
     "model": ("[NAME]", "list the models, or be answered by another one from now on"),
     "steer": ("TEXT", "say something to the turn that runs here, also while its answer comes"),
     "interrupt": ("", "cut the turn short that runs here, also while its answer comes; so does Ctrl-C"),
+    "approve": ("[ID]", "allow the tool call that waits for you, also while its turn does"),
+    "reject": ("[ID]", "refuse it"),
     "retry": ("", "try the last turn again, if it failed"),
     "compact": ("[FOCUS]", "let a summary stand for what was said so far"),
     "tree": ("", "the whole tree of this conversation"),

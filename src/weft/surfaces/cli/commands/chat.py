@@ -77,6 +77,7 @@ def _talking(call: Call, system: str | None) -> Iterator[Conversation]:
     with call.writing() as ledger:
         ledger.trust.ensure("send a message to a model")
         from weft.programs import Programs
+        from weft.surfaces.cli.approval_prompts import ApprovalPrompts
         from weft.surfaces.cli.chat.conversation import Conversation
         from weft.surfaces.cli.program_call import acting_person, note_retry
 
@@ -89,6 +90,7 @@ def _talking(call: Call, system: str | None) -> Iterator[Conversation]:
             on_retry=on_retry,
             on_note=call.note,
         )
+        talk.prompts = ApprovalPrompts(call, ledger, talk.people)
         try:
             yield talk
         finally:

@@ -1,0 +1,145 @@
+"""Requests about tool calls while a turn runs: told at the terminal and by people's channels, and answered by what is
+typed there.
+
+Where somebody sits at the terminal, a request is shown whole, and the next line that is an answer answers the oldest
+one. Elsewhere a line says what waits and how to answer it. Where another command answered first, its answer holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from weft.kernel.clock import SystemClock
+from weft.kernel.errors import WeftError
+from weft.surfaces.cli.approval_call import ApprovalAnswer, answer_shown, answered_line
+from weft.surfaces.cli.approval_requests import notice_of
+from weft.surfaces.cli.approval_text import approval_lines, how_to_answer, short_id, waiting_words
+from weft.surfaces.cli.chat.typed_ahead import TypedAhead
+from weft.surfaces.cli.screen import Line, Span
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Approval, Ledger
+    from weft.runtime.invoke.invocation import InvocationContext
+    from weft.surfaces.cli.call import Call
+
+QUESTION = "[y]es once, for this [s]ession, propose a [r]ule, [n]o, [a]bort the turn?"
+YES, NO = ApprovalAnswer(is_granted=True), ApprovalAnswer(is_granted=False)
+ANSWERS = {
+    "y": YES,
+    "s": ApprovalAnswer(is_granted=True, scope="session"),
+    "r": ApprovalAnswer(is_granted=True, scope="rule"),
+    "n": NO,
+    "a": ApprovalAnswer(is_granted=False, abort=True),
+}
+WORDS = {"yes": "y", "session": "s", "rule": "r", "no": "n", "abort": "a"}
+Show = Callable[[Sequence[Line]], None]
+
+
+class ApprovalPrompts:
+    """The requests of the turns that one process runs. `people` is how people are told, within the event loop. `show`
+    puts lines on the terminal that a person answers at; without it they are notes."""
+
+    def __init__(self, call: Call, ledger: Ledger, people: Callable[[], InvocationContext]) -> None:
+        self._call, self._ledger, self._people = call, ledger, people
+        self.show: Show | None = None
+        self._waiting: list[Approval] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_typed = False
+
+    def asked(self, id: str) -> None:
+        """A request of this id was recorded: show it, and tell people. Called within a running event loop."""
+        self._begin(self._ask(id))
+
+    @contextmanager
+    def typed(self) -> Iterator[None]:
+        """Take answers from the lines that are typed at the terminal, if somebody sits there."""
+        if self._call.json or self._call.quiet or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            yield
+            return
+        with self.answered_here(), TypedAhead(sys.stdin.fileno(), self._take_line).reading():
+            yield
+
+    @contextmanager
+    def answered_here(self) -> Iterator[None]:
+        """Meanwhile requests are shown whole, since whoever reads them can answer."""
+        self._is_typed = True
+        try:
+            yield
+        finally:
+            self._is_typed = False
+            self._waiting.clear()
+
+    def take(self, line: str) -> bool:
+        """Whether a line answers the oldest request that waits here."""
+        word = line.strip().lower()
+        answer = ANSWERS.get(WORDS.get(word, word))
+        if answer is None or not self._waiting:
+            return False
+        self.answer(None, answer)
+        return True
+
+    def answer(self, id: str | None, answer: ApprovalAnswer) -> None:
+        """Answer a request of this id, or the oldest one that waits here."""
+        approvals = [one for one in self._waiting if id is None or one.id.startswith(id.lower())]
+        if not approvals:
+            self._show([[Span("no such tool call waits here; `weft approvals` lists what waits", "warn")]])
+            return
+        self._waiting.remove(approvals[0])
+        self._begin(self._answer(approvals[0], answer))
+
+    async def aclose(self) -> None:
+        """Wait until what is being told and answered is done."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _take_line(self, line: str) -> bool:
+        if not self.take(line) and self._waiting:
+            self._show([[Span(QUESTION, "warn")]])
+        return True
+
+    async def _ask(self, id: str) -> None:
+        from weft.runtime.invoke.approval_notices import tell_approvers
+
+        try:
+            approval = await self._people().across(partial(self._ledger.approvals.get, id))
+        except WeftError as error:
+            self._show([[Span(str(error), "bad")]])
+            return
+        if self._is_typed:
+            self._waiting.append(approval)
+            self._show([*approval_lines(approval, SystemClock().now_ms()), [Span(QUESTION, "warn")]])
+        else:
+            self._show(
+                [[Span("waits for a person: ", "warn"), f"{waiting_words(approval)}; {how_to_answer(approval)}"]]
+            )
+        await tell_approvers(self._people(), approval, notice_of, lambda text: self._show([[Span(text, "warn")]]))
+
+    async def _answer(self, approval: Approval, answer: ApprovalAnswer) -> None:
+        try:
+            answered = await self._people().across(partial(answer_shown, self._ledger, approval, answer))
+        except WeftError as error:
+            self._show([[Span(f"approval {short_id(approval)}: {error}", "bad")]])
+            if answer.scope == "rule":  # nothing was granted: it still waits
+                self._waiting.insert(0, approval)
+                self._show([[Span(QUESTION, "warn")]])
+            return
+        self._show([answered_line(answered)])
+        for policy in answered.proposed:
+            self._show([["a rule is proposed: policy ", Span(policy, "id")]])
+
+    def _show(self, lines: Sequence[Line]) -> None:
+        if self.show is not None:
+            self.show(lines)
+            return
+        for line in lines:
+            self._call.note(*line)

@@ -1,0 +1,141 @@
+"""People are told of tool calls that wait for them, while the turn runs, and answer at the terminal or elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.inference.asking import CANARY
+from tests.runtime.scripted import Script, answer, chat, chat_saying
+from tests.surfaces import talking
+from tests.surfaces.serving import serving
+from tests.surfaces.shell import Shell
+from tests.surfaces.test_cli_broker import beside, stock, wait_until
+from weft.ledger.api import Ledger
+
+SECRET = "the-words-of-an-argument"
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THERE_KEY", CANARY)
+    monkeypatch.setenv("USER", "tester")
+
+
+def calling(tool: str, **arguments: Any) -> Script:
+    call = {"id": "call-1", "type": "function", "function": {"name": tool, "arguments": json.dumps(arguments)}}
+    return chat_saying({"content": None, "tool_calls": [call]}, finish="tool_calls")
+
+
+def writing(text: str) -> Script:
+    return calling("write", path="notes.txt", content=text)
+
+
+def equip(weft: Shell, url: str) -> None:
+    """A session whose turns have tools, in a folder that is trusted."""
+    stock(weft, url, "talk")
+    assert weft("session", "configure", "talk", "--set", "toolset=worker").code == 0
+    assert weft("trust", ".").code == 0
+    (weft.folder / "notes.txt").write_text("old\n")
+
+
+@contextmanager
+def answered(weft: Shell, *scripts: Script) -> Iterator[Any]:
+    with serving(*scripts) as server:
+        equip(weft, server.url)
+        yield server
+
+
+def test_who_may_approve_is_told_by_their_channel_and_a_line_says_what_waits(
+    weft: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = tmp_path / "told.txt"
+    script = tmp_path / "tell"
+    script.write_text(f"#!/bin/sh\ncat > {told}\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("WEFT_NOTIFY_COMMAND", str(script))
+    with serving(answer(200, {})) as hook, answered(weft, writing(f"new {SECRET}\n"), chat()):
+        right = ("--permission", "approve", "--channel")
+        assert weft("human", "create", "ann", *right, "command").code == 0
+        web = ("--set", f"preferences.webhook={hook.url}/hook")
+        assert weft("human", "create", "bob", *right, "webhook", *web).code == 0
+        lost = ("--set", "preferences.webhook=http://127.0.0.1:9/lost")
+        assert weft("human", "create", "cid", *right, "webhook", *lost).code == 0
+        assert weft("human", "create", "dan", "--channel", "command").code == 0
+
+        def approve(ledger: Ledger) -> None:
+            wait_until(ledger, lambda: bool(ledger.approvals.list()))
+            ledger.approvals.grant(ledger.approvals.list()[0].id)
+
+        with beside(weft, approve):
+            sent = weft("send", "--session", "talk", "Begin")
+        (approval,) = weft.json("approvals", "--all")
+        id = approval["id"][:12]
+        assert (sent.code, sent.out) == (0, "Hello there\n"), sent.err
+        assert f"`weft approve {id}` shows and allows it" in sent.err
+        assert "cid was not told of it" in sent.err
+        body = hook.received[0].body
+        assert (body["human"], body["request"], body["asks"]) == ("bob", approval["id"], True)
+        for text in (body["text"], told.read_text()):
+            assert "'write'" in text
+            assert f"weft approve {id}" in text
+            assert "notes.txt" not in text
+        assert len(hook.received) == 1
+    assert (weft.folder / "notes.txt").read_text() == f"new {SECRET}\n"
+    shown = weft("approvals", approval["id"]).out
+    assert f"  | +new {SECRET}" in shown  # whoever decides sees all of it
+    assert CANARY not in json.dumps([approval, body]) + sent.err + sent.out + shown + told.read_text()
+    listed = weft("approvals", "--all").out + weft("human", "requests").out + weft("approve", approval["id"]).err
+    assert SECRET not in json.dumps(body) + sent.err + sent.out + listed + told.read_text()
+
+
+def test_a_call_is_answered_at_the_terminal_that_sends(weft: Shell) -> None:
+    command = ("send", "--session", "talk", "Begin")
+    with answered(weft, writing("new\n"), chat()), talking.typing(weft.folder, *command) as typist:
+        shown = typist.wait("[a]bort the turn?")
+        assert "| -old" in shown
+        assert "| +new" in shown
+        assert '"content":"new\\n"' in shown
+        typist.line("maybe")
+        typist.wait("[a]bort the turn?")
+        typist.line("y")
+        typist.wait("is granted")
+        typist.wait("Hello there")
+        assert typist.end() == 0
+    assert (weft.folder / "notes.txt").read_text() == "new\n"
+    (approval,) = weft.json("approvals", "--all")
+    assert approval["answered_by"] == "local"
+
+
+def test_a_conversation_shows_the_difference_and_takes_the_answers(weft: Shell) -> None:
+    scripts = [writing("one\n"), chat(), writing("two\n"), chat(), writing("three\n"), chat()]
+    with answered(weft, *scripts), talking.typing(weft.folder, "chat", "talk", "--model", "fast") as typist:
+        typist.wait("talk>")
+        typist.line("Begin")
+        assert "| +one" in typist.wait("[a]bort the turn?")
+        typist.line("/approve")
+        typist.wait("is granted")
+        typist.wait("talk>")
+        assert (weft.folder / "notes.txt").read_text() == "one\n"
+        typist.line("Again")
+        typist.wait("[a]bort the turn?")
+        typist.line("/reject")
+        typist.wait("is denied")
+        typist.wait("talk>")
+        typist.line("Once more")
+        typist.wait("[a]bort the turn?")
+        typist.line("a")
+        typist.wait("is denied")
+        typist.wait("talk>")
+        typist.line("/approve")
+        typist.wait("no tool call waits here")
+        typist.line("/quit")
+        assert typist.end() == 0
+    assert (weft.folder / "notes.txt").read_text() == "one\n"
+    assert [one["state"] for one in weft.json("approvals", "--all")] == ["granted", "denied", "denied"]
+    assert weft("verify").code == 0
