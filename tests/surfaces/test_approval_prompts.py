@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +15,14 @@ import pytest
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import Script, answer, chat, chat_saying
 from tests.surfaces import talking
+from tests.surfaces.approving import opened, waiting
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_broker import beside, stock, wait_until
 from weft.ledger.api import Ledger
+from weft.surfaces.cli.approval_prompts import YES, ApprovalPrompts
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.screen import plain_line
 
 SECRET = "the-words-of-an-argument"
 
@@ -139,3 +145,57 @@ def test_a_conversation_shows_the_difference_and_takes_the_answers(weft: Shell) 
     assert (weft.folder / "notes.txt").read_text() == "one\n"
     assert [one["state"] for one in weft.json("approvals", "--all")] == ["granted", "denied", "denied"]
     assert weft("verify").code == 0
+
+
+class AnsweredHere:
+    """Prompts of one process over a ledger in which two calls wait."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger, self.lines = ledger, list[str]()
+        people = SimpleNamespace(across=self.across, programs=SimpleNamespace(all=lambda _: []))
+        self.prompts = ApprovalPrompts(Call(), ledger, lambda: people)  # type: ignore[arg-type,return-value]
+        self.prompts.show = lambda lines: self.lines.extend(plain_line(line) for line in lines)
+
+    async def across(self, work: Any) -> Any:
+        await asyncio.sleep(0)
+        return work()
+
+    def questions(self) -> list[str]:
+        """The requests that were shown, by their tools."""
+        return [line.split()[-1] for line in self.lines if line.startswith("  tool")]
+
+
+def test_an_answer_is_for_the_request_that_is_shown_and_for_no_other(weft: Shell) -> None:
+    with opened(weft) as ledger:
+        waiting(ledger, "light", "door", "send")
+        light, door, send = ledger.approvals.list()
+
+        async def body() -> None:
+            here = AnsweredHere(ledger)
+            prompts = here.prompts
+            with prompts.answered_here():
+                assert not prompts.take("y")  # typed before anything was shown
+                for approval in (light, door, send):
+                    prompts.asked(approval.id)
+                await prompts.aclose()
+                assert here.questions() == ["light"]
+                prompts.answer(door.id[:12], YES)
+                assert "no such tool call is shown here" in here.lines[-1]
+                assert [prompts.take(key) for key in ("maybe", "y", "y")] == [False, True, False]
+                await prompts.aclose()
+                assert here.questions() == ["light", "door"]
+                ledger.approvals.deny(door.id)  # somebody else, meanwhile
+                assert prompts.take("s")
+                await prompts.aclose()
+                assert any("denied already" in line for line in here.lines)
+                assert here.questions() == ["light", "door", "send"]
+                assert prompts.take("abort")
+                await prompts.aclose()
+            assert not prompts.take("y")
+
+        asyncio.run(body())
+        assert [one.state for one in ledger.approvals.list(states=["granted", "denied"])] == [
+            "granted",
+            "denied",
+            "denied",
+        ]

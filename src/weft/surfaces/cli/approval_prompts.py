@@ -1,8 +1,9 @@
 """Requests about tool calls while a turn runs: told at the terminal and by people's channels, and answered by what is
 typed there.
 
-Where somebody sits at the terminal, a request is shown whole, and the next line that is an answer answers the oldest
-one. Elsewhere a line says what waits and how to answer it. Where another command answered first, its answer holds.
+Where somebody sits at the terminal, one request at a time is shown whole, and the next line that is an answer answers
+that one. What is typed before the next request is shown answers nothing. Elsewhere a line says what waits and how to
+answer it. Where another command answered first, its answer holds.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class ApprovalPrompts:
         self._call, self._ledger, self._people = call, ledger, people
         self.show: Show | None = None
         self._waiting: list[Approval] = []
+        self._shown: Approval | None = None
+        """The one that an answer is for."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_typed = False
 
@@ -71,26 +74,26 @@ class ApprovalPrompts:
         try:
             yield
         finally:
-            self._is_typed = False
+            self._is_typed, self._shown = False, None
             self._waiting.clear()
 
     def take(self, line: str) -> bool:
-        """Whether a line answers the oldest request that waits here."""
+        """Whether a line answers the request that is shown."""
         word = line.strip().lower()
         answer = ANSWERS.get(WORDS.get(word, word))
-        if answer is None or not self._waiting:
+        if answer is None or self._shown is None:
             return False
         self.answer(None, answer)
         return True
 
     def answer(self, id: str | None, answer: ApprovalAnswer) -> None:
-        """Answer a request of this id, or the oldest one that waits here."""
-        approvals = [one for one in self._waiting if id is None or one.id.startswith(id.lower())]
-        if not approvals:
-            self._show([[Span("no such tool call waits here; `weft approvals` lists what waits", "warn")]])
+        """Answer the request that is shown; an id must be its own."""
+        approval = self._shown
+        if approval is None or not approval.id.startswith((id or "").lower()):
+            self._show([[Span("no such tool call is shown here; `weft approvals` lists what waits", "warn")]])
             return
-        self._waiting.remove(approvals[0])
-        self._begin(self._answer(approvals[0], answer))
+        self._shown = None
+        self._begin(self._answer(approval, answer))
 
     async def aclose(self) -> None:
         """Wait until what is being told and answered is done."""
@@ -103,7 +106,7 @@ class ApprovalPrompts:
         task.add_done_callback(self._tasks.discard)
 
     def _take_line(self, line: str) -> bool:
-        if not self.take(line) and self._waiting:
+        if not self.take(line) and self._shown is not None:
             self._show([[Span(QUESTION, "warn")]])
         return True
 
@@ -117,25 +120,37 @@ class ApprovalPrompts:
             return
         if self._is_typed:
             self._waiting.append(approval)
-            self._show([*approval_lines(approval, SystemClock().now_ms()), [Span(QUESTION, "warn")]])
+            await self._show_next()
         else:
-            self._show(
-                [[Span("waits for a person: ", "warn"), f"{waiting_words(approval)}; {how_to_answer(approval)}"]]
-            )
+            words = f"{waiting_words(approval)}; {how_to_answer(approval)}"
+            self._show([[Span("waits for a person: ", "warn"), words]])
         await tell_approvers(self._people(), approval, notice_of, lambda text: self._show([[Span(text, "warn")]]))
+
+    async def _show_next(self) -> None:
+        """Show the oldest request that is still open, unless one is shown and waits for its answer."""
+        while self._waiting:
+            oldest = self._waiting[0]
+            current = await self._people().across(partial(self._ledger.approvals.get, oldest.id))
+            if not self._waiting or self._waiting[0] is not oldest:
+                continue
+            if current.state == "open":
+                if self._shown is None:
+                    self._shown = oldest
+                    self._show([*approval_lines(oldest, SystemClock().now_ms()), [Span(QUESTION, "warn")]])
+                return
+            self._waiting.remove(oldest)
+            self._shown = None
 
     async def _answer(self, approval: Approval, answer: ApprovalAnswer) -> None:
         try:
             answered = await self._people().across(partial(answer_shown, self._ledger, approval, answer))
         except WeftError as error:
             self._show([[Span(f"approval {short_id(approval)}: {error}", "bad")]])
-            if answer.scope == "rule":  # nothing was granted: it still waits
-                self._waiting.insert(0, approval)
-                self._show([[Span(QUESTION, "warn")]])
-            return
-        self._show([answered_line(answered)])
-        for policy in answered.proposed:
-            self._show([["a rule is proposed: policy ", Span(policy, "id")]])
+        else:
+            self._show([answered_line(answered)])
+            for policy in answered.proposed:
+                self._show([["a rule is proposed: policy ", Span(policy, "id")]])
+        await self._show_next()
 
     def _show(self, lines: Sequence[Line]) -> None:
         if self.show is not None:
