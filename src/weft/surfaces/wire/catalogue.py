@@ -103,11 +103,11 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         model.Session, model.Turn, model.RecordedTurn, model.Message, model.ToolCall, model.Codeblock, model.Compaction,
         model.Branch, model.HeadMove, model.SessionMove, model.Point, Provenance, Unification, ProvisionalTurn, Context,
         VouchedMessage, Voucher, ThreadDiff, Hit, RelatedTurns, RouteChoice, Recorded, ComparedCompaction,
-        Admission, InboxMessage, Approval, approvals.AnsweredApproval, CallDecision,
+        Admission, InboxMessage,
         Receipt, Usage,
     ),
     "Streams": (StreamItem, *ITEMS, StreamPosition),
-    "Tool calls": (Approval, CallDecision),
+    "Tool calls": (Approval, approvals.AnsweredApproval, CallDecision),
     "Reports": (
         reports.LedgerFigures, reports.ProjectTotals, reports.AuditAnswer, sessions.BlamedLine, UsageReport,
         BranchUsage, AbandonedUsage, Spending, WorkReport, AuditFinding, Deed, Touch,
