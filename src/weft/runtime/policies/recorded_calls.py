@@ -41,7 +41,7 @@ READ_ONLY = frozenset({"read", "list", "glob", "grep", "todo"})
 _COMMAND_FIELDS = ("cmd", "command", "script", "CommandLine")
 _PATH_FIELDS = ("path", "file_path", "filePath", "absolute_path", "notebook_path", "target_file", "dir_path")
 _PATCH_FIELDS = ("input", "patch", "diff")
-_PATCHED_FILE = re.compile(r"^\*\*\* (?:Add File|Update File|Delete File|Move to): (.+?)\s*$", re.M)
+_PATCHED_FILE = re.compile(r"^\*\*\* (?:Add File|Update File|Delete File|Move to): ([^\n]+)", re.M)
 _MCP_PREFIX, _MCP_JOINT = "mcp__", "__"
 
 
@@ -90,7 +90,7 @@ def call_subjects(tool: str, arguments: Any, workspace: str | None) -> tuple[str
 def _patched_files(arguments: Any, fields: Mapping[str, Any]) -> list[str]:
     """The files that a patch in the form of Codex names."""
     patch = arguments if isinstance(arguments, str) else _first(fields, _PATCH_FIELDS)
-    return list(dict.fromkeys(_PATCHED_FILE.findall(patch))) if isinstance(patch, str) else []
+    return list(dict.fromkeys(map(str.strip, _PATCHED_FILE.findall(patch)))) if isinstance(patch, str) else []
 
 
 def _shell_subjects(command: Any) -> tuple[str, ...] | None:

@@ -31,7 +31,7 @@ MESSAGE_CHARACTERS = 500
 LARGEST_NUMBER = 2**31
 PATH_WORD = "{path}"
 """Stands in a command for the file's path; without it the path is the last word."""
-_FINDING = re.compile(r"([^:]+):(\d{1,9})(?::(\d{1,9}))?:?\s+(.+)")
+_FINDING = re.compile(r"([^:]+):(\d{1,9})(?::(\d{1,9}))?:?\s(.+)")
 _LEADING_SEVERITY = re.compile(r"(error|warning|info|note|hint)\b:?\s*", re.IGNORECASE)
 
 RunLinter = Callable[[Sequence[str]], Awaitable[ProcessOutcome]]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
 from weft.surfaces.cli.exits import DIFFERENT, OK
@@ -74,7 +75,7 @@ def propose(call: Call, file: str, name: str | None, agent: str | None, notes: s
             tests=counts,
         )
     call.answer(policy, [*_state(policy), ": ", *tests_line(counts)], *failed_lines(results))
-    call.note(f"a person activates it: `weft policy activate {_short(policy)}`")
+    call.note(f"a person activates it: `weft policy activate {shell_word(_short(policy))}`")
 
 
 @command.verb("list")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.kernel.errors import InvalidInput
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.command import group
@@ -286,7 +287,9 @@ def _answer_token(call: Call, token: str, out: str | None) -> None:
         call.answer(structs.replace(form, file=out), ["wrote token ", Span(form.id, "id"), f" to {out}"])
     else:
         call.answer(structs.replace(form, token=token), [token])
-    call.note(f"token {form.id}, until {local_time(form.expires_at)}; `weft token revoke {form.id}` ends it")
+    call.note(
+        f"token {form.id}, until {local_time(form.expires_at)}; `weft token revoke {shell_word(form.id)}` ends it"
+    )
 
 
 HELP = """Let another process act for you, with less, until a time.
