@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,12 +15,15 @@ import weft.aio
 from tests.runtime.inference.asking import model, person, provider
 from tests.runtime.scripted import MESSAGE, Script, Scripted, answer, chat, chat_saying, scripted
 from weft.kernel.dag_events import ModelRequest
+from weft.ledger.model import ImagePart
 from weft.runtime.broker.tools import FunctionTool, tools_of
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import ProviderKind, RetryPolicy
+from weft.runtime.tools.calls import ToolOutput
 from weft.runtime.turns.messages import OutgoingMessage, send
 
 LONG = "x" * 6_000
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(40)).decode()
 
 
 async def looks(where: str) -> dict[str, Any]:
@@ -32,6 +36,14 @@ async def fails(why: str) -> str:
 
 async def reads() -> str:
     return LONG
+
+
+async def writes_much() -> dict[str, Any]:
+    return {"stdout": "y" * 200_000, "rc": 0, "bytes": b"\xff", "size": float("inf")}
+
+
+async def paints() -> ToolOutput:
+    return ToolOutput(result={"path": "dot.png"}, images=(ImagePart(f"data:image/png;base64,{PNG}"),))
 
 
 def chat_calls(*calls: tuple[str, dict[str, Any]]) -> Script:
@@ -65,7 +77,7 @@ class WireBench:
 
     async def send(self, text: str, window: int | None = None, system: str = "Be brief") -> None:
         settings = model(self.server.url, provider=provider(self.server.url, self._kind), context_window=window)
-        tools = tools_of(FunctionTool(looks), FunctionTool(fails), FunctionTool(reads))
+        tools = tools_of(*map(FunctionTool, (looks, fails, reads, writes_much, paints)))
         question = OutgoingMessage(message=text, model=settings, system=system, tools=tools)
         context = person(self.server.url)
         reply = await send(self.ledger, self._inference, "main", question, context=context)
@@ -112,6 +124,38 @@ def test_requests_of_turns_with_tools_extend_each_other(path: Path, kind: Provid
         assert lengths == sorted(set(lengths)), "each of them has something new"
 
     run(path, kind, body, two, one, says, two, says, one, one, says)
+
+
+@pytest.mark.parametrize("kind", DIALECTS)
+def test_a_large_result_is_recorded_whole_and_shown_shortened_and_an_image_as_an_image(
+    path: Path, kind: ProviderKind
+) -> None:
+    calls, says = DIALECTS[kind]
+
+    async def body(bench: WireBench) -> None:
+        await bench.send("first")
+        await bench.send("second")
+        bench.forget()
+        await bench.send("third")
+        assert [number for number in range(1, 4) if not bench.is_extended(number)] == []
+        shown = json.dumps(bench.body(1)["messages"])
+        assert "left out; read_result" in shown
+        assert 49_000 < shown.count("y") < 51_000
+        assert "call-writes_much" in shown.partition("read_result")[2]
+        large, image = await bench.ledger.tool_calls(bench.turns[0])
+        assert large.result == {"stdout": "y" * 200_000, "rc": 0, "bytes": "\\xff", "size": "inf"}
+        assert image.result == {"path": "dot.png", "images": [f"data:image/png;base64,{PNG}"]}
+        assert PNG in shown
+        assert sent_images(bench.body(1)) == sent_images(bench.body(3)) == 1
+
+    run(path, kind, body, calls(("writes_much", {}), ("paints", {})), says, says, says)
+
+
+def sent_images(body: Any) -> int:
+    """Parts of a request that are images, in either dialect."""
+    if isinstance(body, dict):
+        return (body.get("type") in ("image", "image_url")) + sum(map(sent_images, body.values()))
+    return sum(map(sent_images, body)) if isinstance(body, list) else 0
 
 
 @pytest.mark.parametrize("kind", DIALECTS)

@@ -13,8 +13,9 @@ from msgspec import UNSET
 from tests.runtime.tools.conftest import CONTEXT, call
 from weft.kernel.canonical import dumps
 from weft.runtime.broker.tools import ToolCallContext
+from weft.runtime.inference.shown_results import for_model, result_text
 from weft.runtime.tools.calls import ToolFailure
-from weft.runtime.tools.results import ReadResultTool, for_model, recordable, result_text
+from weft.runtime.tools.results import ReadResultTool, recordable
 
 MARK = re.compile(r"\n\[(\d+) of (\d+) characters left out; read_result (\{.*\}) reads on\]\n")
 

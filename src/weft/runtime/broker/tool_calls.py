@@ -23,7 +23,9 @@ from weft.runtime.broker.run import Run, RunCall
 from weft.runtime.broker.steps import MAX_CALLS
 from weft.runtime.broker.tools import CallAnswer, Later, ToolCallContext, Verdict, checked_result
 from weft.runtime.broker.turn_entries import decided, ended
+from weft.runtime.inference.shown_results import with_images
 from weft.runtime.tools.calls import ToolFailure, ToolOutput
+from weft.runtime.tools.results import recordable
 from weft.runtime.turns.ledger_port import Crossing
 
 
@@ -152,6 +154,8 @@ class ToolCalls:
             call.is_parked = True
             return None
         output = result if isinstance(result, ToolOutput) else ToolOutput(result=result, is_untrusted=False)
+        urls = [str(image.url) for image in output.images]
+        output = replace(output, result=with_images(recordable(output.result), urls))
         self._results[call.event] = ToolResultPart(name, output.result)
         return ended(call, ToolCallStatus.OK, output=output)
 

@@ -11,9 +11,10 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
 from weft.kernel.errors import InvalidInput
-from weft.ledger.model import ImagePart, Message, NewMessage
+from weft.ledger.model import ImagePart, Message, NewMessage, Part, ToolResultPart
 from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.egress.credentials import origin_of
+from weft.runtime.inference.shown_results import count_result_images
 
 Thinking = bool | Literal["minimal", "low", "medium", "high"]
 
@@ -202,7 +203,11 @@ def count_images(messages: Iterable[Message | NewMessage]) -> int:
     if isinstance(messages, ConversationBeginning):
         return messages.images
     contents = (message.content for message in messages if isinstance(message.content, tuple))
-    return sum(isinstance(part, ImagePart) for content in contents for part in content)
+    return sum(_part_images(part) for content in contents for part in content)
+
+
+def _part_images(part: Part) -> int:
+    return count_result_images(part.output) if isinstance(part, ToolResultPart) else isinstance(part, ImagePart)
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

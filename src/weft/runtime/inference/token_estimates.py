@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.ledger.api import sent_text
 from weft.ledger.model import ImagePart, Message, NewMessage, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from weft.runtime.inference.shown_results import for_model, split_images
 
 BYTES_A_TOKEN = 3
 """Fewer than in most texts. Bytes of UTF-8: a Chinese sign is three of them and about one token."""
@@ -27,11 +28,17 @@ def part_tokens(part: Part) -> int:
         case ToolUsePart():
             return value_tokens(part.id) + value_tokens(part.name) + value_tokens(part.input)
         case ToolResultPart():
-            return value_tokens(part.tool_call_id) + value_tokens(part.output)
+            return value_tokens(part.tool_call_id) + _result_tokens(part)
         case ImagePart():
             return IMAGE_TOKENS
         case ReasoningPart():
             return 0
+
+
+def _result_tokens(part: ToolResultPart) -> int:
+    """Of what the model is shown of a result."""
+    output, images = split_images(part.output)
+    return value_tokens(for_model(output, part.tool_call_id)) + IMAGE_TOKENS * len(images)
 
 
 def text_tokens(text: str) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 from msgspec import UNSET
+from msgspec.structs import replace
 from pydantic_ai import messages as m
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
@@ -34,6 +35,7 @@ from weft.ledger.model import (
     ToolUsePart,
 )
 from weft.runtime.inference.settings import Parameters, ToolSpec
+from weft.runtime.inference.shown_results import for_model, split_images, with_images
 from weft.runtime.inference.tool_names import WireNames, wire_name
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=-]+)*?(;base64)?,(.*)", re.S)
@@ -107,7 +109,7 @@ def _asked(role: str, parts: Sequence[Part], names: dict[str, str]) -> Iterator[
             case ToolResultPart():
                 yield m.ToolReturnPart(
                     tool_name=names.get(part.tool_call_id, "unknown"),
-                    content=part.output,
+                    content=_shown(part),
                     tool_call_id=part.tool_call_id,
                     outcome="failed" if part.is_error is True else "success",
                 )
@@ -122,8 +124,20 @@ def _asked(role: str, parts: Sequence[Part], names: dict[str, str]) -> Iterator[
         yield m.UserPromptPart(content)
 
 
+def _shown(part: ToolResultPart) -> Any:
+    """A result shortened, with its images after it."""
+    output, images = split_images(part.output)
+    shown = for_model(output, part.tool_call_id)
+    files = [m.BinaryContent(image.data, media_type=image.media_type) for image in images]
+    return [shown, *files] if files else shown
+
+
 def _in_words(part: Part) -> Part:
-    """An image as text that says there was one; any other part as it is."""
+    """An image as text that says there was one, also in a result; any other part as it is."""
+    if isinstance(part, ToolResultPart):
+        output, images = split_images(part.output)
+        words = [f"[an image ({image.media_type}), which you cannot see]" for image in images]
+        return replace(part, output=with_images(output, words)) if words else part
     if not isinstance(part, ImagePart):
         return part
     kind = _text(part.url).partition(";")[0].removeprefix("data:")
