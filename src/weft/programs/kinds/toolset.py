@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from weft.kernel import program_kinds
+from weft.kernel.errors import InvalidInput
 from weft.programs.kinds.kind import KindRow
 from weft.programs.kinds.turn_defaults import LIMIT_CHECKS
+
+BUILT_IN_TOOLSETS = ("manager", "worker", "full")
+"""Names that stand for no program: these are always there, and cannot be changed."""
+
+
+def refuse_built_in(name: str, config: Any) -> None:
+    if name.casefold() in BUILT_IN_TOOLSETS:
+        raise InvalidInput(f"the toolset {name.casefold()!r} is built in", "choose another name")
+
 
 TOOLSET = KindRow(
     facts=program_kinds.TOOLSET,
     required=("tools",),
     fields={"tools": LIMIT_CHECKS["tools"], "sandbox": LIMIT_CHECKS["sandbox"]},
+    refuse_name=refuse_built_in,
     machine_part=lambda config: config.get("sandbox"),
 )

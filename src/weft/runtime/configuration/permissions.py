@@ -26,7 +26,7 @@ from weft.kernel.authority import Layer as RightsLayer
 from weft.kernel.errors import InvalidInput
 from weft.kernel.network_hosts import ANY_HOST, Endpoint, common_endpoints, endpoints_of, host_texts
 from weft.runtime.context import ExecutionContext
-from weft.runtime.sandbox.profiles import SandboxProfile
+from weft.runtime.sandbox.profiles import NO_SANDBOX, SandboxProfile
 
 BESIDE_TOOLS = ("model:*", "provider:*", "code:*", "human:*")
 """What a turn may do whatever its tools are."""
@@ -51,10 +51,27 @@ class SandboxLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             files=SandboxFiles.READ_ONLY if is_read_only else SandboxFiles.WORKSPACE, endpoints=self._endpoints()
         )
 
+    @property
+    def text(self) -> str:
+        """The profile's name; that of `none` also where nobody granted it."""
+        is_open = self.files is SandboxFiles.EVERYTHING and self.network is not False and self.hosts is None
+        return NO_SANDBOX if is_open else str(self.profile())
+
     def _endpoints(self) -> frozenset[Endpoint]:
         if self.network is False or (self.network is None and self.hosts is None):
             return frozenset()
         return endpoints_of((ANY_HOST,) if self.hosts is None else self.hosts)
+
+
+def sandbox_config(profile: SandboxProfile) -> dict[str, Any]:
+    """A profile as configurations have it; `SandboxLimits` reads the same profile from it."""
+    config: dict[str, Any] = {"files": profile.files.value}
+    if profile.is_unconfined:
+        return config
+    config["network"] = bool(profile.endpoints)
+    if profile.endpoints and ANY_HOST not in profile.hosts:
+        config["hosts"] = list(profile.hosts)
+    return config
 
 
 class PermissionLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -7,7 +7,7 @@ none, since it does not call them reliably.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -51,6 +51,13 @@ class ToolboxSettings(Struct, frozen=True, kw_only=True):
     """Files and folders that no tool sees, such as the ledger's own."""
     unconfined_by: str | None = None
     """The person who granted that tools run without a sandbox, where an agent's permissions say so."""
+
+
+class SourcedTool(Struct, frozen=True):
+    """A tool, and where it comes from: `built in`, `code`, or the name of an MCP server."""
+
+    tool: PlannedTool
+    source: str
 
 
 class Toolbox:
@@ -105,6 +112,17 @@ class Toolbox:
 
     async def tools(self, configuration: TurnConfiguration, workspace: str | None) -> list[PlannedTool]:
         """Those that some use of may be allowed, in a fixed order, so that requests extend each other."""
+        authority = configuration.context.authority
+        available = await self.available(configuration, workspace)
+        return [one.tool for one in available if is_offered(authority, one.tool.spec.name)]
+
+    @property
+    def troubles(self) -> Mapping[str, str]:
+        """MCP servers that could not be used when tools were last listed, and why."""
+        return {} if self._servers is None else self._servers.troubles
+
+    async def available(self, configuration: TurnConfiguration, workspace: str | None) -> list[SourcedTool]:
+        """Every tool that there is for such a turn, whatever the permissions leave of it."""
         acting = configuration.context
         profile = configuration.effective.permissions.sandbox.profile(granted_by=self._settings.unconfined_by)
         tools: list[PlannedTool] = []
@@ -112,11 +130,12 @@ class Toolbox:
             tools += self._workspace_tools(Path(workspace), profile, acting)
         tools += session_tools(RecordedCalls(self._ledger, self._crossing))
         tools.append(FetchUrlTool(profile))
-        tools += await self._code_tools(configuration)
+        sourced = [SourcedTool(tool, "built in") for tool in tools]
+        sourced += [SourcedTool(tool, "code") for tool in await self._code_tools(configuration)]
         if self._servers is not None:
             served = await self._servers.tools()
-            tools += [served[name] for name in sorted(served)]  # type: ignore[misc]
-        return [tool for tool in tools if is_offered(acting.authority, tool.spec.name)]
+            sourced += [SourcedTool(served[name], served[name].server) for name in sorted(served)]  # type: ignore[arg-type,attr-defined]
+        return sourced
 
     def _workspace_tools(
         self, folder: Path, profile: SandboxProfile, acting: ExecutionContext

@@ -6,6 +6,8 @@ message names a toolset. A toolset only narrows what else is permitted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from weft.kernel.advice import Action
@@ -13,6 +15,7 @@ from weft.kernel.authority import TOOL_PREFIX, Authority, SandboxFiles, covers
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import NotFound
 from weft.programs.foreign import ensure_own
+from weft.programs.model import Program
 from weft.programs.programs import Programs
 from weft.runtime.configuration.permissions import PermissionLimits, SandboxLimits, limits_of
 
@@ -64,11 +67,41 @@ def find_toolset(programs: Programs, name: str) -> Toolset:
         program = ensure_own(programs.get(name, ProgramKind.TOOLSET))
     except NotFound:
         raise NotFound("toolset", name, Action.LIST_TOOLSETS) from None
+    return toolset_of(program)
+
+
+def toolset_of(program: Program) -> Toolset:
+    """What a program of this kind says."""
     config = program.config if isinstance(program.config, dict) else {}
     description = config.get("description")
     return Toolset(
         name=program.name, description=description if isinstance(description, str) else "", limits=limits_of(config)
     )
+
+
+class PermittedUse(Struct, frozen=True):
+    """What permissions leave of a tool: `all`, `some` or `none` of its uses, and the patterns that say so."""
+
+    extent: str
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
+def permitted_use(authority: Authority, tool: str) -> PermittedUse:
+    """`allow` and `deny` are the patterns that limit it to some uses, or refuse all of them."""
+    right = TOOL_PREFIX + tool
+    allow: dict[str, None] = {}
+    deny: dict[str, None] = {}
+    for layer in authority.rights.layers:
+        if not any(covers(pattern, right) for pattern in layer.allow):
+            allow |= dict.fromkeys(pattern for pattern in layer.allow if covers(pattern, right) is None)
+        deny |= dict.fromkeys(pattern for pattern in layer.deny if covers(pattern, right) is not False)
+    extent = "none" if not is_offered(authority, tool) else "some" if allow or deny else "all"
+    return PermittedUse(extent, _tool_patterns(allow), _tool_patterns(deny))
+
+
+def _tool_patterns(patterns: Iterable[str]) -> tuple[str, ...]:
+    return tuple(pattern.removeprefix(TOOL_PREFIX) for pattern in patterns)
 
 
 def is_offered(authority: Authority, tool: str) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from weft.kernel.authority import LOCAL_NAME
+from weft.kernel.enums import InterruptionReason
 from weft.kernel.errors import NotApplicable, WeftError
 from weft.ledger.api import Admission, Ledger, Setting
 from weft.ledger.model import DEFAULT_AGENT, RecordedTurn
@@ -146,6 +147,8 @@ async def answer_admitted(
         return TurnReply(turn=recorded, reply=reply)
     if end.error is not None:
         raise end.error
+    if end.cut is InterruptionReason.APPROVAL_DENIED:
+        raise NotApplicable("a tool call was denied, and the turn ended with it", "what it did until then is recorded")
     if end.recorded is None or end.reply is None or end.cut is not None:
         raise NotApplicable("the turn was interrupted", "what had come of the answer is recorded")
     return TurnReply(turn=end.recorded, reply=end.reply)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from weft.aio.ledger import AsyncLedger
     from weft.ledger.api import Admission, Ledger
     from weft.runtime.broker.planner import ConfiguredPlanner
+    from weft.runtime.inference.replies import ReplyToken
+    from weft.runtime.tools.observed_calls import OnCall
     from weft.runtime.turns.messages import TurnReply
     from weft.surfaces.cli.approval_prompts import ApprovalPrompts
     from weft.surfaces.cli.tool_access import ToolAccess
@@ -36,19 +38,23 @@ class BrokerAccess(Struct, frozen=True):
     prompts: ApprovalPrompts
 
 
-def with_broker(call: Call, work: Callable[[BrokerAccess], Awaitable[T]]) -> T:
+def with_broker(
+    call: Call,
+    work: Callable[[BrokerAccess], Awaitable[T]],
+    on_call: OnCall | None = None,
+) -> T:
     """Run a coroutine with the ledger open; whatever holds it open is closed afterwards."""
     import asyncio
 
     async def main() -> T:
-        async with broker_access(call) as access:
+        async with broker_access(call, on_call) as access:
             return await work(access)
 
     return asyncio.run(main())
 
 
 @asynccontextmanager
-async def broker_access(call: Call) -> AsyncIterator[BrokerAccess]:
+async def broker_access(call: Call, on_call: OnCall | None = None) -> AsyncIterator[BrokerAccess]:
     from weft.aio.crossing import Pool
     from weft.aio.ledger import AsyncLedger
     from weft.programs import Programs
@@ -71,7 +77,7 @@ async def broker_access(call: Call) -> AsyncIterator[BrokerAccess]:
             mirror = AsyncLedger(ledger, pool)
             people = InvocationContext(mirror, programs, mirror.crossing, inference, variable=variable, context=person)
             prompts = ApprovalPrompts(call, ledger, lambda: people)
-            tools = ToolAccess(ledger, mirror.crossing, programs, lambda: person, prompts.asked)
+            tools = ToolAccess(ledger, mirror.crossing, programs, lambda: person, prompts.asked, on_call)
             planner = ConfiguredPlanner(
                 programs,
                 mirror,
@@ -99,42 +105,50 @@ def deliver(call: Call, admit: Callable[[Ledger], Admission], *, is_awaited: boo
         _show_receipt(call, admission, route)
         return
     shown = ReplyStream(call) if call.screen.terminal else None
-    admissions: list[Admission] = []
-
-    async def work(access: BrokerAccess) -> TurnReply:
-        from weft.runtime.broker.plans import Sending
-        from weft.runtime.turns.messages import answer_admitted, broker_of, to_the_end
-
-        broker_of(access.mirror).plan_with(access.planner)
-        admission = await to_the_end(access.mirror.crossing.run(lambda: admit(access.ledger)))
-        admissions.append(admission)
-        if admission.is_fork:
-            call.note("in a new session: ", Span(admission.session, "label"))
-        on_token = None if shown is None else shown.token
-        with access.prompts.typed():
-            return await answer_admitted(access.mirror, admission, Sending(planner=access.planner), on_token=on_token)
-
     try:
-        reply = with_broker(call, work)
+        admission, reply = answered(call, admit, None if shown is None else shown.token)
     finally:
         if shown is not None:
             shown.end()
     is_shown = shown is not None and shown.has_begun
     call.answer(
-        _sent(admissions[0], reply, route),
+        SentMessage(**sent_fields(admission, reply, route)),
         *([] if is_shown else [[line] for line in safe_lines(reply.reply.text)]),
     )
 
 
+def answered(
+    call: Call,
+    admit: Callable[[Ledger], Admission],
+    on_token: Callable[[ReplyToken], None] | None,
+    on_call: OnCall | None = None,
+) -> tuple[Admission, TurnReply]:
+    """Admit a message and have it answered. Raises what its turn failed with."""
+
+    async def work(access: BrokerAccess) -> tuple[Admission, TurnReply]:
+        from weft.runtime.broker.plans import Sending
+        from weft.runtime.turns.messages import answer_admitted, broker_of, to_the_end
+
+        broker_of(access.mirror).plan_with(access.planner)
+        admission = await to_the_end(access.mirror.crossing.run(lambda: admit(access.ledger)))
+        if admission.is_fork:
+            call.note("in a new session: ", Span(admission.session, "label"))
+        sending = Sending(planner=access.planner)
+        with access.prompts.typed():
+            return admission, await answer_admitted(access.mirror, admission, sending, on_token=on_token)
+
+    return with_broker(call, work, on_call)
+
+
 def _show_receipt(call: Call, admission: Admission, route: Any) -> None:
     where = " waits in new session " if admission.is_fork else " waits in session "
-    waiting = _receipt(admission, "queued", route)
+    waiting = SentMessage(**_receipt(admission, "queued", route))
     call.answer(waiting, [Span(admission.message, "id"), where, Span(admission.session, "label")])
     call.note("a broker answers it: `weft broker` runs one; `weft inbox` shows what waits")
 
 
-def _receipt(admission: Admission, state: str, route: Any, **answer: Any) -> SentMessage:
-    return SentMessage(
+def _receipt(admission: Admission, state: str, route: Any, **answer: Any) -> dict[str, Any]:
+    return dict(
         message=admission.message,
         session=admission.session,
         session_id=admission.session_id,
@@ -146,7 +160,8 @@ def _receipt(admission: Admission, state: str, route: Any, **answer: Any) -> Sen
     )
 
 
-def _sent(admission: Admission, sent: TurnReply, route: Any) -> SentMessage:
+def sent_fields(admission: Admission, sent: TurnReply, route: Any = None) -> dict[str, Any]:
+    """The fields of a message that was answered."""
     reply = sent.reply
     return _receipt(
         admission,

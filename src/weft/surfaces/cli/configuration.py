@@ -30,6 +30,7 @@ def override_options(function: F) -> F:
     for option in (
         click.option("--deny", metavar="PATTERN", multiple=True, help="A tool that is denied: NAME or NAME(PATTERN)."),
         click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A parameter: temperature=0.2."),
+        click.option("--toolset", metavar="NAME", help="What its tools are at most; `weft toolset list` shows them."),
         click.option("--situation", metavar="NAME", help="The situation whose parameters are used."),
         click.option("--model", metavar="NAME", shell_complete=model, help="The model that is asked."),
     ):  # fmt: skip
@@ -38,9 +39,15 @@ def override_options(function: F) -> F:
 
 
 def read_configuration(
-    call: Call, ledger: Ledger, session: str, overrides: MessageOverrides, message: str = ""
+    call: Call,
+    ledger: Ledger,
+    session: str | None,
+    overrides: MessageOverrides,
+    message: str = "",
+    persona: str | None = None,
 ) -> TurnConfiguration:
-    """What the next turn of a session would be configured with. Variables are looked up in a trusted ledger alone."""
+    """What the next turn of a session, or of an agent, would be configured with. Variables are looked up in a
+    trusted ledger alone."""
     from weft.programs import Programs
     from weft.runtime.configuration.gathering import LayerReader, TurnRequest
     from weft.runtime.inference.inference import Inference
@@ -51,7 +58,7 @@ def read_configuration(
 
     programs = Programs(ledger)
     reader = LayerReader(programs, Inference(), variable, acting_for(call, programs, call.actor))
-    return reader.configuration(TurnRequest(session=session, overrides=overrides, message=message))
+    return reader.configuration(TurnRequest(session=session, persona=persona, overrides=overrides, message=message))
 
 
 def configured_turn(label: str, configuration: TurnConfiguration) -> ConfiguredTurn:

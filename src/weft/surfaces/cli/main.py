@@ -76,6 +76,8 @@ COMMANDS = {
         "model": "Say what is asked, and how: a model of a provider, with its parameters.",
         "session": "Make sessions with a model, send to them; unify, pause, resume and complete them.",
         "agent": "Describe agents, give them tasks, and see what they are doing.",
+        "toolset": "Name lists of tools that agents and sessions are given, each with a sandbox.",
+        "tools": "Show which tools a turn of an agent or a session would have.",
         "task": "Say what is to be done, and end it when its success criteria hold.",
         "code": "Keep code as programs that agents can use as tools.",
         "info": "Keep what is known: checked against schemas, found by words, tags and paths.",

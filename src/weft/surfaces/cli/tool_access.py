@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from weft.runtime.broker.plans import TurnPlan
     from weft.runtime.configuration.gathering import TurnConfiguration
     from weft.runtime.context import ExecutionContext
+    from weft.runtime.tools.observed_calls import OnCall
     from weft.runtime.tools.toolbox import Toolbox
     from weft.runtime.turns.ledger_port import Crossing
 
@@ -27,7 +28,7 @@ def withheld_places(ledger: Ledger) -> tuple[Path, ...]:
 
 class ToolAccess:
     """Equips the turns of one process, in one event loop. MCP servers act in the context that `person` gives.
-    `on_asked` hears of requests to people."""
+    `on_asked` hears of requests to people, `on_call` of what is decided about calls and how they end."""
 
     def __init__(
         self,
@@ -36,14 +37,20 @@ class ToolAccess:
         programs: Programs,
         person: Callable[[], ExecutionContext],
         on_asked: Callable[[str], None] | None = None,
+        on_call: OnCall | None = None,
     ) -> None:
         self._ledger, self._crossing, self._programs, self._on_asked = ledger, crossing, programs, on_asked
         self._person = person
+        self._on_call = on_call
         self._toolbox: Toolbox | None = None
 
     async def __call__(self, plan: TurnPlan, configuration: TurnConfiguration, standing: SessionStanding) -> None:
         if configuration.effective.toolset is not None:
             await self.toolbox().equip(plan, configuration, standing)
+        if self._on_call is not None and plan.gate is not None:
+            from weft.runtime.tools.observed_calls import ObservedGate
+
+            plan.gate = ObservedGate(plan.gate, self._on_call)
 
     def toolbox(self) -> Toolbox:
         from weft.runtime.mcp.notices import notice_recorder

@@ -92,6 +92,7 @@ from weft.surfaces.wire import (
     sandbox,
     sessions,
     tokens,
+    tools,
     upkeep,
 )
 
@@ -118,6 +119,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         PlannedProgram, InvocationResult, Credential, Node, Embedded, Similar, ModelCount, programs.EmbeddedNodes,
         programs.ForgottenVectors, programs.FetchableModel, configuration.ConfiguredTurn, sandbox.SandboxRun,
         forms.JsonValue, McpServer, mcp.ListedServer, mcp.ListedTool, mcp.ApprovedTools,
+        tools.AgentRun, tools.ListedToolset, tools.OfferedTools,
         tokens.TokenForm, tokens.RevokedToken, tokens.RotatedKey,
     ),
     "Approval policies": (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
+from weft.surfaces.cli.arguments import key_option
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
 from weft.surfaces.cli.program_call import (
@@ -18,6 +20,7 @@ from weft.surfaces.cli.program_call import (
     line_of,
     looking,
     named,
+    said,
     set_fields,
     show_list,
     with_fields,
@@ -25,9 +28,12 @@ from weft.surfaces.cli.program_call import (
 from weft.surfaces.cli.screen import Line, Span
 
 if TYPE_CHECKING:
+    from weft.ledger.api import Admission, Ledger
     from weft.programs.model import Program
 
 command = group("agent", "Describe agents, give them tasks, and see what they are doing.")
+DEFAULT_TOOLSET = "worker"
+TOOLSET = "What its tools are at most; `weft toolset list` shows them."
 MAKE = "make one with `weft agent create NAME --prompt TEXT --model MODEL`"
 
 
@@ -35,6 +41,7 @@ MAKE = "make one with `weft agent create NAME --prompt TEXT --model MODEL`"
 @click.argument("name")
 @click.option("--prompt", metavar="TEXT", help="Its soul: who it is and how it works.")
 @click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="The model that it asks.")
+@click.option("--toolset", metavar="NAME", help=TOOLSET)
 @click.option("--tool", "tools", metavar="NAME", multiple=True, help="A tool, or @(id) of a code program; repeatable.")
 @set_fields
 @acting
@@ -43,13 +50,14 @@ def create(
     name: str,
     prompt: str | None,
     model: str | None,
+    toolset: str | None,
     tools: tuple[str, ...],
     fields: tuple[str, ...],
     actor: str,
     retry_key: str | None,
 ) -> None:
     """Make an agent, or describe one that was only named so far."""
-    config = with_fields(given(systemPrompt=prompt, defaultModel=model, tools=list(tools)), fields)
+    config = with_fields(given(systemPrompt=prompt, defaultModel=model, toolset=toolset, tools=list(tools)), fields)
     with changing(call, actor) as programs:
         answer(call, programs.create("agent", name, config, key=retry_key))
 
@@ -58,6 +66,7 @@ def create(
 @named("name", "agent")
 @click.option("--prompt", metavar="TEXT", help="Its soul: who it is and how it works.")
 @click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="The model that it asks.")
+@click.option("--toolset", metavar="NAME", help=TOOLSET)
 @set_fields
 @expecting
 @acting
@@ -66,6 +75,7 @@ def configure(
     name: str,
     prompt: str | None,
     model: str | None,
+    toolset: str | None,
     fields: tuple[str, ...],
     expected: int | None,
     actor: str,
@@ -73,7 +83,7 @@ def configure(
 ) -> None:
     """Change some fields of an agent's configuration; null takes one away."""
     soul = {} if prompt is None else {"identity": {"soul": prompt}}
-    changes = with_fields({**soul, **given(defaultModel=model)}, fields)
+    changes = with_fields({**soul, **given(defaultModel=model, toolset=toolset)}, fields)
     with changing(call, actor) as programs:
         agent = programs.get(name, "agent")
         answer(call, programs.change(agent.id, changes, expected=expected, key=retry_key))
@@ -84,6 +94,78 @@ def list_(call: Call) -> None:
     """List agents."""
     with looking(call) as programs:
         show_list(call, programs.all("agent"), "agent", MAKE)
+
+
+@command.verb("run")
+@named("name", "agent")
+@click.argument("text")
+@click.option("--in", "folder", metavar="DIR", type=click.Path(), required=True, help="The folder that it works in.")
+@click.option("--session", metavar="SESSION", help="Its session, made if there is none. Default: NAME:main.")
+@click.option("--toolset", metavar="NAME", help="What its tools are at most. Default: worker, if none is configured.")
+@key_option
+def run(
+    call: Call, name: str, text: str, folder: str, session: str | None, toolset: str | None, key: str | None
+) -> None:
+    """Have an agent work in a folder, and show what it says and does.
+
+    Its files and commands are confined to the folder. TEXT is read from standard input where it is -. A line tells of
+    each tool call; where a person is asked, the turn waits. Ctrl-C ends the turn with what it has.
+    """
+    from weft.kernel.errors import InvalidInput
+    from weft.surfaces.cli.attachments import message_with
+    from weft.surfaces.cli.trust import workspace_of
+
+    words = said(text) or ""
+    if not words.strip():
+        raise InvalidInput("the message is empty", "say something")
+    workspace = workspace_of(folder) or ""
+    message = message_with(words, (), workspace)
+    chosen: list[str | None] = []
+
+    def admit(ledger: Ledger) -> Admission:
+        label = session or f"{name}:main"
+        chosen.append(_toolset(ledger, name, label, toolset))
+        overrides = {"toolset": chosen[0]} if chosen[0] is not None else None
+        return ledger.inbox.admit(message, session=label, persona=name, overrides=overrides, key=key)
+
+    _show_run(call, admit, workspace, chosen)
+
+
+def _show_run(call: Call, admit: Callable[[Ledger], Admission], workspace: str, chosen: list[str | None]) -> None:
+    from weft.surfaces.cli.broker_call import answered, sent_fields
+    from weft.surfaces.cli.run_view import RunView
+    from weft.surfaces.plain_text import safe_lines
+    from weft.surfaces.wire.tools import AgentRun
+
+    view = RunView(call)
+    try:
+        admission, reply = answered(call, admit, view.token, view.asked, view.observe)
+    finally:
+        view.end()
+    fields = sent_fields(admission, reply)
+    run = AgentRun(**fields, workspace=workspace, toolset=chosen[0], calls=tuple(view.calls))
+    call.answer(run, *([] if view.has_answer else [[line] for line in safe_lines(reply.reply.text)]))
+
+
+def _toolset(ledger: Ledger, name: str, label: str, toolset: str | None) -> str | None:
+    """The toolset that the message names: the one that was asked for, or where nothing is configured the default one.
+    Raises NotApplicable where the session is that of another agent."""
+    from weft.kernel.errors import NotApplicable, NotFound
+    from weft.programs import Programs
+
+    programs = Programs(ledger)
+    agent = programs.get(name, "agent")
+    configs = [agent.config]
+    try:
+        opened = ledger.session(label)
+    except NotFound:
+        pass
+    else:
+        if opened.persona_id not in (agent.id, agent.name):
+            raise NotApplicable(f"session {opened.label!r} is not one of {agent.name}", "name another with --session")
+        configs.append(programs.get(opened.id, "session").config)
+    is_configured = any(isinstance(config, dict) and config.get("toolset") for config in configs)
+    return toolset or (None if is_configured else DEFAULT_TOOLSET)
 
 
 @command.verb("assign")

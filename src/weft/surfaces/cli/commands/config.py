@@ -39,6 +39,7 @@ def command(
     session: str,
     model: str | None,
     situation: str | None,
+    toolset: str | None,
     settings: tuple[str, ...],
     deny: tuple[str, ...],
     message: str | None,
@@ -51,9 +52,9 @@ def command(
     """
     from weft.runtime.configuration.message_overrides import parse_overrides
 
-    if message is not None and (model or situation or settings or deny):
+    if message is not None and (model or situation or toolset or settings or deny):
         raise click.UsageError("--for stands without other options: the message has its own")
-    overrides = parse_overrides(model=model, situation=situation, settings=settings, deny=deny)
+    overrides = parse_overrides(model=model, situation=situation, toolset=toolset, settings=settings, deny=deny)
     with call.reading() as ledger:
         opened = ledger.session(session)
         if message is not None:

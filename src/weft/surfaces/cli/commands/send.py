@@ -49,6 +49,7 @@ def command(
     priority: int,
     model: str | None,
     situation: str | None,
+    toolset: str | None,
     settings: tuple[str, ...],
     deny: tuple[str, ...],
     attach: tuple[str, ...],
@@ -75,7 +76,8 @@ def command(
     words = said(text) or ""
     if not words.strip():
         raise InvalidInput("the message is empty", "say something")
-    overrides = parse_overrides(model=model, situation=situation, settings=settings, deny=deny).record()
+    chosen = parse_overrides(model=model, situation=situation, toolset=toolset, settings=settings, deny=deny)
+    overrides = chosen.record()
     message = message_with(words, attach, workspace_of(workspace))
     route = _smart_route(call, words, session) if smart else None
     target = _target(session, thread, route, has_persona=persona is not None)

@@ -1,0 +1,128 @@
+"""`weft tools`: which tools a turn would have, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.kernel.shell_words import shell_word
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.configuration import read_configuration
+from weft.surfaces.cli.program_call import acting_person, complete_programs
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.wire.tools import OfferedTool, OfferedTools
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Ledger
+    from weft.runtime.configuration.gathering import TurnConfiguration
+    from weft.runtime.tools.toolbox import SourcedTool
+
+STYLES = {"all": "good", "some": "warn", "none": "bad"}
+
+
+@weft_command("tools")
+@click.option("--agent", metavar="NAME", shell_complete=complete_programs("agent"), help="Of a turn of this agent.")
+@arguments.session_option("Of the next turn of this session.")
+@click.option("--in", "folder", metavar="DIR", type=click.Path(), help="Where it works. Default: here, if trusted.")
+@click.option("--toolset", metavar="NAME", help="As if a message were sent with this toolset.")
+def command(call: Call, agent: str | None, session: str | None, folder: str | None, toolset: str | None) -> None:
+    """Show which tools a turn of an agent or a session would have.
+
+    Each tool stands with where it comes from and what the permissions leave of it: all, some or none of its uses. The
+    MCP servers are started for that; those that cannot be used are named with the reason.
+    """
+    import asyncio
+
+    answer = asyncio.run(_answer(call, agent, session, folder, toolset))
+    if call.json:
+        call.document(answer)
+        return
+    rows: list[list[Span | str]] = [
+        [
+            Span(tool.name, "label"),
+            tool.source,
+            "reads" if tool.is_read_only else "acts",
+            Span(tool.use, STYLES[tool.use]),
+            ", ".join([*tool.allow, *(f"not {pattern}" for pattern in tool.deny)]),
+        ]
+        for tool in answer.tools
+    ]
+    if rows:
+        call.screen.table(rows, ["name", "source", "effect", "use", "limits"])
+    _note(call, answer)
+
+
+def _note(call: Call, answer: OfferedTools) -> None:
+    if answer.toolset is None:
+        word = shell_word(answer.agent)
+        call.note(f"nothing names a toolset, so a turn has no tools: `weft agent configure {word} --toolset NAME`")
+    else:
+        call.note(f"toolset {answer.toolset}, sandbox {answer.sandbox}")
+        if answer.workspace is None:
+            call.note("without a workspace there are no tools for files and commands: name one with --in")
+    for server, why in answer.troubles.items():
+        call.note(Span(f"MCP server {server}: ", "warn"), why)
+
+
+async def _answer(
+    call: Call, agent: str | None, session: str | None, folder: str | None, toolset: str | None
+) -> OfferedTools:
+    from weft.aio.crossing import Pool
+    from weft.programs import Programs
+    from weft.surfaces.cli.tool_access import ToolAccess
+    from weft.surfaces.cli.trust import workspace_of
+
+    ledger, pool = call.writing(), Pool()
+    try:
+        label, configuration = _configuration(call, ledger, agent, session, toolset)
+        workspace = workspace_of(folder) if folder is not None else configuration.workspace or workspace_of(None)
+        sourced: list[SourcedTool] = []
+        troubles: dict[str, str] = {}
+        if configuration.effective.toolset is not None:
+            programs = Programs(ledger)
+            access = ToolAccess(ledger, pool, programs, lambda: acting_person(call, programs))
+            try:
+                toolbox = access.toolbox()
+                sourced, troubles = await toolbox.available(configuration, workspace), dict(toolbox.troubles)
+            finally:
+                await access.aclose()
+    finally:
+        await pool.close(ledger.close)
+    return OfferedTools(
+        agent=configuration.persona_name,
+        session=label,
+        workspace=workspace,
+        toolset=configuration.effective.toolset,
+        sandbox=configuration.effective.permissions.sandbox.text,
+        tools=tuple(_offered(configuration, one) for one in sourced),
+        troubles=troubles,
+    )
+
+
+def _configuration(
+    call: Call, ledger: Ledger, agent: str | None, session: str | None, toolset: str | None
+) -> tuple[str | None, TurnConfiguration]:
+    from weft.runtime.configuration.message_overrides import parse_overrides
+
+    opened = None if session is None else ledger.session(session)
+    overrides = parse_overrides(toolset=toolset)
+    configuration = read_configuration(call, ledger, None if opened is None else opened.id, overrides, persona=agent)
+    return None if opened is None else opened.label, configuration
+
+
+def _offered(configuration: TurnConfiguration, sourced: SourcedTool) -> OfferedTool:
+    from weft.runtime.tools.toolsets import permitted_use
+
+    tool = sourced.tool
+    use = permitted_use(configuration.context.authority, tool.spec.name)
+    return OfferedTool(
+        name=tool.spec.name,
+        source=sourced.source,
+        is_read_only=tool.is_read_only,
+        use=use.extent,
+        allow=use.allow,
+        deny=use.deny,
+    )

@@ -1,0 +1,96 @@
+"""A turn that works with tools, as whoever waits for it sees it: the answer as it comes, and a line for each call."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from weft.kernel.enums import Decision
+from weft.kernel.shell_words import shell_word
+from weft.runtime.inference.replies import ReplyToken
+from weft.runtime.tools.observed_calls import OK, ObservedCall
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.program_call import ReplyStream
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.plain_text import cut
+from weft.surfaces.wire.tools import WatchedCall
+
+ABOUT_CHARACTERS = 120
+WHY_CHARACTERS = 300
+DENIED = "denied"
+
+
+class RunView:
+    """Collects the calls of a turn, and shows them while they happen. Its texts are pieces of one answer each."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._stream = ReplyStream(call)
+        self.calls: list[WatchedCall] = []
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the answer stands on the terminal already."""
+        return self._call.screen.terminal and self._stream.has_begun
+
+    def token(self, token: ReplyToken) -> None:
+        if self._call.screen.terminal:
+            self._stream.token(token)
+
+    def asked(self, request: str) -> None:
+        """A person is asked; the turn waits for the answer."""
+        self._break_line()
+        word = shell_word(request)
+        self._call.note(f"  `weft approvals` shows it; `weft approve {word}` or `weft reject {word}` answers it")
+
+    def observe(self, observed: ObservedCall) -> None:
+        call = self._updated(observed)
+        if observed.decision is Decision.ALLOW:
+            return
+        self._break_line()
+        self._call.note(*_line(call, observed))
+
+    def end(self) -> None:
+        self._stream.end()
+
+    def _break_line(self) -> None:
+        """What follows is another answer."""
+        if self._stream.has_begun:
+            self._stream.end()
+            self._stream = ReplyStream(self._call)
+
+    def _updated(self, observed: ObservedCall) -> WatchedCall:
+        """The call that it tells of: of those with the same tool and subject the first that is under way."""
+        for place, call in enumerate(self.calls):
+            if call.outcome is None and (call.tool, call.about) == (observed.tool, observed.about):
+                is_end = observed.outcome is not None and call.decision == Decision.ALLOW
+                if is_end or (observed.decision is not None and call.decision == Decision.ASK):
+                    self.calls[place] = _changed(call, observed)
+                    return self.calls[place]
+        self.calls.append(_changed(WatchedCall(tool=observed.tool, about=observed.about), observed))
+        return self.calls[-1]
+
+
+def _changed(call: WatchedCall, observed: ObservedCall) -> WatchedCall:
+    if observed.decision is None:
+        return replace(call, outcome=observed.outcome, error=observed.message)
+    is_denied = observed.decision in (Decision.DENY_CONTINUE, Decision.DENY_ABORT)
+    return replace(
+        call,
+        decision=observed.decision.value,
+        by=observed.by,
+        outcome=DENIED if is_denied else None,
+        error=observed.rationale if is_denied else None,
+    )
+
+
+def _line(call: WatchedCall, observed: ObservedCall) -> list[Span | str]:
+    use = f"{call.tool}({cut(' '.join(call.about.split()), ABOUT_CHARACTERS)})" if call.about else call.tool
+    why = cut(" ".join((call.error or observed.rationale or "").split()), WHY_CHARACTERS)
+    reason = f": {why}" if why else ""
+    if call.outcome == OK:
+        return [Span("tool", "tool"), f" {use} ", Span("ok", "good"), Span(f", allowed by {call.by}", "dim")]
+    if call.outcome == DENIED:
+        return [Span("tool", "tool"), f" {use} ", Span("denied", "bad"), f" by {call.by}{reason}"]
+    if call.outcome is not None:
+        return [Span("tool", "tool"), f" {use} ", Span(f"failed, {call.outcome}", "bad"), reason]
+    return [Span("tool", "tool"), f" {use} ", Span("waits for a person", "warn"), reason]

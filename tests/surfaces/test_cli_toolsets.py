@@ -1,0 +1,142 @@
+"""Toolsets, the tools of a turn, and an agent that works in a folder: through the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.runtime.inference.asking import CANARY
+from tests.runtime.scripted import Script, chat, chat_saying, failure
+from tests.surfaces.serving import serving
+from tests.surfaces.shell import Shell
+from tests.surfaces.test_cli_broker import beside, stock, wait_until
+from weft.ledger.api import Ledger
+from weft.programs.kinds.toolset import BUILT_IN_TOOLSETS
+from weft.runtime.configuration.permissions import limits_of, sandbox_config
+from weft.runtime.sandbox.profiles import parse_profile
+from weft.runtime.tools.toolsets import BUILT_IN
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THERE_KEY", CANARY)
+    monkeypatch.setenv("USER", "tester")
+
+
+def calling(name: str, **arguments: Any) -> Script:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    asked = [{"id": f"call-{name}", "type": "function", "function": function}]
+    return chat_saying({"content": "Let me see", "tool_calls": asked}, "tool_calls", usage=None)
+
+
+def test_toolsets_are_made_shown_changed_and_deleted_but_not_the_built_in_ones(weft: Shell) -> None:
+    assert tuple(BUILT_IN) == BUILT_IN_TOOLSETS
+    made = weft("toolset", "create", "review", "--allow", "read", "--allow", "shell(git *)", "--sandbox", "read-only")
+    assert made.code == 0, made.err
+    shown = weft.json("toolset", "show", "review")
+    assert (shown["allow"], shown["deny"], shown["sandbox"]) == (["read", "shell(git *)"], [], "read-only")
+    assert weft("toolset", "edit", "review", "--deny", "read(.env)", "--sandbox", "network:example.com").code == 0
+    shown = weft.json("toolset", "show", "review")
+    assert (shown["allow"], shown["deny"], shown["version"]) == (["read", "shell(git *)"], ["read(.env)"], 2)
+    assert shown["sandbox"] == "network:example.com"
+    assert weft("toolset", "edit", "review", "--deny-nothing").code == 0
+    listed = {one["name"]: one for one in weft.json("toolset", "list")}
+    assert list(listed) == [*BUILT_IN, "review"]
+    assert (listed["worker"]["is_built_in"], listed["review"]["deny"]) == (True, [])
+    for refused, code in (
+        (("create", "Worker", "--allow", "read"), 5),
+        (("edit", "worker", "--allow", "read"), 4),
+        (("delete", "full"), 4),
+        (("create", "open", "--allow", "read", "--sandbox", "none"), 5),
+        (("create", "odd", "--allow", "(x"), 5),
+        (("edit", "review"), 2),
+        (("create", "empty"), 2),
+    ):
+        assert weft("toolset", *refused).code == code, refused
+    assert weft("toolset", "delete", "review").out == "toolset review is deleted\n"
+    assert weft("toolset", "show", "review").code == 3
+
+
+@pytest.mark.parametrize("text", ["workspace", "read-only", "network:a.example,b.example:8443", "network:*"])
+def test_the_sandbox_of_a_toolset_is_the_profile_that_was_named(text: str) -> None:
+    profile = parse_profile(text)
+    limits = limits_of({"sandbox": sandbox_config(profile)}).sandbox
+    assert limits.profile() == profile
+    assert parse_profile(limits.text) == profile
+
+
+def test_the_tools_of_a_turn_are_told_with_what_permissions_leave_of_them(weft: Shell) -> None:
+    weft.json("agent", "create", "ada")
+    none = weft.json("tools", "--agent", "ada", "--in", ".")
+    assert (none["toolset"], none["tools"]) == (None, [])
+    assert "--toolset" in weft("tools", "--agent", "ada").err
+    weft.json("agent", "configure", "ada", "--toolset", "worker", "--set", 'permissions.tools.deny=["shell(rm *)"]')
+    told = weft.json("tools", "--agent", "ada", "--in", ".")
+    tools = {one["name"]: one for one in told["tools"]}
+    assert (told["toolset"], told["sandbox"], told["workspace"]) == ("worker", "workspace", str(weft.folder))
+    assert (tools["read"]["use"], tools["read"]["source"], tools["read"]["is_read_only"]) == ("all", "built in", True)
+    assert (tools["shell"]["use"], tools["shell"]["deny"]) == ("some", ["shell(rm *)"])
+    assert tools["fetch_url"]["use"] == "none"
+    narrowed = weft.json("tools", "--agent", "ada", "--in", ".", "--toolset", "manager")
+    assert "write" not in {one["name"] for one in narrowed["tools"]}
+    assert {one["name"]: one["use"] for one in narrowed["tools"]}["shell"] == "none"
+    assert weft("tools", "--agent", "ada", "--toolset", "nothing").code == 3
+
+
+def test_an_agent_works_in_a_folder_and_its_calls_are_told(weft: Shell) -> None:
+    (weft.folder / "work").mkdir()
+    (weft.folder / "work" / "a.txt").write_text("milk\n")
+    denied = calling("fetch_url", url="https://example.com/")
+    with serving(calling("read", path="a.txt"), denied, calling("read", path="b.txt"), chat()) as server:
+        stock(weft, server.url)
+        weft.json("agent", "create", "ada", "--model", "fast")
+        told = weft.json("agent", "run", "ada", "Look", "--in", "work")
+        assert (told["session"], told["toolset"], told["text"]) == ("ada:main", "worker", "Hello there")
+        outcomes = [(call["tool"], call["about"], call["outcome"]) for call in told["calls"]]
+        assert outcomes == [
+            ("read", "a.txt", "ok"),
+            ("fetch_url", "https://example.com/", "denied"),
+            ("read", "b.txt", "denied"),
+        ]
+        offered = [tool["function"]["name"] for tool in server.received[0].body["tools"]]
+        assert ("shell" in offered, "fetch_url" in offered) == (True, False)
+        assert "milk" in json.dumps(server.received[1].body)
+        shown = weft("agent", "run", "ada", "Again", "--in", "work", "--session", "ada:other")
+        assert (shown.code, shown.out) == (0, "Hello there\n")
+    weft.json("session", "create", "mine")
+    assert weft("agent", "run", "ada", "Look", "--in", "work", "--session", "mine").code == 4
+    assert weft("agent", "run", "ada", "Look", "--in", "nowhere").code == 5
+    assert weft("agent", "run", "nobody", "Look", "--in", "work").code == 3
+
+
+def test_a_run_waits_for_a_person_and_ends_as_they_say(weft: Shell) -> None:
+    (weft.folder / "work").mkdir()
+
+    def answering(ledger: Ledger, granted: bool) -> None:
+        wait_until(ledger, lambda: bool(ledger.approvals.list(states=("open",))))
+        (request,) = ledger.approvals.list(states=("open",))
+        if granted:
+            ledger.approvals.grant(request.id, bound=request.bound)
+        else:
+            ledger.approvals.deny(request.id, abort=True, reason="not now")
+
+    writing = calling("write", path="new.txt", content="x\n")
+    with serving(writing, chat(), writing, failure(400, "too hot")) as server:
+        stock(weft, server.url)
+        weft.json("agent", "create", "ada", "--model", "fast")
+        with beside(weft, lambda ledger: answering(ledger, True)):
+            allowed = weft("agent", "run", "ada", "Write", "--in", "work")
+        assert (allowed.code, allowed.out) == (0, "Hello there\n"), allowed.err
+        assert "tool write(new.txt) waits for a person" in allowed.err
+        assert "`weft approve " in allowed.err
+        assert "tool write(new.txt) ok, allowed by grant" in allowed.err
+        assert (weft.folder / "work" / "new.txt").read_text() == "x\n"
+        (weft.folder / "work" / "new.txt").unlink()
+        with beside(weft, lambda ledger: answering(ledger, False)):
+            ended = weft("agent", "run", "ada", "Write", "--in", "work")
+        assert (ended.code, "denied" in ended.err) == (4, True), ended.err
+        assert not (weft.folder / "work" / "new.txt").exists()
+        assert weft("agent", "run", "ada", "Fail", "--in", "work").code == 8
+    assert weft.json("show", "ada:main")["interruption_reason"] == "approval_denied"
