@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +29,8 @@ class Scripted:
 
     scripts: list[Script]
     url: str = ""
+    script_of: Callable[[Any], Script] | None = None
+    """Chooses by the body of a request what is answered, in place of the scripts in turn."""
     streams_whole_replies: bool = False
     """Whether a chat completion that a script gives whole is streamed to whoever asks for a stream."""
     received: list[Received] = field(default_factory=list)
@@ -54,7 +56,7 @@ class Scripted:
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines) if name}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         self.received.append(Received(first.split(" ")[1], headers, json.loads(body) if body else None))
-        script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
+        script = self._script()
         if self.streams_whole_replies and self.received[-1].body and self.received[-1].body.get("stream"):
             script = as_stream(script)
         for step in script:
@@ -72,6 +74,11 @@ class Scripted:
             writer.write(step)
             await writer.drain()
         return True
+
+    def _script(self) -> Script:
+        if self.script_of is not None:
+            return self.script_of(self.received[-1].body)
+        return self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
 
 
 @asynccontextmanager

@@ -77,7 +77,8 @@ class WireBench:
 
     async def send(self, text: str, window: int | None = None, system: str = "Be brief") -> None:
         settings = model(self.server.url, provider=provider(self.server.url, self._kind), context_window=window)
-        tools = tools_of(*map(FunctionTool, (looks, fails, reads, writes_much, paints)))
+        functions: list[Callable[..., Any]] = [looks, fails, reads, writes_much, paints]
+        tools = tools_of(*map(FunctionTool, functions))
         question = OutgoingMessage(message=text, model=settings, system=system, tools=tools)
         context = person(self.server.url)
         reply = await send(self.ledger, self._inference, "main", question, context=context)
