@@ -9,8 +9,10 @@ from tests.ledger.imported import rich_import
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.model import NewToolCall
 from weft.ledger.reports import audit
 from weft.ledger.reports.audit import AuditFinding, AuditTally, FindingKind
+from weft.ledger.reports.permissions import covers_right
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:
@@ -156,3 +158,38 @@ def test_deeds_can_be_limited_in_time(ledger: Ledger, clock: FixedClock) -> None
     assert before
     assert after
     assert [deed.n for deed in [*before, *after]] == [deed.n for deed in ledger.audit.actor_history()]
+
+
+@pytest.mark.parametrize(
+    ("granted", "used", "is_covered"),
+    [
+        ("shell", "shell(git status)", True),
+        ("shell(git *)", "shell(git status)", True),
+        ("shell(git *)", "shell(rm x)", False),
+        ("shell(git *)", "shell", False),
+        ("read", "shell(git status)", False),
+        ("github/*", "github/create_issue(x)", True),
+        ("repo:*", "repo:write", True),
+    ],
+)
+def test_a_right_stands_for_the_uses_that_it_allows(granted: str, used: str, is_covered: bool) -> None:
+    assert covers_right(granted, used) is is_covered
+
+
+def test_the_smallest_grant_names_what_was_used_and_what_was_granted_beside_it_is_unused(ledger: Ledger) -> None:
+    calls = [
+        NewToolCall(name="shell", id="1", arguments={"cmd": "git status && git log -3"}, result=""),
+        NewToolCall(name="read", id="2", arguments={"path": "src/a.py"}, result=""),
+        NewToolCall(name="write", id="3", arguments={"path": "x" * 400, "content": "y"}, result=""),
+        NewToolCall(name="write", id="4", arguments={"path": "b", "content": "y"}, result=""),
+    ]
+    used = ["read(src/a.py)", "shell(git log -3)", "shell(git status)", "write"]
+    granted = {"layers": [{"allow": ["shell(git *)", "read", "write", "edit"]}]}
+    ledger.record_turn(
+        session="main", query="q", response="r", tool_calls=calls, permissions_granted=granted, permissions_used=used
+    )
+    (grant,) = ledger.audit.suggest("main")
+    assert (grant.turns, grant.calls, list(grant.allow)) == (1, 4, used)
+    findings = [(one.kind.value, one.right) for one in ledger.audit.findings()]
+    assert findings == [("right_unused", "edit")]
+    assert ledger.audit.suggest("main", tool="read")[0].allow == ("read(src/a.py)",)

@@ -39,7 +39,7 @@ READS = """
     sessions tree.sessions_containing upkeep.stats thread tool_calls tree.turns turn verify upkeep.export_facts
     upkeep.backup upkeep.rebuild upkeep.catch_up upkeep.import_facts imports.writer imports.kept_sources
     imports.share_with usage.report usage.work usage.branch usage.abandoned upkeep.disk_bytes audit.findings
-    audit.actor_history newest erasure.plan erasure.done erasure.pending erasure.finish upkeep.pack
+    audit.suggest audit.actor_history newest erasure.plan erasure.done erasure.pending erasure.finish upkeep.pack
     upkeep.unpack vouchers strangers trust labels.archivable upkeep.search_lag imports.index
     find_turns find_messages
     find_tool_calls find_sessions tree.moves_to merges.provenance secrets.find secrets.ignore secrets.matches

@@ -59,7 +59,7 @@ from weft.ledger.read.pages import Page
 from weft.ledger.read.threads import ThreadDiff
 from weft.ledger.read.vouchers import VouchedMessage, Voucher
 from weft.ledger.reports.actor_history import Deed
-from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally
+from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally, SuggestedGrant
 from weft.ledger.reports.file_touches import Touch
 from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Prices, UsageChoice, UsageReport
 from weft.ledger.reports.work import WorkReport
@@ -858,6 +858,10 @@ class AsyncAuditReports(crossing.Mirror[AuditReports]):
         what was granted or there and never used. `names` are sessions (the turns they made) or turns; none: all.
         `tally` is told what was looked at."""
         return self._each(partial(self._sync.findings, *names, tally=tally, **only))
+
+    async def suggest(self, *names: str, **only: Unpack[AuditChoice]) -> list[SuggestedGrant]:
+        """The smallest grant that the calls of each agent would have needed."""
+        return await self._run(partial(self._sync.suggest, *names, **only))
 
     def actor_history(
         self, actor: str | None = None, *, since: int | str | None = None, until: int | str | None = None

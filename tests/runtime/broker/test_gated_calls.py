@@ -147,6 +147,9 @@ def test_a_refused_call_never_runs_and_the_model_is_told(
         assert gated.decisions(message) == [("deny_continue", by)]
         (call,) = ledger.tool_calls(ledger.inbox.get(message).turn or "")
         assert (call.outcome, call.error_code) == ("error", "denied")
+        assert ledger.turn(ledger.inbox.get(message).turn or "").permissions_used == []
+        assert [one for one in ledger.audit.findings() if one.severity == "problem"] == []
+        assert ledger.audit.suggest() == []
         assert "because" in gated.told() or "not allow" in gated.told() or "no tool" in gated.told()
 
     run(body())

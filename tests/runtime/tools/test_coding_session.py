@@ -180,6 +180,11 @@ def test_a_coding_session_reads_edits_fails_mends_and_passes(tmp_path: Path) -> 
         assert asked == ["edit", "shell", "edit"], "the second run of the tests was granted with the first"
         assert ("shell", "allow", "session_grant") in decisions
         assert ledger.turn(turn).toolset_name == "worker"
+        used = ["edit(calc.sh)", "grep(add)", "read(calc.sh)", "shell(./test.sh)"]
+        assert ledger.turn(turn).permissions_used == used
+        (grant,) = ledger.audit.suggest()
+        assert (grant.persona_id, grant.calls, list(grant.allow)) == (ledger.turn(turn).persona_id, 6, used)
+        assert not [one for one in ledger.audit.findings() if one.severity == "problem"]
 
 
 POINTS = sized(

@@ -74,10 +74,12 @@ if TYPE_CHECKING:
     from weft.ledger.reports.audit import AuditTally as AuditTally
     from weft.ledger.reports.audit import FindingKind as FindingKind
     from weft.ledger.reports.audit import Severity as Severity
+    from weft.ledger.reports.audit import SuggestedGrant as SuggestedGrant
     from weft.ledger.reports.file_touches import Touch as Touch
     from weft.ledger.reports.file_touches import WantedPath as WantedPath
     from weft.ledger.reports.maintained_prices import shipped_context_window as shipped_context_window
     from weft.ledger.reports.maintained_prices import shipped_prices as shipped_prices
+    from weft.ledger.reports.permissions import used_rights as used_rights
     from weft.ledger.reports.prices import FREE as FREE
     from weft.ledger.reports.prices import Price as Price
     from weft.ledger.reports.prices import PriceTable as PriceTable
@@ -197,7 +199,8 @@ _NAMES = {
     "weft.ledger.read.turn_steps": "StepGroup is_from_tool sections",
     "weft.ledger.read.turns": "calls_of",
     "weft.ledger.reports.actor_history": "Deed",
-    "weft.ledger.reports.audit": "AuditFinding AuditTally FindingKind GROUPS Severity",
+    "weft.ledger.reports.permissions": "used_rights",
+    "weft.ledger.reports.audit": "AuditFinding AuditTally FindingKind GROUPS Severity SuggestedGrant",
     "weft.ledger.reports.file_touches": "Touch WantedPath",
     "weft.ledger.reports.maintained_prices": "shipped_context_window shipped_prices",
     "weft.ledger.reports.prices": "FREE Price PriceTable prices_from",

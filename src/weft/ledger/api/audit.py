@@ -9,7 +9,7 @@ from weft.kernel.errors import InvalidInput
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.reports import audit
 from weft.ledger.reports.actor_history import Deed, deeds
-from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally
+from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally, SuggestedGrant
 from weft.ledger.reports.usage import read_moment
 from weft.ledger.write.append import reads_whole
 
@@ -24,20 +24,27 @@ class AuditReports(LedgerPart):
         """Tools used without being allowed, as they are met; then, by session, turn or persona, what was not known and
         what was granted or there and never used. `names` are sessions (the turns they made) or turns; none: all.
         `tally` is told what was looked at."""
+        if tally is not None and not isinstance(tally, AuditTally):
+            raise InvalidInput(f"tally is {type(tally).__name__}", "give an AuditTally, or none")
+        return audit.audit(self._store, self._audit_scope(names, only), AuditTally() if tally is None else tally)
+
+    @reads_whole
+    def suggest(self, *names: str, **only: Unpack[AuditChoice]) -> list[SuggestedGrant]:
+        """The smallest grant that the calls of each agent would have needed."""
+        return audit.suggest(self._store, self._audit_scope(names, only))
+
+    def _audit_scope(self, names: tuple[str, ...], only: AuditChoice) -> audit.Scope:
         if unknown := set(only) - set(AuditChoice.__annotations__):
             raise InvalidInput(
                 f"audit knows no {min(unknown)!r:.80}", f"known: {', '.join(AuditChoice.__annotations__)}"
             )
-        if tally is not None and not isinstance(tally, AuditTally):
-            raise InvalidInput(f"tally is {type(tally).__name__}", "give an AuditTally, or none")
         now, zone = self._clock.now_ms(), self._zone
         moments = (
             read_moment(only.get("since"), "since", now, zone),
             read_moment(only.get("until"), "until", now, zone),
         )
         with self._store.read() as txn:
-            scope = audit.scope_of(txn, names, moments, only, self._parse_time)
-        return audit.audit(self._store, scope, AuditTally() if tally is None else tally)
+            return audit.scope_of(txn, names, moments, only, self._parse_time)
 
     @reads_whole
     def actor_history(

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, TypedDict
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weft.kernel.advice import Action
 from weft.kernel.authority import pattern_matcher
@@ -24,10 +25,12 @@ from weft.ledger.reports.permissions import (
     Grant,
     PermissionVerdict,
     ToolUse,
+    covers_right,
     is_available,
     judge,
     parse_grant,
     rules_used,
+    used_rights,
 )
 from weft.ledger.views.program_rows import agent_id
 from weft.ledger.views.rows import TURN, TurnRow
@@ -186,6 +189,45 @@ def audit(store: Store, scope: Scope, tally: AuditTally) -> Iterator[AuditFindin
     yield from _counted(_endings(groups), tally)
 
 
+class SuggestedGrant(Struct, frozen=True, kw_only=True):
+    """The smallest grant that what an agent did would have needed: patterns of tools, as permissions take them."""
+
+    persona_id: str
+    turns: int
+    calls: int
+    allow: tuple[str, ...]
+
+
+def suggest(store: Store, scope: Scope) -> list[SuggestedGrant]:
+    """By agent, from the calls that ran. A use that is covered by another one is left out."""
+    reading, after = AuditReader(scope, AuditTally()), 0
+    grants: dict[str, SuggestedGrant] = {}
+    while True:
+        with store.read() as txn:
+            rows = _turns(txn, scope, after)
+            for turn in reading.turns(txn, rows):
+                before = grants.get(turn.persona) or SuggestedGrant(persona_id=turn.persona, turns=0, calls=0, allow=())
+                calls = reading.tally.calls
+                allow = tuple(dict.fromkeys((*before.allow, *turn.uses())))
+                grants[turn.persona] = SuggestedGrant(
+                    persona_id=turn.persona,
+                    turns=before.turns + 1,
+                    calls=before.calls + reading.tally.calls - calls,
+                    allow=allow,
+                )
+        if len(rows) < CHUNK:
+            break
+        refuse_disorder("turn", after, [(row.n,) for row in rows])
+        after = rows[-1].n
+    return [replace(grant, allow=_smallest(grant.allow)) for grant in grants.values() if grant.allow]
+
+
+def _smallest(rights: Iterable[str]) -> tuple[str, ...]:
+    """Without those that a bare name among them stands for."""
+    bare = {right for right in rights if "(" not in right}
+    return tuple(sorted(right for right in rights if right in bare or right.partition("(")[0] not in bare))
+
+
 def _counted(found: Iterable[AuditFinding], tally: AuditTally) -> Iterator[AuditFinding]:
     for finding in found:
         tally.found[finding.kind.value] += 1
@@ -237,7 +279,7 @@ class Group:
         for why, turns in self._unknown.items():
             yield self._finding(FindingKind.NOT_KNOWN, Severity.UNKNOWN, why, turns)
         for right, turns in self._rights.items():
-            if right not in self._used_rights and not any(pattern_matcher(right)(used) for used in self._used_rights):
+            if not any(covers_right(right, used) for used in self._used_rights):
                 kind = FindingKind.RIGHT_UNUSED
                 yield self._finding(kind, Severity.NOTE, f"{right} was granted and never used", turns, right=right)
         for tool, turns in self._tools.items():
@@ -291,6 +333,9 @@ class AuditReader:
         return self._tools[column]
 
 
+_CALLS = "SELECT call_id, repeated, tool, server, params, error_code FROM tool_call WHERE turn = ? ORDER BY seq"
+REFUSED_CODE = "denied"
+"""The error of a call that was refused before it ran."""
 _SESSIONS = "SELECT n, id, label FROM session WHERE n IN"
 
 
@@ -362,13 +407,29 @@ class TurnAudit:
         if not self._row.calls:
             return
         patterned = self._grant is not None and any(rule.pattern for rule in self._grant.rules)
-        query = "SELECT call_id, repeated, tool, server, params FROM tool_call WHERE turn = ? ORDER BY seq"
-        for call_id, repeated, tool, server, params in self._txn.sql.all(query, (self._row.n,)):
+        for call_id, repeated, tool, server, params, error_code in self._txn.sql.all(_CALLS, (self._row.n,)):
             name = name_of(self._txn, tool) or ""
+            if self._row.origin is None and name_of(self._txn, error_code) == REFUSED_CODE:
+                continue  # weft itself refused it, so it used nothing
             use = ToolUse(name, name_of(self._txn, server), self._arguments(params) if patterned else None)
             if self._reading.scope.wants_tool(*use.names):
                 native = _text_or_none(self._txn, call_id) or ""
                 yield f"{self._row.id}:{repeated_id(native, repeated)}", native, use
+
+    def uses(self) -> Iterator[str]:
+        """The rights that its calls made use of."""
+        for _, _, tool, server, params, error_code in self._txn.sql.all(_CALLS, (self._row.n,)):
+            name = name_of(self._txn, tool) or ""
+            if name_of(self._txn, error_code) == REFUSED_CODE:
+                continue
+            use = ToolUse(name, name_of(self._txn, server), None)
+            if self._reading.scope.wants_tool(*use.names):
+                self._reading.tally.calls += 1
+                yield from used_rights(use.names[-1], self._arguments(params))
+
+    @property
+    def persona(self) -> str:
+        return str(self._about["persona_id"])
 
     def _arguments(self, n: int) -> Any:
         try:
@@ -410,7 +471,7 @@ class TurnAudit:
             return
         granted = self._grant.texts if self._grant is not None else None
         for right in used.texts:
-            if granted is None or any(pattern_matcher(one)(right) for one in granted) or self._grant_is_everything():
+            if granted is None or any(covers_right(one, right) for one in granted) or self._grant_is_everything():
                 continue
             yield AuditFinding(
                 kind=FindingKind.RIGHT_NOT_GRANTED,

@@ -38,6 +38,10 @@ _OPAQUE = ("$(", "`", "<(", ">(", "<<")
 _APART = re.compile(r"&&|\|\||[;&|\n]")
 
 
+LONGEST_SUBJECT_CHARACTERS = 300
+"""Of what a tool was used on, as a right that was used names it."""
+
+
 class Missing(Enum):
     """Arguments that are no longer here: withheld, erased or lost."""
 
@@ -266,6 +270,25 @@ def _permitted_part(use: ToolUse, part: str | Missing | None, grant: Grant) -> P
     if action is RuleAction.ALLOW or grant.everything:
         return PermissionVerdict.ALLOWED
     return PermissionVerdict.UNCOVERED if grant.closed and not unsure else PermissionVerdict.UNKNOWN
+
+
+def covers_right(granted: str, right: str) -> bool:
+    """Whether a right that was granted is, or stands for, one that was used: `shell` and `shell(git *)` both stand for
+    `shell(git status)`."""
+    if pattern_matcher(granted)(right):
+        return True
+    wide, narrow = _rule(granted), _rule(right)
+    if wide is None or narrow is None or narrow.pattern is None or not pattern_matcher(wide.tool)(narrow.tool):
+        return False
+    return wide.pattern is None or subject_matches(wide.pattern, narrow.pattern)
+
+
+def used_rights(tool: str, arguments: Any) -> Iterator[str]:
+    """What a call made use of: `TOOL(SUBJECT)` for each thing that it is about, the bare name where that cannot be told
+    or would be long."""
+    for part in parts_of(arguments):
+        is_short = isinstance(part, str) and 0 < len(part) <= LONGEST_SUBJECT_CHARACTERS and "\n" not in part
+        yield f"{tool}({part})" if is_short else tool
 
 
 def rules_used(use: ToolUse, grant: Grant) -> Iterator[str]:

@@ -15,8 +15,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from weft.kernel.enums import ToolCallStatus
-from weft.kernel.errors import NotFound, StoreError, WeftError
-from weft.ledger.api import Entry, Runs, ToolEnded
+from weft.kernel.errors import ContentMissing, NotFound, StoreError, WeftError
+from weft.ledger.api import Entry, Runs, ToolEnded, used_rights
 from weft.ledger.model import NewError, ToolResultPart, ToolUsePart
 from weft.runtime.broker.plans import TurnPlan
 from weft.runtime.broker.run import Run, RunCall
@@ -42,6 +42,7 @@ class ToolCalls:
         """Decisions about the calls of the last answer, in its order, made before it was recorded."""
         self._call_ids: dict[str, str] = {}
         """The provider's ids of the calls that are under way, by their events."""
+        self._used_rights: dict[str, tuple[str, ...]] = {}
         self._performed: set[str] = set()
         self._results: dict[str, ToolResultPart] = {}
         self.later: dict[str, Later] = {}
@@ -120,7 +121,18 @@ class ToolCalls:
     def _read_call(self, call: RunCall) -> Any:
         """The arguments of a call; the provider's id of it is kept for its result."""
         self._call_ids[call.event] = self._runs.text(call.call_id) or ""
-        return self._runs.value(call.arguments)
+        arguments = self._runs.value(call.arguments)
+        self._used_rights[call.event] = tuple(used_rights(call.tool, arguments))
+        return arguments
+
+    def used_rights(self, call: RunCall) -> tuple[str, ...]:
+        """What a call that ran made use of; where its arguments were erased meanwhile, its tool."""
+        if call.event not in self._used_rights:  # another broker ran it
+            try:
+                self._used_rights[call.event] = tuple(used_rights(call.tool, self._runs.value(call.arguments)))
+            except ContentMissing:
+                return (call.tool,)
+        return self._used_rights[call.event]
 
     def outcomes(self, run: Run) -> list[Entry]:
         """What is recorded of the calls that were decided on, or ended, meanwhile."""

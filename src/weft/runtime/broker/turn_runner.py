@@ -15,7 +15,7 @@ from msgspec import UNSET
 from weft.kernel.approval_events import ApprovalRequested
 from weft.kernel.clock import Clock
 from weft.kernel.dag_events import HistoryAppend, Interruption, ModelRequest, RunFinished
-from weft.kernel.enums import InterruptionReason, MessageRole, RunExit, ToolCallStatus
+from weft.kernel.enums import Decision, InterruptionReason, MessageRole, RunExit, ToolCallStatus
 from weft.kernel.errors import (
     ContextTooLong,
     LeaseLost,
@@ -319,7 +319,7 @@ class TurnRunner:
             case Cut():
                 entries = self._cut_entries(run, step)
             case FinishTurn():
-                entries = (Finished(permissions_used=sorted({call.tool for call in run.calls.values()})),)
+                entries = (Finished(permissions_used=self._used_rights(run)),)
             case FailTurn():
                 self._failure = step.message
                 discarded = () if step.discard is None else (Interrupted(step.reason, (step.discard,)),)
@@ -328,6 +328,11 @@ class TurnRunner:
             case RunAgain():  # its intent is recorded already
                 pass
         return entries
+
+    def _used_rights(self, run: Run) -> list[str]:
+        """What the calls that ran made use of, as patterns of tools."""
+        ran = [call for call in run.calls.values() if call.decision in (None, Decision.ALLOW)]
+        return sorted({right for call in ran for right in self._tools.used_rights(call)})
 
     def _why_refused(self, call: RunCall) -> str:
         recorded = None if call.rationale is None else self._tools.rationales.get(call.event)

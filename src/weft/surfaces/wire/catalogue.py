@@ -56,6 +56,7 @@ from weft.ledger.api import (
     Spending,
     StreamItem,
     StreamPosition,
+    SuggestedGrant,
     ThreadDiff,
     Tombstone,
     Touch,
@@ -111,7 +112,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     "Tool calls": (Approval, approvals.AnsweredApproval, CallDecision),
     "Reports": (
         reports.LedgerFigures, reports.ProjectTotals, reports.AuditAnswer, sessions.BlamedLine, UsageReport,
-        BranchUsage, AbandonedUsage, Spending, WorkReport, AuditFinding, Deed, Touch,
+        BranchUsage, AbandonedUsage, Spending, WorkReport, AuditFinding, SuggestedGrant, Deed, Touch,
     ),
     "Programs": (
         programs_model.Program, programs_model.ProgramChange, programs_model.Difference, programs_model.Request,

@@ -50,8 +50,16 @@ DEEDS = ("event", "when", "actor", "kind", "where", "tool")
 @click.option("--list", "listed", is_flag=True, help="Every finding, not a summary, also on a terminal.")
 @click.option("--strict", is_flag=True, help="Exit with 1 also for what is not known.")
 @click.option("--events", is_flag=True, help="Every event of --actor, or of anybody, in order of arrival instead.")
+@click.option("--suggest", is_flag=True, help="The smallest grant that each agent's calls would have needed instead.")
 def command(
-    call: Call, names: tuple[str, ...], problems: bool, listed: bool, strict: bool, events: bool, **options: Any
+    call: Call,
+    names: tuple[str, ...],
+    problems: bool,
+    listed: bool,
+    strict: bool,
+    events: bool,
+    suggest: bool,
+    **options: Any,
 ) -> int:
     """Show what agents used against what they were allowed.
 
@@ -61,6 +69,11 @@ def command(
 
     On a terminal it begins with a summary, and lists what was not allowed; --list, --problems or names list the rest.
     """
+    if suggest:
+        if problems or listed or strict or events:
+            raise click.UsageError("--suggest takes names, --actor, --tool, --since and --until only")
+        _suggest(call, names, options)
+        return OK
     if events:
         if names or options["tool"] or problems or listed or strict:
             raise click.UsageError("--events takes --actor, --since and --until only")
@@ -75,6 +88,18 @@ def command(
         else:
             _answer(call, ledger, shown, tally)
     return DIFFERENT if tally.problems or (strict and tally.not_known) else OK
+
+
+def _suggest(call: Call, names: tuple[str, ...], options: dict[str, Any]) -> None:
+    with call.reading() as ledger:
+        grants = ledger.audit.suggest(*names, **options)
+    if call.json:
+        call.documents(grants)
+        return
+    rows = [(Span(grant.persona_id, "label"), pattern) for grant in grants for pattern in grant.allow]
+    call.screen.table(rows, ("agent", "allow"))
+    if rows:
+        call.note("name a toolset of these: `weft toolset create NAME --allow PATTERN …`; widen them where you see fit")
 
 
 def _answer(call: Call, ledger: Ledger, found: Iterable[AuditFinding], tally: AuditTally) -> None:
