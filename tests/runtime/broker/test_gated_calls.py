@@ -13,7 +13,9 @@ from weft.kernel.authority import Principal, PrincipalKind, rights
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import Decision
 from weft.kernel.errors import Unsupported
+from weft.kernel.ledger_events import RunParked
 from weft.ledger.api import Approval, Ledger, Runs
+from weft.runtime.broker.run import Run
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.context import context_for
 from weft.runtime.inference.settings import ToolSpec
@@ -308,5 +310,20 @@ def test_a_policy_that_cannot_be_asked_refuses(ledger: Ledger, clock: FixedClock
         await gated.serve(message)
         assert gated.tools["light"].ran == []
         assert gated.decisions(message) == [("deny_continue", "policy")]
+
+
+def test_an_answer_that_comes_before_the_turn_is_parked_is_taken_up(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        gated = Gated(ledger, clock, Decision.ASK, saying("", "light"), saying("Hi"))
+        message = gated.bench.admit()
+        await gated.serve(message)
+        (request,) = ledger.approvals.list(states=("open",))
+        ledger.approvals.grant(request.id, bound=request.bound)
+        events = gated.bench.runs.events(ledger.inbox.get(message).turn or "")
+        late = sorted(events, key=lambda one: isinstance(one.event, RunParked))
+        assert isinstance(late[-1].event, RunParked)
+        run_state = Run("").apply(late)
+        assert not run_state.is_parked
+        assert [call.needs_decision for call in run_state.open_calls] == [True]
 
     run(body())

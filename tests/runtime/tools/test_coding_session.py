@@ -28,7 +28,8 @@ from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.plans import TurnPlan
 from weft.runtime.configuration.gathering import LayerReader, TurnRequest
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import RetryPolicy
+from weft.runtime.inference.settings import ModelSettings, RetryPolicy
+from weft.runtime.mcp.servers import McpServers
 from weft.runtime.tools.toolbox import Toolbox
 
 pytestmark = [pytest.mark.prove] if PROVING else []
@@ -81,12 +82,19 @@ def git(workspace: Path, *words: str) -> str:
     ).stdout
 
 
-async def work(ledger: Ledger, url: str, workspace: Path, doom: Doom) -> str:
+async def work(
+    ledger: Ledger,
+    url: str,
+    workspace: Path,
+    doom: Doom,
+    settings: ModelSettings | None = None,
+    servers: McpServers | None = None,
+) -> str:
     """Admit the message, unless it is admitted already, and serve its session until it is settled. A person grants
     whatever is asked, tests for the whole session."""
     crossing = DoomedCrossing(doom, ledger)
     programs = Programs(ledger)
-    toolbox = Toolbox(ledger, crossing, programs, on_asked=lambda request: grant())
+    toolbox = Toolbox(ledger, crossing, programs, servers=servers, on_asked=lambda request: grant())
 
     def grant() -> None:
         async def granted() -> None:
@@ -104,7 +112,7 @@ async def work(ledger: Ledger, url: str, workspace: Path, doom: Doom) -> str:
             reader = LayerReader(programs, inference, lambda name: None, person(url))
             configuration = reader.configuration(TurnRequest(session=standing.id))
             planned = TurnPlan(
-                model=model(url),
+                model=settings or model(url),
                 inference=inference,
                 acting=configuration.context,
                 setting=Setting(workspace=str(workspace)),

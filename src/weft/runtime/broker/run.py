@@ -227,11 +227,7 @@ class Run:
             case Interruption():
                 self._interrupt(event)
             case RunParked():
-                self.is_parked = True
-                until = None if event.until is UNSET else ms_from_iso(event.until)
-                for call in event.calls:
-                    self.calls[call.event_id].is_parked = True
-                    self.calls[call.event_id].parked_until = until
+                self._park(event)
             case RunFinished():
                 self.is_finished = True
             case _:
@@ -273,6 +269,14 @@ class Run:
         if call is not None and call.outcome is None:
             call.outcome, call.result = event.status, id
         self.is_parked = False
+
+    def _park(self, event: RunParked) -> None:
+        """A person may have answered before the turn was parked: such a call waits for nobody."""
+        until = None if event.until is UNSET else ms_from_iso(event.until)
+        calls = [self.calls[call.event_id] for call in event.calls]
+        for call in calls:
+            call.is_parked, call.parked_until = call.answer is None, until
+        self.is_parked = all(call.is_parked for call in calls)
 
     def _decide(self, event: ToolDecided) -> None:
         call = self.calls.get(event.call.event_id)
