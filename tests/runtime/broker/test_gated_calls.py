@@ -311,6 +311,8 @@ def test_a_policy_that_cannot_be_asked_refuses(ledger: Ledger, clock: FixedClock
         assert gated.tools["light"].ran == []
         assert gated.decisions(message) == [("deny_continue", "policy")]
 
+    run(body())
+
 
 def test_an_answer_that_comes_before_the_turn_is_parked_is_taken_up(ledger: Ledger, clock: FixedClock) -> None:
     async def body() -> None:

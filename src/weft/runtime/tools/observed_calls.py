@@ -57,7 +57,7 @@ class ObservedGate:
         about = call_subject(arguments)
         try:
             output = await self._gate.perform(tool, arguments, context, bound, plan)
-        except Exception as error:
+        except Exception as error:  # whatever it is, it is told of and goes on its way
             code = error.code if isinstance(error, ToolFailure) else type(error).__name__
             self._on_call(ObservedCall(tool=tool, about=about, outcome=code, message=str(error)))
             raise
