@@ -323,6 +323,8 @@ def prompted(ledger: Ledger) -> str:
 def test_system_prompts_of_a_private_agent_are_withheld_from_those_who_may_not_read_it(ledger: Ledger) -> None:
     turn = prompted(ledger)
     Programs(ledger).change(SPY, {"identity": {"soul": f"The {SECRET} is my soul."}})
+    parts = [{"type": "text", "text": SECRET}, {"type": "text", "text": "in parts"}]
+    quiet = ledger.record_turn(session=f"{SPY}:main", system={"role": "system", "content": parts}, persona=SPY).id
     eve, bob = ledger.acting_as("eve"), ledger.acting_as("bob")
     (prompt, *_), system = eve.messages(turn), next(one for one in bob.messages(turn) if one.role == "system")
 
@@ -337,6 +339,8 @@ def test_system_prompts_of_a_private_agent_are_withheld_from_those_who_may_not_r
             reader.find_messages(role="system"),
             reader.diff(turn, turn),
             reader.related_turns(f"the {SECRET} hello there"),
+            reader.listing().subjects([turn, quiet]),
+            reader.messages(quiet),
         ]
         return [repr(one) for one in own]
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from weft.kernel.advice import Action
 from weft.kernel.errors import Damaged
+from weft.ledger.read.access import access_of
 from weft.ledger.views.values import list_in, text_of
 from weft.store.port import ReadTxn
 from weft.store.sql import AT_ONCE, rows_in
@@ -49,12 +50,13 @@ def _load_some(txn: ReadTxn, turns: Sequence[str]) -> dict[str, str]:
     candidates: dict[str, list[_Candidate]] = {}
     rows = rows_in(
         txn.sql,
-        "SELECT t.id, m.role, m.source, m.seq, m.text, m.parts FROM turn t JOIN message m"
+        "SELECT t.id, t.n, m.role, m.source, m.seq, m.text, m.parts FROM turn t JOIN message m"
         f" ON m.turn = t.n WHERE (m.role = 'user' OR m.seq < {LOOKED_AT}) AND t.id IN",
         [turn for turn in turns if turn not in summaries],
     )
-    for turn, role, source, seq, text, parts in rows:
-        contents = _texts(text, parts)
+    may_read_prompt = access_of(txn).may_read_prompt
+    for turn, n, role, source, seq, text, parts in rows:
+        contents = [] if role == "system" and not may_read_prompt(n) else _texts(text, parts)
         if contents:
             candidates.setdefault(turn, []).append(_Candidate(_rank(role, source), seq, contents))
     best = {turn: sorted(some, key=lambda each: (each.rank, each.seq))[:LOOKED_AT] for turn, some in candidates.items()}
