@@ -188,7 +188,8 @@ def _of_lines(output: bytes, place: str) -> Iterator[LintNote]:
         finding = _FINDING.fullmatch(line[: 4 * MESSAGE_CHARACTERS].strip())
         if finding is None:
             continue
-        path, row, column, message = finding.groups()
+        path, row, column = finding.groups()[:3]
+        message = finding[4].lstrip()
         severity = LintSeverity.WARNING
         leading = _LEADING_SEVERITY.match(message)
         if leading is not None and leading.end() < len(message):

@@ -52,8 +52,8 @@ def waiting_words(approval: Approval) -> str:
 
 
 def how_to_answer(approval: Approval) -> str:
-    id = shell_word(short_id(approval))
-    return f"`weft approve {id}` shows and allows it, `weft reject {id}` refuses it"
+    id = short_id(approval)
+    return f"`weft approve {shell_word(id)}` shows and allows it, `weft reject {shell_word(id)}` refuses it"
 
 
 def exact_document(approval: Approval) -> str:

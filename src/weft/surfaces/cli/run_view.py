@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from weft.kernel.enums import Decision
-from weft.kernel.shell_words import shell_word
 from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.tools.observed_calls import OK, ObservedCall
 from weft.surfaces.cli.call import Call
@@ -35,12 +34,6 @@ class RunView:
     def token(self, token: ReplyToken) -> None:
         if self._call.screen.terminal:
             self._stream.token(token)
-
-    def asked(self, request: str) -> None:
-        """A person is asked; the turn waits for the answer."""
-        self._break_line()
-        word = shell_word(request)
-        self._call.note(f"  `weft approvals` shows it; `weft approve {word}` or `weft reject {word}` answers it")
 
     def observe(self, observed: ObservedCall) -> None:
         call = self._updated(observed)

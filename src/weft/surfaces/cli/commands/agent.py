@@ -139,7 +139,7 @@ def _show_run(call: Call, admit: Callable[[Ledger], Admission], workspace: str, 
 
     view = RunView(call)
     try:
-        admission, reply = answered(call, admit, view.token, view.asked, view.observe)
+        admission, reply = answered(call, admit, view.token, view.observe)
     finally:
         view.end()
     fields = sent_fields(admission, reply)

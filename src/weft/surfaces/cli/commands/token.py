@@ -287,9 +287,8 @@ def _answer_token(call: Call, token: str, out: str | None) -> None:
         call.answer(structs.replace(form, file=out), ["wrote token ", Span(form.id, "id"), f" to {out}"])
     else:
         call.answer(structs.replace(form, token=token), [token])
-    call.note(
-        f"token {form.id}, until {local_time(form.expires_at)}; `weft token revoke {shell_word(form.id)}` ends it"
-    )
+    ends = f"`weft token revoke {shell_word(form.id)}` ends it"
+    call.note(f"token {form.id}, until {local_time(form.expires_at)}; {ends}")
 
 
 HELP = """Let another process act for you, with less, until a time.

@@ -57,8 +57,8 @@ def command(call: Call, agent: str | None, session: str | None, folder: str | No
 
 def _note(call: Call, answer: OfferedTools) -> None:
     if answer.toolset is None:
-        word = shell_word(answer.agent)
-        call.note(f"nothing names a toolset, so a turn has no tools: `weft agent configure {word} --toolset NAME`")
+        configure = f"`weft agent configure {shell_word(answer.agent)} --toolset NAME`"
+        call.note(f"nothing names a toolset, so a turn has no tools: {configure}")
     else:
         call.note(f"toolset {answer.toolset}, sandbox {answer.sandbox}")
         if answer.workspace is None:
