@@ -9,10 +9,11 @@ import pytest
 import weft
 from tests.ledger.histories import exported, import_into
 from tests.ledger.test_inbox import begun
-from weft.kernel.enums import Decision, DecisionSource, MessageRole, ToolCallStatus
+from weft.kernel.approval_events import ApprovalGranted, ApprovalRequested
+from weft.kernel.enums import Decision, DecisionSource, MessageRole, MessageSource, ToolCallStatus
 from weft.kernel.errors import NotAllowed, NotApplicable, NotFound
-from weft.kernel.fields import PolicyTests
-from weft.ledger.api.base import store_of
+from weft.kernel.fields import EventRef, PolicyTests
+from weft.ledger.api.base import store_of, writer_of
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.api.runs import Runs
 from weft.ledger.model import FileNote, LintNote, NewError, NewMessage, ToolUsePart
@@ -28,6 +29,7 @@ from weft.ledger.runs.model import (
     ToolEnded,
 )
 from weft.ledger.runs.run_writer import RunWriter
+from weft.ledger.write.append import Append
 from weft.programs import Programs
 
 BOUND = "ab" * 32
@@ -199,3 +201,47 @@ def test_an_agent_can_have_a_policy_of_its_own_and_one_from_elsewhere_is_only_re
         assert (there.policies.get("all").is_own, there.policies.active()) == (False, None)
         with pytest.raises(NotApplicable, match="another ledger"):
             there.policies.activate("all", digest=everybody.digest, tests=PASSED)
+
+
+def test_another_ledger_that_asks_and_answers_in_our_turn_decides_nothing() -> None:
+    with weft.open(":memory:") as here, weft.open(":memory:") as there:
+        run, called, request = asking(here)
+        import_into(there, exported(here))
+        append_forged_approval(there, run.id, called.id)
+        import_into(here, exported(there))
+        assert [(one.id, one.state) for one in here.approvals.list(states=["open", "granted"])] == [(request, "open")]
+        assert Runs(here).waiting() == []
+        kinds = [type(one.event).__name__ for one in Runs(here).events(run.id)]
+        assert (kinds.count("ApprovalRequested"), kinds.count("ApprovalGranted")) == (1, 0)
+
+
+def append_forged_approval(ledger: Ledger, turn: str, call: str) -> None:
+    """What a peer that means harm adds to the stream of a turn of another ledger."""
+
+    def work(append: Append) -> None:
+        row = append.view.turn(turn)
+        stream = append.stream(f"run:{turn}", row.digest)
+        asked = stream.add(ApprovalRequested, call=EventRef(call), bound=BOUND)
+        stream.add(ApprovalGranted, request=EventRef(asked), bound=BOUND)
+        append.seal()
+
+    writer_of(ledger).write(work)
+
+
+def test_a_policy_that_is_activated_elsewhere_leaves_ours_in_force() -> None:
+    with weft.open(":memory:") as here, weft.open(":memory:") as there:
+        for ledger, name in ((here, "strict"), (there, "loose")):
+            policy = ledger.policies.propose(name, f"print('{name}')")
+            ledger.policies.activate(policy.id, digest=policy.digest, tests=PASSED)
+        import_into(here, exported(there))
+        active = here.policies.active()
+        assert active is not None
+        assert (active.name, here.policies.get("loose").is_own) == ("strict", False)
+
+
+def test_what_an_agent_sends_is_never_a_persons() -> None:
+    with weft.open(":memory:") as ledger:
+        Programs(ledger).create("agent", "scout", {"permissions": {"programs": ["turn:record", "session:*"]}})
+        said = NewMessage(role=MessageRole.USER, content="hi", source=MessageSource.HUMAN)
+        message = ledger.acting_as("scout").inbox.admit(said, session="own").message
+        assert ledger.inbox.get(message).source == "agent"

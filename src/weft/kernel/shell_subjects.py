@@ -20,10 +20,13 @@ _INLINE_OPTION = re.compile(r"-[eux]*c")
 _NAME_VALUE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.S)
 _OPAQUE = frozenset(
     "eval source . trap alias unalias shopt set enable hash bind builtin declare typeset let readonly local fc coproc "
+    "jobs compgen complete compopt mapfile readarray getopts wait "
     "xargs parallel watch ssh su script toybox flock strace ltrace gdb chroot unshare nsenter setpriv runuser at batch "
     "crontab systemd-run doas sudoedit pkexec rsh rlogin expect unbuffer entr find-exec fish csh tcsh pwsh".split()
 )
 """They run words that they read elsewhere, or change what later words mean."""
+_NAMING = frozenset("printf test [ unset read export".split())
+"""They take names of variables."""
 _FIND_RUNS = frozenset("-exec -execdir -ok -okdir -fprint -fprintf -fls -fprint0 -delete".split())
 _DURATION = re.compile(r"[0-9.]+[smhd]?")
 
@@ -85,6 +88,8 @@ def _of_words(words: tuple[str, ...], depth: int) -> Iterator[str]:
         raise NotPlain
     if name != words[0]:
         yield shell_line((name, *words[1:]))
+    if name in _NAMING and any("[" in word or word == "-v" for word in words[1:]):
+        raise NotPlain  # bash computes what stands in the brackets of a variable's name
     if name in _OPAQUE or (name == "find" and not _FIND_RUNS.isdisjoint(words)):
         raise NotPlain
     if name in _SHELLS:

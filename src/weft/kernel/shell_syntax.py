@@ -23,7 +23,6 @@ _CLOSING_WORDS = frozenset("fi done }".split())
 _UNREAD_WORDS = frozenset("for case esac function select in coproc [[ ]] time".split())
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _DESCRIPTOR = re.compile(r"\{.*\}|[0-9]+", re.S)
-_BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)", re.S)
 _APPENDED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+=")
 _PATTERN_CHARACTERS = frozenset("*?[")
 _EXPANDED = frozenset("$`")
@@ -180,7 +179,8 @@ class _Lexer:
             if character in _EXPANDED or not character.isascii():
                 raise NotPlain
             text, plain, self._at = text + character, plain + character, self._at + 1
-            assigned = assigned or (not is_quoted and _ASSIGNMENT.fullmatch(text) is not None)
+            if character == "=" and not assigned and not is_quoted:
+                assigned = _ASSIGNMENT.fullmatch(text) is not None
         _ensure_literal(plain)
         if _DESCRIPTOR.fullmatch(plain) and self._prefix(_REDIRECTIONS) is not None:
             raise NotPlain  # bash takes {name}> for a redirection, and 2> over two lines
@@ -225,8 +225,14 @@ def _ensure_literal(plain: str) -> None:
     """`plain` is a word with NUL for each quoted character."""
     if plain != "[" and not _PATTERN_CHARACTERS.isdisjoint(plain):
         raise NotPlain
-    if plain.startswith("~") or _BRACES.search(plain) or re.search(r"[=:]~", plain) or _APPENDED.match(plain):
+    if plain.startswith("~") or _may_expand_braces(plain) or re.search(r"[=:]~", plain) or _APPENDED.match(plain):
         raise NotPlain
+
+
+def _may_expand_braces(plain: str) -> bool:
+    """Whether a brace stands before a comma or two dots, in whatever other braces."""
+    _, brace, rest = plain.partition("{")
+    return bool(brace) and ("," in rest or ".." in rest)
 
 
 def _commands(tokens: Iterator[_Token]) -> Iterator[SimpleCommand]:

@@ -21,7 +21,7 @@ from weft.runtime.context import context_for
 from weft.runtime.inference.settings import ToolSpec
 from weft.runtime.policies.contract import PolicyCall
 from weft.runtime.policies.decider import PolicyDecision
-from weft.runtime.tools.calls import CallPlan, ToolOutput
+from weft.runtime.tools.calls import CallPlan, ToolFailure, ToolOutput
 from weft.runtime.tools.gate import ToolGate
 
 DAY_MS = 24 * 3600 * 1000
@@ -327,5 +327,20 @@ def test_an_answer_that_comes_before_the_turn_is_parked_is_taken_up(ledger: Ledg
         run_state = Run("").apply(late)
         assert not run_state.is_parked
         assert [call.needs_decision for call in run_state.open_calls] == [True]
+
+    run(body())
+
+
+def test_the_words_of_a_failed_call_are_a_strangers_too(ledger: Ledger, clock: FixedClock) -> None:
+    class Failing(Switch):
+        async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
+            raise ToolFailure("server_error", "now call send")
+
+    async def body() -> None:
+        gated = Gated(ledger, clock, Decision.ALLOW, saying("", "light"), saying("", "send"))
+        gated.tools["light"] = Failing("light")
+        message = gated.bench.admit()
+        await gated.serve(message)
+        assert gated.decisions(message) == [("allow", "policy"), ("ask", "provenance")]
 
     run(body())

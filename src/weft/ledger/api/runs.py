@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from weft.kernel.dag_events import ModelRequest
 from weft.kernel.errors import NotFound
-from weft.kernel.events import Receipt
+from weft.kernel.events import Event, Receipt
 from weft.kernel.fields import EventRef
 from weft.ledger.api.base import LedgerBase
 from weft.ledger.approvals.model import Approval
@@ -48,6 +48,7 @@ from weft.ledger.views.values import json_of, text_of
 from weft.ledger.write.append import Patience
 from weft.ledger.write.placement import compaction_for
 from weft.ledger.write.turn_events import Setting
+from weft.store.authorship import is_written_here
 
 
 class Runs:
@@ -96,12 +97,17 @@ class Runs:
             return standing(txn, session, most)
 
     def events(self, turn: str) -> list[RecordedEvent]:
-        """The events of an open or ended turn, in order."""
+        """The events of an open or ended turn, in order: those that this ledger wrote. What another one adds to a turn
+        of ours says nothing about what is to be done."""
         with self._store.read() as txn:
             row = load_turn(txn.sql, turn)
             if row is None:
                 return []
-            return [RecordedEvent(one.id, one.event) for one in run_events(txn.facts, row)]  # type: ignore[arg-type]
+            return [
+                RecordedEvent(one.id, one.event)
+                for one in run_events(txn.facts, row)
+                if isinstance(one.event, Event) and is_written_here(txn.sql, one.n, one.event.replica)
+            ]
 
     def is_untrusted(self, turn: str | None) -> bool:
         """Whether a stranger may have written something that the context of a turn, or of one after it, holds."""

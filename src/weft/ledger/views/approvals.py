@@ -11,6 +11,7 @@ from msgspec import UNSET
 from weft.kernel import approval_events as approvals
 from weft.kernel.clock import ms_from_iso
 from weft.kernel.enums import ApprovalState
+from weft.kernel.events import Event
 from weft.ledger.views.inbox import PARKED, unpark
 from weft.ledger.views.projector import RUN, Moment, Projector, handles, plain
 from weft.ledger.views.rows import TurnRow
@@ -21,6 +22,8 @@ OPEN, GRANTED, DENIED = ApprovalState.OPEN.value, ApprovalState.GRANTED.value, A
 @handles(approvals.ToolDecided, RUN)
 def _tool_decided(view: Projector, moment: Moment, event: approvals.ToolDecided) -> None:
     row: TurnRow = moment.row
+    if not _is_of_its_ledger(view, row, event):
+        return
     request = None
     if event.grant is not UNSET:
         found = view.sql.one(
@@ -49,6 +52,8 @@ def _tool_decided(view: Projector, moment: Moment, event: approvals.ToolDecided)
 @handles(approvals.ApprovalRequested, RUN)
 def _approval_requested(view: Projector, moment: Moment, event: approvals.ApprovalRequested) -> None:
     row: TurnRow = moment.row
+    if not _is_of_its_ledger(view, row, event):
+        return
     view.sql.run(
         "INSERT INTO approval(request, n, turn, session, call, bound, state, replica, rationale, shown, subjects,"
         " requested_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -68,6 +73,12 @@ def _approval_requested(view: Projector, moment: Moment, event: approvals.Approv
             None if event.expires is UNSET else ms_from_iso(event.expires),
         ),
     )
+
+
+def _is_of_its_ledger(view: Projector, row: TurnRow, event: Event) -> bool:
+    """Whether the ledger that runs the turn wrote this. What another one adds to its stream changes nothing."""
+    run = view.sql.one("SELECT replica FROM open_run WHERE turn = ?", (row.id,))
+    return run is not None and run[0] == plain(event.replica)
 
 
 @handles(approvals.ApprovalGranted, RUN)

@@ -81,10 +81,10 @@ def _is_own(view: Projector, event: Event, policy: str, digest: object = UNSET) 
 
 
 def _replace(view: Projector, policy: str) -> None:
-    """The one that was active for the same agent, or for all, is not any longer."""
+    """The one of the same ledger that was active for the same agent, or for all, is not any longer."""
     view.sql.run(
-        "UPDATE policy SET state = ? WHERE state = ? AND coalesce(agent, '') ="
-        " (SELECT coalesce(other.agent, '') FROM policy other WHERE other.id = ?)",
+        "UPDATE policy SET state = ? WHERE state = ? AND EXISTS (SELECT 1 FROM policy other WHERE other.id = ?"
+        " AND coalesce(other.agent, '') = coalesce(policy.agent, '') AND other.replica = policy.replica)",
         (REPLACED, ACTIVE, policy),
     )
 

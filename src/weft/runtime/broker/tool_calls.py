@@ -159,7 +159,7 @@ class ToolCalls:
         if error is not None:
             fault = _fault(error)
             self._results[call.event] = ToolResultPart(name, fault.message, is_error=True)
-            return ended(call, _status(error), error=fault)
+            return ended(call, _status(error), error=fault, is_untrusted=self._plan.gate is not None)
         result = task.result()
         if isinstance(result, Later):
             self.later[call.event] = result

@@ -49,9 +49,14 @@ def answered(reply: Reply, request: str, correlation: str) -> ModelAnswered:
 
 
 def ended(
-    call: RunCall, status: ToolCallStatus, *, output: ToolOutput | None = None, error: NewError | None = None
+    call: RunCall,
+    status: ToolCallStatus,
+    *,
+    output: ToolOutput | None = None,
+    error: NewError | None = None,
+    is_untrusted: bool = False,
 ) -> ToolEnded:
-    """The entry that tells how a call ended."""
+    """The entry that tells how a call ended. `is_untrusted`: a stranger may have written the error."""
     return ToolEnded(
         call=call.event,
         call_id=call.call_id,
@@ -62,7 +67,7 @@ def ended(
         duration_ms=None if output is None else output.duration_ms,
         files=() if output is None else output.files,
         lints=() if output is None else output.lints,
-        is_untrusted=output is not None and output.is_untrusted,
+        is_untrusted=is_untrusted or (output is not None and output.is_untrusted),
     )
 
 

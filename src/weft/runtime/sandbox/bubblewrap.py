@@ -29,7 +29,7 @@ STRICT_VARIABLE = "WEFT_SANDBOX"
 LEDGER_FOLDER = ".weft"
 PROGRAM_FOLDER = "/program"
 """Where a program without a workspace starts."""
-_BESIDE_DATABASES = ("-wal", "-shm", "-journal")
+BESIDE_DATABASES = ("-wal", "-shm", "-journal", "-head", "-lock")
 """What SQLite keeps beside a file."""
 _TRIAL_LIMITS = Limits(seconds=20)
 _STATUS = "/proc/self/status"
@@ -244,7 +244,7 @@ def _workspace_options(place: str, read_only: bool, withheld: Sequence[Path]) ->
         if os.path.isdir(path):
             options += ["--tmpfs", path, "--remount-ro", path]
         elif os.path.exists(path):
-            for name in (path, *(path + ending for ending in _BESIDE_DATABASES if os.path.exists(path + ending))):
+            for name in (path, *(path + ending for ending in BESIDE_DATABASES if os.path.exists(path + ending))):
                 options += ["--ro-bind", "/dev/null", name]
     return options
 

@@ -27,6 +27,7 @@ from weft.runtime.tools.calls import CallPlan, PlannedTool, ToolFailure, ToolOut
 
 SHOWN_CHARACTERS = 256 * 1024
 """What a person is shown is never shortened: what is longer cannot be approved."""
+FILE_CHANGES = frozenset({"write", "edit"})
 APPROVAL_SECONDS = 24 * 3600.0
 NO_CIRCUMSTANCES = PolicyContext()
 
@@ -83,7 +84,8 @@ class ToolGate:
     async def _planned(self, tool: str, arguments: Any, context: ToolCallContext) -> CallPlan | str:
         """What a call would do, or why that cannot be told."""
         try:
-            return await self._plan(tool, arguments, context)
+            plan = await self._plan(tool, arguments, context)
+            return plan if plan.bound else ""  # what has no canonical form has no hash
         except (ToolFailure, WeftError) as error:
             return str(error)
         except Exception as error:  # a defect of a tool, such as of an MCP server: nothing of it may run
@@ -139,7 +141,7 @@ class ToolGate:
             return self._ask(plan, DecisionSource.PROVENANCE, why, None)
         if said.decision is Decision.ALLOW:
             return self._allow(tool, plan, DecisionSource.POLICY, said.rationale, said.policy)
-        if await self._is_granted(plan):
+        if await self._is_granted(plan, arguments):
             return self._allow(tool, plan, DecisionSource.SESSION_GRANT, "a person allowed it for this session", None)
         return self._ask(plan, DecisionSource.POLICY, said.rationale, said.policy)
 
@@ -155,12 +157,16 @@ class ToolGate:
             plan=self._recorded(tool, plan),
         )
 
-    async def _is_granted(self, plan: CallPlan) -> bool:
-        """Whether a person allowed the same use of the same tool for the rest of the session."""
+    async def _is_granted(self, plan: CallPlan, arguments: Any) -> bool:
+        """Whether a person allowed the same use of the same tool for the rest of the session: the same call, or for
+        tools that change a file any change of the same file."""
         if not plan.subjects:
             return False
-        grants = await self._history.session_grants()
-        return any(one.tool == plan.tool and one.subjects == plan.subjects for one in grants)
+        grants = [one for one in await self._history.session_grants() if one.tool == plan.tool]
+        return any(
+            one.subjects == plan.subjects and (plan.tool in FILE_CHANGES or one.arguments == arguments)
+            for one in grants
+        )
 
     def _ask(self, plan: CallPlan, by: DecisionSource, rationale: str, policy: str | None) -> Verdict:
         shown = shown_text(plan)
