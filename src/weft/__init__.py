@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from weft.ledger.reports.audit import AuditFinding as AuditFinding
     from weft.ledger.reports.audit import FindingKind as FindingKind
     from weft.ledger.reports.audit import Severity as Severity
+    from weft.ledger.reports.audit import SuggestedGrant as SuggestedGrant
     from weft.ledger.reports.file_touches import Touch as Touch
     from weft.ledger.reports.spending import KindCosts as KindCosts
     from weft.ledger.reports.spending import RecordedCosts as RecordedCosts
@@ -237,7 +238,7 @@ _NAMES = {
     "weft.ledger.read.tombstones": "Tombstone",
     "weft.ledger.read.vouchers": "VouchedMessage Voucher VoucherKind",
     "weft.ledger.reports.actor_history": "Deed",
-    "weft.ledger.reports.audit": "AuditFinding FindingKind Severity",
+    "weft.ledger.reports.audit": "AuditFinding FindingKind Severity SuggestedGrant",
     "weft.ledger.reports.file_touches": "Touch",
     "weft.ledger.reports.spending": "KindCosts RecordedCosts Spending Unpriced UsageRow",
     "weft.ledger.reports.usage": "AbandonedRow AbandonedUsage BranchUsage UsageReport",

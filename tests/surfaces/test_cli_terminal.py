@@ -221,6 +221,7 @@ def complete(folder: Path, *words: str, shell: str = "bash") -> list[str]:
                 "rebuild",
                 "recover",
                 "resume",
+                "reject",
                 "remote",
                 "replica",
                 "retry",

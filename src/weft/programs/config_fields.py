@@ -26,7 +26,7 @@ Check = Callable[[str, Any], Any]
 RIGHTS = ("approve", "assign", "configure")
 RIGHT_PATTERN = re.compile(
     r"(session|turn|content|compaction|program):[a-z*]+(\(.+\))?|"
-    r"(ledger|upkeep|facts|history|secret|remote|policy):[a-z*]+",
+    r"(ledger|upkeep|facts|history|secret|remote|policy|approval):[a-z*]+",
     re.DOTALL,
 )
 """Rights over sessions, turns and programs, if need be those whose names fit a pattern, and over the whole ledger."""
@@ -44,7 +44,7 @@ RIGHTS_BY_NAME = tuple(
 """Rights that can be given for some sessions or programs alone: `session:read(notes-*)`."""
 WHOLE_RIGHTS = (
     "ledger:read", "upkeep:rebuild", "upkeep:pack", "facts:import", "history:import", "secret:ignore", "remote:change",
-    "policy:propose", "policy:activate",
+    "policy:propose", "policy:activate", "approval:answer",
 )  # fmt: skip
 """Rights over the whole ledger."""
 METADATA = "metadata"

@@ -164,11 +164,10 @@ def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def checked_result(tool: str, result: Any) -> Any:
-    """What a tool gave, as it is; raises InvalidInput where that cannot be recorded."""
+def ensure_recordable(tool: str, result: Any) -> None:
+    """Raises InvalidInput where what a tool gave cannot be recorded."""
     if not isinstance(result, Later):
         json_bytes(result, f"the result of {tool}")
-    return result
 
 
 def tools_of(*tools: Tool) -> Tools:

