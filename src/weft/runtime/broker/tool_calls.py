@@ -21,7 +21,7 @@ from weft.ledger.model import NewError, ToolResultPart, ToolUsePart
 from weft.runtime.broker.plans import TurnPlan
 from weft.runtime.broker.run import Run, RunCall
 from weft.runtime.broker.steps import MAX_CALLS
-from weft.runtime.broker.tools import CallAnswer, Later, ToolCallContext, Verdict, ensure_recordable
+from weft.runtime.broker.tools import CallAnswer, Later, ToolCallContext, Verdict
 from weft.runtime.broker.turn_entries import decided, ended
 from weft.runtime.inference.shown_results import with_images
 from weft.runtime.tools.calls import ToolFailure, ToolOutput
@@ -109,9 +109,7 @@ class ToolCalls:
         tool = self._plan.tools.get(call.tool)
         if tool is None:
             raise NotFound("tool", call.tool, "call one that is offered")
-        result = await tool.invoke(arguments, context)
-        ensure_recordable(call.tool, result.result if isinstance(result, ToolOutput) else result)
-        return result
+        return await tool.invoke(arguments, context)
 
     async def _arguments(self, call: RunCall) -> Any:
         try:

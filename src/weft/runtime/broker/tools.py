@@ -10,7 +10,6 @@ from typing import Any, Protocol, get_type_hints
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.contents import json_bytes
 from weft.kernel.enums import Decision, DecisionSource
 from weft.kernel.errors import InvalidInput
 from weft.runtime.context import ExecutionContext
@@ -162,12 +161,6 @@ def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
         if parameter.default is parameter.empty:
             required.append(name)
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-
-
-def ensure_recordable(tool: str, result: Any) -> None:
-    """Raises InvalidInput where what a tool gave cannot be recorded."""
-    if not isinstance(result, Later):
-        json_bytes(result, f"the result of {tool}")
 
 
 def tools_of(*tools: Tool) -> Tools:
