@@ -25,6 +25,16 @@ def is_allowed(subjects: tuple[str, ...] | None, granted: object) -> bool:
 
 
 HOSTILE = r"""
+git log {{},--output=x}
+git log {{a},b}
+git log {{}..b}
+jobs -x rm -rf x
+printf -v 'a[$(rm -rf x)]' y
+test -v 'a[$(rm -rf x)]'
+[ -v 'a[$(rm -rf x)]' ]
+unset 'a[$(rm -rf x)]'
+read 'a[$(rm -rf x)]'
+mapfile -C 'rm -rf x' y
 git log; rm -rf x
 git log;rm -rf x
 git log && rm -rf x

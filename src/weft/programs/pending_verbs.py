@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from weft.kernel.advice import Action
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable, NotFound
-from weft.ledger.model import DEFAULT_AGENT
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.ledger.api import ensure_person
 from weft.ledger.views.program_rows import load_program
 from weft.ledger.write.append import reads_whole
 from weft.programs.kinds.table import KINDS
@@ -126,21 +126,12 @@ class PendingVerbs(ProgramsBase):
 
         def work(writer: ProgramWriter) -> str:
             for item in items:
-                _ensure_person(writer, item)
+                ensure_person(writer.append, "take_over", f"decide about what another ledger says of {item.name!r}")
                 permit(writer, item)
                 note(writer.sql, item.id, writer.append.now_ms)
             return items[0].node
 
         self._perform(verb, work, None)
-
-
-def _ensure_person(writer: ProgramWriter, item: PendingItem) -> None:
-    """The ledger's owner, or people: nobody in the chain is an agent."""
-    for principal in writer.append.acting_ids:
-        row = load_program(writer.sql, principal)
-        if principal != DEFAULT_AGENT and (row is None or not KINDS[row.kind].takes_over):
-            what = f"decide about what another ledger says of {item.name!r}"
-            raise NotAllowed("take_over", [writer.actor_name], what, "a person must do it")
 
 
 def _permit_refusing(writer: ProgramWriter, item: PendingItem) -> None:

@@ -15,9 +15,11 @@ from weft.kernel.enums import Decision
 from weft.kernel.errors import Unsupported
 from weft.kernel.ledger_events import RunParked
 from weft.ledger.api import Approval, Ledger, Runs
+from weft.ledger.model import ToolUsePart
 from weft.runtime.broker.run import Run
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.context import context_for
+from weft.runtime.inference.replies import Finish, Reply
 from weft.runtime.inference.settings import ToolSpec
 from weft.runtime.policies.contract import PolicyCall
 from weft.runtime.policies.decider import PolicyDecision
@@ -342,5 +344,38 @@ def test_the_words_of_a_failed_call_are_a_strangers_too(ledger: Ledger, clock: F
         message = gated.bench.admit()
         await gated.serve(message)
         assert gated.decisions(message) == [("allow", "policy"), ("ask", "provenance")]
+
+    run(body())
+
+
+def test_a_yes_for_the_session_covers_no_other_arguments(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        other = Reply(
+            parts=(ToolUsePart("c", "light", {"body": "a key"}),),
+            finish=Finish.TOOL_CALL,
+            model_id="m",
+            model="m-1",
+            provider="there",
+        )
+        gated = Gated(ledger, clock, Decision.ASK, saying("", "light"), saying("Hi"), other)
+        first = gated.bench.admit()
+        await gated.serve(first)
+        ledger.approvals.grant(ledger.approvals.list()[0].id, scope="session")
+        await gated.serve(first)
+        second = gated.bench.admit("again")
+        await gated.serve(second)
+        assert gated.decisions(second) == [("ask", "policy")]
+
+    run(body())
+
+
+def test_a_plan_without_a_canonical_form_is_refused(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        gated = Gated(ledger, clock, Decision.ALLOW, saying("", "light"), saying("I see"))
+        gated.tools["light"].world = 2**60  # type: ignore[assignment]
+        message = gated.bench.admit()
+        await gated.serve(message)
+        assert gated.decisions(message) == [("deny_continue", "arguments")]
+        assert gated.tools["light"].ran == []
 
     run(body())

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from weft.ledger.approvals.model import Approval as Approval
     from weft.ledger.approvals.model import CallDecision as CallDecision
     from weft.ledger.approvals.model import Policy as Policy
+    from weft.ledger.approvals.people import ensure_person as ensure_person
     from weft.ledger.approvals.policies import digest_of_source as digest_of_source
     from weft.ledger.erasing import Erasure as Erasure
     from weft.ledger.erasing import ErasurePlan as ErasurePlan
@@ -164,6 +165,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "weft.ledger.approvals.model": "Approval CallDecision Policy",
+    "weft.ledger.approvals.people": "ensure_person",
     "weft.ledger.runs.model": "AddMessage Admission ApprovalAsked Entry Finished InboxMessage Interrupted ModelAnswered"
     " ModelAsked Parked QueueLimits RecordedEvent RunRecord SessionStanding TakeMessage Then ToolAsked ToolDecision"
     " ToolEnded TurnRetry WaitingSession principals_of retry_of",

@@ -27,7 +27,6 @@ HUMAN = KindRow(
         "permissions": right_patterns,
         "preferences": Fields({"notificationChannel": member(*CHANNELS), "command": filled, "webhook": filled}),
     },
-    takes_over=True,
     machine_part=lambda config: (config.get("preferences"), *variables_in(config)),
 )
 

@@ -104,8 +104,6 @@ class KindRow(Struct, frozen=True, kw_only=True):
     """What follows from a new configuration, in the same append. Takes the one before and the new one."""
     refuse_name: Callable[[str, Any], None] = _any_name
     """Refuses a name that a program with this configuration may not bear."""
-    takes_over: bool = False
-    """Are these people, who may take over what another ledger decided?"""
     is_made_by_everybody: bool = False
     """Does nobody need the permission `configure` to create one, and to change what they created?"""
     machine_part: Callable[[Config], Any] = _variables

@@ -17,7 +17,7 @@ from weft.kernel.errors import InvalidInput, Unsupported, WeftError
 from weft.runtime.broker.tools import Tools
 from weft.runtime.context import ExecutionContext
 from weft.runtime.egress.credentials import Variable
-from weft.runtime.mcp.definitions import ComparedTool, DefinitionState, PinnedTools, compared, usable
+from weft.runtime.mcp.definitions import ComparedTool, PinnedTools, compared, usable
 from weft.runtime.mcp.server_settings import McpServer, ensure_distinct
 from weft.runtime.mcp.tools import McpTool
 from weft.runtime.tools.calls import ToolFailure
@@ -228,8 +228,3 @@ async def inspected(
         raise InvalidInput(failure.message, f"check what is configured for the server {server.name}") from None
     finally:
         await servers.aclose()
-
-
-def changed_tools(tools: Sequence[ComparedTool]) -> tuple[ComparedTool, ...]:
-    """Those that a person has to look at."""
-    return tuple(tool for tool in tools if tool.state is not DefinitionState.APPROVED)
