@@ -245,3 +245,16 @@ def test_what_an_agent_sends_is_never_a_persons() -> None:
         said = NewMessage(role=MessageRole.USER, content="hi", source=MessageSource.HUMAN)
         message = ledger.acting_as("scout").inbox.admit(said, session="own").message
         assert ledger.inbox.get(message).source == "agent"
+
+
+def test_the_audit_counts_no_call_that_never_ran() -> None:
+    with weft.open(":memory:") as ledger:
+        run, called, request = asking(ledger)
+        assert ledger.audit.suggest() == []
+        ledger.approvals.grant(request)
+        writer = Runs(ledger).adopt(run.id)
+        assert writer is not None
+        grant = ledger.events(run.id)[-1].id
+        use = ToolDecision(call=called.id, decision=Decision.ALLOW, by=DecisionSource.GRANT, bound=BOUND, grant=grant)
+        writer.record([use, ended(called, result="x"), Finished()])
+        assert [one.allow for one in ledger.audit.suggest()] == [("shell(ls)",)]

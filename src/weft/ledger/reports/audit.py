@@ -333,9 +333,13 @@ class AuditReader:
         return self._tools[column]
 
 
-_CALLS = "SELECT call_id, repeated, tool, server, params, error_code FROM tool_call WHERE turn = ? ORDER BY seq"
-REFUSED_CODE = "denied"
-"""The error of a call that was refused before it ran."""
+_CALLS = (
+    "SELECT call_id, repeated, tool, server, params FROM tool_call c WHERE turn = ?"
+    " AND (NOT EXISTS (SELECT 1 FROM tool_decision d WHERE d.turn = ? AND d.call = c.event)"
+    " OR EXISTS (SELECT 1 FROM tool_decision d WHERE d.turn = ? AND d.call = c.event AND d.decision = 'allow'))"
+    " ORDER BY seq"
+)
+"""Of a turn whose calls were decided on, those that were allowed: what was refused or never answered used nothing."""
 _SESSIONS = "SELECT n, id, label FROM session WHERE n IN"
 
 
@@ -407,21 +411,20 @@ class TurnAudit:
         if not self._row.calls:
             return
         patterned = self._grant is not None and any(rule.pattern for rule in self._grant.rules)
-        for call_id, repeated, tool, server, params, error_code in self._txn.sql.all(_CALLS, (self._row.n,)):
+        for call_id, repeated, tool, server, params in self._rows():
             name = name_of(self._txn, tool) or ""
-            if self._row.origin is None and name_of(self._txn, error_code) == REFUSED_CODE:
-                continue  # weft itself refused it, so it used nothing
             use = ToolUse(name, name_of(self._txn, server), self._arguments(params) if patterned else None)
             if self._reading.scope.wants_tool(*use.names):
                 native = _text_or_none(self._txn, call_id) or ""
                 yield f"{self._row.id}:{repeated_id(native, repeated)}", native, use
 
+    def _rows(self) -> list[tuple[Any, ...]]:
+        return self._txn.sql.all(_CALLS, (self._row.n, self._row.id, self._row.id))
+
     def uses(self) -> Iterator[str]:
         """The rights that its calls made use of."""
-        for _, _, tool, server, params, error_code in self._txn.sql.all(_CALLS, (self._row.n,)):
+        for _, _, tool, server, params in self._rows():
             name = name_of(self._txn, tool) or ""
-            if name_of(self._txn, error_code) == REFUSED_CODE:
-                continue
             use = ToolUse(name, name_of(self._txn, server), None)
             if self._reading.scope.wants_tool(*use.names):
                 self._reading.tally.calls += 1
