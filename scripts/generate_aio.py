@@ -30,6 +30,7 @@ from weft.ledger.api import (
     inbox,
     labels,
     merges,
+    rooms,
     secrets,
     tree,
     upkeep,
@@ -64,13 +65,14 @@ MIRRORED: dict[str, type] = {
     "Inbox": inbox.Inbox,
     "Approvals": approvals.Approvals,
     "Policies": approvals.Policies,
+    "Rooms": rooms.Rooms,
     "Programs": Programs,
     "Similarity": Similarity,
 }
 HOMES = {
     "ledger": tuple(
         "Ledger Heads Labels Tree Compactions Merges Imports UsageReports AuditReports Secrets Erasures Upkeep "
-        "Inbox Approvals Policies".split()
+        "Inbox Approvals Policies Rooms".split()
     ),
     "objects": ("TurnWriter", "Thread", "FullThreads", "Listing", "ImportWriter"),
     "programs": ("Programs", "Similarity"),

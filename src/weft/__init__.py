@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from weft.ledger.api.labels import Labels as Labels
     from weft.ledger.api.ledger import Ledger as Ledger
     from weft.ledger.api.merges import Merges as Merges
+    from weft.ledger.api.rooms import Rooms as Rooms
     from weft.ledger.api.secrets import Secrets as Secrets
     from weft.ledger.api.tree import Tree as Tree
     from weft.ledger.api.upkeep import Upkeep as Upkeep
@@ -126,6 +127,14 @@ if TYPE_CHECKING:
     from weft.ledger.reports.work import ProjectWork as ProjectWork
     from weft.ledger.reports.work import SessionWork as SessionWork
     from weft.ledger.reports.work import WorkReport as WorkReport
+    from weft.ledger.rooms.model import Invitation as Invitation
+    from weft.ledger.rooms.model import Participant as Participant
+    from weft.ledger.rooms.model import PostedMessage as PostedMessage
+    from weft.ledger.rooms.model import Reached as Reached
+    from weft.ledger.rooms.model import Room as Room
+    from weft.ledger.rooms.model import RoomLimits as RoomLimits
+    from weft.ledger.rooms.model import RoomMention as RoomMention
+    from weft.ledger.rooms.model import RoomMessage as RoomMessage
     from weft.ledger.runs.model import Admission as Admission
     from weft.ledger.runs.model import InboxMessage as InboxMessage
     from weft.ledger.runs.model import QueueLimits as QueueLimits
@@ -204,6 +213,8 @@ _NAMES = {
     "weft.kernel.fields": "PolicyTests Usage",
     "weft.ledger.api.approvals": "Approvals Policies",
     "weft.ledger.approvals.model": "Approval CallDecision Policy",
+    "weft.ledger.api.rooms": "Rooms",
+    "weft.ledger.rooms.model": "Invitation Participant PostedMessage Reached Room RoomLimits RoomMention RoomMessage",
     "weft.ledger.api.audit": "AuditReports",
     "weft.ledger.api.compactions": "Compactions",
     "weft.ledger.api.erasure": "Erasures",

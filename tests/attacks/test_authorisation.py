@@ -44,7 +44,7 @@ FILTERED = set(
     tree.children tree.common_ancestor tree.turns tree.sessions_containing tree.moves_to compactions.get
     merges.provenance merges.branches erasure.plan inbox.get inbox.list approvals.get
     approvals.list approvals.decisions follow vouchers strangers imports.provisional
-    compactions.of_thread
+    compactions.of_thread rooms.get rooms.list rooms.participants rooms.messages rooms.invitations rooms.pending
     """.split()
 )
 """Reads what the authority may read, and nothing else; `answers` below asks each of them."""

@@ -91,7 +91,8 @@ OWN_KINDS = """
     compaction_chosen message_admitted message_cancelled message_dead run_parked turn_linked turn_superseded sighting
     turn_retried content_erased approval_requested approval_granted approval_denied policy_proposed policy_rejected
     policy_rolled_back snapshot_requested restore_requested compensation_recorded node_tagged node_untagged
-    node_embedded tool_decided
+    node_embedded tool_decided conversation_created conversation_retitled conversation_archived conversation_restored
+    participant_added participant_removed participant_invited invitation_declined message_posted
 """.split()
 PROGRAM_KINDS = """
     provider_created provider_configured model_created model_configured session_model_switched session_completed

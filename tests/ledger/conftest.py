@@ -34,6 +34,7 @@ ON_POSTGRES = {
     "commands",
     "secrets",
     "versions",
+    "rooms",
 }
 
 

@@ -44,6 +44,7 @@ READS = """
     find_turns find_messages
     find_tool_calls find_sessions tree.moves_to merges.provenance secrets.find secrets.ignore secrets.matches
     secrets.remainders full_threads
+    rooms.get rooms.list rooms.participants rooms.messages rooms.invitations rooms.pending
     upkeep.note_export imports.provisional merges.branches authority acting_as
 """.split()  # what an import writer records is tested with the imports, `acting_as` in test_authority.py
 
@@ -107,6 +108,18 @@ EXPECTED: dict[str, dict[str, str]] = {
     "policies.activate": {"content": "notes", "refused": "policy digest tests"},
     "policies.reject": {"content": "reason", "refused": "policy"},
     "policies.roll_back": {"content": "reason", "refused": "policy digest"},
+    "rooms.create": {"content": "title", "refused": "agents people history", "digest": "key"},
+    "rooms.post": {"content": "message meta", "refused": "room", "local": "limits", "digest": "key"},
+    "rooms.add": {"refused": "room agent"},
+    "rooms.invite": {"refused": "room person"},
+    "rooms.decline": {"refused": "room person"},
+    "rooms.remove": {"refused": "room who"},
+    "rooms.leave": {"refused": "room"},
+    "rooms.retitle": {"content": "title", "refused": "room"},
+    "rooms.archive": {"refused": "room"},
+    "rooms.restore": {"refused": "room"},
+    "rooms.fork": {"content": "title", "refused": "room at"},
+    "rooms.mark_read": {"refused": "room position"},
     "merges.unify": {"content": "summary key", "refused": "session into"},
     "merges.separate": {"refused": "session"},
     "merges.settle": {"content": "fork reason", "refused": "session to", "local": "ours theirs"},
@@ -176,6 +189,14 @@ VERB_BASE: dict[str, dict[str, Any]] = {
     "policies.activate": {"policy": "proposed", "digest": digest_of_source("s"), "tests": PASSED},
     "policies.reject": {"policy": "proposed"},
     "policies.roll_back": {"policy": "replaced", "digest": digest_of_source("s")},
+    "rooms.create": {},
+    "rooms.post": {"room": "plans", "message": "m"},
+    "rooms.add": {"room": "plans", "agent": "nobody"},
+    "rooms.invite": {"room": "plans", "person": "nobody"},
+    "rooms.decline": {"room": "plans", "person": "nobody"},
+    "rooms.remove": {"room": "plans", "who": "nobody"},
+    **{f"rooms.{verb}": {"room": "plans"} for verb in ("leave", "archive", "restore", "fork", "mark_read")},
+    "rooms.retitle": {"room": "plans", "title": "t"},
     "labels.promote": {"session": "main", "key": "person:ann"},
     "merges.unify": {"session": "cut", "into": "main"},
     "merges.settle": {"session": "split", "ours": True},
@@ -275,6 +296,9 @@ def call_verb(ledger: Ledger, verb: str, argument: str, value: object) -> None:
             given["message"] = inbox_message(ledger, is_dead=given["message"] == "dead")
         if given.get("turn") == "failed":
             given["turn"] = ledger.record_turn(session="main", query="m", error="x").id
+        if given.get("room") == "plans":
+            given["room"] = ledger.rooms.create("plans").id
+            ledger.rooms.post(given["room"], "said")
         if given.get("approval") == "asked":
             given["approval"] = asking(ledger, "asked")[2]
         if given.get("policy") in ("proposed", "replaced"):

@@ -55,6 +55,12 @@ COLUMN = {  # one column of each view that a reader would miss
     "approval": "state",
     "policy": "state",
     "agent_share": "n",
+    "conversation": "status",
+    "participant": "seen",
+    "room_message": "hops",
+    "mention": "kind",
+    "invitation": "state",
+    "room_delivery": "message",
 }
 
 
@@ -98,7 +104,10 @@ def damaged(disk: Ledger) -> Ledger:
     programs = Programs(disk)
     programs.create("agent", "private", {"visibility": "private"})
     programs.create("human", "guest", {})
-    programs.share_agent("private", "guest")
+    agent = programs.share_agent("private", "guest").id
+    guest = programs.get("guest").id
+    disk.rooms.create("plans", agents=["private"])
+    disk.rooms.post("plans", f"@[p](agent:{agent}) and @[g](user:{guest}), look")
     disk.upkeep.catch_up()
     assert problems(disk) == []
     return disk

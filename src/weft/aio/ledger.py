@@ -27,6 +27,7 @@ from weft.ledger.api.inbox import WAITING, Inbox
 from weft.ledger.api.labels import Heads, Labels
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.api.merges import Merges
+from weft.ledger.api.rooms import Rooms
 from weft.ledger.api.secrets import Secrets
 from weft.ledger.api.tree import Tree
 from weft.ledger.api.upkeep import Upkeep
@@ -63,6 +64,16 @@ from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally, Sug
 from weft.ledger.reports.file_touches import Touch
 from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Prices, UsageChoice, UsageReport
 from weft.ledger.reports.work import WorkReport
+from weft.ledger.rooms.model import (
+    ROOM_LIMITS,
+    Invitation,
+    Participant,
+    PostedMessage,
+    Reached,
+    Room,
+    RoomLimits,
+    RoomMessage,
+)
 from weft.ledger.runs.model import DEFAULT_LIMITS, Admission, InboxMessage, QueueLimits
 from weft.ledger.runs.stream_items import StreamItem, StreamPosition
 from weft.ledger.search.filters import SearchFilters
@@ -578,6 +589,10 @@ class AsyncLedger(crossing.Mirror[Ledger]):
     @cached_property
     def policies(self) -> AsyncPolicies:
         return AsyncPolicies(self._sync.policies, self._pool)
+
+    @cached_property
+    def rooms(self) -> AsyncRooms:
+        return AsyncRooms(self._sync.rooms, self._pool)
 
     @cached_property
     def upkeep(self) -> AsyncUpkeep:
@@ -1183,3 +1198,101 @@ class AsyncPolicies(crossing.Mirror[Policies]):
     async def roll_back(self, policy: str, *, digest: str, reason: str | None = None) -> Policy:
         """Put a policy in force again that was replaced. Only people do that."""
         return await self._run(partial(self._sync.roll_back, policy=policy, digest=digest, reason=reason))
+
+
+class AsyncRooms(crossing.Mirror[Rooms]):
+    """`ledger.rooms`: conversations of people and agents."""
+
+    async def get(self, room: str) -> Room:
+        """A conversation by its id, the end of it, or its title."""
+        return await self._run(partial(self._sync.get, room=room))
+
+    async def participants(self, room: str, *, removed: bool = False) -> list[Participant]:
+        """Who takes part, and with `removed` who did; an agent is `thinking` while it has something to answer."""
+        return await self._run(partial(self._sync.participants, room=room, removed=removed))
+
+    async def messages(
+        self, room: str, *, before: int | None = None, after: int | None = None, limit: int = 50
+    ) -> list[RoomMessage]:
+        """What was said, the oldest first: the newest before a position, or with `after` the first behind one."""
+        return await self._run(partial(self._sync.messages, room=room, before=before, after=after, limit=limit))
+
+    async def invitations(self, room: str | None = None) -> list[Invitation]:
+        """People who were mentioned and take no part: in one conversation, or wherever the reader sees it."""
+        return await self._run(partial(self._sync.invitations, room=room))
+
+    async def pending(self, room: str, message: str | None = None) -> list[Reached]:
+        """What agents have still to answer: all of it, or what goes back to one message of a person, by its id."""
+        return await self._run(partial(self._sync.pending, room=room, message=message))
+
+    async def list(self, *, status: str | None = "active", limit: int = 100) -> list[Room]:
+        """Those that whoever reads takes or took part in; where somebody spoke last comes first."""
+        return await self._run(partial(self._sync.list, status=status, limit=limit))
+
+    async def create(
+        self,
+        title: str | None = None,
+        *,
+        agents: Sequence[str] = (),
+        people: Sequence[str] = (),
+        history: str = "joined",
+        key: str | None = None,
+    ) -> Room:
+        """Make a conversation with these agents and people. `history` says what those read who join it later: `joined`,
+        what is said from then on, or `all`. Only people do that."""
+        return await self._run(
+            partial(self._sync.create, title=title, agents=agents, people=people, history=history, key=key)
+        )
+
+    async def post(
+        self,
+        room: str,
+        message: MessagesInput,
+        *,
+        meta: Any = None,
+        key: str | None = None,
+        limits: RoomLimits = ROOM_LIMITS,
+    ) -> PostedMessage:
+        """Say something. Agents that it mentions are to answer; one that mentions nobody goes to the triage agent.
+        With `key`, a retry key, it is posted once."""
+        return await self._run(partial(self._sync.post, room=room, message=message, meta=meta, key=key, limits=limits))
+
+    async def add(self, room: str, agent: str) -> Room:
+        """Let an agent in that works for whoever acts. Only people do that."""
+        return await self._run(partial(self._sync.add, room=room, agent=agent))
+
+    async def invite(self, room: str, person: str) -> Room:
+        """Let a person in; that confirms an invitation where there is one. Only participants do that."""
+        return await self._run(partial(self._sync.invite, room=room, person=person))
+
+    async def decline(self, room: str, person: str) -> None:
+        """End an invitation without anybody joining."""
+        await self._run(partial(self._sync.decline, room=room, person=person))
+
+    async def remove(self, room: str, who: str) -> None:
+        """Take an agent or a person out. People are removed by whoever made the conversation; system agents stay."""
+        await self._run(partial(self._sync.remove, room=room, who=who))
+
+    async def leave(self, room: str) -> None:
+        """Whoever acts takes part no longer."""
+        await self._run(partial(self._sync.leave, room=room))
+
+    async def retitle(self, room: str, title: str) -> Room:
+        return await self._run(partial(self._sync.retitle, room=room, title=title))
+
+    async def archive(self, room: str) -> Room:
+        """Take no more messages, and leave the lists. Whoever made it does that."""
+        return await self._run(partial(self._sync.archive, room=room))
+
+    async def restore(self, room: str) -> Room:
+        """Take messages again."""
+        return await self._run(partial(self._sync.restore, room=room))
+
+    async def fork(self, room: str, at: int | None = None, *, title: str | None = None) -> Room:
+        """A new conversation that goes on from a message, by its position, else from the newest one. The agents that
+        were there come along, with forks of their sessions; of the people only whoever forks."""
+        return await self._run(partial(self._sync.fork, room=room, at=at, title=title))
+
+    async def mark_read(self, room: str, position: int | None = None) -> int:
+        """Remember up to which message whoever acts has read; without a position, all of it. Returns the position."""
+        return await self._run(partial(self._sync.mark_read, room=room, position=position))

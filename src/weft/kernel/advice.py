@@ -84,6 +84,7 @@ class Action(StrEnum):
     WAIT_OR_FORK = "wait_or_fork", "wait for that turn to finish, or fork the session and go on there"
     WAIT_FOR_INBOX = "wait_for_inbox", "wait until some of them are answered, or cancel some"
     LIST_INBOX = "list_inbox", "list the messages that wait"
+    LIST_ROOMS = "list_rooms", "list the rooms that you are in"
     LIST_APPROVALS = "list_approvals", "list the calls that wait for a person"
     LIST_TOOLSETS = "list_toolsets", "list the toolsets"
     LIST_POLICIES = "list_policies", "list the approval policies"

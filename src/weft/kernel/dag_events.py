@@ -80,6 +80,7 @@ class HistoryAppend(Event, frozen=True, gc=False, kw_only=True, tag="history_app
     message: MessageFact
     admitted: Ulid | UnsetType = UNSET
     """The message of the session's inbox that this is."""
+    untrusted: bool | UnsetType = UNSET
 
 
 class ToolCallRequested(Event, frozen=True, gc=False, kw_only=True, tag="tool_call"):

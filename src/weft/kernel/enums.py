@@ -356,3 +356,74 @@ class Presence(StrEnum):
     BUSY = "busy"
     AWAY = "away"
     OFFLINE = "offline"
+
+
+class ParticipantKind(StrEnum):
+    """Who takes part in a conversation, and whom a mention names."""
+
+    USER = "user"
+    AGENT = "agent"
+
+
+class ParticipantStatus(StrEnum):
+    """Whether an agent has something to answer."""
+
+    INACTIVE = "inactive"
+    THINKING = "thinking"
+
+
+class RoomMessageKind(StrEnum):
+    """Who speaks in a conversation."""
+
+    PARTICIPANT = "participant"
+    SYSTEM = "system"
+
+
+class RoomHistory(StrEnum):
+    """What those read of a conversation who join it: what is said from then on, or all of it."""
+
+    JOINED = "joined"
+    ALL = "all"
+
+
+class RoomStatus(StrEnum):
+    """Whether a conversation takes messages."""
+
+    ACTIVE = "active"
+    ARCHIVED = "archived"
+
+
+class RoomNotice(StrEnum):
+    """What a message of the system is about."""
+
+    JOINED = "joined"
+    LEFT = "left"
+    REMOVED = "removed"
+    RETITLED = "retitled"
+    INVITED = "invited"
+    ERROR = "error"
+    LIMIT = "limit"
+    PRIVATE = "private"
+    ABSENT = "absent"
+    FORKED = "forked"
+
+
+class InvitationState(StrEnum):
+    """What became of an invitation."""
+
+    OPEN = "open"
+    CONFIRMED = "confirmed"
+    DECLINED = "declined"
+
+
+class AgentKind(StrEnum):
+    """Who made an agent: somebody, or the system."""
+
+    USER_AGENT = "user_agent"
+    SYSTEM_AGENT = "system_agent"
+
+
+class SystemAgentKind(StrEnum):
+    """What a system agent is for."""
+
+    TRIAGE = "triage"

@@ -69,6 +69,10 @@ def program_stream(program: str) -> str:
     return "program:" + program
 
 
+def conversation_stream(conversation: str) -> str:
+    return "conversation:" + conversation
+
+
 def ledger_stream(replica: str) -> str:
     return "ledger:" + replica
 

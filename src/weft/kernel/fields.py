@@ -20,6 +20,7 @@ from weft.kernel.enums import (
     LintSeverity,
     MessageRole,
     MessageSource,
+    ParticipantKind,
     ReferenceField,
     VolumeMode,
 )
@@ -211,6 +212,13 @@ class SeenCompaction(Struct, frozen=True, gc=False, kw_only=True):
     tokens_after: int | UnsetType = UNSET
     duration_ms: int | UnsetType = UNSET
     metadata: Content | UnsetType = UNSET
+
+
+class MentionFact(Struct, frozen=True, gc=False, kw_only=True):
+    """A person or an agent that a message mentions."""
+
+    kind: ParticipantKind
+    id: Name | Ulid
 
 
 class RequestInput(Struct, frozen=True, gc=False, kw_only=True):

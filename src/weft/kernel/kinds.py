@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from weft.kernel.approval_events import ApprovalEvent
+from weft.kernel.conversation_events import ConversationEvent
 from weft.kernel.dag_events import DagEvent
 from weft.kernel.events import Registry
 from weft.kernel.ledger_events import LedgerEvent
 from weft.kernel.program_events import ProgramEvent
 
-KINDS = Registry(DagEvent, LedgerEvent, ApprovalEvent, ProgramEvent)
+KINDS = Registry(DagEvent, LedgerEvent, ApprovalEvent, ConversationEvent, ProgramEvent)
 EVENT_KINDS = KINDS.kinds

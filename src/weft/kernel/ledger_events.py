@@ -18,6 +18,7 @@ from weft.kernel.enums import (
     QueueMode,
     SessionStatus,
     SupersedeReason,
+    SystemAgentKind,
 )
 from weft.kernel.events import Event
 from weft.kernel.fields import (
@@ -47,6 +48,8 @@ class AgentCreated(Event, frozen=True, gc=False, kw_only=True, tag="agent_create
     config: Content | UnsetType = UNSET
     references: tuple[Reference, ...] | UnsetType = UNSET
     applied: bool | UnsetType = UNSET
+    system_kind: SystemAgentKind | UnsetType = UNSET
+    """What it is for, where the system made it."""
 
 
 class SessionCreated(Event, frozen=True, gc=False, kw_only=True, tag="session_created"):
@@ -147,6 +150,9 @@ class MessageAdmitted(Event, frozen=True, gc=False, kw_only=True, tag="message_a
     source_event: Content | UnsetType = UNSET
     again: Ulid | UnsetType = UNSET
     """The dead message that this one repeats."""
+    posted: Ulid | UnsetType = UNSET
+    """The message of a conversation that reached the session's agent."""
+    untrusted: bool | UnsetType = UNSET
 
 
 class MessageCancelled(Event, frozen=True, gc=False, kw_only=True, tag="message_cancelled"):

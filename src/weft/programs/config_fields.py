@@ -45,6 +45,7 @@ RIGHTS_BY_NAME = tuple(
 WHOLE_RIGHTS = (
     "ledger:read", "upkeep:rebuild", "upkeep:pack", "facts:import", "history:import", "secret:ignore", "remote:change",
     "policy:propose", "policy:activate", "approval:answer",
+    *(f"room:{verb}" for verb in "read create post add invite remove leave title archive fork".split()),
 )  # fmt: skip
 """Rights over the whole ledger."""
 METADATA = "metadata"

@@ -21,6 +21,7 @@ from weft.ledger.api.labels import Heads, Labels
 from weft.ledger.api.lookups import ReadingLedger
 from weft.ledger.api.merges import Merges
 from weft.ledger.api.recording import RecordVerbs
+from weft.ledger.api.rooms import Rooms
 from weft.ledger.api.search import MOMENT
 from weft.ledger.api.secrets import Secrets
 from weft.ledger.api.sessions import SessionVerbs
@@ -132,6 +133,10 @@ class Ledger(RecordVerbs, SessionVerbs, StreamVerbs, ReadingLedger):
     @cached_property
     def policies(self) -> Policies:
         return Policies(self)
+
+    @cached_property
+    def rooms(self) -> Rooms:
+        return Rooms(self)
 
     @cached_property
     def upkeep(self) -> Upkeep:

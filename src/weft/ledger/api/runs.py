@@ -20,6 +20,7 @@ from weft.ledger.read.context_cuts import NO_CUT, ContextCut, counted_tokens, cu
 from weft.ledger.read.contexts import Context, context_after, sent_to_model
 from weft.ledger.read.request_inputs import InputChain, chain_at, last_chain, messages_named, refs_of
 from weft.ledger.read.session_owners import session_owner
+from weft.ledger.rooms.answers import post_answer
 from weft.ledger.runs.inbox import (
     QUEUE_SHOWN,
     ensure_works_for,
@@ -225,6 +226,7 @@ class Runs:
             then=then,
             owner=self._ledger._owner,
             ttl=self._ttl,
+            at_end=post_answer,
             parent=parent,
             is_root=is_root,
             persona=persona,
@@ -255,11 +257,11 @@ class Runs:
 
     def adopt(self, turn: str) -> RunWriter | None:
         """Go on with an open turn whose broker is gone, silent, or left it; None where it is over."""
-        return adopt_run(self._writer, turn, owner=self._ledger._owner, ttl=self._ttl)
+        return adopt_run(self._writer, turn, owner=self._ledger._owner, ttl=self._ttl, at_end=post_answer)
 
     def bury(self, messages: Sequence[str], code: str, message: str) -> None:
         """Messages for which no turn can be begun are dead; a person must look at them."""
-        bury(self._writer, messages, NewError(code=code, message=message))
+        bury(self._writer, messages, NewError(code=code, message=message), post_answer)
 
     def keep_partial(self, turn: str, partial: PartialReply) -> None:
         """Keep what has come of an answer, for readers in other processes. Local state: it is gone with the turn."""

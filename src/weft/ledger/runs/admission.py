@@ -17,7 +17,7 @@ from weft.kernel.dag_events import AgentForked
 from weft.kernel.enums import InboxState, MessageRole, MessageSource, ProgramKind, QueueMode, SessionStatus
 from weft.kernel.errors import InboxFull, InvalidInput, NotApplicable, NotFound
 from weft.kernel.events import Receipt, session_stream
-from weft.kernel.fields import EventRef
+from weft.kernel.fields import EventRef, PartFact
 from weft.kernel.ledger_events import MessageAdmitted, MessageCancelled
 from weft.ledger.model import DEFAULT_AGENT, NewMessage
 from weft.ledger.runs.model import Admission, InboxMessage, QueueLimits
@@ -150,6 +150,39 @@ def _add_event(append: Append, session: SessionRow, message: str, new: NewAdmiss
         **fields,
         **optional,
     )
+
+
+class Delivery(Struct, frozen=True, kw_only=True):
+    """A message of a conversation on its way to an agent's session there: the parts that the agent is sent, and in
+    whose name, whoever wrote it first."""
+
+    posted: str
+    parts: tuple[PartFact, ...]
+    senders: tuple[str, ...]
+    source: MessageSource
+    context: Any
+    scope: int
+    route: Any = None
+    is_untrusted: bool = False
+
+
+def deliver(append: Append, session: SessionRow, delivery: Delivery, limits: QueueLimits) -> str:
+    """Write a message of a conversation to the inbox of a session; the id that it has there."""
+    _ensure_room(append, session, limits)
+    message, contents = append.ulids.mint(MESSAGE_ROOM + 1), append.contents_of(delivery.scope)
+    with append.in_name_of(delivery.senders):
+        stream_of(append, session, DEFAULT_AGENT).add(
+            MessageAdmitted,
+            message=message,
+            mode=QueueMode.FOLLOWUP,
+            parts=delivery.parts,
+            source=delivery.source,
+            context=_json(contents, delivery.context, "context"),
+            route=_json(contents, delivery.route, "route"),
+            posted=delivery.posted,
+            untrusted=delivery.is_untrusted or UNSET,
+        )
+    return message
 
 
 def _json(contents: ContentWriter, value: Any, what: str) -> str | UnsetType:

@@ -122,7 +122,7 @@ def _to_message(txn: ReadTxn, row: Sequence[Any]) -> InboxMessage:
         sender=sender,
         on_behalf_of=() if event.on_behalf_of is UNSET else event.on_behalf_of,
         source=source,
-        content=tuple(to_part(txn, part_columns(_Numbers(txn), part)) for part in event.parts),
+        content=tuple(to_part(txn, part_columns(ReferenceNumbers(txn), part)) for part in event.parts),
         files=_files(txn, event),
         context=_json(txn, event.context),
         metadata=_json(txn, event.metadata),
@@ -137,7 +137,7 @@ def _to_message(txn: ReadTxn, row: Sequence[Any]) -> InboxMessage:
     )
 
 
-class _Numbers:
+class ReferenceNumbers:
     """Contents by their references, for whoever makes columns of parts."""
 
     def __init__(self, txn: ReadTxn) -> None:
@@ -160,7 +160,7 @@ def _files(txn: ReadTxn, event: MessageAdmitted) -> tuple[FileNote, ...]:
 
 
 def _text(txn: ReadTxn, ref: str | UnsetType) -> str | None:
-    return None if ref is UNSET else text_of(txn, _Numbers(txn).number(ref))
+    return None if ref is UNSET else text_of(txn, ReferenceNumbers(txn).number(ref))
 
 
 def _json(txn: ReadTxn, ref: str | UnsetType) -> Any:

@@ -277,3 +277,18 @@ class QueueLimits(Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_LIMITS = QueueLimits()
+
+
+class EndedRun(Struct, frozen=True, kw_only=True):
+    """A turn that ends in this transaction, or messages for which none could be begun."""
+
+    session: str
+    turn: str | None
+    messages: tuple[str, ...]
+    """The messages of the inbox that it took, in order."""
+    principals: tuple[str, ...]
+    """In whose names it ran; nobody where that is the ledger's owner alone."""
+    exit: RunExit
+    error: str | None = None
+    events: tuple[RecordedEvent, ...] = ()
+    """Those that its last transaction wrote."""

@@ -6,7 +6,7 @@ step writes is refused once another broker has taken the session over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import UNSET
 
@@ -21,6 +21,7 @@ from weft.ledger.runs.inbox import admission_event, run_principals
 from weft.ledger.runs.model import (
     AddMessage,
     ApprovalAsked,
+    EndedRun,
     Entry,
     Finished,
     Interrupted,
@@ -47,6 +48,9 @@ from weft.ledger.write.record_turn import Weight, move_with_turn, weigh
 from weft.ledger.write.turn_events import ResultNotes, Setting, TurnEvents, error_fact
 from weft.store.owners import NOBODY, was_before_boot
 
+AtEnd = Callable[[Append, EndedRun], None]
+"""What else belongs to the transaction that ends a turn."""
+
 
 class RunWriter:
     """An open turn of a broker that holds its session."""
@@ -58,8 +62,11 @@ class RunWriter:
         lease: Lease,
         head: tuple[str | None, int | None],
         former_owner: str = NOBODY,
+        *,
+        at_end: AtEnd,
     ) -> None:
         self._writer, self._lease, self._head, self._former_owner = writer, lease, head, former_owner
+        self._at_end = at_end
         self.id = turn
         self.is_over = False
 
@@ -81,7 +88,7 @@ class RunWriter:
                 raise LeaseLost(self.id)
             renew(append, self._lease)
             batch = _RunBatch(append, turn, self._head, run_principals(append.txn.facts, turn.n))
-            return _written(append, batch, self._lease, entries, then)
+            return _written(append, batch, self._lease, entries, then, self._at_end)
 
         if weight.large:
             with self._writer.store.read() as txn:
@@ -122,6 +129,7 @@ def begin_run(
     then: Then | None,
     owner: str,
     ttl: float,
+    at_end: AtEnd,
     parent: str | None = None,
     is_root: bool = False,
     persona: str | None = None,
@@ -159,12 +167,12 @@ def begin_run(
             setting=setting,
         )
         lease = take(append, LeaseKind.SESSION, row.id, epoch, owner, turn)
-        runs[:] = [RunWriter(writer, turn, lease, at)]
+        runs[:] = [RunWriter(writer, turn, lease, at, at_end=at_end)]
         batch = _RunBatch(append, append.view.turn(turn), at, senders, events)
         if retry is not None:
             batch.add_retry(retry)
         entries = [*before, *map(TakeMessage, taken)]
-        record = _written(append, batch, lease, entries, then)
+        record = _written(append, batch, lease, entries, then, at_end)
         writer.hold(lease)
         return record
 
@@ -175,7 +183,7 @@ def begin_run(
     return run, run._done(record)
 
 
-def adopt_run(writer: LedgerWriter, turn: str, *, owner: str, ttl: float) -> RunWriter | None:
+def adopt_run(writer: LedgerWriter, turn: str, *, owner: str, ttl: float, at_end: AtEnd) -> RunWriter | None:
     """Go on with an open turn whose broker is gone, silent, or left it. None where it is over; raises SessionBusy
     where somebody works on it."""
     patience = Patience(writer, 0, ttl)
@@ -192,7 +200,7 @@ def adopt_run(writer: LedgerWriter, turn: str, *, owner: str, ttl: float) -> Run
         lease = take(append, LeaseKind.SESSION, session.id, held.epoch if held else 0, owner, turn)
         writer.hold(lease)
         former_owner = NOBODY if held is None or held.purpose is None else held.owner
-        return RunWriter(writer, turn, lease, (session.head, session.head_events), former_owner)
+        return RunWriter(writer, turn, lease, (session.head, session.head_events), former_owner, at_end=at_end)
 
     _ensure_left(writer, turn, patience)
     return writer.write(work)
@@ -225,13 +233,16 @@ def _ensure_left(writer: LedgerWriter, turn: str, patience: Patience) -> None:
         raise SessionBusy(session.label, turn, lease.owner)
 
 
-def _written(append: Append, batch: _RunBatch, lease: Lease, entries: Sequence[Entry], then: Then | None) -> RunRecord:
+def _written(
+    append: Append, batch: _RunBatch, lease: Lease, entries: Sequence[Entry], then: Then | None, at_end: AtEnd
+) -> RunRecord:
     batch.add(entries)
     while then is not None and not batch.is_over and (more := then(tuple(batch.events))):
         batch.add(more)
     if batch.finished is not None:
         batch.end()
         release(append, lease)
+        at_end(append, batch.ended_run())
     elif batch.is_parked:
         leave_run(append, lease)
     append.seal()
@@ -254,6 +265,7 @@ class _RunBatch:
         self._events = turn_events or TurnEvents(
             append, turn.id, actor=turn.persona, prev=turn.digest, messages=turn.messages, scope=turn.root
         )
+        self._senders = senders
         if senders:
             self._events.run.on_behalf_of = senders
         self.events: list[RecordedEvent] = []
@@ -418,6 +430,22 @@ class _RunBatch:
             self._bury(session, turn)
         self._session = session.label if self._moved or self.finished.exit is not RunExit.SUCCESS else None
 
+    def ended_run(self) -> EndedRun:
+        assert self.finished is not None
+        rows = self._append.sql.all("SELECT message FROM inbox WHERE turn = ? ORDER BY n", (self._turn.id,))
+        turn, error = self._append.view.turn(self._turn.id), self.finished.error
+        session = None if turn.session is None else self._append.view.session_of_number(turn.session)
+        assert session is not None, "a broker's turn has a session"
+        return EndedRun(
+            session=session.id,
+            turn=turn.id,
+            messages=tuple(str(message) for (message,) in rows),
+            principals=self._senders,
+            exit=self.finished.exit,
+            error=error.message if isinstance(error, NewError) else error,
+            events=tuple(self.events),
+        )
+
     def _bury(self, session: SessionRow, turn: TurnRow) -> None:
         append = self._append
         rows = append.sql.all(
@@ -438,7 +466,7 @@ class _RunBatch:
         )
 
 
-def bury(writer: LedgerWriter, messages: Sequence[str], error: NewError) -> None:
+def bury(writer: LedgerWriter, messages: Sequence[str], error: NewError, at_end: AtEnd) -> None:
     """Messages that wait, and for which no turn can be begun, are dead."""
 
     def work(append: Append) -> None:
@@ -449,6 +477,15 @@ def bury(writer: LedgerWriter, messages: Sequence[str], error: NewError) -> None
             )
             if row is not None:
                 _add_dead(append, row[0], [message], error)
+                dead = EndedRun(
+                    session=row[0],
+                    turn=None,
+                    messages=(message,),
+                    principals=(),
+                    exit=RunExit.ERROR,
+                    error=error.message,
+                )
+                at_end(append, dead)
         append.seal()
 
     writer.write(work)

@@ -65,6 +65,12 @@ VIEW_TABLES: dict[str, tuple[str, ...]] = {
     "approval": ("request",),
     "policy": ("id",),
     "agent_share": ("agent", "principal"),
+    "conversation": ("id",),
+    "participant": ("id",),
+    "room_message": ("conversation", "position"),
+    "mention": ("node", "conversation", "position"),
+    "invitation": ("conversation", "node"),
+    "room_delivery": ("posted", "session"),
 }
 ROWS, LOG_ROWS, BLOCK_EVENTS = 2048, 256, 4096
 KNOWN_CONTENTS = 65_536

@@ -7,6 +7,7 @@ from msgspec import UNSET
 from weft.kernel import ledger_events as own
 from weft.kernel.clock import ms_from_iso
 from weft.kernel.enums import InboxState, OpenRunState, QueueMode
+from weft.ledger.views.conversations import deliver
 from weft.ledger.views.projector import RUN, SESSIONS, Moment, Projector, handles, plain
 from weft.ledger.views.rows import SessionRow, TurnRow
 
@@ -34,6 +35,10 @@ def _message_admitted(view: Projector, moment: Moment, event: own.MessageAdmitte
             plain(event.again),
         ),
     )
+    if event.posted is not UNSET:
+        deliver(view, session.id, event)
+    elif event.again is not UNSET:
+        view.sql.run("UPDATE room_delivery SET message = ? WHERE message = ?", (event.message, event.again))
     if event.again is not UNSET:  # a retry may go on in a fork: the dead message is then another session's
         view.sql.run(
             "UPDATE inbox SET state = ?, settled_at = ? WHERE message = ? AND state = ? AND"

@@ -30,6 +30,8 @@ class ProgramRow(Struct, gc=False):
     checkpoint: int | None = None
     saved: int | None = None
     result: int | None = None
+    system_kind: str | None = None
+    """What a system agent is for."""
 
 
 class HistoryEntry(Struct, gc=False):
@@ -58,7 +60,7 @@ class RequestRow(Struct, gc=False):
     reason: int | None = None
 
 
-PROGRAM = Table("program", ProgramRow, ("id",), ("kind", "name", "created_at", "created_by"))
+PROGRAM = Table("program", ProgramRow, ("id",), ("kind", "name", "created_at", "created_by", "system_kind"))
 PROGRAM_HISTORY = Table("program_history", HistoryEntry, ("n",))
 REQUEST = Table("human_request", RequestRow, ("id",))
 

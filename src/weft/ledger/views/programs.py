@@ -75,6 +75,7 @@ def _created(view: Projector, moment: Moment, event: Any) -> None:
         name=_free_name(view, program, event.name),
         state=facts.first_state,
         info_type=plain(getattr(event, "info_type", UNSET)),
+        system_kind=plain(getattr(event, "system_kind", UNSET)),
         config=config,
         version=int(config is not None),
         applied=int(event.applied is True),

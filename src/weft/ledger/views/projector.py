@@ -118,7 +118,7 @@ class Projector:
             handler = OTHERS.get(kind)
             if handler is not None:
                 handler(self, moment, event)
-            self._move_stream_tip(stream, event_id)
+            self.move_stream_tip(stream, event_id)
 
     def _apply_to_session(self, moment: Moment, event: Event | UnknownEvent, handler: Handler | None) -> None:
         """A session's branch is the chain this ledger follows; another replica's branch is kept but moves nothing,
@@ -138,7 +138,7 @@ class Projector:
         if moment.when > session.updated_at:
             session.updated_at = moment.when
 
-    def _move_stream_tip(self, stream: str, event_id: bytes) -> None:
+    def move_stream_tip(self, stream: str, event_id: bytes) -> None:
         self.sql.run(
             "INSERT INTO stream_tip(stream, last) VALUES (?, ?)"
             " ON CONFLICT (stream) DO UPDATE SET last = excluded.last",

@@ -188,7 +188,7 @@ def _history_append(view: Projector, moment: Moment, event: dag.HistoryAppend) -
     _add_message(view, moment, message, view.name(event.list))
     if message.role == "assistant":
         row.response = message.id
-    if message.source in STRANGERS:
+    if message.source in STRANGERS or event.untrusted is True:
         row.untrusted = 1
     if event.admitted is not UNSET:
         take_message(view, moment, event.admitted)

@@ -39,7 +39,7 @@ from weft.ledger.read.access import ACTING_KINDS, READ_LEDGER, Access, Creators
 from weft.ledger.views import Projector
 from weft.ledger.views.lease_rows import Lease
 from weft.ledger.views.rows import RowMemory, find_session, load_turn, standing_question
-from weft.ledger.write.attribution import Attribution
+from weft.ledger.write.attribution import Attribution, FixedAttribution
 from weft.store.erased_contents import is_husk
 from weft.store.owners import is_dead
 from weft.store.port import ReadTxn, Store, WriteTxn
@@ -246,7 +246,9 @@ class Append:
         self.ulids, self.replica = writer.ulids, writer.store.replica
         self.authority = writer.authority
         reading = ReadTxn(txn.sql, txn.facts)
-        self._attribution = None if writer.authority.is_local else Attribution(reading, writer.authority)
+        self._attribution: Attribution | FixedAttribution | None = (
+            None if writer.authority.is_local else Attribution(reading, writer.authority)
+        )
         self._writer = writer
         self.now_ms = writer.clock.now_ms()
         self.ts = iso_from_ms(self.now_ms)
@@ -337,6 +339,17 @@ class Append:
     def by_the_ledger(self) -> Iterator[None]:
         """Streams begun inside are continued by the ledger itself, such as turns whose writers are gone."""
         attribution, self._attribution = self._attribution, None
+        try:
+            yield
+        finally:
+            self._attribution = attribution
+
+    @contextmanager
+    def in_name_of(self, ids: tuple[str, ...]) -> Iterator[None]:
+        """Streams begun inside are continued in the name of these principals: whoever acts, then those on whose
+        behalf."""
+        attribution = self._attribution
+        self._attribution = None if ids == (DEFAULT_AGENT,) else FixedAttribution(ids)
         try:
             yield
         finally:

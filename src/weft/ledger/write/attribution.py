@@ -19,6 +19,23 @@ from weft.ledger.read.access import chain_ids
 from weft.store.port import ReadTxn
 
 
+def _attributed(ids: tuple[str, ...], stream: str, agent: str) -> tuple[str, tuple[str, ...] | UnsetType]:
+    principal, *others = ids
+    if stream.startswith("run:") and agent != principal:
+        return agent, ids
+    return principal, tuple(others) or UNSET
+
+
+class FixedAttribution:
+    """Principals whose ids are known already: whoever acts, then those on whose behalf, the nearest first."""
+
+    def __init__(self, ids: tuple[str, ...]) -> None:
+        self.ids = ids
+
+    def of(self, stream: str, agent: str) -> tuple[str, tuple[str, ...] | UnsetType]:
+        return _attributed(self.ids, stream, agent)
+
+
 class Attribution:
     """An authority as ids. Looked up when the first event is begun."""
 
@@ -34,7 +51,4 @@ class Attribution:
         """Actor and `on_behalf_of` of the events of a stream that belongs to an agent."""
         if self._authority.is_local:
             return agent, UNSET
-        principal, *others = self.ids
-        if stream.startswith("run:") and agent != principal:
-            return agent, self.ids
-        return principal, tuple(others) or UNSET
+        return _attributed(self.ids, stream, agent)

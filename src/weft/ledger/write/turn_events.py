@@ -287,7 +287,9 @@ class TurnEvents:
             metadata=admission.metadata,
             files=admission.files,
         )
-        self.run.add(HistoryAppend, list=MAIN_LIST, message=fact, admitted=admission.message)
+        self.run.add(
+            HistoryAppend, list=MAIN_LIST, message=fact, admitted=admission.message, untrusted=admission.untrusted
+        )
         return id
 
     def next_message_id(self) -> str:

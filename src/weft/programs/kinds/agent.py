@@ -20,6 +20,7 @@ from weft.programs.config_fields import (
     count,
     filled,
     flag,
+    member,
     object_,
     reference,
     right_patterns,
@@ -86,6 +87,7 @@ AGENT = KindRow(
         MODEL_CONFIG: MODEL_CONFIG_CHECK,
         "createdBy": text,
         "compaction": COMPACTION,
+        "removal": member("anyone", "owner"),
     },
     references={
         "defaultModel": ReferenceRule(ReferenceField.DEFAULT_MODEL, (ProgramKind.MODEL,)),

@@ -22,6 +22,7 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.READ_HELP: "`{command} --help` shows how it is used",
     # names and lists
     Action.LIST_INBOX: "`weft inbox` lists them",
+    Action.LIST_ROOMS: "`weft room list` shows them",
     Action.LIST_APPROVALS: "`weft approvals` lists them",
     Action.LIST_TOOLSETS: "`weft toolset list` lists them, with those that are built in",
     Action.LIST_POLICIES: "`weft policy list` lists them",

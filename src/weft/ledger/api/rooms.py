@@ -1,0 +1,204 @@
+"""Conversations of people and agents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.kernel.enums import MessageRole, RoomHistory, RoomStatus
+from weft.kernel.errors import InvalidInput
+from weft.ledger.api.base import LedgerPart
+from weft.ledger.arguments import as_messages, checked_number, checked_text
+from weft.ledger.model import MessagesInput
+from weft.ledger.read.access import access_of
+from weft.ledger.rooms import membership, reading
+from weft.ledger.rooms.model import (
+    ROOM_LIMITS,
+    Invitation,
+    Participant,
+    PostedMessage,
+    Reached,
+    Room,
+    RoomLimits,
+    RoomMessage,
+)
+from weft.ledger.rooms.posting import post
+from weft.ledger.rooms.rows import find_conversation
+from weft.ledger.write.append import Append, requires
+from weft.ledger.write.turn_events import member
+
+MOST_MESSAGES = 1000
+
+
+class Rooms(LedgerPart):
+    """`ledger.rooms`: conversations of people and agents."""
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def get(self, room: str) -> Room:
+        """A conversation by its id, the end of it, or its title."""
+        with self._store.read() as txn:
+            return reading.load_room(txn, checked_text(room, "room"))
+
+    def participants(self, room: str, *, removed: bool = False) -> list[Participant]:
+        """Who takes part, and with `removed` who did; an agent is `thinking` while it has something to answer."""
+        with self._store.read() as txn:
+            return reading.room_participants(txn, checked_text(room, "room"), removed=removed)
+
+    def messages(
+        self, room: str, *, before: int | None = None, after: int | None = None, limit: int = 50
+    ) -> list[RoomMessage]:
+        """What was said, the oldest first: the newest before a position, or with `after` the first behind one."""
+        with self._store.read() as txn:
+            return reading.room_messages(
+                txn,
+                checked_text(room, "room"),
+                before=None if before is None else checked_number(before, "before"),
+                after=None if after is None else checked_number(after, "after"),
+                limit=_checked_limit(limit),
+            )
+
+    def invitations(self, room: str | None = None) -> list[Invitation]:
+        """People who were mentioned and take no part: in one conversation, or wherever the reader sees it."""
+        with self._store.read() as txn:
+            return reading.listed_invitations(txn, None if room is None else checked_text(room, "room"))
+
+    def pending(self, room: str, message: str | None = None) -> list[Reached]:
+        """What agents have still to answer: all of it, or what goes back to one message of a person, by its id."""
+        with self._store.read() as txn:
+            root = None if message is None else checked_text(message, "message")
+            return reading.pending_answers(txn, checked_text(room, "room"), root)
+
+    def list(self, *, status: str | None = "active", limit: int = 100) -> list[Room]:
+        """Those that whoever reads takes or took part in; where somebody spoke last comes first."""
+        wanted = None if status is None else member(RoomStatus, status, "status").value
+        with self._store.read() as txn:
+            return reading.listed_rooms(txn, status=wanted, limit=_checked_limit(limit))
+
+    # --- changing --------------------------------------------------------------------------------------------------
+
+    @requires("room:create")
+    def create(
+        self,
+        title: str | None = None,
+        *,
+        agents: Sequence[str] = (),
+        people: Sequence[str] = (),
+        history: str = "joined",
+        key: str | None = None,
+    ) -> Room:
+        """Make a conversation with these agents and people. `history` says what those read who join it later: `joined`,
+        what is said from then on, or `all`. Only people do that."""
+        new = membership.NewRoom(
+            title=None if title is None else checked_text(title, "title"),
+            history=member(RoomHistory, history, "history"),
+            agents=tuple(checked_text(agent, "agent") for agent in _checked_names(agents, "agents")),
+            people=tuple(checked_text(person, "person") for person in _checked_names(people, "people")),
+        )
+        return self._room(membership.create(self._writer, new, key=key))
+
+    @requires("room:post")
+    def post(
+        self,
+        room: str,
+        message: MessagesInput,
+        *,
+        meta: Any = None,
+        key: str | None = None,
+        limits: RoomLimits = ROOM_LIMITS,
+    ) -> PostedMessage:
+        """Say something. Agents that it mentions are to answer; one that mentions nobody goes to the triage agent.
+        With `key`, a retry key, it is posted once."""
+        messages = as_messages(message, MessageRole.USER, "message")
+        if len(messages) != 1:
+            raise InvalidInput(f"message is a list of {len(messages)}", "post one message at a time")
+        if not isinstance(limits, RoomLimits):
+            raise InvalidInput(f"limits are {limits!r:.80}", "give RoomLimits")
+        return post(self._writer, self._id(room), messages[0], key=key, meta=meta, limits=limits)
+
+    @requires("room:add")
+    def add(self, room: str, agent: str) -> Room:
+        """Let an agent in that works for whoever acts. Only people do that."""
+        return self._room(membership.add_agent(self._writer, self._id(room), checked_text(agent, "agent")))
+
+    @requires("room:invite")
+    def invite(self, room: str, person: str) -> Room:
+        """Let a person in; that confirms an invitation where there is one. Only participants do that."""
+        return self._room(membership.invite(self._writer, self._id(room), checked_text(person, "person")))
+
+    @requires("room:invite")
+    def decline(self, room: str, person: str) -> None:
+        """End an invitation without anybody joining."""
+        membership.decline(self._writer, checked_text(room, "room"), checked_text(person, "person"))
+
+    @requires("room:remove")
+    def remove(self, room: str, who: str) -> None:
+        """Take an agent or a person out. People are removed by whoever made the conversation; system agents stay."""
+        membership.remove(self._writer, self._id(room), checked_text(who, "who"))
+
+    @requires("room:leave")
+    def leave(self, room: str) -> None:
+        """Whoever acts takes part no longer."""
+        membership.remove(self._writer, self._id(room), None)
+
+    @requires("room:title")
+    def retitle(self, room: str, title: str) -> Room:
+        return self._room(membership.retitle(self._writer, self._id(room), checked_text(title, "title")))
+
+    @requires("room:archive")
+    def archive(self, room: str) -> Room:
+        """Take no more messages, and leave the lists. Whoever made it does that."""
+        return self._room(membership.set_status(self._writer, self._id(room), RoomStatus.ARCHIVED))
+
+    @requires("room:archive")
+    def restore(self, room: str) -> Room:
+        """Take messages again."""
+        return self._room(membership.set_status(self._writer, self._id(room), RoomStatus.ACTIVE))
+
+    @requires("room:fork")
+    def fork(self, room: str, at: int | None = None, *, title: str | None = None) -> Room:
+        """A new conversation that goes on from a message, by its position, else from the newest one. The agents that
+        were there come along, with forks of their sessions; of the people only whoever forks."""
+        position = None if at is None else checked_number(at, "at")
+        text = None if title is None else checked_text(title, "title")
+        return self._room(membership.fork(self._writer, self._id(room), position, title=text))
+
+    @requires("room:read")
+    def mark_read(self, room: str, position: int | None = None) -> int:
+        """Remember up to which message whoever acts has read; without a position, all of it. Returns the position."""
+        with self._store.read() as txn:
+            row, _ = find_conversation(txn.sql, access_of(txn), checked_text(room, "room"))
+            reader = reading.reader_of(txn)
+        at = row.position if position is None else min(row.position, checked_number(position, "position"))
+
+        def work(append: Append) -> None:
+            append.sql.run(
+                "INSERT INTO room_read(conversation, node, position) VALUES (?, ?, ?)"
+                " ON CONFLICT (conversation, node) DO UPDATE SET position = excluded.position",
+                (row.id, reader, at),
+            )
+
+        self._writer.write(work)
+        return at
+
+    def _id(self, room: str) -> str:
+        """The id of a conversation that whoever acts takes or took part in."""
+        with self._store.read() as txn:
+            return find_conversation(txn.sql, access_of(txn), checked_text(room, "room"))[0].id
+
+    def _room(self, id: str) -> Room:
+        with self._store.read() as txn:
+            return reading.load_room(txn, id)
+
+
+def _checked_limit(limit: int) -> int:
+    number = checked_number(limit, "limit")
+    if not 0 < number <= MOST_MESSAGES:
+        raise InvalidInput(f"limit is {number}", f"it lies between 1 and {MOST_MESSAGES}")
+    return number
+
+
+def _checked_names(names: Sequence[str], what: str) -> Sequence[str]:
+    if isinstance(names, str) or not isinstance(names, list | tuple):
+        raise InvalidInput(f"{what} are {names!r:.80}", "give a list of names")
+    return names

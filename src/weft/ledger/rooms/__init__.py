@@ -1,0 +1,1 @@
+"""Conversations of people and agents: who takes part, what is said, whom it reaches."""

@@ -1,0 +1,174 @@
+"""What a turn of an agent's session in a conversation ends with: its answer is posted in the transaction that ends it.
+
+An agent's answer reaches the agents present that it mentions. What the triage agent answers is whom a person's message
+is for: that message is then given to them as if its author had mentioned them. A turn that fails is told by a notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import UNSET, Struct
+
+from weft.kernel.dag_events import HistoryAppend, Interruption, ModelResponse
+from weft.kernel.enums import ParticipantKind, RoomMessageKind, RoomNotice, RoomStatus, RunExit, SystemAgentKind
+from weft.kernel.events import Event, UnknownEvent, run_stream
+from weft.kernel.fields import ImageFact, MessageFact, PartFact, TextFact
+from weft.ledger.rooms.model import ROOM_LIMITS
+from weft.ledger.rooms.open_room import OpenRoom
+from weft.ledger.rooms.posting import MessageReach, RoomPost, message_mentions, reach_mentioned, text_of_parts
+from weft.ledger.rooms.rows import (
+    OwnEvents,
+    ParticipantRow,
+    load_conversation,
+    load_participant,
+    participant_of_session,
+)
+from weft.ledger.runs.model import EndedRun, principals
+from weft.ledger.views.program_rows import load_program
+from weft.ledger.views.recorded_events import decoded
+from weft.ledger.views.rows import TurnRow
+from weft.ledger.write.append import Append
+
+
+class PostedRow(Struct, frozen=True):
+    """A message of a conversation that a turn answers."""
+
+    id: str
+    position: int
+    n: int
+    root: str
+    hops: int
+
+
+def post_answer(append: Append, run: EndedRun) -> None:
+    """Post what an ended turn says to the conversation whose messages it answers; other turns are left alone."""
+    participant = participant_of_session(append.sql, run.session, OwnEvents(append.sql))
+    answered = [] if participant is None else _answered(append, run.messages)
+    if participant is None or not answered or participant.removed_n is not None:
+        return
+    row = load_conversation(append.sql, participant.conversation)
+    if row is None or row.status != RoomStatus.ACTIVE:
+        return
+    room, last = OpenRoom(append, row), answered[-1]
+    if run.exit is not RunExit.SUCCESS:
+        name = room.mention(participant.node)
+        text = f"{name} could not answer: {run.error or 'its turn failed'}"
+        room.notice(RoomNotice.ERROR, text, root=last.root, answers=last.id, turn=run.turn or UNSET)
+        return
+    fact = _response(append, run)
+    parts = () if fact is None else tuple(part for part in fact.parts if isinstance(part, TextFact | ImageFact))
+    if not parts:
+        text = f"{room.mention(participant.node)} ended without an answer."
+        room.notice(RoomNotice.ERROR, text, root=last.root, answers=last.id, turn=run.turn or UNSET)
+        return
+    _post(room, participant, run, answered, parts)
+
+
+def _post(
+    room: OpenRoom,
+    participant: ParticipantRow,
+    run: EndedRun,
+    answered: Sequence[PostedRow],
+    parts: tuple[PartFact, ...],
+) -> None:
+    last, append = answered[-1], room.append
+    mentions = message_mentions(text_of_parts(append, parts))
+    hops, message = max(one.hops for one in answered) + 1, append.ulids.mint()
+    cuts = [one.event.reason for one in run.events if isinstance(one.event, Interruption)]
+    n = append.first + len(append.lines)
+    senders = (participant.node, *(one for one in run.principals if one != participant.node))
+    with append.in_name_of(senders):
+        position = room.say(
+            message,
+            RoomMessageKind.PARTICIPANT,
+            parts,
+            author=participant.id,
+            mentions=mentions[: ROOM_LIMITS.mentions],
+            root=last.root,
+            hops=hops,
+            answers=last.id,
+            turn=run.turn or UNSET,
+            meta=room.contents.put_json({"interrupted": cuts[-1].value}, "meta") if cuts else UNSET,
+        )
+    agent = load_program(append.sql, participant.node)
+    if agent is not None and agent.system_kind == SystemAgentKind.TRIAGE:
+        for one in answered:
+            reach_mentioned(room, _triaged(room, one, message), mentions, ROOM_LIMITS, MessageReach.nobody())
+        return
+    said = RoomPost(
+        message=message,
+        position=position,
+        n=n,
+        parts=parts,
+        author=participant,
+        principals=senders,
+        root=last.root,
+        hops=hops,
+        is_person=False,
+    )
+    reach_mentioned(room, said, mentions, ROOM_LIMITS, MessageReach.nobody())
+
+
+def _triaged(room: OpenRoom, one: PostedRow, chosen_by: str) -> RoomPost:
+    """A person's message that triage has found somebody for, in its author's name."""
+    event = room.posted(one.n)
+    author = load_participant(room.append.sql, event.author) if isinstance(event.author, str) else None
+    assert author is not None, "what triage is asked about has an author"
+    return RoomPost(
+        message=one.id,
+        position=one.position,
+        n=one.n,
+        parts=event.parts,
+        author=author,
+        principals=principals(event.actor, () if event.on_behalf_of is UNSET else event.on_behalf_of) or (author.node,),
+        root=one.root,
+        hops=one.hops,
+        is_person=author.kind == ParticipantKind.USER,
+        is_triaged=True,
+        route={"triage": chosen_by},
+    )
+
+
+def _answered(append: Append, messages: Sequence[str]) -> list[PostedRow]:
+    """The messages of the conversation behind messages of the inbox, in order."""
+    rows = []
+    for message in messages:
+        row = append.sql.one(
+            "SELECT m.id, m.position, m.n, m.root, m.hops FROM room_delivery d JOIN room_message m ON m.id = d.posted"
+            " WHERE d.message = ?",
+            (message,),
+        )
+        if row is not None:
+            rows.append(PostedRow(*row))
+    return rows
+
+
+def _response(append: Append, run: EndedRun) -> MessageFact | None:
+    """The last message of the turn that the agent said something in."""
+    if run.turn is None:
+        return None
+    turn = append.view.turn(run.turn)
+    fresh = (one.event for one in reversed(run.events))
+    return _message_of(fresh, turn.response) or _message_of(_stored(append, turn), turn.response)
+
+
+def _stored(append: Append, turn: TurnRow) -> Iterator[Event | UnknownEvent]:
+    """The events of the turn that earlier transactions wrote."""
+    stream = run_stream(turn.id)
+    mark = f'"stream":"{stream}"'.encode()
+    for n, line in append.txn.facts.lines(turn.n - 1):
+        if mark in line and (event := decoded(n, line)).stream == stream:
+            yield event
+
+
+def _message_of(events: Iterable[Event | UnknownEvent], message: str | None) -> MessageFact | None:
+    for event in events:
+        fact = None
+        if isinstance(event, ModelResponse) and event.output is not UNSET:
+            fact = event.output
+        elif isinstance(event, HistoryAppend):
+            fact = event.message
+        if fact is not None and fact.id == message:
+            return fact
+    return None

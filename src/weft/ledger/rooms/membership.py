@@ -1,0 +1,411 @@
+"""Conversations begun, titled, archived and forked; people and agents let in and removed."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Struct, UnsetType
+
+from weft.kernel.advice import Action
+from weft.kernel.conversation_events import (
+    ConversationArchived,
+    ConversationCreated,
+    ConversationRestored,
+    ConversationRetitled,
+    InvitationDeclined,
+)
+from weft.kernel.enums import (
+    InboxState,
+    ParticipantKind,
+    ProgramKind,
+    RoomHistory,
+    RoomNotice,
+    RoomStatus,
+    SystemAgentKind,
+)
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.events import conversation_stream, program_stream
+from weft.kernel.ledger_events import AgentCreated, MessageCancelled
+from weft.ledger.approvals.people import ensure_person
+from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.read.agent_shares import creators_of
+from weft.ledger.read.session_owners import counted_config
+from weft.ledger.rooms.open_room import OpenRoom
+from weft.ledger.rooms.rows import (
+    ConversationRow,
+    ParticipantRow,
+    find_conversation,
+    load_conversation,
+    participants_of,
+    readable_ranges,
+)
+from weft.ledger.runs.admission import fork_at, scope_of
+from weft.ledger.sessions.heads import stream_of
+from weft.ledger.views.program_rows import ProgramRow, find_program, load_program
+from weft.ledger.write.append import Append, LedgerWriter
+from weft.ledger.write.commands import Answer, keyed_command, once
+from weft.store.port import ReadTxn
+
+TITLE_LIMIT = 200
+TRIAGE_NAMES = ("triage", "room-triage")
+
+
+class NewRoom(Struct, frozen=True, kw_only=True):
+    """A conversation that is to be made, and the agents and people that it begins with."""
+
+    title: str | None = None
+    history: RoomHistory = RoomHistory.JOINED
+    agents: tuple[str, ...] = ()
+    people: tuple[str, ...] = ()
+
+
+def create(writer: LedgerWriter, new: NewRoom, *, key: str | None) -> str:
+    """A conversation of whoever acts; its id. The triage agent takes part in it from the beginning."""
+    command = keyed_command("create_room", key, [new], writer.authority)
+
+    def work(append: Append) -> str:
+        answer = once(append, command, lambda: Answer(_created(append, new)))
+        append.seal()
+        return answer.node
+
+    return writer.write(work)
+
+
+def _created(append: Append, new: NewRoom) -> str:
+    person = ensure_person(append, "room:create", "make a room")
+    id = append.ulids.mint()
+    _begin(append, id, title=_title(append, id, new.title), history=new.history)
+    room = _loaded(append, id)
+    room.add_person(person)
+    room.add_agent(_triage(append))
+    for name in new.people:
+        _let_in(room, _person(append, name), person)
+    for name in new.agents:
+        _add_agent(room, name)
+    return id
+
+
+def _begin(append: Append, id: str, **fields: str | UnsetType) -> None:
+    append.stream(conversation_stream(id), None, DEFAULT_AGENT).add(ConversationCreated, **fields)
+
+
+def _loaded(append: Append, id: str) -> OpenRoom:
+    row = load_conversation(append.sql, id)
+    assert row is not None, "it was made right now"
+    return OpenRoom(append, row)
+
+
+def _title(append: Append, id: str, title: str | None) -> str | UnsetType:
+    if title is None:
+        return UNSET
+    text = " ".join(title.split())
+    if not text or len(text) > TITLE_LIMIT:
+        raise InvalidInput(f"a title of {len(text)} characters", f"give one of 1 to {TITLE_LIMIT}")
+    return append.contents_of(scope_of(id)).put_text(text, "title")
+
+
+def _triage(append: Append) -> ProgramRow:
+    """The one triage agent of this ledger, made when the first conversation is."""
+    row = append.sql.one(
+        "SELECT id FROM program WHERE system_kind = ? AND deleted = 0 ORDER BY created_at, id LIMIT 1",
+        (SystemAgentKind.TRIAGE.value,),
+    )
+    if row is not None:
+        program = load_program(append.sql, row[0])
+        assert program is not None
+        return program
+    taken = [name for name in TRIAGE_NAMES if find_program(append.sql, name) is not None]
+    names = [name for name in TRIAGE_NAMES if name not in taken]
+    id = append.ulids.mint()
+    name = names[0] if names else f"triage-{id.lower()}"
+    with append.by_the_ledger():
+        append.stream(program_stream(id), None).add(
+            AgentCreated, name=append.ledger_contents.put_text(name), system_kind=SystemAgentKind.TRIAGE
+        )
+    program = load_program(append.sql, id)
+    assert program is not None
+    return program
+
+
+# --- people and agents ----------------------------------------------------------------------------------------------
+
+
+def add_agent(writer: LedgerWriter, name: str, agent: str) -> str:
+    """Let an agent in that works for whoever acts; the id of the conversation."""
+
+    def work(append: Append) -> str:
+        room = OpenRoom.named(append, name)
+        room.ensure_open()
+        ensure_person(append, "room:add", "add an agent")
+        room.member("room:add", "add an agent")
+        _add_agent(room, agent)
+        append.seal()
+        return room.row.id
+
+    return writer.write(work)
+
+
+def _add_agent(room: OpenRoom, name: str) -> None:
+    append = room.append
+    row = find_program(append.sql, name)
+    if row is None or row.kind != ProgramKind.AGENT or row.deleted or row.system_kind is not None:
+        raise NotFound("agent", name, Action.LIST_PROGRAMS)
+    append.access.ensure_usable(row, name)
+    if not room.works_for(row, append.acting_ids):
+        raise NotFound("agent", name, Action.LIST_PROGRAMS)
+    if room.present(row.id) is not None:
+        raise NotApplicable(f"{row.name!r} takes part already", "mention it to have it answer")
+    room.add_agent(row)
+    room.notice(RoomNotice.JOINED, f"{room.mention(row.id)} joined.")
+
+
+def invite(writer: LedgerWriter, name: str, person: str) -> str:
+    """Let a person in: by a participant, who thereby confirms an invitation where there is one."""
+
+    def work(append: Append) -> str:
+        room = OpenRoom.named(append, name)
+        room.ensure_open()
+        actor = ensure_person(append, "room:invite", "let somebody in")
+        node = _person(append, person)
+        if not (append.access.is_unlimited and node == DEFAULT_AGENT):
+            room.member("room:invite", "let somebody in")
+        _let_in(room, node, actor)
+        append.seal()
+        return room.row.id
+
+    return writer.write(work)
+
+
+def _let_in(room: OpenRoom, node: str, actor: str) -> None:
+    if room.present(node) is not None:
+        raise NotApplicable(f"{room.mention(node)} takes part already", "nothing needs to be done")
+    room.add_person(node)
+    room.notice(RoomNotice.JOINED, f"{room.mention(node)} joined.")
+
+
+def decline(writer: LedgerWriter, name: str, person: str) -> str:
+    """End an invitation without anybody joining: by a participant, or by whoever is invited."""
+
+    def work(append: Append) -> str:
+        node = _person(append, person)
+        if append.acting_ids[0] == node:
+            room = _room_inviting(append, name, node)
+        else:
+            room = OpenRoom.named(append, name)
+            room.member("room:invite", "decline an invitation")
+        room.ensure_open()
+        ensure_person(append, "room:invite", "decline an invitation")
+        is_open = append.sql.one(
+            "SELECT 1 FROM invitation WHERE conversation = ? AND node = ? AND state = 'open'", (room.row.id, node)
+        )
+        if is_open is None:
+            raise NotApplicable("there is no open invitation for them", "list the invitations")
+        room.stream().add(InvitationDeclined, node=node)
+        append.seal()
+        return room.row.id
+
+    return writer.write(work)
+
+
+def _room_inviting(append: Append, name: str, node: str) -> OpenRoom:
+    rows = append.sql.all(
+        "SELECT conversation FROM invitation WHERE node = ? AND state = 'open' AND conversation LIKE ?",
+        (node, f"%{name.upper()}"),
+    )
+    row = load_conversation(append.sql, rows[0][0]) if len(rows) == 1 else None
+    if row is None:
+        raise NotFound("room", name, Action.LIST_ROOMS)
+    return OpenRoom(append, row)
+
+
+def _person(append: Append, name: str) -> str:
+    if name == DEFAULT_AGENT:
+        return DEFAULT_AGENT
+    row = find_program(append.sql, name)
+    if row is None or row.kind != ProgramKind.HUMAN or row.deleted:
+        raise NotFound("person", name, Action.LIST_PROGRAMS)
+    return row.id
+
+
+def remove(writer: LedgerWriter, name: str, who: str | None) -> str:
+    """Take somebody out of a conversation; whoever names nobody, or themselves, leaves."""
+
+    def work(append: Append) -> str:
+        room = OpenRoom.named(append, name)
+        room.ensure_open()
+        participant = _participant(room, append.acting_ids[0] if who is None else who)
+        is_self = participant.node == append.acting_ids[0]
+        if not is_self:
+            ensure_person(append, "room:remove", "remove somebody")
+            room.member("room:remove", "remove somebody")
+            _ensure_removable(room, participant)
+        elif participant.kind == ParticipantKind.AGENT:
+            _ensure_removable(room, participant)
+        mention = room.mention(participant.node)
+        room.remove(participant)
+        _cancel_waiting(room, participant)
+        notice = RoomNotice.LEFT if is_self else RoomNotice.REMOVED
+        room.notice(notice, f"{mention} left." if is_self else f"{mention} was removed.")
+        append.seal()
+        return room.row.id
+
+    return writer.write(work)
+
+
+def _participant(room: OpenRoom, who: str) -> ParticipantRow:
+    """Somebody present, by name or id."""
+    row = None if who == DEFAULT_AGENT else find_program(room.append.sql, who)
+    participant = room.present(who if row is None else row.id)
+    if participant is None:
+        raise NotFound("participant", who, "name somebody who takes part in the room")
+    return participant
+
+
+def _ensure_removable(room: OpenRoom, participant: ParticipantRow) -> None:
+    append = room.append
+    row = load_program(append.sql, participant.node)
+    if participant.kind == ParticipantKind.USER:
+        if room.row.created_by != append.acting_ids[0] and not append.access.is_unlimited:
+            raise append.authority.refusal("room:remove", "remove a person", "whoever made the room does that")
+        return
+    if row is not None and row.system_kind is not None:
+        raise NotApplicable(f"{row.name!r} is a system agent", "it stays in every room")
+    txn = ReadTxn(append.sql, append.txn.facts)
+    config = None if row is None else counted_config(txn, row.id)
+    if row is None or not isinstance(config, dict) or config.get("removal") != "owner" or append.access.is_unlimited:
+        return
+    if not creators_of(txn, row).issuperset(append.acting_ids):
+        raise append.authority.refusal("room:remove", f"remove {row.name!r}", "its owner restricted that")
+
+
+def _cancel_waiting(room: OpenRoom, participant: ParticipantRow) -> None:
+    """Messages that an agent has not begun to answer leave its inbox with it."""
+    append = room.append
+    session = None if participant.session is None else append.view.find_session_id(participant.session)
+    if session is None:
+        return
+    rows = append.sql.all(
+        "SELECT i.message FROM inbox i JOIN room_delivery d ON d.message = i.message"
+        " WHERE i.session = ? AND i.state = ? ORDER BY i.n",
+        (session.n, InboxState.QUEUED.value),
+    )
+    with append.by_the_ledger():
+        for (message,) in rows:
+            stream_of(append, append.view.session(session.id), DEFAULT_AGENT).add(MessageCancelled, message=message)
+
+
+# --- the conversation itself ----------------------------------------------------------------------------------------
+
+
+def retitle(writer: LedgerWriter, name: str, title: str) -> str:
+    def work(append: Append) -> str:
+        room = OpenRoom.named(append, name)
+        room.ensure_open()
+        ensure_person(append, "room:title", "change the title")
+        room.member("room:title", "change the title")
+        ref = _title(append, room.row.id, title)
+        assert isinstance(ref, str)
+        room.stream().add(ConversationRetitled, title=ref)
+        room.notice(RoomNotice.RETITLED, f"{room.mention(append.acting_ids[0])} changed the title.")
+        append.seal()
+        return room.row.id
+
+    return writer.write(work)
+
+
+def set_status(writer: LedgerWriter, name: str, status: RoomStatus) -> str:
+    """Archive a conversation, or bring it back: whoever made it does that."""
+
+    def work(append: Append) -> str:
+        room = OpenRoom.named(append, name)
+        person = ensure_person(append, "room:archive", "archive a room")
+        if not room.own.has(room.row.n, room.row.replica):
+            room.ensure_open()
+        if room.row.created_by != person and not append.access.is_unlimited:
+            raise append.authority.refusal("room:archive", "archive the room", "whoever made it does that")
+        if room.row.status != status:
+            kind = ConversationArchived if status is RoomStatus.ARCHIVED else ConversationRestored
+            room.stream().add(kind)
+            append.seal()
+        return room.row.id
+
+    return writer.write(work)
+
+
+def fork(writer: LedgerWriter, name: str, position: int | None, *, title: str | None) -> str:
+    """A new conversation of whoever acts that goes on from a message of another one; its id. The agents that were
+    there then, and work for whoever forks, come along with forks of their sessions."""
+
+    def work(append: Append) -> str:
+        row, ranges = find_conversation(append.sql, append.access, name)
+        person = ensure_person(append, "room:fork", "fork a room")
+        at = row.position if position is None else position
+        if not any(low < at <= high for low, high in ranges) or not 0 < at <= row.position:
+            raise NotFound("message", str(at), "name a message of the room that you can read")
+        id = _forked(append, row, at, person, title)
+        append.seal()
+        return id
+
+    return writer.write(work)
+
+
+def _forked(append: Append, row: ConversationRow, at: int, person: str, title: str | None) -> str:
+    origin, message = _message_at(append, row, at)
+    id = append.ulids.mint()
+    own_title = _title(append, id, title)
+    if own_title is UNSET and row.title is not None:
+        ref = append.sql.one("SELECT ref FROM content WHERE n = ?", (row.title,))
+        own_title = UNSET if ref is None else bytes(ref[0]).hex()
+    _begin(append, id, title=own_title, history=RoomHistory(row.history), forked_from=origin.id, at_message=message)
+    room = _loaded(append, id)
+    since = min((low for low, _ in readable_ranges(append.sql, append.access, row, room.own)), default=0)
+    room.add_person(person, since=since)
+    for participant in _agents_at(append, row, room, at):
+        _fork_agent(room, participant, row, at, since)
+    if room.triage_agent() is None:
+        room.add_agent(_triage(append), since=since, seen=at)
+    room.notice(RoomNotice.FORKED, f"{room.mention(person)} forked the room here.")
+    return id
+
+
+def _message_at(append: Append, row: ConversationRow, at: int) -> tuple[ConversationRow, str]:
+    """The conversation that a position lies in, this one or one that it was forked from, and the message there."""
+    while at <= row.forked_at and row.forked_from is not None:
+        origin = load_conversation(append.sql, row.forked_from)
+        if origin is None:
+            break
+        row = origin
+    found = append.sql.one("SELECT id FROM room_message WHERE conversation = ? AND position = ?", (row.id, at))
+    if found is None:
+        raise NotFound("message", str(at), "name a message of the room that you can read")
+    return row, found[0]
+
+
+def _agents_at(append: Append, row: ConversationRow, room: OpenRoom, at: int) -> list[ParticipantRow]:
+    """The agents that took part when a message was said, as far as they work for whoever forks."""
+    rows = [
+        one
+        for one in participants_of(append.sql, row.id, room.own)
+        if one.kind == ParticipantKind.AGENT and one.since <= at and (one.until is None or one.until >= at)
+    ]
+    agents = {one.node: one for one in rows}
+    return [one for one in agents.values() if _may_come(append, room, one.node)]
+
+
+def _may_come(append: Append, room: OpenRoom, node: str) -> bool:
+    agent = load_program(append.sql, node)
+    return agent is not None and not agent.deleted and room.works_for(agent, append.acting_ids)
+
+
+def _fork_agent(room: OpenRoom, participant: ParticipantRow, row: ConversationRow, at: int, since: int) -> None:
+    """An agent of the origin goes on in the fork from the last turn whose answer it posted up to that message."""
+    append = room.append
+    agent = load_program(append.sql, participant.node)
+    assert agent is not None
+    answer = append.sql.one(
+        "SELECT m.turn, a.position FROM room_message m LEFT JOIN room_message a ON a.id = m.answers"
+        " WHERE m.author = ? AND m.position <= ? AND m.turn IS NOT NULL ORDER BY m.position DESC LIMIT 1",
+        (participant.id, at),
+    )
+    turn = None if answer is None else append.view.find_turn(answer[0])
+    session = None if turn is None else fork_at(append, turn, agent.id).id
+    seen = max(since, participant.since) if answer is None or answer[1] is None else answer[1]
+    room.add_agent(agent, since=max(since, participant.since), seen=min(seen, at), session=session)

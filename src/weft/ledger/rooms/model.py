@@ -1,0 +1,140 @@
+"""What the conversations of a ledger take and give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from weft.ledger.model import Part
+
+
+class RoomLimits(Struct, frozen=True, kw_only=True):
+    """How far one message may reach."""
+
+    mentions: int = 50
+    """So many of those that a message mentions are reached; the others are named in a notice."""
+    hops: int = 6
+    """An answer to an answer to … a person's message: at most so many."""
+    deliveries: int = 40
+    """So many messages may reach agents that all go back to one message of a person."""
+    missed: int = 40
+    """So many earlier messages that an agent has not been sent come with the next one."""
+
+
+ROOM_LIMITS = RoomLimits()
+
+
+class Room(Struct, frozen=True, kw_only=True):
+    """A conversation."""
+
+    id: str
+    title: str | None
+    created_by: str
+    created_by_name: str
+    created_at: int
+    last_message_time: int | None
+    status: str
+    history: str
+    position: int
+    """The number of its newest message, those of its origin included."""
+    forked_from: str | None = None
+    forked_at: int | None = None
+    is_foreign: bool = False
+    """Whether it was made in another ledger: it can be read and forked here, and nothing can be said in it."""
+    participants: int = 0
+    unread: int = 0
+    """Messages that the reader has not read."""
+    unread_mentions: int = 0
+
+
+class Participant(Struct, frozen=True, kw_only=True):
+    """A person or an agent in a conversation, or who was there."""
+
+    id: str
+    conversation_id: str
+    kind: str
+    user_id: str | None
+    agent_id: str | None
+    name: str
+    added_at: int
+    added_by: str
+    status: str
+    is_removed: bool
+    removed_at: int | None = None
+    session: str | None = None
+    """The session that an agent answers in, by its label."""
+    system_kind: str | None = None
+
+    @property
+    def node(self) -> str:
+        return self.user_id or self.agent_id or ""
+
+
+class RoomMention(Struct, frozen=True, kw_only=True):
+    """Somebody whom a message mentions, by the name that they have now."""
+
+    kind: str
+    id: str
+    name: str
+
+
+class RoomMessage(Struct, frozen=True, kw_only=True):
+    """Something that was said in a conversation."""
+
+    id: str
+    conversation_id: str
+    position: int
+    kind: str
+    content: tuple[Part, ...]
+    text: str
+    """Its text parts; mentions stand in it as they were written."""
+    author_participant_id: str | None
+    author_kind: str | None
+    author_id: str | None
+    author_name: str | None
+    mentions: tuple[RoomMention, ...]
+    notice: str | None
+    meta: dict[str, Any]
+    """What belongs to it beside its content: the turn of an agent that it is the answer of, the message that it answers
+    and the person's message that it goes back to, and what its author gave."""
+    posted_at: int
+
+
+class Invitation(Struct, frozen=True, kw_only=True):
+    """A person who was mentioned in a conversation and takes no part in it."""
+
+    conversation_id: str
+    conversation_title: str | None
+    user_id: str
+    name: str
+    state: str
+    invited_by: str
+    invited_at: int
+    message: str | None
+
+
+class Reached(Struct, frozen=True, kw_only=True):
+    """An agent that a message reached: the message of its inbox, and the session that answers."""
+
+    agent: str
+    name: str
+    message: str
+    session: str
+    session_id: str
+
+
+class PostedMessage(Struct, frozen=True, kw_only=True):
+    """What became of a message that was posted."""
+
+    message: str
+    conversation_id: str
+    position: int
+    reached: tuple[Reached, ...]
+    """The agents that are to answer; the triage agent where nobody was mentioned."""
+    joined: tuple[str, ...] = ()
+    """The names of agents that came in by being mentioned."""
+    invited: tuple[str, ...] = ()
+    """The names of people who were mentioned and take no part."""
+    notices: tuple[str, ...] = ()
+    """What the system said about it."""

@@ -1,0 +1,211 @@
+"""A conversation that is being changed, in one transaction: its stream, what is said, who comes and goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.conversation_events import MessagePosted, ParticipantAdded, ParticipantRemoved
+from weft.kernel.enums import (
+    ParticipantKind,
+    ProgramKind,
+    RoomHistory,
+    RoomMessageKind,
+    RoomNotice,
+    RoomStatus,
+    SystemAgentKind,
+)
+from weft.kernel.errors import FactDamaged, NotApplicable
+from weft.kernel.events import Event, conversation_stream
+from weft.kernel.fields import MentionFact, PartFact, TextFact
+from weft.kernel.mentions import write_mention
+from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.read.agent_shares import is_private, users_of_agent
+from weft.ledger.rooms.rows import ConversationRow, OwnEvents, ParticipantRow, find_conversation, present
+from weft.ledger.runs.admission import scope_of
+from weft.ledger.views.program_rows import ProgramRow, load_program
+from weft.ledger.views.recorded_events import decoded
+from weft.ledger.write.append import Append, EventStream
+from weft.ledger.write.placement import create_session
+from weft.store.port import ReadTxn
+
+SHORT_ID = 8
+
+
+class OpenRoom:
+    """A conversation of this ledger."""
+
+    def __init__(self, append: Append, row: ConversationRow) -> None:
+        self.append, self.row, self.own = append, row, OwnEvents(append.sql)
+        self.contents = append.contents_of(scope_of(row.id))
+        self.position = row.position
+        self.notices: list[str] = []
+        self._posted: dict[int, MessagePosted] = {}
+        """What this very transaction said, by arrival number: the log does not have it yet."""
+
+    @classmethod
+    def named(cls, append: Append, name: str) -> OpenRoom:
+        """A conversation that whoever acts takes or took part in."""
+        row, _ = find_conversation(append.sql, append.access, name)
+        return cls(append, row)
+
+    @property
+    def scope(self) -> int:
+        return scope_of(self.row.id)
+
+    def stream(self) -> EventStream:
+        name = conversation_stream(self.row.id)
+        tip = self.append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
+        return self.append.stream(name, None if tip is None else bytes(tip[0]).hex(), DEFAULT_AGENT)
+
+    # --- what may be done ----------------------------------------------------------------------------------------
+
+    def ensure_open(self) -> None:
+        """Refuse what changes a conversation that is archived, or another ledger's."""
+        if not self.own.has(self.row.n, self.row.replica):
+            raise NotApplicable("the room was made in another ledger", "fork it at its last message and go on there")
+        if self.row.status != RoomStatus.ACTIVE:
+            raise NotApplicable("the room is archived", "restore it first")
+
+    def member(self, right: str, what: str) -> ParticipantRow:
+        """The membership of whoever acts. Raises NotAllowed where they take no part."""
+        principal = self.append.acting_ids[0]
+        row = self.present(principal)
+        if row is None:
+            raise self.append.authority.refusal(right, what, "only those who take part in the room do that")
+        return row
+
+    def present(self, node: str) -> ParticipantRow | None:
+        return present(self.append.sql, self.row.id, node, self.own)
+
+    def works_for(self, agent: ProgramRow, principals: Sequence[str]) -> bool:
+        """Whether an agent answers to everybody in whose name a message is sent."""
+        txn = ReadTxn(self.append.sql, self.append.txn.facts)
+        others = [one for one in principals if one not in (DEFAULT_AGENT, agent.id)]
+        if not is_private(txn, agent):
+            return True
+        users = users_of_agent(txn, agent)
+        if DEFAULT_AGENT in principals and not others:
+            return True
+        return users.issuperset(others)
+
+    # --- what is said --------------------------------------------------------------------------------------------
+
+    def say(
+        self,
+        message: str,
+        kind: RoomMessageKind,
+        parts: tuple[PartFact, ...],
+        *,
+        author: str | UnsetType = UNSET,
+        mentions: Sequence[MentionFact] = (),
+        **fields: Any,
+    ) -> int:
+        """Add a message; its position."""
+        stream = self.stream()
+        n = self.append.first + len(self.append.lines)
+        stream.add(
+            MessagePosted,
+            message=message,
+            message_kind=kind,
+            parts=parts,
+            author=author,
+            mentions=tuple(mentions) or UNSET,
+            **fields,
+        )
+        assert isinstance(stream.last, MessagePosted)
+        self._posted[n] = stream.last
+        self.position += 1
+        return self.position
+
+    def notice(self, notice: RoomNotice, text: str, **fields: Any) -> None:
+        """Something that the system says."""
+        self.notices.append(text)
+        with self.append.by_the_ledger():
+            parts = (TextFact(text=self.contents.put_text(text)),)
+            self.say(self.append.ulids.mint(), RoomMessageKind.SYSTEM, parts, notice=notice, **fields)
+
+    def posted(self, n: int) -> MessagePosted:
+        """The event of this number, which said something in a conversation."""
+        if n in self._posted:
+            return self._posted[n]
+        line = self.append.txn.facts.line(n)
+        event: Event | Any = None if line is None else decoded(n, line)
+        if not isinstance(event, MessagePosted):
+            raise FactDamaged("event number", str(n), "it posts no message")
+        return event
+
+    # --- who takes part ------------------------------------------------------------------------------------------
+
+    def add_person(self, node: str, *, message: str | UnsetType = UNSET, since: int | UnsetType = UNSET) -> str:
+        """A person takes part from now on; their participant's id."""
+        participant = self.append.ulids.mint()
+        self.stream().add(
+            ParticipantAdded,
+            participant=participant,
+            participant_kind=ParticipantKind.USER,
+            node=node,
+            message=message,
+            since=since,
+        )
+        return participant
+
+    def add_agent(
+        self,
+        agent: ProgramRow,
+        *,
+        message: str | UnsetType = UNSET,
+        since: int | UnsetType = UNSET,
+        seen: int | UnsetType = UNSET,
+        session: str | None = None,
+    ) -> ParticipantRow:
+        """An agent takes part from now on, with a session of its own."""
+        if seen is UNSET and self.row.history == RoomHistory.ALL:
+            seen = 0
+        session = session or self.new_session(agent)
+        self.stream().add(
+            ParticipantAdded,
+            participant=self.append.ulids.mint(),
+            participant_kind=ParticipantKind.AGENT,
+            node=agent.id,
+            session=session,
+            message=message,
+            since=since,
+            seen=seen,
+        )
+        row = self.present(agent.id)
+        assert row is not None, "it was added right now"
+        return row
+
+    def new_session(self, agent: ProgramRow) -> str:
+        """The session that an agent answers in here; its id."""
+        label = f"room:{self.row.id[-SHORT_ID:].lower()}:{agent.name}"
+        if self.append.view.find_session(label) is not None:
+            label = f"room:{self.append.ulids.mint().lower()}:{agent.name}"
+        routing = self.append.ledger_contents.put_text(f"room:{self.row.id}", "routing key")
+        return create_session(self.append, label, persona=agent.id, routing_key=routing).id
+
+    def remove(self, participant: ParticipantRow) -> None:
+        self.stream().add(ParticipantRemoved, participant=participant.id)
+
+    def triage_agent(self) -> ProgramRow | None:
+        """The system agent that takes what is said to nobody, where it takes part."""
+        rows = self.append.sql.all(
+            "SELECT p.node FROM participant p JOIN program a ON a.id = p.node"
+            " WHERE p.conversation = ? AND a.system_kind = ? AND p.removed_n IS NULL",
+            (self.row.id, SystemAgentKind.TRIAGE.value),
+        )
+        for (node,) in rows:
+            if self.present(node) is not None:
+                return load_program(self.append.sql, node)
+        return None
+
+    # --- names ---------------------------------------------------------------------------------------------------
+
+    def mention(self, node: str) -> str:
+        """The text that mentions somebody by the name that they have now."""
+        row = None if node == DEFAULT_AGENT else load_program(self.append.sql, node)
+        kind = ParticipantKind.AGENT if row is not None and row.kind == ProgramKind.AGENT else ParticipantKind.USER
+        return write_mention(kind, node, node if row is None else row.name)

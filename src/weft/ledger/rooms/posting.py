@@ -1,0 +1,323 @@
+"""Posting to a conversation: the message, those whom it brings in, and the agents that it reaches, in one transaction.
+
+A person's message reaches the agents that it mentions, and brings in those of them that are absent and work for the
+person; one that mentions nobody goes to the triage agent. What an agent says reaches agents that are present. Each
+agent gets a message once, in its own session's inbox, in the name of whoever wrote it and of those on whose behalf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from weft.kernel.conversation_events import ParticipantInvited
+from weft.kernel.enums import (
+    InvitationState,
+    MessageSource,
+    ParticipantKind,
+    ProgramKind,
+    RoomMessageKind,
+    RoomNotice,
+)
+from weft.kernel.errors import InboxFull, InvalidInput
+from weft.kernel.fields import ImageFact, MentionFact, PartFact, TextFact
+from weft.kernel.mentions import mentioned
+from weft.ledger.model import DEFAULT_AGENT, NewMessage, TextPart
+from weft.ledger.read.agent_shares import is_private
+from weft.ledger.rooms.deliveries import delivered_parts
+from weft.ledger.rooms.model import PostedMessage, Reached, RoomLimits
+from weft.ledger.rooms.open_room import OpenRoom
+from weft.ledger.rooms.rows import ParticipantRow
+from weft.ledger.runs.admission import Delivery, deliver, scope_of
+from weft.ledger.runs.model import DEFAULT_LIMITS
+from weft.ledger.views.program_rows import ProgramRow, load_program
+from weft.ledger.views.values import text_of
+from weft.ledger.write.append import Append, LedgerWriter
+from weft.ledger.write.commands import Answer, keyed_command, once
+from weft.ledger.write.record_turn import weigh
+from weft.ledger.write.turn_events import TurnEvents
+from weft.store.port import ReadTxn
+
+POST = "room:post"
+
+
+class RoomPost(Struct, frozen=True, kw_only=True):
+    """A message of the conversation on its way to those whom it reaches."""
+
+    message: str
+    position: int
+    n: int
+    parts: tuple[PartFact, ...]
+    author: ParticipantRow
+    principals: tuple[str, ...]
+    """In whose name it is sent: who wrote it, then those on whose behalf."""
+    root: str
+    hops: int
+    is_person: bool
+    """Whether it may bring in those who are absent: a person wrote it, or triage acts for the person who did."""
+    is_triaged: bool = False
+    """Whether triage chose whom it reaches: only public agents are brought in."""
+    route: Any = None
+
+
+class MessageReach(Struct):
+    """Whom a message has reached so far."""
+
+    reached: list[Reached]
+    joined: list[str]
+    invited: list[str]
+
+    @classmethod
+    def nobody(cls) -> MessageReach:
+        return cls([], [], [])
+
+
+def post(
+    writer: LedgerWriter, conversation: str, message: NewMessage, *, key: str | None, meta: Any, limits: RoomLimits
+) -> PostedMessage:
+    """Say something in a conversation, by its id. The same key again gives the same answer."""
+    if message.role != "user":
+        raise InvalidInput(f"the message's role is {message.role}", "what is posted is a user's message")
+    command = keyed_command("post_message", key, [conversation, message, meta], writer.authority)
+    id = writer.ulids.mint()
+    weight = weigh([message], ())
+
+    def work(append: Append) -> PostedMessage:
+        room = OpenRoom.named(append, conversation)
+        reach = MessageReach.nobody()
+        answer = once(append, command, lambda: _posted(room, id, message, meta, limits, reach))
+        append.seal()
+        return _outcome(append, answer, reach, room)
+
+    if weight.large:
+        writer.put_large(weight.large, scope_of(conversation))
+    return writer.write(work, weight.size)
+
+
+def _outcome(append: Append, answer: Answer, reach: MessageReach, room: OpenRoom) -> PostedMessage:
+    return PostedMessage(
+        message=answer.node,
+        conversation_id=room.row.id,
+        position=int(answer.details or 0),
+        reached=tuple(reach.reached) or _reached_before(append, answer.node),
+        joined=tuple(reach.joined),
+        invited=tuple(reach.invited),
+        notices=tuple(room.notices),
+    )
+
+
+def _reached_before(append: Append, message: str) -> tuple[Reached, ...]:
+    rows = append.sql.all(
+        "SELECT s.persona, coalesce(p.name, s.persona), d.message, s.label, s.id FROM room_delivery d"
+        " JOIN session s ON s.id = d.session LEFT JOIN program p ON p.id = s.persona WHERE d.posted = ? ORDER BY s.n",
+        (message,),
+    )
+    return tuple(
+        Reached(agent=agent, name=name, message=delivered, session=label, session_id=id)
+        for agent, name, delivered, label, id in rows
+    )
+
+
+def _posted(room: OpenRoom, id: str, message: NewMessage, meta: Any, limits: RoomLimits, reach: MessageReach) -> Answer:
+    append = room.append
+    room.ensure_open()
+    author = room.member(POST, "post to the room")
+    is_person = author.kind == ParticipantKind.USER
+    if is_person and any(_is_agent(append, principal) for principal in append.acting_ids):
+        raise append.authority.refusal(POST, "post in a person's name", "an agent posts as itself")
+    parts = TurnEvents(append, id, actor=DEFAULT_AGENT, scope=room.scope).parts(message.content)
+    if not all(isinstance(part, TextFact | ImageFact) for part in parts):
+        raise InvalidInput("a message of a room holds text and images", "leave the other parts out")
+    mentions = message_mentions(_text_of(message.content))
+    n = append.first + len(append.lines)
+    position = room.say(
+        id,
+        RoomMessageKind.PARTICIPANT,
+        parts,
+        author=author.id,
+        mentions=mentions[: limits.mentions],
+        meta=UNSET if meta is None else room.contents.put_json(meta, "meta"),
+        hops=UNSET if is_person else 1,
+    )
+    said = RoomPost(
+        message=id,
+        position=position,
+        n=n,
+        parts=parts,
+        author=author,
+        principals=append.acting_ids,
+        root=id,
+        hops=0 if is_person else 1,
+        is_person=is_person,
+    )
+    reach_mentioned(room, said, mentions, limits, reach)
+    if is_person and not mentions:
+        reach_triage(room, said, limits, reach)
+    return Answer(id, str(position))
+
+
+def _is_agent(append: Append, principal: str) -> bool:
+    row = load_program(append.sql, principal)
+    return row is not None and row.kind == ProgramKind.AGENT
+
+
+def _text_of(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n\n".join(part.text for part in content if isinstance(part, TextPart) and isinstance(part.text, str))
+
+
+def message_mentions(text: str) -> tuple[MentionFact, ...]:
+    """Whom a text mentions, each once."""
+    return tuple(MentionFact(kind=kind, id=id) for kind, id in mentioned(text))
+
+
+def text_of_parts(append: Append, parts: Sequence[PartFact]) -> str:
+    """The text parts of a message whose contents are stored already."""
+    txn = ReadTxn(append.sql, append.txn.facts)
+    texts = [text_of(txn, append.number(part.text)) or "" for part in parts if isinstance(part, TextFact)]
+    return "\n\n".join(texts)
+
+
+def reach_mentioned(
+    room: OpenRoom, said: RoomPost, mentions: Sequence[MentionFact], limits: RoomLimits, reach: MessageReach
+) -> None:
+    """Bring a message to everybody whom it mentions, as far as the limits go."""
+    if len(mentions) > limits.mentions:
+        text = f"The message mentions {len(mentions)}: only the first {limits.mentions} of them are reached."
+        room.notice(RoomNotice.LIMIT, text, root=said.root)
+    for mention in mentions[: limits.mentions]:
+        if mention.kind is ParticipantKind.USER:
+            _reach_person(room, said, mention.id, reach)
+        else:
+            _reach_agent(room, said, mention.id, limits, reach)
+
+
+def _reach_person(room: OpenRoom, said: RoomPost, node: str, reach: MessageReach) -> None:
+    """Whoever is present sees it; who is absent and was mentioned by a person can be let in by a participant."""
+    if not said.is_person or said.is_triaged or room.present(node) is not None:
+        return
+    row = load_program(room.append.sql, node)
+    is_person = node == DEFAULT_AGENT or (row is not None and row.kind == ProgramKind.HUMAN and not row.deleted)
+    if not is_person:
+        return
+    open_invitation = room.append.sql.one(
+        "SELECT 1 FROM invitation WHERE conversation = ? AND node = ? AND state = ?",
+        (room.row.id, node, InvitationState.OPEN.value),
+    )
+    if open_invitation is None:
+        room.stream().add(ParticipantInvited, node=node, message=said.message)
+        text = f"{room.mention(node)} takes no part in the room: a participant can let them in."
+        room.notice(RoomNotice.INVITED, text, root=said.root)
+    reach.invited.append(node if row is None else row.name)
+
+
+def _reach_agent(room: OpenRoom, said: RoomPost, node: str, limits: RoomLimits, reach: MessageReach) -> None:
+    if node == said.author.node:
+        return
+    agent = load_program(room.append.sql, node)
+    if agent is None or agent.kind != ProgramKind.AGENT or agent.deleted:
+        if said.is_person:
+            _say_absent(room, said)
+        return
+    if agent.system_kind is not None and not said.is_person:
+        return
+    participant = room.present(node)
+    if not room.works_for(agent, said.principals):
+        if participant is None:
+            _say_absent(room, said)
+        else:
+            text = f"{room.mention(node)} is private: it answers only those it was shared with."
+            room.notice(RoomNotice.PRIVATE, text, root=said.root)
+        return
+    if (limit := _limit_reached(room.append, said, limits)) is not None:
+        _say_once(room, said, limit)
+        return
+    if participant is None:
+        if not said.is_person or (said.is_triaged and is_private(_reading(room), agent)):
+            return
+        participant = bring_in(room, agent, said)
+        reach.joined.append(agent.name)
+    _deliver(room, said, agent, participant, limits, reach)
+
+
+def _say_once(room: OpenRoom, said: RoomPost, text: str) -> None:
+    if text not in room.notices:
+        room.notice(RoomNotice.LIMIT, text, root=said.root)
+
+
+def _say_absent(room: OpenRoom, said: RoomPost) -> None:
+    """The same words for an agent that is not there and for one that does not work for whoever asked."""
+    text = "The message mentions an agent that is not here and cannot be brought in."
+    if text not in room.notices:
+        room.notice(RoomNotice.ABSENT, text, root=said.root)
+
+
+def _reading(room: OpenRoom) -> ReadTxn:
+    return ReadTxn(room.append.sql, room.append.txn.facts)
+
+
+def bring_in(room: OpenRoom, agent: ProgramRow, said: RoomPost) -> ParticipantRow:
+    """An agent joins because a message mentions it: it reads the conversation from that message on."""
+    with room.append.in_name_of(said.principals):
+        participant = room.add_agent(agent, message=said.message, since=said.position - 1)
+    room.notice(RoomNotice.JOINED, f"{room.mention(agent.id)} joined.", root=said.root)
+    return participant
+
+
+def reach_triage(room: OpenRoom, said: RoomPost, limits: RoomLimits, reach: MessageReach) -> None:
+    """Have the triage agent find out for whom a message is."""
+    triage = room.triage_agent()
+    participant = None if triage is None else room.present(triage.id)
+    if triage is not None and participant is not None:
+        _deliver(room, said, triage, participant, limits, reach)
+
+
+def _deliver(
+    room: OpenRoom,
+    said: RoomPost,
+    agent: ProgramRow,
+    participant: ParticipantRow,
+    limits: RoomLimits,
+    reach: MessageReach,
+) -> None:
+    append = room.append
+    session = None if participant.session is None else append.view.find_session_id(participant.session)
+    if session is None or _is_delivered(append, said.message, session.id):
+        return
+    parts, context, is_untrusted = delivered_parts(room, participant, said.position, said.n, limits)
+    delivery = Delivery(
+        posted=said.message,
+        parts=parts,
+        senders=said.principals,
+        source=MessageSource.HUMAN if said.author.kind == ParticipantKind.USER else MessageSource.AGENT,
+        context=context,
+        scope=room.scope,
+        route=said.route,
+        is_untrusted=is_untrusted,
+    )
+    try:
+        message = deliver(append, session, delivery, DEFAULT_LIMITS)
+    except InboxFull:
+        text = f"{room.mention(agent.id)} has too many messages waiting: this one was not given to it."
+        room.notice(RoomNotice.LIMIT, text, root=said.root)
+        return
+    reach.reached.append(
+        Reached(agent=agent.id, name=agent.name, message=message, session=session.label, session_id=session.id)
+    )
+
+
+def _is_delivered(append: Append, message: str, session: str) -> bool:
+    query = "SELECT 1 FROM room_delivery WHERE posted = ? AND session = ?"
+    return append.sql.one(query, (message, session)) is not None
+
+
+def _limit_reached(append: Append, said: RoomPost, limits: RoomLimits) -> str | None:
+    if said.hops >= limits.hops:
+        return f"Agents have answered each other {said.hops} times: nobody is asked further until a person speaks."
+    (count,) = append.sql.one("SELECT count(*) FROM room_delivery WHERE root = ?", (said.root,)) or (0,)
+    if count >= limits.deliveries:
+        return f"One message has reached agents {count} times: nobody is asked further until a person speaks."
+    return None

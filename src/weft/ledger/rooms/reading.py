@@ -1,0 +1,312 @@
+"""Conversations read back: which there are, who takes part, what was said. Nobody reads what was said while they took
+no part, unless the conversation shows its whole history to whoever joins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import UNSET
+
+from weft.kernel.conversation_events import MessagePosted
+from weft.kernel.enums import InvitationState, ParticipantKind, ParticipantStatus
+from weft.kernel.errors import FactDamaged
+from weft.kernel.mentions import Mention, render_mentions, write_mention
+from weft.ledger.model import DEFAULT_AGENT, TextPart
+from weft.ledger.read.access import access_of
+from weft.ledger.read.sessions import agent_names
+from weft.ledger.read.turns import to_part
+from weft.ledger.rooms.model import Invitation, Participant, Reached, Room, RoomMention, RoomMessage
+from weft.ledger.rooms.rows import (
+    ConversationRow,
+    OwnEvents,
+    ParticipantRow,
+    Ranges,
+    all_conversations,
+    conversations_of,
+    find_conversation,
+    load_conversation,
+    load_participant,
+    memberships,
+    participants_of,
+    readable_ranges,
+)
+from weft.ledger.runs.inbox import ReferenceNumbers
+from weft.ledger.views.recorded_events import decoded
+from weft.ledger.views.runs import part_columns
+from weft.ledger.views.values import json_of, text_of
+from weft.store.port import ReadTxn
+
+_MESSAGE = "SELECT position, id, n, replica, kind, author, node, notice, root, hops, answers, turn, posted_at"
+
+
+def load_room(txn: ReadTxn, name: str) -> Room:
+    row, ranges = find_conversation(txn.sql, access_of(txn), name)
+    return _to_room(txn, row, ranges, OwnEvents(txn.sql))
+
+
+def listed_rooms(txn: ReadTxn, *, status: str | None, limit: int) -> list[Room]:
+    """Those that whoever reads takes or took part in, where somebody spoke last first."""
+    access, own = access_of(txn), OwnEvents(txn.sql)
+    if access.is_unlimited:
+        rows: Iterable[ConversationRow] = all_conversations(txn.sql, status)
+    else:
+        ids = set.intersection(*(set(conversations_of(txn.sql, id)) for id in access.ids)) if access.ids else set()
+        loaded = [row for row in (load_conversation(txn.sql, id) for id in ids) if row is not None]
+        mine = [row for row in loaded if all(memberships(txn.sql, row.id, id, own) for id in access.ids)]
+        wanted = [row for row in mine if status is None or row.status == status]
+        rows = sorted(wanted, key=lambda row: (row.last_message_at or row.created_at, row.id), reverse=True)
+    rooms: list[Room] = []
+    for row in rows:
+        if len(rooms) == limit:
+            break
+        rooms.append(_to_room(txn, row, readable_ranges(txn.sql, access, row, own), own))
+    return rooms
+
+
+def _to_room(txn: ReadTxn, row: ConversationRow, ranges: Ranges, own: OwnEvents) -> Room:
+    reader = reader_of(txn)
+    unread, mentions = _unread(txn, row, ranges, reader)
+    (count,) = txn.sql.one(
+        "SELECT count(*) FROM participant WHERE conversation = ? AND removed_n IS NULL", (row.id,)
+    ) or (0,)
+    return Room(
+        id=row.id,
+        title=text_of(txn, row.title),
+        created_by=row.created_by,
+        created_by_name=agent_names(txn.sql, [row.created_by])[row.created_by],
+        created_at=row.created_at,
+        last_message_time=row.last_message_at,
+        status=row.status,
+        history=row.history,
+        position=row.position,
+        forked_from=row.forked_from,
+        forked_at=row.forked_at if row.forked_from is not None else None,
+        is_foreign=not own.has(row.n, row.replica),
+        participants=count,
+        unread=unread,
+        unread_mentions=mentions,
+    )
+
+
+def reader_of(txn: ReadTxn) -> str:
+    """Who reads: the nearest of those in whose name that is done."""
+    ids = access_of(txn).ids
+    return ids[-1] if ids else DEFAULT_AGENT
+
+
+def read_position(txn: ReadTxn, conversation: str, node: str) -> int:
+    row = txn.sql.one("SELECT position FROM room_read WHERE conversation = ? AND node = ?", (conversation, node))
+    return 0 if row is None else int(row[0])
+
+
+def _unread(txn: ReadTxn, row: ConversationRow, ranges: Ranges, reader: str) -> tuple[int, int]:
+    """What others said behind the last message that was read, and where it mentions the reader."""
+    since = max(read_position(txn, row.id, reader), row.forked_at)
+    unread = mentions = 0
+    for low, high in ranges:
+        bounds = (row.id, max(low, since), min(high, row.position))
+        (count,) = txn.sql.one(
+            "SELECT count(*) FROM room_message WHERE conversation = ? AND position > ? AND position <= ?"
+            " AND kind = 'participant' AND (node IS NULL OR node <> ?)",
+            (*bounds, reader),
+        ) or (0,)
+        (named,) = txn.sql.one(
+            "SELECT count(*) FROM mention WHERE conversation = ? AND position > ? AND position <= ? AND node = ?",
+            (*bounds, reader),
+        ) or (0,)
+        unread, mentions = unread + count, mentions + named
+    return unread, mentions
+
+
+def room_participants(txn: ReadTxn, name: str, *, removed: bool) -> list[Participant]:
+    """Those who take part, in the order in which they came; with `removed` also those who did."""
+    row, _ = find_conversation(txn.sql, access_of(txn), name)
+    rows = participants_of(txn.sql, row.id, OwnEvents(txn.sql))
+    rows = [one for one in rows if removed or one.removed_n is None]
+    names = agent_names(txn.sql, [one.node for one in rows])
+    return [_to_participant(txn, one, names[one.node]) for one in rows]
+
+
+def _to_participant(txn: ReadTxn, row: ParticipantRow, name: str) -> Participant:
+    is_agent = row.kind == ParticipantKind.AGENT
+    session = None
+    status = ParticipantStatus.INACTIVE
+    if row.session is not None:
+        found = txn.sql.one(
+            "SELECT s.label, EXISTS (SELECT 1 FROM inbox i WHERE i.session = s.n AND i.state IN ('queued', 'taken'))"
+            " FROM session s WHERE s.id = ?",
+            (row.session,),
+        )
+        session = None if found is None else found[0]
+        if found is not None and found[1] and row.removed_n is None:
+            status = ParticipantStatus.THINKING
+    system = txn.sql.one("SELECT system_kind FROM program WHERE id = ?", (row.node,)) if is_agent else None
+    return Participant(
+        id=row.id,
+        conversation_id=row.conversation,
+        kind=row.kind,
+        user_id=None if is_agent else row.node,
+        agent_id=row.node if is_agent else None,
+        name=name,
+        added_at=row.added_at,
+        added_by=row.added_by,
+        status=status.value,
+        is_removed=row.removed_n is not None,
+        removed_at=row.removed_at,
+        session=session,
+        system_kind=None if system is None else system[0],
+    )
+
+
+def room_messages(
+    txn: ReadTxn, name: str, *, before: int | None = None, after: int | None = None, limit: int = 50
+) -> list[RoomMessage]:
+    """What was said, the oldest first: the newest `limit` before a position, or the first behind one."""
+    row, ranges = find_conversation(txn.sql, access_of(txn), name)
+    own = OwnEvents(txn.sql)
+    low, high = after or 0, (row.position + 1 if before is None else before)
+    is_forward = after is not None
+    rows: list[tuple[Any, ...]] = []
+    for part in _parts(txn, row, low, high, is_forward=is_forward):
+        rows += _rows_between(txn, *part, ranges, own, limit - len(rows), is_forward=is_forward)
+        if len(rows) >= limit:
+            break
+    messages = [_to_message(txn, row.id, one) for one in rows]
+    return messages if is_forward else messages[::-1]
+
+
+def _parts(txn: ReadTxn, row: ConversationRow, low: int, high: int, *, is_forward: bool) -> list[tuple[str, int, int]]:
+    """The conversations that positions between two bounds lie in: this one, and those that it was forked from."""
+    parts: list[tuple[str, int, int]] = []
+    at: ConversationRow | None = row
+    while at is not None and high > low + 1:
+        parts.append((at.id, max(low, at.forked_at), high))
+        high = min(high, at.forked_at + 1)
+        at = None if at.forked_from is None else load_conversation(txn.sql, at.forked_from)
+    return parts[::-1] if is_forward else parts
+
+
+def _rows_between(
+    txn: ReadTxn,
+    conversation: str,
+    low: int,
+    high: int,
+    ranges: Ranges,
+    own: OwnEvents,
+    limit: int,
+    *,
+    is_forward: bool,
+) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
+    order = "ASC" if is_forward else "DESC"
+    for since, until in ranges if is_forward else ranges[::-1]:
+        found = txn.sql.all(
+            f"{_MESSAGE} FROM room_message WHERE conversation = ? AND position > ? AND position < ?"
+            f" ORDER BY position {order} LIMIT ?",
+            (conversation, max(low, since), min(high, until + 1), limit - len(rows)),
+        )
+        rows += [one for one in found if own.has(one[2], one[3]) or access_of(txn).is_unlimited]
+        if len(rows) >= limit:
+            break
+    return rows
+
+
+def _to_message(txn: ReadTxn, conversation: str, row: Sequence[Any]) -> RoomMessage:
+    position, id, n, _, kind, author, node, notice, root, hops, answers, turn, at = row
+    event = posted_event(txn, n)
+    content = tuple(to_part(txn, part_columns(ReferenceNumbers(txn), part)) for part in event.parts)
+    mentions = () if event.mentions is UNSET else event.mentions
+    nodes = [mention.id for mention in mentions]
+    names = agent_names(txn.sql, [*nodes, *([node] if node else [])])
+    participant = None if author is None else load_participant(txn.sql, author)
+    given = None if event.meta is UNSET else json_of(txn, ReferenceNumbers(txn).number(event.meta))
+    told = {"turn": turn, "answers": answers, "root": root if root != id else None, "hops": hops or None}
+    return RoomMessage(
+        id=id,
+        conversation_id=conversation,
+        position=position,
+        kind=kind,
+        content=content,
+        text="\n\n".join(part.text for part in content if isinstance(part, TextPart) and isinstance(part.text, str)),
+        author_participant_id=author,
+        author_kind=None if participant is None else participant.kind,
+        author_id=node,
+        author_name=None if node is None else names[node],
+        mentions=tuple(
+            RoomMention(kind=mention.kind.value, id=mention.id, name=names[mention.id]) for mention in mentions
+        ),
+        notice=notice,
+        meta={
+            **(given if isinstance(given, dict) else {} if given is None else {"meta": given}),
+            **{name: value for name, value in told.items() if value is not None},
+        },
+        posted_at=at,
+    )
+
+
+def pending_answers(txn: ReadTxn, name: str, root: str | None) -> list[Reached]:
+    """What agents have still to answer in a conversation: all of it, or what goes back to one message of a person."""
+    row, _ = find_conversation(txn.sql, access_of(txn), name)
+    rows = txn.sql.all(
+        "SELECT s.persona, coalesce(a.name, s.persona), d.message, s.label, s.id, d.root FROM participant p"
+        " JOIN session s ON s.id = p.session JOIN inbox i ON i.session = s.n"
+        " JOIN room_delivery d ON d.message = i.message LEFT JOIN program a ON a.id = s.persona"
+        " WHERE p.conversation = ? AND i.state IN ('queued', 'taken') ORDER BY i.n",
+        (row.id,),
+    )
+    return [
+        Reached(agent=agent, name=name, message=message, session=label, session_id=session)
+        for agent, name, message, label, session, of in rows
+        if root in (None, of)
+    ]
+
+
+def posted_event(txn: ReadTxn, n: int) -> MessagePosted:
+    line = txn.facts.line(n)
+    event = None if line is None else decoded(n, line)
+    if not isinstance(event, MessagePosted):
+        raise FactDamaged("event number", str(n), "it posts no message")
+    return event
+
+
+def current_names(txn: ReadTxn, text: str) -> str:
+    """The text with every mention by the name that whoever is meant has now."""
+
+    def shown(mention: Mention) -> str:
+        name = agent_names(txn.sql, [mention.id])[mention.id]
+        return write_mention(mention.kind, mention.id, mention.name if name == mention.id else name)
+
+    return render_mentions(text, shown)
+
+
+def listed_invitations(txn: ReadTxn, name: str | None) -> list[Invitation]:
+    """Open invitations: of one conversation, or those of whoever reads and of the rooms that they are in."""
+    access, own = access_of(txn), OwnEvents(txn.sql)
+    query = (
+        "SELECT conversation, node, n, replica, message, state, invited_by, invited_at FROM invitation WHERE state = ?"
+    )
+    rows = txn.sql.all(f"{query} ORDER BY n", (InvitationState.OPEN.value,))
+    only = None if name is None else find_conversation(txn.sql, access, name)[0].id
+    found = []
+    for conversation, node, n, replica, message, state, by, at in rows:
+        row = load_conversation(txn.sql, conversation)
+        if row is None or not own.has(n, replica) or only not in (None, conversation):
+            continue
+        is_member = bool(readable_ranges(txn.sql, access, row, own))
+        if not is_member and access.ids != (node,):
+            continue
+        names = agent_names(txn.sql, [node, by])
+        found.append(
+            Invitation(
+                conversation_id=conversation,
+                conversation_title=text_of(txn, row.title),
+                user_id=node,
+                name=names[node],
+                state=state,
+                invited_by=names[by],
+                invited_at=at,
+                message=message,
+            )
+        )
+    return found

@@ -1,0 +1,200 @@
+"""The rows of conversations and their participants, and which of them count here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from weft.kernel.advice import Action
+from weft.kernel.clock import is_ulid
+from weft.kernel.enums import RoomHistory
+from weft.kernel.errors import AmbiguousName, NotFound
+from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.read.access import Access
+from weft.store.replica_names import own_names
+from weft.store.sql import Sql
+
+SHORTEST_ID = 6
+READ_ROOM = "room:read"
+_CONVERSATION = (
+    "SELECT id, n, replica, title, status, history, created_by, created_at, forked_from, forked_at, position,"
+    " last_message_at FROM conversation"
+)
+_PARTICIPANT = (
+    "SELECT id, conversation, kind, node, n, replica, session, added_by, added_at, since, seen, removed_by,"
+    " removed_at, removed_n, until FROM participant"
+)
+Ranges = tuple[tuple[int, int], ...]
+"""Positions that somebody may read: behind the first number, up to the second."""
+EVERYTHING: Ranges = ((0, 2**62),)
+
+
+class ConversationRow(Struct, gc=False):
+    id: str
+    n: int
+    replica: str | None
+    title: int | None
+    status: str
+    history: str
+    created_by: str
+    created_at: int
+    forked_from: str | None
+    forked_at: int
+    position: int
+    last_message_at: int | None
+
+
+class ParticipantRow(Struct, gc=False):
+    id: str
+    conversation: str
+    kind: str
+    node: str
+    n: int
+    replica: str | None
+    session: str | None
+    added_by: str
+    added_at: int
+    since: int
+    seen: int
+    removed_by: str | None
+    removed_at: int | None
+    removed_n: int | None
+    until: int | None
+
+
+class OwnEvents:
+    """Which events this ledger wrote, under its name or a former one."""
+
+    def __init__(self, sql: Sql) -> None:
+        self._names = own_names(sql)
+
+    def has(self, n: int, replica: str | None) -> bool:
+        if replica not in self._names:
+            return False
+        last = self._names[replica]
+        return last is None or n <= last
+
+
+def load_conversation(sql: Sql, id: str) -> ConversationRow | None:
+    row = sql.one(f"{_CONVERSATION} WHERE id = ?", (id,))
+    return None if row is None else ConversationRow(*row)
+
+
+def all_conversations(sql: Sql, status: str | None) -> Iterator[ConversationRow]:
+    """Those where somebody spoke last come first."""
+    where = "" if status is None else " WHERE status = ?"
+    values = () if status is None else (status,)
+    rows = sql.all(f"{_CONVERSATION}{where} ORDER BY coalesce(last_message_at, created_at) DESC, id DESC", values)
+    return (ConversationRow(*row) for row in rows)
+
+
+def conversations_of(sql: Sql, node: str) -> list[str]:
+    """The ids of the conversations that somebody takes or took part in."""
+    return [id for (id,) in sql.all("SELECT DISTINCT conversation FROM participant WHERE node = ?", (node,))]
+
+
+def participants_of(sql: Sql, conversation: str, own: OwnEvents) -> list[ParticipantRow]:
+    """Everybody who takes or took part, by what this ledger wrote; whoever came first stands first."""
+    rows = sql.all(f"{_PARTICIPANT} WHERE conversation = ? ORDER BY n, id", (conversation,))
+    return [row for row in map(_participant, rows) if own.has(row.n, row.replica)]
+
+
+def memberships(sql: Sql, conversation: str, node: str, own: OwnEvents) -> list[ParticipantRow]:
+    """When somebody takes and took part, the newest last."""
+    rows = sql.all(f"{_PARTICIPANT} WHERE conversation = ? AND node = ? ORDER BY n", (conversation, node))
+    return [row for row in map(_participant, rows) if own.has(row.n, row.replica)]
+
+
+def present(sql: Sql, conversation: str, node: str, own: OwnEvents) -> ParticipantRow | None:
+    """The membership of somebody who takes part now."""
+    rows = memberships(sql, conversation, node, own)
+    return next((row for row in reversed(rows) if row.removed_n is None), None)
+
+
+def participant_of_session(sql: Sql, session: str, own: OwnEvents) -> ParticipantRow | None:
+    """The agent that answers in a session of a conversation."""
+    rows = sql.all(f"{_PARTICIPANT} WHERE session = ? ORDER BY n DESC", (session,))
+    return next((row for row in map(_participant, rows) if own.has(row.n, row.replica)), None)
+
+
+def load_participant(sql: Sql, id: str) -> ParticipantRow | None:
+    row = sql.one(f"{_PARTICIPANT} WHERE id = ?", (id,))
+    return None if row is None else _participant(row)
+
+
+def _participant(row: Sequence[Any]) -> ParticipantRow:
+    return ParticipantRow(*row)
+
+
+def readable_ranges(sql: Sql, access: Access, row: ConversationRow, own: OwnEvents) -> Ranges:
+    """The positions that whoever reads may read: while they took part, or from the beginning where the conversation
+    says so. Everybody in the chain must be allowed."""
+    if access.is_unlimited:
+        return EVERYTHING
+    if not access.authority.rights.allows_reading(READ_ROOM):
+        return ()
+    ranges = EVERYTHING
+    for id in access.ids:
+        ranges = _common(ranges, _ranges_of(sql, row, id, own))
+    return ranges if DEFAULT_AGENT not in access.ids else EVERYTHING
+
+
+def _ranges_of(sql: Sql, row: ConversationRow, node: str, own: OwnEvents) -> Ranges:
+    rows = memberships(sql, row.id, node, own)
+    ranges: list[tuple[int, int]] = []
+    for one in rows:
+        since = 0 if row.history == RoomHistory.ALL else one.since
+        until = EVERYTHING[0][1] if one.until is None else one.until
+        if ranges and since <= ranges[-1][1]:
+            ranges[-1] = (min(ranges[-1][0], since), max(ranges[-1][1], until))
+        else:
+            ranges.append((since, until))
+    return tuple(ranges)
+
+
+def _common(first: Ranges, second: Ranges) -> Ranges:
+    return tuple(
+        (max(low, other_low), min(high, other_high))
+        for low, high in first
+        for other_low, other_high in second
+        if max(low, other_low) < min(high, other_high)
+    )
+
+
+def find_conversation(sql: Sql, access: Access, name: str) -> tuple[ConversationRow, Ranges]:
+    """By id, by the end of an id, or by title: of those that whoever asks takes or took part in."""
+    own = OwnEvents(sql)
+    found: dict[str, tuple[ConversationRow, Ranges]] = {}
+    for id in _ids_named(sql, name.strip()):
+        row = load_conversation(sql, id)
+        ranges = () if row is None else readable_ranges(sql, access, row, own)
+        if row is not None and (ranges or _was_member(sql, access, row, own)):
+            found[id] = (row, ranges)
+    if len(found) > 1:
+        active = {id: one for id, one in found.items() if one[0].status == "active"}
+        found = active or found
+    if not found:
+        raise NotFound("room", name, Action.LIST_ROOMS)
+    if len(found) > 1:
+        raise AmbiguousName(name, list(found))
+    return next(iter(found.values()))
+
+
+def _was_member(sql: Sql, access: Access, row: ConversationRow, own: OwnEvents) -> bool:
+    """Somebody who came last and has nothing to read yet is in the room all the same."""
+    if not access.is_unlimited and not access.authority.rights.allows_reading(READ_ROOM):
+        return False
+    return access.is_unlimited or all(memberships(sql, row.id, id, own) for id in access.ids)
+
+
+def _ids_named(sql: Sql, name: str) -> list[str]:
+    if is_ulid(name.upper()):
+        return [name.upper()]
+    rows = sql.all(
+        "SELECT c.id FROM lookup_text l JOIN conversation c ON c.title = l.content WHERE l.text = ?", (name,)
+    )
+    if not rows and len(name) >= SHORTEST_ID and name.isalnum() and name.isascii():
+        rows = sql.all("SELECT id FROM conversation WHERE id LIKE ? LIMIT 10", (f"%{name.upper()}",))
+    return [id for (id,) in rows]

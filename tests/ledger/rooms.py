@@ -1,0 +1,69 @@
+"""People and agents for tests of conversations, and the end of a turn without a broker."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from weft.kernel.dag_events import ModelRequest
+from weft.kernel.enums import MessageRole, RunExit
+from weft.kernel.mentions import write_mention
+from weft.ledger.api import Finished, Ledger, ModelAnswered, ModelAsked, Runs
+from weft.ledger.model import NewError, NewMessage
+from weft.programs import Programs
+
+
+class Cast(Struct, frozen=True):
+    """alice and bob are people; helper is a public agent of alice's, secret a private one."""
+
+    ledger: Ledger
+    ids: dict[str, str]
+
+    def ledger_of(self, name: str) -> Ledger:
+        return self.ledger.acting_as(name)
+
+    def mention(self, name: str) -> str:
+        kind = "user" if name in ("alice", "bob", "carol", "local") else "agent"
+        return write_mention(kind, self.ids.get(name, name), name)
+
+
+def cast(ledger: Ledger) -> Cast:
+    programs = Programs(ledger)
+    people = {name: programs.create("human", name, {}).id for name in ("alice", "bob", "carol")}
+    own = Programs(ledger.acting_as("alice"))
+    agents = {
+        "helper": own.create("agent", "helper", {"description": "answers questions"}).id,
+        "reviewer": own.create("agent", "reviewer", {"description": "reviews code"}).id,
+        "secret": own.create("agent", "secret", {"visibility": "private"}).id,
+    }
+    return Cast(ledger, {**people, **agents})
+
+
+def answer(ledger: Ledger, agent: str, text: str | None, *, error: str | None = None) -> str:
+    """Have the agent answer what waits in its session: one turn for the first message there."""
+    runs = Runs(ledger)
+    session = next(one for one in runs.waiting() if runs.standing(one.session).label.endswith(f":{agent}"))
+    standing = runs.standing(session.session)
+    writer, _ = runs.begin(
+        standing.id,
+        expected=(standing.head, standing.head_events),
+        messages=[standing.queued[0].id],
+        before=(),
+        then=None,
+    )
+    if error is not None:
+        writer.record([Finished(exit=RunExit.ERROR, error=NewError(message=error))])
+        return writer.id
+    asked = writer.record([ModelAsked(model="m")])
+    request = asked.events[-1]
+    assert isinstance(request.event, ModelRequest)
+    writer.record(
+        [
+            ModelAnswered(
+                message=NewMessage(role=MessageRole.ASSISTANT, content=text or ""),
+                correlation=request.event.correlation_id,
+                request=request.id,
+            ),
+            Finished(),
+        ]
+    )
+    return writer.id

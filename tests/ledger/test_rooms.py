@@ -1,0 +1,279 @@
+"""Conversations: who may do what in them, whom messages reach, what is read back."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+
+from tests.ledger.histories import problems
+from tests.ledger.rooms import Cast, answer, cast
+from weft.kernel.errors import NotAllowed, NotApplicable, NotFound
+from weft.ledger.api import InboxMessage
+from weft.ledger.api.base import store_of
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.model import TextPart
+from weft.ledger.rooms.model import RoomLimits
+from weft.programs import Programs
+
+
+@pytest.fixture
+def people(ledger: Ledger) -> Cast:
+    return cast(ledger)
+
+
+def texts(ledger: Ledger, room: str) -> list[str]:
+    return [message.text for message in ledger.rooms.messages(room, limit=1000)]
+
+
+def sent_texts(message: InboxMessage) -> list[str]:
+    return [str(part.text) for part in message.content if isinstance(part, TextPart)]
+
+
+def names(ledger: Ledger, room: str) -> list[str]:
+    return [one.name for one in ledger.rooms.participants(room)]
+
+
+def test_a_public_agent_answers_whoever_mentions_it(people: Cast) -> None:
+    bob = people.ledger_of("bob")
+    room = bob.rooms.create("plans")
+    posted = bob.rooms.post("plans", f"Hello {people.mention('helper')}, what now?")
+    assert [one.name for one in posted.reached] == ["helper"]
+    assert posted.joined == ("helper",)
+    assert {one.name: one.status for one in bob.rooms.participants("plans")} == {
+        "bob": "inactive",
+        "triage": "inactive",
+        "helper": "thinking",
+    }
+    turn = answer(people.ledger, "helper", "Nothing.")
+    last = bob.rooms.messages("plans")[-1]
+    assert (last.text, last.author_name, last.kind) == ("Nothing.", "helper", "participant")
+    assert last.meta == {"turn": turn, "answers": posted.message, "root": posted.message, "hops": 1}
+    assert bob.rooms.participants("plans")[-1].status == "inactive"
+    assert bob.rooms.get(room.id).last_message_time is not None
+    assert problems(people.ledger) == []
+
+
+def test_what_an_agent_is_sent_says_who_said_what_and_copies_nothing(people: Cast) -> None:
+    alice = people.ledger_of("alice")
+    alice.rooms.create("plans", agents=["helper"], people=["bob"])
+    words = "A sentence that is stored once."
+    said = f"{people.mention('bob')} {words}"
+    alice.rooms.post("plans", said)
+    people.ledger_of("bob").rooms.post("plans", f"{people.mention('helper')} agreed?")
+    (waiting,) = people.ledger.inbox.list()
+    sent = sent_texts(waiting)
+    assert sent[0].startswith(f"You are {people.mention('helper')} in the conversation “plans”.")
+    assert sent[-4:] == [
+        f"{people.mention('alice')}:",
+        f"{people.mention('bob')} {words}",
+        f"{people.mention('bob')}:",
+        f"{people.mention('helper')} agreed?",
+    ]
+    answer(people.ledger, "helper", "Yes.")
+    query = people.ledger.messages(waiting.session)[0]
+    assert [part.text for part in query.content if isinstance(part, TextPart)] == sent
+    with store_of(people.ledger).read() as txn:
+        (count,) = txn.sql.one("SELECT count(*) FROM content WHERE digest = ?", (sha256(said.encode()).digest(),)) or (
+            0,
+        )
+    assert count == 1
+
+
+def test_a_private_agent_answers_only_those_it_works_for(people: Cast) -> None:
+    alice, bob = people.ledger_of("alice"), people.ledger_of("bob")
+    alice.rooms.create("plans", agents=["secret"], people=["bob"])
+    posted = bob.rooms.post("plans", f"{people.mention('secret')}?")
+    assert posted.reached == ()
+    assert "is private: it answers only those it was shared with" in posted.notices[0]
+    assert alice.rooms.post("plans", f"{people.mention('secret')}?").reached[0].name == "secret"
+    Programs(alice).share_agent("secret", "bob")
+    assert bob.rooms.post("plans", f"{people.mention('secret')}?").reached[0].name == "secret"
+    with pytest.raises(NotFound):
+        people.ledger_of("carol").rooms.create("mine", agents=["secret"])
+    carol = people.ledger_of("carol")
+    carol.rooms.create("mine")
+    absent = carol.rooms.post("mine", f"{people.mention('secret')} and @[x](agent:01ARZ3NDEKTSV4RRFFQ69G5FAV)")
+    assert absent.notices == ("The message mentions an agent that is not here and cannot be brought in.",)
+
+
+def test_what_mentions_nobody_goes_to_triage_and_what_mentions_people_alone_does_not(people: Cast) -> None:
+    alice = people.ledger_of("alice")
+    alice.rooms.create("plans", agents=["helper"], people=["bob"])
+    assert [one.name for one in alice.rooms.post("plans", "Anybody?").reached] == ["triage"]
+    assert alice.rooms.post("plans", f"{people.mention('bob')}?").reached == ()
+    answer(people.ledger, "triage", f"{people.mention('helper')} {people.mention('reviewer')}")
+    assert names(alice, "plans") == ["alice", "triage", "bob", "helper", "reviewer"]
+    waiting = {one.session.rpartition(":")[2]: one for one in people.ledger.inbox.list()}
+    assert waiting.keys() == {"helper", "reviewer"}
+    assert waiting["helper"].sender == people.ids["alice"]
+    assert sent_texts(waiting["reviewer"])[-1] == "Anybody?"
+    with pytest.raises(NotApplicable, match="system agent"):
+        alice.rooms.remove("plans", "triage")
+
+
+def test_agents_that_mention_each_other_stop_after_some_hops(people: Cast) -> None:
+    alice = people.ledger_of("alice")
+    alice.rooms.create("plans", agents=["helper", "reviewer"])
+    alice.rooms.post("plans", f"{people.mention('helper')} begin")
+    for hop in range(10):
+        agent, other = ("helper", "reviewer") if hop % 2 == 0 else ("reviewer", "helper")
+        if not people.ledger.inbox.list():
+            break
+        answer(people.ledger, agent, f"{people.mention(other)} your turn")
+    assert people.ledger.inbox.list() == []
+    assert texts(alice, "plans")[-1].startswith("Agents have answered each other 6 times")
+
+
+def test_an_agents_mention_reaches_nobody_who_is_absent(people: Cast) -> None:
+    alice = people.ledger_of("alice")
+    alice.rooms.create("plans", agents=["helper"])
+    alice.rooms.post("plans", f"{people.mention('helper')} begin")
+    answer(people.ledger, "helper", f"{people.mention('reviewer')} {people.mention('bob')} help")
+    assert names(alice, "plans") == ["alice", "triage", "helper"]
+    assert (people.ledger.inbox.list(), alice.rooms.invitations()) == ([], [])
+
+
+def test_a_failed_turn_is_told_in_the_room(people: Cast) -> None:
+    alice = people.ledger_of("alice")
+    alice.rooms.create("plans", agents=["helper"])
+    alice.rooms.post("plans", f"{people.mention('helper')} begin")
+    answer(people.ledger, "helper", None, error="the model is away")
+    last = alice.rooms.messages("plans")[-1]
+    assert (last.kind, last.notice) == ("system", "error")
+    assert last.text == f"{people.mention('helper')} could not answer: the model is away"
+
+
+def test_nobody_reads_what_was_said_before_they_joined_or_after_they_left(people: Cast) -> None:
+    alice, bob = people.ledger_of("alice"), people.ledger_of("bob")
+    alice.rooms.create("plans")
+    alice.rooms.post("plans", f"{people.mention('alice')} before")
+    with pytest.raises(NotFound):
+        bob.rooms.get("plans")
+    alice.rooms.invite("plans", "bob")
+    alice.rooms.post("plans", f"{people.mention('bob')} during")
+    bob.rooms.leave("plans")
+    alice.rooms.post("plans", f"{people.mention('alice')} after")
+    assert texts(bob, "plans") == [f"{people.mention('bob')} joined.", f"{people.mention('bob')} during"]
+    with pytest.raises(NotAllowed):
+        bob.rooms.post("plans", "x")
+    alice.rooms.invite("plans", "bob")
+    alice.rooms.post("plans", f"{people.mention('bob')} again")
+    assert [text.rpartition(" ")[2] for text in texts(bob, "plans")] == ["joined.", "during", "joined.", "again"]
+    open_room = alice.rooms.create("open", history="all")
+    alice.rooms.post("open", f"{people.mention('alice')} before")
+    alice.rooms.invite(open_room.id, "bob")
+    assert len(texts(bob, "open")) == 2
+
+
+def test_a_mentioned_absent_person_is_invited_and_a_participant_confirms(people: Cast) -> None:
+    alice, bob = people.ledger_of("alice"), people.ledger_of("bob")
+    alice.rooms.create("plans")
+    posted = alice.rooms.post("plans", f"{people.mention('bob')} come in")
+    assert posted.invited == ("bob",)
+    (invitation,) = bob.rooms.invitations()
+    assert (invitation.name, invitation.invited_by, invitation.conversation_title) == ("bob", "alice", "plans")
+    with pytest.raises(NotFound):
+        bob.rooms.invite("plans", "bob")
+    alice.rooms.invite("plans", "bob")
+    assert bob.rooms.invitations() == []
+    assert names(bob, "plans") == ["alice", "triage", "bob"]
+    alice.rooms.post("plans", f"{people.mention('carol')} too")
+    carol = people.ledger_of("carol")
+    carol.rooms.decline(carol.rooms.invitations()[0].conversation_id, "carol")
+    assert alice.rooms.invitations("plans") == []
+
+
+def test_who_may_remove_whom(people: Cast) -> None:
+    alice, bob = people.ledger_of("alice"), people.ledger_of("bob")
+    alice.rooms.create("plans", agents=["helper", "reviewer"], people=["bob", "carol"])
+    bob.rooms.remove("plans", "helper")
+    Programs(alice).configure("reviewer", {"description": "reviews code", "removal": "owner"})
+    with pytest.raises(NotAllowed, match="remove 'reviewer'"):
+        bob.rooms.remove("plans", "reviewer")
+    with pytest.raises(NotAllowed, match="remove a person"):
+        bob.rooms.remove("plans", "carol")
+    alice.rooms.remove("plans", "carol")
+    alice.rooms.remove("plans", "reviewer")
+    assert names(alice, "plans") == ["alice", "triage", "bob"]
+
+
+def test_removing_an_agent_takes_its_waiting_messages_and_posts_nothing_more(people: Cast) -> None:
+    alice = people.ledger_of("alice")
+    alice.rooms.create("plans", agents=["helper"])
+    alice.rooms.post("plans", f"{people.mention('helper')} one")
+    alice.rooms.remove("plans", "helper")
+    assert people.ledger.inbox.list() == []
+
+
+def test_a_retry_key_posts_once(people: Cast) -> None:
+    alice = people.ledger_of("alice")
+    alice.rooms.create("plans", agents=["helper"])
+    first = alice.rooms.post("plans", f"{people.mention('helper')} one", key="k")
+    again = alice.rooms.post("plans", f"{people.mention('helper')} one", key="k")
+    assert (first.message, first.position, first.reached) == (again.message, again.position, again.reached)
+    assert len(people.ledger.inbox.list()) == 1
+
+
+def test_a_message_that_mentions_a_thousand_reaches_as_many_as_allowed(people: Cast) -> None:
+    alice = people.ledger_of("alice")
+    own = Programs(alice)
+    agents = [own.create("agent", f"agent-{n}", {}).id for n in range(8)]
+    alice.rooms.create("plans")
+    text = " ".join(f"@[a](agent:{id})" for id in agents * 100)
+    posted = alice.rooms.post("plans", text, limits=RoomLimits(mentions=5))
+    assert len(posted.reached) == 5
+    assert posted.notices[0] == "The message mentions 8: only the first 5 of them are reached."
+    one = alice.rooms.post("plans", text, limits=RoomLimits(deliveries=3))
+    assert len(one.reached) == 3
+    assert one.notices[-1].startswith("One message has reached agents 3 times")
+
+
+def test_a_fork_goes_on_from_a_message_with_the_agents_sessions(people: Cast) -> None:
+    alice = people.ledger_of("alice")
+    alice.rooms.create("plans", agents=["helper"], people=["bob"])
+    alice.rooms.post("plans", f"{people.mention('helper')} one")
+    first = answer(people.ledger, "helper", "first answer")
+    at = alice.rooms.get("plans").position
+    alice.rooms.post("plans", f"{people.mention('helper')} two")
+    answer(people.ledger, "helper", "second answer")
+    fork = alice.rooms.fork("plans", at, title="other plans")
+    assert texts(alice, fork.id) == [*texts(alice, "plans")[:at], f"{people.mention('alice')} forked the room here."]
+    assert names(alice, fork.id) == ["alice", "triage", "helper"]
+    helper = next(one for one in alice.rooms.participants(fork.id) if one.name == "helper")
+    assert people.ledger.session(helper.session or "").head == first
+    posted = alice.rooms.post(fork.id, f"{people.mention('helper')} three")
+    assert posted.position == at + 2
+    (waiting,) = people.ledger.inbox.list()
+    sent = sent_texts(waiting)
+    assert sent[-1] == f"{people.mention('helper')} three"
+    assert "second answer" not in " ".join(sent)
+    assert problems(people.ledger) == []
+
+
+def test_titles_and_archiving_and_read_marks(people: Cast) -> None:
+    alice, bob = people.ledger_of("alice"), people.ledger_of("bob")
+    alice.rooms.create("plans", people=["bob"])
+    alice.rooms.post("plans", f"{people.mention('bob')} look")
+    room = bob.rooms.get("plans")
+    assert (room.unread, room.unread_mentions) == (1, 1)
+    bob.rooms.mark_read("plans")
+    assert (bob.rooms.get("plans").unread, alice.rooms.get("plans").unread) == (0, 0)
+    bob.rooms.retitle("plans", "new plans")
+    assert [one.title for one in alice.rooms.list()] == ["new plans"]
+    with pytest.raises(NotAllowed):
+        bob.rooms.archive("new plans")
+    alice.rooms.archive("new plans")
+    assert (alice.rooms.list(), len(alice.rooms.list(status="archived"))) == ([], 1)
+    with pytest.raises(NotApplicable, match="archived"):
+        bob.rooms.post("new plans", "x")
+    alice.rooms.restore("new plans")
+    assert bob.rooms.post("new plans", "x").position > 0
+
+
+def test_a_renamed_agent_is_shown_by_its_current_name(people: Cast) -> None:
+    alice = people.ledger_of("alice")
+    alice.rooms.create("plans", agents=["helper"])
+    alice.rooms.post("plans", f"{people.mention('helper')} hello")
+    (mention,) = alice.rooms.messages("plans")[-1].mentions
+    assert mention.name == "helper"
