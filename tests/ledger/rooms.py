@@ -38,11 +38,14 @@ def cast(ledger: Ledger) -> Cast:
     return Cast(ledger, {**people, **agents})
 
 
-def answer(ledger: Ledger, agent: str, text: str | None, *, error: str | None = None) -> str:
+def answer(
+    ledger: Ledger, agent: str, text: str | None, *, error: str | None = None, session: str | None = None
+) -> str:
     """Have the agent answer what waits in its session: one turn for the first message there."""
     runs = Runs(ledger)
-    session = next(one for one in runs.waiting() if runs.standing(one.session).label.endswith(f":{agent}"))
-    standing = runs.standing(session.session)
+    waiting = [runs.standing(one.session) for one in runs.waiting()]
+    ending = f":{agent}" if session is None else session
+    standing = next(one for one in waiting if one.label.endswith(ending))
     writer, _ = runs.begin(
         standing.id,
         expected=(standing.head, standing.head_events),

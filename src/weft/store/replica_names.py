@@ -75,6 +75,19 @@ def own_names(sql: Sql) -> dict[str, int | None]:
     return own | {name: int(value) for key, value in rows if (name := str(key).removeprefix(FORMER)) != key}
 
 
+class OwnEvents:
+    """Which events this ledger wrote, under its name or a former one."""
+
+    def __init__(self, sql: Sql) -> None:
+        self._names = own_names(sql)
+
+    def has(self, n: int, replica: str | None) -> bool:
+        if replica not in self._names:
+            return False
+        last = self._names[replica]
+        return last is None or n <= last
+
+
 def _number(sql: Sql, key: str) -> int:
     row = sql.one("SELECT value FROM local WHERE key = ?", (key,))
     return int(row[0]) if row else 0

@@ -18,7 +18,6 @@ from weft.ledger.rooms.model import ROOM_LIMITS
 from weft.ledger.rooms.open_room import OpenRoom
 from weft.ledger.rooms.posting import MessageReach, RoomPost, message_mentions, reach_mentioned, text_of_parts
 from weft.ledger.rooms.rows import (
-    OwnEvents,
     ParticipantRow,
     load_conversation,
     load_participant,
@@ -29,6 +28,7 @@ from weft.ledger.views.program_rows import load_program
 from weft.ledger.views.recorded_events import decoded
 from weft.ledger.views.rows import TurnRow
 from weft.ledger.write.append import Append
+from weft.store.replica_names import OwnEvents
 
 
 class PostedRow(Struct, frozen=True):

@@ -14,6 +14,7 @@ from weft.kernel.conversation_events import (
 )
 from weft.kernel.enums import (
     InboxState,
+    InterruptionReason,
     ParticipantKind,
     ProgramKind,
     RoomHistory,
@@ -38,6 +39,7 @@ from weft.ledger.rooms.rows import (
     readable_ranges,
 )
 from weft.ledger.runs.admission import fork_at, scope_of
+from weft.ledger.runs.turn_commands import cut_open_turn
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.program_rows import ProgramRow, find_program, load_program
 from weft.ledger.write.append import Append, LedgerWriter
@@ -277,7 +279,7 @@ def _ensure_removable(room: OpenRoom, participant: ParticipantRow) -> None:
 
 
 def _cancel_waiting(room: OpenRoom, participant: ParticipantRow) -> None:
-    """Messages that an agent has not begun to answer leave its inbox with it."""
+    """Messages that an agent has not begun to answer leave its inbox with it, and what it is answering is cut short."""
     append = room.append
     session = None if participant.session is None else append.view.find_session_id(participant.session)
     if session is None:
@@ -290,6 +292,7 @@ def _cancel_waiting(room: OpenRoom, participant: ParticipantRow) -> None:
     with append.by_the_ledger():
         for (message,) in rows:
             stream_of(append, append.view.session(session.id), DEFAULT_AGENT).add(MessageCancelled, message=message)
+        cut_open_turn(append, append.view.session(session.id), InterruptionReason.CANCELED)
 
 
 # --- the conversation itself ----------------------------------------------------------------------------------------

@@ -23,13 +23,14 @@ from weft.kernel.fields import MentionFact, PartFact, TextFact
 from weft.kernel.mentions import write_mention
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.agent_shares import is_private, users_of_agent
-from weft.ledger.rooms.rows import ConversationRow, OwnEvents, ParticipantRow, find_conversation, present
+from weft.ledger.rooms.rows import ConversationRow, ParticipantRow, find_conversation, present
 from weft.ledger.runs.admission import scope_of
 from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.ledger.views.recorded_events import decoded
 from weft.ledger.write.append import Append, EventStream
 from weft.ledger.write.placement import create_session
 from weft.store.port import ReadTxn
+from weft.store.replica_names import OwnEvents
 
 SHORT_ID = 8
 

@@ -19,7 +19,6 @@ from weft.ledger.read.turns import to_part
 from weft.ledger.rooms.model import Invitation, Participant, Reached, Room, RoomMention, RoomMessage
 from weft.ledger.rooms.rows import (
     ConversationRow,
-    OwnEvents,
     ParticipantRow,
     Ranges,
     all_conversations,
@@ -36,6 +35,7 @@ from weft.ledger.views.recorded_events import decoded
 from weft.ledger.views.runs import part_columns
 from weft.ledger.views.values import json_of, text_of
 from weft.store.port import ReadTxn
+from weft.store.replica_names import OwnEvents
 
 _MESSAGE = "SELECT position, id, n, replica, kind, author, node, notice, root, hops, answers, turn, posted_at"
 

@@ -13,7 +13,7 @@ from weft.kernel.enums import RoomHistory
 from weft.kernel.errors import AmbiguousName, NotFound
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.access import Access
-from weft.store.replica_names import own_names
+from weft.store.replica_names import OwnEvents
 from weft.store.sql import Sql
 
 SHORTEST_ID = 6
@@ -62,19 +62,6 @@ class ParticipantRow(Struct, gc=False):
     removed_at: int | None
     removed_n: int | None
     until: int | None
-
-
-class OwnEvents:
-    """Which events this ledger wrote, under its name or a former one."""
-
-    def __init__(self, sql: Sql) -> None:
-        self._names = own_names(sql)
-
-    def has(self, n: int, replica: str | None) -> bool:
-        if replica not in self._names:
-            return False
-        last = self._names[replica]
-        return last is None or n <= last
 
 
 def load_conversation(sql: Sql, id: str) -> ConversationRow | None:

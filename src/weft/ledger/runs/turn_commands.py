@@ -35,19 +35,27 @@ def interrupt(writer: LedgerWriter, session: str, reason: InterruptionReason) ->
     def work(append: Append) -> str:
         row = append.view.session(session)
         append.access.ensure("turn:record", row, row.label)
-        run = own_run(append.sql, row.n)
-        if run is None:
+        turn = cut_open_turn(append, row, reason)
+        if turn is None:
             raise NotApplicable(f"no turn runs in session {row.label!r}", Action.LIST_INBOX)
-        turn = append.view.turn(run[0])
-        if turn.interrupted is None:
-            events = TurnEvents(
-                append, turn.id, actor=turn.persona, prev=turn.digest, messages=turn.messages, scope=turn.root
-            )
-            events.interruption(reason, ())
-            append.seal()
-        return turn.id
+        append.seal()
+        return turn
 
     return writer.write(work)
+
+
+def cut_open_turn(append: Append, session: SessionRow, reason: InterruptionReason) -> str | None:
+    """Ask for the turn that a broker has open in a session to be cut short; None where none is open."""
+    run = own_run(append.sql, session.n)
+    if run is None:
+        return None
+    turn = append.view.turn(run[0])
+    if turn.interrupted is None:
+        events = TurnEvents(
+            append, turn.id, actor=turn.persona, prev=turn.digest, messages=turn.messages, scope=turn.root
+        )
+        events.interruption(reason, ())
+    return turn.id
 
 
 def retry(

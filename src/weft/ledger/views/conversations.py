@@ -1,24 +1,54 @@
 """What events mean for conversations: who takes part, what was said at which position, whom it mentions and reaches.
 
 Every message has a position, counted from 1; a fork counts on from the message where it left its origin. Membership is
-kept as positions too: what was the newest message when somebody came, and when they left. Events of other ledgers enter
-the views like own ones; readers ask which of them count.
+kept as positions too: what was the newest message when somebody came, and when they left. A conversation of this ledger
+is changed by its own events alone, one of another ledger by those of the replica that began it: what anybody else adds
+to its stream changes nothing.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from msgspec import UNSET
 
 from weft.kernel import conversation_events as chat
 from weft.kernel.enums import InvitationState, RoomHistory, RoomMessageKind, RoomStatus
+from weft.kernel.events import Event
 from weft.kernel.ledger_events import MessageAdmitted
-from weft.ledger.views.projector import OTHERS, Moment, Projector, begins, handles, plain
+from weft.ledger.views.projector import OTHERS, Handler, Moment, Projector, begins, handles, plain
 
 STREAM = "conversation:"
 
 
 def _conversation(event: chat.ConversationEvent) -> str:
     return event.stream.removeprefix(STREAM)
+
+
+def _counts(view: Projector, moment: Moment, conversation: str, event: Event) -> bool:
+    """Whether an event comes from the ledger that the conversation belongs to."""
+    row = view.sql.one("SELECT n, replica FROM conversation WHERE id = ?", (conversation,))
+    if row is None:
+        return False
+    own, replica = view.own_events, plain(event.replica)
+    return own.has(moment.n, replica) if own.has(row[0], row[1]) else bool(replica == row[1])
+
+
+Changed = TypeVar("Changed", bound=chat.ConversationEvent)
+
+
+def changes(kind: type[Changed]) -> Callable[[Callable[[Projector, Moment, Changed], None]], Handler]:
+    """What an event does to a conversation that it belongs to."""
+
+    def register(handler: Callable[[Projector, Moment, Changed], None]) -> Handler:
+        def checked(view: Projector, moment: Moment, event: Any) -> None:
+            if event.stream.startswith(STREAM) and _counts(view, moment, _conversation(event), event):
+                handler(view, moment, event)
+
+        return handles(kind, OTHERS)(checked)
+
+    return register
 
 
 @begins(chat.ConversationCreated, STREAM)
@@ -49,19 +79,19 @@ def _created(view: Projector, moment: Moment, event: chat.ConversationCreated) -
     view.move_stream_tip(event.stream, moment.event_id)
 
 
-@handles(chat.ConversationRetitled, OTHERS)
+@changes(chat.ConversationRetitled)
 def _retitled(view: Projector, moment: Moment, event: chat.ConversationRetitled) -> None:
     view.sql.run(
         "UPDATE conversation SET title = ? WHERE id = ?", (view.lookup_number(event.title), _conversation(event))
     )
 
 
-@handles(chat.ConversationArchived, OTHERS)
+@changes(chat.ConversationArchived)
 def _archived(view: Projector, moment: Moment, event: chat.ConversationArchived) -> None:
     _set_status(view, event, RoomStatus.ARCHIVED)
 
 
-@handles(chat.ConversationRestored, OTHERS)
+@changes(chat.ConversationRestored)
 def _restored(view: Projector, moment: Moment, event: chat.ConversationRestored) -> None:
     _set_status(view, event, RoomStatus.ACTIVE)
 
@@ -75,7 +105,7 @@ def _position(view: Projector, conversation: str) -> int | None:
     return None if row is None else int(row[0])
 
 
-@handles(chat.ParticipantAdded, OTHERS)
+@changes(chat.ParticipantAdded)
 def _participant_added(view: Projector, moment: Moment, event: chat.ParticipantAdded) -> None:
     conversation = _conversation(event)
     position = _position(view, conversation)
@@ -102,7 +132,7 @@ def _participant_added(view: Projector, moment: Moment, event: chat.ParticipantA
     _close_invitation(view, conversation, event.node, InvitationState.CONFIRMED)
 
 
-@handles(chat.ParticipantRemoved, OTHERS)
+@changes(chat.ParticipantRemoved)
 def _participant_removed(view: Projector, moment: Moment, event: chat.ParticipantRemoved) -> None:
     conversation = _conversation(event)
     view.sql.run(
@@ -112,7 +142,7 @@ def _participant_removed(view: Projector, moment: Moment, event: chat.Participan
     )
 
 
-@handles(chat.ParticipantInvited, OTHERS)
+@changes(chat.ParticipantInvited)
 def _participant_invited(view: Projector, moment: Moment, event: chat.ParticipantInvited) -> None:
     conversation = _conversation(event)
     if _position(view, conversation) is None:
@@ -135,7 +165,7 @@ def _participant_invited(view: Projector, moment: Moment, event: chat.Participan
     )
 
 
-@handles(chat.InvitationDeclined, OTHERS)
+@changes(chat.InvitationDeclined)
 def _invitation_declined(view: Projector, moment: Moment, event: chat.InvitationDeclined) -> None:
     _close_invitation(view, _conversation(event), event.node, InvitationState.DECLINED)
 
@@ -147,7 +177,7 @@ def _close_invitation(view: Projector, conversation: str, node: str, state: Invi
     )
 
 
-@handles(chat.MessagePosted, OTHERS)
+@changes(chat.MessagePosted)
 def _message_posted(view: Projector, moment: Moment, event: chat.MessagePosted) -> None:
     conversation = _conversation(event)
     before = _position(view, conversation)
@@ -189,11 +219,11 @@ def _message_posted(view: Projector, moment: Moment, event: chat.MessagePosted) 
         )
 
 
-def deliver(view: Projector, session: str, event: MessageAdmitted) -> None:
+def deliver(view: Projector, moment: Moment, session: str, event: MessageAdmitted) -> None:
     """A message of a conversation entered the inbox of an agent's session there. From then on the agent knows the
     conversation up to that message."""
-    posted = view.sql.one("SELECT root, position FROM room_message WHERE id = ?", (event.posted,))
-    if posted is None:
+    posted = view.sql.one("SELECT root, position, conversation FROM room_message WHERE id = ?", (event.posted,))
+    if posted is None or not _counts(view, moment, posted[2], event):
         return
     view.sql.run(
         "INSERT INTO room_delivery(posted, session, message, root) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",

@@ -36,7 +36,7 @@ def _message_admitted(view: Projector, moment: Moment, event: own.MessageAdmitte
         ),
     )
     if event.posted is not UNSET:
-        deliver(view, session.id, event)
+        deliver(view, moment, session.id, event)
     elif event.again is not UNSET:
         view.sql.run("UPDATE room_delivery SET message = ? WHERE message = ?", (event.message, event.again))
     if event.again is not UNSET:  # a retry may go on in a fork: the dead message is then another session's

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
@@ -38,6 +39,7 @@ from weft.ledger.views.rows import (
     load_turn,
 )
 from weft.store.facts import FactReader
+from weft.store.replica_names import OwnEvents
 from weft.store.sql import Sql
 
 
@@ -77,6 +79,11 @@ class Projector:
         self.replaced: list[tuple[str, str]] = []
         """Imported turns that were current and no longer are, each with the version that is, since a writer asked."""
         self._moment = Moment()
+
+    @cached_property
+    def own_events(self) -> OwnEvents:
+        """Which events the ledger wrote itself whose facts these are."""
+        return OwnEvents(self.facts.sql)
 
     def is_childless(self, turn: TurnRow) -> bool:
         """Whether no subagent names a call of the session that made this turn; of a turn without a session, of the turn
