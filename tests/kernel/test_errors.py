@@ -149,6 +149,7 @@ INSIDE = {
     "Stop": "of the contract's own tests",
     "KeyboardInterrupt": "of the contract's own tests",
     "msgspec.ValidationError": "a stored line that is none, told by whoever reads it",
+    "Declined": "the person at the terminal answered no: exit code 4",
     "click.UsageError": "the command line is wrong: exit code 2",
     "httpcore2.ConnectError": "becomes ProviderUnreachable where a model is asked",
     "FileNotFoundError": "told by the command line as any other path",

@@ -96,7 +96,9 @@ def test_who_may_approve_is_told_by_their_channel_and_a_line_says_what_waits(
     shown = weft("approvals", approval["id"]).out
     assert f"  | +new {SECRET}" in shown  # whoever decides sees all of it
     assert CANARY not in json.dumps([approval, body]) + sent.err + sent.out + shown + told.read_text()
-    listed = weft("approvals", "--all").out + weft("human", "requests").out + weft("approve", approval["id"]).err
+    listed = (
+        weft("approvals", "--all").out + weft("human", "requests").out + weft("approve", approval["id"], "--yes").err
+    )
     assert SECRET not in json.dumps(body) + sent.err + sent.out + listed + told.read_text()
 
 

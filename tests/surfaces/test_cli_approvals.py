@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from tests.surfaces.approving import opened, waiting
-from tests.surfaces.shell import Shell
+from tests.surfaces.shell import Shell, on_terminal
 from tests.surfaces.test_cli_docs import run_example
 from weft.kernel.canonical import dumps
 from weft.surfaces.cli.approval_text import EXACTLY, waiting_words
@@ -41,7 +41,7 @@ def test_what_waits_is_listed_shown_granted_and_denied(weft: Shell) -> None:
         assert [one["id"] for one in weft.json("approvals", "--session", "main")] == [first.id, second.id]
         assert weft.json("approvals", first.id[:8])["bound"] == first.bound
         assert weft("approvals", first.id, "--all").code == 2
-        shown = weft("approve", first.id[:12], "--reason", "it is dark")
+        shown = weft("approve", first.id[:12], "--reason", "it is dark", "--yes")
         assert (shown.code, "  | switch quiet" in shown.out) == (0, True), shown.err
         assert shown.out.splitlines()[-1] == f"approval {first.id[:12]} is granted"
         answered = weft.json("reject", second.id, "--reason", "it is cold")
@@ -54,6 +54,23 @@ def test_what_waits_is_listed_shown_granted_and_denied(weft: Shell) -> None:
         assert (doubled.code, "granted already" in doubled.err) == (4, True), doubled
         assert weft("approve", "abcdef012345").code == 3
         assert weft("approve", first.id, "--rule", "--session-scope").code == 2
+
+
+def test_nothing_is_allowed_where_nobody_says_yes(weft: Shell) -> None:
+    with opened(weft) as ledger:
+        waiting(ledger, "light")
+        (approval,) = ledger.approvals.list()
+        assert weft("human", "create", "ann", "--permission", "approve", "--permission", "session:read").code == 0
+        for words in (("approve",), ("human", "approve", "ann")):
+            for more in ((), ("--json",)):
+                refused = weft(*words, approval.id, *more)
+                assert (refused.code, "say --yes" in refused.err) == (5, True), refused
+        code, shown = on_terminal(weft.folder, "approve", approval.id, typed="n\n")
+        assert (code, "allow exactly this?" in shown, "nothing was changed" in shown) == (4, True, True), shown
+        assert ledger.approvals.get(approval.id).state == "open"
+        assert weft("approve", approval.id, "--yes").code == 0
+        code, shown = on_terminal(weft.folder, "approve", approval.id, typed="y\n")
+        assert (code, "granted already" in shown, "allow exactly" in shown) == (4, True, False), shown
 
 
 def displayed(out: str) -> bytes:
@@ -81,7 +98,7 @@ def test_a_yes_for_the_session_and_a_no_that_ends_the_turn(weft: Shell) -> None:
     with opened(weft) as ledger:
         gated, message = waiting(ledger, "light", "door")
         first, second = ledger.approvals.list()
-        assert "is granted for this session" in weft("approve", first.id, "--session-scope").out
+        assert "is granted for this session" in weft("approve", first.id, "--session-scope", "--yes").out
         assert weft.json("reject", second.id, "--abort")["state"] == "denied"
         asyncio.run(gated.serve(message))
         assert gated.bench.interruptions(message) == ["approval_denied"]
@@ -92,7 +109,7 @@ def test_a_rule_is_proposed_with_the_yes_and_nothing_is_in_force_by_it(weft: She
     with opened(weft) as ledger:
         waiting(ledger, "light")
         (approval,) = ledger.approvals.list()
-        answered = weft("approve", approval.id, "--rule")
+        answered = weft("approve", approval.id, "--rule", "--yes")
         assert answered.code == 0, answered.err
         (policy,) = ledger.policies.list()
         assert f"weft policy show {policy.id}" in answered.err
@@ -106,7 +123,7 @@ def test_where_no_rule_says_exactly_that_nothing_is_granted(weft: Shell) -> None
     with opened(weft) as ledger:
         waiting(ledger, "light", worlds=["rm *", "", ""])
         (approval,) = ledger.approvals.list()
-        refused = weft("approve", approval.id, "--rule")
+        refused = weft("approve", approval.id, "--rule", "--yes")
         assert (refused.code, "no rule says exactly" in refused.err) == (4, True), refused
         assert ledger.approvals.get(approval.id).state == "open"
         assert ledger.policies.list() == []
@@ -119,7 +136,7 @@ def test_an_agent_and_a_person_without_the_right_answer_nothing(weft: Shell) -> 
         waiting(ledger, "light")
         (approval,) = ledger.approvals.list()
         for name in ("ada", "bob"):
-            assert weft("--as", name, "approve", approval.id).code != 0
+            assert weft("--as", name, "approve", approval.id, "--yes").code != 0
             assert weft("--as", name, "reject", approval.id).code != 0
         assert ledger.approvals.get(approval.id).state == "open"
 
@@ -152,11 +169,11 @@ def test_people_answer_the_same_requests_by_both_commands(weft: Shell) -> None:
         assert "'light'" in next(one["text"] for one in listed if one["id"] == first.id)
         assert weft.json("human", "requests", "bob") == []
         assert first.id[:12] in weft("human", "requests").out
-        answered = weft("human", "approve", "ann", first.id[:12], "--reason", "fine")
+        answered = weft("human", "approve", "ann", first.id[:12], "--reason", "fine", "--yes")
         assert (answered.code, "is granted" in answered.out) == (0, True), answered.err
         granted = ledger.approvals.get(first.id)
         assert (granted.answered_by, granted.reason) == ("ann", "fine")
-        assert weft("human", "approve", "bob", second.id).code == 4
+        assert weft("human", "approve", "bob", second.id, "--yes").code == 4
         assert weft.json("human", "reject", "ann", second.id)["state"] == "denied"
         assert [one["id"] for one in weft.json("human", "requests", "ann", "--status", "pending")] == [other]
         assert weft("approve", first.id).code == 4

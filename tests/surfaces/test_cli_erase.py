@@ -164,7 +164,7 @@ def test_a_person_at_a_terminal_is_shown_the_plan_and_asked(
     os.close(terminal)
     assert b"erase it for good?" in shown
     assert (SECRET.encode() not in files(folder)) == gone
-    assert child.returncode == (0 if gone else 130)
+    assert child.returncode == (0 if gone else 4)
 
 
 def test_the_log_of_imports_forgets_what_it_named(weft: Shell, secret: str, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -243,6 +244,23 @@ def test_a_real_interrupt_ends_with_130(weft: Shell, folder: Path) -> None:
         complaint = reading.stderr.read()
         assert reading.wait() == 130
     assert complaint.strip() == b"weft: interrupted"
+
+
+def test_a_no_is_an_answer_and_no_interrupt(weft: Shell, folder: Path) -> None:
+    assert weft("key", "create", "mine").code == 0
+    code, shown = on_terminal(folder, "key", "delete", "mine", typed="n\n")
+    assert (code, "weft: nothing was changed" in shown, "interrupted" in shown) == (4, True, False), shown
+    assert weft.json("key", "list")
+    refused = weft("key", "delete", "mine")
+    assert (refused.code, "nobody is there to say yes" in refused.err) == (5, True)
+    code, shown = on_terminal(folder, "key", "delete", "mine", typed="\x04")
+    assert (code, "weft: interrupted" in shown) == (130, True), shown
+
+
+def test_every_question_is_asked_in_one_place() -> None:
+    cli = Path(library.__file__).parent / "surfaces" / "cli"
+    aborting = [file.name for file in cli.rglob("*.py") if re.search(r"confirm\(.*abort=True", file.read_text())]
+    assert aborting == []
 
 
 def test_a_reader_that_goes_away_ends_the_program_quietly(weft: Shell, folder: Path) -> None:

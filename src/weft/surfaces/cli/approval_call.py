@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-import click
 from msgspec import Struct
 
 from weft.kernel.clock import SystemClock
+from weft.kernel.errors import InvalidInput
 from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.approval_text import approval_lines, exact_document, short_id, state_of
+from weft.surfaces.cli.questions import confirm
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.wire.approvals import AnsweredApproval
 
@@ -43,16 +43,25 @@ def answer_shown(ledger: Ledger, approval: Approval, answer: ApprovalAnswer) -> 
 
 
 def decide(call: Call, ledger: Ledger, approval: Approval, answer: ApprovalAnswer, *, is_sure: bool) -> None:
-    """Show a request, have the person confirm a yes at a terminal, and record the answer."""
+    """Show a request, have the person who was shown it confirm a yes, and record the answer. `is_sure`: they did so on
+    the command line."""
     if not call.json:
         call.screen.page(approval_lines(approval, SystemClock().now_ms()))
     if answer.is_granted:
         exact_document(approval)
-        if not is_sure and not call.json and sys.stdin.isatty() and sys.stdout.isatty():
-            click.confirm("allow exactly this?", abort=True, err=True)
+        if state_of(approval, SystemClock().now_ms()).text == "open":  # any other is refused, whatever is answered
+            _confirm(call, approval, is_sure=is_sure)
     answered = answer_shown(ledger, approval, answer)
     call.answer(answered, answered_line(answered))
     note_proposals(call, answered)
+
+
+def _confirm(call: Call, approval: Approval, *, is_sure: bool) -> None:
+    """Ask the person at the terminal, who was shown the request there."""
+    hint = f"read it with `weft approvals {shell_word(short_id(approval))}`, then say --yes"
+    if not is_sure and not call.screen.terminal:
+        raise InvalidInput("nobody was shown what would be allowed", hint)
+    confirm(call, "allow exactly this?", hint, is_sure=is_sure)
 
 
 def answered_line(answered: AnsweredApproval) -> Line:

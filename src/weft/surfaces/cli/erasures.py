@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
-
-import click
 
 from weft.kernel.errors import InvalidInput
 from weft.surfaces.cli.call import Call
@@ -15,6 +12,7 @@ from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.import_job import ImportJob
 from weft.surfaces.cli.progress import progress
+from weft.surfaces.cli.questions import confirm, is_person_there
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.user_files import find_ledger
 from weft.surfaces.wire.upkeep import NothingToErase
@@ -77,7 +75,7 @@ def _nothing(plan: ErasurePlan) -> str:
 
 def _ask(call: Call, plan_lines: list[Line], reason: str | None) -> None:
     """Show the plan; without a reason nothing is asked, and the reason is what is missing."""
-    is_answered = sys.stdin.isatty() and sys.stderr.isatty() and not call.json
+    is_answered = is_person_there(call)
     if not call.json and (is_answered or reason is None):
         for line in plan_lines:
             call.screen.show(*line)
@@ -86,11 +84,7 @@ def _ask(call: Call, plan_lines: list[Line], reason: str | None) -> None:
             "nothing was erased: an erasure needs a reason",
             "give one with --reason; it is kept, so say no more than needed",
         )
-    if not is_answered:
-        raise InvalidInput(
-            "nobody is there to say yes", "look at it with --dry-run, then say --yes; it cannot be undone"
-        )
-    click.confirm("erase it for good?", abort=True, err=True)
+    confirm(call, "erase it for good?", "look at it with --dry-run, then say --yes; it cannot be undone", is_sure=False)
 
 
 def _shown_labels(call: Call, ledger: Ledger) -> dict[str, str]:

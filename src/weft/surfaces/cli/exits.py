@@ -20,6 +20,7 @@ from weft.kernel.errors import (
     WeftError,
 )
 from weft.kernel.hidden_credentials import hidden_address, without_credentials
+from weft.surfaces.cli.questions import Declined
 from weft.surfaces.plain_text import safe, safe_lines
 from weft.surfaces.wire.hints import phrase
 
@@ -33,7 +34,8 @@ EXIT_CODES = {
     DIFFERENT: "verify, audit, doctor, secrets, import or task run found problems, or diff --exit-code a difference",
     USAGE: "the command line is wrong",
     3: "there is no such session, turn, message, move or program, or the name could mean several",
-    4: "a conflict: somebody else was first, the request does not fit the ledger's state, or whoever acts may not",
+    4: "a conflict: somebody else was first, the request does not fit the ledger's state, whoever acts may not, or the"
+    " answer to a question was no",
     5: "the input cannot be recorded as it is",
     6: "the ledger is damaged: something stored is not what was written",
     7: "the file, the disk or the permissions are in the way, or there is no ledger",
@@ -43,6 +45,7 @@ EXIT_CODES = {
 }
 CODE_OF: dict[type[BaseException], int] = {
     click.ClickException: USAGE,
+    Declined: 4,
     NotFound: 3,
     AmbiguousName: 3,
     LedgerError: 4,

@@ -133,12 +133,3 @@ def present(call: Call, lines: Sequence[Line], yes: bool) -> None:
     if not (yes and (call.quiet or call.json)):
         for line in lines:
             click.echo(call.screen.render(line), err=True)
-
-
-def confirm(question: str, yes: bool) -> None:
-    """Ask the person at the terminal."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise InvalidInput("nobody is there to say yes", "read what it shows and say --yes")
-    click.confirm(question, abort=True, err=True)

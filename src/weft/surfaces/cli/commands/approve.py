@@ -14,12 +14,12 @@ from weft.surfaces.cli.command import command as weft_command
 @click.option("--session-scope", is_flag=True, help="The same use of the tool needs no answer in this session again.")
 @click.option("--rule", is_flag=True, help="Allow it once, and propose a policy that allows it from then on.")
 @click.option("--reason", metavar="TEXT", help="Why.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask at the terminal.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where nobody is at a terminal.")
 def command(call: Call, id: str, session_scope: bool, rule: bool, reason: str | None, yes: bool) -> None:
     """Allow a tool call that waits for a person.
 
-    It is shown whole first. The answer counts for exactly what was shown, once: if anything of it changes before it
-    runs, it does not run.
+    It is shown whole first, and asked about. The answer counts for exactly what was shown, once: if
+    anything of it changes before it runs, it does not run.
     """
     from weft.surfaces.cli.approval_call import ApprovalAnswer, decide
 

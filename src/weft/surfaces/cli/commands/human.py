@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 command = group("human", "Describe people, ask them, and record what they answer.")
 MAKE = "make one with `weft human create NAME`"
+YES = "Do not ask about a tool call; needed where nobody is at a terminal."
 STYLES = {"approved": "good", "rejected": "bad", "pending": "warn"}
 
 
@@ -151,15 +152,19 @@ def _answer(verb: str, help: str) -> None:
     @click.argument("request")
     @click.option("--reason", metavar="TEXT", help="Why.")
     @click.option("--key", "retry_key", metavar="KEY", help=KEY)
-    def decide(call: Call, name: str, request: str, reason: str | None, retry_key: str | None) -> None:
+    def decide(
+        call: Call, name: str, request: str, reason: str | None, retry_key: str | None, yes: bool = False
+    ) -> None:
         with changing(call, name) as programs:
             if (approval := waiting_call(programs, request)) is not None:
-                _answer_call(call, programs.ledger, approval, verb, reason)
+                _answer_call(call, programs.ledger, approval, verb, reason, is_sure=yes)
                 return
             chosen = programs.approve if verb == "approve" else programs.reject
             _show(call, chosen(request, reason=reason, key=retry_key))
 
     decide.__doc__ = help
+    if verb == "approve":
+        decide = click.option("-y", "--yes", is_flag=True, help=YES)(decide)
     command.verb(verb)(decide)
 
 
@@ -167,12 +172,13 @@ _answer("approve", "Say yes to what a person was asked, as that person.")
 _answer("reject", "Say no to what a person was asked, as that person.")
 
 
-def _answer_call(call: Call, ledger: Ledger, approval: Approval, verb: str, reason: str | None) -> None:
+def _answer_call(
+    call: Call, ledger: Ledger, approval: Approval, verb: str, reason: str | None, *, is_sure: bool
+) -> None:
     """The same request that `weft approve` and `weft reject` answer."""
     from weft.surfaces.cli.approval_call import ApprovalAnswer, decide
 
-    answer_given = ApprovalAnswer(is_granted=verb == "approve", reason=reason)
-    decide(call, ledger, approval, answer_given, is_sure=False)
+    decide(call, ledger, approval, ApprovalAnswer(is_granted=verb == "approve", reason=reason), is_sure=is_sure)
 
 
 def _show(call: Call, request: Request) -> None:

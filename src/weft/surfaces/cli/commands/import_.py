@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -23,6 +22,7 @@ from weft.store.atomic_files import make_folder
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import INTERRUPTED
+from weft.surfaces.cli.questions import ask, is_person_there
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.times import LocalZone
 from weft.surfaces.cli.trust import is_there
@@ -233,7 +233,7 @@ def _is_there(call: Call, path: str) -> bool:
     """Whether a ledger is at the place that was named; somebody at a terminal is asked whether to make it there."""
     if is_there(call.looking, path):
         return True
-    if not (sys.stdin.isatty() and sys.stderr.isatty()) or call.json:
+    if not is_person_there(call):
         raise LedgerMissing(path, f"`weft init {shell_word(path)}` makes it")
-    click.confirm(f"there is no ledger at {path}; make it?", default=True, abort=True, err=True)
+    ask(f"there is no ledger at {path}; make it?", default=True)
     return False

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from weft.kernel.errors import InvalidKey
 from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.arguments import read_input
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.command import group
+from weft.surfaces.cli.questions import confirm
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.user_files import complete_keys, key_ring, new_passphrase
 from weft.surfaces.wire.exchange import DeletedKey, KeyForm
@@ -91,10 +89,7 @@ def delete(call: Call, name: str, yes: bool) -> None:
     """
     ring = key_ring()
     ring.public(name)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise InvalidKey("nobody is there to say yes", "say --yes; a private key is gone for good")
-        click.confirm(f"delete the key {name}?", abort=True, err=True)
+    confirm(call, f"delete the key {name}?", "say --yes; a private key is gone for good", is_sure=yes)
     private = ring.delete(name)
     call.answer(DeletedKey(name=name, private=private), ["deleted the key ", Span(name, "label")])
 

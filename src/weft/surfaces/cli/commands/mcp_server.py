@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import click
 from weft.kernel.shell_words import shell_line, shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.questions import ask, is_person_there
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import safe_lines
 from weft.surfaces.wire.exchange import Removed
@@ -299,9 +299,9 @@ def _confirm(call: Call, tools: list[ListedTool], yes: bool) -> None:
                 call.note(f"  {line}")
     if yes:
         return
-    if call.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not is_person_there(call):
         raise click.UsageError("approving needs a person at a terminal, or --yes")
-    click.confirm(f"use {'this tool' if len(tools) == 1 else f'these {len(tools)} tools'}?", abort=True, err=True)
+    ask(f"use {'this tool' if len(tools) == 1 else f'these {len(tools)} tools'}?")
 
 
 def _answer_approved(call: Call, name: str, tools: tuple[Any, ...], words: str) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
-from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.errors import NotApplicable, NotFound
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.call import undo as undo_line
 from weft.surfaces.cli.command import SharedGroup
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.program_call import F, as_actor, changing, looking
+from weft.surfaces.cli.questions import ask, confirm, is_person_there
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.sync_call import complete_remotes, replica_of_source
 from weft.surfaces.cli.times import local_time
@@ -190,21 +190,16 @@ def _require_choice(names: tuple[str, ...], kind: str | None, source: str | None
 
 def _confirm_several(call: Call, items: list[PendingItem], yes: bool) -> None:
     """Somebody at a terminal who names a kind or a source sees what that takes over, and is asked."""
-    if yes or call.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if yes or not is_person_there(call):
         return
     for item in items:
         call.note(f"  {item.kind} ", Span(item.name, "label"), f" {item.what}")
-    click.confirm(f"let {counted(len(items), 'decision')} of another ledger count here?", abort=True, err=True)
+    ask(f"let {counted(len(items), 'decision')} of another ledger count here?")
 
 
 def _confirm_erasures(call: Call, count: int, yes: bool) -> None:
-    if yes:
-        return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()) or call.json:
-        raise InvalidInput(
-            "nobody is there to say yes", "look at it with `weft erase --apply --dry-run`, then say --yes"
-        )
-    click.confirm(f"erase {counted(count, 'content')} for good?", abort=True, err=True)
+    hint = "look at it with `weft erase --apply --dry-run`, then say --yes"
+    confirm(call, f"erase {counted(count, 'content')} for good?", hint, is_sure=yes)
 
 
 @command.verb("refuse")

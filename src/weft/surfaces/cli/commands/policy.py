@@ -17,7 +17,6 @@ from weft.surfaces.cli.policies import (
     DEFAULT,
     RESOURCE,
     STATE_STYLES,
-    confirm,
     difference_lines,
     failed_lines,
     file_policy,
@@ -31,6 +30,7 @@ from weft.surfaces.cli.policies import (
     tests_line,
 )
 from weft.surfaces.cli.progress import progress
+from weft.surfaces.cli.questions import confirm
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import local_time
 from weft.surfaces.wire.policies import PolicySource, PolicyTestEntry, TestedPolicy
@@ -45,6 +45,7 @@ command = group("policy", "Propose, test, activate and roll back the programs th
 HEADER = ("policy", "name", "state", "agent", "tests", "by", "when")
 GROUPS = ("calls", "tool", "before", "after", "for example", "why")
 SHORT_ID, SHORT_DIGEST = 8, 12
+READ_FIRST = "read what it shows and say --yes"
 YES = click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
 AGENT = click.option("--agent", metavar="NAME", help="The one of this agent, instead of the one for all of them.")
 
@@ -183,7 +184,8 @@ def activate(call: Call, name: str, notes: str | None, yes: bool) -> None:
         _, results = tested(call, source_of(policy))
         counts = counts_of_tests(results)
         present(call, [*failed_lines(results), tests_line(counts)], yes)
-        confirm(f"put {policy.name} ({policy.digest[:SHORT_DIGEST]}) in force?", yes)
+        question = f"put {policy.name} ({policy.digest[:SHORT_DIGEST]}) in force?"
+        confirm(call, question, READ_FIRST, is_sure=yes)
         active = ledger.policies.activate(policy.id, digest=policy.digest, tests=counts, notes=notes)
     call.answer(active, [*_state(active)])
 
@@ -207,7 +209,8 @@ def rollback(call: Call, name: str, reason: str | None, yes: bool) -> None:
     with call.writing() as ledger:
         policy = ledger.policies.get(name)
         present(call, _question(ledger, policy), yes)
-        confirm(f"put {policy.name} ({policy.digest[:SHORT_DIGEST]}) in force again?", yes)
+        question = f"put {policy.name} ({policy.digest[:SHORT_DIGEST]}) in force again?"
+        confirm(call, question, READ_FIRST, is_sure=yes)
         active = ledger.policies.roll_back(policy.id, digest=policy.digest, reason=reason)
     call.answer(active, [*_state(active)])
 

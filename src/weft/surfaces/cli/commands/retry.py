@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +11,7 @@ from weft.surfaces.cli.broker_call import deliver
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import counted
+from weft.surfaces.cli.questions import ask, is_person_there
 from weft.surfaces.cli.screen import Span
 
 if TYPE_CHECKING:
@@ -53,6 +53,6 @@ def _confirm(call: Call, calls: list[ToolCall], yes: bool) -> None:
         call.note(Span(f"{one.name} ", "tool"), f"{arguments_text}  ", Span(one.status, "dim"))
     if yes:
         return
-    if not sys.stdin.isatty() or call.json:
+    if not is_person_there(call):
         raise click.UsageError(f"{counted(len(calls), 'tool call')} may run again: --yes does so")
-    click.confirm(f"run {counted(len(calls), 'tool call')} again?", abort=True, err=True)
+    ask(f"run {counted(len(calls), 'tool call')} again?")
