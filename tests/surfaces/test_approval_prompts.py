@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.runtime.scripted import Script, answer, chat, chat_saying
 from tests.surfaces import talking
 from tests.surfaces.approving import opened, waiting
 from tests.surfaces.serving import serving
-from tests.surfaces.shell import Shell
+from tests.surfaces.shell import Shell, running
 from tests.surfaces.test_cli_broker import beside, stock, wait_until
 from weft.ledger.api import Ledger
 from weft.surfaces.cli.approval_prompts import YES, ApprovalPrompts
@@ -100,6 +101,30 @@ def test_who_may_approve_is_told_by_their_channel_and_a_line_says_what_waits(
         weft("approvals", "--all").out + weft("human", "requests").out + weft("approve", approval["id"], "--yes").err
     )
     assert SECRET not in json.dumps(body) + sent.err + sent.out + listed + told.read_text()
+
+
+def test_who_sends_behind_a_request_of_a_run_that_is_gone_is_told_of_it(weft: Shell) -> None:
+    def approve(ledger: Ledger) -> None:
+        wait_until(ledger, lambda: len(ledger.inbox.list(states=("queued",))) == 2)
+        ledger.approvals.grant(ledger.approvals.list()[0].id)
+
+    with answered(weft, writing("new\n"), chat(), chat(), chat()):
+        gone = running(weft.folder, "send", "--session", "talk", "Begin", stderr=subprocess.DEVNULL)
+        with gone, opened(weft) as ledger:
+            wait_until(ledger, lambda: bool(ledger.approvals.list()))
+            approval = ledger.approvals.list()[0]
+        assert weft("send", "--session", "talk", "Second", "--no-wait").code == 0
+        with beside(weft, approve):
+            sent = weft("send", "--session", "talk", "Third")
+        assert (sent.code, sent.out) == (0, "Hello there\n"), sent.err
+        first, second, *_ = sent.err.splitlines()
+        assert first == "before this message in session talk: the turn that is open and 1 earlier message"
+        assert second.startswith("waits for a person: ")
+        assert f"`weft approve {approval.id[:12]}` shows and allows it" in second
+        queued = len(weft.json("inbox"))
+        assert weft("send", "--session", "talk", "Fourth", "--toolset", "nothing", "--no-wait").code == 3
+        assert len(weft.json("inbox")) == queued
+    assert (weft.folder / "notes.txt").read_text() == "new\n"
 
 
 def test_a_call_is_answered_at_the_terminal_that_sends(weft: Shell) -> None:

@@ -8,12 +8,14 @@ import re
 from hashlib import sha256
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from tests.surfaces.approving import opened, waiting
 from tests.surfaces.shell import Shell, on_terminal
 from tests.surfaces.test_cli_docs import run_example
 from weft.kernel.canonical import dumps
+from weft.ledger.api import Runs
 from weft.surfaces.cli.approval_text import EXACTLY, waiting_words
 
 PAGE = (Path(__file__).parents[2] / "docs" / "approvals.md").read_text()
@@ -27,6 +29,12 @@ HOSTILE = (
     "back\\u202eslash \\\\ \U000e0041",
     "x" * 5000,
 )
+
+
+@pytest.fixture(autouse=True)
+def _nobody_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No broker runs here: none is waited for."""
+    monkeypatch.setattr("weft.surfaces.cli.approval_call.TAKEN_UP_SECONDS", 0)
 
 
 def test_what_waits_is_listed_shown_granted_and_denied(weft: Shell) -> None:
@@ -71,6 +79,21 @@ def test_nothing_is_allowed_where_nobody_says_yes(weft: Shell) -> None:
         assert weft("approve", approval.id, "--yes").code == 0
         code, shown = on_terminal(weft.folder, "approve", approval.id, typed="y\n")
         assert (code, "granted already" in shown, "allow exactly" in shown) == (4, True, False), shown
+
+
+def test_whoever_answers_is_told_where_nobody_works_on_the_turn(weft: Shell) -> None:
+    hint = "no process works on the turn: `weft broker` goes on with it"
+    with opened(weft) as ledger:
+        waiting(ledger, "light", "door")
+        light, door = ledger.approvals.list()
+        assert not Runs(ledger).is_left(light.turn)  # it waits for people
+        assert hint in weft("approve", light.id, "--yes").err
+        assert Runs(ledger).is_left(light.turn)
+        writer = Runs(ledger).adopt(light.turn)
+        assert writer is not None
+        assert hint not in weft("reject", door.id).err
+        writer.leave()
+        assert Runs(ledger).is_left(light.turn)
 
 
 def displayed(out: str) -> bytes:

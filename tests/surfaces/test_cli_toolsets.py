@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from typing import Any
 
 import pytest
 
 from tests.runtime.inference.asking import CANARY
-from tests.runtime.scripted import Script, chat, chat_saying, failure
+from tests.runtime.scripted import HANG, Script, chat, chat_saying, failure
+from tests.surfaces.approving import opened
 from tests.surfaces.serving import serving
-from tests.surfaces.shell import Shell
+from tests.surfaces.shell import Shell, running
 from tests.surfaces.test_cli_broker import beside, stock, wait_until
-from weft.ledger.api import Ledger
+from weft.ledger.api import Ledger, Runs
 from weft.programs.kinds.toolset import BUILT_IN_TOOLSETS
 from weft.runtime.configuration.permissions import limits_of, sandbox_config
 from weft.runtime.sandbox.profiles import parse_profile
@@ -89,7 +92,8 @@ def test_an_agent_works_in_a_folder_and_its_calls_are_told(weft: Shell) -> None:
     (weft.folder / "work").mkdir()
     (weft.folder / "work" / "a.txt").write_text("milk\n")
     denied = calling("fetch_url", url="https://example.com/")
-    with serving(calling("read", path="a.txt"), denied, calling("read", path="b.txt"), chat()) as server:
+    scripts = (calling("read", path="a.txt"), denied, calling("read", path="b.txt"), chat())
+    with serving(*scripts, *scripts) as server:
         stock(weft, server.url)
         weft.json("agent", "create", "ada", "--model", "fast")
         told = weft.json("agent", "run", "ada", "Look", "--in", "work")
@@ -105,10 +109,32 @@ def test_an_agent_works_in_a_folder_and_its_calls_are_told(weft: Shell) -> None:
         assert "milk" in json.dumps(server.received[1].body)
         shown = weft("agent", "run", "ada", "Again", "--in", "work", "--session", "ada:other")
         assert (shown.code, shown.out) == (0, "Hello there\n")
+        assert "tool read(a.txt) ok, allowed by the policy\n" in shown.err
+        assert "tool fetch_url(https://example.com/) cannot run: " in shown.err
+        assert "tool read(b.txt) cannot run: " in shown.err
+        assert weft("agent", "run", "ada", "Look", "--in", "work", "--toolset", "nothing").code == 3
+        assert weft.json("inbox") == weft.json("inbox", "--dead") == []
     weft.json("session", "create", "mine")
     assert weft("agent", "run", "ada", "Look", "--in", "work", "--session", "mine").code == 4
     assert weft("agent", "run", "ada", "Look", "--in", "nowhere").code == 5
     assert weft("agent", "run", "nobody", "Look", "--in", "work").code == 3
+
+
+def test_a_run_that_is_interrupted_ends_its_turn_with_what_it_has(weft: Shell) -> None:
+    (weft.folder / "work").mkdir()
+    with serving([HANG]) as server:
+        stock(weft, server.url)
+        weft.json("agent", "create", "ada", "--model", "fast")
+        command = ("agent", "run", "ada", "Look", "--in", "work")
+        with running(weft.folder, *command, stderr=subprocess.PIPE) as run, opened(weft) as ledger:
+            while not server.hanging.is_set():
+                Runs(ledger).wait_for_news(ledger.newest(), 0.05)
+            run.send_signal(signal.SIGINT)
+            assert run.wait() == 130
+            assert run.stderr is not None
+            assert run.stderr.read().strip() == b"weft: interrupted"
+    shown = weft.json("show", "ada:main")
+    assert (shown["status"], shown["interruption_reason"]) == ("completed", "canceled")
 
 
 def test_a_run_waits_for_a_person_and_ends_as_they_say(weft: Shell) -> None:
@@ -129,14 +155,15 @@ def test_a_run_waits_for_a_person_and_ends_as_they_say(weft: Shell) -> None:
         with beside(weft, lambda ledger: answering(ledger, True)):
             allowed = weft("agent", "run", "ada", "Write", "--in", "work")
         assert (allowed.code, allowed.out) == (0, "Hello there\n"), allowed.err
-        assert "tool write(new.txt) waits for a person" in allowed.err
+        assert allowed.err.count("waits for a person") == 1
+        assert "waits for a person: 'ada' wants to use 'write' in session 'ada:main'" in allowed.err
         assert "`weft approve " in allowed.err
-        assert "tool write(new.txt) ok, allowed by grant" in allowed.err
+        assert "tool write(new.txt) ok, allowed by a person" in allowed.err
         assert (weft.folder / "work" / "new.txt").read_text() == "x\n"
         (weft.folder / "work" / "new.txt").unlink()
         with beside(weft, lambda ledger: answering(ledger, False)):
             ended = weft("agent", "run", "ada", "Write", "--in", "work")
-        assert (ended.code, "denied" in ended.err) == (4, True), ended.err
+        assert (ended.code, "tool write(new.txt) denied: a person refused it: not now" in ended.err) == (4, True), ended
         assert not (weft.folder / "work" / "new.txt").exists()
         assert weft("agent", "run", "ada", "Fail", "--in", "work").code == 8
     assert weft.json("show", "ada:main")["interruption_reason"] == "approval_denied"

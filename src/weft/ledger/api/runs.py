@@ -24,6 +24,7 @@ from weft.ledger.rooms.answers import post_answer
 from weft.ledger.runs.inbox import (
     QUEUE_SHOWN,
     ensure_works_for,
+    is_left,
     message_state,
     next_due,
     sessions_to_attend,
@@ -71,6 +72,12 @@ class Runs:
         patience = Patience(self._writer, 0, self._ttl)
         with self._store.read() as txn:
             return waiting_sessions(txn, self._clock.now_ms(), limit, patience.judge_stale, self._own_turns)
+
+    def is_left(self, turn: str) -> bool:
+        """Whether a turn, by its id, could go on, and nobody who is alive works on it."""
+        patience = Patience(self._writer, 0, self._ttl)
+        with self._store.read() as txn:
+            return is_left(txn, turn, patience.judge_stale)
 
     def to_attend(self, sessions: Sequence[str]) -> list[str]:
         """Those of the sessions, by their ids, whose open turn is to be told of something."""

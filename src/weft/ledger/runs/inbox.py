@@ -273,6 +273,16 @@ def _is_held(turn: str, columns: Sequence[Any], is_stale: Callable[[Lease], bool
     return lease.purpose != turn or not is_stale(lease)
 
 
+def is_left(txn: ReadTxn, turn: str, is_stale: Callable[[Lease], bool]) -> bool:
+    """Whether a broker's turn could go on, and nobody who is alive works on it."""
+    lease = txn.sql.one(
+        "SELECT l.kind, l.key, l.owner, l.epoch, l.beat, l.purpose FROM open_run o JOIN session s ON s.n = o.session"
+        " LEFT JOIN lease l ON l.kind = ? AND l.key = s.id WHERE o.turn = ? AND o.state = 'running'",
+        (LeaseKind.SESSION.value, turn),
+    )
+    return lease is not None and not _is_held(turn, lease, is_stale)
+
+
 def sessions_to_attend(txn: ReadTxn, sessions: Sequence[str]) -> list[str]:
     """Those of the sessions, by their ids, where a message wants to enter or to interrupt the open turn, or somebody
     asked for it to be cut short."""

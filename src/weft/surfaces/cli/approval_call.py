@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -17,6 +18,10 @@ from weft.surfaces.wire.approvals import AnsweredApproval
 if TYPE_CHECKING:
     from weft.ledger.api import Approval, Ledger
     from weft.surfaces.cli.call import Call
+
+
+TAKEN_UP_SECONDS = 1.5
+LOOK_SECONDS = 0.1
 
 
 class ApprovalAnswer(Struct, frozen=True, kw_only=True):
@@ -54,6 +59,8 @@ def decide(call: Call, ledger: Ledger, approval: Approval, answer: ApprovalAnswe
     answered = answer_shown(ledger, approval, answer)
     call.answer(answered, answered_line(answered))
     note_proposals(call, answered)
+    if not (call.json or call.quiet) and _stays_left(ledger, approval.turn):
+        call.note("no process works on the turn: `weft broker` goes on with it")
 
 
 def _confirm(call: Call, approval: Approval, *, is_sure: bool) -> None:
@@ -62,6 +69,20 @@ def _confirm(call: Call, approval: Approval, *, is_sure: bool) -> None:
     if not is_sure and not call.screen.terminal:
         raise InvalidInput("nobody was shown what would be allowed", hint)
     confirm(call, "allow exactly this?", hint, is_sure=is_sure)
+
+
+def _stays_left(ledger: Ledger, turn: str) -> bool:
+    """Whether nobody goes on with a turn for so long after an answer: who waits for it looks
+    several times a second."""
+    from weft.ledger.api import Runs
+
+    clock, runs = SystemClock(), Runs(ledger)
+    until = clock.monotonic() + TAKEN_UP_SECONDS
+    while runs.is_left(turn):
+        if clock.monotonic() >= until:
+            return True
+        time.sleep(LOOK_SECONDS)
+    return False
 
 
 def answered_line(answered: AnsweredApproval) -> Line:

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import WeftError
 from weft.surfaces.cli.approval_call import ApprovalAnswer, answer_shown, answered_line
-from weft.surfaces.cli.approval_requests import notice_of
+from weft.surfaces.cli.approval_requests import notice_of, queue_before
 from weft.surfaces.cli.approval_text import approval_lines, how_to_answer, short_id, waiting_words
 from weft.surfaces.cli.chat.typed_ahead import TypedAhead
 from weft.surfaces.cli.screen import Line, Span
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Approval, Ledger
+    from weft.ledger.api import Admission, Approval, Ledger
     from weft.runtime.invoke.invocation import InvocationContext
     from weft.surfaces.cli.call import Call
 
@@ -57,6 +57,15 @@ class ApprovalPrompts:
     def asked(self, id: str) -> None:
         """A request of this id was recorded: show it, and tell people. Called within a running event loop."""
         self._begin(self._ask(id))
+
+    async def tell_of_queue(self, admission: Admission) -> None:
+        """Say what comes before a message that was just admitted, and show the requests that its session waits for:
+        whoever asked may be gone, and nobody else would show them."""
+        before = await self._people().across(partial(queue_before, self._ledger, admission))
+        if before.words:
+            self._show([["before this message in session ", Span(admission.session, "label"), f": {before.words}"]])
+        for approval in before.approvals:
+            await self._show_request(approval)
 
     @contextmanager
     def typed(self) -> Iterator[None]:
@@ -118,13 +127,17 @@ class ApprovalPrompts:
         except WeftError as error:
             self._show([[Span(str(error), "bad")]])
             return
+        await self._show_request(approval)
+        await tell_approvers(self._people(), approval, notice_of, lambda text: self._show([[Span(text, "warn")]]))
+
+    async def _show_request(self, approval: Approval) -> None:
+        """At the terminal whole, where it is answered; elsewhere in a line that says how to answer it."""
         if self._is_typed:
             self._waiting.append(approval)
             await self._show_next()
         else:
             words = f"{waiting_words(approval)}; {how_to_answer(approval)}"
             self._show([[Span("waits for a person: ", "warn"), words]])
-        await tell_approvers(self._people(), approval, notice_of, lambda text: self._show([[Span(text, "warn")]]))
 
     async def _show_next(self) -> None:
         """Show the oldest request that is still open, unless one is shown and waits for its answer."""

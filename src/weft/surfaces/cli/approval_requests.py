@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
+from weft.kernel.enums import InboxState, QueueMode
 from weft.kernel.errors import NotFound
 from weft.surfaces.cli.approval_text import how_to_answer, waiting_words
+from weft.surfaces.cli.figures import counted
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Approval
+    from weft.ledger.api import Admission, Approval, Ledger
     from weft.programs import Programs
     from weft.programs.model import Program, Request
 
@@ -66,6 +70,43 @@ def notice_of(approval: Approval, human: str) -> Request:
 
     request = request_of(approval, human)
     return replace(request, text=f"{request.text}. {how_to_answer(approval)}")
+
+
+class QueueBefore(Struct, frozen=True):
+    """What comes before a message in its session: the turn that is open there, messages that are answered earlier, and
+    the requests to people that the open turn waits for."""
+
+    has_turn: bool = False
+    messages: int = 0
+    approvals: tuple[Approval, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """What comes first; empty where nothing does."""
+        earlier = [counted(self.messages, "earlier message")] if self.messages else []
+        return " and ".join([*(["the turn that is open"] if self.has_turn else []), *earlier])
+
+
+def queue_before(ledger: Ledger, admission: Admission) -> QueueBefore:
+    """Nothing where the message waits no more, or interrupts what runs. Requests are those that the reader may see."""
+    from weft.ledger.api import Runs
+
+    runs = Runs(ledger)
+    if runs.message_state(admission.message)[0] != InboxState.QUEUED:
+        return QueueBefore()
+    standing = runs.standing(admission.session_id)
+    ids = [message.id for message in standing.queued]
+    place = ids.index(admission.message) if admission.message in ids else len(ids)
+    mode = standing.queued[place].mode if place < len(ids) else QueueMode.FOLLOWUP
+    if mode == QueueMode.INTERRUPT:
+        return QueueBefore()
+    if standing.open_turn is None:
+        return QueueBefore(messages=place)
+    open_approvals = ledger.approvals.list(limit=_APPROVALS)
+    approvals = tuple(approval for approval in open_approvals if approval.turn == standing.open_turn)
+    if mode == QueueMode.STEER:  # it enters the open turn
+        return QueueBefore(approvals=approvals)
+    return QueueBefore(has_turn=True, messages=place, approvals=approvals)
 
 
 def _concerns(request: Request, person: Program) -> bool:

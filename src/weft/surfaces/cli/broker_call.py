@@ -135,6 +135,7 @@ def answered(
             call.note("in a new session: ", Span(admission.session, "label"))
         sending = Sending(planner=access.planner)
         with access.prompts.typed():
+            await access.prompts.tell_of_queue(admission)
             return admission, await answer_admitted(access.mirror, admission, sending, on_token=on_token)
 
     return with_broker(call, work, on_call)

@@ -38,6 +38,15 @@ def override_options(function: F) -> F:
     return function
 
 
+def ensure_toolset(ledger: Ledger, name: str | None) -> None:
+    """Refuse a toolset that there is not before a message names it: a turn for the message would fail."""
+    if name is not None:
+        from weft.programs import Programs
+        from weft.runtime.tools.toolsets import find_toolset
+
+        find_toolset(Programs(ledger), name)
+
+
 def read_configuration(
     call: Call,
     ledger: Ledger,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from weft.kernel.enums import Decision
+from weft.kernel.enums import Decision, DecisionSource
 from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.tools.observed_calls import OK, ObservedCall
 from weft.surfaces.cli.call import Call
@@ -16,6 +16,17 @@ from weft.surfaces.wire.tools import WatchedCall
 ABOUT_CHARACTERS = 120
 WHY_CHARACTERS = 300
 DENIED = "denied"
+ALLOWED_BY: dict[str, str] = {
+    DecisionSource.POLICY: ", allowed by the policy",
+    DecisionSource.GRANT: ", allowed by a person",
+    DecisionSource.SESSION_GRANT: ", allowed by a person for this session",
+}
+DENIED_BY: dict[str, str] = {
+    DecisionSource.ARGUMENTS: "cannot run",
+    DecisionSource.PERMISSION: "denied by the permissions",
+    DecisionSource.POLICY: "denied by the policy",
+}
+"""For any other source the reason says all of it."""
 
 
 class RunView:
@@ -40,7 +51,8 @@ class RunView:
         if observed.decision is Decision.ALLOW:
             return
         self._break_line()
-        self._call.note(*_line(call, observed))
+        if observed.decision is not Decision.ASK:  # requests to people are shown with how to answer them
+            self._call.note(*_line(call))
 
     def end(self) -> None:
         self._stream.end()
@@ -76,14 +88,12 @@ def _changed(call: WatchedCall, observed: ObservedCall) -> WatchedCall:
     )
 
 
-def _line(call: WatchedCall, observed: ObservedCall) -> list[Span | str]:
+def _line(call: WatchedCall) -> list[Span | str]:
     use = f"{call.tool}({cut(' '.join(call.about.split()), ABOUT_CHARACTERS)})" if call.about else call.tool
-    why = cut(" ".join((call.error or observed.rationale or "").split()), WHY_CHARACTERS)
+    why = cut(" ".join((call.error or "").split()), WHY_CHARACTERS)
     reason = f": {why}" if why else ""
     if call.outcome == OK:
-        return [Span("tool", "tool"), f" {use} ", Span("ok", "good"), Span(f", allowed by {call.by}", "dim")]
+        return [Span("tool", "tool"), f" {use} ", Span("ok", "good"), Span(ALLOWED_BY.get(call.by or "", ""), "dim")]
     if call.outcome == DENIED:
-        return [Span("tool", "tool"), f" {use} ", Span("denied", "bad"), f" by {call.by}{reason}"]
-    if call.outcome is not None:
-        return [Span("tool", "tool"), f" {use} ", Span(f"failed, {call.outcome}", "bad"), reason]
-    return [Span("tool", "tool"), f" {use} ", Span("waits for a person", "warn"), reason]
+        return [Span("tool", "tool"), f" {use} ", Span(DENIED_BY.get(call.by or "", DENIED), "bad"), reason]
+    return [Span("tool", "tool"), f" {use} ", Span(f"failed, {call.outcome}", "bad"), reason]

@@ -307,6 +307,8 @@ class Conversation:
             admission = await to_the_end(self._mirror.crossing.run(admit))
             self.label, self.is_new = admission.session, False
             sending = Sending(planner=planner)
+            if self.prompts is not None:
+                await self.prompts.tell_of_queue(admission)
             return await answer_admitted(self._mirror, admission, sending, wait=wait, on_token=on_token)
 
         return self._runner.run(self._interruptible(asked()))

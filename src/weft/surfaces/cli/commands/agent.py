@@ -10,6 +10,7 @@ import click
 from weft.surfaces.cli.arguments import key_option
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
+from weft.surfaces.cli.configuration import ensure_toolset
 from weft.surfaces.cli.program_call import (
     acting,
     answer,
@@ -149,7 +150,7 @@ def _show_run(call: Call, admit: Callable[[Ledger], Admission], workspace: str, 
 
 def _toolset(ledger: Ledger, name: str, label: str, toolset: str | None) -> str | None:
     """The toolset that the message names: the one that was asked for, or where nothing is configured the default one.
-    Raises NotApplicable where the session is that of another agent."""
+    Raises NotApplicable where the session is that of another agent, NotFound where there is no such toolset."""
     from weft.kernel.errors import NotApplicable, NotFound
     from weft.programs import Programs
 
@@ -164,6 +165,7 @@ def _toolset(ledger: Ledger, name: str, label: str, toolset: str | None) -> str 
         if opened.persona_id not in (agent.id, agent.name):
             raise NotApplicable(f"session {opened.label!r} is not one of {agent.name}", "name another with --session")
         configs.append(programs.get(opened.id, "session").config)
+    ensure_toolset(ledger, toolset)
     is_configured = any(isinstance(config, dict) and config.get("toolset") for config in configs)
     return toolset or (None if is_configured else DEFAULT_TOOLSET)
 

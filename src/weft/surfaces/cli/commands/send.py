@@ -12,7 +12,7 @@ from weft.surfaces.cli.arguments import complete_labels
 from weft.surfaces.cli.broker_call import deliver
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.configuration import override_options
+from weft.surfaces.cli.configuration import ensure_toolset, override_options
 from weft.surfaces.cli.program_call import complete_programs, said
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def command(
     target = _target(session, thread, route, has_persona=persona is not None)
 
     def admit(ledger: Ledger) -> Admission:
+        ensure_toolset(ledger, toolset)
         if target.is_default:
             from weft.surfaces.cli.default_session import ensure_own_session
 
