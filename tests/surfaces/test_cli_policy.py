@@ -75,6 +75,33 @@ def test_activation_shows_the_source_escaped_and_needs_a_yes_to_exactly_it(polic
     assert "-# \\u202e reversed" in policies("policy", "activate", next_one["id"]).err
 
 
+def test_the_policy_that_comes_with_weft_is_put_in_force_again(policies: Shell) -> None:
+    none = policies("policy", "rollback", "default", "--yes")
+    assert (none.code, "the one that comes with weft" in none.err) == (4, True), none
+    policies.json("policy", "propose", "reader.py")
+    never = policies("policy", "rollback", "reader")
+    assert (never.code, "it was never in force" in never.err, "import json" in never.err) == (4, True, False)
+    policies.json("policy", "activate", "reader", "--yes")
+    for verb, words in (("rollback", "'reader' is in force"), ("activate", "'reader' is active")):
+        early = policies("policy", verb, "reader")
+        assert (early.code, words in early.err, "import json" in early.err) == (4, True, False), early
+    refused = policies("policy", "rollback", "default")
+    assert (refused.code, "-reads = call" in refused.err) == (5, True), refused.err
+    assert policies.json("policy", "show")["name"] == "reader"
+    assert len(policies.json("policy", "list")) == 1
+    back = policies.json("policy", "rollback", "default", "--yes", "--reason", "too strict")
+    assert (back["name"], back["state"], back["tests_failed"]) == ("default", "active", 0)
+    assert policies.json("policy", "show")["source"] == default_source()
+    assert policies("policy", "rollback", "default", "--yes").code == 4
+    policies.json("agent", "create", "bot")
+    policies.json("policy", "propose", "reader.py", "--agent", "bot")
+    policies.json("policy", "activate", "reader", "--yes")
+    assert policies("--as", "bot", "policy", "rollback", "default", "--agent", "bot", "--yes").code != 0
+    assert policies.json("policy", "rollback", "default", "--agent", "bot", "--yes")["agent"] == "bot"
+    assert policies.json("policy", "show", "--agent", "bot")["source"] == default_source()
+    assert policies("policy", "rollback", "reader", "--agent", "bot").code == 2
+
+
 def test_a_policy_whose_tests_fail_is_proposed_with_that_and_not_activated(policies: Shell) -> None:
     Path("broken.py").write_text(Path("reader.py").read_text().replace('"allow" if reads', '"ask" if reads'))
     tested = policies("policy", "test", "broken.py", "--json")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from weft.ledger.approvals.model import Policy as Policy
     from weft.ledger.approvals.people import ensure_person as ensure_person
     from weft.ledger.approvals.policies import digest_of_source as digest_of_source
+    from weft.ledger.approvals.policies import ensure_activatable as ensure_activatable
+    from weft.ledger.approvals.policies import ensure_replaced as ensure_replaced
     from weft.ledger.erasing import Erasure as Erasure
     from weft.ledger.erasing import ErasurePlan as ErasurePlan
     from weft.ledger.erasing import Tombstone as Tombstone
@@ -181,7 +183,7 @@ _NAMES = {
     "weft.ledger.api.ledger": "Ledger",
     "weft.ledger.api.runs": "Runs",
     "weft.ledger.api.streams": "PARTIAL_POLL_SECONDS SessionStream",
-    "weft.ledger.approvals.policies": "digest_of_source",
+    "weft.ledger.approvals.policies": "digest_of_source ensure_activatable ensure_replaced",
     "weft.ledger.erasing": "Erasure ErasurePlan Tombstone",
     "weft.ledger.imports.kept_sources": "KeptStretch",
     "weft.ledger.imports.provisional": "ProvisionalTurn",

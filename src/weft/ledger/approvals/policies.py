@@ -120,13 +120,35 @@ def activate(writer: LedgerWriter, policy: str, digest: str, tests: PolicyTests,
 
     def work(append: Append) -> None:
         stream, found = _person_stream(append, policy, digest, "activate")
-        if found.state not in (PolicyState.PROPOSAL, PolicyState.REPLACED):
-            raise NotApplicable(f"policy {found.name!r} is {found.state}", Action.LIST_POLICIES)
+        ensure_activatable(found)
         words = UNSET if notes is None else append.put_text(notes, "notes")
         stream.add(PolicyActivated, policy_ref=found.id, notes=words, digest=found.digest, tests=tests)
         append.seal()
 
     writer.write(work)
+
+
+def ensure_activatable(policy: Policy) -> None:
+    """Raises NotApplicable where a policy cannot be put in force: it is already, was rejected, or is another
+    ledger's."""
+    _ensure_own(policy)
+    if policy.state not in (PolicyState.PROPOSAL, PolicyState.REPLACED):
+        raise NotApplicable(f"policy {policy.name!r} is {policy.state}", Action.LIST_POLICIES)
+
+
+def ensure_replaced(policy: Policy) -> None:
+    """Raises NotApplicable where a policy cannot be rolled back to: it is in force, never was, or is another
+    ledger's."""
+    _ensure_own(policy)
+    if policy.state == PolicyState.ACTIVE:
+        raise NotApplicable(f"policy {policy.name!r} is in force", "name one that was replaced, or `default`")
+    if policy.state != PolicyState.REPLACED:
+        raise NotApplicable(f"policy {policy.name!r} is {policy.state}: it was never in force", Action.LIST_POLICIES)
+
+
+def _ensure_own(policy: Policy) -> None:
+    if not policy.is_own:
+        raise NotApplicable(f"policy {policy.name!r} came from another ledger", "propose its source here to use it")
 
 
 def reject(writer: LedgerWriter, policy: str, reason: str | None) -> None:
@@ -145,8 +167,7 @@ def roll_back(writer: LedgerWriter, to: str, digest: str, reason: str | None) ->
 
     def work(append: Append) -> None:
         stream, earlier = _person_stream(append, to, digest, "roll back to")
-        if earlier.state != PolicyState.REPLACED:
-            raise NotApplicable(f"policy {earlier.name!r} is {earlier.state}: it was replaced by none", "activate it")
+        ensure_replaced(earlier)
         agent = None if earlier.agent is None else _agent_id(append, earlier.agent)
         present = active_policy(ReadTxn(append.sql, append.txn.facts), agent)
         if present is None:
@@ -166,8 +187,7 @@ def roll_back(writer: LedgerWriter, to: str, digest: str, reason: str | None) ->
 def _person_stream(append: Append, name: str, digest: str | None, verb: str) -> tuple[EventStream, Policy]:
     found = load_policy(ReadTxn(append.sql, append.txn.facts), name)
     person = ensure_person(append, ACTIVATE, f"{verb} the policy {found.name!r}")
-    if not found.is_own:
-        raise NotApplicable(f"policy {found.name!r} came from another ledger", "propose its source here to use it")
+    _ensure_own(found)
     if digest is not None and digest != found.digest:
         raise NotApplicable(f"policy {found.name!r} is not the source that was read", "read it again")
     stream, prev = _ledger_end(append)

@@ -46,6 +46,7 @@ HEADER = ("policy", "name", "state", "agent", "tests", "by", "when")
 GROUPS = ("calls", "tool", "before", "after", "for example", "why")
 SHORT_ID, SHORT_DIGEST = 8, 12
 READ_FIRST = "read what it shows and say --yes"
+READ_IT = "`weft policy show` prints it"
 YES = click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
 AGENT = click.option("--agent", metavar="NAME", help="The one of this agent, instead of the one for all of them.")
 
@@ -176,10 +177,12 @@ def activate(call: Call, name: str, notes: str | None, yes: bool) -> None:
     Shows its source, the digest of that and the difference to what is in force, runs its tests, and asks. Only a person
     can say yes, and says it to exactly this source.
     """
+    from weft.ledger.api import ensure_activatable
     from weft.runtime.policies.own_tests import counts_of_tests
 
     with call.writing() as ledger:
         policy = ledger.policies.get(name)
+        ensure_activatable(policy)
         present(call, _question(ledger, policy), yes)
         _, results = tested(call, source_of(policy))
         counts = counts_of_tests(results)
@@ -202,16 +205,56 @@ def reject(call: Call, name: str, reason: str | None) -> None:
 
 @command.verb("rollback")
 @click.argument("name", metavar="POLICY")
+@click.option("--agent", metavar="NAME", help="With default: in place of the policy of this agent.")
 @click.option("--reason", metavar="TEXT", help="Why.")
 @YES
-def rollback(call: Call, name: str, reason: str | None, yes: bool) -> None:
-    """Put a policy in force again that was replaced. Shows what changes, and asks. Only a person can."""
+def rollback(call: Call, name: str, agent: str | None, reason: str | None, yes: bool) -> None:
+    """Put a policy in force again that was replaced. Shows what changes, and asks. Only a person can.
+
+    default is the policy that comes with weft: its source is proposed and put in force. A later version of weft may
+    come with another one; this one stays in force.
+    """
+    from weft.ledger.api import ensure_replaced
+
+    if name == DEFAULT:
+        _restore_default(call, agent, reason, yes)
+        return
+    if agent is not None:
+        raise click.UsageError("--agent goes with default; any other policy is of one agent, or of all")
     with call.writing() as ledger:
         policy = ledger.policies.get(name)
+        ensure_replaced(policy)
         present(call, _question(ledger, policy), yes)
         question = f"put {policy.name} ({policy.digest[:SHORT_DIGEST]}) in force again?"
         confirm(call, question, READ_FIRST, is_sure=yes)
         active = ledger.policies.roll_back(policy.id, digest=policy.digest, reason=reason)
+    call.answer(active, [*_state(active)])
+
+
+def _restore_default(call: Call, agent: str | None, reason: str | None, yes: bool) -> None:
+    """Propose the policy that comes with weft, and put it in force, once a person says yes."""
+    from weft.kernel.errors import NotApplicable
+    from weft.ledger.api import digest_of_source
+    from weft.runtime.policies.decider import default_source
+    from weft.runtime.policies.own_tests import counts_of_tests
+
+    source = default_source()
+    with call.writing() as ledger:
+        before = ledger.policies.active(_agent_id(ledger, agent))
+        if before is None or before.digest == digest_of_source(source):
+            whose = "" if agent is None else f" of {agent!r}"
+            raise NotApplicable(f"no other policy{whose} is in force than the one that comes with weft", READ_IT)
+        heading: Line = ["policy ", Span(DEFAULT, "label"), f", digest {digest_of_source(source)}"]
+        difference = difference_lines(before.source or "", source, DEFAULT)
+        present(call, [heading, *source_lines(source), *difference], yes)
+        outline, results = tested(call, source)
+        counts = counts_of_tests(results)
+        present(call, [*failed_lines(results), tests_line(counts)], yes)
+        confirm(
+            call, f"put the policy that comes with weft in force in place of {before.name}?", READ_FIRST, is_sure=yes
+        )
+        policy = ledger.policies.propose(DEFAULT, source, agent=agent, docstring=outline.docstring, tests=counts)
+        active = ledger.policies.activate(policy.id, digest=policy.digest, tests=counts, notes=reason)
     call.answer(active, [*_state(active)])
 
 
