@@ -59,6 +59,21 @@ def test_rights_are_held_against_what_was_granted(ledger: Ledger) -> None:
     ]
 
 
+def test_a_tool_that_an_unused_right_covers_is_told_of_once(ledger: Ledger) -> None:
+    record(
+        ledger,
+        call("read", path="a"),
+        tools_available=["read", "edit", "shell", "mcp/a", "mcp/b"],
+        permissions_granted=["read", "edit", "shell(git *)", "mcp/*"],
+    )
+    assert told(list(ledger.audit.findings())) == [
+        ("right_unused", "edit"),
+        ("right_unused", "shell(git *)"),
+        ("right_unused", "mcp/*"),
+        ("tool_unused", "shell"),
+    ]
+
+
 def test_what_nobody_recorded_is_not_known_and_never_fine(ledger: Ledger) -> None:
     tally = AuditTally()
     record(ledger, call("Bash"))

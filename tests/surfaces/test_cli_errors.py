@@ -246,6 +246,12 @@ def test_a_real_interrupt_ends_with_130(weft: Shell, folder: Path) -> None:
     assert complaint.strip() == b"weft: interrupted"
 
 
+def test_an_argument_that_is_missing_is_told_on_one_line(weft: Shell) -> None:
+    missing = weft("agent", "visibility", "ada")
+    assert (missing.code, "\\n" in missing.err, "public, private" in missing.err) == (2, False, True), missing.err
+    assert "\n" not in weft("agent", "visibility", "ada", "--json").error["message"]
+
+
 def test_a_no_is_an_answer_and_no_interrupt(weft: Shell, folder: Path) -> None:
     assert weft("key", "create", "mine").code == 0
     code, shown = on_terminal(folder, "key", "delete", "mine", typed="n\n")

@@ -74,7 +74,14 @@ def test_the_tools_of_a_turn_are_told_with_what_permissions_leave_of_them(weft: 
     weft.json("agent", "create", "ada")
     none = weft.json("tools", "--agent", "ada", "--in", ".")
     assert (none["toolset"], none["tools"]) == (None, [])
-    assert "--toolset" in weft("tools", "--agent", "ada").err
+    of_agent, of_nobody = weft("tools", "--agent", "ada").err, weft("tools").err
+    assert "`weft agent configure ada --toolset NAME`" in of_agent
+    assert "`weft agent run` uses the toolset worker then" in of_agent
+    assert ("say --agent or --session" in of_nobody, "configure" in of_nobody) == (True, False)
+    weft.json("session", "create", "mine")
+    assert "`weft session configure mine --set toolset=NAME`" in weft("tools", "--session", "mine").err
+    assert weft("session", "configure", "mine", "--set", "toolset=worker").code == 0
+    assert weft.json("tools", "--session", "mine")["toolset"] == "worker"
     weft.json("agent", "configure", "ada", "--toolset", "worker", "--set", 'permissions.tools.deny=["shell(rm *)"]')
     told = weft.json("tools", "--agent", "ada", "--in", ".")
     tools = {one["name"]: one for one in told["tools"]}

@@ -278,12 +278,14 @@ class Group:
     def findings(self) -> Iterator[AuditFinding]:
         for why, turns in self._unknown.items():
             yield self._finding(FindingKind.NOT_KNOWN, Severity.UNKNOWN, why, turns)
+        unused_rights: list[str] = []
         for right, turns in self._rights.items():
             if not any(covers_right(right, used) for used in self._used_rights):
+                unused_rights.append(right)
                 kind = FindingKind.RIGHT_UNUSED
                 yield self._finding(kind, Severity.NOTE, f"{right} was granted and never used", turns, right=right)
         for tool, turns in self._tools.items():
-            if tool not in self._used_tools:
+            if tool not in self._used_tools and not any(covers_right(right, tool) for right in unused_rights):
                 kind = FindingKind.TOOL_UNUSED
                 yield self._finding(kind, Severity.NOTE, f"{tool} was there and never used", turns, tool=tool)
 

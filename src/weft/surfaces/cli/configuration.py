@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from weft.runtime.configuration.message_overrides import MessageOverrides
     from weft.runtime.configuration.permissions import LimitingLayer
 
+RUN_TOOLSET = "worker"
+"""What `weft agent run` gives a message where nothing names a toolset."""
 F = TypeVar("F", bound=Callable[..., Any])
 Row = list[Span | str]
 

@@ -97,7 +97,7 @@ def message_of(error: BaseException) -> str:
 
 def _message_of(error: BaseException) -> str:
     if isinstance(error, click.ClickException):
-        return error.format_message()
+        return " ".join(error.format_message().split())  # click breaks lines where it lists choices
     if isinstance(error, OSError) and error.strerror:
         return f"{hidden_address(str(error.filename))}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__

@@ -10,7 +10,7 @@ import click
 from weft.surfaces.cli.arguments import key_option
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
-from weft.surfaces.cli.configuration import ensure_toolset
+from weft.surfaces.cli.configuration import RUN_TOOLSET, ensure_toolset
 from weft.surfaces.cli.program_call import (
     acting,
     answer,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from weft.programs.model import Program
 
 command = group("agent", "Describe agents, give them tasks, and see what they are doing.")
-DEFAULT_TOOLSET = "worker"
 TOOLSET = "What its tools are at most; `weft toolset list` shows them."
 MAKE = "make one with `weft agent create NAME --prompt TEXT --model MODEL`"
 
@@ -167,7 +166,7 @@ def _toolset(ledger: Ledger, name: str, label: str, toolset: str | None) -> str 
         configs.append(programs.get(opened.id, "session").config)
     ensure_toolset(ledger, toolset)
     is_configured = any(isinstance(config, dict) and config.get("toolset") for config in configs)
-    return toolset or (None if is_configured else DEFAULT_TOOLSET)
+    return toolset or (None if is_configured else RUN_TOOLSET)
 
 
 @command.verb("assign")

@@ -10,7 +10,7 @@ from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.configuration import read_configuration
+from weft.surfaces.cli.configuration import RUN_TOOLSET, read_configuration
 from weft.surfaces.cli.program_call import acting_person, complete_programs
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.wire.tools import OfferedTool, OfferedTools
@@ -52,13 +52,23 @@ def command(call: Call, agent: str | None, session: str | None, folder: str | No
     ]
     if rows:
         call.screen.table(rows, ["name", "source", "effect", "use", "limits"])
-    _note(call, answer)
+    _note(call, answer, agent)
 
 
-def _note(call: Call, answer: OfferedTools) -> None:
+def _how_to_name(answer: OfferedTools, agent: str | None) -> str:
+    if answer.session is not None:
+        return f"`weft session configure {shell_word(answer.session)} --set toolset=NAME`"
+    if agent is not None:
+        return f"`weft agent configure {shell_word(answer.agent)} --toolset NAME`"
+    return "say --agent or --session for whose turn it is, or --toolset"
+
+
+def _note(call: Call, answer: OfferedTools, agent: str | None) -> None:
     if answer.toolset is None:
-        configure = f"`weft agent configure {shell_word(answer.agent)} --toolset NAME`"
-        call.note(f"nothing names a toolset, so a turn has no tools: {configure}")
+        call.note(f"nothing names a toolset, so a turn has no tools: {_how_to_name(answer, agent)}")
+        call.note(
+            f"`weft agent run` uses the toolset {RUN_TOOLSET} then: `weft tools --toolset {RUN_TOOLSET}` shows it"
+        )
     else:
         call.note(f"toolset {answer.toolset}, sandbox {answer.sandbox}")
         if answer.workspace is None:
