@@ -136,6 +136,7 @@ def test_a_rule_is_proposed_with_the_yes_and_nothing_is_in_force_by_it(weft: She
         assert answered.code == 0, answered.err
         (policy,) = ledger.policies.list()
         assert f"weft policy show {policy.id}" in answered.err
+        assert f"weft policy activate {policy.id}" in answered.err
         assert (policy.state, policy.name) == ("proposal", "default")
         assert '    "light(quiet)",\n' in (policy.source or "")
         assert ledger.approvals.get(approval.id).scope == "rule"

@@ -22,6 +22,11 @@ from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell, masked, running
 from tests.surfaces.test_cli_docs import run_example
 from weft.ledger.api import Ledger, Runs
+from weft.programs import Programs
+from weft.surfaces.cli.broker_call import EmbeddedNote
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.chat.models import other_models
+from weft.surfaces.cli.program_call import acting_person
 
 PAGE = (Path(__file__).parents[2] / "docs" / "broker.md").read_text()
 PATIENCE_SECONDS = 60.0
@@ -137,6 +142,25 @@ def test_a_message_is_answered_as_its_options_say(weft: Shell) -> None:
     assert "is empty" in weft("send", " ").err
     assert "no thread is sure enough" in weft("send", "--smart", "zebra").err
     assert weft("verify").code == 0
+
+
+def test_who_sends_is_told_once_that_the_embedded_model_answers(
+    weft: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = Call()
+    with weft_package.open(weft.folder / ".weft" / "ledger.db") as ledger:
+        programs, none = Programs(ledger), dict[str, str]().get
+        find = other_models(programs, none, EmbeddedNote(call))
+        acting = acting_person(call, programs)
+        find("local", None, acting)
+        assert capsys.readouterr().err == ""
+        for _ in range(2):
+            configured = find(None, None, acting)
+            assert configured is not None
+            assert configured.model.provider.is_embedded
+    told = capsys.readouterr().err
+    assert told.count("nothing names a model, so the embedded model local answers, without tools") == 1
+    assert "`weft agent configure` and `weft session configure` name one with --model" in told
 
 
 def test_files_go_with_a_message(weft: Shell) -> None:

@@ -337,10 +337,12 @@ def test_a_wrong_command_of_a_group_is_answered_with_the_one_that_was_meant(shel
         ("session", "sned"): "`weft session send`",
         ("session", "list"): "`weft sessions`",
         ("info", "get"): "`weft program get`",
+        ("token", "list"): "`weft token list-revoked`",
     }.items():
         answer = shell(*arguments)
         said = f"weft: weft {arguments[0]} has no command {arguments[1]!r}; did you mean {meant}?"
         assert (answer.code, answer.err.splitlines()[0]) == (2, said)
+    assert shell("sandbox", "list").err.startswith("weft: weft sandbox has no command 'list'\nhint: ")
     assert shell("info", "frobnicate").err.startswith("weft: weft info has no command 'frobnicate'\nhint: `weft info -")
 
 

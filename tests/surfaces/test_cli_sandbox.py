@@ -41,7 +41,9 @@ def test_the_answer_as_json_names_what_was_executed(shell: Shell, tmp_path: Path
 
 
 def test_no_sandbox_needs_the_flag_of_the_person(shell: Shell) -> None:
-    assert shell("sandbox", "run", "--profile", "none", "--", "true").code != 0
+    refused = shell("sandbox", "run", "--profile", "none", "--", "true")
+    assert (refused.code, "hint: say --allow-none" in refused.err) == (5, True)
+    assert shell("sandbox", "run", "--", "no-such-program") == (127, "", "no-such-program: No such file or directory\n")
     answer = shell("sandbox", "run", "--profile", "none", "--allow-none", "--json", "--", "echo", "hi")
     assert (answer.json["profile"], answer.json["result"]["stdout"]) == ("none", "hi\n")
     assert answer.json["granted_by"].endswith("at the command line")

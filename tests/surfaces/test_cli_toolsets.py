@@ -19,7 +19,7 @@ from weft.ledger.api import Ledger, Runs
 from weft.programs.kinds.toolset import BUILT_IN_TOOLSETS
 from weft.runtime.configuration.permissions import limits_of, sandbox_config
 from weft.runtime.sandbox.profiles import parse_profile
-from weft.runtime.tools.toolsets import BUILT_IN
+from weft.runtime.tools.toolsets import BUILT_IN, BUILT_IN_TOOLS
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +48,15 @@ def test_toolsets_are_made_shown_changed_and_deleted_but_not_the_built_in_ones(w
     listed = {one["name"]: one for one in weft.json("toolset", "list")}
     assert list(listed) == [*BUILT_IN, "review"]
     assert (listed["worker"]["is_built_in"], listed["review"]["deny"]) == (True, [])
+    odd = weft("toolset", "create", "odd", *(f"--allow={tool}" for tool in ("raed", "git/*", "code/*", "s*")))
+    assert (odd.code, odd.err.splitlines()) == (
+        0,
+        ["no tool now fits raed; did you mean read?", "no tool now fits git/*"],
+    )
+    assert "no tool now fits gerp" in weft("toolset", "edit", "odd", "--deny", "gerp(x)").err
+    assert weft("toolset", "delete", "odd").code == 0
+    assert "there is no toolset 'later', so" in weft("agent", "create", "ada", "--toolset", "later").err
+    assert weft("agent", "configure", "ada", "--toolset", "review").err == ""
     for refused, code in (
         (("create", "Worker", "--allow", "read"), 5),
         (("edit", "worker", "--allow", "read"), 4),
@@ -58,6 +67,7 @@ def test_toolsets_are_made_shown_changed_and_deleted_but_not_the_built_in_ones(w
         (("create", "empty"), 2),
     ):
         assert weft("toolset", *refused).code == code, refused
+    assert "no configuration does" in weft("toolset", "create", "open", "--allow", "read", "--sandbox", "none").err
     assert weft("toolset", "delete", "review").out == "toolset review is deleted\n"
     assert weft("toolset", "show", "review").code == 3
 
@@ -89,6 +99,7 @@ def test_the_tools_of_a_turn_are_told_with_what_permissions_leave_of_them(weft: 
     assert (tools["read"]["use"], tools["read"]["source"], tools["read"]["is_read_only"]) == ("all", "built in", True)
     assert (tools["shell"]["use"], tools["shell"]["deny"]) == ("some", ["shell(rm *)"])
     assert tools["fetch_url"]["use"] == "none"
+    assert {name for name, tool in tools.items() if tool["source"] == "built in"} == set(BUILT_IN_TOOLS)
     narrowed = weft.json("tools", "--agent", "ada", "--in", ".", "--toolset", "manager")
     assert "write" not in {one["name"] for one in narrowed["tools"]}
     assert {one["name"]: one["use"] for one in narrowed["tools"]}["shell"] == "none"

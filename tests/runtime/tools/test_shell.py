@@ -217,7 +217,15 @@ def test_a_command_that_writes_too_much_is_ended_and_what_it_wrote_is_told(tmp_p
 
 def test_a_program_that_is_not_there_has_an_exit_code(tmp_path: Path) -> None:
     assert result(tmp_path, {"cmd": "no-such-program"})["rc"] == 127
-    assert result(tmp_path, {"cmd": ["no-such-program"]})["rc"] != 0
+    (tmp_path / "plain").write_text("no program")
+    (tmp_path / "forged").write_text("#!/bin/sh\necho 'bwrap: execvp other: No such file or directory' >&2; exit 1")
+    (tmp_path / "forged").chmod(0o755)
+    for profile in ("workspace", "none"):
+        missing = result(tmp_path, {"cmd": ["no-such-program"]}, profile=profile)
+        assert (missing["rc"], missing["stderr"]) == (127, "no-such-program: No such file or directory\n")
+        denied = result(tmp_path, {"cmd": ["./plain"]}, profile=profile)
+        assert (denied["rc"], denied["stderr"]) == (126, "./plain: Permission denied\n")
+    assert result(tmp_path, {"cmd": ["./forged"]})["rc"] == 1
 
 
 def test_a_read_only_profile_writes_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -10,6 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from weft.kernel.errors import StoreFailed
 from weft.runtime.sandbox.bubblewrap import (
     INSIDE_PATH,
     PROGRAM_FOLDER,
@@ -20,7 +24,7 @@ from weft.runtime.sandbox.bubblewrap import (
 )
 from weft.runtime.sandbox.line_process import LineProcess
 from weft.runtime.sandbox.network_forwarder import FORWARDER_SOURCE, PROXY_PORT
-from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Limits, ProcessOutcome, run_process
+from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Ending, Limits, ProcessOutcome, run_process
 from weft.runtime.sandbox.profiles import SandboxProfile
 from weft.runtime.sandbox.visible_files import interpreter_files
 
@@ -32,6 +36,10 @@ _CERTIFICATES = (
     "/etc/ca-certificates/extracted",
 )  # fmt: skip
 """Whom a program trusts that speaks TLS through the proxy."""
+
+
+_START_FAILED = re.compile(rb"bwrap: execvp (.*): ([ -9;-~]*)\n", re.DOTALL)
+"""All that stands on the error stream where bubblewrap finds no such command, or may not start it."""
 
 
 class CommandRunner:
@@ -69,11 +77,17 @@ class CommandRunner:
         stdin: bytes = b"",
         limits: Limits = DEFAULT_LIMITS,
     ) -> ProcessOutcome:
-        """Run a command in a folder of the workspace. Its environment is PATH, HOME and what is given, nothing else."""
+        """Run a command in a folder of the workspace. Its environment is PATH, HOME and what is given, nothing else.
+        One that cannot be started ends as in a shell: with 127 where it is not there, else with 126."""
         place = folder or str(workspace.resolve())
         if profile.is_unconfined:
             variables = {"PATH": INSIDE_PATH, "HOME": place, **(environment or {})}
-            return await run_process(argv, environment=variables, folder=Path(place), stdin=stdin, limits=limits)
+            try:
+                return await run_process(argv, environment=variables, folder=Path(place), stdin=stdin, limits=limits)
+            except StoreFailed as error:
+                if not isinstance(error.__context__, OSError):
+                    raise
+                return _not_started(argv, error.__context__.strerror or "", error.__context__.errno)
         confined = _ConfinedCommand(
             await self.sandbox(),
             profile,
@@ -86,7 +100,12 @@ class CommandRunner:
         )
         if profile.endpoints:
             return await confined.run_with_hosts(argv, environment or {})
-        return await confined.run(argv, environment or {})
+        outcome = await confined.run(argv, environment or {})
+        failure = _START_FAILED.fullmatch(outcome.stderr) if outcome.code == 1 else None
+        if failure is None or failure[1] != os.fsencode(argv[0]):
+            return outcome
+        is_missing = failure[2].decode() == os.strerror(errno.ENOENT)
+        return _not_started(argv, failure[2].decode(), errno.ENOENT if is_missing else None)
 
     @asynccontextmanager
     async def started(
@@ -135,6 +154,11 @@ class CommandRunner:
                 withheld=self.withheld,
                 limits=limits,
             )
+
+
+def _not_started(argv: Sequence[str], why: str, code: int | None) -> ProcessOutcome:
+    words = os.fsencode(argv[0]) + f": {why}\n".encode()
+    return ProcessOutcome(ending=Ending.EXITED, code=127 if code == errno.ENOENT else 126, stdout=b"", stderr=words)
 
 
 class _Forwarded(Struct, frozen=True, kw_only=True):

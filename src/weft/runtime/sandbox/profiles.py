@@ -23,6 +23,7 @@ from weft.runtime.egress.connection_rules import is_near_by_name
 
 NO_SANDBOX = "none"
 _NETWORK = "network:"
+_GRANT = "give another: only a person grants it, to one command, and no configuration does"
 _FORMS = "give workspace, read-only, network:HOST[,HOST…] or read-only+network:HOST[,HOST…]"
 
 
@@ -36,7 +37,7 @@ class SandboxProfile(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.files is SandboxFiles.EVERYTHING and not (self.granted_by or "").strip():
-            raise InvalidInput("the profile none is no sandbox", "a person has to grant it explicitly, by name")
+            raise InvalidInput("the profile none is no sandbox", _GRANT)
         for endpoint in self.endpoints:
             if endpoint.host != ANY_HOST and is_near_by_name(endpoint.host):
                 raise InvalidInput(

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from weft.kernel.advice import Action
-from weft.kernel.authority import TOOL_PREFIX, Authority, SandboxFiles, covers
+from weft.kernel.authority import TOOL_PREFIX, Authority, SandboxFiles, covers, pattern_matcher, split_tool_rule
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import NotFound
 from weft.programs.foreign import ensure_own
@@ -19,7 +19,11 @@ from weft.programs.model import Program
 from weft.programs.programs import Programs
 from weft.runtime.configuration.permissions import PermissionLimits, SandboxLimits, limits_of
 
+CODE = "code"
+"""Before the names of code programs, as a server's name is before those of its tools."""
 READING = ("read", "list", "glob", "grep", "read_result", "todo")
+
+BUILT_IN_TOOLS = (*READING, "write", "edit", "shell", "fetch_url")
 
 
 class Toolset(Struct, frozen=True, kw_only=True):
@@ -68,6 +72,19 @@ def find_toolset(programs: Programs, name: str) -> Toolset:
     except NotFound:
         raise NotFound("toolset", name, Action.LIST_TOOLSETS) from None
     return toolset_of(program)
+
+
+def unknown_tools(patterns: Iterable[str], servers: Iterable[str]) -> list[str]:
+    """The patterns that fit no tool that is built in, and no MCP server of these names."""
+    sources = (CODE, *servers)
+
+    def is_known(pattern: str) -> bool:
+        name, _ = split_tool_rule(pattern) or ("", None)
+        source, slash, _ = name.partition("/")
+        fits = pattern_matcher(source)
+        return any(map(fits, sources if slash else (*BUILT_IN_TOOLS, *sources)))
+
+    return [pattern for pattern in patterns if not is_known(pattern)]
 
 
 def toolset_of(program: Program) -> Toolset:

@@ -93,4 +93,10 @@ def answered_line(answered: AnsweredApproval) -> Line:
 
 def note_proposals(call: Call, answered: AnsweredApproval) -> None:
     for policy in answered.proposed:
-        call.note(f"a rule is proposed: `weft policy show {shell_word(policy)}` shows it")
+        call.note(proposal_words(policy))
+
+
+def proposal_words(policy: str) -> str:
+    """What a person is told of a rule that was proposed with their answer."""
+    id = shell_word(policy)
+    return f"a rule is proposed: `weft policy show {id}` shows it, `weft policy activate {id}` puts it in force"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import WeftError
-from weft.surfaces.cli.approval_call import ApprovalAnswer, answer_shown, answered_line
+from weft.surfaces.cli.approval_call import ApprovalAnswer, answer_shown, answered_line, proposal_words
 from weft.surfaces.cli.approval_requests import notice_of, queue_before
 from weft.surfaces.cli.approval_text import approval_lines, how_to_answer, short_id, waiting_words
 from weft.surfaces.cli.chat.typed_ahead import TypedAhead
@@ -162,7 +162,7 @@ class ApprovalPrompts:
         else:
             self._show([answered_line(answered)])
             for policy in answered.proposed:
-                self._show([["a rule is proposed: policy ", Span(policy, "id")]])
+                self._show([[proposal_words(policy)]])
         await self._show_next()
 
     def _show(self, lines: Sequence[Line]) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from weft.runtime.tools.observed_calls import OnCall
     from weft.runtime.turns.messages import TurnReply
     from weft.surfaces.cli.approval_prompts import ApprovalPrompts
+    from weft.surfaces.cli.chat.models import ModelChoice
     from weft.surfaces.cli.tool_access import ToolAccess
 
 T = TypeVar("T")
@@ -84,7 +85,7 @@ async def broker_access(call: Call, on_call: OnCall | None = None) -> AsyncItera
                 inference,
                 variable=variable,
                 acting=lambda message: sender_context(person, programs, message),
-                other_models=other_models(programs, variable),
+                other_models=other_models(programs, variable, EmbeddedNote(call)),
                 rules_of=trusted_rules(),
                 equip=tools,
             )
@@ -95,6 +96,21 @@ async def broker_access(call: Call, on_call: OnCall | None = None) -> AsyncItera
                 await tools.aclose()
     finally:
         await pool.close(ledger.close)
+
+
+class EmbeddedNote:
+    """Says once that the embedded model answers because nothing names another one."""
+
+    def __init__(self, call: Call) -> None:
+        self._call, self._is_told = call, False
+
+    def __call__(self, choice: ModelChoice) -> None:
+        if choice.is_embedded and not self._is_told:
+            self._is_told = True
+            self._call.note(
+                f"nothing names a model, so the embedded model {choice.name} answers, without tools;"
+                " `weft agent configure` and `weft session configure` name one with --model"
+            )
 
 
 def deliver(call: Call, admit: Callable[[Ledger], Admission], *, is_awaited: bool, route: Any = None) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.core import augment_usage_errors
 
+from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput
 from weft.surfaces.cli.call import Call
 
@@ -98,7 +99,8 @@ class SharedGroup(click.Group):
         """The commands that a wrong name may mean: of this group, or of those that list and show programs."""
         from difflib import get_close_matches
 
-        if near := get_close_matches(name, self.commands):
+        begun = [command_name for command_name in self.commands if command_name.startswith(f"{name}-")]
+        if near := begun or get_close_matches(name, self.commands):
             return [f"{ctx.command_path} {command_name}" for command_name in near]
         root = ctx.find_root()
         if not isinstance(root.command, click.Group):
@@ -106,8 +108,9 @@ class SharedGroup(click.Group):
         if name == "list" and f"{self.name}s" in root.command.list_commands(root):
             return [f"{root.command_path} {self.name}s"]
         programs = root.command.get_command(root, "program")
-        known = isinstance(programs, click.Group) and name in programs.commands
-        return [f"{root.command_path} program {name}"] if known else []
+        is_verb = isinstance(programs, click.Group) and name in programs.commands
+        is_kind = any(kind.startswith(str(self.name)) for kind in ProgramKind)
+        return [f"{root.command_path} program {name}"] if is_verb and is_kind else []
 
     def invoke(self, ctx: click.Context) -> Any:
         take_shared(ctx)

@@ -4,7 +4,7 @@ programs. All of it decisions about values; nothing is asked yet."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -141,15 +141,19 @@ def last_model(ledger: Ledger, session: str | None) -> str | None:
     return model if isinstance(model, str) else None
 
 
-def other_models(programs: Programs, variable: Variable) -> OtherModels:
+def other_models(
+    programs: Programs, variable: Variable, on_default: Callable[[ModelChoice], None] | None = None
+) -> OtherModels:
     """What the command line knows beside model programs, by the names that `weft chat --model` takes; where no layer
-    names a model, the one that `weft chat` would choose."""
+    names a model, the one that `weft chat` would choose, of which `on_default` hears."""
 
     def find(name: str | None, session: str | None, acting: ExecutionContext) -> ConfiguredModel:
         models = [model for model in programs.all("model") if model.state != "draft"]
         wanted = name or default_name(None, None, last_model(programs.ledger, session), models, variable)
         choice = find_choice(wanted, models, programs.get, variable, acting)
         ensure_installed(is_embedded=choice.is_embedded, has_weights=choice.name != EMBEDDED)
+        if name is None and on_default is not None:
+            on_default(choice)
         return ConfiguredModel(choice.settings, choice.context)
 
     return find

@@ -30,6 +30,7 @@ from weft.surfaces.cli.screen import Line, Span
 
 if TYPE_CHECKING:
     from weft.ledger.api import Admission, Ledger
+    from weft.programs import Programs
     from weft.programs.model import Program
 
 command = group("agent", "Describe agents, give them tasks, and see what they are doing.")
@@ -60,6 +61,7 @@ def create(
     config = with_fields(given(systemPrompt=prompt, defaultModel=model, toolset=toolset, tools=list(tools)), fields)
     with changing(call, actor) as programs:
         answer(call, programs.create("agent", name, config, key=retry_key))
+        _note_missing(call, programs, toolset)
 
 
 @command.verb("configure")
@@ -87,6 +89,17 @@ def configure(
     with changing(call, actor) as programs:
         agent = programs.get(name, "agent")
         answer(call, programs.change(agent.id, changes, expected=expected, key=retry_key))
+        _note_missing(call, programs, toolset)
+
+
+def _note_missing(call: Call, programs: Programs, toolset: str | None) -> None:
+    """A toolset may be made after an agent that names it; until then turns of the agent are refused."""
+    from weft.kernel.errors import NotFound
+
+    try:
+        ensure_toolset(programs.ledger, toolset)
+    except NotFound:
+        call.note(Span(f"there is no toolset {toolset!r}", "warn"), ", so its turns are refused until there is one")
 
 
 @command.verb("list")

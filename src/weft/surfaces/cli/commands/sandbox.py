@@ -46,15 +46,17 @@ def run(
 ) -> int:
     """Run a command exactly as the tool shell would: same sandbox, environment and limits.
 
-    Write -- before the command. Ends with its exit code, with 124 where its time was over, and with 1 where another
-    limit ended it.
+    Write -- before the command. Ends with its exit code, with 127 where there is no such command, with 124 where its
+    time was over, and with 1 where another limit ended it.
     """
     from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, is_strict
     from weft.runtime.sandbox.command_runner import CommandRunner
-    from weft.runtime.sandbox.profiles import parse_profile
+    from weft.runtime.sandbox.profiles import NO_SANDBOX, parse_profile
     from weft.runtime.tools.shell import ShellTool
 
     person = f"{pwd.getpwuid(os.getuid()).pw_name} at the command line"
+    if profile == NO_SANDBOX and not allow_none:
+        raise InvalidInput("the profile none is no sandbox", "say --allow-none, too, to run the command without one")
     chosen = parse_profile(profile, granted_by=person if allow_none else None)
     if not Path(folder).is_dir():
         raise InvalidInput(f"{folder} is not a folder", "name the workspace by --in DIR")

@@ -44,6 +44,7 @@ def create(
     config = _config(allow, deny, sandbox, description)
     with changing(call, actor) as programs:
         answer(call, programs.create("toolset", name, config, key=retry_key))
+    _note_unknown(call, (*allow, *deny))
 
 
 @command.verb("list")
@@ -115,6 +116,7 @@ def edit(
     with changing(call, actor) as programs:
         program = _own(programs, name)
         answer(call, programs.change(program.id, changes, expected=expected, key=retry_key))
+    _note_unknown(call, (*allow, *deny))
 
 
 @command.verb("delete")
@@ -146,6 +148,19 @@ def _config(
     if description is not None:
         config["description"] = description
     return config
+
+
+def _note_unknown(call: Call, patterns: tuple[str, ...]) -> None:
+    """Tools may come later, with an MCP server or from Python; so what fits none now is told, and not refused."""
+    from difflib import get_close_matches
+
+    from weft.runtime.tools.toolsets import BUILT_IN_TOOLS, unknown_tools
+    from weft.surfaces.cli.mcp_servers import load_mcp_servers
+
+    for pattern in unknown_tools(patterns, [server.name for server in load_mcp_servers().servers]):
+        near = get_close_matches(pattern.partition("(")[0], BUILT_IN_TOOLS, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        call.note(Span("no tool now fits ", "warn"), Span(pattern, "label"), meant)
 
 
 def _find(programs: Programs, name: str) -> tuple[Toolset, Program | None]:
