@@ -18,6 +18,7 @@ from weft.kernel.canonical import dumps
 from weft.ledger.model import FileNote, ImagePart, LintNote
 from weft.runtime.broker.tools import Tool, ToolCallContext
 from weft.runtime.inference.settings import ToolSpec
+from weft.runtime.tools.threads import in_thread
 
 Arguments = TypeVar("Arguments", bound=Struct)
 
@@ -90,10 +91,11 @@ class StructTool(ABC, Generic[Arguments]):
         return self._spec
 
     async def plan(self, arguments: Any, context: ToolCallContext) -> CallPlan:
-        return await self.plan_of(self._converted(arguments), context)
+        return await in_thread(lambda: self.plan_of(self._converted(arguments)))
 
     @abstractmethod
-    async def plan_of(self, arguments: Arguments, context: ToolCallContext) -> CallPlan: ...
+    def plan_of(self, arguments: Arguments) -> CallPlan:
+        """What a call would do. It is called in a thread: arguments that take long hold up nobody else."""
 
     @abstractmethod
     async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput: ...

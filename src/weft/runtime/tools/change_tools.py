@@ -7,7 +7,6 @@ already, and refuses otherwise. So a plan may be performed again after a crash, 
 
 from __future__ import annotations
 
-import asyncio
 from abc import abstractmethod
 from typing import Annotated, Any, TypeVar
 
@@ -20,6 +19,7 @@ from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
 from weft.runtime.tools.differences import FileDifference
 from weft.runtime.tools.linters import Linters, LintReport
+from weft.runtime.tools.threads import in_thread
 from weft.runtime.tools.workspace import FileBytes, WorkspaceFolder, digest_of
 
 MOST_RANGES = 20
@@ -74,7 +74,7 @@ class ChangeTool(StructTool[ChangeArguments]):
         """The new bytes of a file. Raises ToolFailure where they cannot be made from those it has."""
 
     async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
-        await asyncio.to_thread(self._change, plan.exact, context.call)
+        await in_thread(lambda: self._change(plan.exact, context.call))
         commands = plan.exact["linters"]
         report = LintReport() if self._linters is None else await self._linters.check(commands)
         return self._output(plan.exact, report)
@@ -136,8 +136,8 @@ class WriteTool(ChangeTool[WriteArguments]):
     def __init__(self, workspace: WorkspaceFolder, linters: Linters | None = None) -> None:
         super().__init__("write", WRITE_DESCRIPTION, WriteArguments, workspace, linters)
 
-    async def plan_of(self, arguments: WriteArguments, context: ToolCallContext) -> CallPlan:
-        return await asyncio.to_thread(self._plan, arguments.path, {"content": arguments.content})
+    def plan_of(self, arguments: WriteArguments) -> CallPlan:
+        return self._plan(arguments.path, {"content": arguments.content})
 
     def changed_bytes(self, exact: dict[str, Any], present: bytes | None) -> bytes:
         return encoded(exact["content"], "content")
@@ -149,13 +149,13 @@ class EditTool(ChangeTool[EditArguments]):
     def __init__(self, workspace: WorkspaceFolder, linters: Linters | None = None) -> None:
         super().__init__("edit", EDIT_DESCRIPTION, EditArguments, workspace, linters)
 
-    async def plan_of(self, arguments: EditArguments, context: ToolCallContext) -> CallPlan:
+    def plan_of(self, arguments: EditArguments) -> CallPlan:
         change = {
             "old_text": arguments.old_text,
             "new_text": arguments.new_text,
             "replace_all": arguments.replace_all,
         }
-        return await asyncio.to_thread(self._plan, arguments.path, change)
+        return self._plan(arguments.path, change)
 
     def changed_bytes(self, exact: dict[str, Any], present: bytes | None) -> bytes:
         path = exact["path"]

@@ -22,6 +22,7 @@ from weft.runtime.sandbox.code_programs import CODE_LIMITS, CodeOutcome, Languag
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import Ending, Limits
 from weft.runtime.tools.calls import CallPlan, ToolFailure, ToolOutput
+from weft.runtime.tools.threads import in_thread
 
 CODE_TOOL_PREFIX = "code/"
 _ANY_INPUT = {
@@ -66,7 +67,7 @@ class CodeProgramTool:
         """Raises NotAllowed where whoever acts may not run this program."""
         if context.acting is not None:
             context.acting.ensure_allowed(f"code:{self._program.name}")
-        problems = problems_with(arguments, self._spec.schema)
+        problems = await in_thread(lambda: problems_with(arguments, self._spec.schema))
         if problems:
             raise ToolFailure("invalid_arguments", problems[0], {"problems": problems})
         input = arguments if self._has_schema else arguments["input"]

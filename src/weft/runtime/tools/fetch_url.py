@@ -80,7 +80,7 @@ class FetchUrlTool(StructTool[FetchArguments]):
         super().__init__("fetch_url", _DESCRIPTION, FetchArguments)
         self._profile = profile
 
-    async def plan_of(self, arguments: FetchArguments, context: ToolCallContext) -> CallPlan:
+    def plan_of(self, arguments: FetchArguments) -> CallPlan:
         url = str(self._granted(arguments.url))
         exact = {"method": "GET", "url": url, "raw": arguments.raw, "profile": str(self._profile)}
         return CallPlan(tool="fetch_url", exact=exact, subjects=(url,), shown=f"GET {url}", is_outward=True)

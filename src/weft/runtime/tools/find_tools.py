@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
 from weft.runtime.tools.folder_walk import FolderWalk
 from weft.runtime.tools.path_patterns import PathPattern, States
+from weft.runtime.tools.threads import in_thread
 from weft.runtime.tools.workspace import WorkspaceFolder, parts_of
 
 MOST_ENTRIES = 1000
@@ -69,8 +69,8 @@ class FindTool(StructTool[FindArguments]):
     def budget(self) -> ReadBudget:
         return ReadBudget(self.workspace.limits, self._monotonic)
 
-    async def resolved_plan(self, path: str, exact: dict[str, Any]) -> CallPlan:
-        resolved = await asyncio.to_thread(self.workspace.resolve, path)
+    def resolved_plan(self, path: str, exact: dict[str, Any]) -> CallPlan:
+        resolved = self.workspace.resolve(path)
         if not resolved.exists:
             raise ToolFailure("not_found", f"{path!r} is not there")
         name, where = self.spec.name, resolved.text
@@ -84,7 +84,7 @@ class FindTool(StructTool[FindArguments]):
         )
 
     async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
-        return await asyncio.to_thread(self.look, plan.exact)
+        return await in_thread(lambda: self.look(plan.exact))
 
     @abstractmethod
     def look(self, exact: dict[str, Any]) -> ToolOutput:
@@ -95,8 +95,8 @@ class ListTool(FindTool[ListArguments]):
     def __init__(self, workspace: WorkspaceFolder) -> None:
         super().__init__("list", LIST_DESCRIPTION, ListArguments, workspace)
 
-    async def plan_of(self, arguments: ListArguments, context: ToolCallContext) -> CallPlan:
-        return await self.resolved_plan(arguments.path, {"offset": arguments.offset})
+    def plan_of(self, arguments: ListArguments) -> CallPlan:
+        return self.resolved_plan(arguments.path, {"offset": arguments.offset})
 
     def look(self, exact: dict[str, Any]) -> ToolOutput:
         path, offset = exact["path"], exact["offset"]
@@ -108,9 +108,9 @@ class GlobTool(FindTool[GlobArguments]):
     def __init__(self, workspace: WorkspaceFolder) -> None:
         super().__init__("glob", GLOB_DESCRIPTION, GlobArguments, workspace)
 
-    async def plan_of(self, arguments: GlobArguments, context: ToolCallContext) -> CallPlan:
+    def plan_of(self, arguments: GlobArguments) -> CallPlan:
         PathPattern(arguments.pattern)
-        return await self.resolved_plan(arguments.path, {"pattern": arguments.pattern, "offset": arguments.offset})
+        return self.resolved_plan(arguments.path, {"pattern": arguments.pattern, "offset": arguments.offset})
 
     def look(self, exact: dict[str, Any]) -> ToolOutput:
         path, offset = exact["path"], exact["offset"]

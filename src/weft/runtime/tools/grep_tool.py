@@ -16,7 +16,6 @@ from weft.kernel.enums import FileKind
 from weft.kernel.errors import LimitExceeded, Unsupported
 from weft.kernel.read_budget import MIB, ReadBudget
 from weft.ledger.model import FileNote
-from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.tools.calls import CallPlan, ToolFailure, ToolOutput
 from weft.runtime.tools.differences import shown_bytes
 from weft.runtime.tools.find_tools import INCOMPLETE, MOST_NOTES, FindTool
@@ -98,7 +97,7 @@ class GrepTool(FindTool[GrepArguments]):
         super().__init__("grep", DESCRIPTION, GrepArguments, workspace)
         self._may_read = may_read
 
-    async def plan_of(self, arguments: GrepArguments, context: ToolCallContext) -> CallPlan:
+    def plan_of(self, arguments: GrepArguments) -> CallPlan:
         compiled_expression(arguments.pattern, ignore_case=arguments.ignore_case)
         for pattern in (*arguments.include, *arguments.exclude):
             PathPattern(pattern)
@@ -111,7 +110,7 @@ class GrepTool(FindTool[GrepArguments]):
             "limit": arguments.limit,
             "offset": arguments.offset,
         }
-        return await self.resolved_plan(arguments.path, exact)
+        return self.resolved_plan(arguments.path, exact)
 
     def look(self, exact: dict[str, Any]) -> ToolOutput:
         expression = compiled_expression(exact["pattern"], ignore_case=exact["ignore_case"])

@@ -12,13 +12,14 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from weft.runtime.sandbox.processes import MIB
 from weft.runtime.tools.calls import ToolFailure
 
 _BETWEEN_WORDS = re.compile(r"[\s;&|<>()$`\"'\\={}*?,\[\]:]+")
 MOST_WORDS = 2000
+MOST_PATHS = 16_384
+"""Words, in all folders that they are looked for in."""
 _MOST_FOLDERS = 16
 _DIGESTED_BYTES = 64 * MIB
 """Of all files together. Of files beyond that the size, the number and the time of the last change are taken."""
@@ -48,13 +49,18 @@ def named_files(workspace: str, folder: str, texts: Iterable[str]) -> dict[str, 
     if len(words) > MOST_WORDS:
         raise ToolFailure("too_large", f"the command has more than {MOST_WORDS} words", {"words": len(words)})
     folders = _folders(workspace, folder, words)
+    if len(words) * len(folders) > MOST_PATHS:
+        why = f"the command has {len(words)} words, to be looked for in {len(folders)} folders: put it in a file"
+        raise ToolFailure("too_large", why, {"words": len(words), "folders": len(folders)})
     digests: dict[str, str] = {}
     room = _DIGESTED_BYTES
     for name in words:
         for base in folders:
             path = os.path.normpath(os.path.join(base, name))
+            if not os.path.isfile(path) or not _is_inside(path, workspace):
+                continue
             shown = os.path.relpath(path, workspace)
-            if shown in digests or not _is_inside(path, workspace):
+            if shown in digests:
                 continue
             description, taken = _described(path, workspace, room)
             if description is not None:
@@ -91,7 +97,8 @@ def _folders(workspace: str, folder: str, words: list[str]) -> list[str]:
 
 
 def _is_inside(path: str, workspace: str) -> bool:
-    return Path(workspace) in Path(path).parents
+    """Of paths without `..` in them."""
+    return path != workspace and path.startswith(os.path.join(workspace, ""))
 
 
 def _described(path: str, workspace: str, room: int) -> tuple[str | None, int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
+from functools import cache
+from itertools import islice
+from operator import add
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -14,6 +16,7 @@ from weft.ledger.model import FileNote, ImagePart
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
 from weft.runtime.tools.differences import shown_bytes
+from weft.runtime.tools.threads import in_thread
 from weft.runtime.tools.workspace import WorkspaceFolder
 
 MOST_LINES = 2000
@@ -55,8 +58,8 @@ class ReadTool(StructTool[ReadArguments]):
         super().__init__("read", DESCRIPTION, ReadArguments)
         self._workspace = workspace
 
-    async def plan_of(self, arguments: ReadArguments, context: ToolCallContext) -> CallPlan:
-        path = await asyncio.to_thread(self._workspace.resolve, arguments.path)
+    def plan_of(self, arguments: ReadArguments) -> CallPlan:
+        path = self._workspace.resolve(arguments.path)
         if not path.exists:
             raise ToolFailure("not_found", f"{arguments.path!r} is not there")
         exact = {
@@ -71,7 +74,7 @@ class ReadTool(StructTool[ReadArguments]):
         )
 
     async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
-        return await asyncio.to_thread(self._perform, plan.exact)
+        return await in_thread(lambda: self._perform(plan.exact))
 
     def _perform(self, exact: dict[str, Any]) -> ToolOutput:
         path = exact["path"]
@@ -131,22 +134,35 @@ def _lines(data: bytes, offset: int, limit: int, column: int) -> tuple[list[str]
     invalid = 0
     if lines is None:
         lines, invalid = _marked_lines(data, position, limit, column)
-    return [f"{number}\t{line}" for number, line in enumerate(lines, offset)], invalid
+    return _numbered(lines, offset), invalid
+
+
+def _numbered(lines: list[str], first: int) -> list[str]:
+    if first + len(lines) <= MOST_LINES:
+        return list(map(add, islice(_number_texts(), first - 1, None), lines))
+    return [f"{number}\t{line}" for number, line in enumerate(lines, first)]
+
+
+@cache
+def _number_texts() -> list[str]:
+    """The numbers of the first lines, as they stand before a line."""
+    return [f"{number}\t" for number in range(1, MOST_LINES + 1)]
 
 
 def _plain_lines(data: bytes, position: int, limit: int) -> list[str] | None:
     """Decoded at once; None where a line is to be cut, a byte is no UTF-8, or not all of them have room."""
     end = data.find(b"\n", position + TEXT_CHARACTERS)
     block = data[position : len(data) if end < 0 else end + 1]
-    pieces = block.split(b"\n", limit)
-    lines = pieces[:-1] if len(pieces) > limit or not pieces[-1] else pieces
-    text = b"\n".join(lines)
-    if len(text) > TEXT_CHARACTERS or max(map(len, lines)) > LINE_CHARACTERS:
-        return None
     try:
-        return text.decode().replace("\r\n", "\n").removesuffix("\r").split("\n")
+        text = block.decode()
     except UnicodeDecodeError:
         return None
+    pieces = text.split("\n", limit)
+    lines = pieces[:-1] if len(pieces) > limit or not pieces[-1] else pieces
+    has_room = len(text) <= TEXT_CHARACTERS or sum(map(len, lines)) <= TEXT_CHARACTERS
+    if not has_room or max(map(len, lines)) > LINE_CHARACTERS:
+        return None
+    return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
 
 
 def _marked_lines(data: bytes, position: int, limit: int, column: int) -> tuple[list[str], int]:

@@ -77,7 +77,7 @@ class ReadResultTool(StructTool[ReadResultArguments]):
         super().__init__("read_result", DESCRIPTION, ReadResultArguments)
         self._recorded = recorded
 
-    async def plan_of(self, arguments: ReadResultArguments, context: ToolCallContext) -> CallPlan:
+    def plan_of(self, arguments: ReadResultArguments) -> CallPlan:
         exact = msgspec.to_builtins(arguments)
         shown = f"read the result of the call {arguments.call}"
         return CallPlan(tool=self.spec.name, exact=exact, subjects=(arguments.call,), shown=shown, is_read_only=True)

@@ -25,6 +25,7 @@ from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE, SandboxProfile
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
 from weft.runtime.tools.named_files import named_files
 from weft.runtime.tools.shell_environment import checked_environment
+from weft.runtime.tools.threads import in_thread
 
 SHELL_LIMITS = Limits(seconds=120, output=8 * MIB, memory=2 * GIB, processes=512)
 LONGEST_TIMEOUT_MS = 600_000
@@ -63,7 +64,7 @@ class ShellTool(StructTool[ShellArguments]):
         self._is_outward = profile.is_unconfined or bool(profile.endpoints)
         self._runner, self._limits = runner or CommandRunner(), limits
 
-    async def plan_of(self, arguments: ShellArguments, context: ToolCallContext) -> CallPlan:
+    def plan_of(self, arguments: ShellArguments) -> CallPlan:
         asked = _checked(arguments)
         environment = checked_environment(asked.env)
         folder = _folder(self._workspace, asked.cwd)
@@ -94,20 +95,24 @@ class ShellTool(StructTool[ShellArguments]):
             "files": named_files(workspace, folder, argv),
         }
 
+    def _changed(self, exact: dict[str, Any]) -> list[str]:
+        """What is no longer as it was planned."""
+        folder = exact["cwd"]
+        now = {"cwd": _folder(self._workspace, folder), **self._circumstances(folder, exact["argv"])}
+        return sorted(name for name, value in now.items() if exact.get(name) != value)
+
     async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
         exact = plan.exact
-        folder, argv = exact["cwd"], exact["argv"]
-        now = {"cwd": _folder(self._workspace, folder), **self._circumstances(folder, argv)}
-        changed = sorted(name for name, value in now.items() if exact.get(name) != value)
+        changed = await in_thread(lambda: self._changed(exact))
         if changed or plan.tool != "shell":
             raise ToolFailure("changed", f"changed since it was planned: {', '.join(changed)}", {"changed": changed})
         limits = msgspec.structs.replace(self._limits, seconds=exact["timeout_ms"] / 1000)
         began = time.monotonic()
         outcome = await self._runner.run(
             self._profile,
-            argv,
+            exact["argv"],
             workspace=self._workspace,
-            folder=folder,
+            folder=exact["cwd"],
             environment=exact["env"],
             limits=limits,
         )

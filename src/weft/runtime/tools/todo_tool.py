@@ -54,7 +54,7 @@ class TodoTool(StructTool[TodoArguments]):
         super().__init__("todo", DESCRIPTION, TodoArguments)
         self._last_result = last_result
 
-    async def plan_of(self, arguments: TodoArguments, context: ToolCallContext) -> CallPlan:
+    def plan_of(self, arguments: TodoArguments) -> CallPlan:
         items = arguments.items
         if items is not None and sum(item.status is TodoStatus.IN_PROGRESS for item in items) > 1:
             raise ToolFailure("invalid_arguments", "at most one item is in_progress")

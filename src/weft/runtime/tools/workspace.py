@@ -34,7 +34,7 @@ from weft.runtime.tools.beneath import (
 from weft.runtime.tools.calls import ToolFailure
 
 FILE_LIMITS = ReadLimits(held_bytes=32 * MIB, entries=200_000, seconds=20, advice="work on it in parts, with a command")
-_CHUNK_BYTES = 1 * MIB
+_CHUNK_BYTES, _SMALL_CHUNK_BYTES = 1 * MIB, 16 * 1024
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE_MODE = 0o666
 """Less what the umask takes away."""
@@ -112,7 +112,7 @@ class WorkspaceFolder:
             budget.check_held(status.st_size, what)
             chunks: list[bytes] = []
             size = 0
-            while chunk := file.read(_CHUNK_BYTES):
+            while chunk := file.read(min(_CHUNK_BYTES, max(status.st_size - size, _SMALL_CHUNK_BYTES))):
                 size += len(chunk)
                 budget.check_held(size, what)
                 chunks.append(chunk)
