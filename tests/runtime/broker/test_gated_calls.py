@@ -131,6 +131,22 @@ def test_an_allowed_call_runs_and_its_decision_costs_no_transaction(ledger: Ledg
     run(body())
 
 
+def test_ten_calls_of_one_answer_cross_over_to_the_ledger_as_often_as_one(ledger: Ledger, clock: FixedClock) -> None:
+    async def crossings(session: str, count: int) -> int:
+        uses = tuple(ToolUsePart(f"call-{number}", "light", {"number": number}) for number in range(count))
+        asking = Reply(parts=uses, finish=Finish.TOOL_CALL, model_id="m", model="m-1", provider="there")
+        gated = Gated(ledger, clock, Decision.ALLOW, asking, saying("Hi"))
+        message = gated.bench.admit(session=session)
+        await gated.bench.answered(message)
+        assert gated.tools["light"].ran == ["quiet"] * count
+        return gated.bench.crossing.calls
+
+    async def body() -> None:
+        assert await crossings("ten", 10) == await crossings("one", 1)
+
+    run(body())
+
+
 @pytest.mark.parametrize(
     ("decision", "tool", "allow", "by"),
     [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -28,6 +28,10 @@ from weft.runtime.tools.calls import ToolFailure, ToolOutput
 from weft.runtime.tools.results import recordable
 from weft.runtime.turns.ledger_port import Crossing
 
+T = TypeVar("T")
+_Recorded = tuple[Any, Any]
+"""The arguments and the plan of a call."""
+
 
 class ToolCalls:
     """What this process does about the calls of one turn."""
@@ -38,6 +42,8 @@ class ToolCalls:
         self._runs, self._crossing, self._plan, self._lose = runs, crossing, plan, lose
         self._deciding: dict[str, asyncio.Task[Verdict]] = {}
         self._running: dict[str, asyncio.Task[Any]] = {}
+        self._reading: asyncio.Task[dict[str, _Recorded]] | None = None
+        """The last reading of what is recorded of calls that are to run."""
         self._ahead: tuple[Verdict, ...] = ()
         """Decisions about the calls of the last answer, in its order, made before it was recorded."""
         self._call_ids: dict[str, str] = {}
@@ -76,6 +82,7 @@ class ToolCalls:
 
     def start(self, run: Run) -> None:
         """Start what is recorded as intended and not under way."""
+        calls: list[RunCall] = []
         for call in run.open_calls:
             if run.is_gated and call.needs_decision:
                 if call.event not in self._deciding:
@@ -83,10 +90,14 @@ class ToolCalls:
             elif call.event not in self._performed and run.may_run(call):
                 self._performed.add(call.event)
                 call.is_lost = False
-                self._running[call.event] = asyncio.ensure_future(self._run(run, call))
+                calls.append(call)
+        if calls:
+            self._reading = asyncio.ensure_future(self._read_together(calls))
+            for call in calls:
+                self._running[call.event] = asyncio.ensure_future(self._run(run, call, self._reading))
 
     async def _decide(self, run: Run, call: RunCall) -> Verdict:
-        arguments, answer = await self._arguments(call), call.answer
+        arguments, answer = await self._read(partial(self._read_call, call)), call.answer
         if answer is not None and answer.reason is not None:
             reason = await self._crossing.run(partial(self._runs.text, answer.reason))
             answer = replace(answer, reason=reason)
@@ -100,23 +111,29 @@ class ToolCalls:
         context = ToolCallContext(turn=turn, call=event, acting=self._plan.acting)
         return await gate.decide(tool, arguments, context, answer)
 
-    async def _run(self, run: Run, call: RunCall) -> Any:
-        arguments = await self._arguments(call)
+    async def _run(self, run: Run, call: RunCall, reading: asyncio.Task[dict[str, _Recorded]]) -> Any:
+        arguments, plan = (await asyncio.shield(reading))[call.event]
         context = ToolCallContext(turn=run.turn, call=call.event, acting=self._plan.acting)
         if self._plan.gate is not None:
-            plan = None if call.plan is None else await self._crossing.run(partial(self._runs.value, call.plan))
             return await self._plan.gate.perform(call.tool, arguments, context, call.bound or "", plan)
         tool = self._plan.tools.get(call.tool)
         if tool is None:
             raise NotFound("tool", call.tool, "call one that is offered")
         return await tool.invoke(arguments, context)
 
-    async def _arguments(self, call: RunCall) -> Any:
+    async def _read_together(self, calls: Sequence[RunCall]) -> dict[str, _Recorded]:
+        """What is recorded of calls that start together, read in one crossing."""
+        return await self._read(lambda: {call.event: (self._read_call(call), self._read_plan(call)) for call in calls})
+
+    async def _read(self, call: Callable[[], T]) -> T:
         try:
-            return await self._crossing.run(partial(self._read_call, call))
+            return await self._crossing.run(call)
         except StoreError as error:
             self._lose(error)
             raise
+
+    def _read_plan(self, call: RunCall) -> Any:
+        return None if call.plan is None or self._plan.gate is None else self._runs.value(call.plan)
 
     def _read_call(self, call: RunCall) -> Any:
         """The arguments of a call; the provider's id of it is kept for its result."""
@@ -172,8 +189,8 @@ class ToolCalls:
         return ended(call, ToolCallStatus.OK, output=output)
 
     async def stop(self) -> None:
-        tasks = self.tasks
-        self._deciding, self._running = {}, {}
+        tasks = self.tasks if self._reading is None else [*self.tasks, self._reading]
+        self._deciding, self._running, self._reading = {}, {}, None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
