@@ -26,6 +26,7 @@ from weft.runtime.policies.contract import (
     read_answer,
 )
 from weft.runtime.policies.decider import default_source
+from weft.runtime.policies.default_policy import decide
 from weft.runtime.policies.interpreter import PolicyInterpreters
 from weft.runtime.policies.own_tests import OwnTestResult, counts_of_tests, read_outline, run_own_tests
 from weft.runtime.policies.rules import proposed_rule, rules_for
@@ -69,6 +70,26 @@ OF_THE_SANDBOX = re.compile(
     "parent|ptrace|network|outlives|input_|bomb|leave|crash_of|kill|hang|sleep|loop|flood|handlers|endless|gigabyte"
 )
 """Policies that would harm or hang outside of it, or are told apart only there."""
+
+
+SHOWING = (
+    "git show HEAD:.env", "git show HEAD:a/.ENV", "git show :.env", "git log -L1,5:.env", "git diff --no-index . /etc",
+    "git log -p -- '*.env'", "git diff -- ':(glob)**/.e*'", "grep -rn x .", "grep -inR x", "grep --rec x",
+    "grep -d recurse x .", "grep --directories=recurse x", "grep --dereference-recursive x", "grep -f.env a",
+    "grep --file=.env a", "grep -rn x '--include=*.env' .", "grep -rn x '--include=*.local'", "grep -r x '--include=*'",
+    "grep -rn x '--include=*.py' '--inc=*'", "grep -rn x '--include=*.json'", "grep -rn x '--include=*.py' .env",
+)  # fmt: skip
+"""Commands that are listed by their first word, and may show secrets."""
+NOT_SHOWING = (
+    "git show HEAD:src/a.py", "git show HEAD", "git diff HEAD~1 -- src", "git log '--format=%h*'", "grep -n x a.py",
+    "grep 'a.*b' src/x.py", "grep -rn x '--include=*.py' '--include=*.md' src",
+)  # fmt: skip
+
+
+def test_the_default_policy_asks_about_commands_that_may_show_secrets() -> None:
+    assert [command for command in SHOWING if decide("shell", [command], {})[0] != "ask"] == []
+    assert [command for command in NOT_SHOWING if decide("shell", [command], {})[0] != "allow"] == []
+    assert decide("shell", ["git show HEAD:.env"], {})[1] == "it may show secrets"
 
 
 def test_a_policy_that_fails_warm_fails_in_the_same_way_cold(tmp_path: Path) -> None:

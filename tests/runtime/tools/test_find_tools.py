@@ -228,3 +228,15 @@ def test_grep_shows_nothing_of_files_that_may_not_be_read(place: Path, workspace
     (place / "alias").symlink_to("secrets/key.txt")
     with pytest.raises(ToolFailure, match="may not be read"):
         call(tool, pattern="word", path="alias")
+
+
+def test_grep_looks_through_files_of_secrets_only_where_one_is_named(place: Path, workspace: WorkspaceFolder) -> None:
+    for name in (".env", "src/server.pem", "src/app.py"):
+        (place / name).write_text("key = 1\n")
+    tool = GrepTool(workspace)
+    for include in ([], [".env", "*.pem", "*.py"]):
+        result = call(tool, pattern="key", path=".", include=include).result
+        assert result["text"] == "src/app.py:1: key = 1"
+        assert "2 files or folders" in result["note"]
+    assert call(tool, pattern="key", path=".env").result["text"] == ".env:1: key = 1"
+    assert plan(tool, pattern="key", path=".env").subjects == (".env",), "so the policy is shown its name"

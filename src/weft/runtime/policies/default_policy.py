@@ -40,8 +40,15 @@ SECRET_BEGINNINGS = (".env.", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519")
 SECRET_ENDINGS = (".pem", ".key", ".p12", ".pfx", ".kdbx")
 PLANTED_FOLDERS = (".git", ".weft", ".hg", ".svn")
 """What is written there runs later, or is the record itself."""
-GIT_PROGRAMS = ("--ou", "--ext", "--textc")
-"""Options with which git writes files or runs programs, also where they are shortened."""
+GIT_PROGRAMS = ("--ou", "--ext", "--textc", "--no-i")
+"""Options with which git writes files, runs programs or reads whole folders, also where they are shortened."""
+GREP_FOLDERS = ("--r", "--der", "--dir")
+"""Options with which grep reads whole folders, also where they are shortened."""
+SOURCE_ENDINGS = set(
+    "c cc cpp cs css go h hpp html java js jsx kt md php py pyi rb rs rst scss sql swift ts tsx".split()
+)
+BETWEEN_PATHS = "=:,()'\""
+"""What stands between the paths of one word: `HEAD:.env`, `--file=.env`."""
 DESTRUCTIVE = ("sudo", "doas", "su", "shutdown", "reboot", "halt", "poweroff", "mkfs")
 EVERYTHING = ("/", "/*", "~", "~/", "~/*", ".", "./", "..", "../", "*", "./*", ".git", ".git/")
 DISKS = ("/dev/sd", "/dev/nvme", "/dev/hd", "/dev/vd", "/dev/mem")
@@ -61,7 +68,8 @@ def decide(name: str, subjects: list[str] | None, context: dict[str, object]) ->
         return "ask", "what would run is known only when it runs"
     if is_listed(name, subjects):
         return "allow", "its uses are listed as allowed"
-    return "ask", "nothing lists it as allowed"
+    shows_secrets = name == "shell" and any(map(may_show_secrets, subjects))
+    return "ask", "it may show secrets" if shows_secrets else "nothing lists it as allowed"
 
 
 def refused(name: str, subjects: list[str]) -> str | None:
@@ -89,11 +97,37 @@ def is_destructive(command: str) -> bool:
 
 def is_secret(subject: str) -> bool:
     """Whether a path, or a word of a command, is that of a file which commonly holds secrets."""
-    for word in subject.replace("=", " ").replace("'", " ").replace('"', " ").lower().split():
+    for sign in BETWEEN_PATHS:
+        subject = subject.replace(sign, " ")
+    for word in subject.lower().split():
         file = word.rpartition("/")[2]
+        if file.startswith("-") and file[2:] in SECRET_NAMES:  # `-f.env`
+            return True
         if file in SECRET_NAMES or file.startswith(SECRET_BEGINNINGS) or file.endswith(SECRET_ENDINGS):
             return True
     return False
+
+
+def may_show_secrets(command: str) -> bool:
+    """Whether a command names a file of secrets, or reads files that it does not name and that may be such."""
+    words = [word.strip("'\"") for word in command.split()] or [""]
+    if words[0] == "grep" and any(map(reads_folders, words)):
+        return not is_limited(words)
+    if words[0] == "git" and any(set("*?[") & set(word) and not word.startswith("-") for word in words):
+        return True  # a pattern of paths, which git expands
+    return is_secret(command)
+
+
+def reads_folders(option: str) -> bool:
+    if option.startswith("--"):
+        return option.startswith(GREP_FOLDERS)
+    return option.startswith("-") and bool(set("rRd") & set(option))
+
+
+def is_limited(words: list[str]) -> bool:
+    """Whether grep reads only source files: `--include=*.py`."""
+    endings = [word.removeprefix("--include=*.") for word in words if word.startswith("--inc")]
+    return bool(endings) and set(endings) <= SOURCE_ENDINGS and not any(map(is_secret, words))
 
 
 def is_listed(name: str, subjects: list[str]) -> bool:
@@ -112,7 +146,7 @@ def fits(line: str, name: str, subject: str) -> bool:
     if subject == pattern or (pattern.endswith(" *") and subject == pattern[:-2]):
         return True
     words = subject.split()
-    if name == "shell" and (is_secret(subject) or (words[0] == "git" and any(map(is_git_program, words)))):
+    if name == "shell" and (may_show_secrets(subject) or (words[0] == "git" and any(map(is_git_program, words)))):
         return False  # only a line that names it exactly is about this
     return matches(pattern, subject)
 
@@ -186,6 +220,21 @@ TESTS = [
         "name": "secrets are not shown by a harmless command",
         "call": {"name": "shell", "arguments": {}, "context": {"subjects": ["cat config/.env"]}},
         "decision": "ask",
+    },
+    {
+        "name": "secrets are not shown from the history either",
+        "call": {"name": "shell", "arguments": {}, "context": {"subjects": ["git show HEAD:.env"]}},
+        "decision": "ask",
+    },
+    {
+        "name": "no folder is searched in which secrets may lie",
+        "call": {"name": "shell", "arguments": {}, "context": {"subjects": ["grep -rn password ."]}},
+        "decision": "ask",
+    },
+    {
+        "name": "a search of source files is allowed",
+        "call": {"name": "shell", "arguments": {}, "context": {"subjects": ["grep -rn main '--include=*.py' ."]}},
+        "decision": "allow",
     },
     {
         "name": "what only the shell knows is asked about",

@@ -16,6 +16,7 @@ from weft.kernel.enums import FileKind
 from weft.kernel.errors import LimitExceeded, Unsupported
 from weft.kernel.read_budget import MIB, ReadBudget
 from weft.ledger.model import FileNote
+from weft.runtime.policies.default_policy import is_secret
 from weft.runtime.tools.calls import CallPlan, ToolFailure, ToolOutput
 from weft.runtime.tools.differences import shown_bytes
 from weft.runtime.tools.find_tools import INCOMPLETE, MOST_NOTES, FindTool
@@ -91,7 +92,7 @@ def compiled_expression(pattern: str, *, ignore_case: bool = False) -> Expressio
 
 class GrepTool(FindTool[GrepArguments]):
     """It shows what is in files, so it looks only through those that `may_read` allows: a rule that denies reading a
-    path holds here too."""
+    path holds here too. Files that commonly hold secrets it looks through only where one is named."""
 
     def __init__(self, workspace: WorkspaceFolder, may_read: Callable[[str], bool] = lambda _: True) -> None:
         super().__init__("grep", DESCRIPTION, GrepArguments, workspace)
@@ -120,7 +121,7 @@ class GrepTool(FindTool[GrepArguments]):
         try:
             for path in self._files(walk, exact):
                 try:
-                    data = self._data(path)
+                    data = self._data(path, is_named=path == exact["path"])
                 except (ToolFailure, LimitExceeded) as error:
                     if path == exact["path"]:
                         raise ToolFailure("unreadable", str(error)) from error
@@ -131,8 +132,8 @@ class GrepTool(FindTool[GrepArguments]):
             walk.is_complete = False
         return search.output(exact["path"], walk.is_complete, unread + walk.unreadable)
 
-    def _data(self, path: str) -> bytes:
-        if not self._may_read(path):
+    def _data(self, path: str, is_named: bool) -> bytes:
+        if not self._may_read(path) or (is_secret(path) and not is_named):
             raise ToolFailure("not_permitted", f"{path!r} may not be read")
         return self.workspace.read(path).data
 
@@ -258,7 +259,9 @@ class FileSearch:
             result["more"] = f"{self._matches - following + 1} more lines fit: read on with offset {following}"
         notes = [] if is_complete else [INCOMPLETE]
         if unread:
-            notes.append(f"{unread} files or folders could not be read, may not be read or are too large")
+            notes.append(
+                f"{unread} files or folders could not be read, may not be read, may hold secrets or are too large"
+            )
         if self._cut_lines:
             notes.append(f"of {self._cut_lines} long lines only the first {self._piece_bytes} bytes were searched")
         if notes:
