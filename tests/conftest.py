@@ -1,9 +1,10 @@
 """Two sizes of every property: repeatable and quick by default, random and long under WEFT_PROVE=1."""
 
+import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,6 +30,17 @@ settings.register_profile(
 )
 settings.register_profile("prove", parent=settings.get_profile("test"), derandomize=False, max_examples=5_000)
 settings.load_profile("prove" if PROVING else "test")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected lives until the end: the garbage collector does not walk through it, then or later."""
+    gc.disable()
+    result = yield
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    return result
 
 
 @pytest.hookimpl(tryfirst=True)
