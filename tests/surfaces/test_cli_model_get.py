@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from tests.surfaces.shell import Shell
 from weft.kernel.errors import ConnectionForbidden
-from weft.runtime.inference import model_files, settings
+from weft.runtime.inference import model_files
 from weft.runtime.inference.local import SHA256, find_weights
 from weft.runtime.inference.model_downloads import _next_url
 from weft.runtime.inference.model_files import MODEL_FILES, ModelFile, find_model_file
@@ -203,8 +203,7 @@ def test_a_fetched_model_answers_in_a_conversation_and_as_a_program(
     weights = find_weights()
     file = replace(model_files.MODEL_FILES[0], size_bytes=weights.stat().st_size, sha256=SHA256)
     monkeypatch.setattr(model_files, "MODEL_FILES", (file,))
-    short = replace(settings.EMBEDDED_SAMPLING, max_tokens=8)
-    monkeypatch.setattr(settings, "EMBEDDED_SAMPLING", short)
+    monkeypatch.setattr("weft.surfaces.cli.chat.models.LONGEST_ANSWER", 8)
     shell("init")
     missing = shell("chat", "--model", NAME, stdin="What is the capital of France?")
     assert f"weft model get {NAME}" in missing.err
