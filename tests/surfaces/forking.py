@@ -1,5 +1,5 @@
-"""`weft` on a terminal without the start of an interpreter: one process has imported what a conversation needs, and
-forks for each. Run as a program it is that process.
+"""`weft` without the start of an interpreter: one process has imported what commands need, and forks for each. Run as a
+program it is that process.
 
 A fork differs from a fresh interpreter only in what is imported already. Its directory, environment, time zone,
 streams, signals, session and terminal are its own.
@@ -12,19 +12,22 @@ import fcntl
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 ROOT = Path(__file__).parents[2]
 MODULES = (
@@ -41,32 +44,67 @@ NUMBER_BYTES = 4
 
 
 class Forked:
-    """A process that the forking one started; ended and waited for like a `subprocess.Popen`."""
+    """A process that the forking one started; used like a `subprocess.Popen`. Streams are those of its pipes that the
+    test holds."""
 
     def __init__(self, reports: socket.socket) -> None:
         self._socket, self._reports = reports, reports.makefile("r")
         self.pid = int(self._reports.readline())
-        self._code: int | None = None
+        self.stdin: BinaryIO | None = None
+        self.stdout: BinaryIO | None = None
+        self.stderr: BinaryIO | None = None
+        self.returncode: int | None = None
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):  # it has ended by itself
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
-        if self._code is None:
-            with suppress(ProcessLookupError):  # it has ended by itself
-                os.kill(self.pid, signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        """The exit code of a process that has ended."""
+        is_over = self.returncode is not None or select.select([self._socket], [], [], 0)[0]
+        return self.wait() if is_over else None
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit code, or the negative number of the signal that ended it."""
-        if self._code is None:
+        if self.returncode is None:
             self._socket.settimeout(timeout)
-            self._code = int(self._reports.readline())
+            self.returncode = int(self._reports.readline())
             self._reports.close()
             self._socket.close()
-        return self._code
+        return self.returncode
+
+    def communicate(self, given: bytes = b"", timeout: float | None = None) -> tuple[bytes, bytes]:
+        """Write all, read all, and wait for the end."""
+        with ThreadPoolExecutor() as readers:
+            errors = readers.submit(self.stderr.read) if self.stderr is not None else None
+            output = readers.submit(self.stdout.read) if self.stdout is not None else None
+            if self.stdin is not None:
+                with suppress(BrokenPipeError):  # it reads no further
+                    self.stdin.write(given)
+                    self.stdin.close()
+            try:
+                self.wait(timeout)
+            except TimeoutError:
+                self.kill()  # or its streams would be read for ever
+                raise
+            return output.result() if output else b"", errors.result() if errors else b""
+
+    def close(self) -> None:
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
 
 
 class Forker:
     """Talks to the process that forks."""
 
     def __init__(self) -> None:
+        self._asking = threading.Lock()
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -76,11 +114,41 @@ class Forker:
                 stdin=subprocess.DEVNULL,
             )
 
-    def start(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], terminal: int) -> Forked:
+    def start_on_terminal(
+        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], terminal: int
+    ) -> Forked:
+        return self._start(arguments, folder, environment, (terminal, terminal, terminal))
+
+    def start(
+        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], **streams: int | None
+    ) -> Forked:
+        """Streams as `subprocess.Popen` takes them: a pipe, nothing, or by default what this process has."""
+        with ExitStack() as theirs:
+            ours: dict[str, BinaryIO] = {}
+            descriptors = []
+            for number, name in enumerate(("stdin", "stdout", "stderr")):
+                descriptor = number
+                if streams.get(name) == subprocess.DEVNULL:
+                    descriptor = os.open(os.devnull, os.O_RDWR)
+                    theirs.callback(os.close, descriptor)
+                elif streams.get(name) == subprocess.PIPE:
+                    ends = os.pipe()
+                    descriptor, kept = ends if name == "stdin" else ends[::-1]
+                    theirs.callback(os.close, descriptor)
+                    ours[name] = open(kept, "wb" if name == "stdin" else "rb")  # noqa: SIM115
+                descriptors.append(descriptor)
+            forked = self._start(arguments, folder, environment, descriptors)
+        for name, stream in ours.items():
+            setattr(forked, name, stream)
+        return forked
+
+    def _start(
+        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], streams: Sequence[int]
+    ) -> Forked:
         request = json.dumps([list(arguments), str(folder), dict(environment)]).encode()
         ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._socket, [len(request).to_bytes(NUMBER_BYTES)], [terminal, theirs.fileno()])
+        with self._asking, theirs:
+            socket.send_fds(self._socket, [len(request).to_bytes(NUMBER_BYTES)], [*streams, theirs.fileno()])
             self._socket.sendall(request)
         return Forked(ours)
 
@@ -100,14 +168,15 @@ def shared_forker() -> Forker:
 def serve(requests: socket.socket) -> None:
     """Fork for each request, until nobody can ask any more."""
     while True:
-        number, descriptors, _, _ = socket.recv_fds(requests, NUMBER_BYTES, 2)
+        number, descriptors, _, _ = socket.recv_fds(requests, NUMBER_BYTES, 4)
         if not number:
             return
         request = _received(requests, int.from_bytes(number))
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how these end
         if os.fork() == 0:
             requests.close()
-            _watch(request, *descriptors)
+            *streams, ending = descriptors
+            _watch(request, streams, ending)
             return
         for descriptor in descriptors:
             os.close(descriptor)
@@ -120,29 +189,31 @@ def _received(requests: socket.socket, size: int) -> Any:
     return json.loads(data)
 
 
-def _watch(request: Any, terminal: int, ending: int) -> None:
+def _watch(request: Any, streams: Sequence[int], ending: int) -> None:
     """Fork the program itself; tell its number now, and how it ended when it has. Returns in the program alone."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     reports = socket.socket(fileno=ending)
     pid = os.fork()
     if pid:
-        os.close(terminal)
+        for descriptor in streams:
+            os.close(descriptor)
         reports.sendall(b"%d\n" % pid)
         reports.sendall(b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         os._exit(0)
     reports.close()
     arguments, folder, environment = request
-    _become_program(arguments, folder, environment, terminal)
+    _become_program(arguments, folder, environment, streams)
 
 
-def _become_program(arguments: list[str], folder: str, environment: dict[str, str], terminal: int) -> None:
+def _become_program(arguments: list[str], folder: str, environment: dict[str, str], streams: Sequence[int]) -> None:
     from weft.surfaces.cli.main import main
 
     os.setsid()
-    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
-    for descriptor in (0, 1, 2):
-        os.dup2(terminal, descriptor)
-    os.close(terminal)
+    if os.isatty(streams[0]):
+        fcntl.ioctl(streams[0], termios.TIOCSCTTY, 0)
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(folder)
     os.environ.clear()
@@ -152,12 +223,22 @@ def _become_program(arguments: list[str], folder: str, environment: dict[str, st
     sys.stdout = _stream(1, "w", "strict")
     sys.stderr = _stream(2, "w", "backslashreplace")
     sys.argv = [str(ROOT / "src" / "weft" / "surfaces" / "cli" / "__main__.py"), *arguments]
-    sys.exit(main())
+    _exit(main())
+
+
+def _exit(code: int) -> None:
+    """End as an interpreter does, without taking apart what is imported: that would copy all of it first."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _stream(descriptor: int, mode: str, errors: str) -> TextIOWrapper:
     buffered = open(descriptor, f"{mode}b", closefd=False)  # noqa: SIM115
-    return TextIOWrapper(buffered, encoding="utf-8", errors=errors, line_buffering=True)
+    is_prompt = descriptor == 2 or os.isatty(descriptor)
+    return TextIOWrapper(buffered, encoding="utf-8", errors=errors, line_buffering=is_prompt)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.surfaces.forking import Forked, shared_forker
 from weft.surfaces.cli.main import run
 
 PROGRAM = [sys.executable, "-m", "weft.surfaces.cli"]
@@ -68,26 +69,38 @@ def spawn(
     folder: Path, *arguments: str, stdin: bytes = b"", environment: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess[bytes]:
     """A process of its own, with a pipe on every side."""
-    return subprocess.run(
-        [*PROGRAM, *arguments],
-        cwd=folder,
-        env={**os.environ, **environment},
-        input=stdin,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
+    if _is_for_interpreter(environment):
+        variables = {**os.environ, **environment}
+        command = [*PROGRAM, *arguments]
+        return subprocess.run(
+            command, cwd=folder, env=variables, input=stdin, capture_output=True, timeout=60, check=False
+        )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with _ending(shared_forker().start(arguments, folder, {**os.environ, **environment}, **pipes)) as program:
+        out, err = program.communicate(stdin, timeout=60)
+    return subprocess.CompletedProcess(arguments, program.wait(), out, err)
 
 
 @contextmanager
-def running(folder: Path, *arguments: str, **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
+def running(folder: Path, *arguments: str, **streams: int) -> Iterator[Forked]:
     """A program beside the test. However the test ends, the program ends before it."""
-    command = [*PROGRAM, *arguments]
-    with subprocess.Popen(command, cwd=folder, preexec_fn=hear_interrupts, **streams) as program:  # noqa: PLW1509
-        try:
-            yield program
-        finally:
-            program.kill()
+    with _ending(shared_forker().start(arguments, folder, os.environ, **streams)) as program:
+        yield program
+
+
+@contextmanager
+def _ending(program: Forked) -> Iterator[Forked]:
+    try:
+        yield program
+    finally:
+        program.kill()
+        program.wait()
+        program.close()
+
+
+def _is_for_interpreter(environment: Mapping[str, str]) -> bool:
+    """True for what an interpreter reads once, when it starts."""
+    return any(name.startswith(("PYTHON", "LANG", "LC_")) for name in environment)
 
 
 def hear_interrupts() -> None:
@@ -101,21 +114,27 @@ def on_terminal(
     """A process on a terminal of its own, where something was typed ahead; its exit code and all that the terminal was
     sent."""
     settings = {"TERM": "xterm", "COLUMNS": "100", "LINES": "40", "PYTHONIOENCODING": "utf-8", "PAGER": "cat"}
+    variables = {**os.environ, **settings, **environment}
     terminal, theirs = pty.openpty()
-    with subprocess.Popen(
-        [*program, *arguments],
-        cwd=folder,
-        env={**os.environ, **settings, **environment},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    ) as child:
-        os.close(theirs)
-        os.write(terminal, typed.encode())
-        shown = _all_of(terminal)
+    child: subprocess.Popen[bytes] | Forked
+    if program is PROGRAM and not _is_for_interpreter(environment):
+        child = shared_forker().start_on_terminal(arguments, folder, variables, theirs)
+    else:
+        child = subprocess.Popen(
+            [*program, *arguments],
+            cwd=folder,
+            env=variables,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+    os.close(theirs)
+    os.write(terminal, typed.encode())
+    shown = _all_of(terminal)
+    code = child.wait()
     os.close(terminal)
-    return child.returncode, shown.decode().replace("\r\n", "\n")
+    return code, shown.decode().replace("\r\n", "\n")
 
 
 def _all_of(terminal: int) -> bytes:

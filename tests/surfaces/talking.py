@@ -115,7 +115,7 @@ def typing(folder: Path, *arguments: str, program: Sequence[str] = PROGRAM, **en
     variables = {**os.environ, **settings, **environment}
     child: subprocess.Popen[bytes] | Forked
     if program is PROGRAM:
-        child = shared_forker().start(arguments, folder, variables, theirs)
+        child = shared_forker().start_on_terminal(arguments, folder, variables, theirs)
     else:
         child = subprocess.Popen(
             [sys.executable, "-c", TAKE_TERMINAL, *program, *arguments],

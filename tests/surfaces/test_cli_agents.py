@@ -70,6 +70,6 @@ def test_of_processes_that_begin_together_one_does_the_work(weft: Shell, talking
             for _ in range(2)
         ]
         errors = [program.communicate(timeout=60)[1] for program in both]
-        assert sorted(program.returncode for program in both) == [0, 4], errors
+        assert sorted(program.wait() for program in both) == [0, 4], errors
     assert steps(weft) == ONE_RUN
     assert len(talking.received) == 1

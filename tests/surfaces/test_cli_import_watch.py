@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import weft as library
+from tests.surfaces.forking import Forked
 from tests.surfaces.shell import Shell, on_terminal, running
 from tests.surfaces.test_cli_import import SESSION, line
 from weft.kernel.clock import SystemClock, iso_from_ms
@@ -57,7 +58,7 @@ def session(home: Path) -> Path:
 class Watch:
     """A watch in a process of its own, with what it told."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, process: "Forked") -> None:
         self._process = process
         self.told: list[dict[str, Any]] = []
 
