@@ -1,17 +1,20 @@
 """verify names what is wrong, rebuild mends it; facts are judged by their hashes, views by the facts."""
 
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
-from tests.ledger.conftest import OpenLedger
+import weft
+from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import change, copy_in_memory, exported, grow, import_into, problems, select
 from tests.ledger.imported import rich_import
 from tests.ledger.test_approvals import asking
 from tests.ledger.test_forks import long_turn
 from tests.ledger.test_inbox import begun
 from tests.programs.stories import tell_programs
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import ContentMissing, Damaged, FactDamaged
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep import recompute, verify
@@ -90,27 +93,37 @@ def diverge(ledger: Ledger, session: str) -> None:
         import_into(ledger, exported(other))
 
 
+@pytest.fixture(scope="module")
+def full_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed ledger with rows in every view, to be copied and damaged."""
+    path = tmp_path_factory.mktemp("full") / "ledger.db"
+    with weft.open(path, clock=FixedClock(NOON)) as ledger:
+        rich(ledger)
+        rich_import(ledger)
+        diverge(ledger, "main")
+        ledger.record_turn(session="gone", query="a secret", response="another")
+        ledger.erasure.erase(ledger.resolve("gone"), reason="asked for")
+        ledger.inbox.admit("hello", session="asked")
+        begun(ledger, "asked")
+        asking(ledger, "deciding")
+        ledger.policies.propose("careful", "print(1)")
+        programs = Programs(ledger)
+        programs.create("agent", "private", {"visibility": "private"})
+        programs.create("human", "guest", {})
+        agent = programs.share_agent("private", "guest").id
+        guest = programs.get("guest").id
+        ledger.rooms.create("plans", agents=["private"])
+        ledger.rooms.post("plans", f"@[p](agent:{agent}) and @[g](user:{guest}), look")
+        ledger.upkeep.catch_up()
+        assert problems(ledger) == []
+    return path
+
+
 @pytest.fixture
-def damaged(disk: Ledger) -> Ledger:
-    rich(disk)
-    rich_import(disk)
-    diverge(disk, "main")
-    disk.record_turn(session="gone", query="a secret", response="another")
-    disk.erasure.erase(disk.resolve("gone"), reason="asked for")
-    disk.inbox.admit("hello", session="asked")
-    begun(disk, "asked")
-    asking(disk, "deciding")
-    disk.policies.propose("careful", "print(1)")
-    programs = Programs(disk)
-    programs.create("agent", "private", {"visibility": "private"})
-    programs.create("human", "guest", {})
-    agent = programs.share_agent("private", "guest").id
-    guest = programs.get("guest").id
-    disk.rooms.create("plans", agents=["private"])
-    disk.rooms.post("plans", f"@[p](agent:{agent}) and @[g](user:{guest}), look")
-    disk.upkeep.catch_up()
-    assert problems(disk) == []
-    return disk
+def damaged(full_ledger: Path, path: Path, open_ledger: OpenLedger) -> Ledger:
+    for ending in ("", "-head"):
+        shutil.copy(f"{full_ledger}{ending}", f"{path}{ending}")
+    return open_ledger()
 
 
 def test_a_sound_ledger_has_no_problems(ledger: Ledger) -> None:
