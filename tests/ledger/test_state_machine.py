@@ -35,9 +35,11 @@ from weft.ledger.write.turn_writer import TurnWriter
 
 SHARDS = 40 if PROVING else 5
 STEPS = (100_000 if PROVING else 1_000) // SHARDS
+EXAMPLES = 10 if PROVING else 6
+"""For one seed. All but the first are 49 steps long; more seeds are taken until the steps are made."""
 FIRST_SEED = int(os.environ.get("WEFT_SEED", "1000"))
 SETTINGS = settings(
-    max_examples=10,
+    max_examples=EXAMPLES,
     stateful_step_count=50,
     database=None,
     deadline=None,
@@ -433,7 +435,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 def run_steps(
-    total: int, number: int, machine: type[LedgerMachine] = LedgerMachine, examples: int = 10
+    total: int, number: int, machine: type[LedgerMachine] = LedgerMachine, examples: int = EXAMPLES
 ) -> tuple[int, int]:
     """Machines from this seed on until so many steps are made; returns the steps and the last seed."""
     counted["steps"] = 0
