@@ -4,7 +4,7 @@ A model is looked up at whoever its name says in front, then at its maker, then 
 makers that the table has no page of. Prices may depend on the day, on the hour, and on the length of the prompt. A kind
 of input that has no price of its own is billed as input.
 
-The package is imported with the first question: it takes a quarter of a second.
+The package is imported with the first question: it takes a quarter of a second. So is what tells its version.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from weft.ledger.reports.prices import EmbeddedPrices, Price, PriceTable, names_of
@@ -35,6 +34,8 @@ class MaintainedPrices:
     """The table that is installed. Reads its data when it is asked for the first time."""
 
     def __init__(self) -> None:
+        from importlib.metadata import version
+
         self.source = f"{PACKAGE} {version(PACKAGE)}"
         self._providers: dict[str, Provider] = {}
         self._by_short_name: dict[str, ModelInfo] = {}
