@@ -159,8 +159,8 @@ def ed25519(key, signature, message):
     d, root = -121665 * pow(121666, -1, p) % p, pow(2, (p - 1) // 4, p)
 
     def added(a, b):
-        (x, y), (u, v), e = a, b, d * a[0] * a[1] * b[0] * b[1]
-        return (x * v + u * y) * pow(1 + e, -1, p) % p, (y * v + x * u) * pow(1 - e, -1, p) % p
+        (x, y), (u, v), e = a, b, d * a[0] * a[1] * b[0] * b[1] % p
+        return (x * v + u * y) * (1 - e) * (over := pow(1 - e * e, -1, p)) % p, (y * v + x * u) * (1 + e) * over % p
 
     def times(n, point):
         half = times(n // 2, added(point, point)) if n else (0, 1)
