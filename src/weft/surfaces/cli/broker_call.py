@@ -179,18 +179,20 @@ def _receipt(admission: Admission, state: str, route: Any, **answer: Any) -> dic
 
 def sent_fields(admission: Admission, sent: TurnReply, route: Any = None) -> dict[str, Any]:
     """The fields of a message that was answered."""
+    return _receipt(admission, "answered", route, **reply_fields(sent))
+
+
+def reply_fields(sent: TurnReply) -> dict[str, Any]:
+    """The fields of an answer that every command tells which waits for one."""
     reply = sent.reply
-    return _receipt(
-        admission,
-        "answered",
-        route,
-        turn=sent.turn.id,
-        text=reply.text,
-        thinking=reply.thinking or None,
-        model=reply.model,
-        model_id=reply.model_id,
-        provider=reply.provider,
-        finish=str(reply.finish),
-        usage=reply.usage,
-        cost=reply.cost,
-    )
+    return {
+        "turn": sent.turn.id,
+        "text": reply.text,
+        "thinking": reply.thinking or None,
+        "model": reply.model,
+        "model_id": reply.model_id,
+        "provider": reply.provider,
+        "finish": str(reply.finish),
+        "usage": reply.usage,
+        "cost": reply.cost,
+    }

@@ -212,30 +212,23 @@ def status(call: Call, name: str) -> None:
     call.answer(agent, line_of(agent), *lines)
 
 
-@command.verb("share")
-@named("name", "agent")
-@named("principals", "human", "agent", metavar="WITH...", nargs=-1, required=True)
-@acting
-def share(call: Call, name: str, principals: tuple[str, ...], actor: str, retry_key: str | None) -> None:
-    """Let a private agent work for people and agents, by their names."""
-    with changing(call, actor) as programs:
-        changed = [programs.share_agent(name, one, key=_key_for(retry_key, one)) for one in principals]
-    answer(call, changed[-1], *_visibility_lines(changed[-1]))
+def _sharing(verb: str, help: str) -> None:
+    @named("name", "agent")
+    @named("principals", "human", "agent", metavar="WITH...", nargs=-1, required=True)
+    @acting
+    def share(call: Call, name: str, principals: tuple[str, ...], actor: str, retry_key: str | None) -> None:
+        with changing(call, actor) as programs:
+            change = programs.share_agent if verb == "share" else programs.unshare_agent
+            keys = [None if retry_key is None else f"{retry_key} {principal}" for principal in principals]
+            agents = [change(name, principal, key=key) for principal, key in zip(principals, keys, strict=True)]
+        answer(call, agents[-1], *_visibility_lines(agents[-1]))
+
+    share.__doc__ = help
+    command.verb(verb)(share)
 
 
-@command.verb("unshare")
-@named("name", "agent")
-@named("principals", "human", "agent", metavar="WITH...", nargs=-1, required=True)
-@acting
-def unshare(call: Call, name: str, principals: tuple[str, ...], actor: str, retry_key: str | None) -> None:
-    """Let a private agent work for people and agents no longer."""
-    with changing(call, actor) as programs:
-        changed = [programs.unshare_agent(name, one, key=_key_for(retry_key, one)) for one in principals]
-    answer(call, changed[-1], *_visibility_lines(changed[-1]))
-
-
-def _key_for(retry_key: str | None, principal: str) -> str | None:
-    return None if retry_key is None else f"{retry_key} {principal}"
+_sharing("share", "Let a private agent work for people and agents, by their names.")
+_sharing("unshare", "Let a private agent work for people and agents no longer.")
 
 
 @command.verb("visibility")

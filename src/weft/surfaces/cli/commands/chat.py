@@ -143,21 +143,14 @@ def _answer_once(call: Call, talk: Conversation, message: str) -> None:
 
 
 def _reply_form(label: str, sent: TurnReply) -> ChatReply:
+    from weft.surfaces.cli.broker_call import reply_fields
     from weft.surfaces.wire.sessions import ChatReply
 
     reply = sent.reply
     return ChatReply(
         session=label,
-        turn=sent.turn.id,
-        text=reply.text,
-        thinking=reply.thinking or None,
-        model=reply.model,
-        model_id=reply.model_id,
-        provider=reply.provider,
-        finish=str(reply.finish),
-        usage=reply.usage,
-        cost=reply.cost,
         latency_ms=reply.latency_ms,
         request_id=reply.request_id,
         attempts=len(reply.attempts),
+        **reply_fields(sent),
     )

@@ -47,14 +47,10 @@ def command(
     no_wait: bool,
     queue: str,
     priority: int,
-    model: str | None,
-    situation: str | None,
-    toolset: str | None,
-    settings: tuple[str, ...],
-    deny: tuple[str, ...],
     attach: tuple[str, ...],
     workspace: str | None,
     key: str | None,
+    **options: Any,
 ) -> None:
     """Send a message to a session, an agent or a turn, and show the answer.
 
@@ -76,14 +72,13 @@ def command(
     words = said(text) or ""
     if not words.strip():
         raise InvalidInput("the message is empty", "say something")
-    chosen = parse_overrides(model=model, situation=situation, toolset=toolset, settings=settings, deny=deny)
-    overrides = chosen.record()
+    overrides = parse_overrides(**options)
     message = message_with(words, attach, workspace_of(workspace))
     route = _smart_route(call, words, session) if smart else None
     target = _target(session, thread, route, has_persona=persona is not None)
 
     def admit(ledger: Ledger) -> Admission:
-        ensure_toolset(ledger, toolset)
+        ensure_toolset(ledger, overrides.toolset)
         if target.is_default:
             from weft.surfaces.cli.default_session import ensure_own_session
 
@@ -93,7 +88,7 @@ def command(
             persona=persona,
             mode=queue,
             priority=priority,
-            overrides=overrides,
+            overrides=overrides.record(),
             route=route,
             key=key,
             session=target.session,
