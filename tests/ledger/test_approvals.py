@@ -258,3 +258,44 @@ def test_the_audit_counts_no_call_that_never_ran() -> None:
         use = ToolDecision(call=called.id, decision=Decision.ALLOW, by=DecisionSource.GRANT, bound=BOUND, grant=grant)
         writer.record([use, ended(called, result="x"), Finished()])
         assert [one.allow for one in ledger.audit.suggest()] == [("shell(ls)",)]
+
+
+def test_what_an_agent_records_is_never_a_persons() -> None:
+    with weft.open(":memory:") as ledger:
+        Programs(ledger).create("agent", "bot", {"permissions": {"programs": ["turn:*", "session:*"]}})
+        Programs(ledger).create("human", "ann", {})
+        bot, runs = ledger.acting_as("bot"), Runs(ledger)
+        asked = bot.record_turn(session="a", query="q", persona="bot").id
+        answered = bot.record_turn(session="b", response="r", persona="bot").id
+        claimed = bot.record_turn(session="c", query={"role": "user", "content": "q", "source": "human"}, persona="bot")
+        called = bot.record_turn(session="d", tool_calls=[{"name": "t", "result": 1}], persona="bot").id
+        with bot.begin_turn(session="e", persona="bot") as steps:
+            steps.message("q")
+        turns = [asked, answered, claimed.id, called, steps.id]
+        assert [runs.is_untrusted(turn) for turn in turns] == [True] * 5
+        assert [message.source for message in ledger.messages(claimed.id)] == ["agent"]
+        later = ledger.record_turn(session="a", query="q", response="r").id
+        assert runs.is_untrusted(later)
+        own = ledger.record_turn(session="own", query="q", response="r", tool_calls=[{"name": "t", "result": 1}]).id
+        persons = ledger.acting_as("ann").record_turn(session="anns", query="q", response="r").id
+        assert not runs.is_untrusted(own)
+        assert not runs.is_untrusted(persons)
+
+
+def test_a_late_result_is_marked_with_every_turn_that_follows_its_own() -> None:
+    with weft.open(":memory:") as ledger:
+        runs = Runs(ledger)
+        with ledger.begin_turn(session="main") as steps:
+            steps.message("q")
+            steps.tool_call("fetch", {}, id="call-1")
+            steps.interrupt()
+        first = steps.id
+        second, third = (ledger.record_turn(parent=first, session=None, query=text).id for text in "ab")
+        fourth = ledger.record_turn(parent=third, query="c").id
+        other = ledger.record_turn(session="other", query="d").id
+        ledger.record_late_result(first, "call-1", {"page": "words of a stranger"})
+        later = ledger.record_turn(parent=fourth, query="e").id
+        turns = (first, second, third, fourth, later, other)
+        assert [runs.is_untrusted(turn) for turn in turns] == [True, True, True, True, True, False]
+        assert list(ledger.verify()) == []
+        assert ledger.upkeep.rebuild() == 0

@@ -216,7 +216,9 @@ def test_a_parked_turn_goes_on_with_the_result_that_comes_from_outside(ledger: L
         while not ledger.inbox.get(message).turn or not Run("").apply(bench.events(message)).is_parked:
             await asyncio.sleep(0)
         turn = ledger.inbox.get(message).turn or ""
+        assert not bench.runs.is_untrusted(turn)
         ledger.record_late_result(turn, "call-asks", {"said": "yes"})
+        assert bench.runs.is_untrusted(turn)
         end = await answering
         assert end.reply.text == "Done"
         assert "yes" in bench.provider.sent()[-1]

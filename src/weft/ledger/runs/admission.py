@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 from weft.kernel.advice import Action
 from weft.kernel.clock import decode
 from weft.kernel.dag_events import AgentForked
-from weft.kernel.enums import InboxState, MessageRole, MessageSource, ProgramKind, QueueMode, SessionStatus
+from weft.kernel.enums import InboxState, MessageRole, MessageSource, QueueMode, SessionStatus
 from weft.kernel.errors import InboxFull, InvalidInput, NotApplicable, NotFound
 from weft.kernel.events import Receipt, session_stream
 from weft.kernel.fields import EventRef, PartFact
@@ -22,7 +22,7 @@ from weft.kernel.ledger_events import MessageAdmitted, MessageCancelled
 from weft.ledger.model import DEFAULT_AGENT, NewMessage
 from weft.ledger.runs.model import Admission, InboxMessage, QueueLimits
 from weft.ledger.sessions.heads import stream_of
-from weft.ledger.views.program_rows import agent_id, load_program
+from weft.ledger.views.program_rows import agent_id
 from weft.ledger.views.rows import SessionRow, TurnRow
 from weft.ledger.write.append import MESSAGE_ROOM, Append, ContentWriter, LedgerWriter
 from weft.ledger.write.commands import Answer, keyed_command, once
@@ -202,11 +202,7 @@ def _message_fields(turn_events: TurnEvents, new: NewAdmission) -> dict[str, Any
 
 def _source(append: Append, given: MessageSource | None) -> MessageSource:
     """Who started it: as the sender says, else a person. What an agent sends is never a person's."""
-    rows = (load_program(append.sql, principal) for principal in append.acting_ids)
-    is_agent = any(row is not None and row.kind == ProgramKind.AGENT for row in rows)
-    if is_agent and given in (None, MessageSource.HUMAN):
-        return MessageSource.AGENT
-    return given or MessageSource.HUMAN
+    return append.message_source(given) or MessageSource.HUMAN
 
 
 def _resolve(append: Append, target: MessageTarget) -> tuple[SessionRow, bool]:

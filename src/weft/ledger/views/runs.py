@@ -156,6 +156,8 @@ def _model_response(view: Projector, moment: Moment, event: dag.ModelResponse) -
         _add_message(view, moment, event.output, None)
         row.response = event.output.id
         _count_message(view.messages[-1], event)
+        if event.output.source in STRANGERS:
+            row.untrusted = 1
     row.model = view.name(event.model) or row.model
     _count(row, event.usage)
 
@@ -394,12 +396,30 @@ def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None
     call.result_position = -moment.n if late else turn.events
     if event.untrusted is True:
         turn.untrusted = 1
+        if late:
+            _distrust(view, turn)
     if call.message is not None and (event.files is not UNSET or event.lints is not UNSET):
         add_annotations(view, moment.n, 0, call.message, event.files or (), event.lints or ())
     if turn.inbox is not None and event.error is not UNSET:
         close_approvals(view, turn.id, event.call.event_id)
     if turn.inbox == PARKED:
         unpark(view, turn)
+
+
+def _distrust(view: Projector, turn: TurnRow) -> None:
+    """Mark a turn that ended, and those that follow it: they began before the words came, and theirs will follow."""
+    view.flush(keep=True)
+    rows = view.sql.all(
+        "WITH RECURSIVE below(segment, depth) AS ("
+        "SELECT CAST(? AS bigint), CAST(? AS bigint) UNION ALL SELECT s.n, s.base FROM segment s"
+        " JOIN below b ON s.parent = b.segment AND s.parent_depth >= b.depth"
+        ") SELECT t.id FROM turn t JOIN below b ON t.segment = b.segment AND t.depth >= b.depth"
+        " WHERE t.untrusted IS NULL",
+        (turn.segment, turn.depth),
+    )
+    for (id,) in rows:
+        row = view.changed_turns[id] = view.turn(id)
+        row.untrusted = 1
 
 
 @handles(dag.Interruption, RUN)

@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 from weft.kernel.authority import LOCAL, Authority
 from weft.kernel.clock import Clock, UlidSource, iso_from_ms
 from weft.kernel.contents import Prepared, decode_utf8, json_bytes, text_bytes
+from weft.kernel.enums import MessageSource, ProgramKind
 from weft.kernel.errors import (
     ContentGone,
     ContentMissing,
@@ -38,6 +39,7 @@ from weft.ledger.model import (
 from weft.ledger.read.access import ACTING_KINDS, READ_LEDGER, Access, Creators
 from weft.ledger.views import Projector
 from weft.ledger.views.lease_rows import Lease
+from weft.ledger.views.program_rows import load_program
 from weft.ledger.views.rows import RowMemory, find_session, load_turn, standing_question
 from weft.ledger.write.attribution import Attribution, FixedAttribution
 from weft.store.erased_contents import is_husk
@@ -334,6 +336,18 @@ class Append:
     def acting_ids(self) -> tuple[str, ...]:
         """Ids of the principals in whose name this append is written, whoever acts first."""
         return self._attribution.ids if self._attribution else (DEFAULT_AGENT,)
+
+    @property
+    def is_by_agent(self) -> bool:
+        """Whether an agent acts, for itself or for others."""
+        if self._attribution is None:
+            return False
+        rows = (load_program(self.sql, principal) for principal in self._attribution.ids)
+        return any(row is not None and row.kind == ProgramKind.AGENT for row in rows)
+
+    def message_source(self, given: MessageSource | None) -> MessageSource | None:
+        """Who started a message: as its writer says. What an agent writes is never a person's."""
+        return MessageSource.AGENT if given in (None, MessageSource.HUMAN) and self.is_by_agent else given
 
     @contextmanager
     def by_the_ledger(self) -> Iterator[None]:

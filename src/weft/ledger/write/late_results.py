@@ -1,5 +1,6 @@
 """Outcomes of tool calls that come from outside: into a parked turn, which they bring back; after a turn's end into
-the ledger's own stream, where they never change the turn's digest."""
+the ledger's own stream, where they never change the turn's digest. They are marked as what a stranger may have
+written."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from weft.ledger.views.lease_rows import LeaseKind, find_lease
 from weft.ledger.views.rows import CALL, CallRow, TurnRow
 from weft.ledger.write.append import Append, LedgerWriter
 from weft.ledger.write.placement import load_parent
-from weft.ledger.write.turn_events import TurnEvents, error_fact
+from weft.ledger.write.turn_events import ResultNotes, TurnEvents, error_fact
 from weft.store.owners import NOBODY
 
 
@@ -46,7 +47,8 @@ def record_late_result(
                 append, row.id, actor=row.persona, prev=row.digest, messages=row.messages, scope=row.root
             )
             outcome = NewToolCall(name="-", result=result, error=error, status=ended)
-            events.result(bytes(call.event).hex(), contents.put_text(native), outcome, call.correlation, None)
+            event, notes = bytes(call.event).hex(), ResultNotes(is_untrusted=True)
+            events.result(event, contents.put_text(native), outcome, call.correlation, None, notes=notes)
             append.seal()
             return
         name = ledger_stream(append.replica)
@@ -59,6 +61,7 @@ def record_late_result(
             correlation_id=call.correlation,
             result=UNSET if result is UNSET else contents.put_json(result, "result"),
             error=UNSET if error is None else error_fact(contents, error),
+            untrusted=True,
         )
         append.seal()
 

@@ -243,7 +243,7 @@ class TurnEvents:
             duration_ms=whole(call.duration_ms, "duration_ms"),
             files=file_facts(self.contents, notes.files) or UNSET,
             lints=lint_facts(self.contents, notes.lints) or UNSET,
-            untrusted=notes.is_untrusted or UNSET,
+            untrusted=notes.is_untrusted or self.append.is_by_agent or UNSET,
         )
 
     def _result(self, call: NewToolCall) -> str | UnsetType:
@@ -316,7 +316,7 @@ class TurnEvents:
             id=id,
             role=message.role,
             parts=self.parts(message.content if text is None else text),
-            source=message.source or UNSET,
+            source=self.append.message_source(message.source) or UNSET,
             **extra,
         )
 
