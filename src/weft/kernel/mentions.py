@@ -1,8 +1,13 @@
 """Mentions in the text of a message: `@[Name](kind:ID)`.
 
 The kind is `user` or `agent`; anything else stays text. What lies in a code span or a fenced block mentions nobody, and
-neither does a mention whose `@` is escaped by a backslash. In the name, brackets and backslashes are escaped. The name
-is what the writer saw; the id decides who is meant. Every function walks the text a fixed number of times.
+neither does a mention whose `@` is escaped by a backslash. In the name, brackets, backslashes and backticks are
+escaped. The name is what the writer saw; the id decides who is meant. Every function walks the text a fixed number of
+times.
+
+Code is what CommonMark takes for it, with three simplifications. A fence in a block quote or a list is text, so its
+backticks may make a code span. A block that is code by its indentation is text. Only a blank line or a fence ends a
+paragraph.
 """
 
 from __future__ import annotations
@@ -10,18 +15,23 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from unicodedata import bidirectional
 
 from msgspec import Struct
 
 from weft.kernel.enums import ParticipantKind
 
 NAME_LIMIT = 200
-_MENTION = re.compile(r"@\[((?:\\[^\n]|[^\\\[\]\n]){1,400})\]\((user|agent):([0-9A-Za-z]{1,26})\)")
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})([^\n]*)")
+_MENTION = re.compile(r"@\[((?:\\[^\n\r]|[^\\\[\]\n\r]){1,400})\]\((user|agent):([0-9A-Za-z]{1,26})\)")
+_LINE = re.compile(r"[^\n\r]*+(?:\r\n?|\n)?")
+_FENCE = re.compile(r" {0,3}(`{3,}+|~{3,}+)([^\n\r]*)")
 _TICKS = re.compile(r"`+")
-_ESCAPED = re.compile(r"\\([\\\[\]])")
-_SPECIAL = re.compile(r"[\\\[\]]")
-_BREAKS = re.compile(r"[\s\x00-\x1f\x7f]+")
+_ESCAPED = re.compile(r"\\([\\\[\]`])")
+_SPECIAL = re.compile(r"[\\\[\]`]")
+_BREAKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
+_DIRECTION_CONTROLS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_BLANK = " \t\n\r"
+_ISOLATE, _END_ISOLATE = "\u2068", "\u2069"
 
 
 class Mention(Struct, frozen=True):
@@ -56,10 +66,31 @@ def mentioned(text: str) -> tuple[tuple[ParticipantKind, str], ...]:
 
 
 def write_mention(kind: ParticipantKind | str, id: str, name: str) -> str:
-    """The text that mentions somebody. Line breaks and control characters of the name become spaces."""
-    plain = _BREAKS.sub(" ", name).strip()[:NAME_LIMIT] or id
+    """The text that mentions somebody, by `plain_name` of the name; by the id where nothing is left of it."""
+    plain = plain_name(name) or id
     escaped = _SPECIAL.sub(r"\\\g<0>", plain)
     return f"@[{escaped}]({ParticipantKind(kind).value}:{id})"
+
+
+def plain_name(name: str) -> str:
+    """A name as a mention holds it: line breaks, control characters and runs of blanks become one space each, and it is
+    cut after NAME_LIMIT characters."""
+    return _BREAKS.sub(" ", name).strip()[:NAME_LIMIT].strip()
+
+
+def shown_name(name: str, *, isolated: bool = False) -> str:
+    """A name as it is shown within a line: without the characters that set the direction of writing, so that it cannot
+    reorder what stands beside it. With `isolated`, for displays that order letters by themselves, a name with letters
+    that run from right to left stands between marks that keep its direction to itself."""
+    plain = plain_name(_DIRECTION_CONTROLS.sub("", name))
+    if isolated and any(bidirectional(letter) in ("R", "AL", "AN") for letter in plain):
+        return f"{_ISOLATE}{plain}{_END_ISOLATE}"
+    return plain
+
+
+def show_mentions(text: str, *, isolated: bool = False) -> str:
+    """The text as people read it: every mention is `@` and the name that it has, as `shown_name` gives it."""
+    return render_mentions(text, lambda mention: f"@{shown_name(mention.name, isolated=isolated) or mention.id}")
 
 
 def render_mentions(text: str, shown: Callable[[Mention], str]) -> str:
@@ -92,36 +123,42 @@ def _code_ranges(text: str) -> list[tuple[int, int]]:
 def _blocks(text: str) -> Iterator[tuple[int, int, bool]]:
     """Fenced blocks, and the paragraphs between them, in order. A fence that is not closed reaches to the end."""
     fence, begun, paragraph, at = "", 0, 0, 0
-    for line in text.splitlines(keepends=True):
+    for line in _lines(text):
         match = _FENCE.match(line)
         if fence:
             closes = match is not None and match[1][0] == fence[0] and len(match[1]) >= len(fence)
-            if closes and match is not None and not match[2].strip():
+            if closes and match is not None and not match[2].strip(_BLANK):
                 yield begun, at + len(line), True
                 fence, paragraph = "", at + len(line)
         elif match is not None and not (match[1][0] == "`" and "`" in match[2]):
             yield paragraph, at, False
             fence, begun = match[1], at
-        elif not line.strip():
+        elif not line.strip(_BLANK):
             yield paragraph, at, False
             paragraph = at + len(line)
         at += len(line)
     yield (begun, at, True) if fence else (paragraph, at, False)
 
 
+def _lines(text: str) -> Iterator[str]:
+    """Every line with its end. A line ends with a line feed, a carriage return, or both, and with nothing else."""
+    return (match[0] for match in _LINE.finditer(text))
+
+
 def _spans(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    runs = list(_TICKS.finditer(text, start, end))
-    following: dict[int, int] = {}
-    closing = [0] * len(runs)
+    """Code spans: from a run of backticks to the next one of the same length. A backslash takes the first backtick of a
+    run that begins a span, and means nothing within one."""
+    runs = [(run.start(), run.end()) for run in _TICKS.finditer(text, start, end)]
+    openings = [opening + _is_escaped(text, opening) for opening, _ in runs]
+    next_of_length: dict[int, int] = {}
+    closings = [-1] * len(runs)
     for i in range(len(runs) - 1, -1, -1):
-        length = len(runs[i][0])
-        closing[i] = following.get(length, -1)
-        following[length] = i
+        closings[i] = next_of_length.get(runs[i][1] - openings[i], -1)
+        next_of_length[runs[i][1] - runs[i][0]] = i
     i = 0
     while i < len(runs):
-        is_escaped = _is_escaped(text, runs[i].start())
-        if closing[i] < 0 or (is_escaped and len(runs[i][0]) == 1):
+        if closings[i] < 0:
             i += 1
             continue
-        yield runs[i].start(), runs[closing[i]].end()
-        i = closing[i] + 1
+        yield openings[i], runs[closings[i]][1]
+        i = closings[i] + 1
