@@ -109,7 +109,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "policies.reject": {"content": "reason", "refused": "policy"},
     "policies.roll_back": {"content": "reason", "refused": "policy digest"},
     "rooms.create": {"content": "title", "refused": "agents people history", "digest": "key"},
-    "rooms.post": {"content": "message meta", "refused": "room", "local": "limits", "digest": "key"},
+    "rooms.post": {"content": "message meta", "refused": "room mode", "local": "limits", "digest": "key"},
     "rooms.add": {"refused": "room agent"},
     "rooms.invite": {"refused": "room person"},
     "rooms.decline": {"refused": "room person"},

@@ -1249,13 +1249,16 @@ class AsyncRooms(crossing.Mirror[Rooms]):
         room: str,
         message: MessagesInput,
         *,
+        mode: str = "followup",
         meta: Any = None,
         key: str | None = None,
         limits: RoomLimits = ROOM_LIMITS,
     ) -> PostedMessage:
         """Say something. Agents that it mentions are to answer; one that mentions nobody goes to the triage agent.
-        With `key`, a retry key, it is posted once."""
-        return await self._run(partial(self._sync.post, room=room, message=message, meta=meta, key=key, limits=limits))
+        `mode` is the queue mode in which they take it. With `key`, a retry key, it is posted once."""
+        return await self._run(
+            partial(self._sync.post, room=room, message=message, mode=mode, meta=meta, key=key, limits=limits)
+        )
 
     async def add(self, room: str, agent: str) -> Room:
         """Let an agent in that works for whoever acts. Only people do that."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.kernel.enums import MessageRole, RoomHistory, RoomStatus
+from weft.kernel.enums import MessageRole, QueueMode, RoomHistory, RoomStatus
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import as_messages, checked_number, checked_text
@@ -22,7 +22,7 @@ from weft.ledger.rooms.model import (
     RoomLimits,
     RoomMessage,
 )
-from weft.ledger.rooms.posting import post
+from weft.ledger.rooms.posting import NewPost, post
 from weft.ledger.rooms.rows import find_conversation
 from weft.ledger.write.append import Append, requires
 from weft.ledger.write.turn_events import member
@@ -103,18 +103,20 @@ class Rooms(LedgerPart):
         room: str,
         message: MessagesInput,
         *,
+        mode: str = "followup",
         meta: Any = None,
         key: str | None = None,
         limits: RoomLimits = ROOM_LIMITS,
     ) -> PostedMessage:
         """Say something. Agents that it mentions are to answer; one that mentions nobody goes to the triage agent.
-        With `key`, a retry key, it is posted once."""
+        `mode` is the queue mode in which they take it. With `key`, a retry key, it is posted once."""
         messages = as_messages(message, MessageRole.USER, "message")
         if len(messages) != 1:
             raise InvalidInput(f"message is a list of {len(messages)}", "post one message at a time")
         if not isinstance(limits, RoomLimits):
             raise InvalidInput(f"limits are {limits!r:.80}", "give RoomLimits")
-        return post(self._writer, self._id(room), messages[0], key=key, meta=meta, limits=limits)
+        new = NewPost(message=messages[0], meta=meta, mode=member(QueueMode, mode, "mode"))
+        return post(self._writer, self._id(room), new, key=key, limits=limits)
 
     @requires("room:add")
     def add(self, room: str, agent: str) -> Room:

@@ -18,6 +18,7 @@ from weft.kernel.enums import (
     MessageSource,
     ParticipantKind,
     ProgramKind,
+    QueueMode,
     RoomMessageKind,
     RoomNotice,
 )
@@ -60,6 +61,7 @@ class RoomPost(Struct, frozen=True, kw_only=True):
     is_triaged: bool = False
     """Whether triage chose whom it reaches: only public agents are brought in."""
     route: Any = None
+    mode: QueueMode = QueueMode.FOLLOWUP
 
 
 class MessageReach(Struct):
@@ -74,20 +76,28 @@ class MessageReach(Struct):
         return cls([], [], [])
 
 
+class NewPost(Struct, frozen=True, kw_only=True):
+    """A message on its way into a conversation, and how the agents that it mentions take it."""
+
+    message: NewMessage
+    meta: Any = None
+    mode: QueueMode = QueueMode.FOLLOWUP
+
+
 def post(
-    writer: LedgerWriter, conversation: str, message: NewMessage, *, key: str | None, meta: Any, limits: RoomLimits
+    writer: LedgerWriter, conversation: str, new: NewPost, *, key: str | None, limits: RoomLimits
 ) -> PostedMessage:
     """Say something in a conversation, by its id. The same key again gives the same answer."""
-    if message.role != "user":
-        raise InvalidInput(f"the message's role is {message.role}", "what is posted is a user's message")
-    command = keyed_command("post_message", key, [conversation, message, meta], writer.authority)
+    if new.message.role != "user":
+        raise InvalidInput(f"the message's role is {new.message.role}", "what is posted is a user's message")
+    command = keyed_command("post_message", key, [conversation, new], writer.authority)
     id = writer.ulids.mint()
-    weight = weigh([message], ())
+    weight = weigh([new.message], ())
 
     def work(append: Append) -> PostedMessage:
         room = OpenRoom.named(append, conversation)
         reach = MessageReach.nobody()
-        answer = once(append, command, lambda: _posted(room, id, message, meta, limits, reach))
+        answer = once(append, command, lambda: _posted(room, id, new, limits, reach))
         append.seal()
         return _outcome(append, answer, reach, room)
 
@@ -120,17 +130,17 @@ def _reached_before(append: Append, message: str) -> tuple[Reached, ...]:
     )
 
 
-def _posted(room: OpenRoom, id: str, message: NewMessage, meta: Any, limits: RoomLimits, reach: MessageReach) -> Answer:
+def _posted(room: OpenRoom, id: str, new: NewPost, limits: RoomLimits, reach: MessageReach) -> Answer:
     append = room.append
     room.ensure_open()
     author = room.member(POST, "post to the room")
     is_person = author.kind == ParticipantKind.USER
     if is_person and any(_is_agent(append, principal) for principal in append.acting_ids):
         raise append.authority.refusal(POST, "post in a person's name", "an agent posts as itself")
-    parts = TurnEvents(append, id, actor=DEFAULT_AGENT, scope=room.scope).parts(message.content)
+    parts = TurnEvents(append, id, actor=DEFAULT_AGENT, scope=room.scope).parts(new.message.content)
     if not all(isinstance(part, TextFact | ImageFact) for part in parts):
         raise InvalidInput("a message of a room holds text and images", "leave the other parts out")
-    mentions = message_mentions(_text_of(message.content))
+    mentions = message_mentions(_text_of(new.message.content))
     n = append.first + len(append.lines)
     position = room.say(
         id,
@@ -138,7 +148,7 @@ def _posted(room: OpenRoom, id: str, message: NewMessage, meta: Any, limits: Roo
         parts,
         author=author.id,
         mentions=mentions[: limits.mentions],
-        meta=UNSET if meta is None else room.contents.put_json(meta, "meta"),
+        meta=UNSET if new.meta is None else room.contents.put_json(new.meta, "meta"),
         hops=UNSET if is_person else 1,
     )
     said = RoomPost(
@@ -151,6 +161,7 @@ def _posted(room: OpenRoom, id: str, message: NewMessage, meta: Any, limits: Roo
         root=id,
         hops=0 if is_person else 1,
         is_person=is_person,
+        mode=new.mode,
     )
     reach_mentioned(room, said, mentions, limits, reach)
     if is_person and not mentions:
@@ -296,6 +307,7 @@ def _deliver(
         context=context,
         scope=room.scope,
         route=said.route,
+        mode=said.mode,
         is_untrusted=is_untrusted,
     )
     try:

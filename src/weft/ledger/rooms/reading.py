@@ -37,6 +37,8 @@ from weft.ledger.views.values import json_of, text_of
 from weft.store.port import ReadTxn
 from weft.store.replica_names import OwnEvents
 
+MOST_UNREAD = 1000
+"""More unread messages are not counted."""
 _MESSAGE = "SELECT position, id, n, replica, kind, author, node, notice, root, hops, answers, turn, posted_at"
 
 
@@ -107,9 +109,9 @@ def _unread(txn: ReadTxn, row: ConversationRow, ranges: Ranges, reader: str) -> 
     for low, high in ranges:
         bounds = (row.id, max(low, since), min(high, row.position))
         (count,) = txn.sql.one(
-            "SELECT count(*) FROM room_message WHERE conversation = ? AND position > ? AND position <= ?"
-            " AND kind = 'participant' AND (node IS NULL OR node <> ?)",
-            (*bounds, reader),
+            "SELECT count(*) FROM (SELECT 1 FROM room_message WHERE conversation = ? AND position > ? AND position <= ?"
+            " AND kind = 'participant' AND (node IS NULL OR node <> ?) LIMIT ?) unread",
+            (*bounds, reader, MOST_UNREAD),
         ) or (0,)
         (named,) = txn.sql.one(
             "SELECT count(*) FROM mention WHERE conversation = ? AND position > ? AND position <= ? AND node = ?",

@@ -163,6 +163,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
     context: Any
     scope: int
     route: Any = None
+    mode: QueueMode = QueueMode.FOLLOWUP
     is_untrusted: bool = False
 
 
@@ -174,7 +175,7 @@ def deliver(append: Append, session: SessionRow, delivery: Delivery, limits: Que
         stream_of(append, session, DEFAULT_AGENT).add(
             MessageAdmitted,
             message=message,
-            mode=QueueMode.FOLLOWUP,
+            mode=delivery.mode,
             parts=delivery.parts,
             source=delivery.source,
             context=_json(contents, delivery.context, "context"),

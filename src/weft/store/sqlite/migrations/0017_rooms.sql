@@ -92,6 +92,7 @@ CREATE TABLE room_delivery (
     PRIMARY KEY (posted, session)
 ) WITHOUT ROWID;
 CREATE INDEX room_delivery_root ON room_delivery (root);
+CREATE INDEX room_delivery_session ON room_delivery (session);
 CREATE UNIQUE INDEX room_delivery_message ON room_delivery (message);
 
 -- Up to where people have read a conversation. Local state.
