@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.surfaces.approving import opened, waiting
-from tests.surfaces.shell import Shell, on_terminal
+from tests.surfaces.shell import Shell, on_terminal, running
 from tests.surfaces.test_cli_docs import run_example
 from weft.kernel.canonical import dumps
 from weft.ledger.api import Runs
@@ -94,6 +95,17 @@ def test_whoever_answers_is_told_where_nobody_works_on_the_turn(weft: Shell) -> 
         assert hint not in weft("reject", door.id).err
         writer.leave()
         assert Runs(ledger).is_left(light.turn)
+
+
+def test_a_broker_says_that_people_are_waited_for(weft: Shell) -> None:
+    with opened(weft) as ledger:
+        waiting(ledger, "light", "door")
+    with running(weft.folder, "broker", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:
+        assert broker.stderr is not None
+        words = b"2 tool calls wait for a person: `weft approvals` lists what waits\n"
+        assert broker.stderr.readline() == words
+        broker.terminate()
+        assert broker.wait() == 0
 
 
 def displayed(out: str) -> bytes:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from weft.runtime.broker.broker import Broker
 
 CAPACITY_TURNS = 64
+LISTED_APPROVALS = 10_000
 
 
 @weft_command("broker")
@@ -46,6 +47,7 @@ async def _serve(call: Call, access: BrokerAccess, capacity: int) -> None:
     crossing = access.mirror.crossing
     broker = Broker(access.ledger, crossing, access.planner, capacity=capacity, is_streamed=True)
     waiting = await crossing.run(Runs(access.ledger).waiting)
+    approvals = await crossing.run(lambda: access.ledger.approvals.list(limit=LISTED_APPROVALS))
     serving = asyncio.ensure_future(broker.serve())
     stop = _Stop(call, broker, serving)
     loop = asyncio.get_running_loop()
@@ -53,6 +55,9 @@ async def _serve(call: Call, access: BrokerAccess, capacity: int) -> None:
         loop.add_signal_handler(number, stop.signalled)
     try:
         _show_ready(call, access, capacity, len(waiting))
+        if approvals:
+            verb = "waits" if len(approvals) == 1 else "wait"
+            call.note(f"{counted(len(approvals), 'tool call')} {verb} for a person: `weft approvals` lists what waits")
         with suppress(asyncio.CancelledError):  # a second signal
             await serving
     finally:
