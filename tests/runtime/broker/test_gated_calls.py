@@ -80,6 +80,9 @@ class History:
 class Gated:
     """A bench whose tools a gate guards."""
 
+    looks = 2000
+    """How often it is looked whether a turn has come to rest."""
+
     def __init__(self, ledger: Ledger, clock: FixedClock, decision: Decision, *answers: Any, allow: str = "*") -> None:
         self.bench = Bench(ledger, *answers, clock=clock)
         self.ledger, self.clock, self.policy = ledger, clock, Policy(decision)
@@ -96,7 +99,7 @@ class Gated:
         broker = self.bench.broker()
         serving = asyncio.ensure_future(broker.serve())
         session = self.ledger.session("main").id
-        for _ in range(2000):
+        for _ in range(self.looks):
             broker.wake()
             await asyncio.sleep(0)
             standing = self.bench.runs.standing(session)

@@ -147,25 +147,28 @@ def _after_loss(run: Run) -> tuple[Step, ...]:
 def _for_calls(run: Run, now_ms: int) -> tuple[Step, ...]:
     if run.is_gated and (steps := _for_decisions(run)):
         return steps
-    lost = [call for call in run.open_calls if call.is_lost]
+    held = [call for call in run.open_calls if run.is_gated and call.needs_decision]
+    lost = [call for call in run.open_calls if call.is_lost and call not in held]
     if lost:
         return tuple(_after_lost_call(run, call) for call in lost)
     late = [call for call in run.open_calls if call.is_parked and _is_late(call, now_ms)]
     if late:
         why = "nothing came until the time that was set"
         return tuple(CloseCall(call.event, ToolCallStatus.TIMEOUT, "timeout", why) for call in late)
-    if not run.is_parked and all(call.is_parked for call in run.open_calls):
-        return (Park(tuple(call.event for call in run.open_calls)),)
+    waiting = [call for call in run.open_calls if call not in held]
+    if not run.is_parked and waiting and all(call.is_parked for call in waiting):
+        return (Park(tuple(call.event for call in waiting)),)
     return ()
 
 
 def _for_decisions(run: Run) -> tuple[Step, ...]:
     """Calls that were refused are over; those that nothing was decided about, or about which a person has answered, are
-    decided on. Whoever was lost before a decision was recorded ran nothing."""
+    decided on, each after earlier changes of the same file. Whoever was lost before a decision was recorded ran
+    nothing."""
     refused = [call for call in run.open_calls if call.decision is Decision.DENY_CONTINUE]
     if refused:
         return tuple(CloseCall(call.event, ToolCallStatus.ERROR, DENIED, "") for call in refused)
-    undecided = tuple(call.event for call in run.open_calls if call.needs_decision)
+    undecided = tuple(call.event for call in run.open_calls if call.needs_decision and not run.is_held(call))
     return (Decide(undecided),) if undecided else ()
 
 

@@ -44,8 +44,13 @@ class ToolCalls:
         self._running: dict[str, asyncio.Task[Any]] = {}
         self._reading: asyncio.Task[dict[str, _Recorded]] | None = None
         """The last reading of what is recorded of calls that are to run."""
-        self._ahead: tuple[Verdict, ...] = ()
-        """Decisions about the calls of the last answer, in its order, made before it was recorded."""
+        self._ahead: tuple[Verdict | None, ...] = ()
+        """Decisions about the calls of the last answer, in its order, made before it was recorded; None where an
+        earlier call changes the same file."""
+        self._ahead_files: tuple[str | None, ...] = ()
+        """The files that these calls change."""
+        self._files: dict[str, str | None] = {}
+        """The files that calls of an earlier broker change, by their events."""
         self._call_ids: dict[str, str] = {}
         """The provider's ids of the calls that are under way, by their events."""
         self._used_rights: dict[str, tuple[str, ...]] = {}
@@ -61,9 +66,30 @@ class ToolCalls:
 
     async def decide_ahead(self, calls: Sequence[ToolUsePart], turn: str) -> None:
         """Decide on the calls of an answer that is about to be recorded."""
-        self._ahead = ()
-        if self._plan.gate is not None and self._plan.tools and len(calls) <= MAX_CALLS:
-            self._ahead = tuple(await asyncio.gather(*(self._decided(one.name, one.input, turn, "") for one in calls)))
+        self._ahead, self._ahead_files = (), ()
+        gate = self._plan.gate
+        if gate is None or not self._plan.tools or len(calls) > MAX_CALLS:
+            return
+        files = tuple([await gate.changed_file(one.name, one.input) for one in calls])
+        places = [place for place, file in enumerate(files) if file is None or file not in files[:place]]
+        decided = (self._decided(calls[place].name, calls[place].input, turn, "") for place in places)
+        verdicts = dict(zip(places, await asyncio.gather(*decided), strict=True))
+        self._ahead, self._ahead_files = tuple(map(verdicts.get, range(len(calls)))), files
+
+    async def find_files(self, run: Run) -> None:
+        """Find out which files the calls of an earlier broker change, where one of them is not decided on."""
+        gate, calls = self._plan.gate, run.open_calls
+        if gate is None or len(calls) < 2 or all(call.decision is not None for call in calls):
+            return
+        recorded = await self._read_together(calls)
+        for call in calls:
+            self._files[call.event] = await gate.changed_file(call.tool, recorded[call.event][0])
+
+    def note_files(self, run: Run) -> None:
+        """Have a run know which files its open calls change."""
+        is_fresh = len(self._ahead_files) == len(run.answer_calls)
+        for place, event in enumerate(run.answer_calls):
+            run.calls[event].changed_file = self._ahead_files[place] if is_fresh else self._files.get(event)
 
     def decision_entries(self, run: Run, calls: Sequence[str]) -> list[Entry]:
         """The decisions that are made already, of those that are wanted."""
@@ -71,8 +97,9 @@ class ToolCalls:
         for call in calls:
             place = run.answer_calls.index(call) if call in run.answer_calls else len(self._ahead)
             is_fresh = run.calls[call].decision is None and len(self._ahead) == len(run.answer_calls)
-            if is_fresh and place < len(self._ahead) and call not in self._deciding:
-                entries += self._told(run.calls[call], self._ahead[place])
+            verdict = self._ahead[place] if is_fresh and place < len(self._ahead) else None
+            if verdict is not None and call not in self._deciding:
+                entries += self._told(run.calls[call], verdict)
         return entries
 
     def _told(self, call: RunCall, verdict: Verdict) -> list[Entry]:
@@ -85,7 +112,7 @@ class ToolCalls:
         calls: list[RunCall] = []
         for call in run.open_calls:
             if run.is_gated and call.needs_decision:
-                if call.event not in self._deciding:
+                if call.event not in self._deciding and not run.is_held(call):
                     self._deciding[call.event] = asyncio.ensure_future(self._decide(run, call))
             elif call.event not in self._performed and run.may_run(call):
                 self._performed.add(call.event)
@@ -166,8 +193,9 @@ class ToolCalls:
         return entries
 
     def results(self, run: Run) -> list[ToolResultPart]:
-        """The outcomes of all calls of the last answer, in the order of the calls, once none is under way."""
-        if self._running or self._deciding or self.later:
+        """The outcomes of all calls of the last answer, in the order of the calls, once none is under way or held."""
+        is_open = any(run.calls[call].outcome is None and call not in self._results for call in run.answer_calls)
+        if is_open or self._running or self._deciding or self.later:
             return []
         return [self._results.pop(call) for call in run.answer_calls if call in self._results]
 

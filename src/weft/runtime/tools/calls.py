@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 from msgspec import Struct
@@ -72,6 +72,14 @@ class PlannedTool(Tool, Protocol):
 
     async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
         """Do it. Raises ToolFailure where it ended badly, or where what the plan says no longer holds."""
+
+
+@runtime_checkable
+class FileChanger(Protocol):
+    """A tool whose calls change one file each."""
+
+    async def changed_file(self, arguments: Any) -> str:
+        """The file that a call would change. Raises ToolFailure where the arguments name none."""
 
 
 class StructTool(ABC, Generic[Arguments]):

@@ -73,6 +73,13 @@ class ChangeTool(StructTool[ChangeArguments]):
     def changed_bytes(self, exact: dict[str, Any], present: bytes | None) -> bytes:
         """The new bytes of a file. Raises ToolFailure where they cannot be made from those it has."""
 
+    async def changed_file(self, arguments: Any) -> str:
+        """See `FileChanger`: its path without links."""
+        return await in_thread(lambda: self._workspace.resolve(self.path_of(self._converted(arguments))).text)
+
+    @abstractmethod
+    def path_of(self, arguments: ChangeArguments) -> str: ...
+
     async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
         await in_thread(lambda: self._change(plan.exact, context.call))
         commands = plan.exact["linters"]
@@ -136,6 +143,9 @@ class WriteTool(ChangeTool[WriteArguments]):
     def __init__(self, workspace: WorkspaceFolder, linters: Linters | None = None) -> None:
         super().__init__("write", WRITE_DESCRIPTION, WriteArguments, workspace, linters)
 
+    def path_of(self, arguments: WriteArguments) -> str:
+        return arguments.path
+
     def plan_of(self, arguments: WriteArguments) -> CallPlan:
         return self._plan(arguments.path, {"content": arguments.content})
 
@@ -148,6 +158,9 @@ class EditTool(ChangeTool[EditArguments]):
 
     def __init__(self, workspace: WorkspaceFolder, linters: Linters | None = None) -> None:
         super().__init__("edit", EDIT_DESCRIPTION, EditArguments, workspace, linters)
+
+    def path_of(self, arguments: EditArguments) -> str:
+        return arguments.path
 
     def plan_of(self, arguments: EditArguments) -> CallPlan:
         change = {

@@ -52,6 +52,10 @@ class ObservedGate:
         )
         return verdict
 
+    async def changed_file(self, tool: str, arguments: Any) -> str | None:
+        """See `Gate`."""
+        return await self._gate.changed_file(tool, arguments)
+
     async def perform(self, tool: str, arguments: Any, context: ToolCallContext, bound: str, plan: Any = None) -> Any:
         """See `Gate`."""
         about = call_subject(arguments)
