@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -37,9 +38,19 @@ def modules() -> dict[str, tuple[ast.Module, str]]:
     return trees
 
 
+def statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All statements, also those within others. Expressions hold no imports, and are most of a tree."""
+    for node in body:
+        yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, part, ())
+            if isinstance(inner, list):
+                yield from statements(inner)
+
+
 def imports(tree: ast.Module) -> dict[str, Name]:
     """What every imported name stands for."""
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    nodes = [node for node in statements(tree.body) if isinstance(node, ast.ImportFrom) and node.module]
     return {alias.asname or alias.name: (str(node.module), alias.name) for node in nodes for alias in node.names}
 
 
