@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
@@ -26,16 +27,25 @@ WORD = re.compile(r"^\| \*\*(.+?)\*\* \| \S.* \|$", re.M)
 Name = tuple[str, str]  # module and name
 
 
+class Module(NamedTuple):
+    folder: str
+    imports: dict[str, Name]
+    """What every imported name stands for."""
+    classes: tuple[str, ...]
+
+
 @cache
-def modules() -> dict[str, tuple[ast.Module, str]]:
-    """Every module outside the importers, with the folder it lies in."""
-    trees = {}
+def modules() -> dict[str, Module]:
+    """Every module outside the importers. Of its tree only this is kept: all trees together have a million nodes."""
+    found = {}
     for path in sorted((SOURCE / "weft").rglob("*.py")):
         parts = path.relative_to(SOURCE).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         if not name.startswith(ORIGINS):
-            trees[name] = ast.parse(path.read_text()), str(path.parent.relative_to(SOURCE / "weft"))
-    return trees
+            tree = ast.parse(path.read_text())
+            classes = tuple(node.name for node in tree.body if isinstance(node, ast.ClassDef))
+            found[name] = Module(str(path.parent.relative_to(SOURCE / "weft")), imports(tree), classes)
+    return found
 
 
 def statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -49,7 +59,6 @@ def statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def imports(tree: ast.Module) -> dict[str, Name]:
-    """What every imported name stands for."""
     nodes = [node for node in statements(tree.body) if isinstance(node, ast.ImportFrom) and node.module]
     return {alias.asname or alias.name: (str(node.module), alias.name) for node in nodes for alias in node.names}
 
@@ -63,21 +72,15 @@ def home(name: Name, classes: dict[Name, str], imported: dict[str, dict[str, Nam
     return name
 
 
-def defined(trees: dict[str, tuple[ast.Module, str]]) -> dict[Name, str]:
+def defined() -> dict[Name, str]:
     """All classes, with the folder of their module."""
-    return {
-        (module, node.name): folder
-        for module, (tree, folder) in trees.items()
-        for node in tree.body
-        if isinstance(node, ast.ClassDef)
-    }
+    return {(name, one): module.folder for name, module in modules().items() for one in module.classes}
 
 
 def shared_classes() -> dict[str, str]:
     """Classes that two other modules import, directly or through a package, with the folder of their module."""
-    trees = modules()
-    classes = defined(trees)
-    imported = {module: imports(tree) for module, (tree, _) in trees.items()}
+    classes = defined()
+    imported = {name: module.imports for name, module in modules().items()}
     users: dict[Name, set[str]] = defaultdict(set)
     for module, names in imported.items():
         for source in names.values():
@@ -98,7 +101,7 @@ def test_every_shared_class_is_explained() -> None:
 
 
 def test_every_explained_class_exists() -> None:
-    classes = {(folder, name) for (_, name), folder in defined(modules()).items()}
+    classes = {(folder, name) for (_, name), folder in defined().items()}
     assert sorted({(folder, name) for name, folder in explained_classes().items()} - classes) == []
 
 
