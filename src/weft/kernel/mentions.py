@@ -48,16 +48,26 @@ def find_mentions(text: str) -> tuple[Mention, ...]:
     """Every mention, in order; the same one may come several times."""
     if "@[" not in text:
         return ()
-    code = _code_ranges(text)
-    starts = [start for start, _ in code]
+    is_prose = prose_places(text)
     mentions = []
     for match in _MENTION.finditer(text):
-        before = bisect_right(starts, match.start()) - 1
-        if (before >= 0 and match.start() < code[before][1]) or _is_escaped(text, match.start()):
-            continue
-        name = _ESCAPED.sub(r"\1", match[1])
-        mentions.append(Mention(ParticipantKind(match[2]), match[3], name, match.start(), match.end()))
+        if is_prose(match.start()):
+            name = _ESCAPED.sub(r"\1", match[1])
+            mentions.append(Mention(ParticipantKind(match[2]), match[3], name, match.start(), match.end()))
     return tuple(mentions)
+
+
+def prose_places(text: str) -> Callable[[int], bool]:
+    """Says of a place in the text whether a mention may begin there: outside code, and not escaped by a backslash."""
+    code = _code_ranges(text)
+    starts = [start for start, _ in code]
+
+    def is_prose(at: int) -> bool:
+        before = bisect_right(starts, at) - 1
+        is_code = before >= 0 and at < code[before][1]
+        return not is_code and not _is_escaped(text, at)
+
+    return is_prose
 
 
 def mentioned(text: str) -> tuple[tuple[ParticipantKind, str], ...]:

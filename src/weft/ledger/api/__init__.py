@@ -99,6 +99,12 @@ if TYPE_CHECKING:
     from weft.ledger.reports.work import ProjectWork as ProjectWork
     from weft.ledger.reports.work import SessionWork as SessionWork
     from weft.ledger.reports.work import WorkReport as WorkReport
+    from weft.ledger.rooms.model import Invitation as Invitation
+    from weft.ledger.rooms.model import Participant as Participant
+    from weft.ledger.rooms.model import PostedMessage as PostedMessage
+    from weft.ledger.rooms.model import Reached as Reached
+    from weft.ledger.rooms.model import Room as Room
+    from weft.ledger.rooms.model import RoomMessage as RoomMessage
     from weft.ledger.runs.model import AddMessage as AddMessage
     from weft.ledger.runs.model import Admission as Admission
     from weft.ledger.runs.model import ApprovalAsked as ApprovalAsked
@@ -168,6 +174,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "weft.ledger.approvals.model": "Approval CallDecision Policy",
     "weft.ledger.approvals.people": "ensure_person",
+    "weft.ledger.rooms.model": "Invitation Participant PostedMessage Reached Room RoomMessage",
     "weft.ledger.runs.model": "AddMessage Admission ApprovalAsked Entry Finished InboxMessage Interrupted ModelAnswered"
     " ModelAsked Parked QueueLimits RecordedEvent RunRecord SessionStanding TakeMessage Then ToolAsked ToolDecision"
     " ToolEnded TurnRetry WaitingSession principals_of retry_of",

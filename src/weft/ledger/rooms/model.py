@@ -39,7 +39,8 @@ class Room(Struct, frozen=True, kw_only=True):
     position: int
     """The number of its newest message, those of its origin included."""
     forked_from: str | None = None
-    forked_at: int | None = None
+    fork_position: int | None = None
+    """The message of its origin that it goes on from."""
     is_foreign: bool = False
     """Whether it was made in another ledger: it can be read and forked here, and nothing can be said in it."""
     participants: int = 0

@@ -83,7 +83,7 @@ def _to_room(txn: ReadTxn, row: ConversationRow, ranges: Ranges, own: OwnEvents)
         history=row.history,
         position=row.position,
         forked_from=row.forked_from,
-        forked_at=row.forked_at if row.forked_from is not None else None,
+        fork_position=row.forked_at if row.forked_from is not None else None,
         is_foreign=not own.has(row.n, row.replica),
         participants=count,
         unread=unread,

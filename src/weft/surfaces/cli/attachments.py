@@ -25,6 +25,14 @@ def message_with(text: str, files: Sequence[str], workspace: str | None = None) 
     return NewMessage(role=MessageRole.USER, content=tuple(parts), files=notes, context=context)
 
 
+def image_part(file: str) -> ImagePart:
+    """The image in a file. Raises InvalidInput where the file holds none."""
+    part = _part(file)
+    if not isinstance(part, ImagePart):
+        raise InvalidInput(f"{file} is no image", "a message of a room holds text and images; say the text itself")
+    return part
+
+
 def _part(file: str) -> Part:
     data = _bytes(file)
     if (kind := _image_kind(data)) is not None:

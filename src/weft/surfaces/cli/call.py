@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,7 +48,7 @@ class Call:
         """Of a shell that asks how a line goes on: the ledger and the name that the line has so far."""
         call, line = cls(), ctx.find_root().params
         call.ledger = ctx.params.get("ledger") or line.get("ledger")
-        call.act_as(line.get("actor") or OWNER, line.get("token_file"))
+        call.act_as(ctx.params.get("actor") or line.get("actor") or OWNER, line.get("token_file"))
         return call
 
     def act_as(self, actor: str, token_file: str | None) -> None:
@@ -62,6 +63,13 @@ class Call:
         self.token_text = given_token(token_file)
         self.token = verified_token(self.token_text)
         self.actor = self.token.ledger_authority.principal.id
+
+    def of_owner(self) -> Call:
+        """The same call in the name of whoever opened the ledger: for work that the process does for the person whom
+        `--as` names."""
+        other = copy(self)
+        other.actor = OWNER
+        return other
 
     def take(self, options: dict[str, Any]) -> None:
         """Options after the command add to those before it."""

@@ -119,6 +119,7 @@ COMMANDS = {
         "reject": "Refuse a tool call that waits for a person.",
         "interrupt": "Cut the turn short that runs in a session.",
         "retry": "Try a failed turn again.",
+        "room": "Talk in rooms: people and agents together.",
         "chat": "Talk with a model; every exchange is a turn.",
         "follow": "Follow a session: its messages, turns and tools, and answers while they are written.",
         "token": "Let another process act for you, with less, until a time.",

@@ -41,15 +41,21 @@ from weft.ledger.api import (
     ErasurePlan,
     Hit,
     InboxMessage,
+    Invitation,
     KeptStretch,
     ListedSession,
     Packed,
+    Participant,
     Policy,
+    PostedMessage,
     Problem,
     Provenance,
     ProvisionalTurn,
+    Reached,
     Recorded,
     RelatedTurns,
+    Room,
+    RoomMessage,
     Salvaged,
     SecretMatch,
     SecretReport,
@@ -90,6 +96,7 @@ from weft.surfaces.wire import (
     policies,
     programs,
     reports,
+    rooms,
     sandbox,
     sessions,
     tokens,
@@ -107,6 +114,10 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         VouchedMessage, Voucher, ThreadDiff, Hit, RelatedTurns, RouteChoice, Recorded, ComparedCompaction,
         Admission, InboxMessage,
         Receipt, Usage,
+    ),
+    "Rooms": (
+        Room, rooms.ShownRoom, rooms.RoomMember, RoomMessage, rooms.AnsweredPost, Invitation,
+        rooms.DeclinedInvitation,
     ),
     "Streams": (StreamItem, *ITEMS, StreamPosition),
     "Tool calls": (Approval, approvals.AnsweredApproval, CallDecision),
@@ -155,8 +166,9 @@ NAMES: Mapping[str, Any] = {
         record.__name__: record
         for record in (
             Approval, AuditFinding, BundleReport,
-            Diagnosis, Exported, ListedSession, OriginTotals, Packed, Problem, Provenance,
-            ProvisionalTurn, ProgramReach, Receipt, Remote, Resume, Salvaged, Spending, Synced, Usage,
+            Diagnosis, Exported, Invitation, ListedSession, OriginTotals, Packed, Participant, PostedMessage, Problem,
+            Provenance, ProvisionalTurn, ProgramReach, Reached, Receipt, Remote, Resume, Room, RoomMessage, Salvaged,
+            Spending, Synced, Usage,
             model.Compaction, model.Message,
             model.ToolCall,
             model.Turn,
@@ -262,8 +274,7 @@ def _plain_keys(record: type[Struct], hidden: frozenset[str]) -> dict[str, str]:
             part = spread(record)
             listed |= {"…": "a number or a text each, by what it counts"} if part is None else keys(part)
         elif field not in hidden:
-            is_time = field == "at" or field.endswith("_at")
-            listed[field] = type_words(annotation, is_time=is_time)
+            listed[field] = type_words(annotation, is_time=forms.is_time(field))
     return listed
 
 

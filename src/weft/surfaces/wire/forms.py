@@ -1,11 +1,10 @@
 """The one JSON form of every record: what `--json` answers, and what other surfaces answer later.
 
 A form is made from the record by one rule. It has the record's fields by their own names, which are snake_case. Times
-in milliseconds (`at`, `*_at`) become ISO-8601 in UTC. Fields that are UNSET are left out; a tagged record says its tag
-as `type`. Bytes become base64. Values
-that users stored stay exactly as they are. `FLAT` names the records whose part is spread into them,
-`BEYOND_FIELDS` what a form has beside the fields, and `OWN` the records whose form is another one: programs have the
-form that seed 5 gives them.
+in milliseconds (`at`, `*_at`, `*_time`) become ISO-8601 in UTC. Fields that are UNSET are left out; a tagged record
+says its tag as `type`. Bytes become base64. Values that users stored stay exactly as they are. `FLAT` names the
+records whose part is spread into them, `BEYOND_FIELDS` what a form has beside the fields, and `OWN` the records whose
+form is another one: programs have the form that seed 5 gives them.
 
 Answers that are no records of the ledger are records of this package, one module to a family.
 """
@@ -35,6 +34,9 @@ WIRE_VERSION = 1
 FLAT: Mapping[str, str] = {
     "AnsweredApproval": "approval",
     "ListedSession": "session",
+    "RoomMember": "participant",
+    "ShownRoom": "room",
+    "AnsweredPost": "posted",
     "SessionEntry": "listed",
     "UnfinishedTurn": "turn",
     "ListedTurn": "turn",
@@ -94,6 +96,11 @@ def form(value: Any) -> Any:
     return b64encode(value).decode() if isinstance(value, bytes) else value
 
 
+def is_time(field: str) -> bool:
+    """Whether a number in this field is a time."""
+    return field == "at" or field.endswith(("_at", "_time"))
+
+
 def _fields(record: Struct) -> dict[str, Any]:
     kind = type(record).__name__
     tag, flat, hidden = record.__struct_config__.tag, FLAT.get(kind), HIDDEN.get(kind, ())
@@ -104,7 +111,7 @@ def _fields(record: Struct) -> dict[str, Any]:
             continue
         if field == flat:
             fields |= form(value)
-        elif isinstance(value, int) and (field == "at" or field.endswith("_at")):
+        elif isinstance(value, int) and is_time(field):
             fields[field] = iso_from_ms(value)
         else:
             fields[field] = form(value)

@@ -1,0 +1,1 @@
+"""`weft room`: conversations of people and agents on the command line."""

@@ -1,0 +1,281 @@
+"""Rooms on the command line: made, shown, talked in, answered by several agents, left, forked and put away."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.runtime.inference.asking import CANARY
+from tests.runtime.scripted import HANG, Script, chat, chat_saying, failure
+from tests.surfaces.serving import serving
+from tests.surfaces.shell import Shell
+from tests.surfaces.test_cli_broker import beside, stock, wait_until
+from weft.kernel.mentions import write_mention
+from weft.ledger.api import Ledger
+from weft.surfaces.cli.main import run
+
+LINES = (
+    "human create alice",
+    "human create bob",
+    "agent create helper --as alice --set identity.emoji=🦉 --set identity.avatar=https://example.org/owl.png",
+    "agent create reviewer --as alice",
+    "agent create secret --as alice --set visibility=private",
+)
+
+
+@pytest.fixture
+def rooms(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """alice and bob in the room plans, with helper; reviewer is public, secret alice's own."""
+    monkeypatch.setenv("THERE_KEY", CANARY)
+    monkeypatch.setenv("USER", "tester")
+    for line in LINES:
+        answer = weft(*line.split())
+        assert answer.code == 0, answer.err
+    assert weft("--as", "alice", "room", "create", "plans", "--agent", "helper", "--person", "bob").code == 0
+    return weft
+
+
+def by_agent(**answers: Script) -> Callable[[Any], Script]:
+    """Whoever's soul a request begins with answers as that agent."""
+
+    def chosen(body: Any) -> Script:
+        system = str(body["messages"][0]["content"])
+        return next(script for name, script in answers.items() if f"I am {name}." in system)
+
+    return chosen
+
+
+def give_models(weft: Shell, url: str, *agents: str) -> None:
+    stock(weft, url)
+    for agent in agents:
+        line = ("agent", "configure", agent, "--model", "fast", "--prompt", f"I am {agent}.", "--as", "alice")
+        assert weft(*line).code == 0
+
+
+def id_of(weft: Shell, agent: str) -> str:
+    return next(str(one["ulid"]) for one in weft.json("agent", "list") if one["id"] == agent)
+
+
+def said(answer: str) -> list[str]:
+    """The lines of messages without times."""
+    return [re.sub(r"  \d{4}-\S+ \S+ \S+$", "", line) for line in answer.splitlines()]
+
+
+def test_a_room_is_listed_and_shown_with_who_takes_part(rooms: Shell) -> None:
+    posted = rooms("room", "post", "plans", "@helper see, @alice", "--no-wait", "--as", "bob")
+    assert (posted.code, " is message 3" in posted.out) == (0, True), posted.err
+    assert "a broker has it answered by helper" in posted.err
+    assert "weft room read plans --as bob" in posted.err
+    (room,) = rooms.json("room", "list", "--as", "alice")
+    assert (room["title"], room["participants"], room["unread"], room["unread_mentions"]) == ("plans", 4, 1, 1)
+    assert room["last_message_time"].endswith("Z")
+    listed = rooms("room", "list", "--as", "alice").out.rstrip("\n").split("\t")
+    assert [listed[0], *listed[1:4], listed[5]] == [room["id"][-8:], "4", "1", "1", "plans"]
+    shown = rooms("room", "show", "plans", "--as", "alice")
+    assert "  🦉 helper  agent  thinking  https://example.org/owl.png" in shown.out
+    assert "    triage  system agent  inactive" in shown.out
+    assert "3, 1 not read, 1 mention of you" in shown.out
+    members = {one["name"]: one for one in rooms.json("room", "show", room["id"])["members"]}
+    assert (members["helper"]["emoji"], members["helper"]["status"]) == ("🦉", "thinking")
+    assert members["helper"]["avatar_url"] == "https://example.org/owl.png"
+    assert (members["bob"]["kind"], members["triage"]["system_kind"]) == ("user", "triage")
+
+
+def test_what_was_said_is_printed_in_pages_and_marked_as_read(rooms: Shell) -> None:
+    for number in range(4, 8):
+        assert rooms("room", "post", "plans", f"@alice {number - 3}", "--no-wait", "--as", "bob").code == 0
+    assert rooms("room", "read", "plans", "--as", "alice", "-n", "2", "--keep-unread").code == 0
+    older = rooms("room", "read", "plans", "--as", "alice", "-n", "2", "--before", "5")
+    assert said(older.out) == ["   3  bob", "      @alice 1", "   4  bob", "      @alice 2"]
+    assert "weft room read plans --before 3 --as alice" in older.err
+    newer = rooms("room", "read", "plans", "--as", "alice", "-n", "2", "--after", "2")
+    assert newer.out == older.out
+    assert "weft room read plans --after 4 --as alice" in newer.err
+    assert rooms.json("room", "list", "--as", "alice")[0]["unread"] == 4
+    messages = rooms.json("room", "read", "plans", "--as", "alice", "--all")
+    assert [one["position"] for one in messages] == [1, 2, 3, 4, 5, 6]
+    assert [one["kind"] for one in messages[:3]] == ["system", "system", "participant"]
+    assert (messages[2]["author_name"], messages[2]["mentions"][0]["name"]) == ("bob", "alice")
+    assert rooms.json("room", "list", "--as", "alice")[0]["unread"] == 0
+    assert rooms("room", "read", "plans", "--all", "-n", "1").code == 2
+    assert rooms("room", "read", "plans", "--before", "3", "--after", "1").code == 2
+    assert said(rooms("room", "read", "plans", "-n", "6").out)[0] == "   1  @bob joined."
+
+
+def test_names_behind_an_at_sign_become_mentions_and_others_are_noted(rooms: Shell) -> None:
+    assert rooms("agent", "create", "two words", "--as", "alice").code == 0
+    text = '@helper, @"two words" and @nobody: `@alice` @secret'
+    posted = rooms("room", "post", "plans", text, "--no-wait", "--as", "bob")
+    assert "nobody is called 'nobody'" in posted.err
+    assert "nobody is called 'secret'" in posted.err
+    message = rooms.json("room", "read", "plans", "--as", "bob")[2]
+    assert [one["name"] for one in message["mentions"]] == ["helper", "two words"]
+    assert "      @helper, @two words and @nobody: `@alice` @secret" in rooms("room", "read", "plans").out
+
+
+def test_agents_answer_and_those_whom_they_mention_answer_them(rooms: Shell) -> None:
+    with serving(chat()) as server:
+        give_models(rooms, server.url, "helper", "reviewer")
+        reviewer = id_of(rooms, "reviewer")
+        server.script_of = by_agent(
+            helper=chat_saying({"content": f"{write_mention('agent', reviewer, 'reviewer')} please look"}),
+            reviewer=chat_saying({"content": "It is\nfine."}),
+        )
+        assert rooms("room", "add", "plans", "reviewer", "--as", "alice").code == 0
+        posted = rooms("room", "post", "plans", "@helper what now?", "--as", "bob")
+        assert posted.code == 0, posted.err
+        assert said(posted.out) == [
+            "   5  helper",
+            "      @reviewer please look",
+            "   6  reviewer",
+            "      It is",
+            "      fine.",
+        ]
+        both = rooms.json("room", "post", "plans", "@helper @reviewer again", "--as", "bob")
+    assert {one["name"] for one in both["reached"]} == {"helper", "reviewer"}
+    assert sorted(one["author_name"] for one in both["answers"]) == ["helper", "reviewer", "reviewer"]
+    assert (both["waiting"], both["position"]) == ([], 7)
+    assert rooms.json("inbox") == []
+
+
+def test_a_message_that_mentions_nobody_is_answered_by_whom_triage_finds(rooms: Shell) -> None:
+    with serving(chat()) as server:
+        give_models(rooms, server.url, "helper")
+        helper = id_of(rooms, "helper")
+        for_helper = write_mention("agent", helper, "helper")
+        configured = rooms("agent", "configure", "triage", "--model", "slow", "--prompt", "I am triage.")
+        assert configured.code == 0, configured.err
+        server.script_of = by_agent(
+            helper=chat_saying({"content": "The helper helps."}), triage=chat_saying({"content": for_helper})
+        )
+        posted = rooms("room", "post", "plans", "helper: what is next?", "--as", "bob")
+    assert posted.code == 0, posted.err
+    assert said(posted.out)[-2:] == ["   5  helper", "      The helper helps."]
+
+
+def test_an_agent_that_cannot_answer_is_told_of_in_the_room_and_ends_the_command(
+    rooms: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(chat()) as server:
+        give_models(rooms, server.url, "helper", "reviewer")
+        server.script_of = by_agent(helper=failure(400, "too odd"), reviewer=chat_saying({"content": "Fine."}))
+        posted = rooms("room", "post", "plans", "@helper @reviewer go", "--as", "bob")
+        assert (posted.code, "too odd" in posted.err) == (8, True), posted.err
+        assert "@helper could not answer: " in posted.out
+        assert "      Fine." in posted.out
+        monkeypatch.delenv("THERE_KEY")
+        keyless = rooms("room", "post", "plans", "@helper go", "--as", "bob", "--json")
+    assert (keyless.code, "THERE_KEY" in keyless.error["message"]) == (8, True), keyless.err
+    assert [one["notice"] for one in keyless.json["answers"]] == ["error"]
+    assert "@helper could not answer: " in rooms("room", "read", "plans", "-n", "1").out
+
+
+def test_ctrl_c_ends_what_is_being_answered(rooms: Shell) -> None:
+    def interrupt(ledger: Ledger) -> None:
+        wait_until(ledger, lambda: any(message.state == "taken" for message in ledger.inbox.list()))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with serving([HANG]) as server:
+        give_models(rooms, server.url, "helper")
+        with beside(rooms, interrupt):
+            assert run(["room", "post", "plans", "@helper go", "--as", "bob"]) == 130
+    assert rooms.json("inbox") == []
+    assert "helper" in rooms("room", "read", "plans", "-n", "1").out
+
+
+def test_people_and_agents_come_and_go(rooms: Shell) -> None:
+    assert rooms("human", "create", "carol").code == 0
+    added = rooms("room", "add", "plans", "reviewer", "secret", "--as", "alice")
+    assert (added.code, added.out.endswith("plans: reviewer, secret take part\n")) == (0, True), added.err
+    assert "undo: weft room remove plans reviewer --as alice" in added.err
+    removed = rooms("room", "remove", "plans", "reviewer", "--as", "bob")
+    assert "undo: weft room add plans reviewer --as bob" in removed.err
+    refused = rooms("room", "add", "plans", "secret", "--as", "bob")
+    assert (refused.code, "no agent 'secret'" in refused.err) == (3, True), refused.err
+    assert rooms("room", "remove", "plans", "triage", "--as", "alice").code == 4
+    assert rooms("room", "remove", "plans", "alice", "--as", "bob").code == 4
+    assert rooms("room", "post", "plans", "@carol come", "--as", "bob", "--no-wait").code == 0
+    (invitation,) = rooms.json("room", "invitations", "--as", "carol")
+    assert (invitation["name"], invitation["invited_by"]) == ("carol", "bob")
+    assert "1 invitation open" in rooms("room", "list", "--as", "carol").err
+    shown = rooms("room", "show", "plans", "--as", "bob")
+    assert "carol  person  was mentioned by bob, not let in" in shown.out
+    assert "`weft room invite plans carol --as bob` lets them in" in shown.err
+    declined = rooms("room", "decline", invitation["conversation_id"][-8:], "--as", "carol")
+    assert (declined.code, declined.out) == (0, "the invitation of carol is over\n"), declined.err
+    assert "nobody waits" in rooms("room", "invitations", "--as", "bob").err
+    assert rooms("room", "invite", "plans", "carol", "--as", "bob").code == 0
+    left = rooms("room", "leave", "plans", "--as", "carol")
+    assert "weft room invite plans carol" in left.err
+    gone = rooms.json("room", "show", "plans", "--removed")["members"]
+    assert [one["name"] for one in gone if one["is_removed"]] == ["reviewer", "carol"]
+    assert "carol" not in rooms("room", "show", "plans").out
+
+
+def test_a_room_is_retitled_forked_archived_and_restored(rooms: Shell) -> None:
+    assert rooms("room", "post", "plans", "@alice one", "--no-wait", "--as", "bob").code == 0
+    titled = rooms("room", "title", "plans", "spring plans", "--as", "bob")
+    undo = titled.err.strip().removeprefix("undo: weft ").split()
+    assert undo[-1:] == ["bob"]
+    forked = rooms.json("room", "fork", "spring plans", "3", "--title", "aside", "--as", "bob")
+    assert (forked["title"], forked["fork_position"]) == ("aside", 3)
+    assert [line for line in said(rooms("room", "read", "aside", "--as", "bob").out) if "one" in line] == [
+        "      @alice one"
+    ]
+    assert f"at message {3}" in rooms("room", "show", "aside", "--as", "bob").out
+    assert rooms(*undo).code == 0
+    assert {room["title"] for room in rooms.json("room", "list")} == {"plans", "aside"}
+    archived = rooms("room", "archive", "aside", "--as", "bob")
+    assert rooms("room", "post", "aside", "@helper x", "--no-wait", "--as", "bob").code == 4
+    assert [room["title"] for room in rooms.json("room", "list", "--as", "bob")] == ["plans"]
+    assert [room["status"] for room in rooms.json("room", "list", "--archived")] == ["archived"]
+    assert len(rooms.json("room", "list", "--all")) == 2
+    assert rooms(*archived.err.strip().removeprefix("undo: weft ").split()).code == 0
+    assert rooms("room", "archive", "plans", "--as", "bob").code == 4
+
+
+def test_errors_say_what_to_do_next(rooms: Shell) -> None:
+    missing = rooms("room", "read", "nowhere")
+    assert (missing.code, missing.err) == (
+        3,
+        "weft: no room 'nowhere' in this ledger\nhint: `weft room list` shows them\n",
+    )
+    outside = rooms("room", "post", "plans", "hello", "--no-wait")
+    assert (outside.code, "hint: `weft room invite plans local` lets you in" in outside.err) == (4, True), outside.err
+    assert rooms("room", "invite", "plans", "local").code == 0
+    assert rooms("room", "post", "plans", "@alice hello", "--no-wait").code == 0
+    assert rooms("room", "post", "plans", " ", "--as", "bob").code == 5
+    (rooms.folder / "notes.txt").write_text("@[helper](agent:X)")
+    assert rooms("room", "post", "plans", "look", "--attach", "notes.txt").code == 5
+    assert rooms("--as", "alice", "room", "list", "--as", "bob").code == 2
+    assert "you are in no room; `weft room create TITLE` makes one" in rooms("room", "list", "--as", "secret").err
+    assert rooms("room", "list", "--all", "--archived").code == 2
+
+
+COMPLETIONS = {
+    "weft room post --as bob pl": ["plans"],
+    "weft room post --as secret pl": [],
+    "weft room remove plans he": ["helper"],
+    "weft room remove plans tri": [],
+    "weft room post plans @h": ["@helper"],
+    "weft room post --as bob plans @s": [],
+}
+
+
+def test_rooms_and_participants_are_completed_as_far_as_whoever_acts_knows_them(
+    rooms: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_WEFT_COMPLETE", "bash_complete")
+    capsys.readouterr()
+    for line, completed in COMPLETIONS.items():
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
+        with pytest.raises(SystemExit):
+            run([])
+        names = [one.partition(",")[2] for one in capsys.readouterr().out.split("\n") if one]
+        assert names == completed, line
