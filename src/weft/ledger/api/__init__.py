@@ -99,6 +99,9 @@ if TYPE_CHECKING:
     from weft.ledger.reports.work import ProjectWork as ProjectWork
     from weft.ledger.reports.work import SessionWork as SessionWork
     from weft.ledger.reports.work import WorkReport as WorkReport
+    from weft.ledger.rooms.feed import OpenAnswer as OpenAnswer
+    from weft.ledger.rooms.feed import RoomFeed as RoomFeed
+    from weft.ledger.rooms.feed import RoomNews as RoomNews
     from weft.ledger.rooms.model import Invitation as Invitation
     from weft.ledger.rooms.model import Participant as Participant
     from weft.ledger.rooms.model import PostedMessage as PostedMessage
@@ -178,6 +181,7 @@ _NAMES = {
     "weft.ledger.runs.model": "AddMessage Admission ApprovalAsked Entry Finished InboxMessage Interrupted ModelAnswered"
     " ModelAsked Parked QueueLimits RecordedEvent RunRecord SessionStanding TakeMessage Then ToolAsked ToolDecision"
     " ToolEnded TurnRetry WaitingSession principals_of retry_of",
+    "weft.ledger.rooms.feed": "OpenAnswer RoomFeed RoomNews",
     "weft.ledger.runs.partial_replies": "PartialReply",
     "weft.ledger.runs.run_writer": "RunWriter",
     "weft.ledger.runs.stream_items": "AnswerEnded AnswerStarted AttemptReset ITEMS MessageAdded MessageQueued"

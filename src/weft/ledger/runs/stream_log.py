@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from weft.kernel import dag_events as dag
 from weft.kernel import ledger_events as own
 from weft.kernel.errors import InvalidInput
-from weft.kernel.events import Event, UnknownEvent, kind_of, run_stream, session_stream
+from weft.kernel.events import Event, UnknownEvent, conversation_stream, kind_of, run_stream, session_stream
 from weft.kernel.fields import ErrorFact, Named, PartFact, ReasoningFact, TextFact, Words
 from weft.ledger.read.revisions import require
 from weft.ledger.runs.partial_replies import load_partial
@@ -50,6 +50,7 @@ KEPT_TURNS = 4096
 """Of so many turns a reader remembers whose session they belong to."""
 _RUN = run_stream("")
 _SESSION = session_stream("")
+_CONVERSATION = conversation_stream("")
 
 
 class TurnSessions:
@@ -305,14 +306,16 @@ def read_items(txn: ReadTxn, name: str, cursor: StreamCursor) -> list[StreamItem
 
 
 def sessions_with_news(txn: ReadTxn, after: int, sessions: TurnSessions) -> tuple[int, set[str]]:
-    """The newest arrival number, and the sessions that events beyond `after` belong to, with those of their turns."""
+    """The newest arrival number, and the ids of the sessions that events beyond `after` belong to, with those of their
+    turns, and of conversations."""
     lines = list(txn.facts.lines(after))
     streams = {stream_of(n, line) for n, line in lines}
     turns = {one.removeprefix(_RUN) for one in streams if one.startswith(_RUN)}
     sessions.learn(txn.sql, turns)
     numbers = {number for turn in turns if (number := sessions.number(turn)) is not None}
     ids = {str(id) for (id,) in rows_in(txn.sql, "SELECT id FROM session WHERE n IN", sorted(numbers))}
-    ids |= {one.removeprefix(_SESSION) for one in streams if one.startswith(_SESSION)}
+    for prefix in (_SESSION, _CONVERSATION):
+        ids |= {one.removeprefix(prefix) for one in streams if one.startswith(prefix)}
     return (lines[-1][0] if lines else after), ids
 
 

@@ -31,6 +31,8 @@ class Bell:
 
     def __init__(self) -> None:
         self._rung = asyncio.Event()
+        self.ids: set[str] = set()
+        """Of the sessions and conversations that it is rung for."""
         self.has_news = True
         """Whether events were recorded since the log was read."""
 
@@ -57,7 +59,7 @@ class StreamHub:
         self._crossing = crossing
         self._texts: dict[str, LiveText] = {}
         self._bells: dict[str, dict[Bell, None]] = {}
-        """By session, in the order in which they came."""
+        """By session or conversation, in the order in which they came."""
         self._listeners: dict[str, OnToken] = {}
         """By message of an inbox, whoever sent it and hears its answer piece by piece."""
         self._watching: asyncio.Task[None] | None = None
@@ -100,6 +102,10 @@ class StreamHub:
         text = self._texts.get(turn)
         return text if text is not None and text.attempt == attempt else None
 
+    def newest_text(self, turn: str) -> LiveText | None:
+        """What is heard in this process of the answer to the last request of a turn."""
+        return self._texts.get(turn)
+
     @contextmanager
     def listening(self, message: str, listener: OnToken | None) -> Iterator[None]:
         """The sender of a message hears every piece of the answers of its turn, as the model says it."""
@@ -114,17 +120,25 @@ class StreamHub:
 
     @contextmanager
     def bell(self, session: str, runs: Runs, newest: int) -> Iterator[Bell]:
-        """A bell that is rung for a session, by its id, from now on."""
+        """A bell that is rung for a session or a conversation, by its id, from now on."""
         bell = Bell()
-        self._bells.setdefault(session, {})[bell] = None
+        self.ring_for(bell, {session})
         if self._watching is None or self._watching.done():
             self._watching = asyncio.ensure_future(self._watch(runs, newest))
         try:
             yield bell
         finally:
-            del self._bells[session][bell]
-            if not self._bells[session]:
-                del self._bells[session]
+            self.ring_for(bell, set())
+
+    def ring_for(self, bell: Bell, ids: set[str]) -> None:
+        """Ring a bell for these sessions and conversations, and for no others any longer."""
+        for id in sorted(ids - bell.ids):
+            self._bells.setdefault(id, {})[bell] = None
+        for id in bell.ids - ids:
+            del self._bells[id][bell]
+            if not self._bells[id]:
+                del self._bells[id]
+        bell.ids = set(ids)
 
     async def _watch(self, runs: Runs, newest: int) -> None:
         """Ring for what is recorded, by this process or another, as long as anybody follows."""
