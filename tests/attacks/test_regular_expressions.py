@@ -137,6 +137,7 @@ LINEAR = {
 """Patterns that are suspect by their structure, and why each is linear all the same."""
 
 MADE = {
+    "weft.chat.name_index: '\\n' + between": "each letter of a line is read once, possessively",
     "weft.exchange.bundles.withheld_contents: f'{field}\\\\[(\\\\d+)\\\\]'": "a word of Weft's own and digits",
     "weft.exchange.bundles.withheld_contents: pattern": "that of whoever makes the bundle, over their own ledger",
     "weft.exchange.exporters.markdown: f'{letter}+'": "one run of one character",

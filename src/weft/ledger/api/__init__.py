@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from weft.ledger.erasing import Tombstone as Tombstone
     from weft.ledger.imports.kept_sources import KeptStretch as KeptStretch
     from weft.ledger.imports.provisional import ProvisionalTurn as ProvisionalTurn
+    from weft.ledger.read.agent_shares import is_private as is_private
     from weft.ledger.read.agent_shares import shared_with as shared_with
     from weft.ledger.read.agent_shares import users_of_agent as users_of_agent
     from weft.ledger.read.context_cuts import CUT_PARAMETER as CUT_PARAMETER
@@ -198,7 +199,7 @@ _NAMES = {
     "weft.ledger.erasing": "Erasure ErasurePlan Tombstone",
     "weft.ledger.imports.kept_sources": "KeptStretch",
     "weft.ledger.imports.provisional": "ProvisionalTurn",
-    "weft.ledger.read.agent_shares": "shared_with users_of_agent",
+    "weft.ledger.read.agent_shares": "is_private shared_with users_of_agent",
     "weft.ledger.read.context_cuts": "CUT_PARAMETER ContextCut NO_CUT as_sent counted_tokens cut_from"
     " sent_text shortened",
     "weft.ledger.read.contexts": "Context",

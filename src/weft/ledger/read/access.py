@@ -356,8 +356,9 @@ def principal_id(sql: Sql, principal: Principal) -> str:
         if session is None:
             raise NotFound("session", principal.id, Action.LIST_SESSIONS)
         return session.id
-    query = "SELECT id, kind FROM program WHERE (name = ? OR id = ?) AND deleted = 0 ORDER BY name = ? DESC"
-    row = sql.one(query, (normal_form(principal.id),) * 3)
+    query, name = "SELECT id, kind FROM program WHERE deleted = 0 AND", normal_form(principal.id)
+    # by the name first; in two queries, since SQLite reads the whole table where one asks for either
+    row = sql.one(f"{query} name = ?", (name,)) or sql.one(f"{query} id = ?", (name,))
     if row is None or row[1] not in _KINDS.get(principal.kind, ()):
         raise _nobody(principal)
     return str(row[0])
