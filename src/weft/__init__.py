@@ -127,8 +127,10 @@ if TYPE_CHECKING:
     from weft.ledger.reports.work import ProjectWork as ProjectWork
     from weft.ledger.reports.work import SessionWork as SessionWork
     from weft.ledger.reports.work import WorkReport as WorkReport
+    from weft.ledger.rooms.model import AgentProfile as AgentProfile
     from weft.ledger.rooms.model import Invitation as Invitation
     from weft.ledger.rooms.model import Participant as Participant
+    from weft.ledger.rooms.model import PersonProfile as PersonProfile
     from weft.ledger.rooms.model import PostedMessage as PostedMessage
     from weft.ledger.rooms.model import Reached as Reached
     from weft.ledger.rooms.model import Room as Room
@@ -214,7 +216,8 @@ _NAMES = {
     "weft.ledger.api.approvals": "Approvals Policies",
     "weft.ledger.approvals.model": "Approval CallDecision Policy",
     "weft.ledger.api.rooms": "Rooms",
-    "weft.ledger.rooms.model": "Invitation Participant PostedMessage Reached Room RoomLimits RoomMention RoomMessage",
+    "weft.ledger.rooms.model": "AgentProfile Invitation Participant PersonProfile PostedMessage Reached Room RoomLimits"
+    " RoomMention RoomMessage",
     "weft.ledger.api.audit": "AuditReports",
     "weft.ledger.api.compactions": "Compactions",
     "weft.ledger.api.erasure": "Erasures",

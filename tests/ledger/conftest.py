@@ -35,6 +35,7 @@ ON_POSTGRES = {
     "secrets",
     "versions",
     "rooms",
+    "room_profiles",
 }
 
 

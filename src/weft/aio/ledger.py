@@ -66,8 +66,10 @@ from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Prices, Usage
 from weft.ledger.reports.work import WorkReport
 from weft.ledger.rooms.model import (
     ROOM_LIMITS,
+    AgentProfile,
     Invitation,
     Participant,
+    PersonProfile,
     PostedMessage,
     Reached,
     Room,
@@ -1228,6 +1230,14 @@ class AsyncRooms(crossing.Mirror[Rooms]):
     async def list(self, *, status: str | None = "active", limit: int = 100) -> list[Room]:
         """Those that whoever reads takes or took part in; where somebody spoke last comes first."""
         return await self._run(partial(self._sync.list, status=status, limit=limit))
+
+    async def agent(self, name: str) -> AgentProfile:
+        """What an agent tells of itself, by its name or id. A private one is there for those it works for."""
+        return await self._run(partial(self._sync.agent, name=name))
+
+    async def person(self, name: str) -> PersonProfile:
+        """What a person tells of themselves, by their name or id."""
+        return await self._run(partial(self._sync.person, name=name))
 
     async def create(
         self,

@@ -75,6 +75,14 @@ def filled(path: str, value: Any) -> str:
     return str(value)
 
 
+def email(path: str, value: Any) -> str:
+    address = filled(path, value)
+    name, at, host = address.partition("@")
+    if not (name and at and host) or "@" in host or any(letter.isspace() for letter in address):
+        raise InvalidConfig(path, f"{address!r:.80} is no address of mail", "write it as NAME@HOST")
+    return address
+
+
 def flag(path: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise InvalidConfig(path, f"{value!r:.80} is neither true nor false", "give true or false")

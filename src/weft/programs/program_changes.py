@@ -7,8 +7,10 @@ from typing import Any
 from msgspec import UNSET
 
 from weft.kernel.advice import Action
+from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, LabelTaken, NotAllowed, NotApplicable, NotFound
 from weft.kernel.program_events import ProgramDeleted
+from weft.ledger.api import cancel_deliveries_to
 from weft.ledger.read.access import granted
 from weft.ledger.views.program_rows import ProgramRow, find_program
 from weft.ledger.views.values import json_of
@@ -102,6 +104,7 @@ def permit_visibility(writer: ProgramWriter, row: ProgramRow, before: dict[str, 
     """Only whoever created a program, or the ledger's owner, says who sees it."""
     if (before.get("visibility") == "private") == (config.get("visibility") == "private"):
         return
+    writer.refuse_system_agent(row, "it is there for everybody")
     if not writer.append.access.created(row):
         raise writer.not_allowed("configure", f"say who sees the {row.kind} {row.name!r}, which is another's")
 
@@ -122,12 +125,17 @@ def revert(
 
 
 def delete(writer: ProgramWriter, row: ProgramRow, *, expected: int | None, reason: str | None) -> ProgramRow:
-    """Hidden, its name free again; one that others name and need stays."""
+    """Hidden, its name free again; one that others name and need stays. Messages of conversations that wait for a
+    deleted agent leave its inboxes."""
     writer.permit_configuring(f"delete {row.name!r}", row)
+    writer.refuse_system_agent(row, "it stays, and takes part in every room")
     writer.ensure_version(row.name, expected, writer.version_of(row))
     users = writer.users_of(row)
     if users:
         raise NotApplicable(
             f"{row.kind} {row.name!r} is named by {', '.join(map(repr, users[:5]))}", "configure or delete these first"
         )
-    return writer.add(row, ProgramDeleted, reason=writer.reason(reason))
+    deleted = writer.add(row, ProgramDeleted, reason=writer.reason(reason))
+    if row.kind == ProgramKind.AGENT:
+        cancel_deliveries_to(writer.append, row.id)
+    return deleted

@@ -25,7 +25,7 @@ from weft.kernel.errors import (
 from weft.kernel.events import Event, ledger_stream, program_stream
 from weft.kernel.fields import Reference
 from weft.kernel.program_kinds import PROGRAM_KINDS, legal_verbs, next_state
-from weft.ledger.api import users_of_agent
+from weft.ledger.api import system_kind_of, users_of_agent
 from weft.ledger.read.access import access_of
 from weft.ledger.read.label_prefixes import find_by_beginning
 from weft.ledger.sessions.heads import stream_of
@@ -149,6 +149,11 @@ class ProgramWriter:
     def permit_configuring(self, what: str, row: ProgramRow) -> None:
         """Everybody configures the agents that they created; other programs with the permission alone."""
         self.permit("configure", what, *self.append.access.own_agent(row))
+
+    def refuse_system_agent(self, row: ProgramRow, hint: str) -> None:
+        """Nobody deletes, hides or shares an agent that the ledger made itself."""
+        if system_kind_of(self.reading, row) is not None:
+            raise NotApplicable(f"{row.name!r} is a system agent", hint)
 
     def permit_machine_part(self, kind: str, name: str, before: Any, after: Any) -> None:
         """Keys, folders, commands and destinations are those of the person whose machine it is, whatever rights an

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from weft.ledger.read.request_inputs import InputChain as InputChain
     from weft.ledger.read.session_owners import session_owner as session_owner
     from weft.ledger.read.sessions import agent_names as agent_names
+    from weft.ledger.read.system_agents import system_kind_of as system_kind_of
     from weft.ledger.read.threads import ThreadDiff as ThreadDiff
     from weft.ledger.read.turn_steps import StepGroup as StepGroup
     from weft.ledger.read.turn_steps import is_from_tool as is_from_tool
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
     from weft.ledger.reports.work import ProjectWork as ProjectWork
     from weft.ledger.reports.work import SessionWork as SessionWork
     from weft.ledger.reports.work import WorkReport as WorkReport
+    from weft.ledger.rooms.deliveries import cancel_deliveries_to as cancel_deliveries_to
     from weft.ledger.rooms.feed import OpenAnswer as OpenAnswer
     from weft.ledger.rooms.feed import RoomFeed as RoomFeed
     from weft.ledger.rooms.feed import RoomNews as RoomNews
@@ -188,6 +190,7 @@ _NAMES = {
     "weft.ledger.runs.stream_items": "AnswerEnded AnswerStarted AttemptReset ITEMS MessageAdded MessageQueued"
     " MessageSettled OtherEvent StreamItem StreamPosition TextAdded ToolFinished ToolStarted TurnEnded TurnInterrupted"
     " TurnParked TurnStarted parse_position",
+    "weft.ledger.rooms.deliveries": "cancel_deliveries_to",
     "weft.ledger.runs.stream_log": "StreamCursor TurnSessions",
     "weft.ledger.read.request_inputs": "InputChain",
     "weft.ledger.write.turn_events": "Setting",
@@ -209,6 +212,7 @@ _NAMES = {
     "weft.ledger.read.pages": "Page",
     "weft.ledger.read.session_owners": "session_owner",
     "weft.ledger.read.sessions": "agent_names",
+    "weft.ledger.read.system_agents": "system_kind_of",
     "weft.ledger.read.threads": "ThreadDiff",
     "weft.ledger.read.vouchers": "VouchedMessage Voucher",
     "weft.ledger.read.projects": "RepositoryOf project_of repository_name",

@@ -11,11 +11,13 @@ from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import as_messages, checked_number, checked_text
 from weft.ledger.model import MessagesInput
 from weft.ledger.read.access import access_of
-from weft.ledger.rooms import membership, reading
+from weft.ledger.rooms import membership, profiles, reading
 from weft.ledger.rooms.model import (
     ROOM_LIMITS,
+    AgentProfile,
     Invitation,
     Participant,
+    PersonProfile,
     PostedMessage,
     Reached,
     Room,
@@ -74,6 +76,16 @@ class Rooms(LedgerPart):
         wanted = None if status is None else member(RoomStatus, status, "status").value
         with self._store.read() as txn:
             return reading.listed_rooms(txn, status=wanted, limit=_checked_limit(limit))
+
+    def agent(self, name: str) -> AgentProfile:
+        """What an agent tells of itself, by its name or id. A private one is there for those it works for."""
+        with self._store.read() as txn:
+            return profiles.agent_profile(txn, checked_text(name, "agent"))
+
+    def person(self, name: str) -> PersonProfile:
+        """What a person tells of themselves, by their name or id."""
+        with self._store.read() as txn:
+            return profiles.person_profile(txn, checked_text(name, "person"))
 
     # --- changing --------------------------------------------------------------------------------------------------
 

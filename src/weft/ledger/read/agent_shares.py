@@ -9,6 +9,7 @@ over here.
 from __future__ import annotations
 
 from weft.ledger.read.session_owners import counted_config
+from weft.ledger.read.system_agents import system_kind_of
 from weft.ledger.views.program_rows import ProgramRow
 from weft.ledger.views.values import json_of
 from weft.store.authorship import authored_event
@@ -18,8 +19,8 @@ SHARED, UNSHARED = "agent_shared", "agent_unshared"
 
 
 def is_private(txn: ReadTxn, program: ProgramRow) -> bool:
-    """Of an erased configuration nobody can tell: it is private."""
-    if program.config is None:
+    """Of an erased configuration nobody can tell: it is private. A system agent never is."""
+    if program.config is None or system_kind_of(txn, program) is not None:
         return False
     config = counted_config(txn, program.id)
     if config is None:

@@ -92,7 +92,7 @@ def _post(
             meta=room.contents.put_json({"interrupted": cuts[-1].value}, "meta") if cuts else UNSET,
         )
     agent = load_program(append.sql, participant.node)
-    if agent is not None and agent.system_kind == SystemAgentKind.TRIAGE:
+    if room.system_kind(agent) == SystemAgentKind.TRIAGE:
         for one in answered:
             reach_mentioned(room, _triaged(room, one, message), mentions, ROOM_LIMITS, MessageReach.nobody())
         return

@@ -9,14 +9,20 @@ from __future__ import annotations
 from typing import Any
 
 from weft.kernel.conversation_events import MessagePosted
-from weft.kernel.enums import ParticipantKind, RoomMessageKind
+from weft.kernel.enums import InboxState, InterruptionReason, ParticipantKind, RoomMessageKind
 from weft.kernel.fields import PartFact, TextFact
+from weft.kernel.ledger_events import MessageCancelled
+from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.rooms.model import RoomLimits
 from weft.ledger.rooms.open_room import OpenRoom
 from weft.ledger.rooms.rows import ParticipantRow, load_conversation, load_participant, participants_of
+from weft.ledger.runs.turn_commands import cut_open_turn
+from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.program_rows import load_program
 from weft.ledger.views.values import text_of
+from weft.ledger.write.append import Append
 from weft.store.port import ReadTxn
+from weft.store.replica_names import OwnEvents
 
 NAMED_PARTICIPANTS = 40
 """So many of those present are named to an agent that comes in."""
@@ -28,7 +34,7 @@ def delivered_parts(
     """The parts that an agent is sent with a message, what its context says of them, and whether an agent wrote any of
     them. A system agent is sent the message alone."""
     agent = load_program(room.append.sql, participant.node)
-    is_system = agent is not None and agent.system_kind is not None
+    is_system = room.system_kind(agent) is not None
     missed, left_out = ([], 0) if is_system else _missed(room, participant, position, limits.missed)
     parts: list[PartFact] = []
     if not is_system and _is_first(room, participant):
@@ -122,3 +128,29 @@ def _introduction(room: OpenRoom, participant: ParticipantRow) -> str:
         " another agent there, or to call a person's attention, write their name as it stands above, with @, brackets"
         " and id; leave it out where nobody else needs to act."
     )
+
+
+def cancel_deliveries(append: Append, session: str | None) -> None:
+    """Messages of a conversation that an agent has not begun to answer leave the inbox of its session there, and what
+    it is answering is cut short."""
+    row = None if session is None else append.view.find_session_id(session)
+    if row is None:
+        return
+    messages = append.sql.all(
+        "SELECT i.message FROM inbox i JOIN room_delivery d ON d.message = i.message"
+        " WHERE i.session = ? AND i.state = ? ORDER BY i.n",
+        (row.n, InboxState.QUEUED.value),
+    )
+    with append.by_the_ledger():
+        for (message,) in messages:
+            stream_of(append, append.view.session(row.id), DEFAULT_AGENT).add(MessageCancelled, message=message)
+        cut_open_turn(append, append.view.session(row.id), InterruptionReason.CANCELED)
+
+
+def cancel_deliveries_to(append: Append, agent: str) -> None:
+    """The same in every conversation that an agent takes part in, because it was deleted."""
+    own = OwnEvents(append.sql)
+    rows = append.sql.all("SELECT session, n, replica FROM participant WHERE node = ? AND removed_n IS NULL", (agent,))
+    for session, n, replica in rows:
+        if own.has(n, replica):
+            cancel_deliveries(append, session)

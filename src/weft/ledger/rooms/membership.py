@@ -13,8 +13,6 @@ from weft.kernel.conversation_events import (
     InvitationDeclined,
 )
 from weft.kernel.enums import (
-    InboxState,
-    InterruptionReason,
     ParticipantKind,
     ProgramKind,
     RoomHistory,
@@ -24,11 +22,13 @@ from weft.kernel.enums import (
 )
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.events import conversation_stream, program_stream
-from weft.kernel.ledger_events import AgentCreated, MessageCancelled
+from weft.kernel.ledger_events import AgentCreated
 from weft.ledger.approvals.people import ensure_person
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.agent_shares import creators_of
 from weft.ledger.read.session_owners import counted_config
+from weft.ledger.read.system_agents import find_system_agent
+from weft.ledger.rooms.deliveries import cancel_deliveries
 from weft.ledger.rooms.open_room import OpenRoom
 from weft.ledger.rooms.rows import (
     ConversationRow,
@@ -39,8 +39,6 @@ from weft.ledger.rooms.rows import (
     readable_ranges,
 )
 from weft.ledger.runs.admission import fork_at, scope_of
-from weft.ledger.runs.turn_commands import cut_open_turn
-from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.program_rows import ProgramRow, find_program, load_program
 from weft.ledger.write.append import Append, LedgerWriter
 from weft.ledger.write.commands import Answer, keyed_command, once
@@ -106,14 +104,9 @@ def _title(append: Append, id: str, title: str | None) -> str | UnsetType:
 
 def _triage(append: Append) -> ProgramRow:
     """The one triage agent of this ledger, made when the first conversation is."""
-    row = append.sql.one(
-        "SELECT id FROM program WHERE system_kind = ? AND deleted = 0 ORDER BY created_at, id LIMIT 1",
-        (SystemAgentKind.TRIAGE.value,),
-    )
-    if row is not None:
-        program = load_program(append.sql, row[0])
-        assert program is not None
-        return program
+    agent = find_system_agent(ReadTxn(append.sql, append.txn.facts), SystemAgentKind.TRIAGE)
+    if agent is not None:
+        return agent
     taken = [name for name in TRIAGE_NAMES if find_program(append.sql, name) is not None]
     names = [name for name in TRIAGE_NAMES if name not in taken]
     id = append.ulids.mint()
@@ -148,7 +141,7 @@ def add_agent(writer: LedgerWriter, name: str, agent: str) -> str:
 def _add_agent(room: OpenRoom, name: str) -> None:
     append = room.append
     row = find_program(append.sql, name)
-    if row is None or row.kind != ProgramKind.AGENT or row.deleted or row.system_kind is not None:
+    if row is None or row.kind != ProgramKind.AGENT or row.deleted or room.system_kind(row) is not None:
         raise NotFound("agent", name, Action.LIST_PROGRAMS)
     append.access.ensure_usable(row, name)
     if not room.works_for(row, append.acting_ids):
@@ -243,7 +236,7 @@ def remove(writer: LedgerWriter, name: str, who: str | None) -> str:
             _ensure_removable(room, participant)
         mention = room.mention(participant.node)
         room.remove(participant)
-        _cancel_waiting(room, participant)
+        cancel_deliveries(append, participant.session)
         notice = RoomNotice.LEFT if is_self else RoomNotice.REMOVED
         room.notice(notice, f"{mention} left." if is_self else f"{mention} was removed.")
         append.seal()
@@ -268,7 +261,7 @@ def _ensure_removable(room: OpenRoom, participant: ParticipantRow) -> None:
         if room.row.created_by != append.acting_ids[0] and not append.access.is_unlimited:
             raise append.authority.refusal("room:remove", "remove a person", "whoever made the room does that")
         return
-    if row is not None and row.system_kind is not None:
+    if row is not None and room.system_kind(row) is not None:
         raise NotApplicable(f"{row.name!r} is a system agent", "it stays in every room")
     txn = ReadTxn(append.sql, append.txn.facts)
     config = None if row is None else counted_config(txn, row.id)
@@ -276,23 +269,6 @@ def _ensure_removable(room: OpenRoom, participant: ParticipantRow) -> None:
         return
     if not creators_of(txn, row).issuperset(append.acting_ids):
         raise append.authority.refusal("room:remove", f"remove {row.name!r}", "its owner restricted that")
-
-
-def _cancel_waiting(room: OpenRoom, participant: ParticipantRow) -> None:
-    """Messages that an agent has not begun to answer leave its inbox with it, and what it is answering is cut short."""
-    append = room.append
-    session = None if participant.session is None else append.view.find_session_id(participant.session)
-    if session is None:
-        return
-    rows = append.sql.all(
-        "SELECT i.message FROM inbox i JOIN room_delivery d ON d.message = i.message"
-        " WHERE i.session = ? AND i.state = ? ORDER BY i.n",
-        (session.n, InboxState.QUEUED.value),
-    )
-    with append.by_the_ledger():
-        for (message,) in rows:
-            stream_of(append, append.view.session(session.id), DEFAULT_AGENT).add(MessageCancelled, message=message)
-        cut_open_turn(append, append.view.session(session.id), InterruptionReason.CANCELED)
 
 
 # --- the conversation itself ----------------------------------------------------------------------------------------

@@ -66,10 +66,52 @@ class Participant(Struct, frozen=True, kw_only=True):
     session: str | None = None
     """The session that an agent answers in, by its label."""
     system_kind: str | None = None
+    is_deleted: bool = False
+    """Whether an agent was deleted: it is named still, and nothing reaches it."""
 
     @property
     def node(self) -> str:
         return self.user_id or self.agent_id or ""
+
+
+class AgentProfile(Struct, frozen=True, kw_only=True):
+    """What anybody may know of an agent that they see."""
+
+    id: str
+    name: str
+    description: str | None
+    personality: str | None
+    tools: tuple[str, ...]
+    toolset: str | None
+    created_by: str
+    created_by_name: str
+    created_at: int
+    kind: str
+    """`user_agent`, or `system_agent` where the ledger made it itself."""
+    system_agent_kind: str | None
+    avatar_url: str | None
+    emoji: str
+    """Shown where there is no picture."""
+    last_active_time: int | None
+    """When it last said something in a conversation, or its newest turn ended."""
+    public: bool
+    private: bool
+    is_deleted: bool
+
+
+class PersonProfile(Struct, frozen=True, kw_only=True):
+    """What anybody may know of a person that they see."""
+
+    id: str
+    name: str
+    email: str | None = None
+    image: str | None = None
+    emoji: str
+    """Shown where there is no picture."""
+    presence: str | None = None
+    last_active_time: int | None = None
+    """When they last said something in a conversation."""
+    is_deleted: bool = False
 
 
 class RoomMention(Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from weft.kernel.fields import MentionFact, PartFact, TextFact
 from weft.kernel.mentions import write_mention
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.agent_shares import is_private, users_of_agent
+from weft.ledger.read.system_agents import system_kind_of
 from weft.ledger.rooms.rows import ConversationRow, ParticipantRow, find_conversation, present
 from weft.ledger.runs.admission import scope_of
 from weft.ledger.views.program_rows import ProgramRow, load_program
@@ -61,6 +62,14 @@ class OpenRoom:
         tip = self.append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
         return self.append.stream(name, None if tip is None else bytes(tip[0]).hex(), DEFAULT_AGENT)
 
+    @property
+    def reading(self) -> ReadTxn:
+        return ReadTxn(self.append.sql, self.append.txn.facts)
+
+    def system_kind(self, agent: ProgramRow | None) -> str | None:
+        """What an agent is for that this ledger made itself."""
+        return system_kind_of(self.reading, agent)
+
     # --- what may be done ----------------------------------------------------------------------------------------
 
     def ensure_open(self) -> None:
@@ -83,7 +92,7 @@ class OpenRoom:
 
     def works_for(self, agent: ProgramRow, principals: Sequence[str]) -> bool:
         """Whether an agent answers to everybody in whose name a message is sent."""
-        txn = ReadTxn(self.append.sql, self.append.txn.facts)
+        txn = self.reading
         others = [one for one in principals if one not in (DEFAULT_AGENT, agent.id)]
         if not is_private(txn, agent):
             return True
@@ -199,8 +208,9 @@ class OpenRoom:
             (self.row.id, SystemAgentKind.TRIAGE.value),
         )
         for (node,) in rows:
-            if self.present(node) is not None:
-                return load_program(self.append.sql, node)
+            agent = load_program(self.append.sql, node)
+            if self.system_kind(agent) is not None and self.present(node) is not None:
+                return agent
         return None
 
     # --- names ---------------------------------------------------------------------------------------------------

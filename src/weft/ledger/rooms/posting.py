@@ -233,7 +233,7 @@ def _reach_agent(room: OpenRoom, said: RoomPost, node: str, limits: RoomLimits, 
         if said.is_person:
             _say_absent(room, said)
         return
-    if agent.system_kind is not None and not said.is_person:
+    if room.system_kind(agent) is not None and not said.is_person:
         return
     participant = room.present(node)
     if not room.works_for(agent, said.principals):
@@ -247,7 +247,7 @@ def _reach_agent(room: OpenRoom, said: RoomPost, node: str, limits: RoomLimits, 
         _say_once(room, said, limit)
         return
     if participant is None:
-        if not said.is_person or (said.is_triaged and is_private(_reading(room), agent)):
+        if not said.is_person or (said.is_triaged and is_private(room.reading, agent)):
             return
         participant = bring_in(room, agent, said)
         reach.joined.append(agent.name)
@@ -264,10 +264,6 @@ def _say_absent(room: OpenRoom, said: RoomPost) -> None:
     text = "The message mentions an agent that is not here and cannot be brought in."
     if text not in room.notices:
         room.notice(RoomNotice.ABSENT, text, root=said.root)
-
-
-def _reading(room: OpenRoom) -> ReadTxn:
-    return ReadTxn(room.append.sql, room.append.txn.facts)
 
 
 def bring_in(room: OpenRoom, agent: ProgramRow, said: RoomPost) -> ParticipantRow:

@@ -15,6 +15,7 @@ from weft.kernel.mentions import Mention, render_mentions, write_mention
 from weft.ledger.model import DEFAULT_AGENT, TextPart
 from weft.ledger.read.access import access_of
 from weft.ledger.read.sessions import agent_names
+from weft.ledger.read.system_agents import system_kind_of
 from weft.ledger.read.turns import to_part
 from weft.ledger.rooms.model import Invitation, Participant, Reached, Room, RoomMention, RoomMessage
 from weft.ledger.rooms.rows import (
@@ -31,6 +32,7 @@ from weft.ledger.rooms.rows import (
     readable_ranges,
 )
 from weft.ledger.runs.inbox import ReferenceNumbers
+from weft.ledger.views.program_rows import load_program
 from weft.ledger.views.recorded_events import decoded
 from weft.ledger.views.runs import part_columns
 from weft.ledger.views.values import json_of, text_of
@@ -143,7 +145,8 @@ def _to_participant(txn: ReadTxn, row: ParticipantRow, name: str) -> Participant
         session = None if found is None else found[0]
         if found is not None and found[1] and row.removed_n is None:
             status = ParticipantStatus.THINKING
-    system = txn.sql.one("SELECT system_kind FROM program WHERE id = ?", (row.node,)) if is_agent else None
+    program = load_program(txn.sql, row.node)
+    is_deleted = program is not None and bool(program.deleted)
     return Participant(
         id=row.id,
         conversation_id=row.conversation,
@@ -157,7 +160,8 @@ def _to_participant(txn: ReadTxn, row: ParticipantRow, name: str) -> Participant
         is_removed=row.removed_n is not None,
         removed_at=row.removed_at,
         session=session,
-        system_kind=None if system is None else system[0],
+        system_kind=system_kind_of(txn, program) if is_agent else None,
+        is_deleted=is_deleted,
     )
 
 

@@ -139,6 +139,7 @@ def fail(writer: ProgramWriter, agent: ProgramRow, message: str, code: str, deta
 def share(writer: ProgramWriter, agent: ProgramRow, principal: ProgramRow) -> ProgramRow:
     """A private agent works for one more person or agent. Its creator says so, or the ledger's owner."""
     _ensure_creator(writer, agent, "share")
+    writer.refuse_system_agent(agent, "it is there for everybody")
     return writer.add(agent, AgentShared, principal=principal.id)
 
 

@@ -14,7 +14,7 @@ from weft.kernel.program_events import HumanApproved, HumanNotified, HumanPresen
 from weft.ledger.arguments import checked_flag
 from weft.ledger.views.program_rows import ProgramRow, RequestRow, load_request
 from weft.programs.answers import counted_request
-from weft.programs.config_fields import Fields, filled, member, right_patterns
+from weft.programs.config_fields import Fields, email, filled, member, right_patterns
 from weft.programs.kinds.kind import KindRow
 from weft.programs.placeholders import variables_in
 from weft.programs.program_writer import ProgramWriter
@@ -25,6 +25,8 @@ HUMAN = KindRow(
     facts=program_kinds.HUMAN,
     fields={
         "permissions": right_patterns,
+        "email": email,
+        "image": filled,
         "preferences": Fields({"notificationChannel": member(*CHANNELS), "command": filled, "webhook": filled}),
     },
     machine_part=lambda config: (config.get("preferences"), *variables_in(config)),
