@@ -134,6 +134,7 @@ if TYPE_CHECKING:
     from weft.ledger.rooms.model import PostedMessage as PostedMessage
     from weft.ledger.rooms.model import Reached as Reached
     from weft.ledger.rooms.model import Room as Room
+    from weft.ledger.rooms.model import RoomHit as RoomHit
     from weft.ledger.rooms.model import RoomLimits as RoomLimits
     from weft.ledger.rooms.model import RoomMention as RoomMention
     from weft.ledger.rooms.model import RoomMessage as RoomMessage
@@ -216,8 +217,8 @@ _NAMES = {
     "weft.ledger.api.approvals": "Approvals Policies",
     "weft.ledger.approvals.model": "Approval CallDecision Policy",
     "weft.ledger.api.rooms": "Rooms",
-    "weft.ledger.rooms.model": "AgentProfile Invitation Participant PersonProfile PostedMessage Reached Room RoomLimits"
-    " RoomMention RoomMessage",
+    "weft.ledger.rooms.model": "AgentProfile Invitation Participant PersonProfile PostedMessage Reached Room RoomHit"
+    " RoomLimits RoomMention RoomMessage",
     "weft.ledger.api.audit": "AuditReports",
     "weft.ledger.api.compactions": "Compactions",
     "weft.ledger.api.erasure": "Erasures",

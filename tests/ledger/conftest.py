@@ -36,6 +36,7 @@ ON_POSTGRES = {
     "versions",
     "rooms",
     "room_profiles",
+    "room_search",
 }
 
 

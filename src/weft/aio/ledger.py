@@ -73,6 +73,7 @@ from weft.ledger.rooms.model import (
     PostedMessage,
     Reached,
     Room,
+    RoomHit,
     RoomLimits,
     RoomMessage,
 )
@@ -1230,6 +1231,14 @@ class AsyncRooms(crossing.Mirror[Rooms]):
     async def list(self, *, status: str | None = "active", limit: int = 100) -> list[Room]:
         """Those that whoever reads takes or took part in; where somebody spoke last comes first."""
         return await self._run(partial(self._sync.list, status=status, limit=limit))
+
+    async def search(
+        self, words: str, *, room: str | None = None, limit: int = 20, after: str | None = None
+    ) -> Page[RoomHit]:
+        """Messages that hold all these words, as `ledger.search` reads them: of the newest room first, and there the
+        newest message first; of one room where it is named. A page may have fewer than `limit` hits and a further page
+        all the same, since a bounded number of messages is looked through for each."""
+        return await self._run(partial(self._sync.search, words=words, room=room, limit=limit, after=after))
 
     async def agent(self, name: str) -> AgentProfile:
         """What an agent tells of itself, by its name or id. A private one is there for those it works for."""

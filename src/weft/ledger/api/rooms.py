@@ -11,6 +11,7 @@ from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import as_messages, checked_number, checked_text
 from weft.ledger.model import MessagesInput
 from weft.ledger.read.access import access_of
+from weft.ledger.read.pages import Page
 from weft.ledger.rooms import membership, profiles, reading
 from weft.ledger.rooms.model import (
     ROOM_LIMITS,
@@ -21,11 +22,14 @@ from weft.ledger.rooms.model import (
     PostedMessage,
     Reached,
     Room,
+    RoomHit,
     RoomLimits,
     RoomMessage,
 )
 from weft.ledger.rooms.posting import NewPost, post
 from weft.ledger.rooms.rows import find_conversation
+from weft.ledger.rooms.search import search_messages
+from weft.ledger.search.query import parse_query
 from weft.ledger.write.append import Append, requires
 from weft.ledger.write.turn_events import member
 
@@ -76,6 +80,22 @@ class Rooms(LedgerPart):
         wanted = None if status is None else member(RoomStatus, status, "status").value
         with self._store.read() as txn:
             return reading.listed_rooms(txn, status=wanted, limit=_checked_limit(limit))
+
+    def search(
+        self, words: str, *, room: str | None = None, limit: int = 20, after: str | None = None
+    ) -> Page[RoomHit]:
+        """Messages that hold all these words, as `ledger.search` reads them: of the newest room first, and there the
+        newest message first; of one room where it is named. A page may have fewer than `limit` hits and a further page
+        all the same, since a bounded number of messages is looked through for each."""
+        query = parse_query(checked_text(words, "words"))
+        if not query.phrases:
+            raise InvalidInput("there is nothing to search for", "give a word")
+        name = None if room is None else self._id(room)
+        request = self._ledger._request("rooms.search", {"words": words, "room": name}, _checked_limit(limit), after)
+        with self._store.read() as txn:
+            start = self._ledger._begin(request, txn)
+            found = search_messages(txn, query, name, start, _checked_limit(limit))
+        return request.page_until(start, found.hits, found.stopped)
 
     def agent(self, name: str) -> AgentProfile:
         """What an agent tells of itself, by its name or id. A private one is there for those it works for."""

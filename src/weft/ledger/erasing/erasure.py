@@ -180,10 +180,13 @@ def _note_stale(append: Append) -> None:
 
 
 def _ensure_allowed(append: Append, plan: ErasurePlan) -> None:
-    """Erasing needs the right over every session that contains one of the turns, not only over the one that made it."""
+    """Erasing needs the right over every session that contains one of the turns, not only over the one that made it;
+    and over the whole ledger for what was said in a conversation, which everybody there has."""
     access = append.access
     if access.is_unlimited:
         return
+    if plan.rooms:
+        access.ensure_whole(RIGHT)
     for session in plan.named_sessions:
         require_session(append, session, RIGHT)
     reading = ReadTxn(append.sql, append.txn.facts)

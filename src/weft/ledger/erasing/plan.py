@@ -22,6 +22,7 @@ from weft.store.erased_contents import is_husk
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql, rows_in
 
+CONVERSATION = "conversation"
 TELLING = ("run", "import")
 """Streams that tell of a turn."""
 
@@ -84,6 +85,8 @@ class ErasurePlan(Struct, frozen=True, kw_only=True):
     messages: int
     tool_calls: int
     sessions: tuple[Affected, ...]
+    rooms: tuple[str, ...]
+    """Ids of conversations in which a content would go."""
     subagents: tuple[str, ...]
     """Sessions that the named ones started; they stay unless they are named too."""
     held: tuple[HeldTurn, ...]
@@ -138,6 +141,7 @@ def _plan(store: Store, txn: ReadTxn, target: Target, uses: Uses, everywhere: bo
         messages=messages,
         tool_calls=calls,
         sessions=sessions,
+        rooms=tuple(sorted(name for kind, _, name in map(_split, uses.reached) if kind == CONVERSATION)),
         subagents=tuple(_subagents(txn, target)),
         held=tuple(HeldTurn(id=turn, sessions=sessions) for turn, sessions in target.held.items()),
         stays=tuple(_staying(txn, ref, sizes[ref], uses) for ref in sizes if ref in shared and ref not in copies),
@@ -209,6 +213,10 @@ def _verbatim(
     numbers |= set(copies_that_need(txn, set(going)))
     rows = rows_in(txn.sql, "SELECT ref, size FROM content WHERE length(salt) > 0 AND n IN", sorted(numbers))
     return {bytes(ref): size for ref, size in rows}
+
+
+def _split(stream: str) -> tuple[str, str, str]:
+    return stream.partition(":")
 
 
 def _is_file(use: ContentUse) -> bool:

@@ -87,6 +87,11 @@ class PageRequest:
         text = self._written(Cursor(begun.arrival, begun.now, place)) if further else None
         return Page((item for _, item in chosen), text)
 
+    def page_until(self, begun: Cursor, items: Iterable[tuple[Position, Item]], stopped: Position | None) -> Page[Item]:
+        """These items; where the search for them stopped before its end, the next page goes on behind that place."""
+        text = None if stopped is None else self._written(Cursor(begun.arrival, begun.now, stopped))
+        return Page((item for _, item in items), text)
+
     def _written(self, cursor: Cursor) -> str:
         values = [VERSION, self.listing, self._filters, self._replica, cursor.arrival, cursor.now, cursor.position]
         payload = orjson.dumps(values)

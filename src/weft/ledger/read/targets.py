@@ -1,17 +1,22 @@
-"""What an erasure is asked for: contents, turns, sessions, whole trees; and which turns of a session are its own."""
+"""What an erasure is asked for: contents, turns, sessions, whole trees, messages of conversations; and which turns of a
+session are its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, field
 
+from weft.kernel.clock import is_ulid
+from weft.kernel.conversation_events import MessagePosted
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.facts import is_digest
 from weft.ledger.arguments import checked_names
 from weft.ledger.read.access import READ_LEDGER, access_of
+from weft.ledger.read.content_uses import references
 from weft.ledger.read.revisions import Revision, session_beside_turns
 from weft.ledger.read.threads import ranges_to
+from weft.ledger.views.recorded_events import decoded
 from weft.ledger.views.rows import SESSION, TURN, SessionRow, TurnRow, crossings
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql, rows_in
@@ -39,8 +44,9 @@ class Target(Struct):
 
 
 def find_target(txn: ReadTxn, names: str | Sequence[str], tree: bool, resolve: Resolve) -> Target:
-    """A label or a session's id means the session, a reference its content, anything else a turn; with `tree` all
-    turns of the tree that it belongs to, and the sessions that stand in it."""
+    """A label or a session's id means the session, a reference its content, the id of a message of a conversation what
+    it says, anything else a turn; with `tree` all turns of the tree that it belongs to, and the sessions that stand in
+    it."""
     target, asked = Target(), checked_names(names, "name")
     if not asked:
         raise InvalidInput("nothing was named to be erased", "name a turn, a session or a content")
@@ -64,6 +70,9 @@ def _add(txn: ReadTxn, target: Target, name: str, tree: bool, resolve: Resolve) 
     if not tree and access.may_whole(READ_LEDGER) and _is_content(txn, name):
         target.contents[bytes.fromhex(name)] = None
         return
+    if not tree and session is None and (refs := _said(txn, name)) is not None:
+        target.contents |= dict.fromkeys(refs)
+        return
     if tree and session is not None and session.head is None:
         raise NotFound("turn in session", session.label, "it has no head; name one of its turns")
     turn = resolve(txn, name if session is None or session.head is None else session.head).turn
@@ -71,6 +80,20 @@ def _add(txn: ReadTxn, target: Target, name: str, tree: bool, resolve: Resolve) 
         _add_tree(txn, target, turn.root)
     else:
         target.turns[turn.id] = turn
+
+
+def _said(txn: ReadTxn, name: str) -> list[bytes] | None:
+    """The contents of a message of a conversation, by its id; told to whoever may read the whole ledger, as with
+    contents."""
+    if not is_ulid(name.upper()) or not access_of(txn).may_whole(READ_LEDGER):
+        return None
+    row = txn.sql.one("SELECT n FROM room_message WHERE id = ?", (name.upper(),))
+    line = None if row is None else txn.facts.line(row[0])
+    event = None if row is None or line is None else decoded(row[0], line)
+    if not isinstance(event, MessagePosted):
+        return None
+    is_answer = event.turn is not UNSET  # what is kept beside an answer is the same of many
+    return [bytes.fromhex(ref) for path, ref in references(event) if path.startswith("$.parts") or not is_answer]
 
 
 def _is_content(txn: ReadTxn, name: str) -> bool:

@@ -142,6 +142,25 @@ class RoomMessage(Struct, frozen=True, kw_only=True):
     """What belongs to it beside its content: the turn of an agent that it is the answer of, the message that it answers
     and the person's message that it goes back to, and what its author gave."""
     posted_at: int
+    is_erased: bool = False
+    """Whether something that it said was erased: the text says so in its place."""
+
+
+class RoomHit(Struct, frozen=True, kw_only=True):
+    """A message of a conversation that holds what was looked for."""
+
+    message_id: str
+    room: str
+    """The id of the conversation that it is read in: the oldest one that shows it."""
+    room_title: str | None
+    position: int
+    author_id: str | None
+    author_name: str | None
+    created_at: int
+    snippet: str
+    """A piece of its text, on one line."""
+    marks: tuple[tuple[int, int], ...]
+    """Where the words stand in the snippet: from, to."""
 
 
 class Invitation(Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from msgspec import UNSET
 from weft.kernel.conversation_events import MessagePosted
 from weft.kernel.enums import InvitationState, ParticipantKind, ParticipantStatus
 from weft.kernel.errors import FactDamaged
+from weft.kernel.fields import ImageFact, PartFact, TextFact
 from weft.kernel.mentions import Mention, render_mentions, write_mention
 from weft.ledger.model import DEFAULT_AGENT, TextPart
 from weft.ledger.read.access import access_of
@@ -36,6 +37,7 @@ from weft.ledger.views.program_rows import load_program
 from weft.ledger.views.recorded_events import decoded
 from weft.ledger.views.runs import part_columns
 from weft.ledger.views.values import json_of, text_of
+from weft.store.erased_contents import is_husk
 from weft.store.port import ReadTxn
 from weft.store.replica_names import OwnEvents
 
@@ -174,7 +176,7 @@ def room_messages(
     low, high = after or 0, (row.position + 1 if before is None else before)
     is_forward = after is not None
     rows: list[tuple[Any, ...]] = []
-    for part in _parts(txn, row, low, high, is_forward=is_forward):
+    for part in message_places(txn, row, low, high, is_forward=is_forward):
         rows += _rows_between(txn, *part, ranges, own, limit - len(rows), is_forward=is_forward)
         if len(rows) >= limit:
             break
@@ -182,7 +184,9 @@ def room_messages(
     return messages if is_forward else messages[::-1]
 
 
-def _parts(txn: ReadTxn, row: ConversationRow, low: int, high: int, *, is_forward: bool) -> list[tuple[str, int, int]]:
+def message_places(
+    txn: ReadTxn, row: ConversationRow, low: int, high: int, *, is_forward: bool
+) -> list[tuple[str, int, int]]:
     """The conversations that positions between two bounds lie in: this one, and those that it was forked from."""
     parts: list[tuple[str, int, int]] = []
     at: ConversationRow | None = row
@@ -248,7 +252,14 @@ def _to_message(txn: ReadTxn, conversation: str, row: Sequence[Any]) -> RoomMess
             **{name: value for name, value in told.items() if value is not None},
         },
         posted_at=at,
+        is_erased=any(_is_erased(txn, part) for part in event.parts),
     )
+
+
+def _is_erased(txn: ReadTxn, part: PartFact) -> bool:
+    ref = part.text if isinstance(part, TextFact) else part.url if isinstance(part, ImageFact) else None
+    n = None if ref is None else txn.facts.find_content(bytes.fromhex(ref))
+    return n is not None and is_husk(txn.sql, n)
 
 
 def pending_answers(txn: ReadTxn, name: str, root: str | None) -> list[Reached]:
