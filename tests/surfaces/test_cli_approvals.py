@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 import subprocess
 from hashlib import sha256
 from pathlib import Path
@@ -104,7 +105,7 @@ def test_a_broker_says_that_people_are_waited_for(weft: Shell) -> None:
         assert broker.stderr is not None
         words = b"2 tool calls wait for a person: `weft approvals` lists what waits\n"
         assert broker.stderr.readline() == words
-        broker.terminate()
+        broker.send_signal(signal.SIGTERM)
         assert broker.wait() == 0
 
 
