@@ -94,7 +94,9 @@ class InputChain:
             steps.pop(0)
         own = InputStep(request, input.then, input.keep, input.keep + len(input.then))
         for step in steps:
-            step.end, step.begin = min(step.end, own.begin), min(step.begin, own.begin)
+            if step.end <= own.begin:  # those before it end where it begins, or earlier
+                break
+            step.end, step.begin = own.begin, min(step.begin, own.begin)
         steps.insert(0, own)
         untold = len(self._refs) - input.keep
         if tuple(self._refs[input.keep :]) == input.then[:untold]:
