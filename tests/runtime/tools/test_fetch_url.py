@@ -71,6 +71,15 @@ def test_raw_pages_other_texts_and_what_is_no_text(monkeypatch: pytest.MonkeyPat
     assert fetched(monkeypatch, url, reply("gone", "text/plain", "404 Not Found"))[0]["status"] == 404
 
 
+def test_a_page_says_its_encoding_but_not_which_decoder_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = {"url": "http://public.example/"}
+    latin = fetched(monkeypatch, url, reply("ä".encode("latin-1"), "text/plain; charset=ISO-8859-1"))[0]
+    assert (latin["text"], "invalid_text" in latin) == ("ä", False)
+    for charset in ("punycode", "idna", "unicode_escape", "utf-7"):
+        odd = fetched(monkeypatch, url, reply("a+AGE-\\x62-", f"text/plain; charset={charset}"))[0]
+        assert (odd["text"], odd["invalid_text"]) == ("a+AGE-\\x62-", True)
+
+
 def test_a_page_is_read_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_url, "LARGEST_PAGE_BYTES", 1000)
     result, _, _ = fetched(monkeypatch, {"url": "http://public.example/"}, reply("x" * 5000, "text/plain"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import urljoin
 
@@ -21,6 +22,7 @@ from weft.runtime.sandbox.processes import MIB
 from weft.runtime.sandbox.profiles import SandboxProfile
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
 from weft.runtime.tools.html_text import text_of_html
+from weft.runtime.tools.threads import in_thread
 
 FETCH_RULES = Rules(public_only=True, allow_plain=True, connect_seconds=10.0, read_seconds=30.0)
 LARGEST_PAGE_BYTES = 4 * MIB
@@ -70,6 +72,13 @@ def parse_url(text: str) -> PageUrl:
     return PageUrl(scheme, host, port, path if path.startswith("/") else f"/{path}")
 
 
+_CHARSET = re.compile(
+    r"utf-?8|utf-?16(le|be)?|(us-)?ascii|iso[-_]?8859[-_][0-9]{1,2}|latin-?[0-9]|(windows-|cp)[0-9]{3,5}|koi8-[ru]"
+    r"|gb2312|gbk|gb18030|big5|euc-(jp|kr)|shift[-_]jis|iso-2022-jp|macintosh"
+)
+"""Encodings of pages. Python has others, some of which take ever longer the longer a text is."""
+
+
 class FetchUrlTool(StructTool[FetchArguments]):
     """Pages of the hosts that a profile grants."""
 
@@ -110,7 +119,8 @@ class FetchUrlTool(StructTool[FetchArguments]):
             except WeftError as error:
                 raise ToolFailure("unreachable", str(error)) from None
             if page.location is None:
-                return _told(url, page.status, page.content_type, page.body, page.is_cut, raw)
+                status, kind, body, is_cut = page.status, page.content_type, page.body, page.is_cut
+                return await in_thread(partial(_told, url, status, kind, body, is_cut, raw))
             target = self._granted_redirect(url, page.location)
             if target is None:
                 return {
@@ -138,6 +148,8 @@ def _told(url: PageUrl, status: int, content_type: str, body: bytes, is_cut: boo
     if not _TEXTUAL.fullmatch(kind):
         return result
     try:
+        if not _CHARSET.fullmatch(charset):
+            raise LookupError(charset)
         text = body.decode(charset, errors="strict" if not is_cut else "replace")
     except (UnicodeDecodeError, LookupError):
         text = body.decode("utf-8", errors="replace")

@@ -15,6 +15,8 @@ _LINES = frozenset(
     "header hr li main nav ol p pre section table td th tr ul".split()
 )
 _BLANKS = re.compile(r"[ \t\r\f\v\u00a0]+")
+_LONG_NUMBER = re.compile(r"&#[0-9]{8,};?")
+"""The number of no character; Python refuses to read one of many digits."""
 _NAME = re.compile(r"/?[A-Za-z][A-Za-z0-9]{0,30}")
 
 
@@ -59,6 +61,6 @@ def text_of_html(page: str) -> str:
             seen.tag(name[0].lower())
         at = end + (3 if is_comment else 1)
     seen.text(page[at:])
-    text = unescape("".join(seen.title) + "\n" + "".join(seen.pieces))
+    text = unescape(_LONG_NUMBER.sub("\ufffd", "".join(seen.title) + "\n" + "".join(seen.pieces)))
     lines = (_BLANKS.sub(" ", line).strip() for line in text.split("\n"))
     return "\n".join(line for line in lines if line)
