@@ -24,6 +24,7 @@ from weft.runtime.sandbox.bubblewrap import Sandbox
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import MIB, Ending, Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, WORKSPACE_PROFILE, SandboxProfile, parse_profile
+from weft.runtime.sandbox.visible_files import folders_named
 
 FORMS = (
     "workspace", "read-only", "network:pypi.org", "network:a.example,b.example:8443", "read-only+network:pypi.org",
@@ -175,6 +176,39 @@ def test_what_is_withheld_is_neither_read_nor_changed(
     assert outcome.stdout == b""
     assert [path.name for path in folder.iterdir()] == ["secret"]
     assert {path.read_text() for path in (folder / "secret", *ledger.parent.iterdir())} == {"canary"}
+
+
+@pytest.mark.parametrize("profile", [WORKSPACE_PROFILE, READ_ONLY_PROFILE])
+def test_ledgers_of_projects_in_the_workspace_are_not_seen(
+    sandbox: Sandbox, tmp_path: Path, profile: SandboxProfile
+) -> None:
+    ledgers = [tmp_path / place / ".weft" for place in (".", "one", "one/two/three")]
+    for ledger in ledgers:
+        ledger.mkdir(parents=True)
+        (ledger / "secret").write_text("canary")
+    (tmp_path / "one" / "plain.txt").write_text("plain\n")
+    script = "find . -name secret; cat */.weft/* one/two/three/.weft/secret one/plain.txt; echo x > one/.weft/new"
+    assert run(sandbox, profile, script, tmp_path).stdout == b"plain\n"
+    assert [[path.name for path in ledger.iterdir()] for ledger in ledgers] == [["secret"]] * 3
+
+    async def first_line() -> bytes | None:
+        script = ["/bin/sh", "-c", "cat one/.weft/secret; echo end; cat"]
+        async with CommandRunner(sandbox=sandbox).started(profile, script, workspace=tmp_path) as process:
+            try:
+                return await process.line()
+            finally:
+                await process.stop()
+
+    assert (asyncio.run(first_line()) or b"").strip() == b"end"
+
+
+def test_folders_of_a_name_are_looked_for_from_the_top_and_not_without_end(tmp_path: Path) -> None:
+    for place in ("a/.weft", "a/b/.WEFT", "node_modules/x/.weft", "c/d/e/.weft"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "link").symlink_to("a")
+    names = [str(path.relative_to(tmp_path)) for path in folders_named(".weft", tmp_path, 100)]
+    assert sorted(names) == ["a/.weft", "a/b/.WEFT", "c/d/e/.weft"]
+    assert list(folders_named(".weft", tmp_path, 1)) == []
 
 
 def test_a_command_without_a_sandbox_has_an_empty_environment_all_the_same(

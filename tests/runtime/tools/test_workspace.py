@@ -17,6 +17,7 @@ from weft.kernel.read_budget import ReadLimits
 from weft.runtime.tools.beneath import exchange_names
 from weft.runtime.tools.calls import PlannedTool, ToolFailure
 from weft.runtime.tools.change_tools import EditTool, WriteTool
+from weft.runtime.tools.grep_tool import GrepTool
 from weft.runtime.tools.read_tool import ReadTool
 from weft.runtime.tools.workspace import WorkspaceFolder, digest_of
 
@@ -187,6 +188,27 @@ def test_files_that_the_owner_withholds_are_not_opened_under_any_name(place: Pat
         for tool, arguments in ((ReadTool(workspace), {}), (WriteTool(workspace), {"content": "x"})):
             with pytest.raises(ToolFailure, match="not for tools"):
                 call(tool, path=path, **arguments)
+
+
+def test_what_a_database_keeps_beside_it_is_withheld_also_where_it_appears_later(place: Path) -> None:
+    (place / "src" / "ledger.db").write_text(CANARY)
+    (place / "src" / "ledger.db-wal").write_text(CANARY)
+    (place / "alias").symlink_to("src")
+    workspace = WorkspaceFolder(place, withheld=[place / "alias" / "ledger.db"])
+    (place / "src" / "ledger.db-wal").unlink()
+    for ending in ("-wal", "-shm", "-journal", "-head", "-lock"):
+        (place / "src" / f"ledger.db{ending}").write_text(CANARY)
+    for ending in ("", "-wal", "-shm", "-journal", "-head", "-lock"):
+        for folder in ("src", "alias", "src/../src"):
+            path = f"{folder}/ledger.db{ending}"
+            for tool, arguments in ((ReadTool(workspace), {}), (WriteTool(workspace), {"content": "x"})):
+                with pytest.raises(ToolFailure, match="not for tools"):
+                    call(tool, path=path, **arguments)
+            with pytest.raises(ToolFailure, match="not for tools"):
+                workspace.read(f"src/ledger.db{ending}")
+    assert call(GrepTool(workspace), pattern="canary").result["matches"] == 0
+    (place / "src" / "ledger.db-other").write_text("readable")
+    assert "readable" in call(ReadTool(workspace), path="src/ledger.db-other").result["text"]
 
 
 def test_a_replaced_file_keeps_its_mode_and_loses_setuid(place: Path, workspace: WorkspaceFolder) -> None:

@@ -7,10 +7,12 @@ is run. Where a part of it cannot be had, `Sandbox.gaps` says so, and a strict s
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from msgspec import Struct
 
@@ -20,13 +22,15 @@ from weft.runtime.sandbox.confinement import CHECK_SECONDS, ConfinedRun, Confine
 from weft.runtime.sandbox.line_process import LineProcess
 from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Limits, ProcessOutcome, run_process
 from weft.runtime.sandbox.system_calls import system_call_filter
-from weft.runtime.sandbox.visible_files import SystemFiles, file_options
+from weft.runtime.sandbox.visible_files import SystemFiles, file_options, folders_named
 
 SEARCHED = "/usr/local/bin:/usr/bin:/bin"
 """Where bubblewrap is looked for. Not in PATH, which anybody may have changed."""
 INSIDE_PATH = "/usr/local/bin:/usr/bin:/bin"
 STRICT_VARIABLE = "WEFT_SANDBOX"
 LEDGER_FOLDER = ".weft"
+MOST_FOLDERS = 5000
+"""Of a workspace that are looked through for ledgers, the uppermost first."""
 PROGRAM_FOLDER = "/program"
 """Where a program without a workspace starts."""
 BESIDE_DATABASES = ("-wal", "-shm", "-journal", "-head", "-lock")
@@ -101,83 +105,75 @@ async def _gaps(sandbox: Sandbox) -> tuple[str, ...]:
     return tuple(gap for gap, is_held in held.items() if not is_held)
 
 
+class Surroundings(TypedDict, total=False):
+    """What a command in the sandbox finds. It starts in the workspace, the one place where what it writes stays, or
+    without one in `/program`, which holds `files`, and nothing that it writes stays."""
+
+    workspace: Path | None
+    folder: str | None
+    """A folder of the workspace, in which it starts."""
+    read_only: bool
+    """Whether the workspace cannot be written either."""
+    files: Mapping[str, bytes] | None
+    environment: Mapping[str, str] | None
+    readable: Sequence[Path]
+    """What is shown to it beside the system and the workspace."""
+    hidden: Sequence[Path]
+    withheld: Sequence[Path]
+    """Files and folders in the workspace of which nothing is seen; nor is anything of ledgers in it."""
+    system: SystemFiles
+
+
 async def run_sandboxed(
     sandbox: Sandbox,
     argv: Sequence[str],
     *,
-    workspace: Path | None = None,
-    folder: str | None = None,
-    read_only: bool = False,
-    files: Mapping[str, bytes] | None = None,
-    environment: Mapping[str, str] | None = None,
-    readable: Sequence[Path] = (),
-    hidden: Sequence[Path] = (),
-    withheld: Sequence[Path] = (),
-    system: SystemFiles = SystemFiles.PROGRAMS,
     stdin: bytes = b"",
     limits: Limits = DEFAULT_LIMITS,
     limit_address_space: bool = True,
     extra_memory: int = 0,
+    **surroundings: Unpack[Surroundings],
 ) -> ProcessOutcome:
-    """Run a command in a workspace, the one place where what it writes stays; `readable` is shown to it beside.
+    """Run a command, and wait for its end.
 
-    It starts in `folder`, if one in the workspace is named. `read_only`: the workspace cannot be written either.
-    Of `withheld`, files and folders in it, and of its ledger, nothing is seen.
-    Without a workspace it starts in `/program`, which holds `files`, and nothing that it writes stays.
     `limit_address_space=False` is for programs that reserve more than they use. `extra_memory` is what a runtime takes
     for itself, beside the memory that the limit leaves to its program.
     """
+    workspace = surroundings.get("workspace")
+    ledgers = () if workspace is None else await asyncio.to_thread(ledgers_beneath, workspace)
     command = _confined(
         sandbox,
         argv,
-        workspace=workspace,
-        folder=folder,
-        read_only=read_only,
-        files=files,
-        environment=environment,
-        readable=readable,
-        hidden=hidden,
-        withheld=withheld,
-        system=system,
+        ledgers,
         limits=limits,
         limit_address_space=limit_address_space,
         extra_memory=extra_memory,
+        **surroundings,
     )
     return await run_process(
         command.argv, environment=command.environment, folder=Path("/"), stdin=stdin, limits=limits, guard=command.run
     )
 
 
-def start_sandboxed(
+async def start_sandboxed(
     sandbox: Sandbox,
     argv: Sequence[str],
     *,
-    workspace: Path | None = None,
-    read_only: bool = False,
-    files: Mapping[str, bytes] | None = None,
-    environment: Mapping[str, str] | None = None,
-    readable: Sequence[Path] = (),
-    hidden: Sequence[Path] = (),
-    withheld: Sequence[Path] = (),
     limits: Limits = DEFAULT_LIMITS,
+    **surroundings: Unpack[Surroundings],
 ) -> LineProcess:
     """Start a command that is spoken with in lines. It may reserve more memory than it uses."""
-    command = _confined(
-        sandbox,
-        argv,
-        workspace=workspace,
-        read_only=read_only,
-        files=files,
-        environment=environment,
-        readable=readable,
-        hidden=hidden,
-        withheld=withheld,
-        limits=limits,
-        limit_address_space=False,
-    )
+    workspace = surroundings.get("workspace")
+    ledgers = () if workspace is None else await asyncio.to_thread(ledgers_beneath, workspace)
+    command = _confined(sandbox, argv, ledgers, limits=limits, limit_address_space=False, **surroundings)
     return LineProcess(
         command.argv, environment=command.environment, folder=Path("/"), limits=limits, guard=command.run
     )
+
+
+def ledgers_beneath(workspace: Path) -> tuple[Path, ...]:
+    """The folders of ledgers in a workspace, whatever project in it they belong to."""
+    return tuple(folders_named(LEDGER_FOLDER, workspace, MOST_FOLDERS))
 
 
 class _WalledCommand(Struct, frozen=True):
@@ -189,10 +185,11 @@ class _WalledCommand(Struct, frozen=True):
 def _confined(
     sandbox: Sandbox,
     argv: Sequence[str],
+    ledgers: Sequence[Path],
     *,
-    workspace: Path | None,
     limits: Limits,
     limit_address_space: bool,
+    workspace: Path | None = None,
     folder: str | None = None,
     read_only: bool = False,
     files: Mapping[str, bytes] | None = None,
@@ -216,7 +213,7 @@ def _confined(
         )
     )
     walls = wall_options(sandbox, run, file_options(system, readable, hidden, run.devices))
-    walls += ["--dir", PROGRAM_FOLDER] if place is None else _workspace_options(place, read_only, withheld)
+    walls += ["--dir", PROGRAM_FOLDER] if place is None else _workspace_options(place, read_only, [*ledgers, *withheld])
     home = "/tmp" if place is None or read_only else place
     return _WalledCommand(
         [*walls, "--remount-ro", "/", "--chdir", folder or place or PROGRAM_FOLDER, "--", *argv],
@@ -235,7 +232,7 @@ def _place(workspace: Path) -> str:
 
 
 def _workspace_options(place: str, read_only: bool, withheld: Sequence[Path]) -> list[str]:
-    """The workspace, without the ledger in it: a command neither reads nor writes what is recorded."""
+    """The workspace, without the ledgers in it: a command neither reads nor writes what is recorded."""
     options = ["--ro-bind" if read_only else "--bind", place, place]
     covered = [os.path.join(place, LEDGER_FOLDER), *(_real_place(path) for path in withheld)]
     for path in dict.fromkeys(covered):

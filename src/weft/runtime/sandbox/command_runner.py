@@ -127,7 +127,7 @@ class CommandRunner:
             return
         sandbox = await self.sandbox()
         if not profile.endpoints:
-            yield start_sandboxed(
+            yield await start_sandboxed(
                 sandbox,
                 argv,
                 workspace=workspace,
@@ -142,7 +142,7 @@ class CommandRunner:
 
         async with HostProxy(profile.allows_endpoint) as proxy:
             forwarded = _Forwarded.through(proxy.socket, argv)
-            yield start_sandboxed(
+            yield await start_sandboxed(
                 sandbox,
                 forwarded.argv,
                 workspace=workspace,

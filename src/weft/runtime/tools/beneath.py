@@ -51,10 +51,13 @@ class BeneathPath(Struct, frozen=True):
 
 
 class Withheld(Struct, frozen=True):
-    """What is neither opened nor listed: folders of these names at any depth, and these files and folders."""
+    """What is neither opened nor listed: folders of these names at any depth, and these files and folders, under any
+    name, and whatever takes their names."""
 
     names: frozenset[str] = frozenset()
     identities: frozenset[Identity] = frozenset()
+    paths: frozenset[tuple[str, ...]] = frozenset()
+    """The parts of their paths in the workspace."""
 
     def ensure_name(self, name: str) -> None:
         if self.has_name(name):
@@ -66,6 +69,10 @@ class Withheld(Struct, frozen=True):
     def ensure(self, status: os.stat_result, path: str) -> None:
         if (status.st_dev, status.st_ino) in self.identities:
             raise ToolFailure("withheld", f"{path!r} is not for tools to read or write")
+
+    def ensure_parts(self, parts: tuple[str, ...]) -> None:
+        if any(parts[:count] in self.paths for count in range(1, len(parts) + 1)):
+            raise ToolFailure("withheld", f"{'/'.join(parts)!r} is not for tools to read or write")
 
 
 def checked_text(path: str) -> str:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
 from weft.kernel.read_budget import MIB, ReadBudget, ReadLimits
-from weft.runtime.sandbox.bubblewrap import LEDGER_FOLDER
+from weft.runtime.sandbox.bubblewrap import BESIDE_DATABASES, LEDGER_FOLDER
 from weft.runtime.tools import beneath
 from weft.runtime.tools.beneath import (
     READ_FLAGS,
@@ -60,21 +60,24 @@ def digest_of(data: bytes) -> str:
 
 
 class WorkspaceFolder:
-    """One folder. `withheld` are files and folders in it that are not for tools, beside every folder `.weft`."""
+    """One folder. `withheld` are files and folders in it that are not for tools, with what a database keeps beside
+    them, and so is every folder `.weft`."""
 
     def __init__(self, root: Path, *, withheld: Sequence[Path] = (), limits: ReadLimits = FILE_LIMITS) -> None:
         if not root.is_dir():
             raise InvalidInput(f"the workspace {root} is not a folder", "make it first")
         self.root, self.limits = root.resolve(), limits
         self._identity = _identity_of(self.root)
-        inside = [*withheld, self.root / LEDGER_FOLDER]
-        identities = frozenset(_identity_of(path) for path in inside if path.exists())
-        self.withheld = Withheld(frozenset([LEDGER_FOLDER.casefold()]), identities)
+        places = [path.parent.resolve() / (path.name + end) for path in withheld for end in ("", *BESIDE_DATABASES)]
+        identities = frozenset(_identity_of(path) for path in (*places, self.root / LEDGER_FOLDER) if path.exists())
+        paths = frozenset(path.relative_to(self.root).parts for path in places if self.root in path.parents)
+        self.withheld = Withheld(frozenset([LEDGER_FOLDER.casefold()]), identities, paths)
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[int]:
         """The folder's descriptor; what the system refuses inside is a failure of the call that names the path."""
         with failures_of(path):
+            self.withheld.ensure_parts(parts_of(path))
             root = os.open(self.root, READ_FOLDER_FLAGS)
             try:
                 status = os.fstat(root)
@@ -87,7 +90,9 @@ class WorkspaceFolder:
     def resolve(self, path: str) -> BeneathPath:
         """Where a path leads, without links. Raises ToolFailure where it leads out, or to what is withheld."""
         with self._opened(path) as root, Resolution(root, str(self.root), self.withheld, path) as resolution:
-            return resolution.run()
+            resolved = resolution.run()
+            self.withheld.ensure_parts(resolved.parts)
+            return resolved
 
     def read(self, path: str) -> FileBytes:
         """All of the file at a resolved path."""

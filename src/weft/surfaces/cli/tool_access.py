@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 def withheld_places(ledger: Ledger) -> tuple[Path, ...]:
     """What no tool reads or writes, also where a workspace contains it: the ledger, the user's keys and decisions."""
-    from weft.runtime.sandbox.bubblewrap import BESIDE_DATABASES
-
-    files = (Path(ledger.path + ending) for ending in ("", *BESIDE_DATABASES))
-    places = (*files, configuration_folder(), state_folder())
+    places = (Path(ledger.path), configuration_folder(), state_folder())
     return tuple(place for place in places if place.exists())
 
 
