@@ -34,6 +34,7 @@ _PLACE = frozenset(("session", "parent", "expected", "key"))
 _SETTING = frozenset(signature(Setting).parameters)
 _TURN = frozenset(signature(NewTurn).parameters) - {"setting"}
 """The arguments of `record_turn`: where a turn goes, under which circumstances it ran, and what was said."""
+_ARGUMENTS = _PLACE | _SETTING | _TURN
 
 
 class RecordVerbs(LedgerBase):
@@ -81,37 +82,8 @@ class RecordVerbs(LedgerBase):
         With `key`, a retry key, it is recorded once: the same call again gives the first answer and writes nothing,
         another call with that key raises KeyTaken.
         """
-        if session is not None:
-            session = checked_label(session, "session")
-        check_pins(parent, expected)
-        turn = NewTurn(
-            query=query,
-            response=response,
-            system=system,
-            model=model,
-            provider=provider,
-            params=params,
-            usage=usage,
-            tool_calls=tool_calls,
-            tools_spec=tools_spec,
-            finish_reason=finish_reason,
-            error=error,
-            permissions_used=permissions_used,
-            persona=persona,
-            setting=Setting(
-                role=role,
-                reason=reason,
-                toolset=toolset,
-                tools_available=tools_available,
-                permissions_granted=permissions_granted,
-                thinking_config=thinking_config,
-                effective_config=effective_config,
-                workspace=workspace,
-                source_event_id=source_event_id,
-            ),
-        )
-        placed = PlacedTurn(turn=turn, session=session, parent=parent, expected=expected, key=key)
-        return record_turns(self._writer, [placed], wait=wait, ttl=self._ttl)[0]
+        fields = {name: value for name, value in locals().items() if name in _ARGUMENTS}
+        return record_turns(self._writer, [_placed_turn(fields, 1)], wait=wait, ttl=self._ttl)[0]
 
     @requires("turn:record")
     def record_turns(self, turns: Sequence[Mapping[str, Any]], *, wait: float = WAIT) -> list[RecordedTurn]:
@@ -210,7 +182,7 @@ def _placed_turn(fields: Any, number: int) -> PlacedTurn:
     """A turn of a list, checked as `record_turn` checks its arguments."""
     if not isinstance(fields, Mapping):
         raise InvalidInput(f"turn {number} is {type(fields).__name__}", "give a dict with arguments of record_turn")
-    if unknown := sorted(map(str, fields.keys() - (_PLACE | _SETTING | _TURN))):
+    if unknown := sorted(map(str, fields.keys() - _ARGUMENTS)):
         raise InvalidInput(f"turn {number} has {unknown[0]!r:.80}", "give arguments of record_turn by their names")
     place = {name: fields[name] for name in _PLACE & fields.keys()}
     if place.get("session") is not None:
