@@ -7,9 +7,11 @@ none, since it does not call them reliably.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -40,6 +42,7 @@ from weft.runtime.tools.workspace import WorkspaceFolder
 from weft.runtime.tools.workspace_tools import session_tools, workspace_tools
 from weft.runtime.turns.ledger_port import Crossing
 
+T = TypeVar("T")
 OnAsked = Callable[[str], None]
 
 
@@ -80,6 +83,7 @@ class Toolbox:
         self._clock = clock or SystemClock()
         self._runner = CommandRunner(strict=strict, withheld=self._settings.withheld)
         self._interpreters = PolicyInterpreters(strict=strict)
+        self._reads = SharedReads(crossing)
 
     async def aclose(self) -> None:
         self._interpreters.stop()
@@ -165,7 +169,7 @@ class Toolbox:
         return await self._crossing.run(partial(self._programs.get, name, ProgramKind.CODE))
 
     async def _ask_policies(self, agent: str | None, call: PolicyCall) -> PolicyDecision:
-        own, everybodys = await self._crossing.run(partial(self._policies, agent))
+        own, everybodys = await self._reads.read(agent, partial(self._policies, agent))
         return await decide(self._interpreters, call, policies_in_force(own, everybodys))
 
     def _policies(self, agent: str | None) -> tuple[Policy | None, Policy | None]:
@@ -173,14 +177,35 @@ class Toolbox:
         return None if agent is None else policies.active(agent), policies.active()
 
 
+class SharedReads:
+    """Reads the ledger once for all who ask the same in one pass of the event loop, such as the calls of one answer.
+    Whoever asks after a reading has begun has another one made."""
+
+    def __init__(self, crossing: Crossing) -> None:
+        self._crossing = crossing
+        self._asked: dict[Any, asyncio.Task[Any]] = {}
+
+    async def read(self, what: Any, call: Callable[[], T]) -> T:
+        reading = self._asked.get(what)
+        if reading is None:
+            reading = self._asked[what] = asyncio.ensure_future(self._read(what, call))
+        result: T = await asyncio.shield(reading)
+        return result
+
+    async def _read(self, what: Any, call: Callable[[], T]) -> T:
+        del self._asked[what]
+        return await self._crossing.run(call)
+
+
 class _SessionHistory:
     """See `CallHistory`."""
 
     def __init__(self, ledger: Ledger, crossing: Crossing, session: str) -> None:
         self._runs, self._crossing, self._session = Runs(ledger), crossing, session
+        self._reads = SharedReads(crossing)
 
     async def is_untrusted(self, turn: str) -> bool:
-        return await self._crossing.run(partial(self._runs.is_untrusted, turn))
+        return await self._reads.read(turn, partial(self._runs.is_untrusted, turn))
 
     async def session_grants(self) -> Sequence[Approval]:
         return await self._crossing.run(partial(self._runs.session_grants, self._session))
