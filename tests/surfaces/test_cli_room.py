@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,16 @@ import pytest
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import HANG, Script, chat, chat_saying, failure
 from tests.surfaces.serving import serving
-from tests.surfaces.shell import Shell
+from tests.surfaces.shell import Shell, masked
 from tests.surfaces.test_cli_broker import beside, stock, wait_until
+from tests.surfaces.test_cli_docs import run_example
 from weft.kernel.mentions import write_mention
-from weft.ledger.api import Ledger
+from weft.ledger.api import Ledger, Participant, Room, RoomMessage
+from weft.ledger.rooms.model import ROOM_LIMITS
 from weft.surfaces.cli.main import run
 
+PAGE = (Path(__file__).parents[2] / "docs" / "rooms.md").read_text()
+TIMES = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}")
 LINES = (
     "human create alice",
     "human create bob",
@@ -63,7 +68,7 @@ def id_of(weft: Shell, agent: str) -> str:
 
 def said(answer: str) -> list[str]:
     """The lines of messages without times."""
-    return [re.sub(r"  \d{4}-\S+ \S+ \S+$", "", line) for line in answer.splitlines()]
+    return [TIMES.sub("", line).rstrip() for line in answer.splitlines()]
 
 
 def test_a_room_is_listed_and_shown_with_who_takes_part(rooms: Shell) -> None:
@@ -279,3 +284,26 @@ def test_rooms_and_participants_are_completed_as_far_as_whoever_acts_knows_them(
             run([])
         names = [one.partition(",")[2] for one in capsys.readouterr().out.split("\n") if one]
         assert names == completed, line
+
+
+def test_the_examples_of_the_page_do_what_it_says(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THERE_KEY", CANARY)
+    (block,) = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+    documented = printed = ""
+    with serving(chat()) as server:
+        stock(weft, server.url)
+        for line, output in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+            answer = run_example(weft, line)
+            assert answer.code == 0, answer.err
+            documented, printed = documented + output, printed + answer.out
+    assert masked(TIMES.sub("TIME", printed)) == masked(TIMES.sub("TIME", documented))
+
+
+def test_the_page_lists_the_fields_and_limits_that_there_are() -> None:
+    for record in (Room, Participant, RoomMessage):
+        fields = re.findall(rf"`{record.__name__}\.(\w+)`", PAGE.split("## Fields")[1])
+        assert sorted(fields) == sorted(record.__struct_fields__)
+    limits = re.findall(r"^\| `(\w+)` \| (\d+) \|", PAGE.split("## Limits")[1], re.MULTILINE)
+    assert {name: int(value) for name, value in limits} == {
+        name: getattr(ROOM_LIMITS, name) for name in ROOM_LIMITS.__struct_fields__
+    }

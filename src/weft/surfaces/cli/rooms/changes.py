@@ -194,4 +194,6 @@ def fork(call: Call, room: str, position: int | None, title: str | None) -> None
     with call.writing() as ledger:
         forked = ledger.rooms.fork(room, position, title=title)
     call.answer(forked, room_line(forked, f" goes on from message {forked.fork_position}"))
+    if title is None and forked.title is not None:
+        call.note("both rooms have that title: name this one by its id, or `weft room title` gives it another")
     call.note("undo: ", room_command(call, "archive", short_id(forked.id)))

@@ -78,7 +78,7 @@ def _message(text: str, attach: tuple[str, ...]) -> NewMessage:
     from weft.ledger.model import NewMessage, TextPart
     from weft.surfaces.cli.attachments import image_part
 
-    parts: list[Part] = [TextPart(text), *map(image_part, attach)]
+    parts: list[Part] = [*([TextPart(text)] if text.strip() else []), *map(image_part, attach)]
     return NewMessage(role=MessageRole.USER, content=tuple(parts))
 
 

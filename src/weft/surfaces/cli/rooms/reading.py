@@ -206,20 +206,25 @@ def read(
         raise click.UsageError("say --before or --after")
     with call.reading() if keep_unread else call.writing() as ledger:
         record = ledger.rooms.get(room)
+        wanted = limit or SHOWN_MESSAGES
         if is_every:
             messages = list(_all_messages(ledger, record.id))
         else:
-            limit = limit or SHOWN_MESSAGES
-            messages = ledger.rooms.messages(record.id, before=before, after=after, limit=limit)
+            messages = ledger.rooms.messages(record.id, before=before, after=after, limit=wanted)
+        has_newest = before is None and (after is None or len(messages) < wanted)
         names = {one.node: one.name for one in ledger.rooms.participants(record.id, removed=True)}
         if call.json:
             call.documents(messages)
         else:
             call.screen.page(line for message in messages for line in message_lines(message, names))
-        is_newest = bool(messages) and messages[-1].position >= record.position
-        if record.unread and is_newest and not keep_unread:
+        if messages and record.unread and has_newest and not keep_unread:
             ledger.rooms.mark_read(record.id, messages[-1].position)
-    _note_more(call, room, record, messages, is_forward=after is not None)
+    if not messages:
+        call.note("there is nothing to read; `", room_command(call, "post", room, "TEXT"), "` says something")
+    elif after is not None and not has_newest:
+        call.note("there is more: ", room_command(call, "read", room, "--after", str(messages[-1].position)))
+    elif after is None and messages[0].position > 1:
+        call.note("earlier messages: ", room_command(call, "read", room, "--before", str(messages[0].position)))
 
 
 def _all_messages(ledger: Ledger, room: str) -> Iterator[RoomMessage]:
@@ -227,12 +232,3 @@ def _all_messages(ledger: Ledger, room: str) -> Iterator[RoomMessage]:
     while page := ledger.rooms.messages(room, after=after, limit=PAGE_MESSAGES):
         yield from page
         after = page[-1].position
-
-
-def _note_more(call: Call, typed: str, room: Room, messages: list[RoomMessage], *, is_forward: bool) -> None:
-    if not messages:
-        call.note("there is nothing to read; `", room_command(call, "post", typed, "TEXT"), "` says something")
-    elif is_forward and messages[-1].position < room.position:
-        call.note("there is more: ", room_command(call, "read", typed, "--after", str(messages[-1].position)))
-    elif not is_forward and messages[0].position > 1:
-        call.note("earlier messages: ", room_command(call, "read", typed, "--before", str(messages[0].position)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from weft.kernel.mentions import find_mentions
+from weft.kernel.mentions import find_mentions, shown_name
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import local_time
 from weft.surfaces.plain_text import TAB
@@ -38,7 +38,7 @@ def mention_spans(text: str, names: Mapping[str, str], style: str = "") -> Itera
     end = 0
     for mention in find_mentions(text):
         yield Span(text[end : mention.start], style)
-        yield Span(f"@{names.get(mention.id, mention.name)}", style or "label")
+        yield Span(f"@{shown_name(names.get(mention.id, mention.name))}", style or "label")
         end = mention.end
     yield Span(text[end:], style)
 
@@ -53,7 +53,7 @@ def message_lines(message: RoomMessage, participants: Mapping[str, str]) -> list
         return [[position if number == 0 else INDENT, *line] for number, line in enumerate(lines)]
     head: Line = [
         position,
-        Span(message.author_name or "somebody", AUTHOR_STYLES.get(message.author_kind or "", "heading")),
+        Span(shown_name(message.author_name or "somebody"), AUTHOR_STYLES.get(message.author_kind or "", "heading")),
         Span(f"  {local_time(message.posted_at)}", "dim"),
         Span("  interrupted" if "interrupted" in message.meta else "", "warn"),
     ]
