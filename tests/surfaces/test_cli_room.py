@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.runtime.inference.asking import CANARY
-from tests.runtime.scripted import HANG, Script, chat, chat_saying, failure
+from tests.runtime.scripted import HANG, HOLD, Script, chat, chat_saying, failure
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell, masked
 from tests.surfaces.test_cli_broker import beside, stock, wait_until
@@ -148,6 +148,30 @@ def test_agents_answer_and_those_whom_they_mention_answer_them(rooms: Shell) -> 
     assert rooms.json("inbox") == []
 
 
+def test_several_agents_answer_at_once(rooms: Shell) -> None:
+    def held_until_both_ask(body: Any) -> Script:
+        if len(server.received) == 2:
+            server.released.set()
+        return [HOLD, *chat_saying({"content": "Both."})]
+
+    with serving(chat()) as server:
+        server.script_of = held_until_both_ask
+        give_models(rooms, server.url, "helper", "reviewer")
+        both = rooms.json("room", "post", "plans", "@helper @reviewer go", "--as", "bob")
+    assert sorted(one["author_name"] for one in both["answers"] if one["text"] == "Both.") == ["helper", "reviewer"]
+
+
+def test_whoever_acts_with_a_token_leaves_the_answers_to_a_broker(rooms: Shell) -> None:
+    with serving(chat()) as server:
+        give_models(rooms, server.url, "helper")
+        assert rooms("token", "create", "--as", "bob", "--out", "bob.token").code == 0
+        posted = rooms("--token-file", "bob.token", "room", "post", "plans", "@helper go")
+        assert (posted.code, "a broker has it answered by helper" in posted.err) == (0, True), posted.err
+        assert server.received == []
+    assert rooms.json("room", "read", "plans", "-n", "1")[0]["author_name"] == "bob"
+    assert [one["state"] for one in rooms.json("inbox")] == ["queued"]
+
+
 def test_a_message_that_mentions_nobody_is_answered_by_whom_triage_finds(rooms: Shell) -> None:
     with serving(chat()) as server:
         give_models(rooms, server.url, "helper")
@@ -174,10 +198,10 @@ def test_an_agent_that_cannot_answer_is_told_of_in_the_room_and_ends_the_command
         assert "@helper could not answer: " in posted.out
         assert "      Fine." in posted.out
         monkeypatch.delenv("THERE_KEY")
-        keyless = rooms("room", "post", "plans", "@helper go", "--as", "bob", "--json")
+        keyless = rooms("room", "post", "plans", "@helper @reviewer go", "--as", "bob", "--json")
     assert (keyless.code, "THERE_KEY" in keyless.error["message"]) == (8, True), keyless.err
-    assert [one["notice"] for one in keyless.json["answers"]] == ["error"]
-    assert "@helper could not answer: " in rooms("room", "read", "plans", "-n", "1").out
+    assert [one["notice"] for one in keyless.json["answers"]] == ["error", "error"]
+    assert " could not answer: credential 'THERE_KEY'" in rooms("room", "read", "plans", "-n", "1").out
 
 
 def test_ctrl_c_ends_what_is_being_answered(rooms: Shell) -> None:

@@ -58,7 +58,8 @@ def post(call: Call, room: str, text: str, attach: tuple[str, ...], no_wait: boo
     if call.json:
         call.document(answered)
     for failure in failures[:-1]:
-        _show_failure(call, failure)
+        if not call.json:
+            _show_failure(call, failure)
     if failures:
         raise failures[-1].error
 
