@@ -68,10 +68,9 @@ def export(
     if progress is not None:
         story = _watched(story, progress)
     report = Report()
-    target = None if hasattr(out, "write") else checked_path(out, "out")
-    folder = _folder(assets, target)
+    folder = _folder(assets, None if hasattr(out, "write") else checked_path(out, "out"))
     pieces = exporter.write(story, Wishes(thinking=chosen, tools=tools, assets=folder), report)
-    written = _write_file(ledger, target, pieces, force=force) if target else _pour(pieces, out)  # type: ignore[arg-type]
+    written = write_pieces(ledger, out, pieces, force=force)
     return Exported(
         form=exporter.form,
         bytes=written,
@@ -200,6 +199,13 @@ def _watched(story: Story, progress: Progress) -> Story:
             progress(min(next(done), of), of)
 
     return replace(story, turns_of=turns_of)
+
+
+def write_pieces(ledger: Ledger, out: str | Path | BinaryIO, pieces: Iterable[bytes], *, force: bool) -> int:
+    """Write an export to a path or a file that takes bytes; how many bytes that were."""
+    if hasattr(out, "write"):
+        return _pour(pieces, out)  # type: ignore[arg-type]
+    return _write_file(ledger, checked_path(out, "out"), pieces, force=force)
 
 
 def _pour(pieces: Iterable[bytes], file: BinaryIO) -> int:

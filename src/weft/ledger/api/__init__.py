@@ -110,6 +110,7 @@ if TYPE_CHECKING:
     from weft.ledger.rooms.model import PostedMessage as PostedMessage
     from weft.ledger.rooms.model import Reached as Reached
     from weft.ledger.rooms.model import Room as Room
+    from weft.ledger.rooms.model import RoomHit as RoomHit
     from weft.ledger.rooms.model import RoomMessage as RoomMessage
     from weft.ledger.runs.model import AddMessage as AddMessage
     from weft.ledger.runs.model import Admission as Admission
@@ -180,7 +181,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "weft.ledger.approvals.model": "Approval CallDecision Policy",
     "weft.ledger.approvals.people": "ensure_person",
-    "weft.ledger.rooms.model": "Invitation Participant PostedMessage Reached Room RoomMessage",
+    "weft.ledger.rooms.model": "Invitation Participant PostedMessage Reached Room RoomHit RoomMessage",
     "weft.ledger.runs.model": "AddMessage Admission ApprovalAsked Entry Finished InboxMessage Interrupted ModelAnswered"
     " ModelAsked Parked QueueLimits RecordedEvent RunRecord SessionStanding TakeMessage Then ToolAsked ToolDecision"
     " ToolEnded TurnRetry WaitingSession principals_of retry_of",

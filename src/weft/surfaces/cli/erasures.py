@@ -112,6 +112,8 @@ def _plan_lines(plan: ErasurePlan, shown: dict[str, str], *, every: bool, redact
             Span(shown.get(session.label, session.label), "label"),
             f" ({about}, {session.status})",
         ]
+    if plan.rooms:
+        yield [f"said in rooms: {_few(room[-8:] for room in plan.rooms)}"]
     if plan.subagents:
         subagents = _few(shown.get(label, label) for label in plan.subagents)
         yield [f"not named, so not erased: sessions of subagents: {subagents}"]

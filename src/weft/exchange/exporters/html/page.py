@@ -62,7 +62,7 @@ class Html:
                 report.count(told)
                 yield "".join(writer.turn(told, next_of(story, strand))).encode()
             yield b"</section>\n"
-        yield f"</main>\n<script>{_file('page.js')}</script>\n</body>\n</html>\n".encode()
+        yield page_foot().encode()
 
 
 @cache
@@ -81,18 +81,31 @@ def _policy() -> str:
     )
 
 
+def page_foot() -> str:
+    return f"</main>\n<script>{_file('page.js')}</script>\n</body>\n</html>\n"
+
+
+def page_head(title: str, about: str) -> str:
+    """The page up to the list of its contents; its header is still open."""
+    return "".join(_page_head(title, about))
+
+
 def _head(story: Story) -> Iterator[str]:
+    yield page_head(story.title, _about(story))
+    yield from _threads(story)
+
+
+def _page_head(name: str, about: str) -> Iterator[str]:
     yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     yield f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">\n'
     yield '<meta name="referrer" content="no-referrer">\n'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
     yield '<meta name="color-scheme" content="light dark">\n'
     yield '<meta name="generator" content="weft">\n'
-    title = escape(on_one_line(story.title))
+    title = escape(on_one_line(name))
     yield f'<title>{title}</title>\n<link rel="icon" href="data:,">\n<style>{_file("page.css")}</style>\n</head>\n'
     yield '<body>\n<a class="skip" href="#said">To the conversation</a>\n<header class="page">\n'
-    yield f'<h1 dir="auto">{title}</h1>\n<p>{escape(_about(story))}</p>\n{CONTROLS}'
-    yield from _threads(story)
+    yield f'<h1 dir="auto">{title}</h1>\n<p>{escape(about)}</p>\n{CONTROLS}'
 
 
 def _about(story: Story) -> str:

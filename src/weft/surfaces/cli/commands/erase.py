@@ -25,7 +25,7 @@ APPLIED = "the erasure of another ledger, applied here"
 
 
 @weft_command("erase")
-@click.argument("what", nargs=-1, metavar="[TURN|SESSION|CONTENT]...", shell_complete=complete_labels)
+@click.argument("what", nargs=-1, metavar="[TURN|SESSION|CONTENT|MESSAGE]...", shell_complete=complete_labels)
 @click.option("--reason", metavar="TEXT", help="Why; kept for ever, so say no more than needed.")
 @click.option("--tree", is_flag=True, help="The whole tree that each turn belongs to, and the sessions in it.")
 @click.option("--everywhere", is_flag=True, help="Contents that other turns use too; by default they stay.")
@@ -53,8 +53,9 @@ def command(
     """Erase contents for good; the record still verifies.
 
     A label means the session: its own turns, its label and its title; turns that a fork shares stay. Anything else
-    that names a turn means the turn, and a reference means that one content, wherever it is used. What went cannot
-    be brought back, not by importing it again either. Backups are named, not changed.
+    that names a turn means the turn, and a reference means that one content, wherever it is used. The id of a message
+    of a room means what it says: in the room, in its forks and in the sessions of agents that were sent it. What went
+    cannot be brought back, not by importing it again either. Backups are named, not changed.
     """
     if bool(what) + listed + pending + applied + finish != 1:
         raise click.UsageError("name what to erase, or one of --list, --pending, --apply, --finish")

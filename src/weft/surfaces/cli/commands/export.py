@@ -46,6 +46,7 @@ def _complete_forms(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
 @click.option("--context", is_flag=True, help="What the model would see, instead of the whole thread.")
 @click.option("--tree", is_flag=True, help="Everything that shares a root with REVS, with all branches.")
 @click.option("--all", "every", is_flag=True, help="Every session that is not archived or deleted.")
+@click.option("--room", metavar="ROOM", help="What was said in this room, instead of threads.")
 @click.option("--title", metavar="TEXT", help="The title of the page. Default: the session's, or what it began with.")
 @click.option(
     "--thinking",
@@ -64,6 +65,7 @@ def command(
     context: bool,
     tree: bool,
     every: bool,
+    room: str | None,
     title: str | None,
     thinking: str | None,
     no_tools: bool,
@@ -73,12 +75,14 @@ def command(
 
     REVS are turns or sessions; each stands for the thread that ends there, from its root. Without them it is the latest
     session. The HTML page is one file that fetches nothing. Messages for OpenAI's and Anthropic's APIs are those of one
-    thread. A file is complete or not there, and none is replaced without --force.
+    thread. A file is complete or not there, and none is replaced without --force. With --room it is what was said in a
+    room, as Markdown, HTML or JSON lines.
 
     \b
     weft export main -o main.html
     weft export main by-hand --as markdown -o both.md
     weft export main --context --as anthropic
+    weft export --room plans -o plans.html
     """
     from weft.exchange.exporters.export import export
     from weft.surfaces.cli.user_files import prices_in_force
@@ -86,8 +90,13 @@ def command(
     chosen = form or _form_of(file)
     if revs and every:
         raise click.UsageError("name turns or sessions, or say --all: not both")
+    if room is not None and (revs or every or tree or context or thinking or no_tools or assets):
+        raise click.UsageError("--room goes with --as, -o, --title and --force alone")
     if file == STANDARD:
         _check_stdout(call)
+    if room is not None:
+        _export_room(call, room, chosen, file, title, force)
+        return
     with call.copying() if file != STANDARD else call.reading() as ledger, progress(call, "export") as bar:
         done = export(
             ledger,
@@ -105,6 +114,14 @@ def command(
             progress=bar.counted,
         )
     _tell(call, done, file)
+
+
+def _export_room(call: Call, room: str, form: str, file: str, title: str | None, force: bool) -> None:
+    from weft.exchange.exporters.room_export import export_room
+
+    with call.copying() if file != STANDARD else call.reading() as ledger:
+        out = stdout_bytes() if file == STANDARD else file
+        _tell(call, export_room(ledger, room, form, out, title=title, force=force), file)
 
 
 def _form_of(file: str) -> str:
@@ -136,5 +153,6 @@ def _tell(call: Call, done: Exported, file: str) -> None:
         counts = ", ".join(counted(count, what) for what, count in done.left_out.items())
         call.note(f"left out: {counts}")
     if file != STANDARD:
-        size = f" ({counted(done.turns, 'turn')}, {done.bytes:,} bytes)"
+        amount = counted(done.turns, "turn") if done.turns else counted(done.messages, "message")
+        size = f" ({amount}, {done.bytes:,} bytes)"
         call.answer(ExportedFile(file=file, exported=done), [f"wrote {done.form} to ", Span(file, "heading"), size])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,13 +19,15 @@ from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import local_time
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Hit, Ledger
+    from weft.ledger.api import Hit, Ledger, RoomHit
 
 SHOWN = 20
 WORTH_INDEXING = 2048
 """So many events that search does not know yet are looked through each time; more are indexed first."""
 GROUPED = 5
 """On a terminal so many times as many hits are looked at as are shown, so that more sessions are among them."""
+IN_ROOMS = 5
+"""So many messages of rooms are shown behind the other hits; `--room` shows more."""
 NAMED = 5
 """So many sessions that are named so are shown; each counts as a hit."""
 
@@ -47,6 +50,7 @@ NAMED = 5
     metavar="N",
     help=f"At most N hits, named sessions among them; {SHOWN} by default.",
 )
+@click.option("--room", metavar="ROOM", help="Only what was said in this room.")
 @arguments.after_option()
 @click.option(
     "--rank/--newest",
@@ -58,6 +62,7 @@ def command(
     words: tuple[str, ...],
     limit: int | None,
     after: str | None,
+    room: str | None,
     rank: bool | None,
     file: str | None,
     **options: Any,
@@ -68,7 +73,8 @@ def command(
     with its result, in any case. An argument with spaces is a phrase, as is a name such as read_file or src/app.py. The
     last word may be the beginning of one; any word is, with a * after it. Filters alone list what fits them. On a
     terminal the best hits come first, under their sessions; elsewhere, and with --newest, the newest. If there are
-    more, the cursor of the next page stands on the error stream.
+    more, the cursor of the next page stands on the error stream. Without filters what was said in rooms is found, too,
+    and stands last; with --room it is that alone.
 
     \b
     weft search changelog --role user
@@ -76,6 +82,11 @@ def command(
     weft search --project shop --tool bash -n 50
     """
     most = SHOWN if limit is None else limit
+    if room is not None:
+        if rank is not None or file is not None or any(options.values()):
+            raise click.UsageError("--room goes with words, -n and --after alone")
+        _search_room(call, room, as_query(words), most, after)
+        return
     filters = {name: value for name, value in {**options, "path": file}.items() if value is not None}
     is_grouped = call.screen.terminal and not call.json and after is None and bool(words) and rank is not False
     _index_much(call)
@@ -84,18 +95,19 @@ def command(
         ranked = bool(rank) or (is_grouped and ledger.authority.is_unlimited)
         is_first = after is None and bool(words)
         named = ledger.search_sessions(query, limit=min(NAMED, most), **filters) if is_first else []
-        room = most - len(named)
-        wide = room * GROUPED if is_grouped else room
+        rest = most - len(named)
+        wide = rest * GROUPED if is_grouped else rest
         hits = ledger.search(query, limit=wide + ranked, after=after, rank=ranked, **filters)
-        shown, is_empty = hits[:room], not (hits or named)
+        said = ledger.rooms.search(query, limit=min(IN_ROOMS, most)) if is_first and not filters and most else []
+        shown, is_empty = hits[:rest], not (hits or named or said)
         if call.json:
-            call.documents([*named, *shown])
+            call.documents([*named, *shown, *said])
         elif is_grouped and not is_empty:
-            groups = HitGroups(named, hits[:wide], room)
-            call.screen.page(groups.lines(ledger, call.screen.columns, words))
+            groups = HitGroups(named, hits[:wide], rest)
+            call.screen.page(chain(groups.lines(ledger, call.screen.columns, words), _under_rooms(said)))
             shown = groups.shown
         elif not is_empty:
-            call.screen.page(_lines([*named, *shown], Reader(ledger)))
+            call.screen.page(chain(_lines([*named, *shown], Reader(ledger)), _under_rooms(said)))
         more = hits.next is not None or len(hits) > len(shown)
         if is_empty and not more:
             call.note(_nothing(ledger, bool(words), bool(filters)))
@@ -132,6 +144,42 @@ def _lines(hits: list[Hit], reader: Reader) -> Iterator[Line]:
         if i:
             yield []
         yield _heading(hit, reader)
+        yield ["    ", *marked(hit.snippet, hit.marks)]
+
+
+def _search_room(call: Call, room: str, query: str, most: int, after: str | None) -> None:
+    with call.reading() as ledger:
+        hits = ledger.rooms.search(query, room=room, limit=most or SHOWN, after=after)
+        if call.json:
+            call.documents(hits)
+            call.next_page(hits.next)
+            return
+        call.screen.page(_room_lines(hits))
+        if hits.next is not None:
+            call.note(f"there may be more{call.page_hint(hits.next)}")
+        elif not hits:
+            call.note("nothing in this room holds all these words")
+
+
+def _under_rooms(hits: Sequence[RoomHit]) -> Iterator[Line]:
+    if hits:
+        yield []
+        yield [Span("in rooms", "heading")]
+        yield from _room_lines(hits)
+
+
+def _room_lines(hits: Sequence[RoomHit]) -> Iterator[Line]:
+    for hit in hits:
+        room = hit.room_title or short(hit.room)
+        yield (
+            Span(short(hit.room), "id"),
+            " ",
+            Span(local_time(hit.created_at), "dim"),
+            " ",
+            Span(room, "label"),
+            f" {hit.position} ",
+            Span(hit.author_name or "", "user"),
+        )
         yield ["    ", *marked(hit.snippet, hit.marks)]
 
 
