@@ -271,6 +271,24 @@ def test_titles_and_archiving_and_read_marks(people: Cast) -> None:
     assert bob.rooms.post("new plans", "x").position > 0
 
 
+def test_the_session_of_an_agent_shows_nobody_more_of_the_room_than_the_room_does(people: Cast) -> None:
+    alice, bob = people.ledger_of("alice"), people.ledger_of("bob")
+    bob.rooms.create("plans", agents=["helper"], people=["alice"])
+    posted = bob.rooms.post("plans", f"{people.mention('helper')} one")
+    answer(people.ledger, "helper", "yes")
+    label = posted.reached[0].session
+    bob.rooms.leave("plans")
+    alice.rooms.post("plans", f"{people.mention('helper')} two")
+    answer(people.ledger, "helper", "after")
+    fork = alice.rooms.fork("plans")
+    forked = next(one.session for one in alice.rooms.participants(fork.id) if one.name == "helper")
+    for person in (alice, bob):
+        for session in (label, forked or ""):
+            with pytest.raises(NotFound):
+                person.session(session)
+    assert people.ledger.session(label).head is not None
+
+
 def test_a_renamed_agent_is_shown_by_its_current_name(people: Cast) -> None:
     alice = people.ledger_of("alice")
     alice.rooms.create("plans", agents=["helper"])

@@ -20,6 +20,7 @@ from weft.kernel.fields import EventRef
 from weft.ledger.approvals.model import Approval, CallDecision
 from weft.ledger.approvals.people import ensure_person, stream_of_person
 from weft.ledger.read.access import access_of
+from weft.ledger.read.room_members import is_beside_agent
 from weft.ledger.views.rows import load_turn
 from weft.ledger.views.values import json_of, name_of, text_of
 from weft.ledger.write.append import Append, LedgerWriter
@@ -148,8 +149,11 @@ def _ensure_open(append: Append, approval: Approval, bound: str | None) -> None:
 
 
 def _may_read(txn: ReadTxn, turn: str) -> bool:
-    row = load_turn(txn.sql, turn)
-    return row is not None and access_of(txn).may_read_turn(row)
+    """Whoever may read the turn; and in a conversation everybody who takes part beside the agent that asks."""
+    row, access = load_turn(txn.sql, turn), access_of(txn)
+    if row is None or access.may_read_turn(row):
+        return row is not None
+    return bool(access.ids) and all(is_beside_agent(txn.sql, row.session, id) for id in access.ids)
 
 
 def _to_approval(txn: ReadTxn, row: Sequence[Any]) -> Approval:
