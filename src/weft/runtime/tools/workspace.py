@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 
 from msgspec import Struct
 
@@ -73,19 +74,10 @@ class WorkspaceFolder:
         paths = frozenset(path.relative_to(self.root).parts for path in places if self.root in path.parents)
         self.withheld = Withheld(frozenset([LEDGER_FOLDER.casefold()]), identities, paths)
 
-    @contextmanager
-    def _opened(self, path: str) -> Iterator[int]:
+    def _opened(self, path: str) -> _OpenedFolder:
         """The folder's descriptor; what the system refuses inside is a failure of the call that names the path."""
-        with failures_of(path):
-            self.withheld.ensure_parts(parts_of(path))
-            root = os.open(self.root, READ_FOLDER_FLAGS)
-            try:
-                status = os.fstat(root)
-                if (status.st_dev, status.st_ino) != self._identity:
-                    raise ToolFailure("changed", "another folder has taken the workspace's place")
-                yield root
-            finally:
-                os.close(root)
+        self.withheld.ensure_parts(parts_of(path))
+        return _OpenedFolder(self.root, self._identity, path)
 
     def resolve(self, path: str) -> BeneathPath:
         """Where a path leads, without links. Raises ToolFailure where it leads out, or to what is withheld."""
@@ -198,6 +190,31 @@ class WorkspaceFolder:
             os.fsync(descriptor)
 
 
+class _OpenedFolder:
+    """A folder's descriptor while it is open. What the system refuses meanwhile is told as the failure of a call."""
+
+    __slots__ = ("_descriptor", "_identity", "_path", "_root")
+
+    def __init__(self, root: Path, identity: Identity, path: str) -> None:
+        self._root, self._identity, self._path = root, identity, path
+
+    def __enter__(self) -> int:
+        try:
+            self._descriptor = os.open(self._root, READ_FOLDER_FLAGS)
+        except OSError as error:
+            raise _failure(self._path, error) from error
+        status = os.fstat(self._descriptor)
+        if (status.st_dev, status.st_ino) != self._identity:
+            os.close(self._descriptor)
+            raise ToolFailure("changed", "another folder has taken the workspace's place")
+        return self._descriptor
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        os.close(self._descriptor)
+        if isinstance(error, OSError):
+            raise _failure(self._path, error) from error
+
+
 def parts_of(path: str) -> tuple[str, ...]:
     """The parts of a resolved path."""
     return () if path == "." else tuple(path.split("/"))
@@ -259,11 +276,7 @@ _CODES = {
 }
 
 
-@contextmanager
-def failures_of(path: str) -> Iterator[None]:
+def _failure(path: str, error: OSError) -> ToolFailure:
     """What the system refuses, as the failure that the model is told."""
-    try:
-        yield
-    except OSError as error:
-        code, what = _CODES.get(error.errno or 0, ("system", f"cannot be used: {error.strerror}"))
-        raise ToolFailure(code, f"{path!r} {what}") from error
+    code, what = _CODES.get(error.errno or 0, ("system", f"cannot be used: {error.strerror}"))
+    return ToolFailure(code, f"{path!r} {what}")
