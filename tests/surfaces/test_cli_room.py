@@ -18,7 +18,7 @@ from tests.surfaces.shell import Shell, masked
 from tests.surfaces.test_cli_broker import beside, stock, wait_until
 from tests.surfaces.test_cli_docs import run_example
 from weft.kernel.mentions import write_mention
-from weft.ledger.api import Ledger, Participant, Room, RoomMessage
+from weft.ledger.api import AgentProfile, Ledger, Participant, PersonProfile, Room, RoomMessage
 from weft.ledger.rooms.model import ROOM_LIMITS
 from weft.surfaces.cli.main import run
 
@@ -83,12 +83,23 @@ def test_a_room_is_listed_and_shown_with_who_takes_part(rooms: Shell) -> None:
     assert [listed[0], *listed[1:4], listed[5]] == [room["id"][-8:], "4", "1", "1", "plans"]
     shown = rooms("room", "show", "plans", "--as", "alice")
     assert "  🦉 helper  agent  thinking  https://example.org/owl.png" in shown.out
-    assert "    triage  system agent  inactive" in shown.out
+    assert re.search(r"^  \S+ triage  system agent  inactive$", shown.out, re.MULTILINE)
     assert "3, 1 not read, 1 mention of you" in shown.out
     members = {one["name"]: one for one in rooms.json("room", "show", room["id"])["members"]}
     assert (members["helper"]["emoji"], members["helper"]["status"]) == ("🦉", "thinking")
     assert members["helper"]["avatar_url"] == "https://example.org/owl.png"
     assert (members["bob"]["kind"], members["triage"]["system_kind"]) == ("user", "triage")
+
+
+def test_a_profile_is_shown_to_whoever_may_see_it(rooms: Shell) -> None:
+    helper = rooms.json("room", "profile", "helper", "--as", "bob")
+    assert (helper["kind"], helper["emoji"], helper["public"]) == ("user_agent", "🦉", True)
+    lines = rooms("room", "profile", "helper", "--as", "bob").out.splitlines()
+    assert (lines[0], "  created by name   alice" in lines) == ("🦉 helper", True)
+    assert rooms.json("room", "profile", "bob", "--as", "alice")["name"] == "bob"
+    assert rooms.json("room", "profile", "secret", "--as", "alice")["private"] is True
+    hidden, missing = (rooms("room", "profile", name, "--as", "bob") for name in ("secret", "nobody"))
+    assert (hidden.code, hidden.err.replace("secret", "nobody")) == (3, missing.err)
 
 
 def test_what_was_said_is_printed_in_pages_and_marked_as_read(rooms: Shell) -> None:
@@ -324,7 +335,7 @@ def test_the_examples_of_the_page_do_what_it_says(weft: Shell, monkeypatch: pyte
 
 
 def test_the_page_lists_the_fields_and_limits_that_there_are() -> None:
-    for record in (Room, Participant, RoomMessage):
+    for record in (PersonProfile, AgentProfile, Room, Participant, RoomMessage):
         fields = re.findall(rf"`{record.__name__}\.(\w+)`", PAGE.split("## Fields")[1])
         assert sorted(fields) == sorted(record.__struct_fields__)
     limits = re.findall(r"^\| `(\w+)` \| (\d+) \|", PAGE.split("## Limits")[1], re.MULTILINE)

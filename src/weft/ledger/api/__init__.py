@@ -105,8 +105,10 @@ if TYPE_CHECKING:
     from weft.ledger.rooms.feed import OpenAnswer as OpenAnswer
     from weft.ledger.rooms.feed import RoomFeed as RoomFeed
     from weft.ledger.rooms.feed import RoomNews as RoomNews
+    from weft.ledger.rooms.model import AgentProfile as AgentProfile
     from weft.ledger.rooms.model import Invitation as Invitation
     from weft.ledger.rooms.model import Participant as Participant
+    from weft.ledger.rooms.model import PersonProfile as PersonProfile
     from weft.ledger.rooms.model import PostedMessage as PostedMessage
     from weft.ledger.rooms.model import Reached as Reached
     from weft.ledger.rooms.model import Room as Room
@@ -181,7 +183,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "weft.ledger.approvals.model": "Approval CallDecision Policy",
     "weft.ledger.approvals.people": "ensure_person",
-    "weft.ledger.rooms.model": "Invitation Participant PostedMessage Reached Room RoomHit RoomMessage",
+    "weft.ledger.rooms.model": "AgentProfile Invitation Participant PersonProfile PostedMessage Reached Room RoomHit"
+    " RoomMessage",
     "weft.ledger.runs.model": "AddMessage Admission ApprovalAsked Entry Finished InboxMessage Interrupted ModelAnswered"
     " ModelAsked Parked QueueLimits RecordedEvent RunRecord SessionStanding TakeMessage Then ToolAsked ToolDecision"
     " ToolEnded TurnRetry WaitingSession principals_of retry_of",

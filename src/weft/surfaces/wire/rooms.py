@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 
 
 class RoomMember(Struct, frozen=True, kw_only=True):
-    """Somebody in a room, and how an agent is shown: its picture, or where it has none its emoji."""
+    """Somebody in a room, and how they are shown: by their picture, or where they have none by their emoji. Of an agent
+    that does not work for whoever looks nothing more is told than its name."""
 
     participant: Participant
     avatar_url: str | None = None
     emoji: str | None = None
+    last_active_time: int | None = None
 
 
 class ShownRoom(Struct, frozen=True, kw_only=True):

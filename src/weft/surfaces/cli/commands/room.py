@@ -16,7 +16,7 @@ from weft.surfaces.cli.rooms.changes import (
     title,
 )
 from weft.surfaces.cli.rooms.posting import post
-from weft.surfaces.cli.rooms.reading import invitations, list_, read, show
+from weft.surfaces.cli.rooms.reading import invitations, list_, profile, read, show
 
 command = group(
     "room",
@@ -31,6 +31,7 @@ command = group(
     remove,
     invitations,
     decline,
+    profile,
     title,
     fork,
     leave,

@@ -10,7 +10,7 @@ import click
 
 from weft.kernel.shell_words import shell_line
 from weft.surfaces.cli.call import OWNER, Call
-from weft.surfaces.cli.program_call import as_actor, complete_programs
+from weft.surfaces.cli.program_call import as_actor
 from weft.surfaces.cli.rooms.text import room_name
 
 if TYPE_CHECKING:
@@ -53,13 +53,21 @@ def complete_participants(*kinds: str) -> Callable[[click.Context, click.Paramet
     return complete
 
 
-def complete_mentions(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """A message that begins with a mention: `@` and the name of somebody who takes part, or of an agent."""
-    if not incomplete.startswith("@"):
+def complete_mentions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """A message whose last word begins with an @: whom those letters may mean, participants first."""
+    from weft.kernel.errors import WeftError
+
+    before, at, letters = incomplete.rpartition("@")
+    if not at:
         return []
-    present = complete_participants("agent", "user")(ctx, parameter, incomplete[1:])
-    agents = complete_programs("agent")(ctx, parameter, incomplete[1:])
-    return [f"@{name}" for name in dict.fromkeys((*present, *agents)) if " " not in name]
+    try:
+        from weft.chat.suggestions import suggestions
+
+        with Call.completing(ctx).reading() as ledger:
+            names = [one.name for one in suggestions(ledger, str(ctx.params.get("room")), letters)]
+    except (WeftError, OSError):
+        return []
+    return [f'{before}@"{name}"' if " " in name else f"{before}@{name}" for name in names]
 
 
 def room_argument(*statuses: str) -> Callable[[F], F]:

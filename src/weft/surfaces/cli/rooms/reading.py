@@ -1,8 +1,9 @@
-"""`weft room list`, `show`, `read` and `invitations`: what there is, and what was said."""
+"""`weft room list`, `show`, `profile`, `read` and `invitations`: what there is, and what was said."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -10,14 +11,16 @@ import click
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import counted
+from weft.surfaces.cli.program_call import named
 from weft.surfaces.cli.rooms.options import MOST_ROOMS, in_persons_name, room_argument, room_command
 from weft.surfaces.cli.rooms.text import message_lines, short_id
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import local_time
+from weft.surfaces.plain_text import safe_lines
 from weft.surfaces.wire.rooms import RoomMember, ShownRoom
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Invitation, Ledger, Participant, Room, RoomMessage
+    from weft.ledger.api import AgentProfile, Invitation, Ledger, Participant, PersonProfile, Room, RoomMessage
 
 PAGE_MESSAGES = 1000
 SHOWN_MESSAGES = 50
@@ -91,24 +94,19 @@ def show(call: Call, room: str, removed: bool) -> None:
 
 
 def room_member(ledger: Ledger, participant: Participant) -> RoomMember:
-    """How somebody in a room is shown. Nothing is known of an agent that does not work for whoever looks."""
-    from weft.kernel.errors import WeftError
-    from weft.programs import Programs
+    """How somebody in a room is shown, as far as whoever looks may know them."""
+    from weft.kernel.errors import NotFound
 
-    if participant.agent_id is None:
-        return RoomMember(participant=participant)
     try:
-        config = Programs(ledger).get(participant.agent_id, "agent").config
-    except WeftError:
+        if participant.agent_id is None:
+            person = ledger.rooms.person(participant.node)
+            picture, emoji, active = person.image, person.emoji, person.last_active_time
+        else:
+            agent = ledger.rooms.agent(participant.node)
+            picture, emoji, active = agent.avatar_url, agent.emoji, agent.last_active_time
+    except NotFound:
         return RoomMember(participant=participant)
-    identity = config.get("identity") if isinstance(config, dict) else None
-    fields = identity if isinstance(identity, dict) else {}
-    avatar, emoji = fields.get("avatar"), fields.get("emoji")
-    return RoomMember(
-        participant=participant,
-        avatar_url=avatar if isinstance(avatar, str) else None,
-        emoji=emoji if isinstance(emoji, str) else None,
-    )
+    return RoomMember(participant=participant, avatar_url=picture, emoji=emoji, last_active_time=active)
 
 
 def _room_lines(room: Room) -> Iterator[Line]:
@@ -131,7 +129,9 @@ def _room_lines(room: Room) -> Iterator[Line]:
 def _member_line(member: RoomMember) -> Line:
     participant = member.participant
     kind = "system agent" if participant.system_kind else "agent" if participant.kind == "agent" else "person"
-    status = "left" if participant.is_removed else participant.status if participant.kind == "agent" else ""
+    status = participant.status if participant.kind == "agent" else ""
+    if participant.is_deleted or participant.is_removed:
+        status = "deleted" if participant.is_deleted else "left"
     return [
         f"  {member.emoji or ' '} ",
         Span(participant.name, "user" if participant.kind == "user" else "assistant"),
@@ -147,6 +147,41 @@ def _waiting_line(invitation: Invitation) -> Line:
         Span(invitation.name, "user"),
         Span(f"  person  was mentioned by {invitation.invited_by}, not let in", "dim"),
     ]
+
+
+@weft_command("profile")
+@named("name", "agent", "human")
+@in_persons_name
+def profile(call: Call, name: str) -> None:
+    """Show what an agent or a person tells of themselves. Private agents are there for those they work for."""
+    from weft.kernel.advice import Action
+    from weft.kernel.errors import NotFound
+
+    with call.reading() as ledger:
+        for look in (ledger.rooms.agent, ledger.rooms.person):
+            with suppress(NotFound):
+                record = look(name)
+                call.answer(record, *_profile_lines(record))
+                return
+    raise NotFound("agent or person", name, Action.LIST_PROGRAMS)
+
+
+def _profile_lines(record: AgentProfile | PersonProfile) -> Iterator[Line]:
+    """The fields that there is something to tell of."""
+    from weft.ledger.api import AgentProfile
+
+    is_agent = isinstance(record, AgentProfile)
+    yield [f"{record.emoji} ", Span(record.name, "assistant" if is_agent else "user")]
+    for field in record.__struct_fields__:
+        value = getattr(record, field)
+        if field in ("name", "emoji") or value in (None, (), False):
+            continue
+        if field.endswith(("_at", "_time")):
+            value = local_time(value)
+        text = ", ".join(value) if isinstance(value, tuple) else "yes" if value is True else str(value)
+        words = field.removeprefix("is_").replace("_", " ")
+        for number, line in enumerate(safe_lines(text) or [""]):
+            yield [Span(f"  {words if number == 0 else '':<18}", "dim"), line]
 
 
 @weft_command("invitations")

@@ -67,7 +67,7 @@ def _content_lines(message: RoomMessage, names: Mapping[str, str]) -> Iterator[L
         if isinstance(part, TextPart) and isinstance(part.text, str):
             yield from _text_lines(part.text, names)
         elif isinstance(part, TextPart):
-            yield [Span("(its text is not there any more)", "dim")]
+            yield [Span("(erased)" if message.is_erased else "(its text is not there)", "dim")]
         elif isinstance(part, ImagePart):
             yield [Span("[image]", "dim")]
 
