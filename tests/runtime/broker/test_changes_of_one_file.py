@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.runtime.broker.bench import run, saying
+import weft
+from tests.runtime.broker.bench import PlayedProvider, run, saying
+from tests.runtime.broker.crash_driver import Died, Doom, DoomedCrossing, raise_died
+from tests.runtime.broker.test_crashes import dead_owner
 from tests.runtime.broker.test_gated_calls import Gated
 from weft.kernel.clock import FixedClock
 from weft.kernel.dag_events import ToolCallRequested, ToolResult
@@ -16,6 +21,7 @@ from weft.ledger.api import Ledger
 from weft.ledger.model import ToolResultPart, ToolUsePart
 from weft.runtime.broker.run import Run
 from weft.runtime.inference.replies import Finish, Reply
+from weft.runtime.inference.settings import InferenceRequest
 from weft.runtime.tools.change_tools import EditTool, WriteTool
 from weft.runtime.tools.workspace import WorkspaceFolder
 
@@ -30,9 +36,10 @@ class Editing(Gated):
 
     def __init__(self, ledger: Ledger, clock: FixedClock, folder: Path, decision: Decision, *answers: Any) -> None:
         super().__init__(ledger, clock, decision, *answers)
-        for name in ("a.txt", "b.txt"):
-            (folder / name).write_text("one\n")
-        (folder / "link").symlink_to("a.txt")
+        if not (folder / "link").is_symlink():
+            for name in ("a.txt", "b.txt"):
+                (folder / name).write_text("one\n")
+            (folder / "link").symlink_to("a.txt")
         workspace = WorkspaceFolder(folder)
         self.tools |= {"edit": EditTool(workspace), "write": WriteTool(workspace)}  # type: ignore[dict-item]
         self.folder = folder
@@ -118,5 +125,48 @@ def test_a_change_after_a_refused_one_is_decided_on_by_itself(
         assert editing.grant_next() == "-one +three"
         await editing.serve(message)
         assert editing.contents == ["three\n", "one\n"]
+
+    run(body())
+
+
+class EditingModel(PlayedProvider):
+    """Asks for the edits until it is told what came of them."""
+
+    async def infer(self, request: InferenceRequest, **_: Any) -> Reply:
+        is_told = any(message.role == "tool" for message in request.messages)
+        return saying("Done") if is_told else edits(*EDITS)
+
+
+async def die_and_go_on(folder: Path, clock: FixedClock, point: str, owner: str) -> bool:
+    """Whether the point was met."""
+    (folder / "files").mkdir(parents=True)
+    doom = Doom(point, raise_died)
+    for one in (doom, Doom()):
+        with weft.open(folder / "ledger.db") as ledger:
+            editing = Editing(ledger, clock, folder / "files", Decision.ALLOW)
+            editing.bench.provider = EditingModel()
+            editing.bench.crossing = DoomedCrossing(one, ledger)  # type: ignore[assignment]
+            message = editing.bench.admit(key="once")
+            if one is doom:
+                ledger._owner = owner
+                with suppress(Died):
+                    await editing.bench.answered(message)
+                ledger._writer.give_all_up()  # a process that dies gives nothing back
+                continue
+            await editing.bench.answered(message)
+            assert editing.contents == ["four\n", "other\n"]
+            turn = ledger.inbox.get(message).turn or ""
+            assert [call.outcome for call in ledger.tool_calls(turn)] == ["ok"] * 4
+            assert list(ledger.verify()) == []
+    return doom.is_met
+
+
+def test_a_crash_at_any_step_changes_nothing_of_that(quick_path: Path, clock: FixedClock) -> None:
+    async def body() -> None:
+        trial = partial(die_and_go_on, clock=clock, owner=dead_owner())
+        steps = 0
+        while await trial(quick_path / f"{steps + 1}", point=f"before:{steps + 1}"):
+            steps += 1
+        assert steps >= 10
 
     run(body())
