@@ -10,9 +10,10 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.runtime.scripted import Script, Scripted, scripted
 from tests.surfaces.forking import Forked, shared_forker
@@ -148,6 +149,10 @@ class Served:
     @property
     def headers(self) -> dict[str, str]:
         return self._server.received[-1].headers
+
+    def answer_by(self, script_of: Callable[[Any], Script]) -> None:
+        """Choose by the body of a request what is answered."""
+        self._server.script_of = script_of
 
     def wait_hanging(self) -> None:
         asyncio.run_coroutine_threadsafe(self._server.hanging.wait(), self._loop).result(PATIENCE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
@@ -42,6 +42,8 @@ class Call:
         """What the command acts with instead of all that the person may do."""
         self.token_text = ""
         self.json = self.quiet = self.no_color = self.no_pager = False
+        self.on_note: Callable[[Line], None] | None = None
+        """Takes notes in place of the error stream, while something draws on the terminal."""
 
     @classmethod
     def completing(cls, ctx: click.Context) -> Call:
@@ -224,7 +226,9 @@ class Call:
 
     def note(self, *line: Span | str) -> None:
         """Something a person may want to know beside the answer: what to do next, how to undo it."""
-        if not (self.quiet or self.json):
+        if self.on_note is not None:
+            self.on_note(line)
+        elif not (self.quiet or self.json):
             terminal = _is_read()
             aside = Screen(
                 color=terminal and not self.no_color and colours_wanted(),

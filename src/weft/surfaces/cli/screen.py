@@ -19,6 +19,8 @@ from weft.surfaces.plain_text import cut, pad, safe, width, wrapped_line
 PIPED_WIDTH = 200
 PIPED_LINES = 64
 LEAST_ROOM = 20
+NAME_COLORS = ("blue", "green", "cyan", "magenta", "yellow", "red", "bright_blue", "bright_green", "bright_magenta")
+"""Of those who speak in a room."""
 STYLES: dict[str, dict[str, Any]] = {
     "": {},
     "id": {"fg": "yellow"},
@@ -35,6 +37,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "emphasis": {"italic": True},
     "code": {"fg": "cyan"},
     "match": {"fg": "red", "bold": True},
+    **{f"name-{number}": {"fg": color, "bold": True} for number, color in enumerate(NAME_COLORS)},
 }
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ForwardRef, Literal, Union, get_args, get_ori
 
 from msgspec import Struct, UnsetType
 
+from weft.chat.room_stream import ROOM_ITEMS, RoomItem
 from weft.exchange.bundles.report import BundleReport
 from weft.exchange.exporters.export import Exported
 from weft.exchange.importers.port import Problem as SourceProblem
@@ -122,7 +123,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         Room, rooms.ShownRoom, rooms.RoomMember, RoomMessage, rooms.AnsweredPost, Invitation,
         rooms.DeclinedInvitation, AgentProfile, PersonProfile, RoomHit,
     ),
-    "Streams": (StreamItem, *ITEMS, StreamPosition),
+    "Streams": (StreamItem, *ITEMS, StreamPosition, RoomItem, *ROOM_ITEMS),
     "Tool calls": (Approval, approvals.AnsweredApproval, CallDecision),
     "Reports": (
         reports.LedgerFigures, reports.ProjectTotals, reports.AuditAnswer, sessions.BlamedLine, UsageReport,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 from msgspec import Struct
@@ -59,8 +59,9 @@ def needs_more(lines: Sequence[str]) -> bool:
     return lines[-1].endswith(MORE)
 
 
-def read_typed(lines: Sequence[str]) -> TypedInput:
-    """What the lines mean. Nothing at all is None; `//` begins a message that begins with a slash."""
+def read_typed(lines: Sequence[str], commands: Mapping[str, tuple[str, str]] = COMMANDS) -> TypedInput:
+    """What the lines mean, where these commands are known. Nothing at all is None; `//` begins a message that begins
+    with a slash."""
     text = _text(lines)
     if not text.strip():
         return None
@@ -72,9 +73,9 @@ def read_typed(lines: Sequence[str]) -> TypedInput:
         return TypedMessage(text)
     word, _, argument = text[1:].strip().partition(" ")
     name = OTHER_NAMES.get(word.lower(), word.lower())
-    if name in COMMANDS:
+    if name in commands:
         return Command(name, argument.strip())
-    near = get_close_matches(name, COMMANDS, n=1)
+    near = get_close_matches(name, commands, n=1)
     return Unknown(word, near[0] if near else None)
 
 

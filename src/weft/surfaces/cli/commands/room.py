@@ -17,6 +17,7 @@ from weft.surfaces.cli.rooms.changes import (
 )
 from weft.surfaces.cli.rooms.posting import post
 from weft.surfaces.cli.rooms.reading import invitations, list_, profile, read, show
+from weft.surfaces.cli.rooms.talking import chat, follow
 
 command = group(
     "room",
@@ -26,6 +27,8 @@ command = group(
     show,
     post,
     read,
+    chat,
+    follow,
     add,
     invite,
     remove,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from weft.kernel.mentions import find_mentions, shown_name
-from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.screen import STYLES, Line, Span
 from weft.surfaces.cli.times import local_time
 from weft.surfaces.plain_text import TAB
 
@@ -15,12 +16,17 @@ if TYPE_CHECKING:
 
 SHORT_ID_LETTERS = 8
 INDENT = " " * 6
-AUTHOR_STYLES = {"user": "user", "agent": "assistant"}
+NAME_STYLES = tuple(style for style in STYLES if style.startswith("name-"))
 
 
 def short_id(id: str) -> str:
     """The end of a room's id, which names it as the whole does."""
     return id[-SHORT_ID_LETTERS:]
+
+
+def name_style(name: str) -> str:
+    """The colour of a name: everywhere and always the same one."""
+    return NAME_STYLES[crc32(name.casefold().encode(errors="replace")) % len(NAME_STYLES)]
 
 
 def room_name(room: Room) -> str:
@@ -38,7 +44,8 @@ def mention_spans(text: str, names: Mapping[str, str], style: str = "") -> Itera
     end = 0
     for mention in find_mentions(text):
         yield Span(text[end : mention.start], style)
-        yield Span(f"@{shown_name(names.get(mention.id, mention.name))}", style or "label")
+        name = names.get(mention.id, mention.name)
+        yield Span(f"@{shown_name(name)}", style or name_style(name))
         end = mention.end
     yield Span(text[end:], style)
 
@@ -53,7 +60,7 @@ def message_lines(message: RoomMessage, participants: Mapping[str, str]) -> list
         return [[position if number == 0 else INDENT, *line] for number, line in enumerate(lines)]
     head: Line = [
         position,
-        Span(shown_name(message.author_name or "somebody"), AUTHOR_STYLES.get(message.author_kind or "", "heading")),
+        Span(shown_name(message.author_name or "somebody"), name_style(message.author_name or "")),
         Span(f"  {local_time(message.posted_at)}", "dim"),
         Span("  interrupted" if "interrupted" in message.meta else "", "warn"),
     ]

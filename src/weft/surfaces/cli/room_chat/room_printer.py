@@ -1,0 +1,60 @@
+"""A room that is followed, as a person or a program reads it: lines on a terminal or in a pipe, records as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.chat.room_stream import RoomFollowingEnded, RoomItem
+from weft.surfaces.cli.room_chat.bottom_lines import BottomLines
+from weft.surfaces.cli.room_chat.room_view import RoomView
+from weft.surfaces.cli.room_chat.terminal_mode import write
+from weft.surfaces.cli.rooms.text import INDENT
+from weft.surfaces.cli.screen import Line, Span, terminal_size
+from weft.surfaces.wire.forms import form
+from weft.surfaces.wire.json_text import document
+
+if TYPE_CHECKING:
+    from weft.surfaces.cli.call import Call
+
+
+class RoomPrinter:
+    """Writes items one after another. On a terminal answers grow below what was said; in a pipe a line says who is
+    answering, and an answer comes when it is posted."""
+
+    def __init__(self, call: Call) -> None:
+        self._call, self._view = call, RoomView()
+        self._bottom = BottomLines(write) if call.screen.terminal and not call.json else None
+        self.position = 0
+        """Of the last message that was told."""
+        self.is_ended = False
+
+    def show(self, item: RoomItem) -> None:
+        self.position = item.position
+        self.is_ended = isinstance(item, RoomFollowingEnded)
+        if self._call.json:
+            click.echo(document(form(item), indent=False), color=True)
+            return
+        before = self._view.thinking
+        lines = self._view.take(item)
+        if self._bottom is None:
+            self._print(lines)
+            for name in self._view.thinking:
+                if name not in before:
+                    self._print([[INDENT, Span(f"{name} is answering", "dim")]])
+            return
+        if lines:
+            self._bottom.above([self._call.screen.render(line) for line in lines])
+        columns, rows = terminal_size()
+        drawn = self._view.drawn_lines(self._call.screen, columns, max(2, rows // 2))
+        self._bottom.draw(drawn, max(0, len(drawn) - 1), 0)
+
+    def _print(self, lines: Sequence[Line]) -> None:
+        for line in lines:
+            self._call.screen.show(*line)
+
+    def close(self) -> None:
+        if self._bottom is not None:
+            self._bottom.erase()

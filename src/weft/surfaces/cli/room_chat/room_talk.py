@@ -1,0 +1,271 @@
+"""One person in a room: what they say is posted and answered in this process, what they command is done.
+
+Answers go on while more is said. They are posted by the transactions that end their turns; what is shown comes from the
+room's stream alone, so that whoever answers, and wherever, everything is shown once and in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from weft.chat.answering import answer_pending
+from weft.chat.room_stream import RoomFollowingEnded, RoomStateChanged, follow_room
+from weft.chat.suggestions import MentionSuggester, Suggestion
+from weft.chat.typed_mentions import write_typed_mentions
+from weft.kernel.errors import NotApplicable, WeftError
+from weft.kernel.mentions import shown_name
+from weft.runtime.turns.messages import to_the_end
+from weft.surfaces.cli.approval_prompts import NO, YES
+from weft.surfaces.cli.chat import reply_lines
+from weft.surfaces.cli.chat.typed_input import Command, TypedMessage, Unknown, read_typed
+from weft.surfaces.cli.figures import counted
+from weft.surfaces.cli.room_chat.room_view import RoomView
+from weft.surfaces.cli.room_chat.typed_commands import ROOM_COMMANDS, room_completions
+from weft.surfaces.cli.rooms.posting import addressees
+from weft.surfaces.cli.rooms.text import message_lines, name_style, room_name
+from weft.surfaces.cli.screen import Line, Span
+
+if TYPE_CHECKING:
+    from weft.aio.ledger import AsyncLedger
+    from weft.ledger.api import Participant, PostedMessage, Room, RoomMessage
+    from weft.surfaces.cli.broker_call import BrokerAccess
+
+T = TypeVar("T")
+Show = Callable[[Sequence[Line]], None]
+HINT = "/help lists the commands, Tab completes @names. Ctrl-C stops answers, Ctrl-D closes this."
+SUGGESTIONS = 30
+"""So many names are looked at for completing one."""
+SHOWN_MESSAGES, MOST_UNREAD = 10, 200
+"""So many messages are shown at the beginning; so many where they are unread."""
+
+
+class RoomTalk:
+    """`show` puts lines on the screen for good, `on_change` hears that what is drawn below them may have changed."""
+
+    def __init__(self, access: BrokerAccess, mirror: AsyncLedger, show: Show, on_change: Callable[[], None]) -> None:
+        """`mirror` is the ledger in the name of the person; turns run in the name of whoever opened it."""
+        self._access, self._mirror, self._ledger = access, mirror, mirror.sync
+        self._show, self._on_change = show, on_change
+        self.view = RoomView()
+        self.title = self._room = ""
+        self.is_over = False
+        self._suggester = MentionSuggester(self._ledger)
+        self._answers: set[asyncio.Task[None]] = set()
+        self._read = 0
+        self._changed = asyncio.Event()
+        """Set with every item of the room."""
+        self._do: dict[str, Callable[[str], Awaitable[None]]] = {
+            "help": self._help,
+            "who": self._who,
+            "add": partial(self._change, "add", "say which agent"),
+            "invite": partial(self._change, "invite", "say whom"),
+            "remove": partial(self._change, "remove", "say whom"),
+            "title": partial(self._change, "retitle", "say which title"),
+            "read": self._read_again,
+            "approve": self._approve,
+            "reject": self._reject,
+            "interrupt": self._interrupt,
+            "leave": self._leave,
+            "quit": self._quit,
+        }
+
+    async def _across(self, call: Callable[[], T]) -> T:
+        return await self._access.mirror.crossing.run(call)
+
+    # --- what is heard -------------------------------------------------------------------------------------------
+
+    async def enter(self, name: str) -> None:
+        """Show where the person is, and what they have not read; the last message that is shown is the position that
+        the room is followed from."""
+        rooms = self._ledger.rooms
+        room: Room = await self._across(partial(rooms.get, name))
+        limit = min(max(SHOWN_MESSAGES, 2 * room.unread), MOST_UNREAD)
+        messages: list[RoomMessage] = await self._across(partial(rooms.messages, room.id, limit=limit))
+        participants: list[Participant] = await self._across(partial(rooms.participants, room.id))
+        self._room, self.title = room.id, room_name(room)
+        self.view.position = messages[-1].position if messages else room.position
+        names = await self._names()
+        unread = f", {counted(room.unread, 'unread message')}" if room.unread else ""
+        head: list[Span | str] = ["room ", Span(self.title, "label"), Span(unread, "warn"), " with"]
+        for number, one in enumerate(participants):
+            head += [", " if number else " ", Span(shown_name(one.name), name_style(one.name))]
+        self._show([head, [Span(HINT, "dim")]])
+        first_unread = _first_unread(messages, room.unread, self._ledger.authority.principal.id)
+        for message in messages:
+            if message.position == first_unread:
+                self._show([[Span("unread:", "warn")]])
+            self._show(message_lines(message, names))
+        await self._mark_read()
+
+    async def follow(self) -> None:
+        """Show what happens, until the person takes part no longer or closes this."""
+        async for item in follow_room(self._mirror, self._room, after=self.view.position):
+            if lines := self.view.take(item):
+                self._show(lines)
+            if isinstance(item, RoomStateChanged) and item.title:
+                self.title = item.title
+            self.is_over = self.is_over or isinstance(item, RoomFollowingEnded)
+            self._changed.set()
+            self._on_change()
+
+    async def _names(self) -> dict[str, str]:
+        """Who takes or took part, by id."""
+        participants = await self._across(partial(self._ledger.rooms.participants, self._room, removed=True))
+        return {one.node: one.name for one in participants}
+
+    def completions(self, before: str) -> Sequence[str]:
+        return room_completions(before, self._suggested)
+
+    def _suggested(self, letters: str) -> Sequence[Suggestion]:
+        try:
+            return self._suggester.suggest(self._room, letters, SUGGESTIONS)
+        except WeftError:  # the person takes part no longer, which the room's stream tells
+            return ()
+
+    # --- what is said --------------------------------------------------------------------------------------------
+
+    async def hear(self, text: str) -> None:
+        """Post a message and begin to have it answered, or do what a command says."""
+        try:
+            if self._access.prompts.take(text):
+                return
+            match read_typed(text.split("\n"), ROOM_COMMANDS):
+                case TypedMessage(words):
+                    await self._say(words)
+                case Command(name, argument):
+                    await self._do[name](argument)
+                case Unknown(name, near):
+                    meant = f"did you mean /{near}?" if near else "/help lists what there is"
+                    self._show([[Span(f"there is no command /{name}; {meant}", "warn")]])
+        except WeftError as error:
+            self._show(list(reply_lines.failure(error)))
+
+    async def _say(self, words: str) -> None:
+        others = await self._across(partial(addressees, self._ledger, self._room)) if "@" in words else []
+        typed = write_typed_mentions(words, others)
+        for name in (*typed.unknown, *typed.ambiguous):
+            whether = "several are" if name in typed.ambiguous else "nobody is"
+            self._show([[Span(f"{whether} called {name!r}: @{name} stays text", "warn")]])
+        post = partial(self._ledger.rooms.post, self._room, typed.text)
+        posted: PostedMessage = await to_the_end(self._across(post))
+        await self._mark_read()
+        if posted.reached:
+            task = asyncio.ensure_future(self._answered(posted))
+            self._answers.add(task)
+            task.add_done_callback(self._answers.discard)
+
+    async def _answered(self, posted: PostedMessage) -> None:
+        access = self._access
+        failures = await answer_pending(
+            access.mirror,
+            self._ledger,
+            posted,
+            access.planner,
+            on_message=lambda _: None,  # the room's stream shows it
+        )
+        for failure in failures:
+            self._show(list(reply_lines.failure(failure.error))[1:])
+
+    @property
+    def is_answering(self) -> bool:
+        return bool(self._answers)
+
+    async def settled(self) -> None:
+        """Wait until everything that was said is answered and shown."""
+        while self._answers:
+            await asyncio.wait(self._answers)
+        newest = (await self._across(partial(self._ledger.rooms.get, self._room))).position
+        while not self.is_over and self.view.position < newest:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def interrupt(self) -> bool:
+        """Cut short what is being answered to this person; whether anything was."""
+        tasks = set(self._answers)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        return bool(tasks)
+
+    async def _mark_read(self) -> None:
+        if self.view.position > self._read:
+            self._read = self.view.position
+            await self._across(partial(self._ledger.rooms.mark_read, self._room, self._read))
+
+    async def close(self) -> None:
+        """What is being answered is cut short; what was shown is read."""
+        await self.interrupt()
+        if not self.is_over:
+            await self._mark_read()
+
+    # --- commands ------------------------------------------------------------------------------------------------
+
+    async def _help(self, _: str) -> None:
+        lines: list[Line] = [
+            [Span(f"/{name} {takes}".ljust(18), "label"), what] for name, (takes, what) in ROOM_COMMANDS.items()
+        ]
+        lines.append(['@name mentions somebody, @"two words" somebody whose name has spaces.'])
+        lines.append(['A line that ends with \\ goes on in the next one; """ begins and ends a text of several lines.'])
+        lines.append(["A message that begins with a slash is written with two."])
+        self._show(lines)
+
+    async def _who(self, _: str) -> None:
+        participants = await self._across(partial(self._ledger.rooms.participants, self._room))
+        self._show(
+            [
+                [
+                    Span(shown_name(one.name), name_style(one.name)),
+                    Span(f"  {one.system_kind or one.kind}, {one.status}", "dim"),
+                ]
+                for one in participants
+            ]
+        )
+
+    async def _change(self, verb: str, question: str, argument: str) -> None:
+        """A verb of rooms that takes one name; the room itself says what came of it."""
+        if not argument:
+            raise NotApplicable(question, "/help shows what it takes")
+        rooms = self._ledger.rooms
+        verbs = {"add": rooms.add, "invite": rooms.invite, "remove": rooms.remove, "retitle": rooms.retitle}
+        await self._across(partial(verbs[verb], self._room, argument.removeprefix("@").strip('"')))
+
+    async def _read_again(self, count: str) -> None:
+        if count and not count.isdecimal():
+            raise NotApplicable("say how many messages", "/read 20")
+        limit = min(int(count or SHOWN_MESSAGES), 1000) or 1
+        messages = await self._across(partial(self._ledger.rooms.messages, self._room, limit=limit))
+        names = await self._names()
+        for message in messages:
+            self._show(message_lines(message, names))
+
+    async def _approve(self, id: str) -> None:
+        self._access.prompts.answer(id or None, YES)
+
+    async def _reject(self, id: str) -> None:
+        self._access.prompts.answer(id or None, NO)
+
+    async def _interrupt(self, _: str) -> None:
+        if not await self.interrupt():
+            raise NotApplicable("nothing is being answered to you", "say something")
+
+    async def _leave(self, _: str) -> None:
+        await self.interrupt()
+        await self._across(partial(self._ledger.rooms.leave, self._room))
+
+    async def _quit(self, _: str) -> None:
+        self.is_over = True
+        self._on_change()
+
+
+def _first_unread(messages: Sequence[RoomMessage], unread: int, reader: str) -> int | None:
+    """The position of the first message that the reader has not read; None where all are read."""
+    for message in reversed(messages):
+        if message.kind == "participant" and reader not in (message.author_id, message.author_name):
+            unread -= 1
+            if unread == 0:
+                return message.position
+    return None
