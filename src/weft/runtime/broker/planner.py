@@ -56,7 +56,8 @@ class ConfiguredPlanner:
     ) -> None:
         self._equip = equip
         self._programs, self._ledger, self._inference, self._rules_of = programs, ledger, inference, rules_of
-        self._variable, self._acting, self._persona, self._other_models = variable, acting, persona, other_models
+        self._variable, self._persona, self._other_models = variable, persona, other_models
+        self.acting = acting
 
     async def __call__(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan:
         plan, configuration = await self._ledger.crossing.run(lambda: self._planned(standing, messages))
@@ -84,7 +85,7 @@ class ConfiguredPlanner:
             overrides=overrides,
             message=messages[-1].id,
         )
-        acting = self._acting(messages[0])
+        acting = self.acting(messages[0])
         reader = LayerReader(self._programs, self._inference, self._variable, acting, self._other_models)
         configuration = reader.configuration(request)
         if configuration.persona is not None:

@@ -35,7 +35,7 @@ def answered(reply: Reply, request: str, correlation: str) -> ModelAnswered:
         role=MessageRole.ASSISTANT,
         content=reply.parts,
         model=reply.model,
-        metadata={name: value for name, value in facts.items() if value is not None},
+        metadata={name: value for name, value in facts.items() if value is not None} | reply.metadata,
     )
     return ModelAnswered(
         request=request,

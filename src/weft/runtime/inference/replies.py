@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct
 
@@ -58,6 +59,8 @@ class Reply(Struct, frozen=True, kw_only=True):
     cost: int | None = None
     """Micro-dollars; None where the model has no price or the usage is not known."""
     attempts: tuple[Attempt, ...] = ()
+    metadata: dict[str, Any] = {}
+    """What is recorded with the message beside these."""
 
     @property
     def text(self) -> str:

@@ -18,7 +18,7 @@ from weft.surfaces.wire.broker import SentMessage
 if TYPE_CHECKING:
     from weft.aio.ledger import AsyncLedger
     from weft.ledger.api import Admission, Ledger
-    from weft.runtime.broker.planner import ConfiguredPlanner
+    from weft.runtime.broker.plans import Planner
     from weft.runtime.inference.replies import ReplyToken
     from weft.runtime.tools.observed_calls import OnCall
     from weft.runtime.turns.messages import TurnReply
@@ -34,7 +34,7 @@ class BrokerAccess(Struct, frozen=True):
 
     ledger: Ledger
     mirror: AsyncLedger
-    planner: ConfiguredPlanner
+    planner: Planner
     tools: ToolAccess
     prompts: ApprovalPrompts
 
@@ -59,14 +59,12 @@ async def broker_access(call: Call, on_call: OnCall | None = None) -> AsyncItera
     from weft.aio.crossing import Pool
     from weft.aio.ledger import AsyncLedger
     from weft.programs import Programs
-    from weft.runtime.broker.planner import ConfiguredPlanner, sender_context
     from weft.runtime.inference.inference import Inference
     from weft.runtime.inference.model_files import model_folder
     from weft.runtime.invoke.invocation import InvocationContext
     from weft.surfaces.cli.approval_prompts import ApprovalPrompts
-    from weft.surfaces.cli.chat.models import other_models
     from weft.surfaces.cli.tool_access import ToolAccess
-    from weft.surfaces.cli.trust import trusted_rules
+    from weft.surfaces.cli.turn_planning import turn_planner
 
     ledger, pool, variable = call.writing(), Pool(), os.environ.get
     try:
@@ -79,15 +77,14 @@ async def broker_access(call: Call, on_call: OnCall | None = None) -> AsyncItera
             people = InvocationContext(mirror, programs, mirror.crossing, inference, variable=variable, context=person)
             prompts = ApprovalPrompts(call, ledger, lambda: people)
             tools = ToolAccess(ledger, mirror.crossing, programs, lambda: person, prompts.asked, on_call)
-            planner = ConfiguredPlanner(
+            planner = turn_planner(
                 programs,
                 mirror,
                 inference,
                 variable=variable,
-                acting=lambda message: sender_context(person, programs, message),
-                other_models=other_models(programs, variable, EmbeddedNote(call)),
-                rules_of=trusted_rules(),
+                person=lambda: person,
                 equip=tools,
+                on_default=EmbeddedNote(call),
             )
             try:
                 yield BrokerAccess(ledger, mirror, planner, tools, prompts)

@@ -22,7 +22,6 @@ from weft.kernel.enums import InboxState, MessageRole, QueueMode
 from weft.kernel.errors import AmbiguousName, LabelTaken, NotApplicable, NotFound, WeftError
 from weft.ledger.model import NewMessage, Session, Turn
 from weft.programs import Programs
-from weft.runtime.broker.planner import ConfiguredPlanner, sender_context
 from weft.runtime.broker.plans import Sending
 from weft.runtime.configuration.message_overrides import MessageOverrides
 from weft.runtime.inference.inference import Inference, OnNote, OnRetry
@@ -37,7 +36,6 @@ from weft.surfaces.cli.chat.models import (
     find_choice,
     last_model,
     names,
-    other_models,
 )
 from weft.surfaces.cli.chat.readiness import ensure_installed
 from weft.surfaces.cli.chat.servers import ServedModel, make_programs, running_servers
@@ -46,7 +44,8 @@ from weft.surfaces.cli.chat.typed_input import free_label
 from weft.surfaces.cli.default_session import ensure_own_session
 from weft.surfaces.cli.history import turn_pages
 from weft.surfaces.cli.tool_access import ToolAccess
-from weft.surfaces.cli.trust import trusted_rules, workspace_of
+from weft.surfaces.cli.trust import workspace_of
+from weft.surfaces.cli.turn_planning import turn_planner
 
 if TYPE_CHECKING:
     from weft.ledger.api import Admission, Ledger
@@ -294,14 +293,12 @@ class Conversation:
         taken back; with None they are waited for."""
 
         async def asked() -> TurnReply:
-            planner = ConfiguredPlanner(
+            planner = turn_planner(
                 self._programs,
                 self._mirror,
                 self._asking(),
                 variable=self._variable,
-                acting=lambda message: sender_context(self._person(), self._programs, message),
-                other_models=other_models(self._programs, self._variable),
-                rules_of=trusted_rules(),
+                person=self._person,
                 equip=self._tools,
             )
             admission = await to_the_end(self._mirror.crossing.run(admit))
