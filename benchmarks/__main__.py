@@ -22,6 +22,7 @@ from benchmarks.postgres import measure_postgres
 from benchmarks.registry import ALL, OURS, SAME_ROWS, WEFT
 from benchmarks.report import notes, tables
 from benchmarks.results import Results
+from benchmarks.rooms import measure_rooms
 from benchmarks.routing import measure_routing
 from benchmarks.searching import measure_search
 from benchmarks.sections import (
@@ -116,6 +117,8 @@ def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Pa
         results.postgres = measure_postgres(sizes)
     if "broker" in sections:
         results.broker = measure_broker(sizes, directory, peers=specs is ALL)
+    if "rooms" in sections:
+        results.rooms = measure_rooms(sizes, directory)
     if "plot" in sections:
         draw_curves(stages, results)
     for stage in stages.values():

@@ -12,6 +12,7 @@ from benchmarks.peers import BARE
 from benchmarks.rates import Rate
 from benchmarks.registry import WEFT
 from benchmarks.results import START, Results, ratio, wall
+from benchmarks.rooms import RoomCosts
 from benchmarks.searching import Searched
 from benchmarks.similarity import Compared
 from benchmarks.syncing import Moved, name_of
@@ -44,6 +45,7 @@ def bars(results: Results) -> list[Bar]:
         *similarity_bars(results),
         *sync_bars(results),
         *broker_bars(results),
+        *room_bars(results),
     ]
 
 
@@ -69,6 +71,26 @@ def sync_bars(results: Results) -> list[Bar]:
         Bar("sync: bytes moved, against those missing", _worst([each.ratio for each in found.values()]), 1.2, "x"),
         Bar("sync: peak memory, many turns against few", _worst(memory), 1.25, "x"),
         Bar("sync: a push of nothing, many turns against few", ratio(spent[1], spent[0]), 1.5, "x"),
+    ]
+
+
+def room_bars(results: Results) -> list[Bar]:
+    """In CPU time: each runs on one thread. A message in a grown room is compared with one in an empty room."""
+    sizes = results.sizes
+    cpu = {name: found.cpu for name, found in results.rooms.items() if isinstance(found, RoomCosts)}
+    suggestion, triage = cpu.get("suggestion"), cpu.get("triage without a model")
+    empty, full = cpu.get("message in an empty room"), cpu.get("message in a full room")
+    grown = f"a message in a room of {sizes.room_agents} agents and {sizes.room_messages:,} messages"
+    times = None if empty is None or full is None else full.p50_ms / empty.p50_ms
+    return [
+        Bar(
+            f"rooms: a suggestion among {sizes.room_names:,} names, p95",
+            suggestion.p95_ms if suggestion else None,
+            10,
+            "ms",
+        ),
+        Bar(f"rooms: triage among {sizes.triage_agents:,} agents, p95", triage.p95_ms if triage else None, 50, "ms"),
+        Bar(f"rooms: {grown}, against an empty one", times, 1.25, "x"),
     ]
 
 

@@ -7,6 +7,7 @@ from benchmarks.postgres import PACKAGES
 from benchmarks.report import (
     notes,
     postgres_tables,
+    room_tables,
     routing_tables,
     search_tables,
     similarity_tables,
@@ -25,6 +26,7 @@ ALONE = {
     "sync": sync_tables,
     "postgres": postgres_tables,
     "broker": broker_tables,
+    "rooms": room_tables,
 }
 """Blocks of their own: each may be measured alone, and stands until it is measured again."""
 RAN = {
@@ -35,6 +37,7 @@ RAN = {
     "sync": ("weft", "zstandard"),
     "postgres": PACKAGES,
     "broker": (*PACKAGES, "langgraph-checkpoint-sqlite", "openai-agents", "openai", "pydantic-ai-slim"),
+    "rooms": ("weft", "apsw"),
 }
 OTHERS = ("append", "fork", "load", "read", "verify", "group", "imports", "command_line", "fsyncs")
 
@@ -83,7 +86,7 @@ more.
 - *PostgreSQL* is measured on a server that the run starts, with `fsync` and `synchronous_commit` on: Weft beside
   LangGraph's PostgresSaver and one bare INSERT a turn, from one process and from many at once. `--only postgres`
   measures it alone. So do `--only search`, `--only similarity`, `--only routing`, `--only streams`,
-  `--only sync` and `--only broker`.
+  `--only sync`, `--only broker` and `--only rooms`.
 - *Broker* takes whole turns, with one call of a tool, on threads of different depths: Weft's broker, LangGraph and the
   OpenAI Agents SDK, all against one small local server. The overhead is the time of a turn without that spent inside
   the subject's own model layer, measured within the same turn: the provider's time, the wire's and the model layer's
@@ -91,6 +94,8 @@ more.
   the next step, is shown too. What Weft does between the ledger and pydantic-ai stays in. On PostgreSQL, turns a
   second of one and of many brokers are shown beside LangGraph in as many processes; there the model layers are part
   of them.
+- *Rooms* suggests whom typed letters mean among many names, finds out without a model for whom a message is, and posts
+  a message that an agent answers: in a new room, and in one of many agents and messages.
 
 ![Append cost against depth](images/append-cost.svg)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 SECTIONS = (
     "append", "fork", "load", "read", "verify", "group", "import", "search", "similarity", "routing", "streams", "sync",
-    "cli", "fsync", "postgres", "broker", "plot",
+    "cli", "fsync", "postgres", "broker", "rooms", "plot",
 )  # fmt: skip
 
 
@@ -58,6 +58,11 @@ class Sizes:
     broker_sessions: int = 32
     broker_turns: int = 8
     """Of each session."""
+    room_names: int = 10_000
+    triage_agents: int = 1_000
+    room_agents: int = 20
+    room_messages: int = 10_000
+    room_operations: int = 10
 
 
 FULL = Sizes()
@@ -95,6 +100,10 @@ QUICK = Sizes(
     broker_processes=4,
     broker_sessions=8,
     broker_turns=2,
+    room_names=400,
+    triage_agents=100,
+    room_messages=100,
+    room_operations=3,
 )
 
 

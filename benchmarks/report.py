@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.bars import Bar, bars, broker_bars, search_bars, similarity_bars, sync_bars
+from benchmarks.bars import Bar, bars, broker_bars, room_bars, search_bars, similarity_bars, sync_bars
 from benchmarks.fsyncs import Fsyncs
 from benchmarks.imports import Import
 from benchmarks.measure import Figure, NotMeasured
@@ -47,7 +47,8 @@ def tables(results: Results) -> list[Table]:
 
 
 def bar_table(results: Results) -> Table:
-    alone = (*search_bars(results), *similarity_bars(results), *sync_bars(results), *broker_bars(results))
+    apart_bars = (search_bars, similarity_bars, sync_bars, broker_bars, room_bars)
+    alone = [bar for judged in apart_bars for bar in judged(results)]
     apart = {bar.name for bar in alone}
     return bar_table_of("Bars", [bar for bar in bars(results) if bar.name not in apart])
 
@@ -207,6 +208,20 @@ def routing_tables(results: Results) -> list[Table]:
             sweep.append((f"{name}: {verdict.threshold:.2f}{is_default}", *counts, *negatives))
     swept = ("threshold", "right", "wrong", "refused", "made-up texts routed", "new topics routed")
     return [Table("Smart routing", header, rows), Table("Thresholds of smart routing", swept, sweep)]
+
+
+def room_tables(results: Results) -> list[Table]:
+    """What suggestions, triage and messages cost."""
+    if not results.rooms:
+        return []
+    rows = [
+        (f"{name}: {found}", ABSENT, ABSENT, ABSENT)
+        if isinstance(found, NotMeasured)
+        else (name, f"{found.size:,}", number(found.cpu.p50_ms), number(found.cpu.p95_ms))
+        for name, found in results.rooms.items()
+    ]
+    header = ("rooms", "names, agents or messages", "p50 CPU ms", "p95 CPU ms")
+    return [bar_table_of("Rooms", room_bars(results)), Table("What rooms cost", header, rows)]
 
 
 def sync_tables(results: Results) -> list[Table]:

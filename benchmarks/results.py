@@ -9,6 +9,7 @@ from benchmarks.imports import Import
 from benchmarks.measure import Figure, NotMeasured
 from benchmarks.plan import Sizes
 from benchmarks.rates import Rate
+from benchmarks.rooms import RoomCosts
 from benchmarks.routing import Routed
 from benchmarks.searching import Searched
 from benchmarks.similarity import Compared
@@ -59,6 +60,7 @@ class Results:
     fsyncs: dict[str, Fsyncs | NotMeasured] = field(default_factory=dict)
     postgres: dict[str, Served | NotMeasured] = field(default_factory=dict)
     broker: BrokerResults = field(default_factory=BrokerResults)
+    rooms: dict[str, RoomCosts | NotMeasured] = field(default_factory=dict)
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     seconds: float = 0
 
