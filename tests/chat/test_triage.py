@@ -345,3 +345,8 @@ def test_vectors_of_agents_that_were_embedded_are_compared(path: Path) -> None:
         found = choice("how do roses grow?")
         assert (found.way, found.agents) == ("words and vectors", ((gardener, "gardener"),))
         assert [one.name for one in found.scores] == ["gardener"]
+        # several messages that are triaged together go to those who work for all of their authors
+        alice, bob = [people.ids["alice"]], [people.ids["bob"]]
+        people.ledger_of("alice").rooms.add(room, "secret")
+        assert "secret" in [one.name for one in reader.candidates(session, 0, [alice], "").profiles.values()]
+        assert "secret" not in [one.name for one in reader.candidates(session, 0, [alice, bob], "").profiles.values()]

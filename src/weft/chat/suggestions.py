@@ -4,7 +4,8 @@ Those who take part come first, then agents that can be added, then other people
 whoever types: an agent that does not work for them is not suggested, whether it takes part or not.
 
 The names of all who take no part are indexed once for each person, and again when a program was created, renamed,
-configured, shared or deleted; then only those programs are read again. Those who take part are read each time.
+configured, shared or deleted; then only those programs are read again. Those who take part are read again when anything
+was recorded.
 """
 
 from __future__ import annotations
@@ -42,8 +43,19 @@ class Suggestion(Struct, frozen=True, kw_only=True):
         return write_mention(self.kind, self.id, self.name)
 
 
+class _RoomNames(Struct, frozen=True):
+    """Those who take part in a room and may be suggested."""
+
+    index: NameIndex
+    own: frozenset[str]
+    """The ids of whoever asks."""
+    skipped: frozenset[str]
+    """The ids of whoever asks and of all who take part."""
+
+
 class MentionSuggester:
-    """Suggests in the name that a ledger is opened in. Use one object for several calls: it keeps the names."""
+    """Suggests in the name that a ledger is opened in. Use one object for several calls: it keeps the names. Not for
+    several threads at once."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger, self._store = ledger, store_of(ledger)
@@ -51,20 +63,33 @@ class MentionSuggester:
         """The arrival number of the newest event of a program that the names include."""
         self._names: dict[str, IndexedName] = {}
         self._agents, self._people = NameIndex(()), NameIndex(())
+        self._here: tuple[str, int, _RoomNames] | None = None
+        """Those who take part in a room, as of the newest event then."""
 
     def suggest(self, room: str, letters: str, limit: int = DEFAULT_SUGGESTIONS) -> list[Suggestion]:
         """At most `limit`, the best first. Raises NotFound for a room that whoever asks takes no part in."""
+        here = self._room_names(room)
+        found = [_suggestion(name, True) for name in here.index.matches(letters, limit, here.own)]
+        for index in (self._agents, self._people):
+            found += [_suggestion(name, False) for name in index.matches(letters, limit - len(found), here.skipped)]
+        return found
+
+    def _room_names(self, room: str) -> _RoomNames:
+        with self._store.read() as txn:
+            newest = txn.facts.tip().n
+        if self._here is not None and self._here[:2] == (room, newest):
+            return self._here[2]
         participants = self._ledger.rooms.participants(room)
         with self._store.read() as txn:
             self._refresh(txn)
             access = access_of(txn)
-            present = [one for one in participants if _is_offered(txn.sql, access, one)]
-            here = NameIndex(_active_names(txn.sql, present))
-        skipped = {one.node for one in participants} | set(access.ids or (DEFAULT_AGENT,))
-        found = [_suggestion(name, True) for name in here.matches(letters, limit, access.ids or (DEFAULT_AGENT,))]
-        for index in (self._agents, self._people):
-            found += [_suggestion(name, False) for name in index.matches(letters, limit - len(found), skipped)]
-        return found
+            own = frozenset(access.ids or (DEFAULT_AGENT,))
+            offered = [one for one in participants if _is_offered(txn.sql, access, one)]
+            names = _RoomNames(
+                NameIndex(_active_names(txn.sql, offered)), own, own | {one.node for one in participants}
+            )
+        self._here = (room, newest, names)
+        return names
 
     def _refresh(self, txn: ReadTxn) -> None:
         """Take up what became of programs since the last call."""
@@ -112,10 +137,7 @@ def _is_offered(sql: Sql, access: Access, participant: Participant) -> bool:
 def _active_names(sql: Sql, participants: Iterable[Participant]) -> list[IndexedName]:
     names = []
     for one in participants:
-        row = sql.one(
-            "SELECT max(position) FROM room_message WHERE author = ?",
-            (one.id,),
-        )
+        row = sql.one("SELECT max(position) FROM room_message WHERE author = ?", (one.id,))
         names.append(IndexedName(one.kind, one.node, one.name, 0 if row is None else row[0] or 0))
     return names
 
