@@ -295,3 +295,22 @@ def test_a_renamed_agent_is_shown_by_its_current_name(people: Cast) -> None:
     alice.rooms.post("plans", f"{people.mention('helper')} hello")
     (mention,) = alice.rooms.messages("plans")[-1].mentions
     assert mention.name == "helper"
+
+
+def test_whoever_let_an_agent_in_reads_nothing_in_its_session_when_they_have_left(people: Cast) -> None:
+    alice, bob = people.ledger_of("alice"), people.ledger_of("bob")
+    alice.rooms.create("plans", people=["bob"])
+    bob.rooms.add("plans", "helper")
+    bob.rooms.leave("plans")
+    alice.rooms.post("plans", f"{people.mention('helper')} a secret")
+    answer(people.ledger, "helper", "kept secret")
+    alice.rooms.fork("plans", title="fork")
+    sessions = [one.session for room in ("plans", "fork") for one in alice.rooms.participants(room) if one.session]
+    assert [label for label in sessions if not label.startswith("room:")] == []
+    for person in (alice, bob):
+        assert person.sessions() == []
+        assert person.search("secret") == []
+        for label in sessions:
+            with pytest.raises(NotFound):
+                person.messages(label)
+    assert [hit.text for hit in people.ledger_of("helper").messages(sessions[-1]) if hit.role == "assistant"]

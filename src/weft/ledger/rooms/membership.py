@@ -386,6 +386,6 @@ def _fork_agent(room: OpenRoom, participant: ParticipantRow, row: ConversationRo
     )
     turn = None if answer is None else append.view.find_turn(answer[0])
     with append.by_the_ledger():
-        session = None if turn is None else fork_at(append, turn, agent.id, actor=DEFAULT_AGENT).id
+        session = None if turn is None else fork_at(append, turn, agent.id, room.session_label(agent)).id
     seen = max(since, participant.since) if answer is None or answer[1] is None else answer[1]
     room.add_agent(agent, since=max(since, participant.since), seen=min(seen, at), session=session)

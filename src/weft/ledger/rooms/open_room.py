@@ -192,12 +192,17 @@ class OpenRoom:
     def new_session(self, agent: ProgramRow) -> str:
         """The session that an agent answers in here; its id. It is nobody's but the ledger's: whoever brought the agent
         in would read there what is said after they left."""
-        label = f"room:{self.row.id[-SHORT_ID:].lower()}:{agent.name}"
-        if self.append.view.find_session(label) is not None:
-            label = f"room:{self.append.ulids.mint().lower()}:{agent.name}"
         routing = self.append.ledger_contents.put_text(f"room:{self.row.id}", "routing key")
         with self.append.by_the_ledger():
+            label = self.session_label(agent)
             return create_session(self.append, label, persona=agent.id, actor=DEFAULT_AGENT, routing_key=routing).id
+
+    def session_label(self, agent: ProgramRow) -> str:
+        """A label that no session has: of the room and the agent's name."""
+        label = f"room:{self.row.id[-SHORT_ID:].lower()}:{agent.name}"
+        if self.append.view.find_session(label) is None:
+            return label
+        return f"room:{self.append.ulids.mint().lower()}:{agent.name}"
 
     def remove(self, participant: ParticipantRow) -> None:
         self.stream().add(ParticipantRemoved, participant=participant.id)

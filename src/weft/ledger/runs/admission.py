@@ -246,9 +246,10 @@ def _session_at(append: Append, turn: TurnRow, persona: str | None) -> tuple[Ses
     return fork_at(append, turn, persona), True
 
 
-def fork_at(append: Append, turn: TurnRow, persona: str | None = None, *, actor: str | None = None) -> SessionRow:
-    """A new session that begins at a turn."""
-    label = f"fork-{append.ulids.mint().lower()}"
+def fork_at(append: Append, turn: TurnRow, persona: str | None = None, label: str | None = None) -> SessionRow:
+    """A new session that begins at a turn. With a label it is the ledger's own."""
+    actor = None if label is None else DEFAULT_AGENT
+    label = label or f"fork-{append.ulids.mint().lower()}"
     branch = None if turn.session is None else append.view.session_of_number(turn.session)
     session = create_session(append, label, persona=persona or turn.persona, actor=actor)
     append.stream(session_stream(session.id), bytes(session.last_event).hex(), session.persona).add(
