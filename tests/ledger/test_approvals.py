@@ -11,7 +11,7 @@ from tests.ledger.histories import exported, import_into
 from tests.ledger.test_inbox import begun
 from weft.kernel.approval_events import ApprovalGranted, ApprovalRequested
 from weft.kernel.enums import Decision, DecisionSource, MessageRole, MessageSource, ToolCallStatus
-from weft.kernel.errors import NotAllowed, NotApplicable, NotFound
+from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable, NotFound
 from weft.kernel.fields import EventRef, PolicyTests
 from weft.ledger.api.base import store_of, writer_of
 from weft.ledger.api.ledger import Ledger
@@ -129,6 +129,18 @@ def test_only_people_answer() -> None:
         ledger.acting_as("ann").approvals.grant(request)
         approval = ledger.approvals.get(request)
         assert (approval.state, approval.answered_by) == ("granted", "ann")
+
+
+def test_a_page_is_full_where_requests_that_others_read_lie_between() -> None:
+    with weft.open(":memory:") as ledger:
+        Programs(ledger).create("human", "ann", {"permissions": ["session:read(mine*)"]})
+        requests = [asking(ledger, session)[2] for session in ("main", "mine", "other", "mine-2")]
+        ann = ledger.acting_as("ann").approvals
+        assert [approval.id for approval in ann.list(limit=2)] == [requests[1], requests[3]]
+        (first,) = ann.list(limit=1)
+        assert [approval.id for approval in ann.list(limit=1, after=first.n)] == [requests[3]]
+        with pytest.raises(InvalidInput, match="limit"):
+            ann.list(limit=-1)
 
 
 def test_an_answer_from_elsewhere_changes_nothing_here() -> None:

@@ -11,7 +11,7 @@ from weft.ledger.api.base import LedgerPart
 from weft.ledger.approvals import policies
 from weft.ledger.approvals.model import Approval, CallDecision, NewPolicy, Policy
 from weft.ledger.approvals.requests import answer_approval, decisions_of, listed_approvals, load_approval
-from weft.ledger.arguments import checked_label, checked_text
+from weft.ledger.arguments import checked_count, checked_label, checked_text
 from weft.ledger.read.revisions import require
 from weft.ledger.write.append import requires
 from weft.ledger.write.turn_events import member
@@ -37,10 +37,12 @@ class Approvals(LedgerPart):
         self, *, session: str | None = None, states: Sequence[str] = OPEN, limit: int = 100, after: int = 0
     ) -> list[Approval]:
         """Requests in these states, the oldest first; `after` is the arrival number of the last one of a page."""
-        wanted = [member(ApprovalState, state, "state").value for state in states]
+        values = [member(ApprovalState, state, "state").value for state in states]
+        count, position = checked_count(limit, "limit"), checked_count(after, "after")
         with self._store.read() as txn:
             row = None if session is None else require(txn, session)
-            return listed_approvals(txn, wanted, session=None if row is None else row.n, limit=limit, after=after)
+            number = None if row is None else row.n
+            return listed_approvals(txn, values, session=number, limit=count, after=position)
 
     @requires("approval:answer")
     def grant(
@@ -80,9 +82,9 @@ class Policies(LedgerPart):
 
     def list(self, *, states: Sequence[str] = ()) -> list[Policy]:
         """Policies in these states, or all; the oldest first."""
-        wanted = [member(PolicyState, state, "state").value for state in states]
+        values = [member(PolicyState, state, "state").value for state in states]
         with self._store.read() as txn:
-            return policies.listed_policies(txn, wanted)
+            return policies.listed_policies(txn, values)
 
     def get(self, policy: str) -> Policy:
         """A policy by its id or the end of it, else the newest of its name."""

@@ -8,6 +8,7 @@ which hash of what would run was meant.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from msgspec import UNSET
@@ -49,12 +50,19 @@ _DECISIONS = (
 def listed_approvals(
     txn: ReadTxn, states: Sequence[str], *, session: int | None = None, limit: int = 100, after: int = 0
 ) -> list[Approval]:
-    """Requests in these states that the reader may see, the oldest first, behind an arrival number."""
+    """The first requests in these states that the reader may see behind an arrival number, the oldest first."""
     marks = ", ".join("?" * len(states))
     where = f"a.state IN ({marks}) AND a.n > ?" + ("" if session is None else " AND a.session = ?")
-    values = (*states, after, *(() if session is None else (session,)), limit)
-    rows = txn.sql.all(f"{_SELECT} WHERE {where} ORDER BY a.n LIMIT ?", values)
-    return [approval for approval in (_to_approval(txn, row) for row in rows) if _may_read(txn, approval.turn)]
+    query = f"{_SELECT} WHERE {where} ORDER BY a.n LIMIT ?"
+    approvals: list[Approval] = []
+    while len(approvals) < limit:
+        rows = txn.sql.all(query, (*states, after, *(() if session is None else (session,)), limit))
+        readable = (_to_approval(txn, row) for row in rows if _may_read(txn, row[2]))
+        approvals += islice(readable, limit - len(approvals))
+        if len(rows) < limit:
+            break
+        after = rows[-1][1]
+    return approvals
 
 
 def load_approval(txn: ReadTxn, name: str) -> Approval:
