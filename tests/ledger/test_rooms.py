@@ -180,8 +180,23 @@ def test_a_mentioned_absent_person_is_invited_and_a_participant_confirms(people:
     assert names(bob, "plans") == ["alice", "triage", "bob"]
     alice.rooms.post("plans", f"{people.mention('carol')} too")
     carol = people.ledger_of("carol")
+    with pytest.raises(NotFound):
+        carol.rooms.decline("%", "carol")
     carol.rooms.decline(carol.rooms.invitations()[0].conversation_id, "carol")
     assert alice.rooms.invitations("plans") == []
+    alice.rooms.post("plans", f"{people.mention('carol')} again")
+    carol.rooms.decline("plans", "carol")
+    assert alice.rooms.invitations("plans") == []
+
+
+def test_what_an_author_gives_with_a_message_is_not_taken_for_what_it_answers(people: Cast) -> None:
+    bob = people.ledger_of("bob")
+    bob.rooms.create("plans")
+    forged = {"root": "R", "answers": "A", "turn": "T", "hops": 2}
+    bob.rooms.post("plans", "mine", meta={"ticket": 7, **forged})
+    assert bob.rooms.messages("plans")[-1].meta == {"ticket": 7}
+    bob.rooms.post("plans", "mine too", meta=["ticket"])
+    assert bob.rooms.messages("plans")[-1].meta == {"meta": ["ticket"]}
 
 
 def test_who_may_remove_whom(people: Cast) -> None:

@@ -20,7 +20,7 @@ from weft.kernel.enums import (
     RoomStatus,
     SystemAgentKind,
 )
-from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.errors import AmbiguousName, InvalidInput, NotApplicable, NotFound
 from weft.kernel.events import conversation_stream, program_stream
 from weft.kernel.ledger_events import AgentCreated
 from weft.ledger.approvals.people import ensure_person
@@ -34,6 +34,8 @@ from weft.ledger.rooms.rows import (
     ConversationRow,
     ParticipantRow,
     find_conversation,
+    has_open_invitation,
+    ids_named,
     load_conversation,
     participants_of,
     readable_ranges,
@@ -89,7 +91,7 @@ def _begin(append: Append, id: str, **fields: str | UnsetType) -> None:
 
 def _loaded(append: Append, id: str) -> OpenRoom:
     row = load_conversation(append.sql, id)
-    assert row is not None, "it was made right now"
+    assert row is not None, "it was made right now, or somebody was invited to it"
     return OpenRoom(append, row)
 
 
@@ -188,10 +190,7 @@ def decline(writer: LedgerWriter, name: str, person: str) -> str:
             room.member("room:invite", "decline an invitation")
         room.ensure_open()
         ensure_person(append, "room:invite", "decline an invitation")
-        is_open = append.sql.one(
-            "SELECT 1 FROM invitation WHERE conversation = ? AND node = ? AND state = 'open'", (room.row.id, node)
-        )
-        if is_open is None:
+        if not has_open_invitation(append.sql, room.row.id, node):
             raise NotApplicable("there is no open invitation for them", "list the invitations")
         room.stream().add(InvitationDeclined, node=node)
         append.seal()
@@ -201,14 +200,13 @@ def decline(writer: LedgerWriter, name: str, person: str) -> str:
 
 
 def _room_inviting(append: Append, name: str, node: str) -> OpenRoom:
-    rows = append.sql.all(
-        "SELECT conversation FROM invitation WHERE node = ? AND state = 'open' AND conversation LIKE ?",
-        (node, f"%{name.upper()}"),
-    )
-    row = load_conversation(append.sql, rows[0][0]) if len(rows) == 1 else None
-    if row is None:
+    """The conversation of this name that a person is invited to; they need not take part in it."""
+    ids = [id for id in ids_named(append.sql, name.strip()) if has_open_invitation(append.sql, id, node)]
+    if not ids:
         raise NotFound("room", name, Action.LIST_ROOMS)
-    return OpenRoom(append, row)
+    if len(ids) > 1:
+        raise AmbiguousName(name, ids)
+    return _loaded(append, ids[0])
 
 
 def _person(append: Append, name: str) -> str:

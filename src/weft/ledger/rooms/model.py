@@ -139,8 +139,9 @@ class RoomMessage(Struct, frozen=True, kw_only=True):
     mentions: tuple[RoomMention, ...]
     notice: str | None
     meta: dict[str, Any]
-    """What belongs to it beside its content: the turn of an agent that it is the answer of, the message that it answers
-    and the person's message that it goes back to, and what its author gave."""
+    """`turn`, the turn of an agent that it is the answer of; `answers`, the message that it answers; `root`, the
+    person's message that it goes back to; `hops`, how many answers lie between; and what its author gave under other
+    names."""
     posted_at: int
     is_erased: bool = False
     """Whether something that it said was erased: the text says so in its place."""

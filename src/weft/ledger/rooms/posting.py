@@ -14,7 +14,6 @@ from msgspec import UNSET, Struct
 
 from weft.kernel.conversation_events import ParticipantInvited
 from weft.kernel.enums import (
-    InvitationState,
     MessageSource,
     ParticipantKind,
     ProgramKind,
@@ -30,7 +29,7 @@ from weft.ledger.read.agent_shares import is_private
 from weft.ledger.rooms.deliveries import delivered_parts
 from weft.ledger.rooms.model import PostedMessage, Reached, RoomLimits
 from weft.ledger.rooms.open_room import OpenRoom
-from weft.ledger.rooms.rows import ParticipantRow
+from weft.ledger.rooms.rows import ParticipantRow, has_open_invitation
 from weft.ledger.runs.admission import Delivery, deliver, scope_of
 from weft.ledger.runs.model import DEFAULT_LIMITS
 from weft.ledger.views.program_rows import ProgramRow, load_program
@@ -214,11 +213,7 @@ def _reach_person(room: OpenRoom, said: RoomPost, node: str, reach: MessageReach
     is_person = node == DEFAULT_AGENT or (row is not None and row.kind == ProgramKind.HUMAN and not row.deleted)
     if not is_person:
         return
-    open_invitation = room.append.sql.one(
-        "SELECT 1 FROM invitation WHERE conversation = ? AND node = ? AND state = ?",
-        (room.row.id, node, InvitationState.OPEN.value),
-    )
-    if open_invitation is None:
+    if not has_open_invitation(room.append.sql, room.row.id, node):
         room.stream().add(ParticipantInvited, node=node, message=said.message)
         text = f"{room.mention(node)} takes no part in the room: a participant can let them in."
         room.notice(RoomNotice.INVITED, text, root=said.root)

@@ -230,8 +230,7 @@ def _to_message(txn: ReadTxn, conversation: str, row: Sequence[Any]) -> RoomMess
     nodes = [mention.id for mention in mentions]
     names = agent_names(txn.sql, [*nodes, *([node] if node else [])])
     participant = None if author is None else load_participant(txn.sql, author)
-    given = None if event.meta is UNSET else json_of(txn, ReferenceNumbers(txn).number(event.meta))
-    told = {"turn": turn, "answers": answers, "root": root if root != id else None, "hops": hops or None}
+    relations = {"turn": turn, "answers": answers, "root": root if root != id else None, "hops": hops or None}
     return RoomMessage(
         id=id,
         conversation_id=conversation,
@@ -248,12 +247,17 @@ def _to_message(txn: ReadTxn, conversation: str, row: Sequence[Any]) -> RoomMess
         ),
         notice=notice,
         meta={
-            **(given if isinstance(given, dict) else {} if given is None else {"meta": given}),
-            **{name: value for name, value in told.items() if value is not None},
+            **{name: value for name, value in _author_meta(txn, event).items() if name not in relations},
+            **{name: value for name, value in relations.items() if value is not None},
         },
         posted_at=at,
         is_erased=any(_is_erased(txn, part) for part in event.parts),
     )
+
+
+def _author_meta(txn: ReadTxn, event: MessagePosted) -> dict[str, Any]:
+    meta = None if event.meta is UNSET else json_of(txn, ReferenceNumbers(txn).number(event.meta))
+    return meta if isinstance(meta, dict) else {} if meta is None else {"meta": meta}
 
 
 def _is_erased(txn: ReadTxn, part: PartFact) -> bool:

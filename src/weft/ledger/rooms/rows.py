@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from weft.kernel.advice import Action
 from weft.kernel.clock import is_ulid
-from weft.kernel.enums import RoomHistory
+from weft.kernel.enums import InvitationState, RoomHistory, RoomStatus
 from weft.kernel.errors import AmbiguousName, NotFound
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.access import Access
@@ -154,13 +154,13 @@ def find_conversation(sql: Sql, access: Access, name: str) -> tuple[Conversation
     """By id, by the end of an id, or by title: of those that whoever asks takes or took part in."""
     own = OwnEvents(sql)
     found: dict[str, tuple[ConversationRow, Ranges]] = {}
-    for id in _ids_named(sql, name.strip()):
+    for id in ids_named(sql, name.strip()):
         row = load_conversation(sql, id)
         ranges = () if row is None else readable_ranges(sql, access, row, own)
         if row is not None and (ranges or _was_member(sql, access, row, own)):
             found[id] = (row, ranges)
     if len(found) > 1:
-        active = {id: one for id, one in found.items() if one[0].status == "active"}
+        active = {id: one for id, one in found.items() if one[0].status == RoomStatus.ACTIVE}
         found = active or found
     if not found:
         raise NotFound("room", name, Action.LIST_ROOMS)
@@ -176,7 +176,13 @@ def _was_member(sql: Sql, access: Access, row: ConversationRow, own: OwnEvents) 
     return access.is_unlimited or all(memberships(sql, row.id, id, own) for id in access.ids)
 
 
-def _ids_named(sql: Sql, name: str) -> list[str]:
+def has_open_invitation(sql: Sql, conversation: str, node: str) -> bool:
+    query = "SELECT 1 FROM invitation WHERE conversation = ? AND node = ? AND state = ?"
+    return sql.one(query, (conversation, node, InvitationState.OPEN.value)) is not None
+
+
+def ids_named(sql: Sql, name: str) -> list[str]:
+    """Of all conversations that a name may mean, whoever may read them: by id, by title, by the end of an id."""
     if is_ulid(name.upper()):
         return [name.upper()]
     rows = sql.all(
