@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
+from weakref import ref
 
 import pytest
 from hypothesis import given
@@ -144,6 +146,12 @@ def test_participants_come_first_then_agents_then_people_in_the_name_of_whoever_
         assert mentioned(suggestions(bob, room, "hid")[0].mention)[0][0] == "agent"
         with pytest.raises(NotFound):
             suggestions(everybody.ledger_of("carol"), room, "a")
+        once = everybody.ledger_of("bob")
+        assert suggestions(once, room, "revi")
+        reference = ref(once)
+        del once
+        gc.collect()
+        assert reference() is None, "one call keeps nothing"
 
 
 def test_the_names_follow_what_happens(ledger: Ledger) -> None:

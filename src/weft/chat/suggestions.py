@@ -11,7 +11,6 @@ was recorded.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
@@ -114,14 +113,8 @@ class MentionSuggester:
 
 
 def suggestions(ledger: Ledger, room: str, letters: str, limit: int = DEFAULT_SUGGESTIONS) -> list[Suggestion]:
-    """The same, with the names kept for as long as the ledger object lives."""
-    suggester = _SUGGESTERS.get(ledger)
-    if suggester is None:
-        suggester = _SUGGESTERS[ledger] = MentionSuggester(ledger)
-    return suggester.suggest(room, letters, limit)
-
-
-_SUGGESTERS: WeakKeyDictionary[Ledger, MentionSuggester] = WeakKeyDictionary()
+    """The same for one call, such as one completion of a shell. Nothing is kept."""
+    return MentionSuggester(ledger).suggest(room, letters, limit)
 
 
 def _suggestion(name: IndexedName, is_participant: bool) -> Suggestion:
