@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.collector import paused_collector
 from tests.faults.results import Counted, table
 from tests.faults.sizes import SEED
 from tests.postgres import shared_server
@@ -35,11 +36,9 @@ settings.load_profile("prove" if PROVING else "test")
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """What is collected lives until the end: the garbage collector does not walk through it, then or later."""
-    gc.disable()
-    result = yield
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+    with paused_collector():
+        result = yield
+        gc.collect()
     return result
 
 

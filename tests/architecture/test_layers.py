@@ -1,7 +1,6 @@
 """The architecture as rules over the syntax of src/weft, each shown to fail on code that breaks it."""
 
 import ast
-import gc
 import io
 import re
 import tokenize
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.collector import paused_collector
 from weft import Ledger
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -205,15 +205,12 @@ def vague_module_names(module: Module) -> Violations:
 
 @cache
 def shipped() -> tuple[Module, ...]:
-    """All modules, parsed while the garbage collector pauses: it would walk through the trees as often as they grow."""
     modules = tuple(
         Module(path.relative_to(SOURCE).as_posix(), path.read_text(encoding="utf-8"))
         for path in sorted((SOURCE / "weft").rglob("*.py"))
     )
-    gc.disable()
-    assert all(module.nodes for module in modules)
-    gc.freeze()
-    gc.enable()
+    with paused_collector():
+        assert all(module.nodes for module in modules)
     return modules
 
 

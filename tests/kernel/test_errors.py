@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.collector import paused_collector
 from weft.kernel import errors
 from weft.kernel.errors import WeftError
 
@@ -116,14 +117,15 @@ def made(file: Path) -> Iterator[str]:
 
 
 def test_every_error_is_raised_somewhere() -> None:
-    used = {name for file in SOURCE if file.name != "errors.py" for name in made(file)}
+    with paused_collector():
+        used = {name for file in SOURCE if file.name != "errors.py" for name in made(file)}
     assert KINDS.keys() - used == BRANCHES
 
 
 @pytest.mark.parametrize("name", sorted(KINDS.keys() - BRANCHES))
 def test_every_error_is_met_by_a_test(name: str) -> None:
     met = re.compile(rf"(?:raises|isinstance|refused)\([^)]*\b{name}\b|except [^:]*\b{name}\b|, {name}[,)]|\"{name}\"")
-    assert any(met.search(text) for text in TESTS.values()), f"no test provokes {name}"
+    assert any(name in text and met.search(text) for text in TESTS.values()), f"no test provokes {name}"
 
 
 # What else is raised, and why it reaches nobody who calls the library.
