@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from weft.chat.triage_scores import AgentProfile, AgentScore, ProfileIndex, profile_of
+from weft.chat.triage_scores import AgentScore, CandidateProfile, ProfileIndex, profile_of
 from weft.kernel.enums import ParticipantKind, ProgramKind
 from weft.kernel.errors import NotFound, Unsupported
 from weft.ledger.api import Ledger, is_private, store_of, users_of_agent
@@ -34,7 +34,7 @@ DESCRIBING_FIELDS = ("name", "description", "soul")
 class Candidates(Struct, frozen=True, kw_only=True):
     """The agents for one message, and how well each fits it."""
 
-    profiles: dict[str, AgentProfile]
+    profiles: dict[str, CandidateProfile]
     present: frozenset[str]
     private: frozenset[str]
     """Of those present the ones that not everybody may read."""

@@ -49,7 +49,7 @@ COMMON_WORDS = frozenset(
 have weighs little."""
 
 
-class AgentProfile(Struct, frozen=True, kw_only=True):
+class CandidateProfile(Struct, frozen=True, kw_only=True):
     """What an agent is compared by."""
 
     id: str
@@ -73,11 +73,11 @@ class AgentScore(Struct, frozen=True, kw_only=True):
     is_present: bool = True
 
 
-def profile_of(id: str, name: str, description: str, tags: Iterable[str]) -> AgentProfile:
+def profile_of(id: str, name: str, description: str, tags: Iterable[str]) -> CandidateProfile:
     labels = tuple(tags)
     strong = frozenset(message_stems(" ".join((name, *labels))))
     stems = strong | frozenset(message_stems(description, most=None))
-    return AgentProfile(id=id, name=name, description=description, tags=labels, strong=strong, stems=stems)
+    return CandidateProfile(id=id, name=name, description=description, tags=labels, strong=strong, stems=stems)
 
 
 def message_stems(text: str, most: int | None = MOST_WORDS) -> dict[str, str]:
@@ -103,14 +103,14 @@ def stem_of(word: str) -> str:
 class ProfileIndex:
     """Profiles by their stems. Not safe to change while another thread uses it."""
 
-    def __init__(self, profiles: Iterable[AgentProfile] = ()) -> None:
-        self.profiles: dict[str, AgentProfile] = {}
+    def __init__(self, profiles: Iterable[CandidateProfile] = ()) -> None:
+        self.profiles: dict[str, CandidateProfile] = {}
         self._holders: dict[str, dict[str, None]] = {}
         """By stem the ids of the agents that have it."""
         for profile in profiles:
             self.put(profile)
 
-    def put(self, profile: AgentProfile) -> None:
+    def put(self, profile: CandidateProfile) -> None:
         """Add an agent, or replace what it was compared by."""
         self.drop(profile.id)
         self.profiles[profile.id] = profile
