@@ -48,6 +48,7 @@ def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) ->
             "retry": ["x"],
             "config": ["x"],
             "toolset": ["list"],
+            "room": ["list"],
             "policy": ["list"],
             "approve": ["x"],
             "reject": ["x"],

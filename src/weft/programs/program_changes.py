@@ -7,7 +7,6 @@ from typing import Any
 from msgspec import UNSET
 
 from weft.kernel.advice import Action
-from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, LabelTaken, NotAllowed, NotApplicable, NotFound
 from weft.kernel.program_events import ProgramDeleted
 from weft.ledger.api import cancel_deliveries_to
@@ -136,6 +135,5 @@ def delete(writer: ProgramWriter, row: ProgramRow, *, expected: int | None, reas
             f"{row.kind} {row.name!r} is named by {', '.join(map(repr, users[:5]))}", "configure or delete these first"
         )
     deleted = writer.add(row, ProgramDeleted, reason=writer.reason(reason))
-    if row.kind == ProgramKind.AGENT:
-        cancel_deliveries_to(writer.append, row.id)
+    cancel_deliveries_to(writer.append, row.id)
     return deleted

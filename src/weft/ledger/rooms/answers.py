@@ -91,6 +91,8 @@ def _post(
             turn=run.turn or UNSET,
             meta=room.contents.put_json({"interrupted": cuts[-1].value}, "meta") if cuts else UNSET,
         )
+    if cuts:  # whom the rest would have mentioned, or taken back, nobody knows
+        return
     agent = load_program(append.sql, participant.node)
     if room.system_kind(agent) == SystemAgentKind.TRIAGE:
         for one in answered:

@@ -140,6 +140,16 @@ class FetchUrlTool(StructTool[FetchArguments]):
         return self._granted(str(target))
 
 
+def _decoded(body: bytes, charset: str, is_cut: bool) -> str | None:
+    """None where the encoding is none of pages, or the bytes are not text in it."""
+    if not _CHARSET.fullmatch(charset):
+        return None
+    try:
+        return body.decode(charset, errors="replace" if is_cut else "strict")
+    except (UnicodeDecodeError, LookupError):
+        return None
+
+
 def _told(url: PageUrl, status: int, content_type: str, body: bytes, is_cut: bool, raw: bool) -> dict[str, Any]:
     result: dict[str, Any] = {"url": str(url), "status": status, "content_type": content_type, "bytes": len(body)}
     if is_cut:
@@ -147,11 +157,8 @@ def _told(url: PageUrl, status: int, content_type: str, body: bytes, is_cut: boo
     kind, charset = _kind(content_type)
     if not _TEXTUAL.fullmatch(kind):
         return result
-    try:
-        if not _CHARSET.fullmatch(charset):
-            raise LookupError(charset)
-        text = body.decode(charset, errors="strict" if not is_cut else "replace")
-    except (UnicodeDecodeError, LookupError):
+    text = _decoded(body, charset, is_cut)
+    if text is None:
         text = body.decode("utf-8", errors="replace")
         result["invalid_text"] = True
     is_page = kind in ("text/html", "application/xhtml+xml") and not raw
