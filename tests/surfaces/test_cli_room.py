@@ -250,8 +250,15 @@ def test_people_and_agents_come_and_go(rooms: Shell) -> None:
     assert (declined.code, declined.out) == (0, "the invitation of carol is over\n"), declined.err
     assert "nobody waits" in rooms("room", "invitations", "--as", "bob").err
     assert rooms("room", "invite", "plans", "carol", "--as", "bob").code == 0
+    assert rooms("room", "post", "plans", "@alice hear", "--as", "bob", "--no-wait").code == 0
     left = rooms("room", "leave", "plans", "--as", "carol")
     assert "weft room invite plans carol" in left.err
+    assert rooms("room", "post", "plans", "@alice hear", "--as", "bob", "--no-wait").code == 0
+    assert [room["unread"] for room in rooms.json("room", "list", "--as", "carol")] == [1]
+    read = rooms("room", "read", "plans", "--as", "carol")
+    assert said(read.out) == ["   8  @carol joined.", "   9  bob", "      @alice hear"]
+    assert read.err == ""
+    assert [room["unread"] for room in rooms.json("room", "list", "--as", "carol")] == [0]
     gone = rooms.json("room", "show", "plans", "--removed")["members"]
     assert [one["name"] for one in gone if one["is_removed"]] == ["reviewer", "carol"]
     assert "carol" not in rooms("room", "show", "plans").out
