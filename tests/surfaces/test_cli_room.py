@@ -246,7 +246,7 @@ def test_people_and_agents_come_and_go(rooms: Shell) -> None:
     shown = rooms("room", "show", "plans", "--as", "bob")
     assert "carol  person  was mentioned by bob, not let in" in shown.out
     assert "`weft room invite plans carol --as bob` lets them in" in shown.err
-    declined = rooms("room", "decline", invitation["conversation_id"][-8:], "--as", "carol")
+    declined = rooms("room", "decline", "plans", "--as", "carol")
     assert (declined.code, declined.out) == (0, "the invitation of carol is over\n"), declined.err
     assert "nobody waits" in rooms("room", "invitations", "--as", "bob").err
     assert rooms("room", "invite", "plans", "carol", "--as", "bob").code == 0

@@ -62,7 +62,7 @@ def message_lines(message: RoomMessage, participants: Mapping[str, str]) -> list
         position,
         Span(shown_name(message.author_name or "somebody"), name_style(message.author_name or "")),
         Span(f"  {local_time(message.posted_at)}", "dim"),
-        Span("  interrupted" if "interrupted" in message.meta else "", "warn"),
+        Span("  interrupted" if {"turn", "interrupted"} <= message.meta.keys() else "", "warn"),
     ]
     return [head, *([INDENT, *line] for line in _content_lines(message, names))]
 
