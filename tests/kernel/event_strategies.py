@@ -1,6 +1,7 @@
 """Events of every kind, generated from the types of their fields."""
 
 from enum import Enum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -51,8 +52,9 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
     return plain[annotation]
 
 
+@cache
 def structs(record: type[Struct]) -> st.SearchStrategy[Any]:
-    """Required fields always, optional ones now and then."""
+    """Required fields always, optional ones now and then. Made once: Hypothesis examines every new strategy."""
     types = field_types(record)
     made = {name: streams if name == "stream" else values(kind) for name, kind in types.items()}
     made |= {name: st.integers(0, MAX_INTEGER) for name in types if "tokens" in name}
