@@ -15,7 +15,7 @@ from msgspec import Struct
 from weft.chat.triage_scores import AgentScore, CandidateProfile, ProfileIndex, profile_of
 from weft.kernel.enums import ParticipantKind, ProgramKind
 from weft.kernel.errors import NotFound, Unsupported
-from weft.ledger.api import Ledger, is_private, store_of, users_of_agent
+from weft.ledger.api import Ledger, is_private, store_of, system_kind_of, users_of_agent
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.views.program_rows import load_program
 from weft.programs.model import Program
@@ -118,7 +118,7 @@ class CandidateReader:
 
     def _take_up(self, txn: ReadTxn, program: Program) -> None:
         row = load_program(txn.sql, program.id)
-        if row is None or row.deleted or row.system_kind is not None:
+        if row is None or row.deleted or system_kind_of(txn, row) is not None:
             return
         if is_private(txn, row):
             self._users[row.id] = users_of_agent(txn, row)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from weft.chat.name_index import IndexedName, NameIndex
 from weft.kernel.enums import ParticipantKind, ProgramKind
 from weft.kernel.mentions import write_mention
-from weft.ledger.api import Ledger, Participant, store_of
+from weft.ledger.api import Ledger, Participant, store_of, system_kind_of
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.access import Access, access_of
 from weft.ledger.views.program_rows import PROGRAM, ProgramRow, load_program
@@ -105,7 +105,7 @@ class MentionSuggester:
                 self._names.pop(id, None)
             rows = _programs(txn.sql, changed)
         for row in rows:
-            if _is_suggested(access, row):
+            if _is_suggested(txn, row):
                 self._names[row.id] = IndexedName(_kind(row), row.id, row.name, _active_at(txn.sql, row))
         by_kind = {kind: [name for name in self._names.values() if name.kind == kind] for kind in ParticipantKind}
         self._agents, self._people = NameIndex(by_kind[ParticipantKind.AGENT]), NameIndex(by_kind[ParticipantKind.USER])
@@ -135,9 +135,10 @@ def _active_names(sql: Sql, participants: Iterable[Participant]) -> list[Indexed
     return names
 
 
-def _is_suggested(access: Access, row: ProgramRow) -> bool:
-    if row.deleted or row.system_kind is not None or row.kind not in MENTIONED_KINDS:
+def _is_suggested(txn: ReadTxn, row: ProgramRow) -> bool:
+    if row.deleted or row.kind not in MENTIONED_KINDS or system_kind_of(txn, row) is not None:
         return False
+    access = access_of(txn)
     return access.may_read_program(row) and access.may_use(row)
 
 

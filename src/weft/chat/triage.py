@@ -25,7 +25,16 @@ from weft.chat.triage_scores import FITTING_SCORE, MOST_CHOSEN, AgentScore, best
 from weft.kernel.enums import ParticipantKind, ProgramKind, SystemAgentKind
 from weft.kernel.errors import LeaseLost, StoreError, WeftError
 from weft.kernel.mentions import find_mentions, write_mention
-from weft.ledger.api import InboxMessage, Ledger, SessionStanding, Setting, principals_of, retry_of, store_of
+from weft.ledger.api import (
+    InboxMessage,
+    Ledger,
+    SessionStanding,
+    Setting,
+    principals_of,
+    retry_of,
+    store_of,
+    system_kind_of,
+)
 from weft.ledger.model import ReasoningPart, TextPart
 from weft.ledger.views.program_rows import load_program
 from weft.programs.programs import Programs
@@ -258,8 +267,7 @@ class TriagePlanner:
 
     def _has_kind(self, persona: str) -> bool:
         with store_of(self._ledger).read() as txn:
-            row = load_program(txn.sql, persona)
-        return row is not None and row.system_kind == SystemAgentKind.TRIAGE
+            return system_kind_of(txn, load_program(txn.sql, persona)) == SystemAgentKind.TRIAGE
 
     def _has_model(self, persona: str) -> bool:
         config = Programs(self._ledger).get(persona, ProgramKind.AGENT).config
