@@ -242,6 +242,49 @@ async def _shuffled(room: Room, seed: int) -> None:
         assert told[name] == [(one.position, one.text) for one in ledger.rooms.messages("plans", limit=1000)]
 
 
+async def _streamed(room: Room, seed: int) -> None:
+    """Posts, pieces of answers that a broker hears, and reconnects in a random order."""
+    random, people, speaker = Random(seed), room.people, room.speakers["helper"]
+    told: list[tuple[int, str]] = []
+    bob = room.follow("bob", after=0)
+    room.post("alice", f"{people.mention('helper')} first")
+    speaker.say(said("first "))
+    await bob.until(RoomAnswerText)
+    for number in range(30):
+        match random.randrange(5):
+            case 0:
+                room.post("alice", f"{people.mention('helper')} {number}")
+            case 1:
+                speaker.say(said(f"{number} "))
+            case 2:
+                speaker.say(said("end"), END)
+            case 3:
+                await asyncio.sleep(0)
+            case _:
+                await bob.close()
+                told += bob.messages
+                bob = room.follow("bob", after=told[-1][0] if told else 0)
+                await bob.next()
+    while people.ledger.rooms.pending("plans"):
+        speaker.say(said("end"), END)
+        await bob.until(RoomMessageAdded)
+    newest = people.ledger.rooms.get("plans").position
+    while (told + bob.messages)[-1][0] < newest:
+        await bob.next()
+    await bob.close()
+    messages = people.ledger_of("bob").rooms.messages("plans", limit=1000)
+    assert told + bob.messages == [(one.position, one.text) for one in messages]
+
+
+@pytest.mark.parametrize("seed", range(100 if PROVING else 3))
+def test_any_order_of_posts_streams_and_reconnects_tells_each_message_once(tmp_path: Path, seed: int) -> None:
+    async def main() -> None:
+        async with room_at(tmp_path / "ledger.db") as room:
+            await _streamed(room, seed)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("seed", range(200 if PROVING else 4))
 def test_any_order_of_posts_answers_and_reconnects_tells_each_message_once(tmp_path: Path, seed: int) -> None:
     async def main() -> None:

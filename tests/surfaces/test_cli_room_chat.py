@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -193,6 +195,24 @@ def test_a_pipe_says_line_by_line_and_waits_for_answers(room: Shell) -> None:
         "local  user, inactive", "triage  triage, inactive", "bob  user, inactive",
         "helper  agent, inactive", "reviewer  agent, inactive",
     ]  # fmt: skip
+
+
+def test_a_terminal_that_cannot_be_drawn_on_is_read_line_by_line(room: Shell) -> None:
+    with serving(saying("Plain")) as served:
+        with_agents(room, served)
+        with typing(room.folder, "room", "chat", "plans", TERM="dumb") as person:
+            person.wait("Ctrl-D closes this.")
+            person.line("@helper?")
+            person.wait("      Plain")
+            person.type("\x04")
+            assert person.end() == 0
+    assert "\x1b" not in person.raw
+
+
+def test_the_example_of_the_page_runs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "rooms.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(code, "docs/rooms.md", "exec"), {})
 
 
 def test_following_tells_messages_once_and_goes_on_from_any_position(room: Shell) -> None:

@@ -10,7 +10,7 @@ import click
 from weft.chat.room_stream import RoomFollowingEnded, RoomItem
 from weft.surfaces.cli.room_chat.bottom_lines import BottomLines
 from weft.surfaces.cli.room_chat.room_view import RoomView
-from weft.surfaces.cli.room_chat.terminal_mode import write
+from weft.surfaces.cli.room_chat.terminal_mode import can_draw, write
 from weft.surfaces.cli.rooms.text import INDENT
 from weft.surfaces.cli.screen import Line, Span, terminal_size
 from weft.surfaces.wire.forms import form
@@ -26,7 +26,7 @@ class RoomPrinter:
 
     def __init__(self, call: Call) -> None:
         self._call, self._view = call, RoomView()
-        self._bottom = BottomLines(write) if call.screen.terminal and not call.json else None
+        self._bottom = BottomLines(write) if can_draw() and not call.json else None
         self.position = 0
         """Of the last message that was told."""
         self.is_ended = False

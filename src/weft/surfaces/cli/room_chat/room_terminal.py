@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from weft.surfaces.cli.room_chat.bottom_lines import BottomLines
@@ -52,10 +52,10 @@ class RoomTerminal:
         prompts = self._access.prompts
         prompts.show = self._show
         self._call.on_note = lambda line: self._show([line])
-        with reading_keys(file), prompts.answered_here():
+        with reading_keys(file) as read_keys, prompts.answered_here():
             loop.add_reader(file, self._read, file)
-            for number in (signal.SIGWINCH, signal.SIGCONT):
-                loop.add_signal_handler(number, self._redraw)
+            loop.add_signal_handler(signal.SIGWINCH, self._redraw)
+            loop.add_signal_handler(signal.SIGCONT, self._go_on, read_keys)
             try:
                 await self._talk.enter(room)
                 self._draw()
@@ -91,8 +91,12 @@ class RoomTerminal:
     # --- keys ----------------------------------------------------------------------------------------------------
 
     def _read(self, file: int) -> None:
-        data = os.read(file, READ_BYTES)
+        try:
+            data = os.read(file, READ_BYTES)
+        except OSError:  # the terminal is gone
+            data = b""
         if not data:
+            asyncio.get_running_loop().remove_reader(file)
             self._over.set()
             return
         for key in self._keys.feed(data):
@@ -139,6 +143,11 @@ class RoomTerminal:
             self._over.set()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(DRAW_SECONDS, self._draw)
+
+    def _go_on(self, read_keys: Callable[[], None]) -> None:
+        """After Ctrl-Z and `fg`."""
+        read_keys()
+        self._redraw()
 
     def _redraw(self) -> None:
         self._bottom.erase()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -33,16 +32,17 @@ def chat(call: Call, room: str) -> None:
     from weft.kernel.errors import NotApplicable
     from weft.surfaces.cli.broker_call import with_broker
     from weft.surfaces.cli.room_chat.room_terminal import RoomTerminal, run_piped
+    from weft.surfaces.cli.room_chat.terminal_mode import can_draw
 
     if call.json:
         raise click.UsageError("a conversation has no JSON form; `weft room post` and `weft room follow` have one")
     if call.token is not None:
         raise NotApplicable("whoever acts with a token runs no turns", "use `weft room post` and `weft room follow`")
-    is_terminal, owner = sys.stdin.isatty() and sys.stdout.isatty(), call.of_owner()
+    owner = call.of_owner()
 
     async def work(access: BrokerAccess) -> None:
         mirror = access.mirror if call.actor == owner.actor else access.mirror.acting_as(call.actor)
-        if is_terminal:
+        if can_draw():
             await RoomTerminal(owner, access, mirror).run(room)
         else:
             await run_piped(owner, access, mirror, room)
