@@ -179,10 +179,15 @@ def test_what_the_owner_of_a_session_says_in_it_is_not_told_to_the_room(tmp_path
             await bob.until(RoomParticipantChanged)
             await room.ledger.inbox.admit("Between us", session=session)
             room.broker.wake()
-            room.speakers["helper"].say(said("A secret"), END)
+            room.speakers["helper"].say(said("A secret"))
+            while not room.speakers["helper"].words.empty():
+                await asyncio.sleep(0)
             room.post("alice", f"{room.people.mention('reviewer')}?")
-            room.speakers["reviewer"].say(said("Public"), END)
+            room.speakers["reviewer"].say(said("Pub"))
+            await bob.until(RoomAnswerText, "Pub")
+            room.speakers["reviewer"].say(said("lic"), END)
             await bob.until(RoomMessageAdded, "Public")
+            room.speakers["helper"].say(END)
             await bob.close()
             assert "secret" not in repr(bob.items)
 
