@@ -74,13 +74,12 @@ def _post(
 ) -> None:
     last, append = answered[-1], room.append
     mentions = message_mentions(text_of_parts(append, parts))
-    hops, message = max(one.hops for one in answered) + 1, append.ulids.mint()
-    cuts = [one.event.reason for one in run.events if isinstance(one.event, Interruption)]
-    n = append.first + len(append.lines)
-    senders = (participant.node, *(one for one in run.principals if one != participant.node))
+    hops, id = max(message.hops for message in answered) + 1, append.ulids.mint()
+    cuts = [recorded.event.reason for recorded in run.events if isinstance(recorded.event, Interruption)]
+    senders = (participant.node, *(principal for principal in run.principals if principal != participant.node))
     with append.in_name_of(senders):
-        position = room.say(
-            message,
+        place = room.say(
+            id,
             RoomMessageKind.PARTICIPANT,
             parts,
             author=participant.id,
@@ -95,38 +94,37 @@ def _post(
         return
     agent = load_program(append.sql, participant.node)
     if room.system_kind(agent) == SystemAgentKind.TRIAGE:
-        for one in answered:
-            reach_mentioned(room, _triaged(room, one, message), mentions, ROOM_LIMITS, MessageReach.nobody())
+        for message in answered:
+            reach_mentioned(room, _triaged(room, message, id), mentions, ROOM_LIMITS, MessageReach.nobody())
         return
-    said = RoomPost(
-        message=message,
-        position=position,
-        n=n,
-        parts=parts,
+    answer = RoomPost(
+        id=id,
+        position=place.position,
+        n=place.n,
         author=participant,
         principals=senders,
         root=last.root,
         hops=hops,
-        is_person=False,
+        is_from_person=False,
     )
-    reach_mentioned(room, said, mentions, ROOM_LIMITS, MessageReach.nobody())
+    reach_mentioned(room, answer, mentions, ROOM_LIMITS, MessageReach.nobody())
 
 
-def _triaged(room: OpenRoom, one: PostedRow, chosen_by: str) -> RoomPost:
-    """A person's message that triage has found somebody for, in its author's name."""
-    event = room.posted(one.n)
+def _triaged(room: OpenRoom, message: PostedRow, chosen_by: str) -> RoomPost:
+    """A person's message that triage has found somebody for, in its author's name; `chosen_by` is the id of what triage
+    answered."""
+    event = room.posted(message.n)
     author = load_participant(room.append.sql, event.author) if isinstance(event.author, str) else None
     assert author is not None, "what triage is asked about has an author"
     return RoomPost(
-        message=one.id,
-        position=one.position,
-        n=one.n,
-        parts=event.parts,
+        id=message.id,
+        position=message.position,
+        n=message.n,
         author=author,
         principals=principals(event.actor, () if event.on_behalf_of is UNSET else event.on_behalf_of) or (author.node,),
-        root=one.root,
-        hops=one.hops,
-        is_person=author.kind == ParticipantKind.USER,
+        root=message.root,
+        hops=message.hops,
+        is_from_person=author.kind == ParticipantKind.USER,
         is_triaged=True,
         route={"triage": chosen_by},
     )
@@ -151,7 +149,7 @@ def _response(append: Append, run: EndedRun) -> MessageFact | None:
     if run.turn is None:
         return None
     turn = append.view.turn(run.turn)
-    fresh = (one.event for one in reversed(run.events))
+    fresh = (recorded.event for recorded in reversed(run.events))
     return _message_of(fresh, turn.response) or _message_of(_stored(append, turn), turn.response)
 
 

@@ -132,7 +132,7 @@ def add_agent(writer: LedgerWriter, name: str, agent: str) -> str:
         room = OpenRoom.named(append, name)
         room.ensure_open()
         ensure_person(append, "room:add", "add an agent")
-        room.member("room:add", "add an agent")
+        room.ensure_member("room:add", "add an agent")
         _add_agent(room, agent)
         append.seal()
         return room.row.id
@@ -163,7 +163,7 @@ def invite(writer: LedgerWriter, name: str, person: str) -> str:
         actor = ensure_person(append, "room:invite", "let somebody in")
         node = _person(append, person)
         if not (append.access.is_unlimited and node == DEFAULT_AGENT):
-            room.member("room:invite", "let somebody in")
+            room.ensure_member("room:invite", "let somebody in")
         _let_in(room, node, actor)
         append.seal()
         return room.row.id
@@ -187,7 +187,7 @@ def decline(writer: LedgerWriter, name: str, person: str) -> str:
             room = _room_inviting(append, name, node)
         else:
             room = OpenRoom.named(append, name)
-            room.member("room:invite", "decline an invitation")
+            room.ensure_member("room:invite", "decline an invitation")
         room.ensure_open()
         ensure_person(append, "room:invite", "decline an invitation")
         if not has_open_invitation(append.sql, room.row.id, node):
@@ -228,7 +228,7 @@ def remove(writer: LedgerWriter, name: str, who: str | None) -> str:
         is_self = participant.node == append.acting_ids[0]
         if not is_self:
             ensure_person(append, "room:remove", "remove somebody")
-            room.member("room:remove", "remove somebody")
+            room.ensure_member("room:remove", "remove somebody")
             _ensure_removable(room, participant)
         elif participant.kind == ParticipantKind.AGENT:
             _ensure_removable(room, participant)
@@ -277,7 +277,7 @@ def retitle(writer: LedgerWriter, name: str, title: str) -> str:
         room = OpenRoom.named(append, name)
         room.ensure_open()
         ensure_person(append, "room:title", "change the title")
-        room.member("room:title", "change the title")
+        room.ensure_member("room:title", "change the title")
         ref = _title(append, room.row.id, title)
         assert isinstance(ref, str)
         room.stream().add(ConversationRetitled, title=ref)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import UNSET, UnsetType
 
@@ -17,23 +17,30 @@ from weft.kernel.enums import (
     RoomStatus,
     SystemAgentKind,
 )
-from weft.kernel.errors import FactDamaged, NotApplicable
-from weft.kernel.events import Event, conversation_stream
+from weft.kernel.errors import NotApplicable
+from weft.kernel.events import conversation_stream
 from weft.kernel.fields import MentionFact, PartFact, TextFact
 from weft.kernel.mentions import write_mention
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.agent_shares import is_private, users_of_agent
 from weft.ledger.read.system_agents import system_kind_of
+from weft.ledger.rooms.reading import posted_event
 from weft.ledger.rooms.rows import ConversationRow, ParticipantRow, find_conversation, present
 from weft.ledger.runs.admission import scope_of
 from weft.ledger.views.program_rows import ProgramRow, load_program
-from weft.ledger.views.recorded_events import decoded
 from weft.ledger.write.append import Append, EventStream
 from weft.ledger.write.placement import create_session
 from weft.store.port import ReadTxn
 from weft.store.replica_names import OwnEvents
 
 SHORT_ID = 8
+
+
+class PostedPlace(NamedTuple):
+    """Where a message stands: its position in the conversation, and the arrival number of the event that posted it."""
+
+    position: int
+    n: int
 
 
 class OpenRoom:
@@ -79,12 +86,12 @@ class OpenRoom:
         if self.row.status != RoomStatus.ACTIVE:
             raise NotApplicable("the room is archived", "restore it first")
 
-    def member(self, right: str, what: str) -> ParticipantRow:
+    def ensure_member(self, right: str, action: str) -> ParticipantRow:
         """The membership of whoever acts. Raises NotAllowed where they take no part."""
         principal = self.append.acting_ids[0]
         row = self.present(principal)
         if row is None:
-            raise self.append.authority.refusal(right, what, "only those who take part in the room do that")
+            raise self.append.authority.refusal(right, action, "only those who take part in the room do that")
         return row
 
     def present(self, node: str) -> ParticipantRow | None:
@@ -93,13 +100,10 @@ class OpenRoom:
     def works_for(self, agent: ProgramRow, principals: Sequence[str]) -> bool:
         """Whether an agent answers to everybody in whose name a message is sent."""
         txn = self.reading
-        others = [one for one in principals if one not in (DEFAULT_AGENT, agent.id)]
         if not is_private(txn, agent):
             return True
-        users = users_of_agent(txn, agent)
-        if DEFAULT_AGENT in principals and not others:
-            return True
-        return users.issuperset(others)
+        others = (principal for principal in principals if principal not in (DEFAULT_AGENT, agent.id))
+        return users_of_agent(txn, agent).issuperset(others)
 
     # --- what is said --------------------------------------------------------------------------------------------
 
@@ -112,8 +116,8 @@ class OpenRoom:
         author: str | UnsetType = UNSET,
         mentions: Sequence[MentionFact] = (),
         **fields: Any,
-    ) -> int:
-        """Add a message; its position."""
+    ) -> PostedPlace:
+        """Add a message of this id."""
         stream = self.stream()
         n = self.append.first + len(self.append.lines)
         stream.add(
@@ -128,7 +132,7 @@ class OpenRoom:
         assert isinstance(stream.last, MessagePosted)
         self._posted[n] = stream.last
         self.position += 1
-        return self.position
+        return PostedPlace(self.position, n)
 
     def notice(self, notice: RoomNotice, text: str, **fields: Any) -> None:
         """Something that the system says."""
@@ -141,11 +145,7 @@ class OpenRoom:
         """The event of this number, which said something in a conversation."""
         if n in self._posted:
             return self._posted[n]
-        line = self.append.txn.facts.line(n)
-        event: Event | Any = None if line is None else decoded(n, line)
-        if not isinstance(event, MessagePosted):
-            raise FactDamaged("event number", str(n), "it posts no message")
-        return event
+        return posted_event(self.reading, n)
 
     # --- who takes part ------------------------------------------------------------------------------------------
 

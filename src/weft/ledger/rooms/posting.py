@@ -46,17 +46,17 @@ POST = "room:post"
 class RoomPost(Struct, frozen=True, kw_only=True):
     """A message of the conversation on its way to those whom it reaches."""
 
-    message: str
+    id: str
     position: int
     n: int
-    parts: tuple[PartFact, ...]
+    """The arrival number of the event that posted it."""
     author: ParticipantRow
     principals: tuple[str, ...]
     """In whose name it is sent: who wrote it, then those on whose behalf."""
     root: str
     hops: int
-    is_person: bool
-    """Whether it may bring in those who are absent: a person wrote it, or triage acts for the person who did."""
+    is_from_person: bool
+    """Whether a person wrote it: only then it brings in agents and invites people who are absent."""
     is_triaged: bool = False
     """Whether triage chose whom it reaches: only public agents are brought in."""
     route: Any = None
@@ -132,7 +132,7 @@ def _reached_before(append: Append, message: str) -> tuple[Reached, ...]:
 def _posted(room: OpenRoom, id: str, new: NewPost, limits: RoomLimits, reach: MessageReach) -> Answer:
     append = room.append
     room.ensure_open()
-    author = room.member(POST, "post to the room")
+    author = room.ensure_member(POST, "post to the room")
     is_person = author.kind == ParticipantKind.USER
     if is_person and any(_is_agent(append, principal) for principal in append.acting_ids):
         raise append.authority.refusal(POST, "post in a person's name", "an agent posts as itself")
@@ -140,8 +140,7 @@ def _posted(room: OpenRoom, id: str, new: NewPost, limits: RoomLimits, reach: Me
     if not all(isinstance(part, TextFact | ImageFact) for part in parts):
         raise InvalidInput("a message of a room holds text and images", "leave the other parts out")
     mentions = message_mentions(_text_of(new.message.content))
-    n = append.first + len(append.lines)
-    position = room.say(
+    place = room.say(
         id,
         RoomMessageKind.PARTICIPANT,
         parts,
@@ -150,22 +149,21 @@ def _posted(room: OpenRoom, id: str, new: NewPost, limits: RoomLimits, reach: Me
         meta=UNSET if new.meta is None else room.contents.put_json(new.meta, "meta"),
         hops=UNSET if is_person else 1,
     )
-    said = RoomPost(
-        message=id,
-        position=position,
-        n=n,
-        parts=parts,
+    message = RoomPost(
+        id=id,
+        position=place.position,
+        n=place.n,
         author=author,
         principals=append.acting_ids,
         root=id,
         hops=0 if is_person else 1,
-        is_person=is_person,
+        is_from_person=is_person,
         mode=new.mode,
     )
-    reach_mentioned(room, said, mentions, limits, reach)
+    reach_mentioned(room, message, mentions, limits, reach)
     if is_person and not mentions:
-        reach_triage(room, said, limits, reach)
-    return Answer(id, str(position))
+        reach_triage(room, message, limits, reach)
+    return Answer(id, str(place.position))
 
 
 def _is_agent(append: Append, principal: str) -> bool:
@@ -192,94 +190,93 @@ def text_of_parts(append: Append, parts: Sequence[PartFact]) -> str:
 
 
 def reach_mentioned(
-    room: OpenRoom, said: RoomPost, mentions: Sequence[MentionFact], limits: RoomLimits, reach: MessageReach
+    room: OpenRoom, message: RoomPost, mentions: Sequence[MentionFact], limits: RoomLimits, reach: MessageReach
 ) -> None:
     """Bring a message to everybody whom it mentions, as far as the limits go."""
     if len(mentions) > limits.mentions:
         text = f"The message mentions {len(mentions)}: only the first {limits.mentions} of them are reached."
-        room.notice(RoomNotice.LIMIT, text, root=said.root)
+        room.notice(RoomNotice.LIMIT, text, root=message.root)
     for mention in mentions[: limits.mentions]:
         if mention.kind is ParticipantKind.USER:
-            _reach_person(room, said, mention.id, reach)
+            _reach_person(room, message, mention.id, reach)
         else:
-            _reach_agent(room, said, mention.id, limits, reach)
+            _reach_agent(room, message, mention.id, limits, reach)
 
 
-def _reach_person(room: OpenRoom, said: RoomPost, node: str, reach: MessageReach) -> None:
+def _reach_person(room: OpenRoom, message: RoomPost, node: str, reach: MessageReach) -> None:
     """Whoever is present sees it; who is absent and was mentioned by a person can be let in by a participant."""
-    if not said.is_person or said.is_triaged or room.present(node) is not None:
+    if not message.is_from_person or message.is_triaged or room.present(node) is not None:
         return
     row = load_program(room.append.sql, node)
     is_person = node == DEFAULT_AGENT or (row is not None and row.kind == ProgramKind.HUMAN and not row.deleted)
     if not is_person:
         return
     if not has_open_invitation(room.append.sql, room.row.id, node):
-        room.stream().add(ParticipantInvited, node=node, message=said.message)
+        room.stream().add(ParticipantInvited, node=node, message=message.id)
         text = f"{room.mention(node)} takes no part in the room: a participant can let them in."
-        room.notice(RoomNotice.INVITED, text, root=said.root)
+        room.notice(RoomNotice.INVITED, text, root=message.root)
     reach.invited.append(node if row is None else row.name)
 
 
-def _reach_agent(room: OpenRoom, said: RoomPost, node: str, limits: RoomLimits, reach: MessageReach) -> None:
-    if node == said.author.node:
+def _reach_agent(room: OpenRoom, message: RoomPost, node: str, limits: RoomLimits, reach: MessageReach) -> None:
+    if node == message.author.node:
         return
     agent = load_program(room.append.sql, node)
     if agent is None or agent.kind != ProgramKind.AGENT or agent.deleted:
-        if said.is_person:
-            _say_absent(room, said)
+        if message.is_from_person:
+            _notice_absent(room, message)
         return
-    if room.system_kind(agent) is not None and not said.is_person:
+    if room.system_kind(agent) is not None and not message.is_from_person:
         return
     participant = room.present(node)
-    if not room.works_for(agent, said.principals):
+    if not room.works_for(agent, message.principals):
         if participant is None:
-            _say_absent(room, said)
+            _notice_absent(room, message)
         else:
             text = f"{room.mention(node)} is private: it answers only those it was shared with."
-            room.notice(RoomNotice.PRIVATE, text, root=said.root)
+            room.notice(RoomNotice.PRIVATE, text, root=message.root)
         return
-    if (limit := _limit_reached(room.append, said, limits)) is not None:
-        _say_once(room, said, limit)
+    if (limit := _limit_reached(room.append, message, limits)) is not None:
+        _notice_once(room, message, RoomNotice.LIMIT, limit)
         return
     if participant is None:
-        if not said.is_person or (said.is_triaged and is_private(room.reading, agent)):
+        if not message.is_from_person or (message.is_triaged and is_private(room.reading, agent)):
             return
-        participant = bring_in(room, agent, said)
+        participant = bring_in(room, agent, message)
         reach.joined.append(agent.name)
-    _deliver(room, said, agent, participant, limits, reach)
+    _deliver(room, message, agent, participant, limits, reach)
 
 
-def _say_once(room: OpenRoom, said: RoomPost, text: str) -> None:
+def _notice_once(room: OpenRoom, message: RoomPost, notice: RoomNotice, text: str) -> None:
     if text not in room.notices:
-        room.notice(RoomNotice.LIMIT, text, root=said.root)
+        room.notice(notice, text, root=message.root)
 
 
-def _say_absent(room: OpenRoom, said: RoomPost) -> None:
-    """The same words for an agent that is not there and for one that does not work for whoever asked."""
+def _notice_absent(room: OpenRoom, message: RoomPost) -> None:
+    """The same words for an agent that does not exist and for one that does not work for whoever asked."""
     text = "The message mentions an agent that is not here and cannot be brought in."
-    if text not in room.notices:
-        room.notice(RoomNotice.ABSENT, text, root=said.root)
+    _notice_once(room, message, RoomNotice.ABSENT, text)
 
 
-def bring_in(room: OpenRoom, agent: ProgramRow, said: RoomPost) -> ParticipantRow:
+def bring_in(room: OpenRoom, agent: ProgramRow, message: RoomPost) -> ParticipantRow:
     """An agent joins because a message mentions it: it reads the conversation from that message on."""
-    with room.append.in_name_of(said.principals):
-        participant = room.add_agent(agent, message=said.message, since=said.position - 1)
-    room.notice(RoomNotice.JOINED, f"{room.mention(agent.id)} joined.", root=said.root)
+    with room.append.in_name_of(message.principals):
+        participant = room.add_agent(agent, message=message.id, since=message.position - 1)
+    room.notice(RoomNotice.JOINED, f"{room.mention(agent.id)} joined.", root=message.root)
     return participant
 
 
-def reach_triage(room: OpenRoom, said: RoomPost, limits: RoomLimits, reach: MessageReach) -> None:
+def reach_triage(room: OpenRoom, message: RoomPost, limits: RoomLimits, reach: MessageReach) -> None:
     """Have the triage agent find out for whom a message is."""
     triage = room.triage_agent()
     participant = None if triage is None else room.present(triage.id)
     if triage is not None and participant is not None:
-        _deliver(room, said, triage, participant, limits, reach)
+        _deliver(room, message, triage, participant, limits, reach)
 
 
 def _deliver(
     room: OpenRoom,
-    said: RoomPost,
+    message: RoomPost,
     agent: ProgramRow,
     participant: ParticipantRow,
     limits: RoomLimits,
@@ -287,28 +284,28 @@ def _deliver(
 ) -> None:
     append = room.append
     session = None if participant.session is None else append.view.find_session_id(participant.session)
-    if session is None or _is_delivered(append, said.message, session.id):
+    if session is None or _is_delivered(append, message.id, session.id):
         return
-    parts, context, is_untrusted = delivered_parts(room, participant, said.position, said.n, limits)
+    parts, context, is_untrusted = delivered_parts(room, participant, message.position, message.n, limits)
     delivery = Delivery(
-        posted=said.message,
+        posted=message.id,
         parts=parts,
-        senders=said.principals,
-        source=MessageSource.HUMAN if said.author.kind == ParticipantKind.USER else MessageSource.AGENT,
+        senders=message.principals,
+        source=MessageSource.HUMAN if message.author.kind == ParticipantKind.USER else MessageSource.AGENT,
         context=context,
         scope=room.scope,
-        route=said.route,
-        mode=said.mode,
+        route=message.route,
+        mode=message.mode,
         is_untrusted=is_untrusted,
     )
     try:
-        message = deliver(append, session, delivery, DEFAULT_LIMITS)
+        inbox_message = deliver(append, session, delivery, DEFAULT_LIMITS)
     except InboxFull:
         text = f"{room.mention(agent.id)} has too many messages waiting: this one was not given to it."
-        room.notice(RoomNotice.LIMIT, text, root=said.root)
+        room.notice(RoomNotice.LIMIT, text, root=message.root)
         return
     reach.reached.append(
-        Reached(agent=agent.id, name=agent.name, message=message, session=session.label, session_id=session.id)
+        Reached(agent=agent.id, name=agent.name, message=inbox_message, session=session.label, session_id=session.id)
     )
 
 
@@ -317,10 +314,10 @@ def _is_delivered(append: Append, message: str, session: str) -> bool:
     return append.sql.one(query, (message, session)) is not None
 
 
-def _limit_reached(append: Append, said: RoomPost, limits: RoomLimits) -> str | None:
-    if said.hops >= limits.hops:
-        return f"Agents have answered each other {said.hops} times: nobody is asked further until a person speaks."
-    (count,) = append.sql.one("SELECT count(*) FROM room_delivery WHERE root = ?", (said.root,)) or (0,)
+def _limit_reached(append: Append, message: RoomPost, limits: RoomLimits) -> str | None:
+    if message.hops >= limits.hops:
+        return f"Agents have answered each other {message.hops} times: nobody is asked further until a person speaks."
+    (count,) = append.sql.one("SELECT count(*) FROM room_delivery WHERE root = ?", (message.root,)) or (0,)
     if count >= limits.deliveries:
         return f"One message has reached agents {count} times: nobody is asked further until a person speaks."
     return None
