@@ -122,7 +122,7 @@ class Bundle:
         refs = list(references(event, [*NOT_CONTENTS, "source"] if kind == "run_started" else NOT_CONTENTS))
         need(canonical(event) == stored, f"event {name} is not in canonical form")
         need(isinstance(kind, str) and (prev is None or HEX[64](prev)) and repr(event["v"]) == "1", f"event {name}")
-        owner = re.fullmatch(f"(run|session|program|import|ledger):{ULID}", stream)
+        owner = re.fullmatch(f"(run|session|program|import|ledger|conversation):{ULID}", stream)
         need(owner and not self.known(name) and self.piece is None, f"event {name} has no place, or comes twice")
         brought = self.given - {event.get("name")} if owner[1] == "program" or kind == "session_configured" else ()
         is_name = (prev is None and kind in ("agent_created", "human_created")) or owner[1] != "program"

@@ -20,8 +20,8 @@ from weft.exchange.bundles.keys import Signer
 from weft.exchange.bundles.report import BundleReport
 from weft.exchange.bundles.verification import KnownNames
 from weft.exchange.bundles.withheld_contents import Withholding
-from weft.kernel.errors import ContentGone, FactDamaged, InvalidBundle, StoreError, WithheldShows
-from weft.ledger.api import LedgerBase, open_thread_facts
+from weft.kernel.errors import ContentGone, FactDamaged, InvalidBundle, NotApplicable, StoreError, WithheldShows
+from weft.ledger.api import Ledger, open_thread_facts
 from weft.ledger.arguments import checked_file, checked_path, path_error
 from weft.ledger.read.thread_facts import ThreadFacts
 from weft.ledger.upkeep.copy_register import BUNDLE, remembered
@@ -43,17 +43,19 @@ class CreatedBundle(Struct, frozen=True, kw_only=True):
 
 
 def create_bundle(
-    ledger: LedgerBase,
+    ledger: Ledger,
     threads: Sequence[str],
     target: str | Path,
     *,
+    rooms: Sequence[str] = (),
     withhold: Sequence[str] = (),
     matching: str | None = None,
     signers: Sequence[Signer] = (),
     force: bool = False,
     progress: Report | None = None,
 ) -> CreatedBundle:
-    """Write the threads that end at these turns or sessions to a new file.
+    """Write the threads that end at these turns or sessions to a new file. `rooms` names conversations that go along
+    whole: what was said in them, the names of whoever takes part, and the threads of the agents that answered there.
 
     `withhold` names messages, tool calls (`turn:call`), turns or contents whose texts stay out, and `matching` is a
     regular expression for more of them. Raises WithheldShows where their words stand elsewhere, unless `force`.
@@ -62,8 +64,10 @@ def create_bundle(
     if path.exists():
         raise StoreError(f"{path} exists already", "choose a new file; bundles are never overwritten")
     aside = aside_of(path)
+    conversations = [ledger.rooms.get(room).id for room in rooms]
+    threads = [*threads, *(thread for room in conversations for thread in _threads_of(ledger, room))]
     try:
-        with open_thread_facts(ledger, threads) as facts, KnownNames() as known:
+        with open_thread_facts(ledger, threads, conversations) as facts, KnownNames() as known:
             withholding = Withholding(facts, ledger, withhold, matching)
             with open_aside(aside) as out:
                 writing = _Writing(facts, withholding, known, Packer(out))
@@ -81,6 +85,15 @@ def create_bundle(
         with suppress(OSError):
             aside.unlink(missing_ok=True)
     return CreatedBundle(path=str(path), bytes=size, report=report, shows=tuple(writing.leaks))
+
+
+def _threads_of(ledger: Ledger, room: str) -> list[str]:
+    """The sessions of the agents that answered in a room."""
+    labels = [one.session for one in ledger.rooms.participants(room, removed=True) if one.session is not None]
+    threads = [label for label in dict.fromkeys(labels) if ledger.session(label).head is not None]
+    if not threads:
+        raise NotApplicable("no agent has answered in the room", "a bundle holds at least one thread: export the room")
+    return threads
 
 
 def sign_bundle(source: str | Path, target: str | Path, signers: Sequence[Signer]) -> BundleReport:

@@ -55,7 +55,7 @@ is_digest = re.compile(r"[0-9a-f]{64}").fullmatch
 is_salt = re.compile(r"[0-9a-f]{32}").fullmatch
 is_signature = re.compile(r"[0-9a-f]{128}").fullmatch
 is_turn = re.compile(f"[0-7][{ALPHABET}]{{25}}").fullmatch
-is_stream = re.compile(f"(run|session|program|import|ledger):[0-7][{ALPHABET}]{{25}}").fullmatch
+is_stream = re.compile(f"(run|session|program|import|ledger|conversation):[0-7][{ALPHABET}]{{25}}").fullmatch
 
 
 def header_line(heads: Iterable[ThreadHead]) -> bytes:

@@ -56,7 +56,15 @@ class Withholding:
         """Why a content does not go out where it first stands; None if it does."""
         if ref in self.refs:
             return form.WITHHELD
-        return form.OUTSIDE if _is_outside(event, path) else None
+        return form.OUTSIDE if _is_outside(event, path) and not self._is_taken(event, path) else None
+
+    def _is_taken(self, event: dict[str, Any], path: str) -> bool:
+        """Is it part of a message that a turn of these threads took out of the inbox? Then it is the turn's, too."""
+        if event.get("kind") != "message_admitted" or not path.startswith("parts"):
+            return False
+        query = "SELECT turn FROM inbox WHERE message = ? AND turn IS NOT NULL"
+        row = self._facts.txn.sql.one(query, (event.get("message"),))
+        return row is not None and self._facts.contains_whole(row[0])
 
     def _resolve(self, ledger: LedgerBase, name: str) -> None:
         txn = self._facts.txn
@@ -135,6 +143,8 @@ def _places(id: str, event: dict[str, Any], path: str) -> Iterator[Any]:
     kind, _, stream = str(event.get("stream")).partition(":")
     if kind == "run":
         yield stream
+    if kind == "conversation":
+        yield event.get("message")
     call = event.get("call")
     yield id if event.get("kind") == "tool_call" else call.get("event_id") if isinstance(call, dict) else None
     message = event.get(path.partition(".")[0])

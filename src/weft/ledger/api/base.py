@@ -136,14 +136,16 @@ class LedgerBase:
 
 
 @contextmanager
-def open_thread_facts(ledger: LedgerBase, names: Sequence[str]) -> Iterator[ThreadFacts]:
-    """The facts of the threads that these names mean, of one moment."""
+def open_thread_facts(
+    ledger: LedgerBase, names: Sequence[str], conversations: Sequence[str] = ()
+) -> Iterator[ThreadFacts]:
+    """The facts of the threads that these names mean, and of conversations by their ids, of one moment."""
     if not names:
         raise InvalidInput("no thread was named", "name sessions or turns")
     ledger._writer.ensure_whole(READ_LEDGER)
     ledger._store.catch_up()
     with ledger._store.read() as txn:
-        yield ThreadFacts(txn, [ledger._resolve(txn, name) for name in names])
+        yield ThreadFacts(txn, [ledger._resolve(txn, name) for name in names], conversations)
 
 
 class LedgerPart:

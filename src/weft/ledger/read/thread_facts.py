@@ -5,7 +5,8 @@ The log is read in order of arrival, and only where something of them lies:
 - of the sessions that made them the beginning of their streams, as far as it speaks of these turns alone; an imported
   one that was not asked for is left out where the sources of those that were tell its turns, too;
 - the names of their agents, the links between their chains and what sources tell of imported turns;
-- results that came late, out of the ledger's own stream.
+- results that came late, out of the ledger's own stream;
+- where conversations were asked for, their events, and the names of whoever takes part in them.
 Turns are read in ranges of segments, so that a thread of any length is walked in the same memory. What sources tell
 has no index: for a thread that was imported, every row from its first event on is read, and opened if it may hold such.
 """
@@ -24,6 +25,7 @@ from weft.kernel.enums import LinkReason
 from weft.kernel.errors import FactDamaged
 from weft.kernel.events import event_id
 from weft.ledger.read.revisions import Revision
+from weft.ledger.read.room_facts import conversation_events, participants_in
 from weft.ledger.read.threads import CHUNK, Range, ranges_to
 from weft.ledger.views.recorded_events import event_at, stream_of
 from weft.ledger.views.rows import find_session
@@ -58,8 +60,10 @@ class _Run(Struct, frozen=True, order=True):
 class ThreadFacts:
     """Some threads in one consistent view of the ledger."""
 
-    def __init__(self, txn: ReadTxn, spots: Sequence[Revision]) -> None:
+    def __init__(self, txn: ReadTxn, spots: Sequence[Revision], conversations: Sequence[str] = ()) -> None:
         self.txn = txn
+        self._said = conversation_events(txn, conversations)
+        """Arrival numbers of the events of conversations."""
         self._ranges = _merged(txn, spots)
         self._asked = _asked(txn, spots)
         self.heads = sorted({_head(txn, spot) for spot in spots})
@@ -67,7 +71,8 @@ class ThreadFacts:
         """The last event that was given out of each session's stream."""
         self._over: set[str] = set()
         """Sessions whose stream goes on about other things."""
-        self._agents = self._acting()
+        self._members = participants_in(txn, conversations)
+        self._agents = self._acting() | self._members
         self._late = set(self._late_results())
         self._cut = self._cut_turns()
         self._shown: set[str] = set()
@@ -100,6 +105,9 @@ class ThreadFacts:
         part = self._ranges.get(row[0]) if row else None
         return part is not None and row is not None and part.low <= row[1] <= part.high
 
+    def contains_whole(self, turn: str) -> bool:
+        return turn not in self._cut and self.contains(turn)
+
     def content(self, ref: str) -> ContentHead | None:
         """None where it never came here. Raises ContentGone."""
         n = self.txn.facts.find_content(bytes.fromhex(ref))
@@ -118,7 +126,7 @@ class ThreadFacts:
         """Arrival numbers in order: where each turn begins, and of all else that has one."""
         begun = (run.n for run in self._all_runs())
         told = map(self._session_events, self._sessions)
-        return merge(begun, sorted(self._late), sorted(self._made_agents()), *told)
+        return merge(begun, sorted(self._late), sorted(self._said), sorted(self._made_agents()), *told)
 
     def _is_imported(self) -> bool:
         linked = "EXISTS (SELECT 1 FROM link WHERE child = turn.id)"
@@ -176,7 +184,11 @@ class ThreadFacts:
         if kind == "ledger":
             return n in self._late
         if kind == "program":
-            return name in self._agents and b'"kind":"agent_created"' in line and b'"prev":null' in line
+            is_person = name in self._members and b'"kind":"human_created"' in line
+            is_name = is_person or b'"kind":"agent_created"' in line
+            return name in self._agents and is_name and b'"prev":null' in line
+        if kind == "conversation":
+            return n in self._said
         if kind == "session":
             return name in self._sessions and name not in self._over and self._goes_on(name, line)
         return kind == "import" and self._is_told(line)

@@ -94,8 +94,9 @@ def _place_words(places: Iterable[AbsentContent]) -> Iterator[str]:
 
 
 @weft_command("create")
-@click.argument("threads", metavar="THREAD...", nargs=-1, required=True, shell_complete=arguments.complete_labels)
+@click.argument("threads", metavar="THREAD...", nargs=-1, shell_complete=arguments.complete_labels)
 @click.option("-o", "--output", "file", type=click.Path(), required=True, metavar="FILE", help="The file to write.")
+@click.option("--room", "rooms", multiple=True, metavar="ROOM", help="A room, with the threads of its agents.")
 @click.option("--withhold", multiple=True, metavar="WHAT", help="Leave out a message, a call, a turn or a content.")
 @click.option("--withhold-matching", metavar="PATTERN", help="Leave out every content that PATTERN is found in.")
 @click.option("--sign", multiple=True, metavar="KEY", shell_complete=complete_keys, help="Sign it with this key.")
@@ -104,6 +105,7 @@ def create(
     call: Call,
     threads: tuple[str, ...],
     file: str,
+    rooms: tuple[str, ...],
     withhold: tuple[str, ...],
     withhold_matching: str | None,
     sign: tuple[str, ...],
@@ -112,10 +114,13 @@ def create(
     """Write threads to a file that anybody can verify.
 
     THREAD is a session or a turn; its whole ancestry goes along. WHAT is a message's id, a call as TURN:CALL, a turn,
-    or a content's reference; texts that are left out are listed, and cannot be guessed from what is in the file.
+    or a content's reference; texts that are left out are listed, and cannot be guessed from what is in the file. With
+    --room all that was said in a room goes along, with the threads of the agents that answered there.
     """
     from weft.exchange.bundles import create_bundle
 
+    if not threads and not rooms:
+        raise click.UsageError("name a thread, or a room with --room")
     with call.copying() as ledger:
         signers = [open_signer(name) for name in sign]
         with progress(call, "bundle") as bar:
@@ -123,6 +128,7 @@ def create(
                 ledger,
                 threads,
                 file,
+                rooms=rooms,
                 withhold=withhold,
                 matching=withhold_matching,
                 signers=signers,
