@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 
 import pytest
@@ -64,10 +65,12 @@ def test_what_an_agent_is_sent_says_who_said_what_and_copies_nothing(people: Cas
     (waiting,) = people.ledger.inbox.list()
     sent = sent_texts(waiting)
     assert sent[0].startswith(f"You are {people.mention('helper')} in the conversation “plans”.")
+    marks = re.findall(r" \[([0-9a-f]{10})\] ", " ".join(sent[-4::2]))
+    assert len(set(marks)) == 2
     assert sent[-4:] == [
-        f"{people.mention('alice')}:",
+        f"{sent[-4].partition(' ')[0]} [{marks[0]}] {people.mention('alice')}:",
         f"{people.mention('bob')} {words}",
-        f"{people.mention('bob')}:",
+        f"[/{marks[0]}] [{marks[1]}] {people.mention('bob')}:",
         f"{people.mention('helper')} agreed?",
     ]
     answer(people.ledger, "helper", "Yes.")

@@ -30,6 +30,9 @@ from weft.ledger.views.rows import TurnRow
 from weft.ledger.write.append import Append
 from weft.store.replica_names import OwnEvents
 
+ERROR_CHARACTERS = 500
+"""So much of an error is told in the room."""
+
 
 class PostedRow(Struct, frozen=True):
     """A message of a conversation that a turn answers."""
@@ -53,7 +56,7 @@ def post_answer(append: Append, run: EndedRun) -> None:
     room, last = OpenRoom(append, row), answered[-1]
     if run.exit is not RunExit.SUCCESS:
         name = room.mention(participant.node)
-        text = f"{name} could not answer: {run.error or 'its turn failed'}"
+        text = f"{name} could not answer: {_one_line(run.error or 'its turn failed')}"
         room.notice(RoomNotice.ERROR, text, root=last.root, answers=last.id, turn=run.turn or UNSET)
         return
     fact = _response(append, run)
@@ -63,6 +66,12 @@ def post_answer(append: Append, run: EndedRun) -> None:
         room.notice(RoomNotice.ERROR, text, root=last.root, answers=last.id, turn=run.turn or UNSET)
         return
     _post(room, participant, run, answered, parts)
+
+
+def _one_line(error: str) -> str:
+    """What a provider or a tool gave as the reason: on one line, so that nothing in it looks like another message."""
+    text = " ".join(error.split())
+    return text if len(text) <= ERROR_CHARACTERS else f"{text[:ERROR_CHARACTERS]}…"
 
 
 def _post(

@@ -333,7 +333,8 @@ def _forked(append: Append, row: ConversationRow, at: int, person: str, title: s
         own_title = UNSET if ref is None else bytes(ref[0]).hex()
     _begin(append, id, title=own_title, history=RoomHistory(row.history), forked_from=origin.id, at_message=message)
     room = _loaded(append, id)
-    since = min((low for low, _ in readable_ranges(append.sql, append.access, row, room.own)), default=0)
+    ranges = readable_ranges(append.sql, append.access, row, room.own)
+    since = next(low for low, high in ranges if low < at <= high)
     room.add_person(person, since=since)
     for participant in _agents_at(append, row, room, at):
         _fork_agent(room, participant, row, at, since)

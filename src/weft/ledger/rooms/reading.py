@@ -20,6 +20,7 @@ from weft.ledger.read.system_agents import system_kind_of
 from weft.ledger.read.turns import to_part
 from weft.ledger.rooms.model import Invitation, Participant, Reached, Room, RoomMention, RoomMessage
 from weft.ledger.rooms.rows import (
+    EVERYTHING,
     ConversationRow,
     ParticipantRow,
     Ranges,
@@ -30,6 +31,7 @@ from weft.ledger.rooms.rows import (
     load_participant,
     memberships,
     participants_of,
+    present,
     readable_ranges,
 )
 from weft.ledger.runs.inbox import ReferenceNumbers
@@ -129,9 +131,31 @@ def room_participants(txn: ReadTxn, name: str, *, removed: bool) -> list[Partici
     """Those who take part, in the order in which they came; with `removed` also those who did."""
     row, _ = find_conversation(txn.sql, access_of(txn), name)
     rows = participants_of(txn.sql, row.id, OwnEvents(txn.sql))
-    rows = [one for one in rows if removed or one.removed_n is None]
+    end = _reading_end(txn, row)
+    rows = [one for one in rows if one.n <= end and (removed or one.removed_n is None)]
     names = agent_names(txn.sql, [one.node for one in rows])
     return [_to_participant(txn, one, names[one.node]) for one in rows]
+
+
+def _reading_end(txn: ReadTxn, row: ConversationRow) -> int:
+    """The last event of a conversation that whoever reads hears of: the one that removed them, for those who left."""
+    access, own = access_of(txn), OwnEvents(txn.sql)
+    end = EVERYTHING[0][1]
+    if access.is_unlimited or DEFAULT_AGENT in access.ids:
+        return end
+    for id in access.ids:
+        rows = memberships(txn.sql, row.id, id, own)
+        if rows and rows[-1].removed_n is not None:
+            end = min(end, rows[-1].removed_n)
+    return end
+
+
+def takes_part(txn: ReadTxn, row: ConversationRow) -> bool:
+    """Whether whoever reads takes part now; whoever opened the ledger reads everything."""
+    access, own = access_of(txn), OwnEvents(txn.sql)
+    if access.is_unlimited or DEFAULT_AGENT in access.ids:
+        return True
+    return all(present(txn.sql, row.id, id, own) is not None for id in access.ids)
 
 
 def _to_participant(txn: ReadTxn, row: ParticipantRow, name: str) -> Participant:
@@ -269,6 +293,8 @@ def _is_erased(txn: ReadTxn, part: PartFact) -> bool:
 def pending_answers(txn: ReadTxn, name: str, root: str | None) -> list[Reached]:
     """What agents have still to answer in a conversation: all of it, or what goes back to one message of a person."""
     row, _ = find_conversation(txn.sql, access_of(txn), name)
+    if not takes_part(txn, row):
+        return []
     rows = txn.sql.all(
         "SELECT s.persona, coalesce(a.name, s.persona), d.message, s.label, s.id, d.root FROM participant p"
         " JOIN session s ON s.id = p.session JOIN inbox i ON i.session = s.n"
@@ -314,7 +340,7 @@ def listed_invitations(txn: ReadTxn, name: str | None) -> list[Invitation]:
         row = load_conversation(txn.sql, conversation)
         if row is None or not own.has(n, replica) or only not in (None, conversation):
             continue
-        is_member = bool(readable_ranges(txn.sql, access, row, own))
+        is_member = takes_part(txn, row)
         if not is_member and access.ids != (node,):
             continue
         names = agent_names(txn.sql, [node, by])

@@ -53,10 +53,7 @@ def changes(kind: type[Changed]) -> Callable[[Callable[[Projector, Moment, Chang
 
 @begins(chat.ConversationCreated, STREAM)
 def _created(view: Projector, moment: Moment, event: chat.ConversationCreated) -> None:
-    forked_at = 0
-    if event.at_message is not UNSET:
-        row = view.sql.one("SELECT position FROM room_message WHERE id = ?", (event.at_message,))
-        forked_at = 0 if row is None else row[0]
+    origin, forked_at = _fork_place(view, event)
     view.sql.run(
         "INSERT INTO conversation(id, n, replica, title, status, history, created_by, created_at, forked_from,"
         " forked_at, position, last_message_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -70,13 +67,24 @@ def _created(view: Projector, moment: Moment, event: chat.ConversationCreated) -
             RoomHistory.JOINED.value if event.history is UNSET else event.history.value,
             event.actor,
             moment.when,
-            plain(event.forked_from),
+            origin,
             forked_at,
             forked_at,
             None,
         ),
     )
     view.move_stream_tip(event.stream, moment.event_id)
+
+
+def _fork_place(view: Projector, event: chat.ConversationCreated) -> tuple[str | None, int]:
+    """Where a conversation goes on from another one, and the position there. A message that is not known, or not of
+    the conversation that is named, is no place: so every chain of forks leads to older conversations and ends."""
+    if event.forked_from is UNSET or event.at_message is UNSET:
+        return None, 0
+    row = view.sql.one(
+        "SELECT position FROM room_message WHERE id = ? AND conversation = ?", (event.at_message, event.forked_from)
+    )
+    return (None, 0) if row is None else (event.forked_from, int(row[0]))
 
 
 @changes(chat.ConversationRetitled)
