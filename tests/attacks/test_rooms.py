@@ -7,14 +7,17 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import weft
+from tests.chat.following import room_at
 from tests.ledger.histories import copy_in_memory, exported, import_into, problems
 from tests.ledger.rooms import Cast, answer, cast
 from tests.runtime.broker.bench import Bench, run
+from weft.chat.room_stream import RoomMessageAdded
 from weft.exchange.exporters.room_export import export_room
 from weft.kernel import conversation_events as chat
 from weft.kernel.authority import Authority, Principal, PrincipalKind
@@ -275,6 +278,25 @@ def test_nobody_reads_before_they_came_or_after_they_left_by_any_verb(people: Ca
         assert "gap" not in text, text
     texts = [message.text for message in bob.rooms.messages(bob.rooms.fork(room).id)]
     assert any(text.endswith("again") for text in texts), "what can be read is in the fork"
+
+
+def test_whoever_came_late_follows_from_then_on_and_a_stranger_not_at_all(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with room_at(tmp_path / "ledger.db", is_served=False) as room:
+            alice, mention = room.people.ledger_of("alice"), room.people.mention
+            alice.rooms.post("plans", f"{mention('alice')} zebra before")
+            stranger = room.follow("carol", after=0)
+            with pytest.raises(NotFound):
+                await stranger.next()
+            alice.rooms.invite("plans", "carol")
+            alice.rooms.post("plans", f"{mention('carol')} now")
+            carol = room.follow("carol", after=0)
+            await carol.until(RoomMessageAdded, f"{mention('carol')} now")
+            await carol.close()
+            assert [text.rpartition(" ")[2] for _, text in carol.messages] == ["joined.", "now"]
+            assert "zebra" not in repr(carol.items)
+
+    run(body())
 
 
 def test_a_removed_agents_running_turn_posts_nothing(people: Cast) -> None:

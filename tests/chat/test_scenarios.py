@@ -113,6 +113,10 @@ SENTENCES: dict[str, tuple[str, str]] = {
         ROOMS,
         "test_what_mentions_nobody_goes_to_triage_and_what_mentions_people_alone_does_not",
     ),
+    "the triage agent finds the appropriate agents": (
+        "tests.chat.test_triage",
+        "test_without_a_model_names_tags_and_descriptions_decide_and_the_turn_says_how",
+    ),
     "the system agent kind tells system agents apart": (PROFILES, "test_a_system_agent_of_another_ledger_is_none_here"),
     # scenarios
     "Alice's public agent answers Bob": (HERE, "test_the_example_scenarios"),
