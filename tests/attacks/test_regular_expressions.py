@@ -49,6 +49,9 @@ LINEAR = {
     r"weft.exchange.exporters.markdown:  {0,3}(`{3,}|~{3,})(.*)": LINE,
     r"weft.kernel.mentions: [^\n\r]*+(?:\r\n?|\n)?": "it fits wherever it is tried, and takes the whole line",
     r"weft.runtime.tools.named_files: [A-Za-z_]\w*(\.[A-Za-z_]\w*)*": "a dot parts what repeats, and no letter is one",
+    r"weft.runtime.sandbox.command_runner: bwrap: execvp (.*): ([ -9;-~]*)\n": (
+        "what follows a colon holds none, so each stretch between two colons is looked at once"
+    ),
     r"weft.runtime.compaction.key_terms: (:[0-9]+)+$": "over words of at most LONGEST_TERM_CHARACTERS characters",
     r"weft.runtime.compaction.key_terms: [A-Za-z][a-z0-9]*([A-Z][a-z0-9]+)+": (
         "over words of at most LONGEST_TERM_CHARACTERS characters"
