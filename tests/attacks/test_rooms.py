@@ -318,6 +318,16 @@ def test_a_removed_agents_running_turn_posts_nothing(people: Cast) -> None:
     assert people.ledger.inbox.list() == []
 
 
+def test_triage_brings_nobody_in_for_a_person_who_was_removed(people: Cast) -> None:
+    alice, bob, mention = people.ledger_of("alice"), people.ledger_of("bob"), people.mention
+    alice.rooms.create("plans", agents=["helper"], people=["bob"])
+    bob.rooms.post("plans", "who knows?")
+    alice.rooms.remove("plans", "bob")
+    answer(people.ledger, "triage", f"{mention('helper')} {mention('reviewer')}")
+    assert [one.name for one in alice.rooms.participants("plans")] == ["alice", "triage", "helper"]
+    assert [one.session.rpartition(":")[2] for one in people.ledger.inbox.list()] == ["helper"]
+
+
 # --- private agents --------------------------------------------------------------------------------------------------
 
 

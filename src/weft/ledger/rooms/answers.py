@@ -121,7 +121,7 @@ def _post(
 
 def _triaged(room: OpenRoom, message: PostedRow, chosen_by: str) -> RoomPost:
     """A person's message that triage has found somebody for, in its author's name; `chosen_by` is the id of what triage
-    answered."""
+    answered. It brings nobody in for a person who takes part no longer."""
     event = room.posted(message.n)
     author = load_participant(room.append.sql, event.author) if isinstance(event.author, str) else None
     assert author is not None, "what triage is asked about has an author"
@@ -133,7 +133,7 @@ def _triaged(room: OpenRoom, message: PostedRow, chosen_by: str) -> RoomPost:
         principals=principals(event.actor, () if event.on_behalf_of is UNSET else event.on_behalf_of) or (author.node,),
         root=message.root,
         hops=message.hops,
-        is_from_person=author.kind == ParticipantKind.USER,
+        is_from_person=author.kind == ParticipantKind.USER and room.present(author.node) is not None,
         is_triaged=True,
         route={"triage": chosen_by},
     )
