@@ -332,3 +332,11 @@ def test_whoever_let_an_agent_in_reads_nothing_in_its_session_when_they_have_lef
             with pytest.raises(NotFound):
                 person.messages(label)
     assert [hit.text for hit in people.ledger_of("helper").messages(sessions[-1]) if hit.role == "assistant"]
+
+
+def test_a_turn_in_a_room_is_listed_by_the_message_that_it_answers(people: Cast) -> None:
+    alice = people.ledger_of("alice")
+    alice.rooms.create("plans", agents=["helper"])
+    alice.rooms.post("plans", f"{people.mention('helper')} is the harbour deep?")
+    turn = answer(people.ledger, "helper", "Deep.")
+    assert people.ledger.listing().subjects([turn]) == {turn: "@helper is the harbour deep?"}

@@ -2,7 +2,8 @@
 
 Tools wrap what they inject in tags (`<system-reminder>`, an opened file, the output of a command) and hand it over as
 the user's words. So messages of people come first, tagged blocks before the words are passed over, and a command that
-was typed counts only where nothing else was.
+was typed counts only where nothing else was. Of what an agent is sent of a conversation, the message itself counts,
+which comes last.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from msgspec import Struct
 
 from weft.kernel.advice import Action
 from weft.kernel.errors import Damaged
+from weft.kernel.mentions import show_mentions
 from weft.ledger.read.access import access_of
 from weft.ledger.views.values import list_in, text_of
 from weft.store.port import ReadTxn
@@ -54,23 +56,30 @@ def _load_some(txn: ReadTxn, turns: Sequence[str]) -> dict[str, str]:
         f" ON m.turn = t.n WHERE (m.role = 'user' OR m.seq < {LOOKED_AT}) AND t.id IN",
         [turn for turn in turns if turn not in summaries],
     )
-    may_read_prompt = access_of(txn).may_read_prompt
+    may_read_prompt, of_rooms = access_of(txn).may_read_prompt, _in_rooms(txn, turns)
     for turn, n, role, source, seq, text, parts in rows:
         contents = [] if role == "system" and not may_read_prompt(n) else _texts(text, parts)
+        contents = contents[-1:] if turn in of_rooms and role == "user" else contents[:LOOKED_AT]
         if contents:
             candidates.setdefault(turn, []).append(_Candidate(_rank(role, source), seq, contents))
     best = {turn: sorted(some, key=lambda each: (each.rank, each.seq))[:LOOKED_AT] for turn, some in candidates.items()}
     txn.facts.hold([*summaries.values(), *(n for some in best.values() for each in some for n in each.contents)])
     return {turn: first_line(text_of(txn, n) or "") for turn, n in summaries.items()} | {
-        turn: _best_line(txn, some) for turn, some in best.items()
+        turn: show_mentions(_best_line(txn, some)) for turn, some in best.items()
     }
+
+
+def _in_rooms(txn: ReadTxn, turns: Sequence[str]) -> set[str]:
+    """Those of these turns that answer messages of conversations."""
+    query = "SELECT i.turn FROM inbox i JOIN room_delivery d ON d.message = i.message WHERE i.turn IN"
+    return {turn for (turn,) in rows_in(txn.sql, query, turns)}
 
 
 def _texts(text: int | None, parts: str | None) -> list[int]:
     if text is not None:
         return [text]
     try:
-        return [part["text"] for part in list_in(parts) if part["type"] == "text"][:LOOKED_AT]
+        return [part["text"] for part in list_in(parts) if part["type"] == "text"]
     except (KeyError, TypeError) as error:
         raise Damaged(f"a message's part lacks {error}", Action.VERIFY_AND_REBUILD) from error
 
