@@ -107,8 +107,11 @@ class _VoucherReader:
         """Of a turn that was written here."""
         if isinstance(part, ToolResultPart) or message.role == MessageRole.TOOL:
             return Voucher(VoucherKind.TOOL, self._tool_name(turn, part))
-        if message.role == MessageRole.ASSISTANT or message.source == MessageSource.AGENT:
+        if message.role == MessageRole.ASSISTANT:
             return Voucher(VoucherKind.AGENT, turn.persona)
+        if message.source == MessageSource.AGENT:
+            asker = self._asker(turn)
+            return asker if asker.kind is VoucherKind.AGENT else Voucher(VoucherKind.AGENT, turn.persona)
         if message.source not in (None, MessageSource.HUMAN):
             return Voucher(VoucherKind.UNKNOWN, str(message.source))
         return self._asker(turn)

@@ -98,5 +98,7 @@ def note_proposals(call: Call, answered: AnsweredApproval) -> None:
 
 def proposal_words(policy: str) -> str:
     """What a person is told of a rule that was proposed with their answer."""
-    id = shell_word(policy)
-    return f"a rule is proposed: `weft policy show {id}` shows it, `weft policy activate {id}` puts it in force"
+    return (
+        f"a rule is proposed: `weft policy show {shell_word(policy)}` shows it,"
+        f" `weft policy activate {shell_word(policy)}` puts it in force"
+    )

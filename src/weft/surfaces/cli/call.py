@@ -21,13 +21,14 @@ from weft.surfaces.cli.user_files import TOKEN_VARIABLE, find_ledger
 if TYPE_CHECKING:
     from msgspec import Struct
 
+    from weft.aio.ledger import AsyncLedger
     from weft.kernel.authority import Authority
     from weft.ledger.api import Ledger
     from weft.runtime.tokens.tokens import TokenContent
     from weft.store.trust_store import TrustStore
 
 
-LedgerT = TypeVar("LedgerT", bound="Ledger")
+LedgerT = TypeVar("LedgerT", "Ledger", "AsyncLedger")
 OWNER = "local"
 """Whoever opened the ledger, in whose name commands are run unless `--as` names somebody else."""
 

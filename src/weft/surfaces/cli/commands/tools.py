@@ -67,7 +67,8 @@ def _note(call: Call, answer: OfferedTools, agent: str | None) -> None:
     if answer.toolset is None:
         call.note(f"nothing names a toolset, so a turn has no tools: {_how_to_name(answer, agent)}")
         call.note(
-            f"`weft agent run` uses the toolset {RUN_TOOLSET} then: `weft tools --toolset {RUN_TOOLSET}` shows it"
+            f"`weft agent run` uses the toolset {RUN_TOOLSET} then:"
+            f" `weft tools --toolset {shell_word(RUN_TOOLSET)}` shows it"
         )
     else:
         call.note(f"toolset {answer.toolset}, sandbox {answer.sandbox}")

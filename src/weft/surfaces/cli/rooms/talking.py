@@ -41,7 +41,7 @@ def chat(call: Call, room: str) -> None:
     owner = call.of_owner()
 
     async def work(access: BrokerAccess) -> None:
-        mirror = access.mirror if call.actor == owner.actor else access.mirror.acting_as(call.actor)
+        mirror = owner.in_name_of(call.actor, access.mirror)
         if can_draw():
             await RoomTerminal(owner, access, mirror).run(room)
         else:
