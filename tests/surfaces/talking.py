@@ -154,6 +154,10 @@ class Served:
         """Choose by the body of a request what is answered."""
         self._server.script_of = script_of
 
+    def stream_whole_replies(self) -> None:
+        """Scripts that give whole replies serve those who ask for streams too."""
+        self._server.streams_whole_replies = True
+
     def wait_hanging(self) -> None:
         asyncio.run_coroutine_threadsafe(self._server.hanging.wait(), self._loop).result(PATIENCE)
 

@@ -6,13 +6,14 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 import pytest
 
 import weft as library
-from tests.runtime.scripted import CLOSE, HANG, HOLD, STREAM_HEAD, Script, chunk, events
-from tests.surfaces.shell import Shell
+from tests.runtime.scripted import CLOSE, HANG, HOLD, STREAM_HEAD, Script, chat_saying, chunk, events
+from tests.surfaces.shell import Shell, running
 from tests.surfaces.talking import Served, screen_of, serving, typing, use
 from weft.ledger.api import Participant
 
@@ -159,9 +160,10 @@ def test_commands_change_the_room_and_unread_messages_are_marked(room: Shell) ->
 def test_a_tool_call_is_asked_about_and_answered_in_the_room(room: Shell) -> None:
     arguments = json.dumps({"path": "notes.txt", "content": "new\n"})
     call = {"id": "call-1", "type": "function", "function": {"name": "write", "arguments": arguments}}
-    asks = chunk({"role": "assistant", "tool_calls": [{"index": 0, **call}]})
-    calling: Script = [STREAM_HEAD, *events(asks, chunk({}, "tool_calls"), "[DONE]"), CLOSE]
-    with serving(calling, saying("Done")) as served:
+    calling = chat_saying({"content": None, "tool_calls": [call]}, finish="tool_calls")
+    done, done_too = chat_saying({"content": "Done"}), chat_saying({"content": "Done too"})
+    with serving(calling, done, calling, done_too) as served:
+        served.stream_whole_replies()
         with_agents(room, served)
         (session,) = [one.session for one in participants(room) if one.name == "helper"]
         fields = ("--set", "toolset=worker", "--set", f"workspace={room.folder}")
@@ -176,9 +178,15 @@ def test_a_tool_call_is_asked_about_and_answered_in_the_room(room: Shell) -> Non
             person.wait("      Done")
             person.line("/approve")
             person.wait("no such tool call is shown here")
+            with running(room.folder, "room", "post", "plans", "@helper once more", stdin=DEVNULL, stdout=DEVNULL):
+                person.wait("[a]bort the turn?")
+                person.line("n")
+                person.wait("is denied")
+                person.wait("      Done too")
             person.line("/quit")
             assert person.end() == 0
     assert (room.folder / "notes.txt").read_text() == "new\n"
+    assert sorted(one["state"] for one in room.json("approvals", "--all")) == ["denied", "granted"]
 
 
 def test_a_pipe_says_line_by_line_and_waits_for_answers(room: Shell) -> None:

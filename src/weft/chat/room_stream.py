@@ -66,6 +66,16 @@ class RoomAnswerEnded(RoomItem, frozen=True, kw_only=True, tag="room_answer_ende
     turn: str
 
 
+class RoomApprovalAsked(RoomItem, frozen=True, kw_only=True, tag="room_approval"):
+    """A tool call of an agent that is answering waits for a person; `approval` is its id among the approvals."""
+
+    participant: str
+    agent: str
+    name: str
+    turn: str
+    approval: str
+
+
 class RoomParticipantChanged(RoomItem, frozen=True, kw_only=True, tag="room_participant"):
     """Somebody came, went, or does something else now. Whoever begins to follow is told of everybody who is there."""
 
@@ -89,6 +99,7 @@ ROOM_ITEMS: tuple[type[RoomItem], ...] = (
     RoomMessageAdded,
     RoomAnswerText,
     RoomAnswerEnded,
+    RoomApprovalAsked,
     RoomParticipantChanged,
     RoomStateChanged,
     RoomFollowingEnded,
@@ -192,7 +203,21 @@ class _RoomFollower:
                     name=answer.name,
                     turn=turn,
                 )
-        self._answers = answers
+        for turn, answer in answers.items():
+            yield from self._request_items(answer, self._answers.get(turn))
+            self._answers[turn] = answer
+
+    def _request_items(self, answer: OpenAnswer, before: OpenAnswer | None) -> Iterator[RoomItem]:
+        for request in answer.requests:
+            if before is None or request not in before.requests:
+                yield RoomApprovalAsked(
+                    position=self._position,
+                    participant=answer.participant,
+                    agent=answer.agent,
+                    name=answer.name,
+                    turn=answer.turn,
+                    approval=request,
+                )
 
     async def _text_items(self) -> AsyncGenerator[RoomItem, None]:
         """More of the answers under way, if whoever follows still takes part."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weft.kernel.enums import ParticipantKind
+from weft.kernel.enums import ApprovalState, ParticipantKind
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.arguments import checked_count, checked_text
 from weft.ledger.model import DEFAULT_AGENT
@@ -40,6 +40,8 @@ class OpenAnswer(Struct, frozen=True, kw_only=True):
     session: str
     """Its id."""
     turn: str
+    requests: tuple[str, ...] = ()
+    """The ids of the tool calls of it that wait for a person."""
 
 
 class RoomNews(Struct, frozen=True, kw_only=True):
@@ -139,9 +141,21 @@ def _open_answers(txn: ReadTxn, row: ConversationRow) -> list[OpenAnswer]:
         (row.id, ParticipantKind.AGENT.value),
     )
     return [
-        OpenAnswer(participant=participant, agent=agent, name=name, session=session, turn=turn)
+        OpenAnswer(
+            participant=participant,
+            agent=agent,
+            name=name,
+            session=session,
+            turn=turn,
+            requests=_open_requests(txn, turn),
+        )
         for participant, agent, name, session, turn in rows
     ]
+
+
+def _open_requests(txn: ReadTxn, turn: str) -> tuple[str, ...]:
+    query = "SELECT request FROM approval WHERE turn = ? AND state = ? ORDER BY n"
+    return tuple(request for (request,) in txn.sql.all(query, (turn, ApprovalState.OPEN.value)))
 
 
 def _sessions(txn: ReadTxn, row: ConversationRow) -> list[str]:

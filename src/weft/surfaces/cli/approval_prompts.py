@@ -53,10 +53,21 @@ class ApprovalPrompts:
         """The one that an answer is for."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_typed = False
+        self._known: set[str] = set()
+        """The ids of the requests that were shown."""
 
     def asked(self, id: str) -> None:
         """A request of this id was recorded: show it, and tell people. Called within a running event loop."""
-        self._begin(self._ask(id))
+        is_new = id not in self._known
+        self._known.add(id)
+        self._begin(self._ask(id, is_shown=is_new, is_told=True))
+
+    def asked_elsewhere(self, id: str) -> None:
+        """Show a request of a turn that another process may run: that process tells people. Once it is shown it is not
+        shown again."""
+        if id not in self._known:
+            self._known.add(id)
+            self._begin(self._ask(id, is_shown=True, is_told=False))
 
     async def tell_of_queue(self, admission: Admission) -> None:
         """Say what comes before a message that was just admitted, and show the requests that its session waits for:
@@ -119,7 +130,7 @@ class ApprovalPrompts:
             self._show([[Span(QUESTION, "warn")]])
         return True
 
-    async def _ask(self, id: str) -> None:
+    async def _ask(self, id: str, *, is_shown: bool, is_told: bool) -> None:
         from weft.runtime.invoke.approval_notices import tell_approvers
 
         try:
@@ -127,8 +138,10 @@ class ApprovalPrompts:
         except WeftError as error:
             self._show([[Span(str(error), "bad")]])
             return
-        await self._show_request(approval)
-        await tell_approvers(self._people(), approval, notice_of, lambda text: self._show([[Span(text, "warn")]]))
+        if is_shown:
+            await self._show_request(approval)
+        if is_told:
+            await tell_approvers(self._people(), approval, notice_of, lambda text: self._show([[Span(text, "warn")]]))
 
     async def _show_request(self, approval: Approval) -> None:
         """At the terminal whole, where it is answered; elsewhere in a line that says how to answer it."""

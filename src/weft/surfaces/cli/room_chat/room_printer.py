@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.chat.room_stream import RoomFollowingEnded, RoomItem
+from weft.chat.room_stream import RoomApprovalAsked, RoomFollowingEnded, RoomItem
 from weft.surfaces.cli.room_chat.bottom_lines import BottomLines
 from weft.surfaces.cli.room_chat.room_view import RoomView
 from weft.surfaces.cli.room_chat.terminal_mode import can_draw, write
@@ -39,6 +39,8 @@ class RoomPrinter:
             return
         before = self._view.thinking
         lines = self._view.take(item)
+        if isinstance(item, RoomApprovalAsked):
+            lines = [[INDENT, Span(f"{item.name} waits for a person: `weft approvals` shows what for", "warn")]]
         if self._bottom is None:
             self._print(lines)
             for name in self._view.thinking:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from weft.chat.answering import answer_pending
-from weft.chat.room_stream import RoomFollowingEnded, RoomStateChanged, follow_room
+from weft.chat.room_stream import RoomApprovalAsked, RoomFollowingEnded, RoomStateChanged, follow_room
 from weft.chat.suggestions import MentionSuggester, Suggestion
 from weft.chat.typed_mentions import write_typed_mentions
 from weft.kernel.errors import NotApplicable, WeftError
@@ -107,6 +107,8 @@ class RoomTalk:
                 self._show(lines)
             if isinstance(item, RoomStateChanged) and item.title:
                 self.title = item.title
+            if isinstance(item, RoomApprovalAsked):
+                self._access.prompts.asked_elsewhere(item.approval)
             self.is_over = self.is_over or isinstance(item, RoomFollowingEnded)
             self._changed.set()
             self._on_change()
