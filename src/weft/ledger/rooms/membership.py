@@ -79,7 +79,7 @@ def _created(append: Append, new: NewRoom) -> str:
     room.add_person(person)
     room.add_agent(_triage(append))
     for name in new.people:
-        _let_in(room, _person(append, name), person)
+        _let_in(room, _person(append, name))
     for name in new.agents:
         _add_agent(room, name)
     return id
@@ -109,10 +109,9 @@ def _triage(append: Append) -> ProgramRow:
     agent = find_system_agent(ReadTxn(append.sql, append.txn.facts), SystemAgentKind.TRIAGE)
     if agent is not None:
         return agent
-    taken = [name for name in TRIAGE_NAMES if find_program(append.sql, name) is not None]
-    names = [name for name in TRIAGE_NAMES if name not in taken]
     id = append.ulids.mint()
-    name = names[0] if names else f"triage-{id.lower()}"
+    names = (*TRIAGE_NAMES, f"triage-{id.lower()}")
+    name = next(name for name in names if find_program(append.sql, name) is None)
     with append.by_the_ledger():
         append.stream(program_stream(id), None).add(
             AgentCreated, name=append.ledger_contents.put_text(name), system_kind=SystemAgentKind.TRIAGE
@@ -129,15 +128,21 @@ def add_agent(writer: LedgerWriter, name: str, agent: str) -> str:
     """Let an agent in that works for whoever acts; the id of the conversation."""
 
     def work(append: Append) -> str:
-        room = OpenRoom.named(append, name)
-        room.ensure_open()
-        ensure_person(append, "room:add", "add an agent")
-        room.ensure_member("room:add", "add an agent")
+        room = _room_of_member(append, name, "room:add", "add an agent")
         _add_agent(room, agent)
         append.seal()
         return room.row.id
 
     return writer.write(work)
+
+
+def _room_of_member(append: Append, name: str, right: str, action: str) -> OpenRoom:
+    """A conversation that can be changed. Raises NotAllowed where whoever acts is no person who takes part."""
+    room = OpenRoom.named(append, name)
+    room.ensure_open()
+    ensure_person(append, right, action)
+    room.ensure_member(right, action)
+    return room
 
 
 def _add_agent(room: OpenRoom, name: str) -> None:
@@ -160,18 +165,18 @@ def invite(writer: LedgerWriter, name: str, person: str) -> str:
     def work(append: Append) -> str:
         room = OpenRoom.named(append, name)
         room.ensure_open()
-        actor = ensure_person(append, "room:invite", "let somebody in")
+        ensure_person(append, "room:invite", "let somebody in")
         node = _person(append, person)
         if not (append.access.is_unlimited and node == DEFAULT_AGENT):
             room.ensure_member("room:invite", "let somebody in")
-        _let_in(room, node, actor)
+        _let_in(room, node)
         append.seal()
         return room.row.id
 
     return writer.write(work)
 
 
-def _let_in(room: OpenRoom, node: str, actor: str) -> None:
+def _let_in(room: OpenRoom, node: str) -> None:
     if room.present(node) is not None:
         raise NotApplicable(f"{room.mention(node)} takes part already", "nothing needs to be done")
     room.add_person(node)
@@ -261,7 +266,7 @@ def _ensure_removable(room: OpenRoom, participant: ParticipantRow) -> None:
         return
     if row is not None and room.system_kind(row) is not None:
         raise NotApplicable(f"{row.name!r} is a system agent", "it stays in every room")
-    txn = ReadTxn(append.sql, append.txn.facts)
+    txn = room.reading
     config = None if row is None else counted_config(txn, row.id)
     if row is None or not isinstance(config, dict) or config.get("removal") != "owner" or append.access.is_unlimited:
         return
@@ -274,10 +279,7 @@ def _ensure_removable(room: OpenRoom, participant: ParticipantRow) -> None:
 
 def retitle(writer: LedgerWriter, name: str, title: str) -> str:
     def work(append: Append) -> str:
-        room = OpenRoom.named(append, name)
-        room.ensure_open()
-        ensure_person(append, "room:title", "change the title")
-        room.ensure_member("room:title", "change the title")
+        room = _room_of_member(append, name, "room:title", "change the title")
         ref = _title(append, room.row.id, title)
         assert isinstance(ref, str)
         room.stream().add(ConversationRetitled, title=ref)
@@ -351,21 +353,22 @@ def _message_at(append: Append, row: ConversationRow, at: int) -> tuple[Conversa
         if origin is None:
             break
         row = origin
-    found = append.sql.one("SELECT id FROM room_message WHERE conversation = ? AND position = ?", (row.id, at))
-    if found is None:
+    message = append.sql.one("SELECT id FROM room_message WHERE conversation = ? AND position = ?", (row.id, at))
+    if message is None:
         raise NotFound("message", str(at), "name a message of the room that you can read")
-    return row, found[0]
+    return row, message[0]
 
 
 def _agents_at(append: Append, row: ConversationRow, room: OpenRoom, at: int) -> list[ParticipantRow]:
     """The agents that took part when a message was said, as far as they work for whoever forks."""
-    rows = [
-        one
-        for one in participants_of(append.sql, row.id, room.own)
-        if one.kind == ParticipantKind.AGENT and one.since <= at and (one.until is None or one.until >= at)
-    ]
-    agents = {one.node: one for one in rows}
-    return [one for one in agents.values() if _may_come(append, room, one.node)]
+    newest_memberships = {
+        participant.node: participant
+        for participant in participants_of(append.sql, row.id, room.own)
+        if participant.kind == ParticipantKind.AGENT
+        and participant.since <= at
+        and (participant.until is None or participant.until >= at)
+    }
+    return [agent for agent in newest_memberships.values() if _may_come(append, room, agent.node)]
 
 
 def _may_come(append: Append, room: OpenRoom, node: str) -> bool:

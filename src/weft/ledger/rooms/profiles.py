@@ -28,7 +28,7 @@ EMOJI_LIMIT = 16
 
 def agent_profile(txn: ReadTxn, name: str) -> AgentProfile:
     """Of an agent, by name or id; a deleted one is found by its id."""
-    row = _found(txn, name, ProgramKind.AGENT, "agent")
+    row = _readable_program(txn, name, ProgramKind.AGENT, "agent")
     config = _config(txn, row)
     identity = config.get("identity")
     identity = identity if isinstance(identity, dict) else {}
@@ -62,7 +62,7 @@ def person_profile(txn: ReadTxn, name: str) -> PersonProfile:
         return PersonProfile(
             id=name, name=name, emoji=PERSON_EMOJI, last_active_time=last_active(txn.sql, name, has_turns=False)
         )
-    row = _found(txn, name, ProgramKind.HUMAN, "person")
+    row = _readable_program(txn, name, ProgramKind.HUMAN, "person")
     config = _config(txn, row)
     return PersonProfile(
         id=row.id,
@@ -78,19 +78,19 @@ def person_profile(txn: ReadTxn, name: str) -> PersonProfile:
 
 def last_active(sql: Sql, node: str, *, has_turns: bool = True) -> int | None:
     """When somebody last said something in a conversation, or an agent's newest turn began or ended."""
-    said = sql.one("SELECT posted_at FROM room_message WHERE node = ? ORDER BY posted_at DESC LIMIT 1", (node,))
+    message = sql.one("SELECT posted_at FROM room_message WHERE node = ? ORDER BY posted_at DESC LIMIT 1", (node,))
     turn = None
     if has_turns:
         turn = sql.one(
             "SELECT coalesce(completed_at, started_at) FROM turn WHERE persona = ? ORDER BY n DESC LIMIT 1", (node,)
         )
-    return max((int(row[0]) for row in (said, turn) if row is not None and row[0] is not None), default=None)
+    return max((int(row[0]) for row in (message, turn) if row is not None and row[0] is not None), default=None)
 
 
-def _found(txn: ReadTxn, name: str, kind: ProgramKind, what: str) -> ProgramRow:
+def _readable_program(txn: ReadTxn, name: str, kind: ProgramKind, noun: str) -> ProgramRow:
     row = find_program(txn.sql, name)
     if row is None or row.kind != kind or not access_of(txn).may_read_program(row):
-        raise NotFound(what, name, Action.LIST_PROGRAMS)
+        raise NotFound(noun, name, Action.LIST_PROGRAMS)
     return row
 
 

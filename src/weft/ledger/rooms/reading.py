@@ -4,6 +4,7 @@ no part, unless the conversation shows its whole history to whoever joins."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from msgspec import UNSET
@@ -59,17 +60,13 @@ def listed_rooms(txn: ReadTxn, *, status: str | None, limit: int) -> list[Room]:
     if access.is_unlimited:
         rows: Iterable[ConversationRow] = all_conversations(txn.sql, status)
     else:
-        ids = set.intersection(*(set(conversations_of(txn.sql, id)) for id in access.ids)) if access.ids else set()
-        loaded = [row for row in (load_conversation(txn.sql, id) for id in ids) if row is not None]
-        mine = [row for row in loaded if all(memberships(txn.sql, row.id, id, own) for id in access.ids)]
-        wanted = [row for row in mine if status is None or row.status == status]
-        rows = sorted(wanted, key=lambda row: (row.last_message_at or row.created_at, row.id), reverse=True)
-    rooms: list[Room] = []
-    for row in rows:
-        if len(rooms) == limit:
-            break
-        rooms.append(_to_room(txn, row, readable_ranges(txn.sql, access, row, own), own))
-    return rooms
+        own_rows = conversations_of(txn.sql, access.ids, own)
+        rows = sorted(
+            (row for row in own_rows if status is None or row.status == status),
+            key=lambda row: (row.last_message_at or row.created_at, row.id),
+            reverse=True,
+        )
+    return [_to_room(txn, row, readable_ranges(txn.sql, access, row, own), own) for row in islice(rows, limit)]
 
 
 def _to_room(txn: ReadTxn, row: ConversationRow, ranges: Ranges, own: OwnEvents) -> Room:
@@ -119,11 +116,11 @@ def _unread(txn: ReadTxn, row: ConversationRow, ranges: Ranges, reader: str) -> 
             " AND kind = 'participant' AND (node IS NULL OR node <> ?) LIMIT ?) unread",
             (*bounds, reader, MOST_UNREAD),
         ) or (0,)
-        (named,) = txn.sql.one(
+        (mention_count,) = txn.sql.one(
             "SELECT count(*) FROM mention WHERE conversation = ? AND position > ? AND position <= ? AND node = ?",
             (*bounds, reader),
         ) or (0,)
-        unread, mentions = unread + count, mentions + named
+        unread, mentions = unread + count, mentions + mention_count
     return unread, mentions
 
 
@@ -163,13 +160,13 @@ def _to_participant(txn: ReadTxn, row: ParticipantRow, name: str) -> Participant
     session = None
     status = ParticipantStatus.INACTIVE
     if row.session is not None:
-        found = txn.sql.one(
+        session_row = txn.sql.one(
             "SELECT s.label, EXISTS (SELECT 1 FROM inbox i WHERE i.session = s.n AND i.state IN ('queued', 'taken'))"
             " FROM session s WHERE s.id = ?",
             (row.session,),
         )
-        session = None if found is None else found[0]
-        if found is not None and found[1] and row.removed_n is None:
+        session = None if session_row is None else session_row[0]
+        if session_row is not None and session_row[1] and row.removed_n is None:
             status = ParticipantStatus.THINKING
     program = load_program(txn.sql, row.node)
     is_deleted = program is not None and bool(program.deleted)
@@ -204,7 +201,7 @@ def room_messages(
         rows += _rows_between(txn, *part, ranges, own, limit - len(rows), is_forward=is_forward)
         if len(rows) >= limit:
             break
-    messages = [_to_message(txn, row.id, one) for one in rows]
+    messages = [_to_message(txn, row.id, message_row) for message_row in rows]
     return messages if is_forward else messages[::-1]
 
 
@@ -235,12 +232,12 @@ def _rows_between(
     rows: list[tuple[Any, ...]] = []
     order = "ASC" if is_forward else "DESC"
     for since, until in ranges if is_forward else ranges[::-1]:
-        found = txn.sql.all(
+        message_rows = txn.sql.all(
             f"{_MESSAGE} FROM room_message WHERE conversation = ? AND position > ? AND position < ?"
             f" ORDER BY position {order} LIMIT ?",
             (conversation, max(low, since), min(high, until + 1), limit - len(rows)),
         )
-        rows += [one for one in found if own.has(one[2], one[3]) or access_of(txn).is_unlimited]
+        rows += [row for row in message_rows if own.has(row[2], row[3]) or access_of(txn).is_unlimited]
         if len(rows) >= limit:
             break
     return rows
@@ -335,7 +332,7 @@ def listed_invitations(txn: ReadTxn, name: str | None) -> list[Invitation]:
     )
     rows = txn.sql.all(f"{query} ORDER BY n", (InvitationState.OPEN.value,))
     only = None if name is None else find_conversation(txn.sql, access, name)[0].id
-    found = []
+    invitations = []
     for conversation, node, n, replica, message, state, by, at in rows:
         row = load_conversation(txn.sql, conversation)
         if row is None or not own.has(n, replica) or only not in (None, conversation):
@@ -344,7 +341,7 @@ def listed_invitations(txn: ReadTxn, name: str | None) -> list[Invitation]:
         if not is_member and access.ids != (node,):
             continue
         names = agent_names(txn.sql, [node, by])
-        found.append(
+        invitations.append(
             Invitation(
                 conversation_id=conversation,
                 conversation_title=text_of(txn, row.title),
@@ -356,4 +353,4 @@ def listed_invitations(txn: ReadTxn, name: str | None) -> list[Invitation]:
                 message=message,
             )
         )
-    return found
+    return invitations

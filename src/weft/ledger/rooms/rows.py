@@ -11,7 +11,6 @@ from weft.kernel.advice import Action
 from weft.kernel.clock import is_ulid
 from weft.kernel.enums import InvitationState, RoomHistory, RoomStatus
 from weft.kernel.errors import AmbiguousName, NotFound
-from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.access import Access
 from weft.store.replica_names import OwnEvents
 from weft.store.sql import Sql
@@ -77,9 +76,12 @@ def all_conversations(sql: Sql, status: str | None) -> Iterator[ConversationRow]
     return (ConversationRow(*row) for row in rows)
 
 
-def conversations_of(sql: Sql, node: str) -> list[str]:
-    """The ids of the conversations that somebody takes or took part in."""
-    return [id for (id,) in sql.all("SELECT DISTINCT conversation FROM participant WHERE node = ?", (node,))]
+def conversations_of(sql: Sql, nodes: Sequence[str], own: OwnEvents) -> list[ConversationRow]:
+    """Those that all of these people and agents take or took part in, by what this ledger wrote."""
+    query = "SELECT DISTINCT conversation FROM participant WHERE node = ?"
+    ids = [{id for (id,) in sql.all(query, (node,))} for node in nodes]
+    rows = (load_conversation(sql, id) for id in (set.intersection(*ids) if ids else ()))
+    return [row for row in rows if row is not None and all(memberships(sql, row.id, node, own) for node in nodes)]
 
 
 def participants_of(sql: Sql, conversation: str, own: OwnEvents) -> list[ParticipantRow]:
@@ -125,15 +127,14 @@ def readable_ranges(sql: Sql, access: Access, row: ConversationRow, own: OwnEven
     ranges = EVERYTHING
     for id in access.ids:
         ranges = _common(ranges, _ranges_of(sql, row, id, own))
-    return ranges if DEFAULT_AGENT not in access.ids else EVERYTHING
+    return ranges
 
 
 def _ranges_of(sql: Sql, row: ConversationRow, node: str, own: OwnEvents) -> Ranges:
-    rows = memberships(sql, row.id, node, own)
     ranges: list[tuple[int, int]] = []
-    for one in rows:
-        since = 0 if row.history == RoomHistory.ALL else one.since
-        until = EVERYTHING[0][1] if one.until is None else one.until
+    for membership in memberships(sql, row.id, node, own):
+        since = 0 if row.history == RoomHistory.ALL else membership.since
+        until = EVERYTHING[0][1] if membership.until is None else membership.until
         if ranges and since <= ranges[-1][1]:
             ranges[-1] = (min(ranges[-1][0], since), max(ranges[-1][1], until))
         else:
@@ -151,22 +152,23 @@ def _common(first: Ranges, second: Ranges) -> Ranges:
 
 
 def find_conversation(sql: Sql, access: Access, name: str) -> tuple[ConversationRow, Ranges]:
-    """By id, by the end of an id, or by title: of those that whoever asks takes or took part in."""
+    """By id, by the end of an id, or by title: of those that whoever asks takes or took part in. Of several with one
+    title the only active one is meant."""
     own = OwnEvents(sql)
-    found: dict[str, tuple[ConversationRow, Ranges]] = {}
+    rooms: dict[str, tuple[ConversationRow, Ranges]] = {}
     for id in ids_named(sql, name.strip()):
         row = load_conversation(sql, id)
         ranges = () if row is None else readable_ranges(sql, access, row, own)
         if row is not None and (ranges or _was_member(sql, access, row, own)):
-            found[id] = (row, ranges)
-    if len(found) > 1:
-        active = {id: one for id, one in found.items() if one[0].status == RoomStatus.ACTIVE}
-        found = active or found
-    if not found:
+            rooms[id] = (row, ranges)
+    if len(rooms) > 1:
+        active = {id: (row, ranges) for id, (row, ranges) in rooms.items() if row.status == RoomStatus.ACTIVE}
+        rooms = active or rooms
+    if not rooms:
         raise NotFound("room", name, Action.LIST_ROOMS)
-    if len(found) > 1:
-        raise AmbiguousName(name, list(found))
-    return next(iter(found.values()))
+    if len(rooms) > 1:
+        raise AmbiguousName(name, list(rooms))
+    return next(iter(rooms.values()))
 
 
 def _was_member(sql: Sql, access: Access, row: ConversationRow, own: OwnEvents) -> bool:

@@ -25,7 +25,6 @@ from weft.ledger.rooms.rows import (
     all_conversations,
     conversations_of,
     find_conversation,
-    load_conversation,
     readable_ranges,
 )
 from weft.ledger.search.entries import EntryPlace
@@ -62,7 +61,7 @@ class FoundMessages(Struct, frozen=True):
 
 def search_messages(txn: ReadTxn, query: Query, room: str | None, start: Cursor, limit: int) -> FoundMessages:
     """Of the newest conversation first, and in each the newest message first."""
-    rooms = [find_conversation(txn.sql, access_of(txn), room)[0]] if room is not None else _rooms(txn)
+    rooms = [find_conversation(txn.sql, access_of(txn), room)[0]] if room is not None else _readable_rooms(txn)
     hits: list[tuple[Position, RoomHit]] = []
     looked = 0
     for stretch, rows in _chunks(txn, _stretches(txn, rooms), start):
@@ -78,12 +77,11 @@ def search_messages(txn: ReadTxn, query: Query, room: str | None, start: Cursor,
     return FoundMessages(hits, None)
 
 
-def _rooms(txn: ReadTxn) -> list[ConversationRow]:
+def _readable_rooms(txn: ReadTxn) -> list[ConversationRow]:
     access = access_of(txn)
     if access.is_unlimited:
         return list(all_conversations(txn.sql, None))
-    ids = set.intersection(*(set(conversations_of(txn.sql, id)) for id in access.ids)) if access.ids else set[str]()
-    return [row for id in ids if (row := load_conversation(txn.sql, id)) is not None]
+    return conversations_of(txn.sql, access.ids, OwnEvents(txn.sql))
 
 
 def _stretches(txn: ReadTxn, rooms: Sequence[ConversationRow]) -> list[Stretch]:
@@ -105,12 +103,12 @@ def _stretches(txn: ReadTxn, rooms: Sequence[ConversationRow]) -> list[Stretch]:
 
 
 def _without(bounds: Bounds, others: Sequence[Bounds]) -> list[Bounds]:
-    """What is left of a range without these others, in order."""
-    left = [bounds] if bounds[0] < bounds[1] else []
+    """The parts of a range that lie in none of these others, in order."""
+    free = [bounds] if bounds[0] < bounds[1] else []
     for low, high in others:
-        pieces = [piece for first, last in left for piece in ((first, min(last, low)), (max(first, high), last))]
-        left = [piece for piece in pieces if piece[0] < piece[1]]
-    return left
+        pieces = [piece for first, last in free for piece in ((first, min(last, low)), (max(first, high), last))]
+        free = [piece for piece in pieces if piece[0] < piece[1]]
+    return free
 
 
 def _chunks(
@@ -147,8 +145,8 @@ def _texts(txn: ReadTxn, rows: Sequence[Sequence[Any]]) -> dict[str, str]:
         id: [bytes.fromhex(part.text) for part in event.parts if isinstance(part, TextFact)]
         for id, event in events.items()
     }
-    wanted = {ref for of_message in refs.values() for ref in of_message}
-    numbers = {bytes(ref): n for ref, n in rows_in(txn.sql, "SELECT ref, n FROM content WHERE ref IN", wanted)}
+    all_refs = {ref for of_message in refs.values() for ref in of_message}
+    numbers = {bytes(ref): n for ref, n in rows_in(txn.sql, "SELECT ref, n FROM content WHERE ref IN", all_refs)}
     txn.facts.hold(numbers.values())
     names: dict[str, str] = {}
 
@@ -170,11 +168,11 @@ def _text(txn: ReadTxn, n: int) -> str:
 
 
 def _hit(txn: ReadTxn, query: Query, room: ConversationRow, row: Sequence[Any], text: str) -> RoomHit | None:
-    found = look_through(query, ((EntryPlace.TEXT, text),))
-    if found is None:
+    match = look_through(query, ((EntryPlace.TEXT, text),))
+    if match is None:
         return None
     position, id, _, _, node, at = row
-    piece, marks = snippet(found)
+    piece, marks = snippet(match)
     return RoomHit(
         message_id=id,
         room=room.id,
