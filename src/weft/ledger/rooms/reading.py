@@ -13,7 +13,6 @@ from weft.kernel.conversation_events import MessagePosted
 from weft.kernel.enums import InvitationState, ParticipantKind, ParticipantStatus
 from weft.kernel.errors import FactDamaged
 from weft.kernel.fields import ImageFact, PartFact, TextFact
-from weft.kernel.mentions import Mention, render_mentions, write_mention
 from weft.ledger.model import DEFAULT_AGENT, TextPart
 from weft.ledger.read.access import access_of
 from weft.ledger.read.sessions import agent_names
@@ -138,7 +137,7 @@ def _reading_end(txn: ReadTxn, row: ConversationRow) -> int:
     """The last event of a conversation that whoever reads hears of: the one that removed them, for those who left."""
     access, own = access_of(txn), OwnEvents(txn.sql)
     end = EVERYTHING[0][1]
-    if access.is_unlimited or DEFAULT_AGENT in access.ids:
+    if access.is_unlimited:
         return end
     for id in access.ids:
         rows = memberships(txn.sql, row.id, id, own)
@@ -150,7 +149,7 @@ def _reading_end(txn: ReadTxn, row: ConversationRow) -> int:
 def takes_part(txn: ReadTxn, row: ConversationRow) -> bool:
     """Whether whoever reads takes part now; whoever opened the ledger reads everything."""
     access, own = access_of(txn), OwnEvents(txn.sql)
-    if access.is_unlimited or DEFAULT_AGENT in access.ids:
+    if access.is_unlimited:
         return True
     return all(present(txn.sql, row.id, id, own) is not None for id in access.ids)
 
@@ -312,16 +311,6 @@ def posted_event(txn: ReadTxn, n: int) -> MessagePosted:
     if not isinstance(event, MessagePosted):
         raise FactDamaged("event number", str(n), "it posts no message")
     return event
-
-
-def current_names(txn: ReadTxn, text: str) -> str:
-    """The text with every mention by the name that whoever is meant has now."""
-
-    def shown(mention: Mention) -> str:
-        name = agent_names(txn.sql, [mention.id])[mention.id]
-        return write_mention(mention.kind, mention.id, mention.name if name == mention.id else name)
-
-    return render_mentions(text, shown)
 
 
 def listed_invitations(txn: ReadTxn, name: str | None) -> list[Invitation]:
