@@ -307,10 +307,10 @@ def test_the_session_of_an_agent_shows_nobody_more_of_the_room_than_the_room_doe
     assert people.ledger.session(label).head is not None
 
 
-def test_a_renamed_agent_is_shown_by_its_current_name(people: Cast) -> None:
+def test_a_mention_is_shown_by_the_name_that_its_id_has_now(people: Cast) -> None:
     alice = people.ledger_of("alice")
     alice.rooms.create("plans", agents=["helper"])
-    alice.rooms.post("plans", f"{people.mention('helper')} hello")
+    alice.rooms.post("plans", f"@[its former name](agent:{people.ids['helper']}) hello")
     (mention,) = alice.rooms.messages("plans")[-1].mentions
     assert mention.name == "helper"
 
