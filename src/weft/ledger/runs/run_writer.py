@@ -146,13 +146,9 @@ def begin_run(
         epoch = ensure_free(append, row, patience)
         if (row.head, row.head_events) != expected:
             raise HeadMoved(row.label, expected[0], row.head)
-        taken = [one for one in messages if _is_queued(append, one, row)]
-        if not taken:
-            raise NotApplicable(f"nothing waits in session {row.label!r}", "send a message")
-        at = expected
+        taken, at = _still_queued(append, messages, row), expected
         if is_root and row.head is not None:
-            stream_of(append, row).add(SessionMoved, to=None, before=row.head, why=MoveReason.RESET)
-            row, at = append.view.session(session), (None, None)
+            row, at = _reset(append, row), (None, None)
         place = find_place(append, row, UNSET if parent is None else parent, UNSET)
         turn = append.ulids.mint(MESSAGE_ROOM + 1)
         senders = _senders(append, taken[0])
@@ -503,6 +499,20 @@ def _add_dead(append: Append, session: str, messages: Sequence[str], error: NewE
 def _queued_at(append: Append, message: str) -> int | None:
     row = append.sql.one("SELECT n FROM inbox WHERE message = ? AND state = 'queued'", (message,))
     return None if row is None else int(row[0])
+
+
+def _still_queued(append: Append, messages: Sequence[str], session: SessionRow) -> list[str]:
+    """Those of the messages that wait in the session. Raises NotApplicable where none does."""
+    queued = [message for message in messages if _is_queued(append, message, session)]
+    if not queued:
+        raise NotApplicable(f"nothing waits in session {session.label!r}", "send a message")
+    return queued
+
+
+def _reset(append: Append, session: SessionRow) -> SessionRow:
+    """The session without a head: its next turn is a root."""
+    stream_of(append, session).add(SessionMoved, to=None, before=session.head, why=MoveReason.RESET)
+    return append.view.session(session.id)
 
 
 def _is_queued(append: Append, message: str, session: SessionRow) -> bool:
