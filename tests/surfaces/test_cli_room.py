@@ -304,6 +304,44 @@ def test_errors_say_what_to_do_next(rooms: Shell) -> None:
     assert rooms("room", "list", "--all", "--archived").code == 2
 
 
+def test_those_who_are_in_or_have_left_are_told_so_by_name(rooms: Shell) -> None:
+    again = rooms("room", "invite", "plans", "bob", "--as", "alice")
+    assert (again.code, again.err.splitlines()[0]) == (4, "weft: 'bob' takes part already")
+    left = rooms("room", "leave", "plans", "--as", "helper")
+    assert left.err == "a participant can let you in again: weft room add plans helper\n"
+    assert rooms("room", "leave", "plans", "--as", "bob").code == 0
+    absent = rooms("room", "leave", "plans", "--as", "bob")
+    assert (absent.code, absent.err.splitlines()[0]) == (4, "weft: you take no part in the room")
+    uninvited = rooms("room", "decline", "plans", "--as", "bob")
+    assert (uninvited.code, uninvited.err) == (
+        3,
+        "weft: no open invitation to 'plans' in this ledger\nhint: list the invitations\n",
+    )
+    assert rooms("human", "create", "carol").code == 0
+    assert rooms("room", "invite", "plans", "carol", "--as", "alice").code == 0
+    first = rooms("room", "read", "plans", "--as", "carol")
+    assert (said(first.out), first.err) == (["   5  @carol joined."], "")
+
+
+def test_a_title_that_two_rooms_have_is_answered_with_how_to_name_one(rooms: Shell) -> None:
+    assert rooms("room", "create", "plans", "--as", "alice").code == 0
+    ambiguous = rooms("room", "read", "plans", "--as", "alice")
+    assert (ambiguous.code, ambiguous.err.splitlines()[1]) == (
+        3,
+        "hint: several rooms have that title: name one by its id",
+    )
+
+
+def test_whoever_sits_down_sees_all_that_is_unread_however_much_lies_between(rooms: Shell) -> None:
+    assert rooms("room", "post", "plans", "@alice first", "--no-wait", "--as", "bob").code == 0
+    for number in range(12):
+        assert rooms("room", "post", "plans", f"@bob {number}", "--no-wait", "--as", "alice").code == 0
+    assert rooms("room", "archive", "plans", "--as", "alice").code == 0
+    lines = rooms("room", "chat", "plans", "--as", "alice", stdin="/help\n").out.splitlines()
+    assert lines[0].endswith("; 1 unread message; archived: nothing is said in it until it is restored")
+    assert "first" in lines[lines.index("unread:") + 2]
+
+
 COMPLETIONS = {
     "weft room post --as bob pl": ["plans"],
     "weft room post --as secret pl": [],

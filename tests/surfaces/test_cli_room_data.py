@@ -88,3 +88,8 @@ def test_a_message_of_a_room_is_erased_by_its_id(weft: Shell, posted: Posted, tm
     (said,) = [line for line in map(orjson.loads, file.read_bytes().splitlines()) if line["id"] == posted.message]
     assert (said["content"], said["erased"]) == ("[erased]", True)
     assert weft("verify").code == 0
+
+
+def test_without_a_form_those_of_rooms_are_told(weft: Shell, posted: Posted) -> None:
+    unclear = weft("export", "--room", posted.room)
+    assert (unclear.code, "say --as markdown, html or jsonl\n" in unclear.err) == (2, True), unclear.err

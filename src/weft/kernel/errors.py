@@ -161,8 +161,8 @@ class ContentGone(LedgerError):
 class AmbiguousName(LedgerError):
     usual_action = Action.TYPE_MORE_CHARACTERS
 
-    def __init__(self, name: str, candidates: Sequence[str]) -> None:
-        super().__init__(f"{name!r} could be {', '.join(candidates)}")
+    def __init__(self, name: str, candidates: Sequence[str], hint: Hint = "") -> None:
+        super().__init__(f"{name!r} could be {', '.join(candidates)}", hint)
         self.name, self.candidates = name, tuple(candidates)
 
 

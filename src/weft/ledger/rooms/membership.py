@@ -20,7 +20,7 @@ from weft.kernel.enums import (
     RoomStatus,
     SystemAgentKind,
 )
-from weft.kernel.errors import AmbiguousName, InvalidInput, NotApplicable, NotFound
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.events import conversation_stream, program_stream
 from weft.kernel.ledger_events import AgentCreated
 from weft.ledger.approvals.people import ensure_person
@@ -33,6 +33,7 @@ from weft.ledger.rooms.open_room import OpenRoom
 from weft.ledger.rooms.rows import (
     ConversationRow,
     ParticipantRow,
+    ambiguous_room,
     find_conversation,
     has_open_invitation,
     ids_named,
@@ -178,7 +179,7 @@ def invite(writer: LedgerWriter, name: str, person: str) -> str:
 
 def _let_in(room: OpenRoom, node: str) -> None:
     if room.present(node) is not None:
-        raise NotApplicable(f"{room.mention(node)} takes part already", "nothing needs to be done")
+        raise NotApplicable(f"{room.name_of(node)!r} takes part already", "nothing needs to be done")
     room.add_person(node)
     room.notice(RoomNotice.JOINED, f"{room.mention(node)} joined.")
 
@@ -208,9 +209,9 @@ def _room_inviting(append: Append, name: str, node: str) -> OpenRoom:
     """The conversation of this name that a person is invited to; they need not take part in it."""
     ids = [id for id in ids_named(append.sql, name.strip()) if has_open_invitation(append.sql, id, node)]
     if not ids:
-        raise NotFound("room", name, Action.LIST_ROOMS)
+        raise NotFound("open invitation to", name, "list the invitations")
     if len(ids) > 1:
-        raise AmbiguousName(name, ids)
+        raise ambiguous_room(name, ids)
     return _loaded(append, ids[0])
 
 
@@ -229,7 +230,7 @@ def remove(writer: LedgerWriter, name: str, who: str | None) -> str:
     def work(append: Append) -> str:
         room = OpenRoom.named(append, name)
         room.ensure_open()
-        participant = _participant(room, append.acting_ids[0] if who is None else who)
+        participant = _own_part(room) if who is None else _participant(room, who)
         is_self = participant.node == append.acting_ids[0]
         if not is_self:
             ensure_person(append, "room:remove", "remove somebody")
@@ -254,6 +255,14 @@ def _participant(room: OpenRoom, who: str) -> ParticipantRow:
     participant = room.present(who if row is None else row.id)
     if participant is None:
         raise NotFound("participant", who, "name somebody who takes part in the room")
+    return participant
+
+
+def _own_part(room: OpenRoom) -> ParticipantRow:
+    """Whoever acts, as they take part."""
+    participant = room.present(room.append.acting_ids[0])
+    if participant is None:
+        raise NotApplicable("you take no part in the room", "nothing needs to be done")
     return participant
 
 

@@ -222,6 +222,11 @@ class OpenRoom:
 
     # --- names ---------------------------------------------------------------------------------------------------
 
+    def name_of(self, node: str) -> str:
+        """The name that somebody has now."""
+        row = None if node == DEFAULT_AGENT else load_program(self.append.sql, node)
+        return node if row is None else row.name
+
     def mention(self, node: str) -> str:
         """The text that mentions somebody by the name that they have now."""
         row = None if node == DEFAULT_AGENT else load_program(self.append.sql, node)

@@ -167,8 +167,14 @@ def find_conversation(sql: Sql, access: Access, name: str) -> tuple[Conversation
     if not rooms:
         raise NotFound("room", name, Action.LIST_ROOMS)
     if len(rooms) > 1:
-        raise AmbiguousName(name, list(rooms))
+        raise ambiguous_room(name, list(rooms))
     return next(iter(rooms.values()))
+
+
+def ambiguous_room(name: str, ids: Sequence[str]) -> AmbiguousName:
+    """The error for a title that several conversations have, or for the end of several ids."""
+    is_end_of_id = all(id.endswith(name.strip().upper()) for id in ids)
+    return AmbiguousName(name, ids, "" if is_end_of_id else "several rooms have that title: name one by its id")
 
 
 def _was_member(sql: Sql, access: Access, row: ConversationRow, own: OwnEvents) -> bool:

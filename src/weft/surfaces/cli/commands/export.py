@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from weft.ledger.api import Ledger
 
 BY_SUFFIX = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".jsonl": "jsonl"}
+FORMS, ROOM_FORMS = "markdown, html, jsonl, openai or anthropic", "markdown, html or jsonl"
+"""The forms of threads and of rooms, in words."""
 
 
 def _complete_forms(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -87,7 +89,7 @@ def command(
     from weft.exchange.exporters.export import export
     from weft.surfaces.cli.user_files import prices_in_force
 
-    chosen = form or _form_of(file)
+    chosen = form or _form_of(file, ROOM_FORMS if room is not None else FORMS)
     if revs and every:
         raise click.UsageError("name turns or sessions, or say --all: not both")
     if room is not None and (revs or every or tree or context or thinking or no_tools or assets):
@@ -124,10 +126,10 @@ def _export_room(call: Call, room: str, form: str, file: str, title: str | None,
         _tell(call, export_room(ledger, room, form, out, title=title, force=force), file)
 
 
-def _form_of(file: str) -> str:
+def _form_of(file: str, forms: str) -> str:
     form = BY_SUFFIX.get(Path(file).suffix.lower())
     if form is None:
-        raise click.UsageError("which form? say --as markdown, html, jsonl, openai or anthropic")
+        raise click.UsageError(f"which form? say --as {forms}")
     return form
 
 

@@ -38,8 +38,8 @@ Show = Callable[[Sequence[Line]], None]
 HINT = "/help lists the commands, Tab completes @names. Ctrl-C stops answers, Ctrl-D closes this."
 SUGGESTIONS = 30
 """So many names are looked at for completing one."""
-SHOWN_MESSAGES, MOST_UNREAD = 10, 200
-"""So many messages are shown at the beginning; so many where they are unread."""
+SHOWN_MESSAGES, MOST_UNREAD, READ_BEFORE = 10, 200, 5
+"""So many messages are shown at the beginning; at most so many where some are unread, with so many before these."""
 
 
 class RoomTalk:
@@ -82,19 +82,15 @@ class RoomTalk:
         the room is followed from."""
         rooms = self._ledger.rooms
         room: Room = await self._across(partial(rooms.get, name))
-        limit = min(max(SHOWN_MESSAGES, 2 * room.unread), MOST_UNREAD)
+        limit = MOST_UNREAD if room.unread else SHOWN_MESSAGES
         messages: list[RoomMessage] = await self._across(partial(rooms.messages, room.id, limit=limit))
         participants: list[Participant] = await self._across(partial(rooms.participants, room.id))
         self._room, self.title = room.id, room_name(room)
         self.view.position = messages[-1].position if messages else room.position
         names = await self._names()
-        unread = f", {counted(room.unread, 'unread message')}" if room.unread else ""
-        head: list[Span | str] = ["room ", Span(self.title, "label"), Span(unread, "warn"), " with"]
-        for number, one in enumerate(participants):
-            head += [", " if number else " ", Span(shown_name(one.name), name_style(one.name))]
-        self._show([head, [Span(HINT, "dim")]])
+        self._show([_head_line(room, participants), [Span(HINT, "dim")]])
         first_unread = _first_unread(messages, room.unread, self._ledger.authority.principal.id)
-        for message in messages:
+        for message in _shown_at_first(messages, first_unread):
             if message.position == first_unread:
                 self._show([[Span("unread:", "warn")]])
             self._show(message_lines(message, names))
@@ -263,11 +259,32 @@ class RoomTalk:
         self._on_change()
 
 
+def _head_line(room: Room, participants: Sequence[Participant]) -> Line:
+    """The room, who takes part, and what is to be known of it."""
+    head: list[Span | str] = ["room ", Span(room_name(room), "label"), " with"]
+    for number, one in enumerate(participants):
+        head += [", " if number else " ", Span(shown_name(one.name), name_style(one.name))]
+    if room.unread:
+        head.append(Span(f"; {counted(room.unread, 'unread message')}", "warn"))
+    if room.status != "active":
+        head.append(Span(f"; {room.status}: nothing is said in it until it is restored", "warn"))
+    return head
+
+
+def _shown_at_first(messages: Sequence[RoomMessage], first_unread: int | None) -> Sequence[RoomMessage]:
+    """The newest messages: all that are unread and some before them."""
+    places = [place for place, message in enumerate(messages) if message.position == first_unread]
+    begin = min([len(messages) - SHOWN_MESSAGES, *(place - READ_BEFORE for place in places)])
+    return messages[max(0, begin) :]
+
+
 def _first_unread(messages: Sequence[RoomMessage], unread: int, reader: str) -> int | None:
-    """The position of the first message that the reader has not read; None where all are read."""
+    """The position of the first of these messages that the reader has not read; None where all are read."""
+    if not unread:
+        return None
     for message in reversed(messages):
         if message.kind == "participant" and reader not in (message.author_id, message.author_name):
             unread -= 1
             if unread == 0:
                 return message.position
-    return None
+    return messages[0].position if messages else None

@@ -138,10 +138,13 @@ def leave(call: Call, room: str) -> None:
     """Take part in a room no longer. What was said until then you can still read."""
     with call.writing() as ledger:
         record = ledger.rooms.get(room)
+        participants = ledger.rooms.participants(record.id)
         ledger.rooms.leave(record.id)
         left = ledger.rooms.get(record.id)
     call.answer(left, room_line(left, ": you take part no longer"))
-    call.note("a participant can let you in again: ", f"weft room invite {shell_word(room)} {shell_word(call.actor)}")
+    is_agent = any(one.kind == "agent" and call.actor in (one.name, one.node) for one in participants)
+    verb = "add" if is_agent else "invite"
+    call.note("a participant can let you in again: ", f"weft room {verb} {shell_word(room)} {shell_word(call.actor)}")
 
 
 @weft_command("title")

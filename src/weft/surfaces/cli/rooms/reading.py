@@ -247,6 +247,7 @@ def read(
         else:
             messages = ledger.rooms.messages(record.id, before=before, after=after, limit=wanted)
         has_newest = before is None and (after is None or len(messages) < wanted)
+        has_earlier = bool(messages and ledger.rooms.messages(record.id, before=messages[0].position, limit=1))
         names = {one.node: one.name for one in ledger.rooms.participants(record.id, removed=True)}
         if messages and record.unread and has_newest and not keep_unread:
             ledger.rooms.mark_read(record.id, messages[-1].position)
@@ -258,7 +259,7 @@ def read(
         call.note("there is nothing to read; `", room_command(call, "post", room, "TEXT"), "` says something")
     elif after is not None and not has_newest:
         call.note("there is more: ", room_command(call, "read", room, "--after", str(messages[-1].position)))
-    elif after is None and not is_every and len(messages) == wanted and messages[0].position > 1:
+    elif after is None and has_earlier:
         call.note("earlier messages: ", room_command(call, "read", room, "--before", str(messages[0].position)))
 
 
