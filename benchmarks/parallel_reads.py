@@ -167,7 +167,9 @@ async def measure(folder: Path) -> int:
 
 async def _read(tool: PlannedTool, path: str) -> ToolOutput:
     context = ToolCallContext(turn="", call="")
-    return await tool.perform(await tool.plan({"path": path}, context), context)
+    output = await tool.perform(await tool.plan({"path": path}, context), context)
+    assert isinstance(output, ToolOutput), "reading waits for nobody"
+    return output
 
 
 async def _timed(way: Callable[[], Awaitable[None]]) -> float:

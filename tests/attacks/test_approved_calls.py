@@ -27,7 +27,7 @@ from weft.ledger.api import Ledger
 from weft.ledger.model import ToolUsePart
 from weft.opening import open as open_ledger
 from weft.programs import Program, Programs
-from weft.runtime.broker.tools import CallAnswer, ToolCallContext
+from weft.runtime.broker.tools import CallAnswer, Later, ToolCallContext
 from weft.runtime.context import context_for
 from weft.runtime.inference.replies import Finish, Reply
 from weft.runtime.mcp.definitions import ToolDefinition
@@ -128,7 +128,7 @@ class _Recited:
     async def plan(self, arguments: Any, context: ToolCallContext) -> CallPlan:
         return await self.inner.plan({**arguments, **self.world.changes}, context)
 
-    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
+    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput | Later:
         return await self.inner.perform(plan, context)
 
 

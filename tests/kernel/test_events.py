@@ -88,7 +88,8 @@ SEED_STRUCTURES = {
 }
 OWN_KINDS = """
     agent_created session_created session_moved session_archived session_renamed alias_added compaction_recorded
-    compaction_chosen message_admitted message_cancelled message_dead run_parked turn_linked turn_superseded sighting
+    compaction_chosen message_admitted message_cancelled message_dead run_parked workers_answered turn_linked
+    turn_superseded sighting
     turn_retried content_erased approval_requested approval_granted approval_denied policy_proposed policy_rejected
     policy_rolled_back snapshot_requested restore_requested compensation_recorded node_tagged node_untagged
     node_embedded tool_decided conversation_created conversation_retitled conversation_archived conversation_restored
@@ -104,7 +105,8 @@ FURTHER_KINDS = """
     code_created code_configured agent_configured session_configured human_created human_configured task_configured
     program_published program_deprecated program_deleted session_paused session_resumed agent_waiting agent_paused
     agent_resumed agent_failed task_blocked task_unblocked task_checked information_activated information_archived
-    human_presence toolset_created toolset_configured agent_shared agent_unshared
+    human_presence toolset_created toolset_configured agent_shared agent_unshared trigger_created trigger_configured
+    trigger_paused trigger_resumed trigger_fired trigger_missed
 """.split()
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 

@@ -12,13 +12,18 @@ from tests.ledger.histories import change, copy_in_memory, exported, grow, impor
 from tests.ledger.imported import rich_import
 from tests.ledger.test_approvals import asking
 from tests.ledger.test_forks import long_turn
-from tests.ledger.test_inbox import begun
+from tests.ledger.test_inbox import answered, begun
+from tests.ledger.test_workers import waited, with_workers
 from tests.programs.stories import tell_programs
-from weft.kernel.clock import FixedClock
+from weft.kernel.clock import FixedClock, iso_from_ms
+from weft.kernel.enums import MessageSource
 from weft.kernel.errors import ContentMissing, Damaged, FactDamaged
+from weft.kernel.events import program_stream
+from weft.kernel.program_events import TriggerFired, TriggerMissed
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep import recompute, verify
 from weft.ledger.upkeep.recompute import VIEW_TABLES
+from weft.ledger.write.append import Append
 from weft.programs import Programs
 
 LOOKUPS = ("lookup_event", "lookup_content", "lookup_bytes")
@@ -64,6 +69,11 @@ COLUMN = {  # one column of each view that a reader would miss
     "mention": "kind",
     "invitation": "state",
     "room_delivery": "message",
+    "worker": "role",
+    "worker_answer": "state",
+    "awaiting": "is_any",
+    "trigger_firing": "source",
+    "trigger_gap": "count",
 }
 
 
@@ -114,9 +124,31 @@ def full_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
         guest = programs.get("guest").id
         ledger.rooms.create("plans", agents=["private"])
         ledger.rooms.post("plans", f"@[p](agent:{agent}) and @[g](user:{guest}), look")
+        have_workers(ledger)
+        fire(ledger, agent)
         ledger.upkeep.catch_up()
         assert problems(ledger) == []
     return path
+
+
+def have_workers(ledger: Ledger) -> None:
+    """A turn waits for two workers, one of which has answered."""
+    run, workers, waiting = with_workers(ledger, 2, "led")
+    answered(ledger, workers[0].label)
+    waited(run, waiting, *workers)
+
+
+def fire(ledger: Ledger, program: str) -> None:
+    """What triggers write, in the stream of a program."""
+
+    def work(append: Append) -> None:
+        tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (program_stream(program),))
+        stream = append.stream(program_stream(program), None if tip is None else bytes(tip[0]).hex())
+        stream.add(TriggerFired, occasion="0" * 64, source=MessageSource.CRON)
+        stream.add(TriggerMissed, count=2, first=iso_from_ms(NOON), last=iso_from_ms(NOON))
+        append.seal()
+
+    ledger._writer.write(work)
 
 
 @pytest.fixture

@@ -110,6 +110,8 @@ class ToolResult(Event, frozen=True, gc=False, kw_only=True, tag="tool_result"):
     result: Content | UnsetType = UNSET
     error: ErrorFact | UnsetType = UNSET
     spawned: Ulid | UnsetType = UNSET
+    awaited: tuple[Ulid, ...] | UnsetType = UNSET
+    """The turns of workers whose answers it brings."""
     duration_ms: int | UnsetType = UNSET
     files: tuple[FileFact, ...] | UnsetType = UNSET
     lints: tuple[LintFact, ...] | UnsetType = UNSET

@@ -165,6 +165,14 @@ class AgentRole(StrEnum):
     UNIFIED = "unified"
 
 
+class WorkerAnswerState(StrEnum):
+    """How the answer of a worker came to its spawner: not yet, with the result of a call, or as a message."""
+
+    READY = "ready"
+    AWAITED = "awaited"
+    SENT = "sent"
+
+
 class CallState(StrEnum):
     """The agents ledger's status of a tool call; `ToolCallStatus` says how it ended."""
 

@@ -65,6 +65,11 @@ class SessionCreated(Event, frozen=True, gc=False, kw_only=True, tag="session_cr
     parent_turn: Ulid | UnsetType = UNSET
     spawn_tool_call: Content | UnsetType = UNSET
     task_description: Content | UnsetType = UNSET
+    spawned_by: EventRef | UnsetType = UNSET
+    """The tool call of this ledger that started it: the session is a worker's."""
+    role: AgentRole | UnsetType = UNSET
+    constraints: Content | UnsetType = UNSET
+    """What a worker may do at most, beside what its spawner may."""
 
 
 class SessionMoved(Event, frozen=True, gc=False, kw_only=True, tag="session_moved"):
@@ -152,6 +157,10 @@ class MessageAdmitted(Event, frozen=True, gc=False, kw_only=True, tag="message_a
     """The dead message that this one repeats."""
     posted: Ulid | UnsetType = UNSET
     """The message of a conversation that reached the session's agent."""
+    worker: Ulid | UnsetType = UNSET
+    """The turn of a worker whose answer it brings to the session that spawned it."""
+    trigger: Ulid | UnsetType = UNSET
+    """The trigger that sent it."""
     untrusted: bool | UnsetType = UNSET
 
 
@@ -182,6 +191,19 @@ class RunParked(Event, frozen=True, gc=False, kw_only=True, tag="run_parked"):
     calls: tuple[EventRef, ...]
     until: Time | UnsetType = UNSET
     why: Content | UnsetType = UNSET
+    awaits: tuple[Ulid, ...] | UnsetType = UNSET
+    """The sessions of the workers whose answers one of the calls waits for."""
+    any: bool | UnsetType = UNSET
+    """Whether the answer of one of them is enough."""
+
+
+class WorkersAnswered(Event, frozen=True, gc=False, kw_only=True, tag="workers_answered"):
+    about: ClassVar[str] = "The workers have answered that a call of a parked turn waited for: the turn goes on."
+    category: ClassVar[EventClass] = EventClass.OBSERVATION
+
+    call: EventRef
+    turns: tuple[Ulid, ...]
+    """Their turns."""
 
 
 class TurnLinked(Event, frozen=True, gc=False, kw_only=True, tag="turn_linked"):
@@ -328,6 +350,7 @@ LedgerEvent = (
     | MessageCancelled
     | MessageDead
     | RunParked
+    | WorkersAnswered
     | TurnLinked
     | TurnSuperseded
     | Sighting

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 from msgspec import UNSET, UnsetType
 
-from weft.kernel.enums import CriterionType, EventClass, InfoType, Presence
+from weft.kernel.enums import CriterionType, EventClass, InfoType, MessageSource, Presence
 from weft.kernel.events import Event
-from weft.kernel.fields import Content, ErrorFact, Reference, Ulid
+from weft.kernel.fields import Content, Digest, ErrorFact, Reference, Time, Ulid
 
 
 class Created(Event, frozen=True, gc=False, kw_only=True):
@@ -76,6 +76,10 @@ class ToolsetCreated(Created, frozen=True, gc=False, kw_only=True, tag="toolset_
     about: ClassVar[str] = "A toolset got an id, a name and a configuration."
 
 
+class TriggerCreated(Created, frozen=True, gc=False, kw_only=True, tag="trigger_created"):
+    about: ClassVar[str] = "A trigger got an id, a name and a configuration."
+
+
 class CodeConfigured(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag="code_configured"):
     about: ClassVar[str] = "A code program got another configuration; `reverts` is the version it takes up again."
 
@@ -104,6 +108,10 @@ class HumanConfigured(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag=
 
 class ToolsetConfigured(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag="toolset_configured"):
     about: ClassVar[str] = "A toolset got another configuration; `reverts` is the version it takes up again."
+
+
+class TriggerConfigured(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag="trigger_configured"):
+    about: ClassVar[str] = "A trigger got another configuration; `reverts` is the version it takes up again."
 
 
 class SessionConfigured(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag="session_configured"):
@@ -290,6 +298,44 @@ class HumanRejected(Told, frozen=True, gc=False, kw_only=True, tag="human_reject
     request: Ulid
 
 
+class TriggerPaused(Told, frozen=True, gc=False, kw_only=True, tag="trigger_paused"):
+    about: ClassVar[str] = "A trigger fires no more until it is resumed; repeated errors pause it by themselves."
+
+
+class TriggerResumed(Told, frozen=True, gc=False, kw_only=True, tag="trigger_resumed"):
+    about: ClassVar[str] = "A paused trigger fires again."
+
+
+class TriggerFired(Event, frozen=True, gc=False, kw_only=True, tag="trigger_fired"):
+    about: ClassVar[str] = (
+        "A trigger fired for one occasion: it sent a message, posted one to a conversation, or failed with `error`."
+        " `due` is the time that its schedule named."
+    )
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    occasion: Digest
+    source: MessageSource
+    due: Time | UnsetType = UNSET
+    message: Ulid | UnsetType = UNSET
+    posted: Ulid | UnsetType = UNSET
+    cause: Ulid | UnsetType = UNSET
+    """The turn, message or program whose event it answered."""
+    payload: Content | UnsetType = UNSET
+    hops: int | UnsetType = UNSET
+    """How many firings lie between it and what no trigger caused."""
+    error: ErrorFact | UnsetType = UNSET
+
+
+class TriggerMissed(Event, frozen=True, gc=False, kw_only=True, tag="trigger_missed"):
+    about: ClassVar[str] = "A trigger did not fire at so many times of its schedule, the first and the last of them."
+    category: ClassVar[EventClass] = EventClass.OBSERVATION
+
+    count: int
+    first: Time
+    last: Time
+    reason: Content | UnsetType = UNSET
+
+
 ProgramEvent = (
     CodeCreated
     | ProviderCreated
@@ -298,6 +344,7 @@ ProgramEvent = (
     | InformationCreated
     | HumanCreated
     | ToolsetCreated
+    | TriggerCreated
     | CodeConfigured
     | ProviderConfigured
     | ModelConfigured
@@ -305,6 +352,7 @@ ProgramEvent = (
     | InformationUpdated
     | HumanConfigured
     | ToolsetConfigured
+    | TriggerConfigured
     | SessionConfigured
     | AgentConfigured
     | ProgramPublished
@@ -340,4 +388,8 @@ ProgramEvent = (
     | HumanNotified
     | HumanApproved
     | HumanRejected
+    | TriggerPaused
+    | TriggerResumed
+    | TriggerFired
+    | TriggerMissed
 )

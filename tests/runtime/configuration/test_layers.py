@@ -130,7 +130,7 @@ def test_the_recorded_permissions_audit_as_they_were_enforced(layers: list[Confi
 def test_a_thread_passes_on_what_its_thread_and_session_say_and_nothing_else(layers: list[ConfigLayer]) -> None:
     record = merge(layers).record(model="one", provider="there", chain=["human:ada"])
     read = msgspec.json.decode(msgspec.json.encode(record))
-    for same_session, names in ((False, ("thread", "session")), (True, ("thread",))):
+    for same_session, names in ((False, ("thread", "spawner", "session")), (True, ("thread",))):
         kept = sorted((layer for layer in layers if layer.name in names), key=lambda layer: names.index(layer.name))
         inherited = merge(thread_layers(read, same_session=same_session))
         assert {layer.name for layer in inherited.layers} <= {LayerName.THREAD}

@@ -26,7 +26,9 @@ def plan(tool: PlannedTool, **arguments: Any) -> CallPlan:
 
 
 def perform(tool: PlannedTool, plan: CallPlan) -> ToolOutput:
-    return asyncio.run(tool.perform(plan, CONTEXT))
+    output = asyncio.run(tool.perform(plan, CONTEXT))
+    assert isinstance(output, ToolOutput)
+    return output
 
 
 def call(tool: PlannedTool, **arguments: Any) -> ToolOutput:

@@ -159,6 +159,10 @@ if TYPE_CHECKING:
     from weft.ledger.runs.stream_items import parse_position as parse_position
     from weft.ledger.runs.stream_log import StreamCursor as StreamCursor
     from weft.ledger.runs.stream_log import TurnSessions as TurnSessions
+    from weft.ledger.runs.workers import MAX_WORKER_DEPTH as MAX_WORKER_DEPTH
+    from weft.ledger.runs.workers import NewWorker as NewWorker
+    from weft.ledger.runs.workers import Worker as Worker
+    from weft.ledger.runs.workers import WorkerReply as WorkerReply
     from weft.ledger.search.hits import Hit as Hit
     from weft.ledger.search.related_passages import QueryWord as QueryWord
     from weft.ledger.search.related_turns import RelatedTurn as RelatedTurn
@@ -196,6 +200,7 @@ _NAMES = {
     " TurnParked TurnStarted parse_position",
     "weft.ledger.rooms.deliveries": "cancel_deliveries_to",
     "weft.ledger.runs.stream_log": "StreamCursor TurnSessions",
+    "weft.ledger.runs.workers": "MAX_WORKER_DEPTH NewWorker Worker WorkerReply",
     "weft.ledger.read.request_inputs": "InputChain",
     "weft.ledger.write.turn_events": "Setting",
     "weft.ledger.api.base": "LedgerBase is_recorded_here open_thread_facts owner_of patience_of store_of writer_of",

@@ -32,6 +32,8 @@ from weft.ledger.runs.inbox import (
     waiting_sessions,
 )
 from weft.ledger.runs.model import (
+    DEFAULT_LIMITS,
+    EndedRun,
     Entry,
     RecordedEvent,
     RunRecord,
@@ -44,13 +46,30 @@ from weft.ledger.runs.partial_replies import PartialReply, keep_partial, load_pa
 from weft.ledger.runs.run_writer import RunWriter, adopt_run, begin_run, bury
 from weft.ledger.runs.server_notices import record_resource_change
 from weft.ledger.runs.stream_log import TurnSessions, sessions_with_news
+from weft.ledger.runs.workers import (
+    NewWorker,
+    Worker,
+    WorkerReply,
+    find_worker,
+    send_to_worker,
+    settle_workers,
+    spawn,
+    worker_reply,
+    workers_of_session,
+)
 from weft.ledger.views.recorded_events import run_events
 from weft.ledger.views.rows import load_session, load_session_number, load_turn
 from weft.ledger.views.values import json_of, text_of
-from weft.ledger.write.append import Patience
+from weft.ledger.write.append import Append, Patience
 from weft.ledger.write.placement import compaction_for
 from weft.ledger.write.turn_events import Setting
 from weft.store.authorship import is_written_here
+
+
+def _after_run(append: Append, run: EndedRun) -> None:
+    """What else follows from the end of a turn, in the same transaction."""
+    post_answer(append, run)
+    settle_workers(append, run)
 
 
 class Runs:
@@ -233,7 +252,7 @@ class Runs:
             then=then,
             owner=self._ledger._owner,
             ttl=self._ttl,
-            at_end=post_answer,
+            at_end=_after_run,
             parent=parent,
             is_root=is_root,
             persona=persona,
@@ -264,11 +283,37 @@ class Runs:
 
     def adopt(self, turn: str) -> RunWriter | None:
         """Go on with an open turn whose broker is gone, silent, or left it; None where it is over."""
-        return adopt_run(self._writer, turn, owner=self._ledger._owner, ttl=self._ttl, at_end=post_answer)
+        return adopt_run(self._writer, turn, owner=self._ledger._owner, ttl=self._ttl, at_end=_after_run)
 
     def bury(self, messages: Sequence[str], code: str, message: str) -> None:
         """Messages for which no turn can be begun are dead; a person must look at them."""
-        bury(self._writer, messages, NewError(code=code, message=message), post_answer)
+        bury(self._writer, messages, NewError(code=code, message=message), _after_run)
+
+    def spawn(self, new: NewWorker) -> Worker:
+        """A worker for an open turn, with its task in its inbox. The same call again gives the same worker."""
+        session = spawn(self._writer, new, DEFAULT_LIMITS)
+        worker = self.worker(session)
+        assert worker is not None, "it was just made"
+        return worker
+
+    def send_to_worker(self, turn: str, session: str, text: str, call: str) -> None:
+        """Another message of an open turn to a worker of its session. The same call again sends nothing."""
+        send_to_worker(self._writer, turn, session, text, call, DEFAULT_LIMITS)
+
+    def worker(self, session: str) -> Worker | None:
+        """A worker of this ledger, by its session's id; None where the session is no worker's."""
+        with self._store.read() as txn:
+            return find_worker(txn, session)
+
+    def workers(self, session: str) -> list[Worker]:
+        """The workers that turns of a session, by its id, spawned, in their order."""
+        with self._store.read() as txn:
+            return workers_of_session(txn, session)
+
+    def worker_reply(self, answer: str) -> WorkerReply:
+        """What a worker answered: by its turn, or by the message that no turn answered."""
+        with self._store.read() as txn:
+            return worker_reply(txn, answer)
 
     def keep_partial(self, turn: str, partial: PartialReply) -> None:
         """Keep what has come of an answer, for readers in other processes. Local state: it is gone with the turn."""

@@ -256,9 +256,10 @@ class Access:
     def _owns(self, principal: str, session: SessionRow) -> bool:
         if principal in (session_owner(self._txn, session), session.id):
             return True
-        return principal in self._session_creators(session)
+        return principal in self.session_creators(session)
 
-    def _session_creators(self, session: SessionRow) -> frozenset[str]:
+    def session_creators(self, session: SessionRow) -> frozenset[str]:
+        """The ids of those in whose name a session was made, as the log says."""
         creators = self._creators.get(session.id)
         if creators is None:
             event = self._first_event(session)

@@ -6,14 +6,13 @@ is for: that message is then given to them as if its author had mentioned them. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec import UNSET, Struct
 
-from weft.kernel.dag_events import HistoryAppend, Interruption, ModelResponse
+from weft.kernel.dag_events import Interruption
 from weft.kernel.enums import ParticipantKind, RoomMessageKind, RoomNotice, RoomStatus, RunExit, SystemAgentKind
-from weft.kernel.events import Event, UnknownEvent, run_stream
-from weft.kernel.fields import ImageFact, MessageFact, PartFact, TextFact
+from weft.kernel.fields import ImageFact, PartFact, TextFact
 from weft.ledger.rooms.model import ROOM_LIMITS
 from weft.ledger.rooms.open_room import OpenRoom
 from weft.ledger.rooms.posting import MessageReach, RoomPost, message_mentions, reach_mentioned, text_of_parts
@@ -24,9 +23,8 @@ from weft.ledger.rooms.rows import (
     participant_of_session,
 )
 from weft.ledger.runs.model import EndedRun, principals
+from weft.ledger.runs.run_responses import response_of
 from weft.ledger.views.program_rows import load_program
-from weft.ledger.views.recorded_events import decoded
-from weft.ledger.views.rows import TurnRow
 from weft.ledger.write.append import Append
 from weft.store.replica_names import OwnEvents
 
@@ -59,7 +57,7 @@ def post_answer(append: Append, run: EndedRun) -> None:
         text = f"{name} could not answer: {_one_line(run.error or 'its turn failed')}"
         room.notice(RoomNotice.ERROR, text, root=last.root, answers=last.id, turn=run.turn or UNSET)
         return
-    fact = _response(append, run)
+    fact = None if run.turn is None else response_of(append, run.turn, run.events)
     parts = () if fact is None else tuple(part for part in fact.parts if isinstance(part, TextFact | ImageFact))
     if not parts:
         text = f"{room.mention(participant.node)} ended without an answer."
@@ -151,33 +149,3 @@ def _answered(append: Append, messages: Sequence[str]) -> list[PostedRow]:
         if row is not None:
             rows.append(PostedRow(*row))
     return rows
-
-
-def _response(append: Append, run: EndedRun) -> MessageFact | None:
-    """The last message of the turn that the agent said something in."""
-    if run.turn is None:
-        return None
-    turn = append.view.turn(run.turn)
-    fresh = (recorded.event for recorded in reversed(run.events))
-    return _message_of(fresh, turn.response) or _message_of(_stored(append, turn), turn.response)
-
-
-def _stored(append: Append, turn: TurnRow) -> Iterator[Event | UnknownEvent]:
-    """The events of the turn that earlier transactions wrote."""
-    stream = run_stream(turn.id)
-    mark = f'"stream":"{stream}"'.encode()
-    for n, line in append.txn.facts.lines(turn.n - 1):
-        if mark in line and (event := decoded(n, line)).stream == stream:
-            yield event
-
-
-def _message_of(events: Iterable[Event | UnknownEvent], message: str | None) -> MessageFact | None:
-    for event in events:
-        fact = None
-        if isinstance(event, ModelResponse) and event.output is not UNSET:
-            fact = event.output
-        elif isinstance(event, HistoryAppend):
-            fact = event.message
-        if fact is not None and fact.id == message:
-            return fact
-    return None

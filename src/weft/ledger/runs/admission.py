@@ -6,6 +6,7 @@ receipt finds the message in the inbox of that session until a turn has answered
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -124,7 +125,7 @@ def add_message(
     if session.lifecycle == "completed":
         raise NotApplicable(f"session {session.label!r} is completed", "fork it, or make a new session")
     append.access.ensure_session_agent(session)
-    _ensure_room(append, session, limits)
+    ensure_room(append, session, limits)
     event = _add_event(append, session, message, new, key)
     n = append.first + len(append.lines) - 1
     return Answer(message, f"{event} {n} {session.id} {'fork' if is_fork else '-'}")
@@ -169,7 +170,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
 
 def deliver(append: Append, session: SessionRow, delivery: Delivery, limits: QueueLimits) -> str:
     """Write a message of a conversation to the inbox of a session; the id that it has there."""
-    _ensure_room(append, session, limits)
+    ensure_room(append, session, limits)
     message, contents = append.ulids.mint(MESSAGE_ROOM + 1), append.contents_of(delivery.scope)
     with append.in_name_of(delivery.senders):
         stream_of(append, session, DEFAULT_AGENT).add(
@@ -262,8 +263,8 @@ def fork_at(append: Append, turn: TurnRow, persona: str | None = None, label: st
     return append.view.session(session.id)
 
 
-def _ensure_room(append: Append, session: SessionRow, limits: QueueLimits) -> None:
-    """What waits in the ledger that this one is a copy of takes no room here."""
+def ensure_room(append: Append, session: SessionRow, limits: QueueLimits) -> None:
+    """Refuse a message where too many wait. What waits in the ledger that this one is a copy of takes no room here."""
     after = last_copied_event(append.sql)
     queued = "SELECT 1 FROM inbox WHERE state = 'queued' AND n > ?"
     (waiting,) = append.sql.one(f"SELECT count(*) FROM ({queued} AND session = ?) waiting", (after, session.n)) or (0,)
@@ -274,8 +275,9 @@ def _ensure_room(append: Append, session: SessionRow, limits: QueueLimits) -> No
         raise InboxFull(f"{all_waiting} messages wait in this ledger")
 
 
-def cancel(writer: LedgerWriter, message: str, reason: str | None) -> None:
-    """Take a message out of its inbox that no turn has taken yet."""
+def cancel(writer: LedgerWriter, message: str, reason: str | None, on_cancelled: Callable[[Append, str], None]) -> None:
+    """Take a message out of its inbox that no turn has taken yet. `on_cancelled` hears of it, with the session's id, in
+    the same transaction."""
 
     def work(append: Append) -> None:
         row = append.sql.one(
@@ -297,6 +299,7 @@ def cancel(writer: LedgerWriter, message: str, reason: str | None) -> None:
             message=message,
             reason=UNSET if reason is None else append.put_text(reason, "reason"),
         )
+        on_cancelled(append, session.id)
         append.seal()
 
     writer.write(work)

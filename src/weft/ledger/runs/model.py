@@ -217,6 +217,10 @@ class ToolEnded(Struct, frozen=True, kw_only=True):
     lints: tuple[LintNote, ...] = ()
     is_untrusted: bool = False
     """Whether a stranger may have written what it gave."""
+    spawned: str | None = None
+    """The session of the worker that it started."""
+    awaited: tuple[str, ...] = ()
+    """The answers of workers that it brings."""
 
 
 class Interrupted(Struct, frozen=True):
@@ -232,6 +236,10 @@ class Parked(Struct, frozen=True, kw_only=True):
     calls: tuple[str, ...] = ()
     until: int | None = None
     why: str | None = None
+    awaits: tuple[str, ...] = ()
+    """The sessions of the workers whose answers the one call waits for."""
+    is_any: bool = False
+    """Whether the answer of one of them is enough."""
 
 
 class Finished(Struct, frozen=True, kw_only=True):

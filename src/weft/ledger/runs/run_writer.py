@@ -15,7 +15,7 @@ from weft.kernel.clock import iso_from_ms
 from weft.kernel.enums import InboxState, InterruptionReason, MoveReason, RunExit, TurnType
 from weft.kernel.errors import HeadMoved, LeaseLost, NotApplicable, SessionBusy
 from weft.kernel.fields import EventRef
-from weft.kernel.ledger_events import MessageDead, RunParked, SessionMoved, TurnRetried
+from weft.kernel.ledger_events import MessageDead, RunParked, SessionMoved, TurnRetried, WorkersAnswered
 from weft.ledger.model import DEFAULT_AGENT, NewError, NewToolCall, RecordedTurn
 from weft.ledger.runs.inbox import admission_event, run_principals
 from weft.ledger.runs.model import (
@@ -38,6 +38,7 @@ from weft.ledger.runs.model import (
     TurnRetry,
     principals,
 )
+from weft.ledger.runs.workers import answers_for
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.lease_rows import Lease, LeaseKind, find_lease
 from weft.ledger.views.rows import SessionRow, TurnRow, load_session, load_session_number, load_turn
@@ -357,7 +358,9 @@ class _RunBatch:
             name="-", result=entry.result, error=entry.error, status=entry.status, duration_ms=entry.duration_ms
         )
         notes = ResultNotes(files=entry.files, lints=entry.lints, is_untrusted=entry.is_untrusted)
-        self._events.result(entry.call, entry.call_id, outcome, entry.correlation, None, notes=notes)
+        self._events.result(
+            entry.call, entry.call_id, outcome, entry.correlation, entry.spawned, notes=notes, awaited=entry.awaited
+        )
 
     def _decided(self, entry: ToolDecision) -> None:
         text = self._events.contents.put_text
@@ -391,8 +394,14 @@ class _RunBatch:
             calls=tuple(map(EventRef, entry.calls)),
             until=UNSET if entry.until is None else iso_from_ms(entry.until),
             why=UNSET if entry.why is None else self._events.contents.put_text(entry.why, "why"),
+            awaits=entry.awaits or UNSET,
+            any=entry.is_any or UNSET,
         )
         self.is_parked = True
+        answers = answers_for(self._append, entry.awaits, is_any=entry.is_any) if entry.awaits else None
+        if answers is not None:  # they came before the turn was parked
+            self._note()
+            self._events.run.add(WorkersAnswered, call=EventRef(entry.calls[0]), turns=answers)
 
     def _finish(self, entry: Finished) -> None:
         append = self._append

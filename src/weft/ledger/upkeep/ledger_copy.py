@@ -60,6 +60,7 @@ LOCAL_TABLES: dict[str, tuple[str, ...]] = {
     "came_from": ("replica", "first"),
     "vector": ("n",),
     "room_read": ("conversation", "node"),
+    "trigger_cursor": ("trigger_id",),
 }
 """Local state that a copy takes over as it is; of `local` and `lease` it takes some; `watermark` and
 `secret_found`, which goes as far as a watermark, are its own."""

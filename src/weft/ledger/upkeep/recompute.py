@@ -71,6 +71,11 @@ VIEW_TABLES: dict[str, tuple[str, ...]] = {
     "mention": ("node", "conversation", "position"),
     "invitation": ("conversation", "node"),
     "room_delivery": ("posted", "session"),
+    "worker": ("session",),
+    "worker_answer": ("turn",),
+    "awaiting": ("turn", "call", "worker"),
+    "trigger_firing": ("trigger_id", "occasion"),
+    "trigger_gap": ("n",),
 }
 ROWS, LOG_ROWS, BLOCK_EVENTS = 2048, 256, 4096
 KNOWN_CONTENTS = 65_536

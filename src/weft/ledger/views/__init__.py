@@ -1,6 +1,16 @@
 """Views from facts: the projector, and what each kind of event means to it."""
 
-from weft.ledger.views import approvals, conversations, policies, programs, runs, sessions, sightings, versions
+from weft.ledger.views import (
+    approvals,
+    conversations,
+    policies,
+    programs,
+    runs,
+    sessions,
+    sightings,
+    triggers,
+    versions,
+)
 from weft.ledger.views.projector import Projector
 
 __all__ = [
@@ -12,5 +22,6 @@ __all__ = [
     "runs",
     "sessions",
     "sightings",
+    "triggers",
     "versions",
 ]

@@ -6,10 +6,11 @@ from msgspec import UNSET
 
 from weft.kernel import ledger_events as own
 from weft.kernel.clock import ms_from_iso
-from weft.kernel.enums import InboxState, OpenRunState, QueueMode
+from weft.kernel.enums import InboxState, OpenRunState, QueueMode, WorkerAnswerState
 from weft.ledger.views.conversations import deliver
 from weft.ledger.views.projector import RUN, SESSIONS, Moment, Projector, handles, plain
 from weft.ledger.views.rows import SessionRow, TurnRow
+from weft.ledger.views.workers import add_unanswered, forget_awaited, mark_answers, note_awaited
 
 RUNNING, PARKED = 1, 2
 """The column `inbox` of a turn that took messages."""
@@ -35,6 +36,8 @@ def _message_admitted(view: Projector, moment: Moment, event: own.MessageAdmitte
             plain(event.again),
         ),
     )
+    if event.worker is not UNSET:
+        mark_answers(view, (event.worker,), WorkerAnswerState.SENT)
     if event.posted is not UNSET:
         deliver(view, moment, session.id, event)
     elif event.again is not UNSET:
@@ -57,12 +60,14 @@ def _message_admitted(view: Projector, moment: Moment, event: own.MessageAdmitte
 @handles(own.MessageCancelled, SESSIONS)
 def _message_cancelled(view: Projector, moment: Moment, event: own.MessageCancelled) -> None:
     _change(view, moment.row, event.message, (InboxState.QUEUED,), InboxState.CANCELLED, moment.when)
+    add_unanswered(view, moment, moment.row, event.message)
 
 
 @handles(own.MessageDead, SESSIONS)
 def _message_dead(view: Projector, moment: Moment, event: own.MessageDead) -> None:
     ended = (InboxState.QUEUED, InboxState.TAKEN, InboxState.DEAD)
     _change(view, moment.row, event.message, ended, InboxState.DEAD, moment.when)
+    add_unanswered(view, moment, moment.row, event.message)
     if event.error is not UNSET:
         number = view.contents.number(event.error.message)
         view.sql.run("UPDATE inbox SET error = ? WHERE message = ?", (number, event.message))
@@ -102,12 +107,21 @@ def _run_parked(view: Projector, moment: Moment, event: own.RunParked) -> None:
         return
     if view.sql.one("SELECT 1 FROM approval WHERE turn = ? AND answer IS NOT NULL AND used = 0", (row.id,)):
         return  # somebody answered meanwhile
+    note_awaited(view, row, event)
     row.inbox = PARKED
     until = None if event.until is UNSET else ms_from_iso(event.until)
     view.sql.run("UPDATE open_run SET state = ? WHERE turn = ?", (OpenRunState.PARKED.value, row.id))
     view.sql.run(
         "UPDATE open_run SET until = ? WHERE turn = ? AND (until IS NULL OR until > ?)", (until, row.id, until)
     )
+
+
+@handles(own.WorkersAnswered, RUN)
+def _workers_answered(view: Projector, moment: Moment, event: own.WorkersAnswered) -> None:
+    row: TurnRow = moment.row
+    forget_awaited(view, row, event.call.event_id)
+    if row.inbox == PARKED:
+        unpark(view, row)
 
 
 def unpark(view: Projector, row: TurnRow) -> None:

@@ -35,6 +35,7 @@ from weft.ledger.views.recorded_events import place_of_event, position_in_run
 from weft.ledger.views.rows import FILES, LINTS, CallRow, MessageRow, TurnRow
 from weft.ledger.views.spawn_links import link_result, link_waiting
 from weft.ledger.views.versions import begin_import, end_import
+from weft.ledger.views.workers import add_answer, end_call, forget_awaited
 
 ROWS_PER_EVENT = 65536
 STRANGERS = frozenset({MessageSource.AGENT, MessageSource.WEBHOOK, MessageSource.EVENT})
@@ -392,6 +393,7 @@ def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None
         call.error, call.error_code = view.contents.number(event.error.message), view.name(event.error.code)
     if event.spawned is not UNSET:
         link_result(view, turn, call, event.spawned, event.replica)
+    end_call(view, turn, event)
     call.completed_at = moment.when
     call.result_position = -moment.n if late else turn.events
     if event.untrusted is True:
@@ -455,6 +457,9 @@ def _run_finished(view: Projector, moment: Moment, event: dag.RunFinished) -> No
     if row.inbox is not None:
         settle_messages(view, moment, row)
         close_approvals(view, row.id)
+        add_answer(view, moment, row)
+        if row.calls:
+            forget_awaited(view, row)
 
 
 @handles(own.CompactionRecorded, RUN)

@@ -16,6 +16,7 @@ from weft.ledger.views.projector import BRANCHES, OTHERS, SESSIONS, Moment, Proj
 from weft.ledger.views.recorded_events import decoded, position_in_run
 from weft.ledger.views.rows import THREAD_KEYS, HistoryRow, SessionRow, TurnRow
 from weft.ledger.views.spawn_links import join_spawn, link_new_session, mark_parent
+from weft.ledger.views.workers import add_worker
 
 NOWHERE = -1
 """How far a session reaches into its source before its first turn was seen."""
@@ -68,6 +69,7 @@ def _session_created(view: Projector, moment: Moment, event: own.SessionCreated)
     view.note_persona(row.persona)
     if row.parent_turn is not None or row.spawn_call is not None:
         link_new_session(view, row)
+    add_worker(view, moment, row, event)
     if is_imported:
         row.reach = NOWHERE
     if is_imported or event.replica is not UNSET:

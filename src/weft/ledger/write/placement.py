@@ -8,7 +8,7 @@ from weft.kernel.advice import Action
 from weft.kernel.enums import SessionStatus, TurnType
 from weft.kernel.errors import HeadMoved, LabelTaken, NotApplicable, NotFound, SessionBusy
 from weft.kernel.events import session_stream
-from weft.kernel.fields import ForkPoint
+from weft.kernel.fields import EventRef, ForkPoint
 from weft.kernel.ledger_events import SessionCreated
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.label_prefixes import find_shortened
@@ -158,7 +158,12 @@ def ensure_spawned(append: Append, label: str, turn: str, call_id: str, persona:
 
 
 def create_session(
-    append: Append, label: str, *, persona: str = DEFAULT_AGENT, actor: str | None = None, **fields: str | UnsetType
+    append: Append,
+    label: str,
+    *,
+    persona: str = DEFAULT_AGENT,
+    actor: str | None = None,
+    **fields: str | EventRef | UnsetType,
 ) -> SessionRow:
     """A session without a head yet, made by its persona or by somebody for it. `fields` are references and ids of
     `session_created`."""

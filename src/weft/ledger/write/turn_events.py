@@ -229,6 +229,7 @@ class TurnEvents:
         spawned: str | None,
         prepared: PreparedCall = UNPREPARED,
         notes: ResultNotes = NO_NOTES,
+        awaited: tuple[str, ...] = (),
     ) -> None:
         status = call.status or (ToolCallStatus.OK if call.error is None else ToolCallStatus.ERROR)
         self.run.add(
@@ -240,6 +241,7 @@ class TurnEvents:
             result=self._result(call) if prepared.result is None else self.contents.put_prepared(prepared.result),
             error=UNSET if call.error is None else error_fact(self.contents, call.error),
             spawned=UNSET if spawned is None else spawned,
+            awaited=awaited or UNSET,
             duration_ms=whole(call.duration_ms, "duration_ms"),
             files=file_facts(self.contents, notes.files) or UNSET,
             lints=lint_facts(self.contents, notes.lints) or UNSET,

@@ -6,6 +6,7 @@ from typing import Any
 
 from weft.kernel import program_kinds
 from weft.kernel.errors import InvalidInput
+from weft.programs.config_fields import filled
 from weft.programs.kinds.kind import KindRow
 from weft.programs.kinds.turn_defaults import LIMIT_CHECKS
 
@@ -21,7 +22,7 @@ def refuse_built_in(name: str, config: Any) -> None:
 TOOLSET = KindRow(
     facts=program_kinds.TOOLSET,
     required=("tools",),
-    fields={"tools": LIMIT_CHECKS["tools"], "sandbox": LIMIT_CHECKS["sandbox"]},
+    fields={"tools": LIMIT_CHECKS["tools"], "sandbox": LIMIT_CHECKS["sandbox"], "workers": filled},
     refuse_name=refuse_built_in,
-    machine_part=lambda config: config.get("sandbox"),
+    machine_part=lambda config: (config.get("sandbox"), config.get("workers")),
 )

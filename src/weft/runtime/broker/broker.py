@@ -316,7 +316,7 @@ class Broker:
             runner.interrupt(InterruptionReason(standing.stop))
         if is_interrupted(standing):
             runner.interrupt(InterruptionReason.CANCELED)
-        if runner.asks_people:
+        if runner.awaits_answers:
             runner.hear(await self._crossing.run(partial(self._runs.events, runner.turn)))
         steers = {one.id: as_new_message(one) for one in steering(standing)}
         if steers:

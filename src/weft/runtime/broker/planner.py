@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import UNSET, UnsetType
 
-from weft.kernel.enums import ProgramKind
+from weft.kernel.enums import AgentRole, ProgramKind
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.ledger.api import InboxMessage, Runs, SessionStanding, Setting, TurnRetry, principals_of, retry_of
 from weft.ledger.model import DEFAULT_AGENT
@@ -98,7 +98,7 @@ class ConfiguredPlanner:
             model=model,
             inference=self._inference,
             acting=configuration.context,
-            setting=Setting(workspace=workspace, **configuration.turn_fields()),
+            setting=Setting(workspace=workspace, role=_role(configuration), **configuration.turn_fields()),
             situation=configuration.effective.situation,
             parameters=configuration.effective.request_parameters,
             system=configuration.system_prompt if overrides.system is None else overrides.system,
@@ -149,6 +149,10 @@ class ConfiguredPlanner:
             moved = f"session {standing.label!r} has moved on since turn {retry.of} failed"
             raise NotApplicable(moved, "retry the turn again: it goes on in a fork then")
         return start
+
+
+def _role(configuration: TurnConfiguration) -> AgentRole:
+    return AgentRole.UNIFIED if configuration.constraints is None else AgentRole.WORKER
 
 
 def sender_context(person: ExecutionContext, programs: Programs, message: InboxMessage) -> ExecutionContext:

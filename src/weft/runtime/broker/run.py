@@ -26,7 +26,7 @@ from weft.kernel.dag_events import (
 from weft.kernel.enums import Decision, InterruptionReason, ToolCallStatus
 from weft.kernel.events import Event
 from weft.kernel.fields import EventRef, ToolUseFact, Words
-from weft.kernel.ledger_events import RunParked
+from weft.kernel.ledger_events import RunParked, WorkersAnswered
 from weft.ledger.api import RecordedEvent
 from weft.runtime.broker.tools import CallAnswer
 
@@ -246,6 +246,8 @@ class Run:
 
     def _apply_decision(self, id: str, event: Event) -> None:
         match event:
+            case WorkersAnswered():
+                self._hear_workers(event)
             case ToolDecided():
                 self._decide(event)
             case ApprovalRequested():
@@ -321,13 +323,22 @@ class Run:
             return
         call.is_parked = self.is_parked = False
 
+    def _hear_workers(self, event: WorkersAnswered) -> None:
+        """A call that waited for workers is performed once more: it brings their answers."""
+        call = self.calls.get(event.call.event_id)
+        if call is not None and call.outcome is None and call.is_parked:
+            call.is_parked = self.is_parked = False
+            call.is_lost = True
+
     def hear(self, events: Iterable[RecordedEvent]) -> bool:
-        """Take answers up that people gave while the turn was worked on; whether there was one."""
-        before = [call for call in self.open_calls if call.answer is not None]
+        """Take answers up that people or workers gave while the turn was worked on; whether there was one."""
+        before = [call.event for call in self.open_calls if call.is_parked]
         for one in events:
             if isinstance(one.event, ApprovalGranted | ApprovalDenied):
                 self._hear(one.id, one.event)
-        return len([call for call in self.open_calls if call.answer is not None]) > len(before)
+            elif isinstance(one.event, WorkersAnswered):
+                self._hear_workers(one.event)
+        return before != [call.event for call in self.open_calls if call.is_parked]
 
     def _interrupt(self, event: Interruption) -> None:
         named = {ref.event_id for ref in event.affects}

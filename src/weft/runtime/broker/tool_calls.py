@@ -178,6 +178,12 @@ class ToolCalls:
                 return (call.tool,)
         return self._used_rights[call.event]
 
+    def resume(self, run: Run) -> None:
+        """Calls that waited for workers are performed once more, now that these have answered."""
+        for event in [event for event in self.later if event in run.calls and not run.calls[event].is_parked]:
+            del self.later[event]
+            self._performed.discard(event)
+
     def outcomes(self, run: Run) -> list[Entry]:
         """What is recorded of the calls that were decided on, or ended, meanwhile."""
         entries: list[Entry] = []

@@ -30,6 +30,10 @@ class Later(Struct, frozen=True, kw_only=True):
 
     why: str = ""
     until_ms: int | None = None
+    workers: tuple[str, ...] = ()
+    """The sessions of workers whose answers bring it."""
+    is_any: bool = False
+    """Whether the answer of one of them is enough."""
 
 
 class CallAnswer(Struct, frozen=True, kw_only=True):

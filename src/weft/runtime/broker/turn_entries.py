@@ -68,6 +68,8 @@ def ended(
         files=() if output is None else output.files,
         lints=() if output is None else output.lints,
         is_untrusted=is_untrusted or (output is not None and output.is_untrusted),
+        spawned=None if output is None else output.spawned,
+        awaited=() if output is None else output.awaited,
     )
 
 
@@ -98,11 +100,19 @@ def decided(call: RunCall, verdict: Verdict) -> list[Entry]:
 
 
 def parked(run: Run, step: Park, later: Mapping[str, Later]) -> list[Parked]:
-    """Calls with the same time limit are parked together."""
+    """Calls with the same time limit are parked together; each that waits for workers by itself."""
     by_limit: dict[int | None, list[str]] = {}
+    entries: list[Parked] = []
     for call in step.calls:
-        by_limit.setdefault(run.calls[call].parked_until, []).append(call)
-    return [Parked(calls=tuple(calls), until=until, why=_why(calls, later)) for until, calls in by_limit.items()]
+        until, awaits = run.calls[call].parked_until, later.get(call)
+        if awaits is not None and awaits.workers:
+            entries.append(
+                Parked(calls=(call,), until=until, why=awaits.why, awaits=awaits.workers, is_any=awaits.is_any)
+            )
+        else:
+            by_limit.setdefault(until, []).append(call)
+    entries += [Parked(calls=tuple(calls), until=until, why=_why(calls, later)) for until, calls in by_limit.items()]
+    return entries
 
 
 def _why(calls: Sequence[str], later: Mapping[str, Later]) -> str | None:

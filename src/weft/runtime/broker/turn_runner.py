@@ -123,13 +123,14 @@ class TurnRunner:
         self._steers, self._handed = tuple(messages), messages
 
     @property
-    def asks_people(self) -> bool:
-        """Whether it waits for a person while something else is under way."""
-        return any(call.request is not None and call.is_parked for call in self._run.open_calls)
+    def awaits_answers(self) -> bool:
+        """Whether it waits for a person or for workers while something else is under way."""
+        return any(call.is_parked for call in self._run.open_calls)
 
     def hear(self, events: Sequence[RecordedEvent]) -> None:
-        """Take up what people answered meanwhile."""
+        """Take up what people and workers answered meanwhile."""
         if self._run.hear(events):
+            self._tools.resume(self._run)
             self._wake.set()
 
     def lose(self, error: WeftError) -> None:

@@ -46,6 +46,7 @@ from weft.runtime.invoke.agent_rights import agent_context, soul_of
 from weft.runtime.invoke.model_settings import ConfiguredModel, model_settings, plain_resolver
 from weft.runtime.tools.toolsets import find_toolset
 from weft.runtime.turns.ledger_port import Crossing
+from weft.runtime.workers.constraints import WorkerConstraints, read_constraints, spawner_layers
 
 OtherModels = Callable[[str | None, str | None, ExecutionContext], ConfiguredModel | None]
 """What a surface knows of models that are no programs: by a name and a session's id. Without a name it gives the
@@ -74,6 +75,8 @@ class TurnConfiguration(Struct, frozen=True, kw_only=True):
     model: ModelSettings | None = None
     persona: Program | None = None
     session: Program | None = None
+    constraints: WorkerConstraints | None = None
+    """What limits the session, where it is a worker's."""
 
     @property
     def persona_name(self) -> str:
@@ -86,7 +89,9 @@ class TurnConfiguration(Struct, frozen=True, kw_only=True):
 
     @property
     def workspace(self) -> str | None:
-        """The folder that the session is configured for."""
+        """The folder that the session is configured for; a worker's is its spawner's."""
+        if self.constraints is not None:
+            return self.constraints.workspace
         config = None if self.session is None else self.session.config
         workspace = config.get("workspace") if isinstance(config, dict) else None
         return workspace if isinstance(workspace, str) else None
@@ -147,9 +152,11 @@ class LayerReader:
         session = self._session(request.session)
         persona = self._persona(session, request.persona)
         acting = self._context if persona is None else agent_context(self._context, persona)
+        constraints = self._constraints(session)
         layers = [
             *_principal_layers(self._context),
-            *([] if persona is None else [self._program_layer(LayerName.PERSONA, persona)]),
+            *([] if persona is None else [self._persona_layer(persona, is_worker=constraints is not None)]),
+            *([] if constraints is None else spawner_layers(constraints)),
             *self._thread_layers(session, request.parent),
             *([] if session is None else [self._program_layer(LayerName.SESSION, session)]),
             request.overrides.layer(request.message),
@@ -158,7 +165,9 @@ class LayerReader:
         configured = self._model(chosen.value("model"), session, acting)
         if configured is None:
             context = _narrowed(acting, chosen)
-            return TurnConfiguration(effective=chosen, context=context, persona=persona, session=session)
+            return TurnConfiguration(
+                effective=chosen, context=context, persona=persona, session=session, constraints=constraints
+            )
         effective = self._with_model(chosen, configured.model)
         return TurnConfiguration(
             effective=effective,
@@ -166,7 +175,20 @@ class LayerReader:
             model=configured.model,
             persona=persona,
             session=session,
+            constraints=constraints,
         )
+
+    def _constraints(self, session: Program | None) -> WorkerConstraints | None:
+        """What limits the turns of a session that is a worker's."""
+        worker = None if session is None else Runs(self._programs.ledger).worker(session.id)
+        return None if worker is None else read_constraints(worker.constraints, worker.label)
+
+    def _persona_layer(self, persona: Program, *, is_worker: bool) -> ConfigLayer:
+        """A worker has its spawner's persona, but the toolset that its spawner gives it."""
+        layer = self._program_layer(LayerName.PERSONA, persona)
+        if not is_worker:
+            return layer
+        return replace(layer, values={key: value for key, value in layer.values.items() if key != "toolset"})
 
     def _with_toolset(self, chosen: EffectiveConfig) -> EffectiveConfig:
         """The same, with the limits of every toolset that a layer names: a later one narrows, and never widens."""

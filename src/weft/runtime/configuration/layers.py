@@ -1,7 +1,8 @@
 """The configuration of a turn as a merge of layers. Nothing here reads or writes.
 
-The layers, the weakest first: provider, model, situation, persona, thread, session, message. Each is optional. A value
-of a later layer replaces that of an earlier one; permissions narrow each other, and those of whoever acts (principal).
+The layers, the weakest first: provider, model, situation, persona, spawner, thread, session, message. Each is optional.
+A value of a later layer replaces that of an earlier one; permissions narrow each other, and those of whoever acts
+(principal).
 A layer's values are `model`, `situation`, `toolset` and the parameters of a request by their names in `Parameters`.
 
 A turn records its merged configuration, where each value came from, and the layers that threads pass on: those of the
@@ -32,6 +33,7 @@ class LayerName(StrEnum):
     SITUATION = "situation"
     PERSONA = "persona"
     TOOLSET = "toolset"
+    SPAWNER = "spawner"
     THREAD = "thread"
     SESSION = "session"
     MESSAGE = "message"
@@ -39,7 +41,7 @@ class LayerName(StrEnum):
 
 _ORDER = tuple(LayerName)
 _OF_MODEL = (LayerName.PROVIDER, LayerName.MODEL, LayerName.SITUATION)
-_PASSED_ON = (LayerName.THREAD, LayerName.SESSION)
+_PASSED_ON = (LayerName.SPAWNER, LayerName.THREAD, LayerName.SESSION)
 CHOICES = ("model", "situation", "toolset")
 """The values that are no parameters."""
 
@@ -146,8 +148,8 @@ def is_chosen_above(values: Mapping[str, SourcedValue], key: str, other: str) ->
 
 
 def passed_on(layers: Iterable[ConfigLayer]) -> list[ConfigLayer]:
-    """The layers that a thread passes on: its own, then its session's. Of its own those values are left out that a
-    later one replaces, and the limits that an earlier one has: forks of forks do not add up."""
+    """The layers that a thread passes on: its own, then its spawner's and its session's. Of its own those values are
+    left out that a later one replaces, and the limits that an earlier one has: forks of forks do not add up."""
     kept = [layer for layer in layers if layer.name in _PASSED_ON]
     own = [layer for layer in kept if layer.name is LayerName.THREAD]
     last = {key: i for i, layer in enumerate(own) for key in layer.values}
@@ -160,8 +162,8 @@ def passed_on(layers: Iterable[ConfigLayer]) -> list[ConfigLayer]:
         )
         for i, layer in enumerate(own)
     ]
-    session = [layer for layer in kept if layer.name is LayerName.SESSION]
-    return [layer for layer in (*own, *session) if not layer.is_empty]
+    others = [layer for layer in kept if layer.name is not LayerName.THREAD]
+    return [layer for layer in (*own, *others) if not layer.is_empty]
 
 
 def thread_layers(record: Any, *, same_session: bool) -> list[ConfigLayer]:

@@ -1,7 +1,8 @@
 """The approval policy that is in force where no other one is.
 
-Reading in the workspace and a few commands that change nothing are allowed. Writing, other commands, the network and
-tools of MCP servers are asked about. What plainly destroys, or plants what later runs outside the sandbox, is refused.
+Reading in the workspace, a few commands that change nothing, and workers are allowed: what these call is decided on
+by itself. Writing, other commands, the network and tools of MCP servers are asked about. What plainly destroys, or
+plants what later runs outside the sandbox, is refused.
 
 ALLOW lists uses of tools that are allowed beside that, as NAME or NAME(PATTERN): `shell(make test)`, `write(docs/*)`.
 `*` stands for any characters; `WORDS *` is also the command WORDS alone. A call is allowed where each thing that it is
@@ -16,6 +17,8 @@ import json
 import sys
 
 ALLOW = [
+    "await_workers",
+    "message_worker",
     "shell(cat *)",
     "shell(date)",
     "shell(git branch)",
@@ -30,6 +33,7 @@ ALLOW = [
     "shell(tail *)",
     "shell(true)",
     "shell(wc *)",
+    "spawn",
 ]
 
 READING = ("read", "list", "glob", "grep", "todo")

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from weft.kernel.canonical import dumps
 from weft.ledger.model import FileNote, ImagePart, LintNote
-from weft.runtime.broker.tools import Tool, ToolCallContext
+from weft.runtime.broker.tools import Later, Tool, ToolCallContext
 from weft.runtime.inference.settings import ToolSpec
 from weft.runtime.tools.threads import in_thread
 
@@ -54,6 +54,10 @@ class ToolOutput(Struct, frozen=True, kw_only=True):
     duration_ms: int | None = None
     is_untrusted: bool = True
     """Whether a stranger may have written what it gave. Only what a tool says of itself alone is trusted."""
+    spawned: str | None = None
+    """The session of the worker that it started."""
+    awaited: tuple[str, ...] = ()
+    """The answers of workers that it brings."""
 
 
 class ToolFailure(Exception):
@@ -70,8 +74,9 @@ class PlannedTool(Tool, Protocol):
     async def plan(self, arguments: Any, context: ToolCallContext) -> CallPlan:
         """Raises ToolFailure or a WeftError where the arguments cannot be meant."""
 
-    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
-        """Do it. Raises ToolFailure where it ended badly, or where what the plan says no longer holds."""
+    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput | Later:
+        """Do it; `Later` where the outcome comes from outside. Raises ToolFailure where it ended badly, or where what
+        the plan says no longer holds."""
 
 
 @runtime_checkable
@@ -106,11 +111,12 @@ class StructTool(ABC, Generic[Arguments]):
         """What a call would do. It is called in a thread: arguments that take long hold up nobody else."""
 
     @abstractmethod
-    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput: ...
+    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput | Later: ...
 
     async def invoke(self, arguments: Any, context: ToolCallContext) -> Any:
         plan = await self.plan(arguments, context)
-        return (await self.perform(plan, context)).result
+        output = await self.perform(plan, context)
+        return output if isinstance(output, Later) else output.result
 
     def _converted(self, arguments: Any) -> Arguments:
         """Numbers and truth values that a model wrote as texts are taken too."""

@@ -19,7 +19,7 @@ from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.enums import Decision, DecisionSource
 from weft.kernel.errors import StoreError, Unsupported, WeftError
 from weft.ledger.api import Approval
-from weft.runtime.broker.tools import CallAnswer, ToolCallContext, Verdict
+from weft.runtime.broker.tools import CallAnswer, Later, ToolCallContext, Verdict
 from weft.runtime.context import ExecutionContext
 from weft.runtime.policies.contract import PolicyCall, PolicyContext
 from weft.runtime.policies.decider import PolicyDecision
@@ -103,7 +103,7 @@ class ToolGate:
 
     async def perform(
         self, tool: str, arguments: Any, context: ToolCallContext, bound: str, plan: Any = None
-    ) -> ToolOutput:
+    ) -> ToolOutput | Later:
         """See `Gate`."""
         planned = await self._plan(tool, arguments, context) if plan is None else msgspec.convert(plan, CallPlan)
         if planned.bound != bound:

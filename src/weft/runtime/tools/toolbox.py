@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from weft.kernel.authority import TOOL_PREFIX
 from weft.kernel.clock import Clock, SystemClock
-from weft.kernel.enums import ProgramKind
-from weft.ledger.api import Approval, Ledger, Policy, Runs, SessionStanding
+from weft.kernel.enums import AgentRole, ProgramKind
+from weft.ledger.api import MAX_WORKER_DEPTH, Approval, Ledger, Policy, Runs, SessionStanding
 from weft.programs.model import Program
 from weft.programs.programs import Programs
 from weft.runtime.broker.plans import TurnPlan
@@ -37,10 +37,12 @@ from weft.runtime.tools.gate import ToolGate
 from weft.runtime.tools.linters import Linters, LinterSettings
 from weft.runtime.tools.recorded_calls import RecordedCalls
 from weft.runtime.tools.shell import ShellTool
-from weft.runtime.tools.toolsets import is_offered
+from weft.runtime.tools.toolsets import find_toolset, is_offered
 from weft.runtime.tools.workspace import WorkspaceFolder
 from weft.runtime.tools.workspace_tools import session_tools, workspace_tools
 from weft.runtime.turns.ledger_port import Crossing
+from weft.runtime.workers.constraints import WorkerConstraints, constraints_for
+from weft.runtime.workers.tools import SPAWN, AwaitTool, MessageTool, SessionWorkers, SpawnTool
 
 T = TypeVar("T")
 OnAsked = Callable[[str], None]
@@ -98,6 +100,8 @@ class Toolbox:
         offered = await self.tools(configuration, plan.setting.workspace)
         plan.tools = {tool.spec.name: tool for tool in offered}
         plan.setting.toolset = toolset
+        if SPAWN in plan.tools and plan.setting.role is AgentRole.UNIFIED:
+            plan.setting.role = AgentRole.MANAGER
         circumstances = PolicyContext(
             agent=configuration.persona_name,
             session=standing.label,
@@ -134,6 +138,7 @@ class Toolbox:
             tools += self._workspace_tools(Path(workspace), profile, acting)
         tools += session_tools(RecordedCalls(self._ledger, self._crossing))
         tools.append(FetchUrlTool(profile))
+        tools += await self._worker_tools(configuration, workspace)
         sourced = [SourcedTool(tool, "built in") for tool in tools]
         sourced += [SourcedTool(tool, "code") for tool in await self._code_tools(configuration)]
         if self._servers is not None:
@@ -157,6 +162,30 @@ class Toolbox:
         if profile.is_read_only:
             files = tuple(tool for tool in files if tool.is_read_only)
         return [*files, ShellTool(folder, profile=profile, runner=self._runner)]
+
+    async def _worker_tools(self, configuration: TurnConfiguration, workspace: str | None) -> list[PlannedTool]:
+        """None for a worker that is as deep as workers may be."""
+        session, runs = configuration.session, Runs(self._ledger)
+        if session is None:
+            return []
+        worker = await self._crossing.run(partial(runs.worker, session.id))
+        if worker is not None and worker.depth >= MAX_WORKER_DEPTH:
+            return []
+        named = [layer.values["toolset"] for layer in configuration.effective.layers if "toolset" in layer.values]
+        toolsets = await self._crossing.run(
+            lambda: [find_toolset(self._programs, name) for name in dict.fromkeys(named)]
+        )
+        of_workers = tuple(dict.fromkeys(toolset.workers or toolset.name for toolset in toolsets))
+
+        def constrain(tools: tuple[str, ...] | None) -> WorkerConstraints:
+            return constraints_for(configuration.effective, of_workers, tools, workspace)
+
+        workers = SessionWorkers(runs, self._crossing, session.id)
+        return [
+            SpawnTool(runs, self._crossing, constrain),
+            AwaitTool(runs, self._crossing, workers, self._clock),
+            MessageTool(runs, self._crossing, workers),
+        ]
 
     async def _code_tools(self, configuration: TurnConfiguration) -> list[PlannedTool]:
         """The code programs that the agent's configuration lists."""

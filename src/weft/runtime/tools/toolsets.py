@@ -23,7 +23,8 @@ CODE = "code"
 """Before the names of code programs, as a server's name is before those of its tools."""
 READING = ("read", "list", "glob", "grep", "read_result", "todo")
 
-BUILT_IN_TOOLS = (*READING, "write", "edit", "shell", "fetch_url")
+WORKERS = ("spawn", "await_workers", "message_worker")
+BUILT_IN_TOOLS = (*READING, "write", "edit", "shell", "fetch_url", *WORKERS)
 
 
 class Toolset(Struct, frozen=True, kw_only=True):
@@ -32,6 +33,8 @@ class Toolset(Struct, frozen=True, kw_only=True):
     name: str
     description: str
     limits: PermissionLimits
+    workers: str | None = None
+    """The toolset that workers of a turn with this one get; None: the same."""
     is_built_in: bool = False
 
 
@@ -40,8 +43,11 @@ BUILT_IN = {
     for toolset in (
         Toolset(
             name="manager",
-            description="reads, plans and delegates; changes nothing",
-            limits=PermissionLimits(allow=(*READING, "fetch_url"), sandbox=SandboxLimits(files=SandboxFiles.READ_ONLY)),
+            description="reads, plans and has workers, whose toolset is `worker`; changes nothing itself",
+            limits=PermissionLimits(
+                allow=(*READING, "fetch_url", *WORKERS), sandbox=SandboxLimits(files=SandboxFiles.READ_ONLY)
+            ),
+            workers="worker",
             is_built_in=True,
         ),
         Toolset(
@@ -90,9 +96,12 @@ def unknown_tools(patterns: Iterable[str], servers: Iterable[str]) -> list[str]:
 def toolset_of(program: Program) -> Toolset:
     """What a program of this kind says."""
     config = program.config if isinstance(program.config, dict) else {}
-    description = config.get("description")
+    description, workers = config.get("description"), config.get("workers")
     return Toolset(
-        name=program.name, description=description if isinstance(description, str) else "", limits=limits_of(config)
+        name=program.name,
+        description=description if isinstance(description, str) else "",
+        limits=limits_of(config),
+        workers=workers if isinstance(workers, str) else None,
     )
 
 

@@ -31,6 +31,7 @@ OBJECT_DIGESTS = {
     15: "0a5719da53e92bf4e8e4613f337aed2b9da6242a8b72f409418cf71460777ab8",
     16: "e724603f02231cbc4b73ed2ebe6d5f496774c312d8664b3d619762cea3a27eb3",
     17: "dbe6bcba2563d812d506eef5fd9d998cb614fd88f00defe691dc5904c3934132",
+    18: "cea140dc030100b383d1991268eb3138936ad3b8bb77331e6e535ef773cf53c7",
 }
 """What `digest_of` gives for a ledger of these numbers. Other files are compared object by object, which is slower."""
 
