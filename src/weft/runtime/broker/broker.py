@@ -33,6 +33,7 @@ from weft.ledger.api import (
     retry_of,
 )
 from weft.ledger.model import NewError
+from weft.runtime.broker.background import BackgroundJobs
 from weft.runtime.broker.plans import Planner, Sending, TurnPlan, complete_setting
 from weft.runtime.broker.queue_modes import Collecting, is_interrupted, next_batch, steering
 from weft.runtime.broker.run import Run
@@ -86,6 +87,7 @@ class Broker:
         collecting: Collecting | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         is_streamed: bool = False,
+        background: BackgroundJobs | None = None,
     ) -> None:
         """With `is_streamed`, answers come piece by piece also where nobody in this process listens: those who follow
         in other processes see them grow."""
@@ -93,6 +95,7 @@ class Broker:
         self._ledger, self._crossing, self._planner, self._runs = ledger, crossing, planner, Runs(ledger)
         self._clock, self._capacity, self._collecting = clock or SystemClock(), capacity, collecting or Collecting()
         self._sleep, self._is_streamed, self._hub = sleep, is_streamed, hub_of(crossing)
+        self._background = background or BackgroundJobs()
         self._working: dict[str, asyncio.Task[ServedSession]] = {}
         self._runners: dict[str, TurnRunner] = {}
         self._schedule = SessionSchedule(self._runs.owner, capacity)
@@ -127,6 +130,7 @@ class Broker:
     def wake(self) -> None:
         """Something was admitted, or came from outside."""
         self._wake.set()
+        self._background.wake()
 
     async def answered(self, message: str, session: str, wait: float | None = None) -> TurnEnd | None:
         """Serve one session until this message is settled; None where another broker settled it. Raises SessionBusy,
@@ -212,6 +216,7 @@ class Broker:
         """Serve every session until `drain` is called, or the task is cancelled."""
         watching = asyncio.ensure_future(self._watch())
         renewing = asyncio.ensure_future(self._renew_all())
+        self._background.start()
         try:
             while not self._is_draining:
                 self._wake.clear()
@@ -240,11 +245,12 @@ class Broker:
         self._wake.set()
 
     async def _finish_work(self) -> None:
-        if self._working:
-            await asyncio.wait(set(self._working.values()), timeout=self._grace_seconds)
+        tasks = {*self._background.drain(), *self._working.values()}
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._grace_seconds)
 
     async def _leave_all(self) -> None:
-        tasks = list(self._working.values())
+        tasks = [*self._background.drain(), *self._working.values()]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -257,7 +263,7 @@ class Broker:
             try:
                 if newest is None or await _in_thread(partial(self._runs.wait_for_news, newest, NEWS_SECONDS)):
                     newest = await self._crossing.run(self._ledger.newest)
-                    self._wake.set()
+                    self.wake()
                     await self._sleep(max(NEWS_PAUSE_SECONDS, LOOKING_SHARE * self._look_seconds))
             except StoreError:  # the server is away; it is asked again
                 await self._sleep(NEWS_SECONDS)

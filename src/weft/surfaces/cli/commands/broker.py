@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.surfaces.cli.broker_call import BrokerAccess, with_broker
+from weft.surfaces.cli.broker_jobs import background_jobs
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import counted
@@ -45,7 +46,8 @@ async def _serve(call: Call, access: BrokerAccess, capacity: int) -> None:
     from weft.runtime.broker.broker import Broker
 
     crossing = access.mirror.crossing
-    broker = Broker(access.ledger, crossing, access.planner, capacity=capacity, is_streamed=True)
+    jobs = background_jobs(call, access)
+    broker = Broker(access.ledger, crossing, access.planner, capacity=capacity, is_streamed=True, background=jobs)
     waiting = await crossing.run(Runs(access.ledger).waiting)
     approvals = await crossing.run(lambda: access.ledger.approvals.list(limit=LISTED_APPROVALS))
     serving = asyncio.ensure_future(broker.serve())

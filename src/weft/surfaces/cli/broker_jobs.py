@@ -1,0 +1,20 @@
+"""What `weft broker` does beside answering messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.screen import Span
+
+if TYPE_CHECKING:
+    from weft.runtime.broker.background import BackgroundJob, BackgroundJobs
+    from weft.surfaces.cli.broker_call import BrokerAccess
+
+
+def background_jobs(call: Call, access: BrokerAccess) -> BackgroundJobs:
+    """The jobs of a broker over this ledger. What one fails with is noted on standard error."""
+    from weft.runtime.broker.background import BackgroundJobs
+
+    jobs: list[BackgroundJob] = []
+    return BackgroundJobs(jobs, on_error=lambda name, error: call.note(Span(f"{name}: {error}", "warn")))
