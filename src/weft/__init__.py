@@ -123,6 +123,9 @@ if TYPE_CHECKING:
     from weft.ledger.reports.usage import AbandonedUsage as AbandonedUsage
     from weft.ledger.reports.usage import BranchUsage as BranchUsage
     from weft.ledger.reports.usage import UsageReport as UsageReport
+    from weft.ledger.reports.usage_tree import TurnUsage as TurnUsage
+    from weft.ledger.reports.usage_tree import UsageTree as UsageTree
+    from weft.ledger.reports.usage_tree import WorkerUsage as WorkerUsage
     from weft.ledger.reports.work import FileWork as FileWork
     from weft.ledger.reports.work import ProjectWork as ProjectWork
     from weft.ledger.reports.work import SessionWork as SessionWork
@@ -257,6 +260,7 @@ _NAMES = {
     "weft.ledger.reports.file_touches": "Touch",
     "weft.ledger.reports.spending": "KindCosts RecordedCosts Spending Unpriced UsageRow",
     "weft.ledger.reports.usage": "AbandonedRow AbandonedUsage BranchUsage UsageReport",
+    "weft.ledger.reports.usage_tree": "TurnUsage UsageTree WorkerUsage",
     "weft.ledger.reports.work": "FileWork ProjectWork SessionWork WorkReport",
     "weft.ledger.runs.stream_items": (
         "AnswerEnded AnswerStarted AttemptReset MessageAdded MessageQueued MessageSettled OtherEvent StreamItem "

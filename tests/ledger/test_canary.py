@@ -38,7 +38,7 @@ READS = """
     heads.at tree.heads listing log message messages path point read_content reflog replica resolve session
     sessions tree.sessions_containing upkeep.stats thread tool_calls tree.turns turn verify upkeep.export_facts
     upkeep.backup upkeep.rebuild upkeep.catch_up upkeep.import_facts imports.writer imports.kept_sources
-    imports.share_with usage.report usage.work usage.branch usage.abandoned upkeep.disk_bytes audit.findings
+    imports.share_with usage.report usage.work usage.branch usage.tree usage.abandoned upkeep.disk_bytes audit.findings
     audit.suggest audit.actor_history newest erasure.plan erasure.done erasure.pending erasure.finish upkeep.pack
     upkeep.unpack vouchers strangers trust labels.archivable upkeep.search_lag imports.index
     find_turns find_messages

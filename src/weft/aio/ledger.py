@@ -63,6 +63,7 @@ from weft.ledger.reports.actor_history import Deed
 from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally, SuggestedGrant
 from weft.ledger.reports.file_touches import Touch
 from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Prices, UsageChoice, UsageReport
+from weft.ledger.reports.usage_tree import UsageTree
 from weft.ledger.reports.work import WorkReport
 from weft.ledger.rooms.model import (
     ROOM_LIMITS,
@@ -861,6 +862,10 @@ class AsyncUsageReports(crossing.Mirror[UsageReports]):
 
     async def branch(self, session: str, *, prices: Prices = None) -> BranchUsage:
         return await self._run(partial(self._sync.branch, session=session, prices=prices))
+
+    async def tree(self, turn: str, *, prices: Prices = None) -> UsageTree:
+        """What a turn has cost, with its workers' turns and those of their workers."""
+        return await self._run(partial(self._sync.tree, turn=turn, prices=prices))
 
     async def abandoned(self, *, prices: Prices = None) -> AbandonedUsage:
         return await self._run(partial(self._sync.abandoned, prices=prices))

@@ -15,6 +15,7 @@ from tests.runtime.invoking import VARIABLES, stock
 from tests.runtime.scripted import Script, Scripted, chat_saying, scripted
 from weft.kernel.authority import LOCAL
 from weft.ledger.api import InboxMessage, Runs
+from weft.ledger.model import Turn
 from weft.programs import Programs
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.planner import ConfiguredPlanner, sender_context
@@ -87,7 +88,7 @@ class Crew:
         )
         return Broker(self.ledger.sync, self.ledger.crossing, planner)
 
-    def send(self, text: str, session: str = "boss:main", **more: Any) -> str:
+    def send(self, text: str | dict[str, Any], session: str = "boss:main", **more: Any) -> str:
         return self.ledger.sync.inbox.admit(text, session=session, persona="boss", **more).message
 
     async def until(self, is_so: Callable[[], bool], brokers: int = 1) -> None:
@@ -108,17 +109,25 @@ class Crew:
     async def settled(self, *messages: str) -> list[InboxMessage]:
         """The messages, once a turn has answered each or they are dead, and nothing waits or runs any more."""
         inbox = self.ledger.sync.inbox
-        await self.until(lambda: self.is_quiet() and all(inbox.get(one).state != "queued" for one in messages))
+        await self.until(
+            lambda: self.is_quiet() and all(inbox.get(one).state not in ("queued", "taken") for one in messages)
+        )
         return [inbox.get(message) for message in messages]
 
     def is_quiet(self) -> bool:
-        (open_runs,) = self.sql("SELECT count(*) FROM open_run")[0]
-        (waiting,) = self.sql("SELECT count(*) FROM inbox WHERE state = 'queued'")[0]
-        return bool(open_runs == waiting == 0)
+        return not self.sql("SELECT 1 FROM open_run UNION ALL SELECT 1 FROM inbox WHERE state = 'queued'")
 
     def sql(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
         with self.ledger.sync._store.read() as txn:
             return txn.sql.all(query, tuple(values))
+
+    def turns(self, session: str) -> list[Turn]:
+        """The turns that a session made."""
+        ledger = self.ledger.sync
+        rows = self.sql(
+            "SELECT id FROM turn WHERE session = (SELECT n FROM session WHERE label = ?) ORDER BY n", (session,)
+        )
+        return [ledger.turn(str(id)) for (id,) in rows]
 
     def answer_to(self, message: str) -> str:
         turn = self.ledger.sync.turn(self.ledger.sync.inbox.get(message).turn or "")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
-from tests.runtime.scripted import Script
+import pytest
+
+from tests.runtime.scripted import HANG, HOLD, Script
 from tests.runtime.workers.crew import Asked, Crew, call, crew_at, say
+from weft.kernel.errors import NotApplicable
+from weft.runtime.configuration.message_overrides import MessageOverrides
 
 COMPARE = [("spawn", {"task": f"task: colour {n}", "name": f"w{n}"}) for n in range(3)]
 
@@ -45,3 +50,115 @@ def check_links(crew: Crew, message: str, names: list[str]) -> None:
         " FROM sessions s JOIN tool_calls c ON c.id = s.spawn_tool_call_id ORDER BY s.label"
     )
     assert rows == [(name, 1, "boss:main", turn, name, "spawn") for name in names]
+
+
+def test_a_process_that_only_sends_serves_the_workers_of_what_it_sends(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with crew_at(tmp_path / "ledger.db") as crew:
+            crew.boss()
+            crew.answers(leading)
+            message = crew.send("compare colours")
+            await crew.broker().answered(message, crew.ledger.sync.inbox.get(message).session_id)
+            assert crew.answer_to(message).count("done: task") == 3
+
+    asyncio.run(asyncio.wait_for(body(), 60))
+
+
+def test_a_worker_has_its_spawners_limits_and_the_toolset_that_a_person_chose(tmp_path: Path) -> None:
+    """The manager only reads; its workers write, but nothing that the agent, its session or its message is denied, and
+    only what the manager leaves them with."""
+    offered: dict[str, list[str]] = {}
+
+    def model(asked: Asked) -> Script:
+        offered.setdefault(asked.first, asked.tools)
+        if asked.first != "go":
+            return say("done")
+        narrow = {"task": "narrow", "tools": ["read", "write"]}
+        calls = (("spawn", {"task": "wide"}), ("spawn", narrow), ("spawn", {"task": "greedy", "tools": ["*"]}))
+        return say("all") if len(asked.results) > 3 else call(("await_workers", {})) if asked.results else call(*calls)
+
+    async def body() -> None:
+        async with crew_at(tmp_path / "ledger.db") as crew:
+            crew.boss(permissions={"tools": {"deny": ["edit"]}})
+            crew.answers(model)
+            overrides = MessageOverrides(deny=("glob",)).record()
+            go = {"content": "go", "context": {"workspace": str(tmp_path)}}
+            message = crew.send(go, overrides=overrides)
+            await crew.settled(message)
+            assert crew.answer_to(message) == "all"
+            (granted,) = {
+                json.dumps(turn.permissions_granted, sort_keys=True) for turn in crew.turns("worker:boss:main:3")
+            }
+            assert '"glob"' in granted
+
+    asyncio.run(asyncio.wait_for(body(), 60))
+    assert {"spawn", "await_workers", "message_worker", "read"} <= set(offered["go"])
+    assert not {"write", "shell", "edit", "glob"} & set(offered["go"])
+    wide = {"read", "list", "grep", "read_result", "todo", "write", "shell"}
+    assert set(offered["wide"]) == set(offered["greedy"]) == wide
+    assert set(offered["narrow"]) == {"read", "write"}
+
+
+def test_a_manager_that_is_interrupted_stops_its_workers(tmp_path: Path) -> None:
+    def model(asked: Asked) -> Script:
+        if asked.first == "go":
+            return call(("await_workers", {})) if asked.results else call(("spawn", {"task": "endless"}))
+        return [HANG]
+
+    async def body() -> None:
+        async with crew_at(tmp_path / "ledger.db") as crew:
+            crew.boss()
+            crew.answers(model)
+            message, inbox = crew.send("go"), crew.ledger.sync.inbox
+            await crew.until(lambda: bool(crew.sql("SELECT 1 FROM awaiting")) and crew.server.hanging.is_set())
+            inbox.interrupt("boss:main")
+            await crew.settled(message)
+            (worker,) = crew.turns("worker:boss:main:1")
+            assert worker.status == "completed"
+            assert crew.runs.worker_reply(worker.id).status == "interrupted"
+            assert inbox.list(session="boss:main") == []
+
+    asyncio.run(asyncio.wait_for(body(), 60))
+
+
+def test_a_worker_answers_nobody_but_its_spawner(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with crew_at(tmp_path / "ledger.db") as crew:
+            crew.boss()
+            crew.answers(leading)
+            await crew.settled(crew.send("compare colours"))
+            with pytest.raises(NotApplicable, match="is a worker's"):
+                crew.ledger.sync.inbox.admit("hello", session="worker:boss:main:w1")
+            crew.ledger.sync.fork("worker:boss:main:w1", label="aside")
+            forked = crew.send("task: go on", session="aside")
+            await crew.settled(forked)
+            assert crew.answer_to(forked) == "done: task: colour 1"
+            (turn,) = crew.turns("aside")
+            assert turn.effective_config["toolset"] == "worker"
+
+    asyncio.run(asyncio.wait_for(body(), 60))
+
+
+def test_an_answer_that_does_not_come_in_time_comes_as_a_message(tmp_path: Path) -> None:
+    def model(asked: Asked) -> Script:
+        if asked.first == "slow":
+            return [HOLD, *say("at last")]
+        if asked.last.startswith("Worker"):
+            return say(f"heard: {asked.last}")
+        waiting = ("await_workers", {"timeout_seconds": 0.05})
+        return [call(("spawn", {"task": "slow"})), call(waiting), say("never mind")][len(asked.results)]
+
+    async def body() -> None:
+        async with crew_at(tmp_path / "ledger.db") as crew:
+            crew.boss()
+            crew.answers(model)
+            message = crew.send("go")
+            await crew.until(lambda: crew.ledger.sync.inbox.get(message).state == "answered")
+            assert crew.answer_to(message) == "never mind"
+            crew.server.released.set()
+            await crew.until(lambda: crew.is_quiet() and len(crew.turns("boss:main")) == 2)
+            last = crew.turns("boss:main")[-1]
+            heard = crew.runs.worker_reply(last.id).text.split("\n")
+            assert (heard[0], heard[-1]) == ("heard: Worker worker:boss:main:1 answered:", "at last")
+
+    asyncio.run(asyncio.wait_for(body(), 60))

@@ -98,6 +98,9 @@ if TYPE_CHECKING:
     from weft.ledger.reports.usage import BranchUsage as BranchUsage
     from weft.ledger.reports.usage import UsageReport as UsageReport
     from weft.ledger.reports.usage import read_moment as read_moment
+    from weft.ledger.reports.usage_tree import TurnUsage as TurnUsage
+    from weft.ledger.reports.usage_tree import UsageTree as UsageTree
+    from weft.ledger.reports.usage_tree import WorkerUsage as WorkerUsage
     from weft.ledger.reports.work import ProjectWork as ProjectWork
     from weft.ledger.reports.work import SessionWork as SessionWork
     from weft.ledger.reports.work import WorkReport as WorkReport
@@ -235,6 +238,7 @@ _NAMES = {
     "weft.ledger.reports.prices": "FREE Price PriceTable prices_from",
     "weft.ledger.reports.spending": "Spending Unpriced UsageRow",
     "weft.ledger.reports.usage": "AbandonedUsage BY BranchUsage PERIODS UsageReport read_moment",
+    "weft.ledger.reports.usage_tree": "TurnUsage UsageTree WorkerUsage",
     "weft.ledger.reports.work": "ProjectWork SessionWork WorkReport",
     "weft.ledger.search.hits": "Hit",
     "weft.ledger.search.related_passages": "QueryWord",

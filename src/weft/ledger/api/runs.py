@@ -55,6 +55,7 @@ from weft.ledger.runs.workers import (
     settle_workers,
     spawn,
     worker_reply,
+    workers_below,
     workers_of_session,
 )
 from weft.ledger.views.recorded_events import run_events
@@ -64,6 +65,9 @@ from weft.ledger.write.append import Append, Patience
 from weft.ledger.write.placement import compaction_for
 from weft.ledger.write.turn_events import Setting
 from weft.store.authorship import is_written_here
+
+WORKERS_LOOKED_AT = 4096
+"""Sessions among which those of workers are looked for."""
 
 
 def _after_run(append: Append, run: EndedRun) -> None:
@@ -91,6 +95,12 @@ class Runs:
         patience = Patience(self._writer, 0, self._ttl)
         with self._store.read() as txn:
             return waiting_sessions(txn, self._clock.now_ms(), limit, patience.judge_stale, self._own_turns)
+
+    def waiting_workers(self, sessions: Sequence[str]) -> list[WaitingSession]:
+        """The same of the workers of sessions, by their ids, and of theirs."""
+        with self._store.read() as txn:
+            below = workers_below(txn.sql, sessions)
+        return [one for one in self.waiting(WORKERS_LOOKED_AT) if one.session in below] if below else []
 
     def is_left(self, turn: str) -> bool:
         """Whether a turn, by its id, could go on, and nobody who is alive works on it."""

@@ -7,6 +7,7 @@ from typing import Unpack
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.reports import usage
 from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Prices, UsageChoice, UsageReport
+from weft.ledger.reports.usage_tree import UsageTree, usage_tree
 from weft.ledger.reports.work import WorkReport, work_report
 from weft.ledger.write.append import reads_whole
 
@@ -32,6 +33,12 @@ class UsageReports(LedgerPart):
     def branch(self, session: str, *, prices: Prices = None) -> BranchUsage:
         with self._store.read() as txn:
             return usage.branch_usage(txn, session, prices)
+
+    @reads_whole
+    def tree(self, turn: str, *, prices: Prices = None) -> UsageTree:
+        """What a turn has cost, with its workers' turns and those of their workers."""
+        with self._store.read() as txn:
+            return usage_tree(txn, self._resolve(txn, turn).turn, prices)
 
     @reads_whole
     def abandoned(self, *, prices: Prices = None) -> AbandonedUsage:

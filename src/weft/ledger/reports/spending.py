@@ -123,6 +123,12 @@ class Tally:
             self.noted += recorded * times
             self.noted_priced += exact * times
 
+    def add_tally(self, other: Tally) -> None:
+        self.tokens = [mine + theirs for mine, theirs in zip(self.tokens, other.tokens, strict=True)]
+        self.by_kind = {kind: cost + other.by_kind[kind] for kind, cost in self.by_kind.items()}
+        for name in ("responses", "priced", "unpriced", "used", "noted", "noted_priced"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def fields(self) -> dict[str, Any]:
         given, output, cached, written, one_hour, reasoning, unspecified = self.tokens
         exact = sum(self.by_kind.values()) + self.used * MILLION

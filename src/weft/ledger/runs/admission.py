@@ -108,6 +108,8 @@ def scope_of(message: str) -> int:
 
 def _admitted(append: Append, message: str, new: NewAdmission, key: str | None, limits: QueueLimits) -> Answer:
     session, is_fork = _resolve(append, new.target)
+    if new.again is None and append.sql.one("SELECT 1 FROM worker WHERE session = ?", (session.id,)) is not None:
+        raise NotApplicable(f"session {session.label!r} is a worker's: it answers whoever spawned it", "fork it")
     return add_message(append, session, message, new, key=key, limits=limits, is_fork=is_fork)
 
 

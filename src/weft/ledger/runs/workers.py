@@ -119,6 +119,18 @@ def workers_of_session(txn: ReadTxn, session: str) -> list[Worker]:
     return [worker for worker in workers if worker is not None]
 
 
+def workers_below(sql: Sql, sessions: Sequence[str]) -> set[str]:
+    """The sessions of all workers of these sessions, and of their workers."""
+    below: set[str] = set()
+    above = [*sessions]
+    while above:
+        rows = sql.all("SELECT session FROM worker WHERE parent_session = ?", (above.pop(),))
+        fresh = {str(session) for (session,) in rows} - below
+        below |= fresh
+        above += fresh
+    return below
+
+
 def worker_reply(txn: ReadTxn, answer: str) -> WorkerReply:
     """What a worker answered: by its turn, or by the message that no turn answered."""
     row = load_turn(txn.sql, answer)

@@ -8,7 +8,7 @@ among those of equal priority.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -105,7 +105,8 @@ class Broker:
         """By session, the message whose turn is being begun and before which a compaction was looked for already."""
         self._contexts = SessionContexts(self._runs, crossing)
         self._sendings: dict[str, Sending] = {}
-        self._awaited: set[str] = set()
+        self._awaited: dict[str, str] = {}
+        """The sessions of the messages that somebody in this process awaits."""
         self._looking_after: list[asyncio.Future[None]] = []
         self._ends: dict[str, TurnEnd] = {}
         """How the turns of messages ended that somebody in this process awaits."""
@@ -136,7 +137,7 @@ class Broker:
         """Serve one session until this message is settled; None where another broker settled it. Raises SessionBusy,
         and takes the message back, where others hold the session for longer than `wait` seconds."""
         until = None if wait is None else self._clock.monotonic() + wait
-        self._await(message)
+        self._await(message, session)
         try:
             while True:
                 state, is_elsewhere = await self._crossing.run(partial(self._runs.message_state, message))
@@ -145,6 +146,7 @@ class Broker:
                 if is_elsewhere:
                     raise NotApplicable(f"message {message} waits in another ledger", Action.LIST_INBOX)
                 work = await self._serve_once(session)
+                await self._start_workers((session,))
                 if message in self._ends:
                     return self._ends.pop(message)
                 if work.busy is not None and until is not None:
@@ -153,15 +155,15 @@ class Broker:
         finally:
             await self._await_no_more(message)
 
-    def _await(self, message: str) -> None:
+    def _await(self, message: str, session: str) -> None:
         """Whoever awaits the first message has the turns of this broker looked after, for all that await one."""
-        self._awaited.add(message)
+        self._awaited[message] = session
         if not self._looking_after:
             tasks = (self._renew_all(), self._attend_all())
             self._looking_after = [asyncio.ensure_future(task) for task in tasks]
 
     async def _await_no_more(self, message: str) -> None:
-        self._awaited.discard(message)
+        self._awaited.pop(message, None)
         self._ends.pop(message, None)
         if self._awaited:
             return
@@ -202,6 +204,12 @@ class Broker:
         self._schedule.start(waiting.session, self._clock.now_ms())
         task.add_done_callback(partial(self._worked, waiting.session))
         return task
+
+    async def _start_workers(self, sessions: Collection[str]) -> None:
+        """Begin with what workers of sessions have to do: nobody else may be there to do it."""
+        waiting = await self._crossing.run(partial(self._runs.waiting_workers, tuple(sessions)))
+        for session in self._schedule.choose(waiting, self._working, self._unleft, self._clock.now_ms()):
+            self._start(session)
 
     def interrupt(self, session: str, reason: InterruptionReason = InterruptionReason.CANCELED) -> bool:
         """Cut the turn short that this broker runs in a session; False where it runs none there."""
@@ -305,6 +313,7 @@ class Broker:
             await self._sleep(ATTEND_SECONDS)
             with suppress(StoreError):  # not now; it is asked again
                 await self._attend_runners()
+                await self._start_workers(set(self._awaited.values()))
 
     async def _attend_runners(self) -> None:
         """Tell running turns of messages that want to interrupt them or to enter them."""

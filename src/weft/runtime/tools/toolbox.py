@@ -165,10 +165,8 @@ class Toolbox:
 
     async def _worker_tools(self, configuration: TurnConfiguration, workspace: str | None) -> list[PlannedTool]:
         """None for a worker that is as deep as workers may be."""
-        session, runs = configuration.session, Runs(self._ledger)
-        if session is None:
-            return []
-        worker = await self._crossing.run(partial(runs.worker, session.id))
+        session, runs = "" if configuration.session is None else configuration.session.id, Runs(self._ledger)
+        worker = await self._crossing.run(partial(runs.worker, session))
         if worker is not None and worker.depth >= MAX_WORKER_DEPTH:
             return []
         named = [layer.values["toolset"] for layer in configuration.effective.layers if "toolset" in layer.values]
@@ -180,7 +178,7 @@ class Toolbox:
         def constrain(tools: tuple[str, ...] | None) -> WorkerConstraints:
             return constraints_for(configuration.effective, of_workers, tools, workspace)
 
-        workers = SessionWorkers(runs, self._crossing, session.id)
+        workers = SessionWorkers(runs, self._crossing, session)
         return [
             SpawnTool(runs, self._crossing, constrain),
             AwaitTool(runs, self._crossing, workers, self._clock),

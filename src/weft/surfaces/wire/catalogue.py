@@ -70,10 +70,13 @@ from weft.ledger.api import (
     ThreadDiff,
     Tombstone,
     Touch,
+    TurnUsage,
     Unification,
     UsageReport,
+    UsageTree,
     VouchedMessage,
     Voucher,
+    WorkerUsage,
     WorkReport,
 )
 from weft.ledger.upkeep.facts_file import FactsIn
@@ -127,7 +130,8 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     "Tool calls": (Approval, approvals.AnsweredApproval, CallDecision),
     "Reports": (
         reports.LedgerFigures, reports.ProjectTotals, reports.AuditAnswer, sessions.BlamedLine, UsageReport,
-        BranchUsage, AbandonedUsage, Spending, WorkReport, AuditFinding, SuggestedGrant, Deed, Touch,
+        BranchUsage, UsageTree, TurnUsage, WorkerUsage, AbandonedUsage,
+        Spending, WorkReport, AuditFinding, SuggestedGrant, Deed, Touch,
     ),
     "Programs": (
         programs_model.Program, programs_model.ProgramChange, programs_model.Difference, programs_model.Request,

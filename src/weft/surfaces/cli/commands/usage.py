@@ -16,8 +16,10 @@ from weft.ledger.api import (
     ListedSession,
     SessionFilter,
     Spending,
+    TurnUsage,
     UsageReport,
     UsageRow,
+    UsageTree,
 )
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 MODEL_COLUMNS = 60
 HEADER = ("tokens", "input", "cache write", "cache read", "output", "cost")
 SPARE = ("cache write", "cache read", "input", "output")
-LONGEST_KEY, LONGEST_BAR = 48, 30
+LONGEST_KEY, LONGEST_BAR, TASK_COLUMNS = 48, 30, 40
 NOTHING = "no usage yet: record turns with their usage, or bring sessions in with `weft import`"
 NOTHING_CHOSEN = "nothing was spent on that; `weft usage` shows all there is"
 
@@ -52,6 +54,12 @@ NOTHING_CHOSEN = "nothing was spent on that; `weft usage` shows all there is"
 @click.option(
     "--branch", metavar="SESSION", shell_complete=arguments.complete_labels, help="What this session alone has cost."
 )
+@click.option(
+    "--tree",
+    metavar="TURN",
+    shell_complete=arguments.complete_labels,
+    help="What this turn has cost with its workers' turns.",
+)
 @click.option("--abandoned", is_flag=True, help="What turns have cost that no session contains any more.")
 @click.option(
     "--prices",
@@ -67,7 +75,14 @@ NOTHING_CHOSEN = "nothing was spent on that; `weft usage` shows all there is"
     "-n", "--limit", type=click.IntRange(min=1), metavar="N", help="At most N rows: the last, or the dearest."
 )
 def command(
-    call: Call, by: str | None, branch: str | None, abandoned: bool, path: str | None, limit: int | None, **options: Any
+    call: Call,
+    by: str | None,
+    branch: str | None,
+    tree: str | None,
+    abandoned: bool,
+    path: str | None,
+    limit: int | None,
+    **options: Any,
 ) -> None:
     """Show tokens and cost, by day, model, project and more.
 
@@ -93,12 +108,15 @@ def command(
     from weft.surfaces.cli.user_files import prices_in_force
 
     chart = options.pop("chart")
-    if (branch or abandoned) and (any([*options.values(), by, limit, chart]) or (branch and abandoned)):
-        raise click.UsageError("--branch and --abandoned stand alone")
+    alone = [bool(branch), bool(tree), abandoned]
+    if any(alone) and (any([*options.values(), by, limit, chart]) or sum(alone) > 1):
+        raise click.UsageError("--branch, --tree and --abandoned stand alone")
     prices = prices_in_force(path)
     with call.reading() as ledger:
         if branch is not None:
             _answer_branch(call, ledger.usage.branch(branch, prices=prices))
+        elif tree is not None:
+            _answer_tree(call, ledger.usage.tree(tree, prices=prices))
         elif abandoned:
             _answer_abandoned(call, ledger.usage.abandoned(prices=prices))
         else:
@@ -255,7 +273,7 @@ def _recorded_notes(models: tuple[UsageRow, ...]) -> Iterator[Line]:
             yield [f"{safe(row.key)}: its tool noted {noted} for what costs {priced} at these prices"]
 
 
-def _price_notes(usage: UsageReport | BranchUsage | AbandonedUsage) -> Iterator[Line]:
+def _price_notes(usage: UsageReport | BranchUsage | UsageTree | AbandonedUsage) -> Iterator[Line]:
     if usage.unpriced:
         named = ", ".join(f"{cut(safe(row.model), MODEL_COLUMNS)} ({row.tokens:,})" for row in usage.unpriced)
         yield [Span(f"without a price, and in no cost (tokens): {named}", "warn")]
@@ -286,6 +304,33 @@ def _answer_branch(call: Call, usage: BranchUsage) -> None:
     for row in usage.models:
         call.screen.show(f"  {safe(row.key)}: {row.total:,} tokens, {dollars(row)}")
     _tell(call, _price_notes(usage))
+
+
+def _answer_tree(call: Call, usage: UsageTree) -> None:
+    if call.json:
+        call.document(usage)
+        return
+    from weft.surfaces.cli.history import short
+
+    call.screen.show(
+        Span(f"turn {short(usage.root.turn)}", "label"),
+        f" with {_turns(usage.turns - 1)} of workers: {usage.root.total.total:,} tokens, {dollars(usage.root.total)}",
+    )
+    for line in _tree_lines(usage.root, 1):
+        call.screen.show(*line)
+    _tell(call, _price_notes(usage))
+
+
+def _tree_lines(turn: TurnUsage, level: int) -> Iterator[Line]:
+    """What the turn cost itself, then each of its workers with its turns."""
+    yield (f"{'  ' * level}itself: {turn.own.total:,} tokens, {dollars(turn.own)}",)
+    for worker in turn.workers:
+        task = f" ({cut(safe(worker.task), TASK_COLUMNS)})" if worker.task else ""
+        sums = f": {worker.total.total:,} tokens, {dollars(worker.total)}, in {_turns(len(worker.turns))}{task}"
+        yield ("  " * level, Span(worker.session, "label"), sums)
+        for below in worker.turns:
+            if below.workers:
+                yield from _tree_lines(below, level + 1)
 
 
 def _answer_abandoned(call: Call, usage: AbandonedUsage) -> None:

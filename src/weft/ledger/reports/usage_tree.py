@@ -1,0 +1,120 @@
+"""What a turn has cost with everything that it started: its workers' turns, and those of their workers.
+
+Every response counts once, for the turn that it was seen in first. Subagents of imported sessions are workers here,
+wherever their session names the turn that started it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import timezone
+
+from msgspec import Struct
+
+from weft.ledger.reports.spending import Spending, Sums, Tally, Unpriced
+from weft.ledger.reports.usage import Prices, Survey
+from weft.ledger.views.rows import TurnRow, load_session_number
+from weft.ledger.views.values import text_of
+from weft.store.port import ReadTxn
+from weft.store.sql import Row
+
+
+class TurnUsage(Struct, frozen=True, kw_only=True):
+    """One turn: what it cost itself, and with its workers."""
+
+    turn: str
+    status: str
+    own: Spending
+    total: Spending
+    workers: tuple[WorkerUsage, ...] = ()
+
+
+class WorkerUsage(Struct, frozen=True, kw_only=True):
+    """A session that a turn started, with all of its turns."""
+
+    session: str
+    session_id: str
+    task: str | None
+    total: Spending
+    turns: tuple[TurnUsage, ...]
+
+
+class UsageTree(Struct, frozen=True, kw_only=True):
+    session: str | None
+    root: TurnUsage
+    turns: int
+    """How many there are in the tree."""
+    unpriced: tuple[Unpriced, ...]
+    prices_as_of: str | None
+    prices_from: str | None
+
+
+class _TurnTree:
+    """The turns that subagents made, and the tallies of them all."""
+
+    def __init__(self, txn: ReadTxn) -> None:
+        sql = txn.sql
+        self.sessions: dict[str, list[Row]] = defaultdict(list)
+        for parent, *session in sql.all(
+            "SELECT parent_turn, n, id, label, task FROM session WHERE parent_turn IS NOT NULL ORDER BY n"
+        ):
+            self.sessions[str(parent)].append(tuple(session))
+        self.turns: dict[int, list[Row]] = defaultdict(list)
+        for n, id, status in sql.all(
+            "SELECT session, id, status FROM turn WHERE session IN"
+            " (SELECT n FROM session WHERE parent_turn IS NOT NULL) ORDER BY n"
+        ):
+            self.turns[n].append((str(id), str(status)))
+        self.sums, self.seen = Sums(), set[str]()
+
+    def find(self, turn: str) -> None:
+        """Note every turn below one, each once, whatever sessions name as their parents."""
+        open_turns = [turn]
+        while open_turns:
+            turn = open_turns.pop()
+            if turn not in self.seen:
+                self.seen.add(turn)
+                open_turns += [id for session in self.sessions[turn] for id, _ in self.turns[session[0]]]
+
+    def node(self, txn: ReadTxn, turn: str, status: str, above: frozenset[str]) -> tuple[TurnUsage, Tally]:
+        """A turn with what it started, and the sum of it all."""
+        own = self.sums.by_key.get(turn) or Tally()
+        total, workers, above = Tally(), list[WorkerUsage](), above | {turn}
+        total.add_tally(own)
+        for n, id, label, task in self.sessions[turn]:
+            nodes = [self.node(txn, below, state, above) for below, state in self.turns[n] if below not in above]
+            spent = Tally()
+            for _, tally in nodes:
+                spent.add_tally(tally)
+            total.add_tally(spent)
+            workers.append(
+                WorkerUsage(
+                    session=label,
+                    session_id=id,
+                    task=None if task is None else text_of(txn, task),
+                    total=spent.spending(),
+                    turns=tuple(node for node, _ in nodes),
+                )
+            )
+        usage = TurnUsage(turn=turn, status=status, own=own.spending(), total=total.spending(), workers=tuple(workers))
+        return usage, total
+
+
+def usage_tree(txn: ReadTxn, root: TurnRow, prices: Prices) -> UsageTree:
+    """What a turn and everything below it cost."""
+    survey = Survey(txn, timezone.utc, prices)  # noqa: UP017 - the alias hides what it is
+    tree = _TurnTree(txn)
+    tree.find(root.id)
+    for response in survey.responses():
+        if response.first.turn.id in tree.seen:
+            survey.add(tree.sums, response.first.turn.id, response)
+    session = None if root.session is None else load_session_number(txn.sql, root.session)
+    usage, _ = tree.node(txn, root.id, root.status, frozenset())
+    return UsageTree(
+        session=None if session is None else session.label,
+        root=usage,
+        turns=len(tree.seen),
+        unpriced=tree.sums.unpriced(),
+        prices_as_of=survey.as_of,
+        prices_from=survey.prices.source,
+    )
