@@ -10,7 +10,7 @@ import pytest
 from tests.ledger.histories import problems
 from tests.ledger.rooms import Cast, answer, cast
 from weft.kernel.errors import NotAllowed, NotApplicable, NotFound
-from weft.ledger.api import InboxMessage
+from weft.ledger.api import InboxMessage, Runs
 from weft.ledger.api.base import store_of
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import TextPart
@@ -340,3 +340,88 @@ def test_a_turn_in_a_room_is_listed_by_the_message_that_it_answers(people: Cast)
     alice.rooms.post("plans", f"{people.mention('helper')} is the harbour deep?")
     turn = answer(people.ledger, "helper", "Deep.")
     assert people.ledger.listing().subjects([turn]) == {turn: "@helper is the harbour deep?"}
+
+
+def test_an_agent_mentions_the_participants_that_it_names(people: Cast) -> None:
+    alice = people.ledger_of("alice")
+    alice.rooms.create("plans", agents=["helper"], people=["bob"])
+    Programs(people.ledger).create("agent", "two words", {})
+    alice.rooms.add("plans", "two words")
+    alice.rooms.post("plans", people.mention("helper"))
+    said = '@"two words", @BOB: see `@alice`. me@reviewer @reviewer @triage @nobody @helper'
+    answer(people.ledger, "helper", said)
+    last = alice.rooms.messages("plans")[-1]
+    assert (last.text, [one.name for one in last.mentions]) == (said, ["two words", "bob", "triage", "helper"])
+    assert [one.session.rpartition(":")[2] for one in people.ledger.inbox.list()] == ["two words"]
+    assert people.ledger_of("bob").rooms.get("plans").unread_mentions == 1
+    answer(people.ledger, "two words", "Done.")
+    posted = people.ledger.acting_as("two words").rooms.post("plans", "@helper go on. @reviewer too.")
+    assert [one.name for one in posted.reached] == ["helper"]
+
+
+def test_whoever_left_sees_the_room_as_it_was_then(people: Cast) -> None:
+    alice, bob = people.ledger_of("alice"), people.ledger_of("bob")
+    room = alice.rooms.create("plans", agents=["helper"], people=["bob", "carol"])
+    bob.rooms.post("plans", people.mention("carol"))
+    bob.rooms.leave("plans")
+    before = bob.rooms.get("plans")
+    assert (before.is_left, before.position, before.participants) == (True, 4, 4)
+    assert people.ledger_of("carol").rooms.get("plans").is_left is False
+    alice.rooms.retitle("plans", "their secret")
+    alice.rooms.retitle("their secret", "their other secret")
+    alice.rooms.post(room.id, people.mention("helper"))
+    alice.rooms.remove(room.id, "carol")
+    assert bob.rooms.get("plans") == before
+    assert bob.rooms.list() == [before]
+    assert [one.status for one in bob.rooms.participants("plans")] == ["inactive"] * 4
+    assert [hit.room_title for hit in bob.rooms.search("carol")] == ["plans"]
+    assert bob.rooms.mark_read("plans") == 4
+    assert bob.rooms.fork("plans").title == "plans"
+    for name in ("their secret", "their other secret"):
+        with pytest.raises(NotFound):
+            bob.rooms.get(name)
+    assert alice.rooms.get("their other secret").position == 9
+    carol = people.ledger_of("carol")
+    assert carol.rooms.get(room.id).title == "their other secret"
+    alice.rooms.retitle(room.id, "a third")
+    assert carol.rooms.get("their other secret").title == "their other secret"
+    notices = [message.text for message in alice.rooms.messages(room.id) if message.notice == "retitled"]
+    assert notices[0] == f"{people.mention('alice')} changed the title to “their secret”."
+    assert problems(people.ledger) == []
+
+
+def test_an_agent_whose_process_is_gone_is_abandoned_until_a_broker_goes_on(people: Cast) -> None:
+    alice = people.ledger_of("alice")
+    alice.rooms.create("plans", agents=["helper"])
+    posted = alice.rooms.post("plans", people.mention("helper"))
+
+    def helper() -> tuple[str, bool]:
+        one = alice.rooms.participants("plans")[2]
+        return one.status, one.is_abandoned
+
+    assert helper() == ("thinking", False)
+    runs = Runs(people.ledger)
+    standing = runs.standing(posted.reached[0].session_id)
+    writer, _ = runs.begin(
+        standing.id,
+        expected=(standing.head, standing.head_events),
+        messages=[posted.reached[0].message],
+        before=(),
+        then=None,
+    )
+    assert helper() == ("thinking", False)
+    writer.leave()
+    assert helper() == ("thinking", True)
+    runs.adopt(writer.id)
+    assert helper() == ("thinking", False)
+
+
+def test_only_those_concerned_interrupt_an_answer(people: Cast) -> None:
+    alice, bob, carol = (people.ledger_of(name) for name in ("alice", "bob", "carol"))
+    bob.rooms.create("plans", agents=["helper"], people=["alice", "carol"])
+    modes = []
+    for writer in (bob, carol, bob, alice):
+        posted = writer.rooms.post("plans", people.mention("helper"), mode="interrupt")
+        modes.append((people.ledger.inbox.get(posted.reached[0].message).mode, posted.notices))
+    waits = f"{people.mention('helper')} has somebody else to answer: the message waits until that is done."
+    assert modes == [("interrupt", ()), ("followup", (waits,)), ("followup", (waits,)), ("interrupt", ())]

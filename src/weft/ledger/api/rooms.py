@@ -8,7 +8,7 @@ from typing import Any
 from weft.kernel.enums import MessageRole, QueueMode, RoomHistory, RoomStatus
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api.base import LedgerPart
-from weft.ledger.arguments import as_messages, checked_number, checked_text
+from weft.ledger.arguments import as_messages, checked_names, checked_number, checked_text
 from weft.ledger.model import MessagesInput
 from weft.ledger.read.access import access_of
 from weft.ledger.read.pages import Page
@@ -27,10 +27,10 @@ from weft.ledger.rooms.model import (
     RoomMessage,
 )
 from weft.ledger.rooms.posting import NewPost, post
-from weft.ledger.rooms.rows import find_conversation
+from weft.ledger.rooms.rows import find_conversation, set_read_position
 from weft.ledger.rooms.search import search_messages
 from weft.ledger.search.query import parse_query
-from weft.ledger.write.append import Append, requires
+from weft.ledger.write.append import requires
 from weft.ledger.write.turn_events import member
 
 MOST_MESSAGES = 1000
@@ -124,8 +124,8 @@ class Rooms(LedgerPart):
         new = membership.NewRoom(
             title=None if title is None else checked_text(title, "title"),
             history=member(RoomHistory, history, "history"),
-            agents=tuple(checked_text(agent, "agent") for agent in _checked_names(agents, "agents")),
-            people=tuple(checked_text(person, "person") for person in _checked_names(people, "people")),
+            agents=tuple(checked_names(agents, "agent")),
+            people=tuple(checked_names(people, "person")),
         )
         return self._room(membership.create(self._writer, new, key=key))
 
@@ -201,24 +201,16 @@ class Rooms(LedgerPart):
     def mark_read(self, room: str, position: int | None = None) -> int:
         """Remember up to which message whoever acts has read; without a position, all of it. Returns the position."""
         with self._store.read() as txn:
-            row, _ = find_conversation(txn.sql, access_of(txn), checked_text(room, "room"))
+            row, _ = find_conversation(txn, access_of(txn), checked_text(room, "room"))
             reader = reading.reader_of(txn)
         at = row.position if position is None else min(row.position, checked_number(position, "position"))
-
-        def work(append: Append) -> None:
-            append.sql.run(
-                "INSERT INTO room_read(conversation, node, position) VALUES (?, ?, ?)"
-                " ON CONFLICT (conversation, node) DO UPDATE SET position = excluded.position",
-                (row.id, reader, at),
-            )
-
-        self._writer.write(work)
+        self._writer.write(lambda append: set_read_position(append.sql, row.id, reader, at))
         return at
 
     def _id(self, room: str) -> str:
         """The id of a conversation that whoever acts takes or took part in."""
         with self._store.read() as txn:
-            return find_conversation(txn.sql, access_of(txn), checked_text(room, "room"))[0].id
+            return find_conversation(txn, access_of(txn), checked_text(room, "room"))[0].id
 
     def _room(self, id: str) -> Room:
         with self._store.read() as txn:
@@ -230,9 +222,3 @@ def _checked_limit(limit: int) -> int:
     if not 0 < number <= MOST_MESSAGES:
         raise InvalidInput(f"limit is {number}", f"it lies between 1 and {MOST_MESSAGES}")
     return number
-
-
-def _checked_names(names: Sequence[str], what: str) -> Sequence[str]:
-    if isinstance(names, str) or not isinstance(names, list | tuple):
-        raise InvalidInput(f"{what} are {names!r:.80}", "give a list of names")
-    return names

@@ -15,7 +15,14 @@ from weft.kernel.enums import ParticipantKind, RoomMessageKind, RoomNotice, Room
 from weft.kernel.fields import ImageFact, PartFact, TextFact
 from weft.ledger.rooms.model import ROOM_LIMITS
 from weft.ledger.rooms.open_room import OpenRoom
-from weft.ledger.rooms.posting import MessageReach, RoomPost, message_mentions, reach_mentioned, text_of_parts
+from weft.ledger.rooms.posting import (
+    MessageReach,
+    RoomPost,
+    mentions_by_agent,
+    message_mentions,
+    reach_mentioned,
+    text_of_parts,
+)
 from weft.ledger.rooms.rows import (
     ParticipantRow,
     load_conversation,
@@ -80,7 +87,9 @@ def _post(
     parts: tuple[PartFact, ...],
 ) -> None:
     last, append = answered[-1], room.append
-    mentions = message_mentions(text_of_parts(append, parts))
+    agent, text = load_program(append.sql, participant.node), text_of_parts(append, parts)
+    is_triage = room.system_kind(agent) == SystemAgentKind.TRIAGE
+    mentions = message_mentions(text) if is_triage else mentions_by_agent(room, text)
     hops, id = max(message.hops for message in answered) + 1, append.ulids.mint()
     cuts = [recorded.event.reason for recorded in run.events if isinstance(recorded.event, Interruption)]
     senders = (participant.node, *(principal for principal in run.principals if principal != participant.node))
@@ -99,8 +108,7 @@ def _post(
         )
     if cuts:  # whom the rest would have mentioned, or taken back, nobody knows
         return
-    agent = load_program(append.sql, participant.node)
-    if room.system_kind(agent) == SystemAgentKind.TRIAGE:
+    if is_triage:
         for message in answered:
             reach_mentioned(room, _triaged(room, message, id), mentions, ROOM_LIMITS, MessageReach.nobody())
         return

@@ -22,7 +22,8 @@ from weft.kernel.ledger_events import MessageCancelled
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.rooms.model import RoomLimits
 from weft.ledger.rooms.open_room import OpenRoom
-from weft.ledger.rooms.rows import ParticipantRow, load_conversation, load_participant, participants_of
+from weft.ledger.rooms.reading import message_places
+from weft.ledger.rooms.rows import ParticipantRow, load_participant, participants_of
 from weft.ledger.runs.turn_commands import cut_open_turn
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.program_rows import load_program
@@ -114,21 +115,15 @@ def _missed(room: OpenRoom, participant: ParticipantRow, position: int, most: in
     """The arrival numbers of what was said behind the last message that the agent was sent, its own words excepted; and
     how many older ones are left out."""
     numbers: list[int] = []
-    conversation, high, low = room.row.id, position, participant.seen
-    while conversation is not None and high > low + 1:
-        row = load_conversation(room.append.sql, conversation)
-        if row is None:
-            break
+    places = message_places(room.reading, room.row, participant.seen, position, is_forward=False)
+    for conversation, low, high in places:
         rows = room.append.sql.all(
             "SELECT n, replica FROM room_message WHERE conversation = ? AND position > ? AND position < ?"
             " AND (node IS NULL OR node <> ?) ORDER BY position DESC LIMIT ?",
-            (conversation, max(low, row.forked_at), high, participant.node, most - len(numbers)),
+            (conversation, low, high, participant.node, most - len(numbers)),
         )
         numbers += [n for n, replica in rows if room.own.has(n, replica)]
         if len(numbers) >= most:
-            break
-        conversation, high = row.forked_from or "", min(high, row.forked_at + 1)
-        if not conversation:
             break
     numbers.reverse()
     first = participant.seen + 1

@@ -66,7 +66,7 @@ class RoomFeed:
     def __init__(self, store: Store, room: str, after: int | None) -> None:
         self._store = store
         with store.read() as txn:
-            row, _ = find_conversation(txn.sql, access_of(txn), checked_text(room, "room"))
+            row, _ = find_conversation(txn, access_of(txn), checked_text(room, "room"))
             self.id = row.id
             self.position = row.position if after is None else checked_count(after, "position")
             if self.position > row.position:
@@ -82,7 +82,7 @@ class RoomFeed:
         """What is new behind the last position that was looked at."""
         with self._store.read() as txn:
             try:
-                row, _ = find_conversation(txn.sql, access_of(txn), self.id)
+                row, _ = find_conversation(txn, access_of(txn), self.id)
             except NotFound:
                 return RoomNews(title=None, status="", messages=(), has_more=False, ended="gone")
             low, high = self.scanned, min(row.position, self.scanned + BATCH_MESSAGES)

@@ -97,12 +97,15 @@ def _loaded(append: Append, id: str) -> OpenRoom:
 
 
 def _title(append: Append, id: str, title: str | None) -> str | UnsetType:
-    if title is None:
-        return UNSET
+    return UNSET if title is None else append.contents_of(scope_of(id)).put_text(title_text(title), "title")
+
+
+def title_text(title: str) -> str:
+    """A title on one line, with single blanks."""
     text = " ".join(title.split())
     if not text or len(text) > TITLE_LIMIT:
         raise InvalidInput(f"a title of {len(text)} characters", f"give one of 1 to {TITLE_LIMIT}")
-    return append.contents_of(scope_of(id)).put_text(text, "title")
+    return text
 
 
 def _triage(append: Append) -> ProgramRow:
@@ -292,7 +295,8 @@ def retitle(writer: LedgerWriter, name: str, title: str) -> str:
         ref = _title(append, room.row.id, title)
         assert isinstance(ref, str)
         room.stream().add(ConversationRetitled, title=ref)
-        room.notice(RoomNotice.RETITLED, f"{room.mention(append.acting_ids[0])} changed the title.")
+        mention = room.mention(append.acting_ids[0])
+        room.notice(RoomNotice.RETITLED, f"{mention} changed the title to “{title_text(title)}”.")
         append.seal()
         return room.row.id
 
@@ -323,7 +327,7 @@ def fork(writer: LedgerWriter, name: str, position: int | None, *, title: str | 
     there then, and work for whoever forks, come along with forks of their sessions."""
 
     def work(append: Append) -> str:
-        row, ranges = find_conversation(append.sql, append.access, name)
+        row, ranges = find_conversation(ReadTxn(append.sql, append.txn.facts), append.access, name)
         person = ensure_person(append, "room:fork", "fork a room")
         at = row.position if position is None else position
         if not any(low < at <= high for low, high in ranges) or not 0 < at <= row.position:

@@ -47,6 +47,9 @@ class Room(Struct, frozen=True, kw_only=True):
     unread: int = 0
     """Messages that the reader has not read."""
     unread_mentions: int = 0
+    is_left: bool = False
+    """Whether the reader took part and does so no longer. Whoever opened the ledger reads on; others see the room as it
+    was when they left."""
 
 
 class Participant(Struct, frozen=True, kw_only=True):
@@ -68,6 +71,8 @@ class Participant(Struct, frozen=True, kw_only=True):
     system_kind: str | None = None
     is_deleted: bool = False
     """Whether an agent was deleted: it is named still, and nothing reaches it."""
+    is_abandoned: bool = False
+    """Whether an agent is `thinking` and the process that ran its turn is gone: any broker goes on with it."""
 
     @property
     def node(self) -> str:
@@ -157,7 +162,7 @@ class RoomHit(Struct, frozen=True, kw_only=True):
     position: int
     author_id: str | None
     author_name: str | None
-    created_at: int
+    posted_at: int
     snippet: str
     """A piece of its text, on one line."""
     marks: tuple[tuple[int, int], ...]

@@ -25,7 +25,13 @@ from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.agent_shares import is_private, users_of_agent
 from weft.ledger.read.system_agents import system_kind_of
 from weft.ledger.rooms.reading import posted_event
-from weft.ledger.rooms.rows import ConversationRow, ParticipantRow, find_conversation, present
+from weft.ledger.rooms.rows import (
+    ConversationRow,
+    ParticipantRow,
+    find_conversation,
+    load_conversation,
+    present,
+)
 from weft.ledger.runs.admission import scope_of
 from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.ledger.write.append import Append, EventStream
@@ -57,7 +63,9 @@ class OpenRoom:
     @classmethod
     def named(cls, append: Append, name: str) -> OpenRoom:
         """A conversation that whoever acts takes or took part in."""
-        row, _ = find_conversation(append.sql, append.access, name)
+        id = find_conversation(ReadTxn(append.sql, append.txn.facts), append.access, name)[0].id
+        row = load_conversation(append.sql, id)
+        assert row is not None, "it was found right now"
         return cls(append, row)
 
     @property
@@ -140,6 +148,10 @@ class OpenRoom:
         with self.append.by_the_ledger():
             parts = (TextFact(text=self.contents.put_text(text)),)
             self.say(self.append.ulids.mint(), RoomMessageKind.SYSTEM, parts, notice=notice, **fields)
+
+    def tell(self, text: str) -> None:
+        """Something that whoever acts is told, and nobody else."""
+        self.notices.append(text)
 
     def posted(self, n: int) -> MessagePosted:
         """The event of this number, which said something in a conversation."""

@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct
 
 from weft.kernel.conversation_events import ParticipantInvited
 from weft.kernel.enums import (
+    InboxState,
     MessageSource,
     ParticipantKind,
     ProgramKind,
@@ -24,15 +25,19 @@ from weft.kernel.enums import (
 from weft.kernel.errors import InboxFull, InvalidInput
 from weft.kernel.fields import ImageFact, MentionFact, PartFact, TextFact
 from weft.kernel.mentions import mentioned
+from weft.kernel.typed_mentions import Addressee, write_typed_mentions
 from weft.ledger.model import DEFAULT_AGENT, NewMessage, TextPart
-from weft.ledger.read.agent_shares import is_private
+from weft.ledger.read.agent_shares import creators_of, is_private
 from weft.ledger.rooms.deliveries import delivered_parts
 from weft.ledger.rooms.model import PostedMessage, Reached, RoomLimits
 from weft.ledger.rooms.open_room import OpenRoom
-from weft.ledger.rooms.rows import ParticipantRow, has_open_invitation
+from weft.ledger.rooms.reading import reached_agents
+from weft.ledger.rooms.rows import ParticipantRow, has_open_invitation, participants_of
 from weft.ledger.runs.admission import Delivery, deliver, scope_of
+from weft.ledger.runs.inbox import admission_event
 from weft.ledger.runs.model import DEFAULT_LIMITS
 from weft.ledger.views.program_rows import ProgramRow, load_program
+from weft.ledger.views.rows import SessionRow
 from weft.ledger.views.values import text_of
 from weft.ledger.write.append import Append, LedgerWriter
 from weft.ledger.write.commands import Answer, keyed_command, once
@@ -110,22 +115,10 @@ def _outcome(append: Append, answer: Answer, reach: MessageReach, room: OpenRoom
         message=answer.node,
         conversation_id=room.row.id,
         position=int(answer.details or 0),
-        reached=tuple(reach.reached) or _reached_before(append, answer.node),
+        reached=tuple(reach.reached) or reached_agents(append.sql, "", "d.posted = ? ORDER BY s.n", (answer.node,)),
         joined=tuple(reach.joined),
         invited=tuple(reach.invited),
         notices=tuple(room.notices),
-    )
-
-
-def _reached_before(append: Append, message: str) -> tuple[Reached, ...]:
-    rows = append.sql.all(
-        "SELECT s.persona, coalesce(p.name, s.persona), d.message, s.label, s.id FROM room_delivery d"
-        " JOIN session s ON s.id = d.session LEFT JOIN program p ON p.id = s.persona WHERE d.posted = ? ORDER BY s.n",
-        (message,),
-    )
-    return tuple(
-        Reached(agent=agent, name=name, message=delivered, session=label, session_id=id)
-        for agent, name, delivered, label, id in rows
     )
 
 
@@ -139,7 +132,8 @@ def _posted(room: OpenRoom, id: str, new: NewPost, limits: RoomLimits, reach: Me
     parts = TurnEvents(append, id, actor=DEFAULT_AGENT, scope=room.scope).parts(new.message.content)
     if not all(isinstance(part, TextFact | ImageFact) for part in parts):
         raise InvalidInput("a message of a room holds text and images", "leave the other parts out")
-    mentions = message_mentions(_text_of(new.message.content))
+    text = _text_of(new.message.content)
+    mentions = message_mentions(text) if is_person else mentions_by_agent(room, text)
     place = room.say(
         id,
         RoomMessageKind.PARTICIPANT,
@@ -180,6 +174,19 @@ def _text_of(content: Any) -> str:
 def message_mentions(text: str) -> tuple[MentionFact, ...]:
     """Whom a text mentions, each once."""
     return tuple(MentionFact(kind=kind, id=id) for kind, id in mentioned(text))
+
+
+def mentions_by_agent(room: OpenRoom, text: str) -> tuple[MentionFact, ...]:
+    """Whom a text of an agent mentions, each once: by id, or as `@name` where exactly one participant is called so."""
+    if "@" not in text:
+        return ()
+    participants = participants_of(room.append.sql, room.row.id, room.own)
+    addressees = [
+        Addressee(kind=row.kind, id=row.node, name=room.name_of(row.node), is_present=True)
+        for row in participants
+        if row.removed_n is None
+    ]
+    return message_mentions(write_typed_mentions(text, addressees).text)
 
 
 def text_of_parts(append: Append, parts: Sequence[PartFact]) -> str:
@@ -286,6 +293,10 @@ def _deliver(
     session = None if participant.session is None else append.view.find_session_id(participant.session)
     if session is None or _is_delivered(append, message.id, session.id):
         return
+    mode = message.mode
+    if mode is QueueMode.INTERRUPT and not _may_interrupt(room, agent, session, message.principals):
+        mode = QueueMode.FOLLOWUP
+        room.tell(f"{room.mention(agent.id)} has somebody else to answer: the message waits until that is done.")
     parts, context, is_untrusted = delivered_parts(room, participant, message.position, message.n, limits)
     delivery = Delivery(
         posted=message.id,
@@ -295,7 +306,7 @@ def _deliver(
         context=context,
         scope=room.scope,
         route=message.route,
-        mode=message.mode,
+        mode=mode,
         is_untrusted=is_untrusted,
     )
     try:
@@ -306,6 +317,21 @@ def _deliver(
         return
     reach.reached.append(
         Reached(agent=agent.id, name=agent.name, message=inbox_message, session=session.label, session_id=session.id)
+    )
+
+
+def _may_interrupt(room: OpenRoom, agent: ProgramRow, session: SessionRow, principals: Sequence[str]) -> bool:
+    """Whether a message may cut short what an agent answers, and overtake what it has to answer: that of whoever opened
+    the ledger, of the agent's creators, and of those in whose names all of that was sent."""
+    append, creators = room.append, creators_of(room.reading, agent)
+    others = {principal for principal in principals if principal != DEFAULT_AGENT} - creators
+    if not others:
+        return True
+    query = "SELECT n FROM inbox WHERE session = ? AND state IN (?, ?)"
+    rows = append.sql.all(query, (session.n, InboxState.QUEUED.value, InboxState.TAKEN.value))
+    events = (admission_event(append.txn.facts, n) for (n,) in rows)
+    return all(
+        others <= {event.actor, *(() if event.on_behalf_of is UNSET else event.on_behalf_of)} for event in events
     )
 
 

@@ -8,9 +8,10 @@ from itertools import islice
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from weft.kernel.conversation_events import MessagePosted
-from weft.kernel.enums import InvitationState, ParticipantKind, ParticipantStatus
+from weft.kernel.enums import InvitationState, OpenRunState, ParticipantKind, ParticipantStatus
 from weft.kernel.errors import FactDamaged
 from weft.kernel.fields import ImageFact, PartFact, TextFact
 from weft.ledger.model import DEFAULT_AGENT, TextPart
@@ -20,12 +21,12 @@ from weft.ledger.read.system_agents import system_kind_of
 from weft.ledger.read.turns import to_part
 from weft.ledger.rooms.model import Invitation, Participant, Reached, Room, RoomMention, RoomMessage
 from weft.ledger.rooms.rows import (
-    EVERYTHING,
     ConversationRow,
     ParticipantRow,
     Ranges,
     all_conversations,
     conversations_of,
+    ended_memberships,
     find_conversation,
     load_conversation,
     load_participant,
@@ -34,22 +35,26 @@ from weft.ledger.rooms.rows import (
     present,
     readable_ranges,
 )
-from weft.ledger.runs.inbox import ReferenceNumbers
+from weft.ledger.runs.inbox import ReferenceNumbers, is_left
 from weft.ledger.views.program_rows import load_program
 from weft.ledger.views.recorded_events import decoded
 from weft.ledger.views.runs import part_columns
 from weft.ledger.views.values import json_of, text_of
 from weft.store.erased_contents import is_husk
+from weft.store.owners import is_dead
 from weft.store.port import ReadTxn
 from weft.store.replica_names import OwnEvents
+from weft.store.sql import Sql
 
 MOST_UNREAD = 1000
 """More unread messages are not counted."""
+NO_END = 2**62
+"""Behind every event: nothing that happens is kept from the reader."""
 _MESSAGE = "SELECT position, id, n, replica, kind, author, node, notice, root, hops, answers, turn, posted_at"
 
 
 def load_room(txn: ReadTxn, name: str) -> Room:
-    row, ranges = find_conversation(txn.sql, access_of(txn), name)
+    row, ranges = find_conversation(txn, access_of(txn), name)
     return _to_room(txn, row, ranges, OwnEvents(txn.sql))
 
 
@@ -59,7 +64,7 @@ def listed_rooms(txn: ReadTxn, *, status: str | None, limit: int) -> list[Room]:
     if access.is_unlimited:
         rows: Iterable[ConversationRow] = all_conversations(txn.sql, status)
     else:
-        own_rows = conversations_of(txn.sql, access.ids, own)
+        own_rows = conversations_of(txn, access, own)
         rows = sorted(
             (row for row in own_rows if status is None or row.status == status),
             key=lambda row: (row.last_message_at or row.created_at, row.id),
@@ -71,9 +76,12 @@ def listed_rooms(txn: ReadTxn, *, status: str | None, limit: int) -> list[Room]:
 def _to_room(txn: ReadTxn, row: ConversationRow, ranges: Ranges, own: OwnEvents) -> Room:
     reader = reader_of(txn)
     unread, mentions = _unread(txn, row, ranges, reader)
+    end = _reading_end(txn, row)
     (count,) = txn.sql.one(
-        "SELECT count(*) FROM participant WHERE conversation = ? AND removed_n IS NULL", (row.id,)
+        "SELECT count(*) FROM participant WHERE conversation = ? AND n <= ? AND (removed_n IS NULL OR removed_n > ?)",
+        (row.id, end, end),
     ) or (0,)
+    newest = memberships(txn.sql, row.id, reader, own)[-1:]
     return Room(
         id=row.id,
         title=text_of(txn, row.title),
@@ -90,6 +98,7 @@ def _to_room(txn: ReadTxn, row: ConversationRow, ranges: Ranges, own: OwnEvents)
         participants=count,
         unread=unread,
         unread_mentions=mentions,
+        is_left=any(one.removed_n is not None for one in newest),
     )
 
 
@@ -124,26 +133,28 @@ def _unread(txn: ReadTxn, row: ConversationRow, ranges: Ranges, reader: str) -> 
 
 
 def room_participants(txn: ReadTxn, name: str, *, removed: bool) -> list[Participant]:
-    """Those who take part, in the order in which they came; with `removed` also those who did."""
-    row, _ = find_conversation(txn.sql, access_of(txn), name)
+    """Those who take part, in the order in which they came; with `removed` also those who did. Whoever left is told of
+    those who took part then."""
+    row, _ = find_conversation(txn, access_of(txn), name)
     rows = participants_of(txn.sql, row.id, OwnEvents(txn.sql))
     end = _reading_end(txn, row)
-    rows = [one for one in rows if one.n <= end and (removed or one.removed_n is None)]
+    rows = [_as_of(one, end) for one in rows if one.n <= end]
+    rows = [one for one in rows if removed or one.removed_n is None]
     names = agent_names(txn.sql, [one.node for one in rows])
-    return [_to_participant(txn, one, names[one.node]) for one in rows]
+    return [_to_participant(txn, one, names[one.node], is_live=end == NO_END) for one in rows]
+
+
+def _as_of(participant: ParticipantRow, end: int) -> ParticipantRow:
+    """A membership as it stood before the event behind `end`."""
+    if participant.removed_n is None or participant.removed_n <= end:
+        return participant
+    return replace(participant, removed_by=None, removed_at=None, removed_n=None, until=None)
 
 
 def _reading_end(txn: ReadTxn, row: ConversationRow) -> int:
     """The last event of a conversation that whoever reads hears of: the one that removed them, for those who left."""
-    access, own = access_of(txn), OwnEvents(txn.sql)
-    end = EVERYTHING[0][1]
-    if access.is_unlimited:
-        return end
-    for id in access.ids:
-        rows = memberships(txn.sql, row.id, id, own)
-        if rows and rows[-1].removed_n is not None:
-            end = min(end, rows[-1].removed_n)
-    return end
+    ended = ended_memberships(txn.sql, access_of(txn), row, OwnEvents(txn.sql))
+    return min((one.removed_n for one in ended if one.removed_n is not None), default=NO_END)
 
 
 def takes_part(txn: ReadTxn, row: ConversationRow) -> bool:
@@ -154,7 +165,8 @@ def takes_part(txn: ReadTxn, row: ConversationRow) -> bool:
     return all(present(txn.sql, row.id, id, own) is not None for id in access.ids)
 
 
-def _to_participant(txn: ReadTxn, row: ParticipantRow, name: str) -> Participant:
+def _to_participant(txn: ReadTxn, row: ParticipantRow, name: str, *, is_live: bool) -> Participant:
+    """`is_live`: whether the reader is told what an agent does now."""
     is_agent = row.kind == ParticipantKind.AGENT
     session = None
     status = ParticipantStatus.INACTIVE
@@ -165,7 +177,7 @@ def _to_participant(txn: ReadTxn, row: ParticipantRow, name: str) -> Participant
             (row.session,),
         )
         session = None if session_row is None else session_row[0]
-        if session_row is not None and session_row[1] and row.removed_n is None:
+        if session_row is not None and session_row[1] and row.removed_n is None and is_live:
             status = ParticipantStatus.THINKING
     program = load_program(txn.sql, row.node)
     is_deleted = program is not None and bool(program.deleted)
@@ -184,14 +196,24 @@ def _to_participant(txn: ReadTxn, row: ParticipantRow, name: str) -> Participant
         session=session,
         system_kind=system_kind_of(txn, program) if is_agent else None,
         is_deleted=is_deleted,
+        is_abandoned=status is ParticipantStatus.THINKING and _is_abandoned(txn, row.session),
     )
+
+
+def _is_abandoned(txn: ReadTxn, session: str | None) -> bool:
+    """Whether a turn of a session, by its id, can go on, and the process that ran it is certainly gone."""
+    turn = txn.sql.one(
+        "SELECT o.turn FROM open_run o JOIN session s ON s.n = o.session WHERE s.id = ? AND o.state = ?",
+        (session, OpenRunState.RUNNING.value),
+    )
+    return turn is not None and is_left(txn, turn[0], lambda lease: is_dead(lease.owner))
 
 
 def room_messages(
     txn: ReadTxn, name: str, *, before: int | None = None, after: int | None = None, limit: int = 50
 ) -> list[RoomMessage]:
     """What was said, the oldest first: the newest `limit` before a position, or the first behind one."""
-    row, ranges = find_conversation(txn.sql, access_of(txn), name)
+    row, ranges = find_conversation(txn, access_of(txn), name)
     own = OwnEvents(txn.sql)
     low, high = after or 0, (row.position + 1 if before is None else before)
     is_forward = after is not None
@@ -288,21 +310,30 @@ def _is_erased(txn: ReadTxn, part: PartFact) -> bool:
 
 def pending_answers(txn: ReadTxn, name: str, root: str | None) -> list[Reached]:
     """What agents have still to answer in a conversation: all of it, or what goes back to one message of a person."""
-    row, _ = find_conversation(txn.sql, access_of(txn), name)
+    row, _ = find_conversation(txn, access_of(txn), name)
     if not takes_part(txn, row):
         return []
-    rows = txn.sql.all(
-        "SELECT s.persona, coalesce(a.name, s.persona), d.message, s.label, s.id, d.root FROM participant p"
-        " JOIN session s ON s.id = p.session JOIN inbox i ON i.session = s.n"
-        " JOIN room_delivery d ON d.message = i.message LEFT JOIN program a ON a.id = s.persona"
-        " WHERE p.conversation = ? AND i.state IN ('queued', 'taken') ORDER BY i.n",
-        (row.id,),
+    of_root = "" if root is None else " AND d.root = ?"
+    reached = reached_agents(
+        txn.sql,
+        "JOIN participant p ON p.session = s.id JOIN inbox i ON i.session = s.n AND i.message = d.message",
+        f"p.conversation = ? AND i.state IN ('queued', 'taken'){of_root} ORDER BY i.n",
+        (row.id,) if root is None else (row.id, root),
     )
-    return [
-        Reached(agent=agent, name=name, message=message, session=label, session_id=session)
-        for agent, name, message, label, session, of in rows
-        if root in (None, of)
-    ]
+    return list(reached)
+
+
+def reached_agents(sql: Sql, joins: str, where: str, values: tuple[str, ...]) -> tuple[Reached, ...]:
+    """The agents behind some deliveries: `d` is the delivery, `s` the session that it went to."""
+    rows = sql.all(
+        "SELECT s.persona, coalesce((SELECT name FROM program a WHERE a.id = s.persona), s.persona), d.message,"
+        f" s.label, s.id FROM room_delivery d JOIN session s ON s.id = d.session {joins} WHERE {where}",
+        values,
+    )
+    return tuple(
+        Reached(agent=agent, name=name, message=message, session=label, session_id=id)
+        for agent, name, message, label, id in rows
+    )
 
 
 def posted_event(txn: ReadTxn, n: int) -> MessagePosted:
@@ -320,7 +351,7 @@ def listed_invitations(txn: ReadTxn, name: str | None) -> list[Invitation]:
         "SELECT conversation, node, n, replica, message, state, invited_by, invited_at FROM invitation WHERE state = ?"
     )
     rows = txn.sql.all(f"{query} ORDER BY n", (InvitationState.OPEN.value,))
-    only = None if name is None else find_conversation(txn.sql, access, name)[0].id
+    only = None if name is None else find_conversation(txn, access, name)[0].id
     invitations = []
     for conversation, node, n, replica, message, state, by, at in rows:
         row = load_conversation(txn.sql, conversation)

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from weft.kernel.advice import Action
 from weft.kernel.clock import is_ulid
-from weft.kernel.enums import InvitationState, RoomHistory, RoomStatus
-from weft.kernel.errors import AmbiguousName, NotFound
+from weft.kernel.conversation_events import ConversationCreated, ConversationRetitled
+from weft.kernel.enums import InvitationState, RoomHistory, RoomNotice, RoomStatus
+from weft.kernel.errors import AmbiguousName, FactDamaged, NotFound
 from weft.ledger.read.access import Access
+from weft.ledger.views.recorded_events import decoded
+from weft.ledger.views.values import text_of
+from weft.store.port import ReadTxn
 from weft.store.replica_names import OwnEvents
 from weft.store.sql import Sql
 
@@ -76,12 +81,16 @@ def all_conversations(sql: Sql, status: str | None) -> Iterator[ConversationRow]
     return (ConversationRow(*row) for row in rows)
 
 
-def conversations_of(sql: Sql, nodes: Sequence[str], own: OwnEvents) -> list[ConversationRow]:
-    """Those that all of these people and agents take or took part in, by what this ledger wrote."""
+def conversations_of(txn: ReadTxn, access: Access, own: OwnEvents) -> list[ConversationRow]:
+    """Those that everybody in the chain takes or took part in, by what this ledger wrote, each `as_left`."""
     query = "SELECT DISTINCT conversation FROM participant WHERE node = ?"
-    ids = [{id for (id,) in sql.all(query, (node,))} for node in nodes]
-    rows = (load_conversation(sql, id) for id in (set.intersection(*ids) if ids else ()))
-    return [row for row in rows if row is not None and all(memberships(sql, row.id, node, own) for node in nodes)]
+    ids = [{id for (id,) in txn.sql.all(query, (node,))} for node in access.ids]
+    rows = (load_conversation(txn.sql, id) for id in (set.intersection(*ids) if ids else ()))
+    return [
+        as_left(txn, access, row, own)
+        for row in rows
+        if row is not None and all(memberships(txn.sql, row.id, node, own) for node in access.ids)
+    ]
 
 
 def participants_of(sql: Sql, conversation: str, own: OwnEvents) -> list[ParticipantRow]:
@@ -151,16 +160,61 @@ def _common(first: Ranges, second: Ranges) -> Ranges:
     )
 
 
-def find_conversation(sql: Sql, access: Access, name: str) -> tuple[ConversationRow, Ranges]:
-    """By id, by the end of an id, or by title: of those that whoever asks takes or took part in. Of several with one
-    title the only active one is meant."""
-    own = OwnEvents(sql)
+def as_left(txn: ReadTxn, access: Access, row: ConversationRow, own: OwnEvents) -> ConversationRow:
+    """A conversation with the title, the newest message and its time of when whoever asks left it; as it is for those
+    who take part, and for whoever opened the ledger."""
+    ends = [one.until for one in ended_memberships(txn.sql, access, row, own) if one.until is not None]
+    if not ends:
+        return row
+    last = txn.sql.one(
+        "SELECT posted_at FROM room_message WHERE conversation = ? AND position <= ? AND kind = 'participant'"
+        " ORDER BY position DESC LIMIT 1",
+        (row.id, min(ends)),
+    )
+    return replace(
+        row,
+        title=_title_at(txn, row, min(ends)),
+        position=min(ends),
+        last_message_at=None if last is None else int(last[0]),
+    )
+
+
+def ended_memberships(sql: Sql, access: Access, row: ConversationRow, own: OwnEvents) -> list[ParticipantRow]:
+    """The newest membership of everybody in the chain who takes part no longer. Whoever opened the ledger has none."""
+    newest = [memberships(sql, row.id, id, own)[-1:] for id in (() if access.is_unlimited else access.ids)]
+    return [one for rows in newest for one in rows if one.removed_n is not None]
+
+
+def _title_at(txn: ReadTxn, row: ConversationRow, position: int) -> int | None:
+    """The number of the title that a conversation had at a position. A notice follows each change of it."""
+    query = "SELECT n FROM room_message WHERE conversation = ? AND notice = ? AND position"
+    values = (row.id, RoomNotice.RETITLED.value, position)
+    if txn.sql.one(f"{query} > ? LIMIT 1", values) is None:
+        return row.title
+    notice = txn.sql.one(f"{query} <= ? ORDER BY position DESC LIMIT 1", values)
+    n = row.n if notice is None else int(notice[0]) - 1
+    line = txn.facts.line(n)
+    event = None if line is None else decoded(n, line)
+    if not isinstance(event, ConversationCreated | ConversationRetitled):
+        raise FactDamaged("event number", str(n), "it gives a conversation no title")
+    return None if event.title is UNSET else txn.facts.find_content(bytes.fromhex(event.title))
+
+
+def find_conversation(txn: ReadTxn, access: Access, name: str) -> tuple[ConversationRow, Ranges]:
+    """By id, by the end of an id, or by title: of those that whoever asks takes or took part in, `as_left`. Of several
+    with one title the only active one is meant."""
+    sql, own = txn.sql, OwnEvents(txn.sql)
     rooms: dict[str, tuple[ConversationRow, Ranges]] = {}
     for id in ids_named(sql, name.strip()):
         row = load_conversation(sql, id)
         ranges = () if row is None else readable_ranges(sql, access, row, own)
         if row is not None and (ranges or _was_member(sql, access, row, own)):
-            rooms[id] = (row, ranges)
+            as_seen = as_left(txn, access, row, own)
+            if as_seen.title == row.title or id.endswith(name.strip().upper()):
+                rooms[id] = (as_seen, ranges)
+    for row in () if rooms or access.is_unlimited else conversations_of(txn, access, own):
+        if text_of(txn, row.title) == name.strip() and _was_member(sql, access, row, own):
+            rooms[row.id] = (row, readable_ranges(sql, access, row, own))
     if len(rooms) > 1:
         active = {id: (row, ranges) for id, (row, ranges) in rooms.items() if row.status == RoomStatus.ACTIVE}
         rooms = active or rooms
@@ -187,6 +241,15 @@ def _was_member(sql: Sql, access: Access, row: ConversationRow, own: OwnEvents) 
 def has_open_invitation(sql: Sql, conversation: str, node: str) -> bool:
     query = "SELECT 1 FROM invitation WHERE conversation = ? AND node = ? AND state = ?"
     return sql.one(query, (conversation, node, InvitationState.OPEN.value)) is not None
+
+
+def set_read_position(sql: Sql, conversation: str, node: str, position: int) -> None:
+    """Remember up to which message somebody has read."""
+    sql.run(
+        "INSERT INTO room_read(conversation, node, position) VALUES (?, ?, ?)"
+        " ON CONFLICT (conversation, node) DO UPDATE SET position = excluded.position",
+        (conversation, node, position),
+    )
 
 
 def ids_named(sql: Sql, name: str) -> list[str]:

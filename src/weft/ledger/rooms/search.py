@@ -61,7 +61,7 @@ class FoundMessages(Struct, frozen=True):
 
 def search_messages(txn: ReadTxn, query: Query, room: str | None, start: Cursor, limit: int) -> FoundMessages:
     """Of the newest conversation first, and in each the newest message first."""
-    rooms = [find_conversation(txn.sql, access_of(txn), room)[0]] if room is not None else _readable_rooms(txn)
+    rooms = [find_conversation(txn, access_of(txn), room)[0]] if room is not None else _readable_rooms(txn)
     hits: list[tuple[Position, RoomHit]] = []
     looked = 0
     for stretch, rows in _chunks(txn, _stretches(txn, rooms), start):
@@ -81,7 +81,7 @@ def _readable_rooms(txn: ReadTxn) -> list[ConversationRow]:
     access = access_of(txn)
     if access.is_unlimited:
         return list(all_conversations(txn.sql, None))
-    return conversations_of(txn.sql, access.ids, OwnEvents(txn.sql))
+    return conversations_of(txn, access, OwnEvents(txn.sql))
 
 
 def _stretches(txn: ReadTxn, rooms: Sequence[ConversationRow]) -> list[Stretch]:
@@ -180,7 +180,7 @@ def _hit(txn: ReadTxn, query: Query, room: ConversationRow, row: Sequence[Any], 
         position=position,
         author_id=node,
         author_name=None if node is None else agent_names(txn.sql, [node])[node],
-        created_at=at,
+        posted_at=at,
         snippet=piece,
         marks=marks,
     )

@@ -174,7 +174,7 @@ def _room_lines(hits: Sequence[RoomHit]) -> Iterator[Line]:
         yield (
             Span(short(hit.room), "id"),
             " ",
-            Span(local_time(hit.created_at), "dim"),
+            Span(local_time(hit.posted_at), "dim"),
             " ",
             Span(room, "label"),
             f" {hit.position} ",

@@ -19,7 +19,7 @@ from weft.surfaces.wire.rooms import AnsweredPost
 
 if TYPE_CHECKING:
     from weft.chat.answering import FailedAnswer
-    from weft.chat.typed_mentions import Addressee, TypedMentions
+    from weft.kernel.typed_mentions import Addressee, TypedMentions
     from weft.ledger.api import Ledger, PostedMessage, RoomMessage
     from weft.ledger.model import NewMessage, Part
     from weft.surfaces.cli.broker_call import BrokerAccess
@@ -67,7 +67,7 @@ def post(call: Call, room: str, text: str, attach: tuple[str, ...], no_wait: boo
 def _posted(
     ledger: Ledger, room: str, words: str, attach: tuple[str, ...], key: str | None
 ) -> tuple[TypedMentions, PostedMessage]:
-    from weft.chat.typed_mentions import write_typed_mentions
+    from weft.kernel.typed_mentions import write_typed_mentions
 
     record = ledger.rooms.get(room)
     typed = write_typed_mentions(words, addressees(ledger, record.id) if "@" in words else ())
@@ -86,7 +86,7 @@ def _message(text: str, attach: tuple[str, ...]) -> NewMessage:
 def addressees(ledger: Ledger, room: str) -> list[Addressee]:
     """Whom a message of a room can mention by name: those who take part, and the agents and people that whoever acts
     can see."""
-    from weft.chat.typed_mentions import Addressee
+    from weft.kernel.typed_mentions import Addressee
     from weft.ledger.model import DEFAULT_AGENT
     from weft.programs import Programs
 

@@ -1,4 +1,4 @@
-"""Mentions as people type them, `@name` or `@"two words"`, turned into mentions that name an id.
+"""Mentions as they are typed, `@name` or `@"two words"`, turned into mentions that name an id.
 
 A name counts where exactly one participant has it, or nobody who takes part and exactly one other. It is looked for as
 it is written, then without regard to case. Anything else stays text, and so does what stands in code, behind a letter
@@ -46,6 +46,8 @@ class _Names:
         for addressee in addressees:
             self._exact.setdefault(_composed(addressee.name), []).append(addressee)
             self._folded.setdefault(_composed(addressee.name).casefold(), []).append(addressee)
+        self.longest = max((len(unicodedata.normalize("NFD", name)) for name in self._folded), default=0)
+        """No more letters than these can be typed for any of the names."""
 
     def matching(self, name: str) -> Sequence[Addressee]:
         """Those who take part, else the others."""
@@ -84,7 +86,7 @@ def _name_and_matching(match: re.Match[str], names: _Names) -> tuple[str, Sequen
     if match[1] is not None:
         return match[1].strip(), names.matching(match[1].strip())
     typed = match[2]
-    for length in range(len(typed), 0, -1):
+    for length in range(min(len(typed), names.longest), 0, -1):
         is_end = length == len(typed) or not _is_word(typed[length])
         if is_end and (matching := names.matching(typed[:length])):
             return typed[:length], matching
