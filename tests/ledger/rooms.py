@@ -7,7 +7,7 @@ from msgspec import Struct
 from weft.kernel.dag_events import ModelRequest
 from weft.kernel.enums import MessageRole, RunExit
 from weft.kernel.mentions import write_mention
-from weft.ledger.api import Finished, Ledger, ModelAnswered, ModelAsked, Runs
+from weft.ledger.api import Finished, Ledger, ModelAnswered, ModelAsked, Reached, Runs, RunWriter
 from weft.ledger.model import NewError, NewMessage
 from weft.programs import Programs
 
@@ -70,3 +70,11 @@ def answer(
         ]
     )
     return writer.id
+
+
+def begin(ledger: Ledger, reached: Reached) -> RunWriter:
+    """Begin the turn that answers a message of a room, and do no more."""
+    runs = Runs(ledger)
+    standing = runs.standing(reached.session_id)
+    expected = (standing.head, standing.head_events)
+    return runs.begin(standing.id, expected=expected, messages=[reached.message], before=(), then=None)[0]

@@ -45,7 +45,7 @@ READS = """
     find_tool_calls find_sessions tree.moves_to merges.provenance secrets.find secrets.ignore secrets.matches
     secrets.remainders full_threads
     rooms.get rooms.list rooms.participants rooms.messages rooms.invitations rooms.pending
-    rooms.agent rooms.person rooms.search
+    rooms.agent rooms.person rooms.posted_as rooms.search
     upkeep.note_export imports.provisional merges.branches authority acting_as
 """.split()  # what an import writer records is tested with the imports, `acting_as` in test_authority.py
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 import pytest
 
 from tests.ledger.histories import problems
-from tests.ledger.rooms import Cast, answer, cast
+from tests.ledger.rooms import Cast, answer, begin, cast
 from weft.kernel.errors import NotAllowed, NotApplicable, NotFound
 from weft.ledger.api import InboxMessage, Runs
 from weft.ledger.api.base import store_of
@@ -400,19 +400,11 @@ def test_an_agent_whose_process_is_gone_is_abandoned_until_a_broker_goes_on(peop
         return one.status, one.is_abandoned
 
     assert helper() == ("thinking", False)
-    runs = Runs(people.ledger)
-    standing = runs.standing(posted.reached[0].session_id)
-    writer, _ = runs.begin(
-        standing.id,
-        expected=(standing.head, standing.head_events),
-        messages=[posted.reached[0].message],
-        before=(),
-        then=None,
-    )
+    writer = begin(people.ledger, posted.reached[0])
     assert helper() == ("thinking", False)
     writer.leave()
     assert helper() == ("thinking", True)
-    runs.adopt(writer.id)
+    Runs(people.ledger).adopt(writer.id)
     assert helper() == ("thinking", False)
 
 

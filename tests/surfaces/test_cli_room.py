@@ -9,18 +9,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+import weft as library
+from tests.ledger.rooms import begin
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import HANG, HOLD, Script, chat, chat_saying, failure
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell, masked
 from tests.surfaces.test_cli_broker import beside, stock, wait_until
 from tests.surfaces.test_cli_docs import run_example
+from weft.chat.answering import FailedAnswer
+from weft.kernel.errors import NotFound
 from weft.kernel.mentions import write_mention
-from weft.ledger.api import AgentProfile, Ledger, Participant, PersonProfile, Room, RoomMessage
+from weft.ledger.api import AgentProfile, Ledger, Participant, PersonProfile, Reached, Room, RoomMessage
 from weft.ledger.rooms.model import ROOM_LIMITS
+from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.main import run
+from weft.surfaces.cli.rooms.posting import _end_with
+from weft.surfaces.cli.screen import Screen
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rooms.md").read_text()
 TIMES = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}")
@@ -74,7 +82,7 @@ def said(answer: str) -> list[str]:
 def test_a_room_is_listed_and_shown_with_who_takes_part(rooms: Shell) -> None:
     posted = rooms("room", "post", "plans", "@helper see, @alice", "--no-wait", "--as", "bob")
     assert (posted.code, " is message 3" in posted.out) == (0, True), posted.err
-    assert "a broker has it answered by helper" in posted.err
+    assert "helper will answer when a broker runs: `weft broker` is one" in posted.err
     assert "weft room read plans --as bob" in posted.err
     (room,) = rooms.json("room", "list", "--as", "alice")
     assert (room["title"], room["participants"], room["unread"], room["unread_mentions"]) == ("plans", 4, 1, 1)
@@ -177,7 +185,7 @@ def test_whoever_acts_with_a_token_leaves_the_answers_to_a_broker(rooms: Shell) 
         give_models(rooms, server.url, "helper")
         assert rooms("token", "create", "--as", "bob", "--out", "bob.token").code == 0
         posted = rooms("--token-file", "bob.token", "room", "post", "plans", "@helper go")
-        assert (posted.code, "a broker has it answered by helper" in posted.err) == (0, True), posted.err
+        assert (posted.code, "helper will answer when a broker runs" in posted.err) == (0, True), posted.err
         assert server.received == []
     assert rooms.json("room", "read", "plans", "-n", "1")[0]["author_name"] == "bob"
     assert [one["state"] for one in rooms.json("inbox")] == ["queued"]
@@ -387,3 +395,63 @@ def test_the_page_lists_the_fields_and_limits_that_there_are() -> None:
     assert {name: int(value) for name, value in limits} == {
         name: getattr(ROOM_LIMITS, name) for name in ROOM_LIMITS.__struct_fields__
     }
+
+
+def test_what_is_printed_of_the_answers_is_read(rooms: Shell) -> None:
+    with serving(chat()) as server:
+        give_models(rooms, server.url, "helper")
+        server.script_of = by_agent(helper=chat_saying({"content": "Here."}))
+        assert rooms("room", "post", "plans", "@helper go", "--as", "bob").code == 0
+        assert rooms.json("room", "show", "plans", "--as", "bob")["unread"] == 0
+        assert rooms.json("room", "show", "plans", "--as", "alice")["unread"] == 2
+        assert rooms("room", "post", "plans", "@helper go", "--as", "alice").code == 0
+    assert rooms.json("room", "show", "plans", "--as", "alice")["unread"] == 3
+
+
+def test_an_agent_that_nobody_works_for_is_shown_with_how_to_go_on(rooms: Shell) -> None:
+    with library.open(rooms.folder / ".weft" / "ledger.db") as ledger:
+        rooms_of_bob = ledger.acting_as("bob").rooms
+        (reached,) = rooms_of_bob.post("plans", write_mention("agent", id_of(rooms, "helper"), "helper")).reached
+        begin(ledger, reached).leave()
+    shown = rooms("room", "show", "plans", "--as", "bob")
+    assert "helper  agent  thinking, but nobody works on it" in shown.out
+    assert "`weft broker` goes on with it" in shown.err
+
+
+def test_refusals_and_hints_name_people_and_say_what_to_do(rooms: Shell) -> None:
+    posted = rooms("room", "post", "plans", "hi @local", "--no-wait", "--as", "bob")
+    assert "let them in: weft room invite plans local --as bob" in posted.err
+    assert "a participant lets you in; `weft room decline ROOM` ends" in rooms("room", "invitations").err
+    for words, hint in (
+        (("invite", "plans", "reviewer", "--as", "bob"), "it is an agent: `weft room add` lets it in"),
+        (("add", "plans", "bob", "--as", "alice"), "that is a person: `weft room invite` lets them in"),
+        (("invite", "plans", "secret", "--as", "bob"), "`weft program list` shows what there is"),
+        (("archive", "plans", "--as", "bob"), "bob may not archive the room"),
+        (("post", "plans", "hi", "--no-wait"), "local may not post to the room"),
+        (("list", "--as", "nobody"), "`weft human create` makes a person"),
+        (("read", "plans", "--after", "999"), "nothing to read behind message 999; the room has 4 messages"),
+        (("fork", "plans", "999", "--as", "bob"), "no message 999 in room 'plans'"),
+        (("fork", "plans", "999", "--as", "bob"), "the newest message there that you can read is 4"),
+    ):
+        assert hint in rooms("room", *words).err, words
+    assert id_of(rooms, "helper") in rooms("room", "profile", "helper").out
+    alice = next(one["ulid"] for one in rooms.json("human", "list") if one["id"] == "alice")
+    assert alice not in rooms("room", "profile", "helper").out
+    assert rooms("room", "leave", "plans", "--as", "bob").code == 0
+    assert rooms("room", "list", "--as", "bob").out.rstrip("\n").endswith("plans\tleft")
+
+
+def test_at_a_terminal_a_failed_answer_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reached = Reached(agent="a", name="helper", message="m", session="s", session_id="i")
+    failures = [FailedAnswer(reached, NotFound("model", name, "choose another")) for name in ("one", "two")]
+    call = Call()
+    call.screen = Screen(color=False, unicode=True, terminal=True, columns=80, rows=20, paging=False)
+    with pytest.raises(NotFound, match="two"):
+        _end_with(call, failures)
+    assert capsys.readouterr().err == "weft: no model 'one' in this ledger\nhint: choose another\n"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with click.Context(click.Command("post")), pytest.raises(click.exceptions.Exit) as ended:
+        _end_with(call, failures)
+    assert (ended.value.exit_code, capsys.readouterr().err) == (3, "hint: choose another\n" * 2)

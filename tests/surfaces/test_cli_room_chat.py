@@ -136,7 +136,7 @@ def test_commands_change_the_room_and_unread_messages_are_marked(room: Shell) ->
             person.line("/remove reviewer")
             person.wait("@reviewer was removed")
             person.line("/who")
-            person.wait("helper  agent, inactive")
+            person.wait("helper  agent  inactive")
             person.line("/add reviewer")
             assert "reviewer  agent" not in person.wait("@reviewer joined")
             person.line("/add nobody")
@@ -162,7 +162,7 @@ def test_a_tool_call_is_asked_about_and_answered_in_the_room(room: Shell) -> Non
     call = {"id": "call-1", "type": "function", "function": {"name": "write", "arguments": arguments}}
     calling = chat_saying({"content": None, "tool_calls": [call]}, finish="tool_calls")
     done, done_too = chat_saying({"content": "Done"}), chat_saying({"content": "Done too"})
-    with serving(calling, done, calling, done_too) as served:
+    with serving(calling, done, calling, done_too, calling, done) as served:
         served.stream_whole_replies()
         with_agents(room, served)
         (session,) = [one.session for one in participants(room) if one.name == "helper"]
@@ -185,8 +185,22 @@ def test_a_tool_call_is_asked_about_and_answered_in_the_room(room: Shell) -> Non
                 person.wait("      Done too")
             person.line("/quit")
             assert person.end() == 0
+        with typing(room.folder, "room", "chat", "plans", "--as", "bob") as bob:
+            bob.wait("plans> ")
+            bob.line("@helper again")
+            bob.wait("[a]bort the turn?")
+            bob.line("y")
+            bob.wait("bob may not answer for the call of 'write'")
+            assert room("program", "configure", "bob", "--set", 'permissions=["approve"]').code == 0
+            bob.wait("[a]bort the turn?")
+            bob.line("y")
+            bob.wait("is granted")
+            bob.wait("      Done")
+            bob.line("/quit")
+            assert bob.end() == 0
+    assert room.json("approvals", "--all")[-1]["answered_by"] == "bob"
     assert (room.folder / "notes.txt").read_text() == "new\n"
-    assert sorted(one["state"] for one in room.json("approvals", "--all")) == ["denied", "granted"]
+    assert sorted(one["state"] for one in room.json("approvals", "--all")) == ["denied", "granted", "granted"]
 
 
 def test_a_pipe_says_line_by_line_and_waits_for_answers(room: Shell) -> None:
@@ -200,8 +214,8 @@ def test_a_pipe_says_line_by_line_and_waits_for_answers(room: Shell) -> None:
         "@helper one", "5  helper", "First",
         "6  local", "@bob psst",
         "7  local", "@helper two", "8  helper", "Second",
-        "local  user, inactive", "triage  triage, inactive", "bob  user, inactive",
-        "helper  agent, inactive", "reviewer  agent, inactive",
+        "👤 local  person", "🧭 triage  system agent  inactive", "👤 bob  person",
+        "🤖 helper  agent  inactive", "🤖 reviewer  agent  inactive",
     ]  # fmt: skip
 
 

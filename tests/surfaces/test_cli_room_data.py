@@ -40,6 +40,12 @@ def test_search_shows_what_was_said_in_rooms_last_and_by_itself(weft: Shell, pos
     assert heading.startswith(posted.room[-8:])
     assert heading.endswith(f"plans {posted.position} alice")
     assert said.strip() == "@helper is the harbour deep?"
+    assert [one["message_id"] for one in weft.json("search", "harbour")] == [posted.message]
+    assert len(weft.json("search", "harbour", "--role", "user")) == 1
+    (answered,) = weft.json("search", "heading")
+    assert (answered["room"], answered["author_name"]) == (posted.room, "helper")
+    assert [one["room"] for one in weft.json("search", "harbour", "--as", "alice")] == [posted.room]
+    assert weft.json("search", "harbour", "--as", "bob") == []
     (hit,) = weft.json("search", "harbour", "--room", "plans")
     assert (hit["message_id"], hit["room"], hit["position"]) == (posted.message, posted.room, posted.position)
     assert [one for one in weft.json("search", "harbour", "--role", "user") if "room" in one] == []
@@ -91,5 +97,7 @@ def test_a_message_of_a_room_is_erased_by_its_id(weft: Shell, posted: Posted, tm
 
 
 def test_without_a_form_those_of_rooms_are_told(weft: Shell, posted: Posted) -> None:
+    named = weft("export", "--room", "plans", "--as", "alice", "-o", "plans.md")
+    assert (named.code, "weft --as alice export --room plans -o plans.md" in named.err) == (2, True), named.err
     unclear = weft("export", "--room", posted.room)
     assert (unclear.code, "say --as markdown, html or jsonl\n" in unclear.err) == (2, True), unclear.err

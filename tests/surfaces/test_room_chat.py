@@ -13,14 +13,18 @@ from weft.chat.room_stream import (
     RoomAnswerEnded,
     RoomAnswerText,
     RoomFollowingEnded,
+    RoomMessageAdded,
     RoomParticipantChanged,
     RoomStateChanged,
 )
 from weft.chat.suggestions import Suggestion
-from weft.ledger.api import Participant
-from weft.surfaces.cli.room_chat.bottom_lines import BottomLines
+from weft.ledger.api import Participant, RoomMessage
+from weft.ledger.model import TextPart
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.room_chat.bottom_lines import BottomLines, Drawing
 from weft.surfaces.cli.room_chat.keys import Key, KeyReader, Typed
 from weft.surfaces.cli.room_chat.line_editor import Edit, LineEditor
+from weft.surfaces.cli.room_chat.room_printer import RoomPrinter
 from weft.surfaces.cli.room_chat.room_view import RoomView
 from weft.surfaces.cli.room_chat.typed_commands import ROOM_COMMANDS, room_completions
 from weft.surfaces.cli.rooms.text import name_style
@@ -135,7 +139,7 @@ def test_what_is_written_for_good_stands_above_what_is_drawn_last(steps: list[tu
             bottom.above(lines)
             kept += lines
         else:
-            bottom.draw(lines, len(lines) // 2, 0)
+            bottom.draw(Drawing(lines, len(lines) // 2, 0))
             drawn = lines
     assert screen_of("".join(raw)).rstrip("\n") == "\n".join([*kept, *drawn]).rstrip("\n")
     bottom.erase()
@@ -184,3 +188,22 @@ def test_a_name_has_one_colour_and_names_differ() -> None:
 
 def test_every_command_is_completed() -> None:
     assert len(room_completions("/", suggest)) == len(ROOM_COMMANDS)
+
+
+def test_an_answer_that_is_posted_is_drawn_no_longer_in_the_same_write() -> None:
+    writes: list[str] = []
+    printer = RoomPrinter(Call())
+    printer._bottom = BottomLines(writes.append)
+    printer.show(
+        RoomAnswerText(position=1, participant="p", agent="a", name="helper", turn="t", start=0, text="Half of it")
+    )
+    assert "helper" in writes[-1]
+    message = RoomMessage(
+        id="m", conversation_id="c", position=1, kind="participant", content=(TextPart("All of it"),),
+        text="All of it", author_participant_id="p", author_kind="agent", author_id="a", author_name="helper",
+        mentions=(), notice=None, meta={"turn": "t"}, posted_at=0,
+    )  # fmt: skip
+    printer.show(RoomMessageAdded(position=1, message=message))
+    assert len(writes) == 2
+    assert "All of it" in writes[-1]
+    assert "Half of it" not in writes[-1]

@@ -1245,6 +1245,11 @@ class AsyncRooms(crossing.Mirror[Rooms]):
         all the same, since a bounded number of messages is looked through for each."""
         return await self._run(partial(self._sync.search, words=words, room=room, limit=limit, after=after))
 
+    async def posted_as(self, hits: Sequence[Hit]) -> tuple[str | None, ...]:
+        """For each hit of `ledger.search` the id of the message of a room whose text an agent was sent there, or
+        answered with; None for any other."""
+        return await self._run(partial(self._sync.posted_as, hits=hits))
+
     async def agent(self, name: str) -> AgentProfile:
         """What an agent tells of itself, by its name or id. A private one is there for those it works for."""
         return await self._run(partial(self._sync.agent, name=name))

@@ -53,7 +53,7 @@ class Approvals(LedgerPart):
         self._ledger.trust.ensure("take an approval")
         id = answer_approval(
             self._writer,
-            checked_text(approval, "approval"),
+            self.get(approval).id,
             is_granted=True,
             bound=None if bound is None else checked_text(bound, "bound"),
             scope=member(GrantScope, scope, "scope"),
@@ -69,7 +69,7 @@ class Approvals(LedgerPart):
         self._ledger.trust.ensure("take an answer")
         id = answer_approval(
             self._writer,
-            checked_text(approval, "approval"),
+            self.get(approval).id,
             is_granted=False,
             abort=abort,
             reason=None if reason is None else checked_text(reason, "reason"),

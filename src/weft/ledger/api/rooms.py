@@ -28,7 +28,8 @@ from weft.ledger.rooms.model import (
 )
 from weft.ledger.rooms.posting import NewPost, post
 from weft.ledger.rooms.rows import find_conversation, set_read_position
-from weft.ledger.rooms.search import search_messages
+from weft.ledger.rooms.search import posted_messages, search_messages
+from weft.ledger.search.hits import Hit
 from weft.ledger.search.query import parse_query
 from weft.ledger.write.append import requires
 from weft.ledger.write.turn_events import member
@@ -96,6 +97,12 @@ class Rooms(LedgerPart):
             start = self._ledger._begin(request, txn)
             found = search_messages(txn, query, name, start, _checked_limit(limit))
         return request.page_until(start, found.hits, found.stopped)
+
+    def posted_as(self, hits: Sequence[Hit]) -> tuple[str | None, ...]:
+        """For each hit of `ledger.search` the id of the message of a room whose text an agent was sent there, or
+        answered with; None for any other."""
+        with self._store.read() as txn:
+            return posted_messages(txn, hits)
 
     def agent(self, name: str) -> AgentProfile:
         """What an agent tells of itself, by its name or id. A private one is there for those it works for."""

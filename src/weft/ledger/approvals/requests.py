@@ -127,7 +127,7 @@ def answer_approval(
         what = f"answer for the call of {approval.tool!r}"
         person = ensure_person(append, APPROVE, what)
         if not append.access.permits(APPROVE):
-            raise append.access.authority.refusal(APPROVE, what)
+            raise append.refusal(APPROVE, what)
         _ensure_open(append, approval, bound)
         stream = stream_of_person(append, f"run:{turn.id}", turn.digest, person)
         words = UNSET if reason is None else append.contents_of(turn.root).put_text(reason, "reason")

@@ -380,7 +380,7 @@ def chain_ids(txn: ReadTxn, authority: Authority) -> list[str]:
 
 
 def _nobody(principal: Principal) -> NotFound:
-    return NotFound("agent or person", principal.id, "who acts is a person, an agent, or 'local'")
+    return NotFound("agent or person", principal.id, Action.NAME_WHO_ACTS)
 
 
 def configured_rights(sql: Sql, facts: FactReader, principal: str) -> Layer:

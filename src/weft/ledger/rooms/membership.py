@@ -43,6 +43,7 @@ from weft.ledger.rooms.rows import (
 )
 from weft.ledger.runs.admission import fork_at, scope_of
 from weft.ledger.views.program_rows import ProgramRow, find_program, load_program
+from weft.ledger.views.values import text_of
 from weft.ledger.write.append import Append, LedgerWriter
 from weft.ledger.write.commands import Answer, keyed_command, once
 from weft.store.port import ReadTxn
@@ -153,7 +154,7 @@ def _add_agent(room: OpenRoom, name: str) -> None:
     append = room.append
     row = find_program(append.sql, name)
     if row is None or row.kind != ProgramKind.AGENT or row.deleted or room.system_kind(row) is not None:
-        raise NotFound("agent", name, Action.LIST_PROGRAMS)
+        raise NotFound("agent", name, _hint(append, row, ProgramKind.HUMAN, Action.INVITE_PERSON))
     append.access.ensure_usable(row, name)
     if not room.works_for(row, append.acting_ids):
         raise NotFound("agent", name, Action.LIST_PROGRAMS)
@@ -223,8 +224,14 @@ def _person(append: Append, name: str) -> str:
         return DEFAULT_AGENT
     row = find_program(append.sql, name)
     if row is None or row.kind != ProgramKind.HUMAN or row.deleted:
-        raise NotFound("person", name, Action.LIST_PROGRAMS)
+        raise NotFound("person", name, _hint(append, row, ProgramKind.AGENT, Action.ADD_AGENT))
     return row.id
+
+
+def _hint(append: Append, row: ProgramRow | None, kind: ProgramKind, action: Action) -> Action:
+    """How somebody is let in who is of the other kind, if whoever acts can see them."""
+    is_other = row is not None and row.kind == kind and not row.deleted and append.access.may_read_program(row)
+    return action if is_other else Action.LIST_PROGRAMS
 
 
 def remove(writer: LedgerWriter, name: str, who: str | None) -> str:
@@ -274,7 +281,7 @@ def _ensure_removable(room: OpenRoom, participant: ParticipantRow) -> None:
     row = load_program(append.sql, participant.node)
     if participant.kind == ParticipantKind.USER:
         if room.row.created_by != append.acting_ids[0] and not append.access.is_unlimited:
-            raise append.authority.refusal("room:remove", "remove a person", "whoever made the room does that")
+            raise append.refusal("room:remove", "remove a person", "whoever made the room does that")
         return
     if row is not None and room.system_kind(row) is not None:
         raise NotApplicable(f"{row.name!r} is a system agent", "it stays in every room")
@@ -283,7 +290,7 @@ def _ensure_removable(room: OpenRoom, participant: ParticipantRow) -> None:
     if row is None or not isinstance(config, dict) or config.get("removal") != "owner" or append.access.is_unlimited:
         return
     if not creators_of(txn, row).issuperset(append.acting_ids):
-        raise append.authority.refusal("room:remove", f"remove {row.name!r}", "its owner restricted that")
+        raise append.refusal("room:remove", f"remove {row.name!r}", "its owner restricted that")
 
 
 # --- the conversation itself ----------------------------------------------------------------------------------------
@@ -312,7 +319,7 @@ def set_status(writer: LedgerWriter, name: str, status: RoomStatus) -> str:
         if not room.own.has(room.row.n, room.row.replica):
             room.ensure_open()
         if room.row.created_by != person and not append.access.is_unlimited:
-            raise append.authority.refusal("room:archive", "archive the room", "whoever made it does that")
+            raise append.refusal("room:archive", "archive the room", "whoever made it does that")
         if room.row.status != status:
             kind = ConversationArchived if status is RoomStatus.ARCHIVED else ConversationRestored
             room.stream().add(kind)
@@ -327,11 +334,16 @@ def fork(writer: LedgerWriter, name: str, position: int | None, *, title: str | 
     there then, and work for whoever forks, come along with forks of their sessions."""
 
     def work(append: Append) -> str:
-        row, ranges = find_conversation(ReadTxn(append.sql, append.txn.facts), append.access, name)
+        txn = ReadTxn(append.sql, append.txn.facts)
+        row, ranges = find_conversation(txn, append.access, name)
         person = ensure_person(append, "room:fork", "fork a room")
         at = row.position if position is None else position
         if not any(low < at <= high for low, high in ranges) or not 0 < at <= row.position:
-            raise NotFound("message", str(at), "name a message of the room that you can read")
+            newest = max((min(high, row.position) for _, high in ranges), default=0)
+            room_name = text_of(txn, row.title) or row.id
+            raise NotFound(
+                f"message {at} in room", room_name, f"the newest message there that you can read is {newest}"
+            )
         id = _forked(append, row, at, person, title)
         append.seal()
         return id

@@ -99,7 +99,7 @@ class OpenRoom:
         principal = self.append.acting_ids[0]
         row = self.present(principal)
         if row is None:
-            raise self.append.authority.refusal(right, action, "only those who take part in the room do that")
+            raise self.append.refusal(right, action, "only those who take part in the room do that")
         return row
 
     def present(self, node: str) -> ParticipantRow | None:

@@ -128,7 +128,7 @@ def _posted(room: OpenRoom, id: str, new: NewPost, limits: RoomLimits, reach: Me
     author = room.ensure_member(POST, "post to the room")
     is_person = author.kind == ParticipantKind.USER
     if is_person and any(_is_agent(append, principal) for principal in append.acting_ids):
-        raise append.authority.refusal(POST, "post in a person's name", "an agent posts as itself")
+        raise append.refusal(POST, "post in a person's name", "an agent posts as itself")
     parts = TurnEvents(append, id, actor=DEFAULT_AGENT, scope=room.scope).parts(new.message.content)
     if not all(isinstance(part, TextFact | ImageFact) for part in parts):
         raise InvalidInput("a message of a room holds text and images", "leave the other parts out")

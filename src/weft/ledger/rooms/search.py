@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from weft.kernel.contents import ERASED
+from weft.kernel.enums import MessageRole
 from weft.kernel.fields import TextFact
 from weft.kernel.mentions import Mention, render_mentions, shown_name
 from weft.ledger.read.access import access_of
@@ -28,8 +29,9 @@ from weft.ledger.rooms.rows import (
     readable_ranges,
 )
 from weft.ledger.search.entries import EntryPlace
-from weft.ledger.search.hits import look_through, snippet
+from weft.ledger.search.hits import Hit, look_through, snippet
 from weft.ledger.search.query import Query
+from weft.ledger.views.rows import load_turn
 from weft.ledger.views.values import text_of
 from weft.store.erased_contents import is_husk
 from weft.store.port import ReadTxn
@@ -183,4 +185,31 @@ def _hit(txn: ReadTxn, query: Query, room: ConversationRow, row: Sequence[Any], 
         posted_at=at,
         snippet=piece,
         marks=marks,
+    )
+
+
+def posted_messages(txn: ReadTxn, hits: Sequence[Hit]) -> tuple[str | None, ...]:
+    """For each hit among turns the message of a conversation that it stands for: what an agent was sent or answered.
+    Of turns that whoever asks cannot read nothing is told."""
+    access = access_of(txn)
+    rows = ((hit.turn_id, load_turn(txn.sql, hit.turn_id)) for hit in hits)
+    turns = [turn for turn, row in rows if row is not None and access.may_read_turn(row)]
+    deliveries = "SELECT i.turn, d.posted FROM inbox i JOIN room_delivery d ON d.message = i.message WHERE i.turn IN"
+    queries: dict[str, str] = dict(rows_in(txn.sql, deliveries, turns))
+    responses: dict[str, str] = dict(rows_in(txn.sql, "SELECT id, response FROM turn WHERE id IN", queries))
+    authors = (
+        "SELECT DISTINCT p.id FROM turn t JOIN session s ON s.n = t.session JOIN participant p ON p.session = s.id"
+        " WHERE t.id IN"
+    )
+    posted = "SELECT turn, id FROM room_message WHERE author = ? AND turn IS NOT NULL"
+    answers: dict[str, str] = {}
+    for (author,) in rows_in(txn.sql, authors, queries):
+        answers |= {responses[turn]: id for turn, id in txn.sql.all(posted, (author,)) if turn in responses}
+    return tuple(
+        None
+        if hit.message_id is None or hit.tool_call_id is not None
+        else queries.get(hit.turn_id)
+        if hit.role == MessageRole.USER
+        else answers.get(hit.message_id)
+        for hit in hits
     )

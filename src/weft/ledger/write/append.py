@@ -21,6 +21,7 @@ from weft.kernel.errors import (
     IdCollision,
     InvalidInput,
     LabelTaken,
+    NotAllowed,
     SessionBusy,
     StoreError,
 )
@@ -336,6 +337,11 @@ class Append:
     def acting_ids(self) -> tuple[str, ...]:
         """Ids of the principals in whose name this append is written, whoever acts first."""
         return self._attribution.ids if self._attribution else (DEFAULT_AGENT,)
+
+    def refusal(self, right: str, what: str, hint: str = "") -> NotAllowed:
+        """An error that calls those who act by the names that they have now."""
+        rows = {id: load_program(self.sql, id) for id in self.acting_ids}
+        return NotAllowed(right, [id if row is None else row.name for id, row in rows.items()], what, hint)
 
     @property
     def is_by_agent(self) -> bool:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from weft.kernel.clock import SystemClock
-from weft.kernel.errors import WeftError
+from weft.kernel.errors import NotFound, WeftError
 from weft.surfaces.cli.approval_call import ApprovalAnswer, answer_shown, answered_line, proposal_words
 from weft.surfaces.cli.approval_requests import notice_of, queue_before
 from weft.surfaces.cli.approval_text import approval_lines, how_to_answer, short_id, waiting_words
@@ -43,10 +43,12 @@ Show = Callable[[Sequence[Line]], None]
 
 class ApprovalPrompts:
     """The requests of the turns that one process runs. `people` is how people are told, within the event loop. `show`
-    puts lines on the terminal that a person answers at; without it they are notes."""
+    puts lines on the terminal that a person answers at; without it they are notes. Answers are those of whoever opened
+    the ledger, unless `answer_as` says who else sits there."""
 
     def __init__(self, call: Call, ledger: Ledger, people: Callable[[], InvocationContext]) -> None:
         self._call, self._ledger, self._people = call, ledger, people
+        self._answering = ledger
         self.show: Show | None = None
         self._waiting: list[Approval] = []
         self._shown: Approval | None = None
@@ -55,6 +57,10 @@ class ApprovalPrompts:
         self._is_typed = False
         self._known: set[str] = set()
         """The ids of the requests that were shown."""
+
+    def answer_as(self, ledger: Ledger) -> None:
+        """Requests are shown to, and answered by, whoever acts in this ledger."""
+        self._answering = ledger
 
     def asked(self, id: str) -> None:
         """A request of this id was recorded: show it, and tell people. Called within a running event loop."""
@@ -138,10 +144,18 @@ class ApprovalPrompts:
         except WeftError as error:
             self._show([[Span(str(error), "bad")]])
             return
-        if is_shown:
+        if is_shown and await self._people().across(partial(self._is_readable, id)):
             await self._show_request(approval)
         if is_told:
             await tell_approvers(self._people(), approval, notice_of, lambda text: self._show([[Span(text, "warn")]]))
+
+    def _is_readable(self, id: str) -> bool:
+        """Whether whoever sits at the terminal may see a request."""
+        try:
+            self._answering.approvals.get(id)
+        except NotFound:
+            return False
+        return True
 
     async def _show_request(self, approval: Approval) -> None:
         """At the terminal whole, where it is answered; elsewhere in a line that says how to answer it."""
@@ -169,7 +183,7 @@ class ApprovalPrompts:
 
     async def _answer(self, approval: Approval, answer: ApprovalAnswer) -> None:
         try:
-            answered = await self._people().across(partial(answer_shown, self._ledger, approval, answer))
+            answered = await self._people().across(partial(answer_shown, self._answering, approval, answer))
         except WeftError as error:
             self._show([[Span(f"approval {short_id(approval)}: {error}", "bad")]])
         else:

@@ -23,6 +23,9 @@ COMMAND_LINE: Mapping[Action, str] = {
     # names and lists
     Action.LIST_INBOX: "`weft inbox` lists them",
     Action.LIST_ROOMS: "`weft room list` shows them",
+    Action.ADD_AGENT: "it is an agent: `weft room add` lets it in",
+    Action.INVITE_PERSON: "that is a person: `weft room invite` lets them in",
+    Action.NAME_WHO_ACTS: "`weft program list` shows people and agents, `weft human create` makes a person",
     Action.LIST_APPROVALS: "`weft approvals` lists them",
     Action.LIST_TOOLSETS: "`weft toolset list` lists them, with those that are built in",
     Action.LIST_POLICIES: "`weft policy list` lists them",

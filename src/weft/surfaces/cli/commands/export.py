@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weft.kernel.shell_words import shell_line
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.arguments import STANDARD, stdout_bytes
 from weft.surfaces.cli.call import Call
@@ -119,8 +120,12 @@ def command(
 
 
 def _export_room(call: Call, room: str, form: str, file: str, title: str | None, force: bool) -> None:
+    from weft.exchange.exporters.plugins import exporter_names
     from weft.exchange.exporters.room_export import export_room
 
+    if form not in exporter_names():
+        line = shell_line(("--as", form, "export", "--room", room, "-o", file))
+        raise click.UsageError(f"--as takes {ROOM_FORMS} here; in the name of {form!r} it is: weft {line}")
     with call.copying() if file != STANDARD else call.reading() as ledger:
         out = stdout_bytes() if file == STANDARD else file
         _tell(call, export_room(ledger, room, form, out, title=title, force=force), file)

@@ -14,12 +14,13 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import Reader, quoted_title, short
 from weft.surfaces.cli.hit_groups import ROLE_STYLES, HitGroups, marked, place_words
+from weft.surfaces.cli.program_call import as_actor
 from weft.surfaces.cli.provisional import note_left_out
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import local_time
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Hit, Ledger, RoomHit
+    from weft.ledger.api import Hit, Ledger, Page, RoomHit
 
 SHOWN = 20
 WORTH_INDEXING = 2048
@@ -57,6 +58,7 @@ NAMED = 5
     default=None,
     help="The best first, as the database sees it, or the newest. Default: the best on a terminal, else the newest.",
 )
+@as_actor
 def command(
     call: Call,
     words: tuple[str, ...],
@@ -65,6 +67,7 @@ def command(
     room: str | None,
     rank: bool | None,
     file: str | None,
+    actor: str,
     **options: Any,
 ) -> None:
     """Find messages and tool calls by their words.
@@ -81,6 +84,7 @@ def command(
     weft search "the changelog" --since yesterday --newest
     weft search --project shop --tool bash -n 50
     """
+    call.actor = actor
     most = SHOWN if limit is None else limit
     if room is not None:
         if rank is not None or file is not None or any(options.values()):
@@ -97,8 +101,9 @@ def command(
         named = ledger.search_sessions(query, limit=min(NAMED, most), **filters) if is_first else []
         rest = most - len(named)
         wide = rest * GROUPED if is_grouped else rest
-        hits = ledger.search(query, limit=wide + ranked, after=after, rank=ranked, **filters)
-        said = ledger.rooms.search(query, limit=min(IN_ROOMS, most)) if is_first and not filters and most else []
+        page = ledger.search(query, limit=wide + ranked, after=after, rank=ranked, **filters)
+        said_page = ledger.rooms.search(query, limit=min(IN_ROOMS, most)) if is_first and not filters and most else None
+        hits, said = (list(page), []) if said_page is None else (_once(ledger, page, said_page), list(said_page))
         shown, is_empty = hits[:rest], not (hits or named or said)
         if call.json:
             call.documents([*named, *shown, *said])
@@ -108,14 +113,14 @@ def command(
             shown = groups.shown
         elif not is_empty:
             call.screen.page(chain(_lines([*named, *shown], Reader(ledger)), _under_rooms(said)))
-        more = hits.next is not None or len(hits) > len(shown)
+        more = page.next is not None or len(hits) > len(shown)
         if is_empty and not more:
             call.note(_nothing(ledger, bool(words), bool(filters)))
         note_left_out(call, len(ledger.imports.provisional()), "searched")
     if call.json:
-        call.next_page(hits.next)
+        call.next_page(page.next)
     elif more:
-        fewer = f"filters such as --since show fewer{call.page_hint(hits.next)}"
+        fewer = f"filters such as --since show fewer{call.page_hint(page.next)}"
         call.note(f"there are more: `-n {2 * most or SHOWN}` shows them, {fewer}")
 
 
@@ -145,6 +150,18 @@ def _lines(hits: list[Hit], reader: Reader) -> Iterator[Line]:
             yield []
         yield _heading(hit, reader)
         yield ["    ", *marked(hit.snippet, hit.marks)]
+
+
+def _once(ledger: Ledger, hits: Sequence[Hit], said: Page[RoomHit]) -> list[Hit]:
+    """Without what agents were sent of rooms and answered there, where the room's own message is shown. Where not all
+    of those were looked for, one hit stays for each message."""
+    messages = {hit.message_id for hit in said}
+    kept: list[Hit] = []
+    for hit, message in zip(hits, ledger.rooms.posted_as(hits), strict=True):
+        if message is None or (said.next is not None and message not in messages):
+            kept.append(hit)
+            messages.add(message or "")
+    return kept
 
 
 def _search_room(call: Call, room: str, query: str, most: int, after: str | None) -> None:

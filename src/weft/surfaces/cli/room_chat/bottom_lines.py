@@ -5,6 +5,15 @@ person types. Whatever is there for good is written above them. Every drawing is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+
+class Drawing(NamedTuple):
+    """Lines, and the row and column of them where the cursor stands."""
+
+    lines: Sequence[str]
+    row: int
+    column: int
 
 
 class BottomLines:
@@ -17,16 +26,21 @@ class BottomLines:
         self._row = self._column = 0
         """Where the cursor stands within the lines."""
 
-    def draw(self, lines: Sequence[str], row: int, column: int) -> None:
-        """These lines take the place of those that are drawn; the cursor stands in this row and column of them."""
-        if (list(lines), row, column) != (self._lines, self._row, self._column):
-            self._write(self._erased() + self._drawn(lines, row, column))
+    @property
+    def is_drawn(self) -> bool:
+        """Whether anything stands there."""
+        return bool(self._lines)
 
-    def above(self, texts: Sequence[str]) -> None:
-        """Write lines for good; what is drawn stays below them."""
-        lines, row, column = self._lines, self._row, self._column
+    def draw(self, drawing: Drawing) -> None:
+        """Another drawing takes the place of what is there."""
+        if (list(drawing.lines), drawing.row, drawing.column) != (self._lines, self._row, self._column):
+            self._write(self._erased() + self._drawn(*drawing))
+
+    def above(self, texts: Sequence[str], drawing: Drawing | None = None) -> None:
+        """Write lines for good; below them stands the other drawing from then on, or what is drawn."""
+        below = drawing or Drawing(self._lines, self._row, self._column)
         kept = "".join(f"{text}\n" for text in texts)
-        self._write(self._erased() + kept + self._drawn(lines, row, column))
+        self._write(self._erased() + kept + self._drawn(*below))
 
     def redraw(self) -> None:
         """On a screen that something else wrote to."""

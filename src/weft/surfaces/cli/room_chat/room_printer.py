@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.chat.room_stream import RoomApprovalAsked, RoomFollowingEnded, RoomItem
-from weft.surfaces.cli.room_chat.bottom_lines import BottomLines
+from weft.surfaces.cli.room_chat.bottom_lines import BottomLines, Drawing
 from weft.surfaces.cli.room_chat.room_view import RoomView
 from weft.surfaces.cli.room_chat.terminal_mode import can_draw, write
 from weft.surfaces.cli.rooms.text import INDENT
@@ -47,11 +47,13 @@ class RoomPrinter:
                 if name not in before:
                     self._print([[INDENT, Span(f"{name} is answering", "dim")]])
             return
-        if lines:
-            self._bottom.above([self._call.screen.render(line) for line in lines])
         columns, rows = terminal_size()
         drawn = self._view.drawn_lines(self._call.screen, columns, max(2, rows // 2))
-        self._bottom.draw(drawn, max(0, len(drawn) - 1), 0)
+        drawing = Drawing(drawn, max(0, len(drawn) - 1), 0)
+        if lines:
+            self._bottom.above([self._call.screen.render(line) for line in lines], drawing)
+        else:
+            self._bottom.draw(drawing)
 
     def _print(self, lines: Sequence[Line]) -> None:
         for line in lines:

@@ -25,6 +25,7 @@ from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.room_chat.room_view import RoomView
 from weft.surfaces.cli.room_chat.typed_commands import ROOM_COMMANDS, room_completions
 from weft.surfaces.cli.rooms.posting import addressees
+from weft.surfaces.cli.rooms.reading import member_line, room_member
 from weft.surfaces.cli.rooms.text import message_lines, name_style, room_name
 from weft.surfaces.cli.screen import Line, Span
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from weft.aio.ledger import AsyncLedger
     from weft.ledger.api import Participant, PostedMessage, Room, RoomMessage
     from weft.surfaces.cli.broker_call import BrokerAccess
+    from weft.surfaces.wire.rooms import RoomMember
 
 T = TypeVar("T")
 Show = Callable[[Sequence[Line]], None]
@@ -212,16 +214,11 @@ class RoomTalk:
         self._show(lines)
 
     async def _who(self, _: str) -> None:
-        participants = await self._across(partial(self._ledger.rooms.participants, self._room))
-        self._show(
-            [
-                [
-                    Span(shown_name(one.name), name_style(one.name)),
-                    Span(f"  {one.system_kind or one.kind}, {one.status}", "dim"),
-                ]
-                for one in participants
-            ]
-        )
+        def members() -> list[RoomMember]:
+            participants = self._ledger.rooms.participants(self._room)
+            return [room_member(self._ledger, participant) for participant in participants]
+
+        self._show([member_line(member) for member in await self._across(members)])
 
     async def _change(self, verb: str, question: str, argument: str) -> None:
         """A verb of rooms that takes one name; the room itself says what came of it."""

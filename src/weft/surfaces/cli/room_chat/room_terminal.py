@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from weft.surfaces.cli.room_chat.bottom_lines import BottomLines
+from weft.surfaces.cli.room_chat.bottom_lines import BottomLines, Drawing
 from weft.surfaces.cli.room_chat.keys import KeyReader
 from weft.surfaces.cli.room_chat.line_editor import Edit, LineEditor
 from weft.surfaces.cli.room_chat.room_talk import RoomTalk
@@ -36,7 +36,7 @@ class RoomTerminal:
 
     def __init__(self, call: Call, access: BrokerAccess, mirror: AsyncLedger) -> None:
         """`call` is the one that the broker tells its notes to."""
-        self._call, self._access = call, access
+        self._call, self._access, self._ledger = call, access, mirror.sync
         self._talk = RoomTalk(access, mirror, self._show, self._draw_soon)
         self._editor = LineEditor(self._talk.completions)
         self._bottom = BottomLines(write)
@@ -51,6 +51,7 @@ class RoomTerminal:
         loop, file = asyncio.get_running_loop(), sys.stdin.fileno()
         prompts = self._access.prompts
         prompts.show = self._show
+        prompts.answer_as(self._ledger)
         self._call.on_note = lambda line: self._show([line])
         with reading_keys(file) as read_keys, prompts.answered_here():
             loop.add_reader(file, self._read, file)
@@ -136,7 +137,9 @@ class RoomTerminal:
     # --- drawing -------------------------------------------------------------------------------------------------
 
     def _show(self, lines: Sequence[Line]) -> None:
-        self._bottom.above([self._call.screen.render(line) for line in lines])
+        """What is drawn below is as new as the lines: an answer that was posted is drawn there no longer."""
+        drawing = self._drawing() if self._bottom.is_drawn else None
+        self._bottom.above([self._call.screen.render(line) for line in lines], drawing)
 
     def _draw_soon(self) -> None:
         if self._talk.is_over:
@@ -157,6 +160,9 @@ class RoomTerminal:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._bottom.draw(self._drawing())
+
+    def _drawing(self) -> Drawing:
         columns, rows = terminal_size()
         screen = self._call.screen
         lines = self._talk.view.drawn_lines(screen, columns, max(2, rows // 2))
@@ -165,7 +171,7 @@ class RoomTerminal:
         prompt = f"{safe(cut(self._talk.title, TITLE_COLUMNS))}> "
         text, column = self._editor.shown(max(8, columns - width(prompt) - 1))
         lines.append(screen.render([Span(prompt, "label"), text]))
-        self._bottom.draw(lines, len(lines) - 1, width(prompt) + column)
+        return Drawing(lines, len(lines) - 1, width(prompt) + column)
 
     def _completion_line(self, columns: int) -> str:
         chosen, room = self._editor.chosen, columns - 1

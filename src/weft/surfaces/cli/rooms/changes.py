@@ -64,12 +64,7 @@ def create(
 @in_persons_name
 def add(call: Call, room: str, agents: tuple[str, ...]) -> None:
     """Let agents into a room: public ones, and private ones that work for you."""
-    changed = _changed_for_each(call, room, agents, lambda ledger, id, agent: ledger.rooms.add(id, agent))
-    call.answer(
-        changed, room_line(changed, ": ", ", ".join(agents), " takes part" if len(agents) == 1 else " take part")
-    )
-    for agent in agents:
-        call.note("undo: ", room_command(call, "remove", room, agent))
+    _let_in(call, room, agents, lambda ledger, id, agent: ledger.rooms.add(id, agent))
 
 
 @weft_command("invite")
@@ -78,23 +73,18 @@ def add(call: Call, room: str, agents: tuple[str, ...]) -> None:
 @in_persons_name
 def invite(call: Call, room: str, people: tuple[str, ...]) -> None:
     """Let people into a room. That confirms the invitation of somebody who was mentioned there."""
-    changed = _changed_for_each(call, room, people, lambda ledger, id, person: ledger.rooms.invite(id, person))
-    call.answer(
-        changed, room_line(changed, ": ", ", ".join(people), " takes part" if len(people) == 1 else " take part")
-    )
-    for person in people:
-        call.note("undo: ", room_command(call, "remove", room, person))
+    _let_in(call, room, people, lambda ledger, id, person: ledger.rooms.invite(id, person))
 
 
-def _changed_for_each(
-    call: Call, room: str, names: tuple[str, ...], change: Callable[[Ledger, str, str], Room]
-) -> Room:
+def _let_in(call: Call, room: str, names: tuple[str, ...], let_in: Callable[[Ledger, str, str], Room]) -> None:
     """Each name is a change of its own: those before one that is refused have taken place."""
     with call.writing() as ledger:
         changed = ledger.rooms.get(room)
         for name in dict.fromkeys(names):
-            changed = change(ledger, changed.id, name)
-    return changed
+            changed = let_in(ledger, changed.id, name)
+    call.answer(changed, room_line(changed, ": ", ", ".join(names), " takes part" if len(names) == 1 else " take part"))
+    for name in names:
+        call.note("undo: ", room_command(call, "remove", room, name))
 
 
 @weft_command("decline")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 import click
+from msgspec import Struct
 
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.exits import hint_of, lines_of
+from weft.surfaces.cli.exits import exit_code, hint_of, lines_of
 from weft.surfaces.cli.program_call import said
 from weft.surfaces.cli.rooms.options import complete_mentions, in_persons_name, room_argument, room_command
 from weft.surfaces.cli.rooms.text import message_lines, plain_text
@@ -24,12 +27,23 @@ if TYPE_CHECKING:
     from weft.ledger.model import NewMessage, Part
     from weft.surfaces.cli.broker_call import BrokerAccess
 
+MOST_MARKED = 1000
+"""At most so many messages behind one that was posted are marked as read with its answers."""
+
+
+class PostedText(Struct, frozen=True):
+    """A message that was posted, as it was typed, and whether its author had read all that came before."""
+
+    typed: TypedMentions
+    posted: PostedMessage
+    is_all_read: bool
+
 
 @weft_command("post")
 @room_argument()
 @click.argument("text", shell_complete=complete_mentions)
 @click.option("--attach", metavar="FILE", type=click.Path(), multiple=True, help="An image; repeatable.")
-@click.option("--no-wait", is_flag=True, help="Leave it to a broker to have it answered.")
+@click.option("--no-wait", is_flag=True, help="Post it and end; `weft broker` has it answered.")
 @arguments.key_option
 @in_persons_name
 def post(call: Call, room: str, text: str, attach: tuple[str, ...], no_wait: bool, key: str | None) -> None:
@@ -51,27 +65,24 @@ def post(call: Call, room: str, text: str, attach: tuple[str, ...], no_wait: boo
         raise InvalidInput("the message is empty", "say something")
     if no_wait or call.token is not None:
         with call.writing() as ledger:
-            typed, posted = _posted(ledger, room, words, attach, key)
-        _show_receipt(call, room, typed, posted)
+            receipt = _posted(ledger, room, words, attach, key)
+        _show_receipt(call, room, receipt.typed, receipt.posted)
         return
     answered, failures = _answered(call, room, words, attach, key)
     if call.json:
         call.document(answered)
-    for failure in failures[:-1]:
-        if not call.json:
-            _show_failure(call, failure)
     if failures:
-        raise failures[-1].error
+        _end_with(call, failures)
 
 
-def _posted(
-    ledger: Ledger, room: str, words: str, attach: tuple[str, ...], key: str | None
-) -> tuple[TypedMentions, PostedMessage]:
+def _posted(ledger: Ledger, room: str, words: str, attach: tuple[str, ...], key: str | None) -> PostedText:
     from weft.kernel.typed_mentions import write_typed_mentions
 
     record = ledger.rooms.get(room)
+    is_all_read = not record.unread
     typed = write_typed_mentions(words, addressees(ledger, record.id) if "@" in words else ())
-    return typed, ledger.rooms.post(record.id, _message(typed.text, attach), key=key)
+    posted = ledger.rooms.post(record.id, _message(typed.text, attach), key=key)
+    return PostedText(typed, posted, is_all_read=is_all_read)
 
 
 def _message(text: str, attach: tuple[str, ...]) -> NewMessage:
@@ -115,9 +126,11 @@ def _answered(
         from weft.runtime.turns.messages import to_the_end
 
         ledger, crossing = call.of_owner().in_name_of(call.actor, access.ledger), access.mirror.crossing
-        typed, posted = await to_the_end(crossing.run(lambda: _posted(ledger, room, words, attach, key)))
+        text = await to_the_end(crossing.run(lambda: _posted(ledger, room, words, attach, key)))
+        typed, posted = text.typed, text.posted
         _note_names(call, typed)
         call.note(f"posted as message {posted.position}")
+        _note_invited(call, room, posted)
         names = await crossing.run(lambda: _names(ledger, posted.conversation_id))
         answers: list[RoomMessage] = []
 
@@ -127,14 +140,27 @@ def _answered(
                 for line in message_lines(message, names):
                     call.screen.show(*line)
 
+        access.prompts.answer_as(ledger)
         with access.prompts.typed():
             failures = await answer_pending(access.mirror, ledger, posted, access.planner, on_message=on_message)
+        if text.is_all_read:
+            await crossing.run(lambda: _mark_read(ledger, posted, {answer.id for answer in answers}))
         waiting = await crossing.run(lambda: ledger.rooms.pending(posted.conversation_id, posted.message))
         unknown = (*typed.unknown, *typed.ambiguous)
         answered = AnsweredPost(posted=posted, answers=tuple(answers), waiting=tuple(waiting), unknown=unknown)
         return answered, failures
 
     return with_broker(call.of_owner(), work)
+
+
+def _mark_read(ledger: Ledger, posted: PostedMessage, printed: set[str]) -> None:
+    """Up to the last message before which everything was printed: whoever posted had read all that came before."""
+    position = posted.position
+    for message in ledger.rooms.messages(posted.conversation_id, after=position, limit=MOST_MARKED):
+        if message.kind == "participant" and message.id not in printed:
+            break
+        position = message.position
+    ledger.rooms.mark_read(posted.conversation_id, position)
 
 
 def _names(ledger: Ledger, room: str) -> dict[str, str]:
@@ -150,10 +176,16 @@ def _show_receipt(call: Call, room: str, typed: TypedMentions, posted: PostedMes
         [Span(posted.message, "id"), f" is message {posted.position}"],
         *([Span(plain_text(notice, {}), "dim")] for notice in posted.notices),
     )
+    _note_invited(call, room, posted)
     if posted.reached:
         names = ", ".join(one.name for one in posted.reached)
-        call.note(f"a broker has it answered by {names}: `weft broker` runs one")
+        call.note(f"{names} will answer when a broker runs: `weft broker` is one")
         call.note("what is said: ", room_command(call, "read", room))
+
+
+def _note_invited(call: Call, room: str, posted: PostedMessage) -> None:
+    for name in posted.invited:
+        call.note("let them in: ", room_command(call, "invite", room, name))
 
 
 def _note_names(call: Call, typed: TypedMentions) -> None:
@@ -163,9 +195,16 @@ def _note_names(call: Call, typed: TypedMentions) -> None:
         call.note(f"several are called {name!r}: @{name} stays text; write @[{name}](agent:ID)")
 
 
-def _show_failure(call: Call, failure: FailedAnswer) -> None:
-    """One of several agents that could not answer; the last of them ends the command."""
-    for line in lines_of(failure.error):
-        click.echo(line, err=True)
-    if not call.quiet and (hint := hint_of(failure.error)):
-        click.echo(f"hint: {safe(hint)}", err=True)
+def _end_with(call: Call, failures: Sequence[FailedAnswer]) -> NoReturn:
+    """The agents that could not answer, each once; the last of them ends the command. At a terminal the room's notice
+    has told why, and only what to do about it is said."""
+    is_told = call.screen.terminal and sys.stderr.isatty() and not call.json
+    last = failures[-1].error
+    for failure in () if call.json else failures if is_told else failures[:-1]:
+        for line in () if is_told else lines_of(failure.error):
+            click.echo(line, err=True)
+        if not call.quiet and (hint := hint_of(failure.error)):
+            click.echo(f"hint: {safe(hint)}", err=True)
+    if is_told:
+        click.get_current_context().exit(exit_code(last))
+    raise last

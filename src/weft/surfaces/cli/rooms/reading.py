@@ -67,7 +67,7 @@ def list_(call: Call, archived: bool, is_every: bool, limit: int) -> None:
 
 def _state(room: Room) -> str:
     words = [] if room.status == "active" else [room.status]
-    return ", ".join([*words, *(["of another ledger"] if room.is_foreign else [])])
+    return ", ".join([*words, *(["of another ledger"] if room.is_foreign else []), *(["left"] if room.is_left else [])])
 
 
 @weft_command("show")
@@ -87,7 +87,9 @@ def show(call: Call, room: str, removed: bool) -> None:
     if call.json:
         call.document(shown)
         return
-    call.screen.page([*_room_lines(record), *map(_member_line, shown.members), *map(_waiting_line, shown.invitations)])
+    call.screen.page([*_room_lines(record), *map(member_line, shown.members), *map(_waiting_line, shown.invitations)])
+    if any(participant.is_abandoned for participant in participants):
+        call.note("the process that was answering is gone: `weft broker` goes on with it")
     if shown.invitations:
         line = room_command(call, "invite", room, shown.invitations[0].name)
         call.note(f"`{line}` lets them in")
@@ -126,17 +128,20 @@ def _room_lines(room: Room) -> Iterator[Line]:
     yield ["takes part:"]
 
 
-def _member_line(member: RoomMember) -> Line:
+def member_line(member: RoomMember) -> Line:
+    """Who somebody is, and what they do."""
     participant = member.participant
     kind = "system agent" if participant.system_kind else "agent" if participant.kind == "agent" else "person"
     status = participant.status if participant.kind == "agent" else ""
+    if participant.is_abandoned:
+        status = f"{status}, but nobody works on it"
     if participant.is_deleted or participant.is_removed:
         status = "deleted" if participant.is_deleted else "left"
     return [
         f"  {member.emoji or ' '} ",
         Span(participant.name, "user" if participant.kind == "user" else "assistant"),
         Span(f"  {kind}", "dim"),
-        Span(f"  {status}" if status else "", "warn" if status == "thinking" else "dim"),
+        Span(f"  {status}" if status else "", "warn" if participant.status == "thinking" else "dim"),
         Span(f"  {member.avatar_url}" if member.avatar_url else "", "dim"),
     ]
 
@@ -174,7 +179,7 @@ def _profile_lines(record: AgentProfile | PersonProfile) -> Iterator[Line]:
     yield [f"{record.emoji} ", Span(record.name, "assistant" if is_agent else "user")]
     for field in record.__struct_fields__:
         value = getattr(record, field)
-        if field in ("name", "emoji") or value in (None, (), False):
+        if field in ("name", "emoji", "created_by") or value in (None, (), False):
             continue
         if field.endswith(("_at", "_time")):
             value = local_time(value)
@@ -211,7 +216,10 @@ def invitations(call: Call, room: str | None) -> None:
         call.note("nobody waits to be let in")
         return
     call.screen.table(rows, ["room", "who", "mentioned by", "when", "title"], spare=["when"])
-    call.note("`weft room invite ROOM PERSON` lets one in, `weft room decline ROOM PERSON` ends the invitation")
+    if any(one.name != call.actor for one in waiting):
+        call.note("`weft room invite ROOM PERSON` lets one in, `weft room decline ROOM PERSON` ends the invitation")
+    if any(one.name == call.actor for one in waiting):
+        call.note("a participant lets you in; `", room_command(call, "decline", "ROOM"), "` ends your own invitation")
 
 
 @weft_command("read")
@@ -255,7 +263,10 @@ def read(
         call.documents(messages)
     else:
         call.screen.page(line for message in messages for line in message_lines(message, names))
-    if not messages:
+    if not messages and (before, after) != (None, None):
+        where = f"behind message {after}" if before is None else f"before message {before}"
+        call.note(f"there is nothing to read {where}; the room has {counted(record.position, 'message')}")
+    elif not messages:
         call.note("there is nothing to read; `", room_command(call, "post", room, "TEXT"), "` says something")
     elif after is not None and not has_newest:
         call.note("there is more: ", room_command(call, "read", room, "--after", str(messages[-1].position)))

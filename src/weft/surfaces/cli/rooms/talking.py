@@ -61,8 +61,9 @@ def follow(call: Call, room: str, after: int | None, wait: float | None) -> None
     """Follow a room: what is said, who joins and leaves, and who is answering.
 
     It begins with what comes next, and goes on until it is interrupted or you take part no longer. With --after it goes
-    on where somebody stopped: every message once and in order. With --json every line is a record, answers while they
-    are written included.
+    on where somebody stopped: every message once and in order. With --json every line is a record
+    with its `type`: messages, who came, went or is thinking, and answers piece by piece while they are written;
+    docs/json.md has their fields.
     """
     import asyncio
     from contextlib import suppress
