@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from weft.kernel.dag_events import ModelRequest
 from weft.kernel.enums import MessageRole, RunExit
+from weft.kernel.fields import Usage
 from weft.kernel.mentions import write_mention
 from weft.ledger.api import Finished, Ledger, ModelAnswered, ModelAsked, Reached, Runs, RunWriter
 from weft.ledger.model import NewError, NewMessage
@@ -63,6 +64,7 @@ def answer(
         [
             ModelAnswered(
                 message=NewMessage(role=MessageRole.ASSISTANT, content=text or ""),
+                usage=Usage(input_tokens=100, output_tokens=10),
                 correlation=request.event.correlation_id,
                 request=request.id,
             ),

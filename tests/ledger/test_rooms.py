@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
+import weft
 from tests.ledger.histories import problems
 from tests.ledger.rooms import Cast, answer, begin, cast
 from weft.kernel.errors import NotAllowed, NotApplicable, NotFound
@@ -417,3 +419,54 @@ def test_only_those_concerned_interrupt_an_answer(people: Cast) -> None:
         modes.append((people.ledger.inbox.get(posted.reached[0].message).mode, posted.notices))
     waits = f"{people.mention('helper')} has somebody else to answer: the message waits until that is done."
     assert modes == [("interrupt", ()), ("followup", (waits,)), ("followup", (waits,)), ("interrupt", ())]
+
+
+def test_a_dead_message_that_is_sent_again_stays_its_authors(people: Cast) -> None:
+    alice, bob = people.ledger_of("alice"), people.ledger_of("bob")
+    Programs(alice).share_agent("secret", "bob")
+    alice.rooms.create("plans", agents=["secret"], people=["bob"])
+    (reached,) = bob.rooms.post("plans", f"{people.mention('secret')}?").reached
+    answer(people.ledger, "secret", None, error="the model is away")
+    again = people.ledger.inbox.send_again(reached.message)
+    assert people.ledger.inbox.get(again.message).sender == people.ids["bob"]
+    answer(people.ledger, "secret", None, error="the model is away")
+    Programs(alice).unshare_agent("secret", "bob")
+    once_more = people.ledger.inbox.send_again(again.message)
+    with pytest.raises(NotFound):
+        Runs(people.ledger).ensure_works_for(people.ids["secret"], [once_more.message])
+
+
+def test_rooms_survive_a_backup_and_its_restoring(disk: Ledger, tmp_path: Path) -> None:
+    people = cast(disk)
+    alice, bob = people.ledger_of("alice"), people.ledger_of("bob")
+    alice.rooms.create("plans", agents=["helper"], people=["bob"])
+    alice.rooms.post("plans", f"{people.mention('helper')} one?")
+    answer(disk, "helper", "One.")
+    alice.rooms.fork("plans", title="fork")
+    bob.rooms.mark_read("plans")
+    bob.rooms.post("plans", f"{people.mention('helper')} two?")
+
+    def state(ledger: Ledger) -> list[object]:
+        rooms = [*ledger.acting_as("bob").rooms.list(), *ledger.rooms.list()]
+        names = [[one.name for one in ledger.rooms.participants(room.id)] for room in rooms]
+        return [*zip(rooms, [texts(ledger, room.id) for room in rooms], names, strict=True)]
+
+    saved = state(disk)
+    disk.upkeep.backup(tmp_path / "saved.db")
+    alice.rooms.post("plans", f"{people.mention('bob')} lost")
+    path = disk.path
+    disk.close()
+    weft.restore(tmp_path / "saved.db", path)
+    with weft.open(path, accept_rollback=True) as restored:
+        assert state(restored) == saved
+        bob = restored.acting_as("bob")
+        (waiting,) = restored.inbox.list()
+        assert (waiting.is_elsewhere, bob.rooms.pending("plans")) == (True, [])
+        again = restored.inbox.send_again(waiting.id)
+        assert [one.message for one in bob.rooms.pending("plans")] == [again.message]
+        assert restored.inbox.get(again.message).sender == people.ids["bob"]
+        assert restored.rooms.get("fork").forked_from == restored.rooms.get("plans").id
+        answer(restored, "helper", "Two.")
+        assert [message.text for message in bob.rooms.messages("plans")][-1] == "Two."
+        assert bob.rooms.post("plans", f"{people.mention('helper')} three?").reached[0].name == "helper"
+        assert problems(restored) == []

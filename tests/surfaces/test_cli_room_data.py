@@ -96,6 +96,19 @@ def test_a_message_of_a_room_is_erased_by_its_id(weft: Shell, posted: Posted, tm
     assert weft("verify").code == 0
 
 
+def test_usage_of_a_room_is_what_its_agents_answered_there(weft: Shell, posted: Posted) -> None:
+    with library.open(weft.folder / ".weft" / "ledger.db") as ledger:
+        alice = ledger.acting_as("alice")
+        assert alice.rooms.create("others", agents=["helper"]).id != posted.room
+        ledger.record_turn(session="main", query="Why?", response="So.", usage={"input_tokens": 7})
+        session = str(ledger.rooms.participants("plans")[2].session)
+    rows = weft.json("usage", "--room", "plans", "--by", "session")["rows"]
+    assert [(row["key"], row["input"]) for row in rows] == [(session, 100)]
+    assert weft.json("usage", "--room", "plans", "--session", "main")["rows"] == []
+    assert weft.json("usage", "--room", "others")["rows"] == []
+    assert weft("usage", "--room", "nowhere").code == 3
+
+
 def test_without_a_form_those_of_rooms_are_told(weft: Shell, posted: Posted) -> None:
     named = weft("export", "--room", "plans", "--as", "alice", "-o", "plans.md")
     assert (named.code, "weft --as alice export --room plans -o plans.md" in named.err) == (2, True), named.err

@@ -41,7 +41,7 @@ def told(ledger: Ledger, room: str) -> list[tuple[int, str | None, str]]:
 def test_a_room_in_a_bundle_is_read_elsewhere_as_it_was(people: Cast, tmp_path: Path, title: str) -> None:
     bundle = tmp_path / "room.weft"
     create_bundle(people.ledger, [], bundle, rooms=[title])
-    assert verified(bundle).turns > 0
+    assert (verified(bundle).turns > 0, verified(bundle).rooms) == (True, 1 if title == "plans" else 2)
     with weft.open(tmp_path / "there.db") as there:
         import_bundle(there, bundle)
         assert told(there, title) == told(people.ledger, title)

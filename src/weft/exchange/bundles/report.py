@@ -60,6 +60,8 @@ class BundleReport(Struct, frozen=True, kw_only=True):
     """Of all its lines but the signatures: the name of what it says."""
     threads: tuple[ThreadProof, ...]
     turns: int
+    rooms: int
+    """Conversations that go along."""
     events: int
     contents: int
     absent: dict[str, int]

@@ -84,6 +84,7 @@ class BundleCheck:
                 ThreadProof(turn_id=head.turn, digest=head.event, turns=self._depth(head.turn)) for head in self._heads
             ),
             turns=self._count["turns"],
+            rooms=self._count["rooms"],
             events=self._count["events"],
             contents=self._count["contents"],
             absent=dict(sorted(self._absent.items())),
@@ -184,6 +185,7 @@ class BundleCheck:
         else:
             if (self._known.get(stream) or "").partition(" ")[0] != (prev or ""):
                 raise InvalidBundle(f"event {id} follows {prev} in {stream}, which does not end there")
+            self._count["rooms"] += kind == "conversation" and prev is None
             depth = self._depth(stream[4:]) if kind == "run" else 0
             if prev is None and kind == "run":
                 depth = self._begin_run(id, event)

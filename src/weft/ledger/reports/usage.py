@@ -17,6 +17,7 @@ from msgspec import Struct
 from weft.kernel.errors import InvalidInput
 from weft.ledger.arguments import checked_number, checked_text
 from weft.ledger.imports.provisional import count_provisional
+from weft.ledger.read.access import access_of
 from weft.ledger.read.listing import HERE
 from weft.ledger.read.projects import Projects, RepositoryOf
 from weft.ledger.read.revisions import parse_moment, require
@@ -25,6 +26,7 @@ from weft.ledger.reports.maintained_prices import shipped_prices
 from weft.ledger.reports.prices import EMBEDDED_PROVIDER, FREE, Price, PriceTable, prompt_of
 from weft.ledger.reports.responses import Reported, Response, Tokens, once, repeated, reported, standing
 from weft.ledger.reports.spending import Spending, Sums, Tally, Unpriced, UsageRow, dearest_first
+from weft.ledger.rooms.rows import find_conversation
 from weft.ledger.views.rows import SessionRow, load_session_number
 from weft.ledger.views.turn_owners import NO_SESSION_AGE, SessionAge, session_age
 from weft.ledger.views.values import name_of, text_of
@@ -50,6 +52,8 @@ class UsageChoice(TypedDict, total=False):
     until: int | str | None
     session: str | None
     """The session that made the turn."""
+    room: str | None
+    """The room that the turn answered in."""
     origin: str | None
     model: str | None
     """A name, or a pattern such as `claude-*`."""
@@ -234,15 +238,15 @@ class UsageScope:
         self._names = names
         self.since = read_moment(only.get("since"), "since", now, zone)
         self.until = read_moment(only.get("until"), "until", now, zone)
-        session = only.get("session")
-        self.session = None if session is None else require(txn, session).n
+        self.sessions = _chosen_sessions(txn, only)
+        """The numbers of those whose turns count; None: of all."""
         self.origin, self.model, self.project = (
             None if given is None else checked_text(given, what)
             for given, what in ((only.get(name), name) for name in ("origin", "model", "project"))
         )
 
     def takes(self, row: Reported, *, of_session: bool = True) -> bool:
-        if of_session and self.session is not None and row.turn.session != self.session:
+        if of_session and self.sessions is not None and row.turn.session not in self.sessions:
             return False
         if self.origin is not None and row.turn.origin != self.origin:
             return False
@@ -254,6 +258,17 @@ class UsageScope:
         if self.since is None and self.until is None:
             return True
         return at is not None and (self.since is None or at >= self.since) and (self.until is None or at < self.until)
+
+
+def _chosen_sessions(txn: ReadTxn, only: UsageChoice) -> set[int] | None:
+    session, room = only.get("session"), only.get("room")
+    chosen = None if session is None else {require(txn, session).n}
+    if room is None:
+        return chosen
+    id = find_conversation(txn, access_of(txn), checked_text(room, "room"))[0].id
+    query = "SELECT s.n FROM participant p JOIN session s ON s.id = p.session WHERE p.conversation = ?"
+    of_room = {n for (n,) in txn.sql.all(query, (id,))}
+    return of_room if chosen is None else of_room & chosen
 
 
 def _is_called(model: str, wanted: str) -> bool:
@@ -371,12 +386,12 @@ def _zone_name(zone: tzinfo) -> str:
 
 class _Naive:
     """Counts as if every session were a file by itself: what several threads contain counts for each of them, and so
-    does an older version that one still has. Of one session it is that session's whole thread."""
+    does an older version that one still has. Of one session, or of one room's, it is their whole threads."""
 
     def __init__(self, survey: Survey, wanted: UsageScope, living: list[SessionHead]) -> None:
         self._survey, self._wanted, self.tally = survey, wanted, Tally()
-        chosen = wanted.session
-        self._count = Count(survey.tree, [head for head in living if chosen in (None, head.session)])
+        chosen = wanted.sessions
+        self._count = Count(survey.tree, [head for head in living if chosen is None or head.session in chosen])
 
     def look(self, row: Reported) -> None:
         threads = self._count.threads(row.segment, row.place)

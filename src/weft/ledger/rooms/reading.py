@@ -35,7 +35,7 @@ from weft.ledger.rooms.rows import (
     present,
     readable_ranges,
 )
-from weft.ledger.runs.inbox import ReferenceNumbers, is_left
+from weft.ledger.runs.inbox import ReferenceNumbers, is_left, own_queue
 from weft.ledger.views.program_rows import load_program
 from weft.ledger.views.recorded_events import decoded
 from weft.ledger.views.runs import part_columns
@@ -171,10 +171,11 @@ def _to_participant(txn: ReadTxn, row: ParticipantRow, name: str, *, is_live: bo
     session = None
     status = ParticipantStatus.INACTIVE
     if row.session is not None:
+        own, values = own_queue(txn.sql, "i")
         session_row = txn.sql.one(
-            "SELECT s.label, EXISTS (SELECT 1 FROM inbox i WHERE i.session = s.n AND i.state IN ('queued', 'taken'))"
-            " FROM session s WHERE s.id = ?",
-            (row.session,),
+            "SELECT s.label, EXISTS (SELECT 1 FROM inbox i WHERE i.session = s.n AND i.state IN ('queued', 'taken')"
+            f" AND {own}) FROM session s WHERE s.id = ?",
+            (*values, row.session),
         )
         session = None if session_row is None else session_row[0]
         if session_row is not None and session_row[1] and row.removed_n is None and is_live:
@@ -314,16 +315,17 @@ def pending_answers(txn: ReadTxn, name: str, root: str | None) -> list[Reached]:
     if not takes_part(txn, row):
         return []
     of_root = "" if root is None else " AND d.root = ?"
+    own, own_values = own_queue(txn.sql, "i")
     reached = reached_agents(
         txn.sql,
         "JOIN participant p ON p.session = s.id JOIN inbox i ON i.session = s.n AND i.message = d.message",
-        f"p.conversation = ? AND i.state IN ('queued', 'taken'){of_root} ORDER BY i.n",
-        (row.id,) if root is None else (row.id, root),
+        f"p.conversation = ? AND i.state IN ('queued', 'taken') AND {own}{of_root} ORDER BY i.n",
+        (row.id, *own_values, *(() if root is None else (root,))),
     )
     return list(reached)
 
 
-def reached_agents(sql: Sql, joins: str, where: str, values: tuple[str, ...]) -> tuple[Reached, ...]:
+def reached_agents(sql: Sql, joins: str, where: str, values: tuple[Any, ...]) -> tuple[Reached, ...]:
     """The agents behind some deliveries: `d` is the delivery, `s` the session that it went to."""
     rows = sql.all(
         "SELECT s.persona, coalesce((SELECT name FROM program a WHERE a.id = s.persona), s.persona), d.message,"

@@ -21,6 +21,7 @@ from weft.kernel.events import Receipt, session_stream
 from weft.kernel.fields import EventRef, PartFact
 from weft.kernel.ledger_events import MessageAdmitted, MessageCancelled
 from weft.ledger.model import DEFAULT_AGENT, NewMessage
+from weft.ledger.runs.inbox import admission_event
 from weft.ledger.runs.model import Admission, InboxMessage, QueueLimits
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.program_rows import agent_id
@@ -54,6 +55,9 @@ class NewAdmission(Struct, frozen=True, kw_only=True):
     route: Any = None
     source_event_id: str | None = None
     again: str | None = None
+    """The dead message that is sent again by this one."""
+    waits_elsewhere: str | None = None
+    """The message that is sent again by this one, and waits in the ledger that this one is a copy of."""
 
 
 def checked_admission(new: NewAdmission) -> NewAdmission:
@@ -144,15 +148,35 @@ def _add_event(append: Append, session: SessionRow, message: str, new: NewAdmiss
         if new.source_event_id is None
         else contents.put_text(new.source_event_id, "source event id"),
         "again": new.again or UNSET,
+        "posted": _posted(append, new.waits_elsewhere),
     }
-    return stream_of(append, session, DEFAULT_AGENT).add(
-        MessageAdmitted,
-        message=message,
-        mode=new.mode,
-        priority=whole(new.priority, "priority") if new.priority else UNSET,
-        **fields,
-        **optional,
-    )
+    with append.in_name_of(_senders(append, new.again or new.waits_elsewhere)):
+        return stream_of(append, session, DEFAULT_AGENT).add(
+            MessageAdmitted,
+            message=message,
+            mode=new.mode,
+            priority=whole(new.priority, "priority") if new.priority else UNSET,
+            **fields,
+            **optional,
+        )
+
+
+def _posted(append: Append, message: str | None) -> str | UnsetType:
+    """The message of a conversation that an agent was sent with a message of an inbox: its answer goes there."""
+    query = "SELECT posted FROM room_delivery WHERE message = ?"
+    row = None if message is None else append.sql.one(query, (message,))
+    return UNSET if row is None else str(row[0])
+
+
+def _senders(append: Append, again: str | None) -> tuple[str, ...]:
+    """In whose name a message is admitted: that of whoever acts. A message of a conversation that whoever opened the
+    ledger sends again stays its author's, with the author's rights."""
+    query = "SELECT i.n FROM room_delivery d JOIN inbox i ON i.message = d.message WHERE d.message = ?"
+    row = append.sql.one(query, (again,)) if again is not None and append.access.is_unlimited else None
+    if row is None:
+        return append.acting_ids
+    event = admission_event(append.txn.facts, row[0])
+    return (event.actor, *(() if event.on_behalf_of is UNSET else event.on_behalf_of))
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
@@ -328,5 +352,6 @@ def again(writer: LedgerWriter, dead: InboxMessage, *, key: str | None, limits: 
         route={"again": dead.id},
         source_event_id=dead.source_event_id,
         again=None if dead.is_elsewhere else dead.id,
+        waits_elsewhere=dead.id if dead.is_elsewhere else None,
     )
     return admit(writer, new, key=key, limits=limits)

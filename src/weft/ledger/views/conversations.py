@@ -228,11 +228,16 @@ def _message_posted(view: Projector, moment: Moment, event: chat.MessagePosted) 
 
 
 def deliver(view: Projector, moment: Moment, session: str, event: MessageAdmitted) -> None:
-    """A message of a conversation entered the inbox of an agent's session there. From then on the agent knows the
-    conversation up to that message."""
+    """A message of a conversation entered the inbox of an agent's session there: for the first time, or once more in a
+    copy of the ledger where it waited. From then on the agent knows the conversation up to that message."""
     posted = view.sql.one("SELECT root, position, conversation FROM room_message WHERE id = ?", (event.posted,))
     if posted is None or not _counts(view, moment, posted[2], event):
         return
+    view.sql.run(
+        "UPDATE room_delivery SET message = ? WHERE posted = ? AND session = ?"
+        " AND NOT EXISTS (SELECT 1 FROM room_delivery other WHERE other.message = ?)",
+        (event.message, event.posted, session, event.message),
+    )
     view.sql.run(
         "INSERT INTO room_delivery(posted, session, message, root) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
         (event.posted, session, event.message, posted[0]),

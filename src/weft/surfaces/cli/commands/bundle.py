@@ -38,7 +38,7 @@ WORDS = {
 def created_lines(bundle: CreatedBundle) -> Iterator[Line]:
     report = bundle.report
     yield [
-        f"wrote {counted(len(report.threads), 'thread')}, {counted(report.turns, 'turn')},"
+        f"wrote {counted(len(report.threads), 'thread')}, {_rooms(report)}{counted(report.turns, 'turn')},"
         f" {counted(report.contents, 'content')}, {bundle.bytes:,} bytes to ",
         Span(bundle.path, "heading"),
     ]
@@ -56,7 +56,7 @@ def report_lines(report: BundleReport) -> Iterator[Line]:
     for thread in report.threads:
         yield [f"thread {thread.digest}, {counted(thread.turns, 'turn')}, ends with turn ", Span(thread.turn_id, "id")]
     counts = (counted(report.turns, "turn"), counted(report.events, "event"), counted(report.contents, "content"))
-    yield [", ".join(counts)]
+    yield [f"{_rooms(report)}{', '.join(counts)}"]
     if report.first_time is not None:
         yield [f"its events say that they are from {report.first_time} to {report.last_time}"]
     yield from signature_lines(report)
@@ -65,6 +65,10 @@ def report_lines(report: BundleReport) -> Iterator[Line]:
     yield from ([f"  {sentence}"] for sentence in report.proves)
     yield ["It does not prove"]
     yield from ([f"  {sentence}"] for sentence in report.does_not_prove)
+
+
+def _rooms(report: BundleReport) -> str:
+    return f"{counted(report.rooms, 'room')}, " if report.rooms else ""
 
 
 def signature_lines(report: BundleReport) -> Iterator[Line]:

@@ -46,6 +46,7 @@ NOTHING_CHOSEN = "nothing was spent on that; `weft usage` shows all there is"
 @click.option("--since", metavar="TIME", help="Only from this time on; a day means all of it.")
 @click.option("--until", metavar="TIME", help="Only until this time; a day means all of it.")
 @arguments.session_option("Only turns that this session made.")
+@click.option("--room", metavar="ROOM", help="Only what the agents of this room answered there.")
 @click.option("--origin", metavar="NAME", help="Only history of this origin; weft's own is weft.")
 @click.option("--model", metavar="NAME", help="Only this model, or those that fit a pattern such as 'claude-*'.")
 @click.option(
