@@ -141,7 +141,8 @@ def room_participants(txn: ReadTxn, name: str, *, removed: bool) -> list[Partici
     rows = [_as_of(one, end) for one in rows if one.n <= end]
     rows = [one for one in rows if removed or one.removed_n is None]
     names = agent_names(txn.sql, [one.node for one in rows])
-    return [_to_participant(txn, one, names[one.node], is_live=end == NO_END) for one in rows]
+    own_inbox = own_queue(txn.sql, "i") if end == NO_END else None
+    return [_to_participant(txn, one, names[one.node], own_inbox) for one in rows]
 
 
 def _as_of(participant: ParticipantRow, end: int) -> ParticipantRow:
@@ -165,20 +166,22 @@ def takes_part(txn: ReadTxn, row: ConversationRow) -> bool:
     return all(present(txn.sql, row.id, id, own) is not None for id in access.ids)
 
 
-def _to_participant(txn: ReadTxn, row: ParticipantRow, name: str, *, is_live: bool) -> Participant:
-    """`is_live`: whether the reader is told what an agent does now."""
+def _to_participant(
+    txn: ReadTxn, row: ParticipantRow, name: str, own_inbox: tuple[str, tuple[Any, ...]] | None
+) -> Participant:
+    """`own_inbox` is the condition on what an agent has to answer here; None: the reader is not told."""
     is_agent = row.kind == ParticipantKind.AGENT
     session = None
     status = ParticipantStatus.INACTIVE
     if row.session is not None:
-        own, values = own_queue(txn.sql, "i")
+        own, values = own_inbox or ("1 = 0", ())
         session_row = txn.sql.one(
             "SELECT s.label, EXISTS (SELECT 1 FROM inbox i WHERE i.session = s.n AND i.state IN ('queued', 'taken')"
             f" AND {own}) FROM session s WHERE s.id = ?",
             (*values, row.session),
         )
         session = None if session_row is None else session_row[0]
-        if session_row is not None and session_row[1] and row.removed_n is None and is_live:
+        if session_row is not None and session_row[1] and row.removed_n is None:
             status = ParticipantStatus.THINKING
     program = load_program(txn.sql, row.node)
     is_deleted = program is not None and bool(program.deleted)

@@ -51,6 +51,7 @@ class RoomTalk:
         """`mirror` is the ledger in the name of the person; turns run in the name of whoever opened it."""
         self._access, self._mirror, self._ledger = access, mirror, mirror.sync
         self._show, self._on_change = show, on_change
+        access.prompts.answer_as(self._ledger)
         self.view = RoomView()
         self.title = self._room = ""
         self.is_over = False

@@ -36,7 +36,7 @@ class RoomTerminal:
 
     def __init__(self, call: Call, access: BrokerAccess, mirror: AsyncLedger) -> None:
         """`call` is the one that the broker tells its notes to."""
-        self._call, self._access, self._ledger = call, access, mirror.sync
+        self._call, self._access = call, access
         self._talk = RoomTalk(access, mirror, self._show, self._draw_soon)
         self._editor = LineEditor(self._talk.completions)
         self._bottom = BottomLines(write)
@@ -51,7 +51,6 @@ class RoomTerminal:
         loop, file = asyncio.get_running_loop(), sys.stdin.fileno()
         prompts = self._access.prompts
         prompts.show = self._show
-        prompts.answer_as(self._ledger)
         self._call.on_note = lambda line: self._show([line])
         with reading_keys(file) as read_keys, prompts.answered_here():
             loop.add_reader(file, self._read, file)
