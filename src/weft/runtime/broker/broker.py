@@ -34,7 +34,7 @@ from weft.ledger.api import (
 )
 from weft.ledger.model import NewError
 from weft.runtime.broker.background import BackgroundJobs
-from weft.runtime.broker.plans import Planner, Sending, TurnPlan, complete_setting
+from weft.runtime.broker.plans import Planner, Sending, TurnPlan, complete_setting, is_replay
 from weft.runtime.broker.queue_modes import Collecting, is_interrupted, next_batch, steering
 from weft.runtime.broker.run import Run
 from weft.runtime.broker.schedule import HELD_MS, SessionSchedule
@@ -520,6 +520,10 @@ class Broker:
         if plans:
             return plans[-1]
         planners = [sending.planner for sending in sendings if sending.planner is not None]
+        if not planners and is_replay(messages):
+            if standing.open_turn is None:
+                return None
+            raise NotApplicable("whoever replayed this turn is gone", "replay it again")
         planner = planners[-1] if planners else self._planner
         return None if planner is None else await planner(standing, messages)
 

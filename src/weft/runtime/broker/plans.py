@@ -115,6 +115,11 @@ def complete_setting(plan: TurnPlan, messages: Sequence[InboxMessage]) -> Settin
     return setting
 
 
+def is_replay(messages: Sequence[InboxMessage]) -> bool:
+    """Whether they replay a recorded turn. Their turn has tools that only whoever sent them has."""
+    return any(isinstance(message.overrides, dict) and "replays" in message.overrides for message in messages)
+
+
 def message_workspace(messages: Sequence[InboxMessage]) -> str | None:
     """The folder that messages were sent from, where they say one; the first counts. Only whoever opened the ledger
     says on which of their folders work is done: of others' messages it is no folder of this machine."""

@@ -30,6 +30,8 @@ class MessageOverrides(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Replaces the system prompt so far."""
     is_root: bool = False
     """Whether its turn begins without anything that was said in the session before."""
+    replays: str | None = None
+    """The recorded turn that its turn replays: only whoever replays it answers it."""
 
     def record(self) -> dict[str, Any] | None:
         """The JSON of an admitted message's `overrides`; None where nothing is set."""
@@ -67,6 +69,7 @@ def combined_overrides(overrides: Iterable[MessageOverrides]) -> MessageOverride
             deny=tuple(dict.fromkeys((*combined.deny, *one.deny))),
             system=one.system if one.system is not None else combined.system,
             is_root=combined.is_root or one.is_root,
+            replays=one.replays or combined.replays,
         )
     return combined
 

@@ -7,7 +7,7 @@ with what the policies in force would decide. The same use of a tool is decided 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 from msgspec import Struct
 
@@ -54,6 +54,21 @@ class Backtest(Struct, frozen=True, kw_only=True):
     """The changed calls, the most frequent first."""
 
 
+class ComparedCall(Struct, frozen=True, kw_only=True):
+    """A recorded call, what was decided about it, and what the policy would decide."""
+
+    call: ToolCall
+    asked: PolicyCall
+    before: Decision
+    answer: PolicyDecision
+    is_recorded: bool
+    """Whether a decision was recorded; else the policies in force decided."""
+
+    @property
+    def is_changed(self) -> bool:
+        return self.answer.decision is not self.before
+
+
 class _ChangedCalls(Struct):
     calls: int
     uses: list[str]
@@ -79,12 +94,17 @@ class BacktestRun:
         """Compare every call in turns of this time."""
         for turn in self._turns_with_calls(since, until):
             self._turns += 1
-            recorded = self._recorded_decisions(turn)
-            for call in self._ledger.tool_calls(turn.id):
-                await self._compare(turn, call, recorded.get(call.sequence))
+            async for compared in self.compare_turn(turn):
+                self._count(compared, turn)
                 if progress is not None:
                     progress(self._calls)
         return self._report()
+
+    async def compare_turn(self, turn: Turn) -> AsyncIterator[ComparedCall]:
+        """The calls of a turn in their order."""
+        recorded = self._recorded_decisions(turn)
+        for call in self._ledger.tool_calls(turn.id):
+            yield await self._compare(turn, call, recorded.get(call.sequence))
 
     def _turns_with_calls(self, since: str | None, until: str | None) -> Iterator[Turn]:
         after: str | None = None
@@ -110,7 +130,7 @@ class BacktestRun:
         calls = [one.id for one in self._ledger.events(turn.id) if isinstance(one.event, ToolCallRequested)]
         return {sequence: decisions[call] for sequence, call in enumerate(calls) if call in decisions}
 
-    async def _compare(self, turn: Turn, call: ToolCall, recorded: Decision | None) -> None:
+    async def _compare(self, turn: Turn, call: ToolCall, recorded: Decision | None) -> ComparedCall:
         asked = policy_call(call, turn, turn.persona_id)
         if recorded is not None:
             answer, before = await self._decided(asked, (self._policy,)), recorded
@@ -118,12 +138,15 @@ class BacktestRun:
             in_force = self._decided(asked, self._policies_of(turn.persona_id))
             answer, present = await asyncio.gather(self._decided(asked, (self._policy,)), in_force)
             before = present.decision
+        return ComparedCall(call=call, asked=asked, before=before, answer=answer, is_recorded=recorded is not None)
+
+    def _count(self, compared: ComparedCall, turn: Turn) -> None:
         self._calls += 1
-        self._recorded += recorded is not None
-        self._errors += answer.is_error
-        self._decisions[answer.decision] += 1
-        if answer.decision is not before:
-            self._add(asked, before, answer, turn)
+        self._recorded += compared.is_recorded
+        self._errors += compared.answer.is_error
+        self._decisions[compared.answer.decision] += 1
+        if compared.is_changed:
+            self._add(compared.asked, compared.before, compared.answer, turn)
 
     def _policies_of(self, agent: str) -> tuple[PolicyInForce, ...]:
         if agent not in self._in_force:

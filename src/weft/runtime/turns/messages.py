@@ -141,7 +141,7 @@ async def answer_admitted(
     broker = broker_of(ledger)
     broker.expect(admission.message, sending)
     with hub_of(ledger.crossing).listening(admission.message, on_token):
-        end = await _answered(ledger, broker, admission, wait)
+        end = await await_turn(ledger, broker, admission, wait)
     if end is None:
         recorded, reply = await ledger.crossing.run(lambda: _answered_elsewhere(ledger.sync, admission.message))
         return TurnReply(turn=recorded, reply=reply)
@@ -188,7 +188,9 @@ async def _admitted(ledger: RuntimeLedger, session: str, question: OutgoingMessa
     )
 
 
-async def _answered(ledger: RuntimeLedger, broker: Broker, admission: Admission, wait: float | None) -> TurnEnd | None:
+async def await_turn(
+    ledger: RuntimeLedger, broker: Broker, admission: Admission, wait: float | None = None
+) -> TurnEnd | None:
     """Serve the session until the message is settled; None where another process settled it. Whoever is cancelled has
     the turn end with what it has."""
     serving = asyncio.ensure_future(broker.answered(admission.message, admission.session_id, wait))

@@ -1,0 +1,1 @@
+"""Recorded threads run again, and searched for the turn after which a check fails."""

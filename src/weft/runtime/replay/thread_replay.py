@@ -1,0 +1,317 @@
+"""Runs a recorded thread again, exchange by exchange, in a session of its own; the recorded turns stay as they are.
+
+What people asked is admitted to the new session and answered there by a broker, as any message is, so that every
+replayed turn is recorded, counted and can be compared. The messages say which turn they replay: no other broker answers
+them, for it would have other tools.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from functools import partial
+
+from msgspec import Struct, field
+
+from weft.kernel.enums import MessageRole
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.ledger.api import Admission, FullTurn, InboxMessage, Ledger, SessionStanding, shipped_prices
+from weft.ledger.model import ImagePart, NewMessage, Part, Session, TextPart
+from weft.runtime.broker.plans import Planner, Sending, TurnPlan
+from weft.runtime.broker.turn_entries import TurnEnd
+from weft.runtime.configuration.message_overrides import MessageOverrides
+from weft.runtime.inference.budgets import Budget
+from weft.runtime.inference.settings import ToolSpec
+from weft.runtime.replay.divergences import (
+    Divergence,
+    NamedCall,
+    ReplayedAnswer,
+    ReplaySpending,
+    TextComparison,
+    divergences,
+    total_spending,
+)
+from weft.runtime.replay.recorded_exchanges import ExchangeReader, RecordedExchange, RecordedThread
+from weft.runtime.replay.recorded_tools import ExchangeResults, RecordedFirstGate, RecordedTool, recorded_specs
+from weft.runtime.replay.replay_inference import OnMissing, ReplayInference, SkipTurn
+from weft.runtime.turns.ledger_port import RuntimeLedger
+from weft.runtime.turns.messages import await_turn, broker_of, to_the_end
+
+REPLAY_PREFIX = "replay:"
+"""The labels of sessions that replays are recorded in begin so."""
+SPARE_REQUESTS = 20
+"""So many requests more than were recorded may a replayed turn take."""
+
+
+class ReplayOutcome(StrEnum):
+    """The worst of them is the outcome of a thread."""
+
+    EMPTY = "empty"
+    """Nothing was asked and answered."""
+    SAME = "same"
+    DIVERGED = "diverged"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class ReplayChange(Struct, frozen=True, kw_only=True):
+    """What is different from the recorded thread, and how the answers are compared."""
+
+    model: str | None = None
+    prompt: str | None = None
+    texts: TextComparison = TextComparison.NORMAL
+    runs_tools: bool = False
+    """Whether calls that are not recorded may run, if their gate allows it."""
+    skips_failed: bool = False
+    """Whether the next turn is replayed on the recorded history where a turn failed."""
+    workspace: str | None = None
+    """The folder that such calls work in."""
+    budget: Budget | None = None
+
+
+class ThreadRange(Struct, frozen=True, kw_only=True):
+    """Turns of one thread: those after `after`, or all of them, up to `last`."""
+
+    last: str
+    after: str | None = None
+    session: str | None = None
+    """The label of the session that it was reached through."""
+
+
+class ReplayedExchange(Struct, frozen=True, kw_only=True):
+    """How one exchange went."""
+
+    turn: str
+    """The recorded turn."""
+    replayed: str | None
+    """The turn that replays it."""
+    outcome: ReplayOutcome
+    divergences: tuple[Divergence, ...]
+    recorded_spending: ReplaySpending
+    replayed_spending: ReplaySpending
+    missing: NamedCall | None = None
+    """The call that no result is recorded of, where the turn ended with it."""
+    error: str | None = None
+
+
+class ThreadReplay(Struct, kw_only=True):
+    """How a thread went when it was run again."""
+
+    thread: str
+    """The last recorded turn."""
+    session: str | None
+    """The session of the replayed turns; null where there is nothing to replay."""
+    recorded_session: str | None = None
+    outcome: ReplayOutcome = ReplayOutcome.EMPTY
+    first: Divergence | None = None
+    """The first divergence."""
+    first_call: Divergence | None = None
+    """The first that is one of calls, not of a text."""
+    recorded_models: list[str] = field(default_factory=list)
+    models: list[str] = field(default_factory=list)
+    recorded: int = 0
+    """So many exchanges are recorded."""
+    exchanges: list[ReplayedExchange] = field(default_factory=list)
+    unasked: int = 0
+    """So many recorded answers nobody asked for: they were left out."""
+    recorded_spending: ReplaySpending = field(default_factory=ReplaySpending)
+    """Of the exchanges that were replayed."""
+    replayed_spending: ReplaySpending = field(default_factory=ReplaySpending)
+
+    def add(self, exchange: ReplayedExchange) -> None:
+        self.exchanges.append(exchange)
+        self.recorded_spending.add(exchange.recorded_spending)
+        self.replayed_spending.add(exchange.replayed_spending)
+        self.outcome = max(self.outcome, exchange.outcome, key=list(ReplayOutcome).index)
+        for divergence in exchange.divergences:
+            self.first = self.first or divergence
+            if divergence.kind != "text":
+                self.first_call = self.first_call or divergence
+
+
+def full_turns(ledger: Ledger, turns: ThreadRange) -> list[FullTurn]:
+    """The turns of a range in full. Raises InvalidInput where `after` is no turn of the thread."""
+    full = list(ledger.full_threads(turns.last).turns)
+    if turns.after is None:
+        return full
+    places = [place for place, turn in enumerate(full) if turn.turn.id == turns.after]
+    if not places:
+        raise InvalidInput(f"turn {turns.after} is no turn of the thread to {turns.last}", "name an earlier turn")
+    return full[places[0] + 1 :]
+
+
+def read_thread(ledger: Ledger, turns: ThreadRange) -> RecordedThread:
+    """The exchanges of a range."""
+    return ExchangeReader(shipped_prices().price).read(full_turns(ledger, turns))
+
+
+class ThreadReplayer:
+    """Replays threads of one open ledger with one change."""
+
+    def __init__(self, ledger: RuntimeLedger, planner: Planner, change: ReplayChange, on_missing: OnMissing) -> None:
+        ledger.trust.ensure("send a message to a model")
+        self._ledger, self._planner, self._change, self._on_missing = ledger, planner, change, on_missing
+        self._broker = broker_of(ledger)
+
+    async def replay(self, turns: ThreadRange) -> ThreadReplay:
+        """Run a thread again from its beginning, or after a turn."""
+        crossing, sync = self._ledger.crossing, self._ledger.sync
+        thread = await crossing.run(lambda: read_thread(sync, turns))
+        session = await crossing.run(lambda: self._session(turns, thread)) if thread.exchanges else None
+        specs = await crossing.run(lambda: recorded_specs(sync, thread))
+        report = ThreadReplay(
+            thread=turns.last,
+            session=None if session is None else session.label,
+            recorded_session=turns.session,
+            recorded=len(thread.exchanges),
+            unasked=thread.unasked,
+        )
+        if session is not None:
+            await self._replay_all(thread.exchanges, specs, session, report)
+        return report
+
+    async def _replay_all(
+        self, exchanges: Sequence[RecordedExchange], specs: Sequence[ToolSpec], session: Session, report: ThreadReplay
+    ) -> None:
+        """One exchange after the other, until one stops the replay."""
+        skipped: str | None = None
+        for exchange in exchanges:
+            if exchange.turn == skipped:  # its turn went on after what was skipped
+                continue
+            interrupt = partial(self._broker.interrupt, session.id)
+            run = _ExchangeRun(self._planner, self._change, exchange, specs, self._on_missing, interrupt)
+            replayed = await self._replayed(run, session)
+            report.add(replayed)
+            _add_models(report, exchange, run.answers)
+            if replayed.outcome not in (ReplayOutcome.STOPPED, ReplayOutcome.FAILED):
+                continue
+            if not run.is_skipped:
+                break
+            skipped = exchange.answers[-1].turn
+            move = partial(self._ledger.sync.move_head, session.label, new=skipped, reason="replay: skipped")
+            await self._ledger.crossing.run(move)
+
+    def _session(self, turns: ThreadRange, thread: RecordedThread) -> Session:
+        """A new session of the same agent: empty, or where the turns begin that are run again."""
+        ledger = self._ledger.sync
+        name = turns.session or turns.last
+        stem = f"{REPLAY_PREFIX}{name.removeprefix(REPLAY_PREFIX)}"
+        label = next(label for n in range(1, 10**9) if not _exists(ledger, label := f"{stem}:{n}"))
+        if turns.after is not None:
+            return ledger.fork(turns.after, label=label)
+        return ledger.create_session(label, persona=thread.turns[0].persona_id)
+
+    async def _replayed(self, run: _ExchangeRun, session: Session) -> ReplayedExchange:
+        crossing, exchange = self._ledger.crossing, run.exchange
+        admission: Admission = await to_the_end(crossing.run(lambda: self._admit(exchange, session)))
+        self._broker.expect(admission.message, Sending(planner=run.plan))
+        end = await await_turn(self._ledger, self._broker, admission)
+        return run.report(end, self._change.texts)
+
+    def _admit(self, exchange: RecordedExchange, session: Session) -> Admission:
+        change = self._change
+        prompt = exchange.system if change.prompt is None else change.prompt
+        overrides = MessageOverrides(model=change.model, system=prompt, replays=exchange.turn)
+        message = NewMessage(
+            role=MessageRole.USER,
+            content=tuple(map(sendable_part, exchange.query)),
+            files=exchange.files,
+            context=None if change.workspace is None else {"workspace": change.workspace},
+        )
+        return self._ledger.sync.inbox.admit(message, session=session.label, overrides=overrides.record())
+
+
+def sendable_part(part: Part) -> Part:
+    """A part as a model can be sent it: an image that was not recorded whole is a line of text."""
+    if not isinstance(part, ImagePart) or str(part.url).startswith(("https://", "http://")):
+        return part
+    head, _, data = str(part.url).partition(";base64,")
+    try:
+        is_image = head.startswith("data:image/") and bool(base64.b64decode(data, validate=True))
+    except binascii.Error:
+        is_image = False
+    return part if is_image else TextPart("[an image that was not recorded]")
+
+
+def _exists(ledger: Ledger, label: str) -> bool:
+    try:
+        return ledger.session(label).label == label
+    except NotFound:
+        return False
+
+
+def _add_models(report: ThreadReplay, exchange: RecordedExchange, answers: Sequence[ReplayedAnswer]) -> None:
+    recorded = [answer.model for answer in exchange.answers if answer.model is not None]
+    replayed = [answer.model for answer in answers if answer.model is not None]
+    report.recorded_models = list(dict.fromkeys((*report.recorded_models, *recorded)))
+    report.models = list(dict.fromkeys((*report.models, *replayed)))
+
+
+class _ExchangeRun:
+    """One exchange on its way."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        change: ReplayChange,
+        exchange: RecordedExchange,
+        specs: Sequence[ToolSpec],
+        on_missing: OnMissing,
+        interrupt: Callable[[], object],
+    ) -> None:
+        self._planner, self._change, self.exchange, self._specs = planner, change, exchange, specs
+        self._on_missing, self._interrupt = on_missing, interrupt
+        self._results = ExchangeResults(exchange)
+        self._inference: ReplayInference | None = None
+
+    @property
+    def answers(self) -> Sequence[ReplayedAnswer]:
+        return () if self._inference is None else self._inference.answers
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether the replay goes on after it, though it was stopped or failed."""
+        ending = None if self._inference is None else self._inference.ending
+        return isinstance(ending, SkipTurn) or (ending is None and self._change.skips_failed)
+
+    async def plan(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan:
+        """As the turn is configured, with the recorded tools in place of its own."""
+        plan = await self._planner(standing, messages)
+        inference = ReplayInference(plan.inference, self.exchange, self._results, self._on_missing, self._interrupt)
+        plan.inference = self._inference = inference
+        recorded = {spec.name: RecordedTool(spec, self._results) for spec in self._specs}
+        if self._change.runs_tools:
+            if plan.gate is None:
+                raise NotApplicable("the turn has no toolset, so no tool can run", "replay it without live tools")
+            plan.gate = RecordedFirstGate(plan.gate, self._results, recorded)
+            plan.tools = {**recorded, **plan.tools}
+        else:
+            plan.tools, plan.gate, plan.on_asked = recorded, None, None
+        plan.system = self.exchange.system if self._change.prompt is None else self._change.prompt
+        plan.rules, plan.compaction, plan.on_overflow, plan.budget = None, None, None, self._change.budget
+        plan.max_requests = max(plan.max_requests, len(self.exchange.answers) + SPARE_REQUESTS)
+        plan.setting.effective_config = {**(plan.setting.effective_config or {}), "replays": self.exchange.turn}
+        return plan
+
+    def report(self, end: TurnEnd | None, texts: TextComparison) -> ReplayedExchange:
+        inference, exchange = self._inference, self.exchange
+        differences = divergences(exchange, self.answers, texts)
+        error = None if end is None or end.error is None else str(end.error)
+        missing = None if inference is None else inference.missing
+        outcome = ReplayOutcome.DIVERGED if differences else ReplayOutcome.SAME
+        if error is not None or end is None:
+            outcome = ReplayOutcome.FAILED
+        elif missing is not None:
+            outcome = ReplayOutcome.STOPPED
+        return ReplayedExchange(
+            turn=exchange.turn,
+            replayed=None if end is None else end.turn or None,
+            outcome=outcome,
+            divergences=tuple(differences),
+            recorded_spending=total_spending(exchange.answers),
+            replayed_spending=total_spending(self.answers),
+            missing=missing,
+            error=error,
+        )
