@@ -43,19 +43,24 @@ def with_broker(
     call: Call,
     work: Callable[[BrokerAccess], Awaitable[T]],
     on_call: OnCall | None = None,
+    *,
+    has_tools: bool = True,
 ) -> T:
-    """Run a coroutine with the ledger open; whatever holds it open is closed afterwards."""
+    """Run a coroutine with the ledger open; whatever holds it open is closed afterwards. Without `has_tools` no tool
+    is made for the turns that it plans."""
     import asyncio
 
     async def main() -> T:
-        async with broker_access(call, on_call) as access:
+        async with broker_access(call, on_call, has_tools=has_tools) as access:
             return await work(access)
 
     return asyncio.run(main())
 
 
 @asynccontextmanager
-async def broker_access(call: Call, on_call: OnCall | None = None) -> AsyncIterator[BrokerAccess]:
+async def broker_access(
+    call: Call, on_call: OnCall | None = None, *, has_tools: bool = True
+) -> AsyncIterator[BrokerAccess]:
     from weft.aio.crossing import Pool
     from weft.aio.ledger import AsyncLedger
     from weft.programs import Programs
@@ -83,7 +88,7 @@ async def broker_access(call: Call, on_call: OnCall | None = None) -> AsyncItera
                 inference,
                 variable=variable,
                 person=lambda: person,
-                equip=tools,
+                equip=tools if has_tools else _without_tools,
                 on_default=EmbeddedNote(call),
             )
             try:
@@ -93,6 +98,10 @@ async def broker_access(call: Call, on_call: OnCall | None = None) -> AsyncItera
                 await tools.aclose()
     finally:
         await pool.close(ledger.close)
+
+
+async def _without_tools(*_: Any) -> None:
+    """Leaves a planned turn as it is."""
 
 
 class EmbeddedNote:

@@ -90,6 +90,7 @@ from weft.runtime.egress.credentials import Credential
 from weft.runtime.invoke.invocation import InvocationResult
 from weft.runtime.mcp.server_settings import McpServer
 from weft.runtime.policies.backtest import Backtest
+from weft.runtime.replay.bisection import BisectResult
 from weft.runtime.routing.smart_routes import RouteChoice
 from weft.store.diagnosis import Diagnosis
 from weft.store.trust_store import TrustedFolder, TrustedLedger
@@ -102,6 +103,7 @@ from weft.surfaces.wire import (
     mcp,
     policies,
     programs,
+    replay,
     reports,
     rooms,
     sandbox,
@@ -145,6 +147,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     "Approval policies": (
         Policy, policies.PolicySource, policies.TestedPolicy, Backtest,
     ),
+    "Replay and bisect": (replay.ReplayReport, replay.PolicyReplayReport, BisectResult),
     "Imports, exports, bundles and other ledgers": (
         exchange.ImportAnswer, exchange.ImportStatus, exchange.NoImport, exchange.EndedWatch, watch.Began,
         watch.Watched, watch.Imported, watch.Troubled, watch.Gone, FoundPlace, KeptStretch, exchange.ExportedFile,

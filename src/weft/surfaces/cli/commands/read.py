@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.kernel.enums import TurnType
 from weft.ledger.api import FullTurn
-from weft.ledger.model import Message, ToolCall
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -17,9 +15,8 @@ from weft.surfaces.cli.default_session import named_or_latest
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import Reader, short
 from weft.surfaces.cli.pager import ReadLine, show_folded
-from weft.surfaces.cli.rendering.transcript import in_order
+from weft.surfaces.cli.thread_turns import read_turn, thread_turns
 from weft.surfaces.cli.times import local_time
-from weft.surfaces.wire.sessions import ReadTurn
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -56,41 +53,13 @@ def command(call: Call, rev: str | None, steps: bool) -> None:
             else:
                 call.screen.page(list(provisional.page(tails, full=False))[1:])
             return
-        first, turns = _thread(ledger, name)
+        first, turns = thread_turns(ledger, name)
         if call.json:
-            call.documents(map(_form, turns))
+            call.documents(map(read_turn, turns))
             return
         lines = _lines(call, ledger, first, ledger.turn(name), turns)
         below = (ReadLine(line) for line in provisional.page(tails, full=False))
         show_folded(call.screen, (line for part in (lines, below) for line in part), unfold=steps)
-
-
-def _thread(ledger: Ledger, name: str) -> tuple[str, Iterator[FullTurn]]:
-    """The id of a thread's first turn, and all its turns in full; those who may not read everything get them one by
-    one."""
-    if ledger.authority.is_unlimited:
-        threads = ledger.full_threads(name)
-        return threads.strands[0].first, threads.turns
-    thread, point = ledger.thread(name), ledger.point(name)
-    labels = {session.id: session.label for session in ledger.sessions(every=True)}
-
-    def full_turn(turn: Turn) -> FullTurn:
-        place = point.event_id or turn.id if turn.id == point.turn_id else turn.id
-        summary = ledger.compactions.get(turn.id) if turn.turn_type == TurnType.COMPACTION else None
-        items = tuple(in_order(ledger, place))
-        return FullTurn(turn=turn, items=items, session=labels.get(turn.session_id or ""), summary=summary)
-
-    return next(thread.ancestry), map(full_turn, thread.turns)
-
-
-def _form(full_turn: FullTurn) -> ReadTurn:
-    return ReadTurn(
-        turn=full_turn.turn,
-        session=full_turn.session,
-        messages=[item for item in full_turn.items if isinstance(item, Message)],
-        tool_calls=[item for item in full_turn.items if isinstance(item, ToolCall)],
-        compaction=full_turn.summary,
-    )
 
 
 def _lines(call: Call, ledger: Ledger, first: str, last: Turn, turns: Iterable[FullTurn]) -> Iterator[ReadLine]:
