@@ -7,10 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.runtime.scripted import HANG, HOLD, Script
 from tests.runtime.workers.crew import Asked, Crew, call, crew_at, say
 from weft.kernel.errors import NotApplicable
+from weft.kernel.ledger_events import RunParked, WorkersAnswered
+from weft.ledger.api import Runs, Worker
 from weft.runtime.configuration.message_overrides import MessageOverrides
 
 COMPARE = [("spawn", {"task": f"task: colour {n}", "name": f"w{n}"}) for n in range(3)]
@@ -160,5 +163,43 @@ def test_an_answer_that_does_not_come_in_time_comes_as_a_message(tmp_path: Path)
             last = crew.turns("boss:main")[-1]
             heard = crew.runs.worker_reply(last.id).text.split("\n")
             assert (heard[0], heard[-1]) == ("heard: Worker worker:boss:main:1 answered:", "at last")
+
+    asyncio.run(asyncio.wait_for(body(), 60))
+
+
+def test_workers_that_answer_while_their_spawner_is_being_parked_bring_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call is told once that its workers are at work, when they have answered already."""
+    read, looks = Runs.workers, list[str]()
+
+    def outdated(runs: Runs, session: str) -> list[Worker]:
+        workers = read(runs, session)
+        if not looks and all(worker.is_idle for worker in workers):
+            looks.append(session)
+            return [replace(worker, is_idle=False, ready=()) for worker in workers]
+        return workers
+
+    async def body() -> None:
+        async with crew_at(tmp_path / "ledger.db") as crew:
+            crew.boss()
+
+            def model(asked: Asked) -> Script:
+                """Waits for the workers once all of them have answered."""
+                is_waiting = len(asked.results) == 3 and not asked.first.startswith("task:")
+                return [HOLD, *leading(asked)] if is_waiting else leading(asked)
+
+            crew.answers(model)
+            message = crew.send("compare colours")
+            await crew.until(lambda: len(crew.sql("SELECT 1 FROM worker_answer")) == 3)
+            monkeypatch.setattr(Runs, "workers", outdated)
+            crew.server.released.set()
+            await crew.settled(message)
+            assert looks
+            assert crew.answer_to(message).count("done: task") == 3
+            kinds = [one.event for one in crew.ledger.sync.events(crew.ledger.sync.inbox.get(message).turn or "")]
+            assert [type(event) for event in kinds if isinstance(event, RunParked | WorkersAnswered)] == [
+                RunParked, WorkersAnswered,
+            ]  # fmt: skip
 
     asyncio.run(asyncio.wait_for(body(), 60))

@@ -176,7 +176,7 @@ class TurnRunner:
         """Until the turn is over, parked or lost."""
         self._writer = writer
         try:
-            while record.ended is None and not self._run.is_parked:
+            while record.ended is None and not self._run.is_parked and not writer.is_over:
                 self._perform()
                 record = await self._recorded(await self._outcomes())
             if not writer.is_over:  # it is still parked
