@@ -11,8 +11,9 @@ from tests.runtime.inference.asking import CANARY
 from tests.runtime.replay.scripted_answers import saying
 from tests.sandbox import machine_sandbox
 from tests.surfaces.serving import serving
-from tests.surfaces.shell import Shell
+from tests.surfaces.shell import Shell, on_terminal
 from tests.surfaces.test_cli_broker import stock
+from tests.surfaces.test_cli_policy import READER
 
 READ_A, READ_B = ("Read", {"file_path": "a"}), ("Read", {"file_path": "b"})
 AS_RECORDED = (saying("", [READ_A]), saying("re: look"), saying("re: thanks"))
@@ -29,6 +30,12 @@ def record(weft: Shell, session: str = "main") -> list[str]:
     usage = {"input_tokens": 1000, "output_tokens": 100}
     look = weft.record("look", session=session, tool_calls=read, model="claude-sonnet-4-5", usage=usage)
     return [look, weft.record("thanks", session=session, model="claude-sonnet-4-5")]
+
+
+def write_reader(file: str) -> None:
+    """The policy of docs/policies.md that allows nothing but reading."""
+    assert READER is not None
+    Path(file).write_text(READER[1])
 
 
 def test_a_thread_is_replayed_with_another_model_and_reported(weft: Shell) -> None:
@@ -77,6 +84,43 @@ def test_a_call_without_a_recorded_result_stops_or_is_skipped(weft: Shell) -> No
         assert weft.json("show", thread["exchanges"][1]["replayed"])["parent_id"] == look
 
 
+def test_a_person_is_asked_what_a_call_gives(weft: Shell) -> None:
+    with serving(saying("", [READ_B]), saying("re: look"), saying("re: thanks")) as server:
+        stock(weft, server.url)
+        record(weft)
+        typed = 'what\nr\n{"text": "beta"}\n'
+        code, shown = on_terminal(weft.folder, "replay", "main", "--model", "fast", "--ask", typed=typed)
+        assert code == 0, shown
+        assert 'no result is recorded of Read {"file_path":"b"}' in shown
+        tool = [message for message in server.received[1].body["messages"] if message["role"] == "tool"]
+        assert [json.loads(message["content"]) for message in tool] == [{"text": "beta"}]
+        assert len(server.received) == 3
+
+
+def test_tools_run_only_where_that_is_asked_for_and_allowed(weft: Shell) -> None:
+    """What is recorded is answered from the record: the file is not what it was."""
+    machine_sandbox()
+    Path("folder").mkdir()
+    for name in ("a", "b"):
+        Path("folder", name).write_text(f"{name} as it is now\n")
+    recorded = [{"name": "read", "id": "r", "arguments": {"path": "a"}, "result": "a as it was"}]
+    both = saying("", [("read", {"path": "a"}), ("read", {"path": "b"}), ("write", {"path": "c", "content": "x"})])
+    with serving(both, saying("re: look")) as server:
+        stock(weft, server.url)
+        weft.record("look", tool_calls=recorded)
+        refused = weft("replay", "main", "--model", "fast", "--live-tools")
+        assert "has no toolset" in refused.out
+        options = ("--live-tools", "--toolset", "worker", "--workspace", "folder")
+        write_reader("reader.py")
+        weft.json("policy", "propose", "reader.py")
+        assert weft("policy", "activate", "reader", "--yes").code == 0
+        (thread,) = weft.json("replay", "main", "--model", "fast", *options)["threads"]
+        calls = weft.json("show", thread["exchanges"][0]["replayed"])["tool_calls"]
+    assert calls[0]["result"] == "a as it was"
+    assert "b as it is now" in json.dumps(calls[1]["result"])
+    assert (calls[2]["status"], Path("folder", "c").exists()) == ("failed", False)
+
+
 def test_ranges_prompts_and_samples(weft: Shell) -> None:
     prompt = Path("prompt.md")
     prompt.write_text("Be kind")
@@ -121,11 +165,7 @@ def test_another_policy_names_the_first_call_that_it_decides_otherwise(weft: She
     ]
     weft.record("look")
     turn = weft.record("do it", tool_calls=calls)
-    Path("strict.py").write_text(
-        "import json, sys\n"
-        'reads = json.load(sys.stdin)["name"] == "read"\n'
-        'print(json.dumps({"decision": "allow" if reads else "deny_continue", "rationale": "strict"}))\n'
-    )
+    write_reader("strict.py")
     answer = weft("replay", "main", "--policy", "strict.py", "--exit-code", "--json")
     assert answer.code == 1, answer.err
     (thread,) = answer.json["threads"]

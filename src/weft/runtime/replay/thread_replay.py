@@ -64,6 +64,8 @@ class ReplayChange(Struct, frozen=True, kw_only=True):
     texts: TextComparison = TextComparison.NORMAL
     runs_tools: bool = False
     """Whether calls that are not recorded may run, if their gate allows it."""
+    toolset: str | None = None
+    """The tools that such calls use; else those of the recorded turns."""
     skips_failed: bool = False
     """Whether the next turn is replayed on the recorded history where a turn failed."""
     workspace: str | None = None
@@ -169,20 +171,20 @@ class ThreadReplayer:
             unasked=thread.unasked,
         )
         if session is not None:
-            await self._replay_all(thread.exchanges, specs, session, report)
+            await self._replay_all(thread, specs, session, report)
         return report
 
     async def _replay_all(
-        self, exchanges: Sequence[RecordedExchange], specs: Sequence[ToolSpec], session: Session, report: ThreadReplay
+        self, thread: RecordedThread, specs: Sequence[ToolSpec], session: Session, report: ThreadReplay
     ) -> None:
         """One exchange after the other, until one stops the replay."""
-        skipped: str | None = None
-        for exchange in exchanges:
+        skipped, toolset = None, self._toolset(thread)
+        for exchange in thread.exchanges:
             if exchange.turn == skipped:  # its turn went on after what was skipped
                 continue
             interrupt = partial(self._broker.interrupt, session.id)
             run = _ExchangeRun(self._planner, self._change, exchange, specs, self._on_missing, interrupt)
-            replayed = await self._replayed(run, session)
+            replayed = await self._replayed(run, session, toolset)
             report.add(replayed)
             _add_models(report, exchange, run.answers)
             if replayed.outcome not in (ReplayOutcome.STOPPED, ReplayOutcome.FAILED):
@@ -203,17 +205,22 @@ class ThreadReplayer:
             return ledger.fork(turns.after, label=label)
         return ledger.create_session(label, persona=thread.turns[0].persona_id)
 
-    async def _replayed(self, run: _ExchangeRun, session: Session) -> ReplayedExchange:
+    def _toolset(self, thread: RecordedThread) -> str | None:
+        """The name of the tools that may run, where any may."""
+        recorded = [turn.toolset_name for turn in thread.turns if turn.toolset_name is not None]
+        return (self._change.toolset or next(iter(recorded), None)) if self._change.runs_tools else None
+
+    async def _replayed(self, run: _ExchangeRun, session: Session, toolset: str | None) -> ReplayedExchange:
         crossing, exchange = self._ledger.crossing, run.exchange
-        admission: Admission = await to_the_end(crossing.run(lambda: self._admit(exchange, session)))
+        admission: Admission = await to_the_end(crossing.run(lambda: self._admit(exchange, session, toolset)))
         self._broker.expect(admission.message, Sending(planner=run.plan))
         end = await await_turn(self._ledger, self._broker, admission)
         return run.report(end, self._change.texts)
 
-    def _admit(self, exchange: RecordedExchange, session: Session) -> Admission:
+    def _admit(self, exchange: RecordedExchange, session: Session, toolset: str | None) -> Admission:
         change = self._change
         prompt = exchange.system if change.prompt is None else change.prompt
-        overrides = MessageOverrides(model=change.model, system=prompt, replays=exchange.turn)
+        overrides = MessageOverrides(model=change.model, system=prompt, toolset=toolset, replays=exchange.turn)
         message = NewMessage(
             role=MessageRole.USER,
             content=tuple(map(sendable_part, exchange.query)),
@@ -284,7 +291,7 @@ class _ExchangeRun:
         recorded = {spec.name: RecordedTool(spec, self._results) for spec in self._specs}
         if self._change.runs_tools:
             if plan.gate is None:
-                raise NotApplicable("the turn has no toolset, so no tool can run", "replay it without live tools")
+                raise NotApplicable("the turn has no toolset, so no tool can run", "name a toolset")
             plan.gate = RecordedFirstGate(plan.gate, self._results, recorded)
             plan.tools = {**recorded, **plan.tools}
         else:

@@ -20,15 +20,13 @@ from weft.surfaces.cli.replay_targets import SessionSample, threads_to_replay
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.ledger.model import ToolUsePart
-    from weft.runtime.replay.recorded_exchanges import RecordedExchange
-    from weft.runtime.replay.replay_inference import MissingAnswer
     from weft.runtime.replay.thread_replay import ReplayChange
     from weft.surfaces.cli.broker_call import BrokerAccess
+    from weft.surfaces.cli.missing_results import MissingResults
     from weft.surfaces.wire.replay import PolicyReplayReport, ReplayReport
 
 MICRO = 1_000_000
-CHOICES = "[r]esult, [n]ext turn, [s]top"
+STANDARD_INPUT = 0
 
 
 class ReplayOptions(Struct, frozen=True, kw_only=True):
@@ -41,6 +39,7 @@ class ReplayOptions(Struct, frozen=True, kw_only=True):
     skip: bool
     ask: bool
     live_tools: bool
+    toolset: str | None
     workspace: str | None
     max_cost: float | None
     sample: int | None
@@ -71,6 +70,7 @@ class ReplayOptions(Struct, frozen=True, kw_only=True):
 @click.option("--skip", is_flag=True, help="Where a turn stops, go on with the next one on the recorded history.")
 @click.option("--ask", is_flag=True, help="Ask what a call gives that has no recorded result.")
 @click.option("--live-tools", is_flag=True, help="Run calls that have no recorded result, if they are allowed.")
+@click.option("--toolset", metavar="NAME", help="With --live-tools: which tools; else those of the recorded turns.")
 @click.option("--workspace", metavar="FOLDER", type=click.Path(), help="With --live-tools: where they run.")
 @click.option("--max-cost", metavar="DOLLARS", type=click.FloatRange(min=0, min_open=True), help="Spend no more.")
 @click.option("--sample", metavar="N", type=click.IntRange(min=1), help="Replay N sessions of the ledger.")
@@ -117,8 +117,8 @@ def _check(call: Call, revs: tuple[str, ...], options: ReplayOptions) -> None:
         raise click.UsageError("--policy asks no model: leave --model and --prompt out")
     if sum((options.skip, options.ask, options.live_tools)) > 1:
         raise click.UsageError("give one of --skip, --ask and --live-tools")
-    if options.workspace is not None and not options.live_tools:
-        raise click.UsageError("--workspace goes with --live-tools")
+    if (options.workspace or options.toolset) is not None and not options.live_tools:
+        raise click.UsageError("--workspace and --toolset go with --live-tools")
     if options.sample is not None and revs:
         raise click.UsageError("name threads, or have them chosen with --sample")
     if options.sample is None and (options.origin or options.project or options.since):
@@ -138,6 +138,7 @@ def _change(options: ReplayOptions) -> ReplayChange:
         prompt=_prompt(options.prompt),
         texts=TextComparison(options.texts),
         runs_tools=options.live_tools,
+        toolset=options.toolset,
         skips_failed=options.skip,
         workspace=workspace_of(options.workspace) if options.live_tools else None,
         budget=None if options.max_cost is None else Budget(money=round(options.max_cost * MICRO)),
@@ -148,12 +149,20 @@ def _prompt(text: str | None) -> str | None:
     return Path(text[1:]).read_text() if text is not None and text.startswith("@") else text
 
 
+def _missing_results(options: ReplayOptions) -> MissingResults:
+    from weft.surfaces.cli.missing_results import MissingMode, MissingResults
+
+    modes = {MissingMode.SKIP: options.skip, MissingMode.ASK: options.ask, MissingMode.RUN: options.live_tools}
+    mode = next((mode for mode, is_chosen in modes.items() if is_chosen), MissingMode.STOP)
+    return MissingResults(mode, STANDARD_INPUT)
+
+
 async def _replayed(call: Call, access: BrokerAccess, revs: tuple[str, ...], options: ReplayOptions) -> ReplayReport:
     from weft.runtime.replay.thread_replay import ThreadReplayer
     from weft.surfaces.wire.replay import ReplayReport
 
     report = ReplayReport()
-    replayer = ThreadReplayer(access.mirror, access.planner, _change(options), _MissingResults(call, options).settle)
+    replayer = ThreadReplayer(access.mirror, access.planner, _change(options), _missing_results(options).settle)
     threads = await access.mirror.crossing.run(
         lambda: threads_to_replay(call, access.ledger, revs, options.session_sample)
     )
@@ -164,42 +173,9 @@ async def _replayed(call: Call, access: BrokerAccess, revs: tuple[str, ...], opt
                     report.add(await replayer.replay(thread))
             else:
                 report.add(await replayer.replay(thread))
-            if len(threads) > 1:
+            if len(threads) > 1 and not options.ask:
                 bar.counted(len(report.threads), len(threads))
     return report
-
-
-class _MissingResults:
-    """What becomes of calls that have no recorded result."""
-
-    def __init__(self, call: Call, options: ReplayOptions) -> None:
-        self._call, self._options = call, options
-
-    async def settle(self, exchange: RecordedExchange, use: ToolUsePart) -> MissingAnswer:
-        from weft.runtime.replay.replay_inference import RunTool, SkipTurn, StopReplay
-
-        if self._options.live_tools:
-            return RunTool()
-        if self._options.ask:
-            return await asyncio.to_thread(self._ask, exchange, use)
-        return SkipTurn() if self._options.skip else StopReplay()
-
-    def _ask(self, exchange: RecordedExchange, use: ToolUsePart) -> MissingAnswer:
-        """Ask the person at the terminal."""
-        from weft.runtime.replay.divergences import NamedCall
-        from weft.runtime.replay.replay_inference import SkipTurn, StopReplay, UseResult
-        from weft.surfaces.cli.program_call import json_or_text
-        from weft.surfaces.cli.replay_report import call_text
-
-        wanted = call_text(NamedCall(name=use.name, arguments=use.input))
-        click.echo(f"turn {exchange.turn}: no result is recorded of {wanted}", err=True)
-        match click.prompt(CHOICES, type=click.Choice(["r", "n", "s"]), show_choices=False, err=True):
-            case "r":
-                return UseResult(json_or_text(click.prompt("the result, as JSON or text", err=True)))
-            case "n":
-                return SkipTurn()
-            case _:
-                return StopReplay()
 
 
 def _replay_policy(call: Call, revs: tuple[str, ...], options: ReplayOptions, name: str, exit_code: bool) -> int:
