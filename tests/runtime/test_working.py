@@ -15,6 +15,8 @@ from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import AgentBusy, InvalidInput, NotApplicable, ProviderFailed
 from weft.ledger.views.lease_rows import Lease
 from weft.programs import Programs
+from weft.runtime.harness import moves
+from weft.runtime.harness.facts import WorkFacts
 from weft.runtime.invoke.agent import invoke_agent
 from weft.runtime.invoke.handlers import HANDLERS
 from weft.runtime.invoke.invocation import Invocation
@@ -126,11 +128,66 @@ def test_the_harness_bounds_the_turns(path: Path) -> None:
     run(path, body, chat())
 
 
+def test_a_turn_that_a_provider_broke_off_is_reflected_on(address: str | Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moves, "FIRST_PAUSE_MS", 0)
+
+    async def body(bench: Bench) -> None:
+        await hire(bench, SHORT, harness={"reflectOnFailure": True})
+        found = await bench.invoke("greet")
+        assert (found.result["state"], found.result["turns"]) == ("completed", 3)
+        failed, last = bench.sent(1)[-1][1], bench.sent()[-1][1]
+        assert "has 5 words, of 0 to 3" in failed
+        assert last.startswith(failed)
+        assert "An earlier try of this ended with an error: " in last
+        reasons = [change.reason for change in bench.programs.history("ada") if change.kind == "agent_thinking"]
+        assert [str(reason)[:18] for reason in reversed(reasons[:-1])] == ["reflection 1 of 3:", "reflection 2 of 3:"]
+
+    run(address, body, chat_saying({"content": "this is much too long"}), failure(500), chat())
+
+
+def test_reflections_that_bring_nothing_new_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moves, "FIRST_PAUSE_MS", 0)
+
+    async def body(bench: Bench) -> None:
+        await hire(bench, SHORT, harness={"reflectOnFailure": True, "maxReflections": 2})
+        found = await bench.invoke("greet")
+        assert (found.result["state"], found.result["turns"]) == ("failed", 3)
+        assert found.result["reason"].startswith("2 reflections in a row brought nothing new: ")
+        assert bench.programs.get("ada").state == "error"
+
+    run(path, body, chat_saying({"content": "this is much too long"}), failure(500))
+
+
+def test_without_reflection_a_failed_turn_leaves_the_work_until_it_is_asked_for_again(address: str | Path) -> None:
+    async def body(bench: Bench) -> None:
+        await hire(bench, SHORT)
+        with pytest.raises(ProviderFailed):
+            await bench.invoke("greet")
+        agent = bench.programs.get("ada")
+        assert (agent.state, agent.current_task) == ("waiting", "greet")
+        failed = bench.sent()[-1]
+        found = await bench.invoke("greet")
+        assert bench.sent()[-1] == failed
+        assert (found.result["session"], found.result["state"]) == (agent.current_session, "completed")
+
+    run(address, body, failure(500), chat())
+
+
 def test_work_that_a_provider_broke_off_goes_on_by_its_checkpoint(address: str | Path) -> None:
     async def body(bench: Bench) -> None:
         await hire(bench, SHORT, harness={"reflectOnFailure": True, "checkpointEvery": 1})
-        with pytest.raises(ProviderFailed):
-            await bench.invoke("greet")
+        resting = asyncio.Event()
+
+        def progress(facts: WorkFacts, move: object) -> None:
+            if isinstance(move, moves.Rest):
+                resting.set()
+
+        bench.shop.on_progress = progress
+        working = asyncio.create_task(bench.invoke("greet"))
+        await resting.wait()
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
         agent = bench.programs.get("ada")
         assert (agent.state, agent.current_task, agent.last_checkpoint) == ("waiting", "greet", 1)
         failed = bench.sent()[-1]
@@ -141,16 +198,19 @@ def test_work_that_a_provider_broke_off_goes_on_by_its_checkpoint(address: str |
     run(address, body, chat_saying({"content": "this is much too long"}), failure(500), chat())
 
 
-def test_without_a_checkpoint_it_goes_on_where_the_session_stands(path: Path) -> None:
+def test_work_that_was_interrupted_goes_on_where_the_session_stands(path: Path) -> None:
     async def body(bench: Bench) -> None:
         await hire(bench, SHORT, harness={"reflectOnFailure": True})
-        with pytest.raises(ProviderFailed):
-            await bench.invoke("greet")
-        await bench.shop.across(lambda: bench.programs.acting_as("ada").step_agent("ada", "think"))
+        working = asyncio.create_task(bench.invoke("greet"))
+        await bench.server.hanging.wait()
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        assert bench.programs.get("ada").state == "waiting"
         await bench.invoke("greet")
         assert bench.sent()[-1] == ("user", resumed_brief(bench.programs.get("greet")))
 
-    run(path, body, chat_saying({"content": "this is much too long"}), failure(500), chat())
+    run(path, body, chat_saying({"content": "this is much too long"}), [HANG], chat())
 
 
 def test_an_agent_left_behind_by_its_task_is_free_again(path: Path) -> None:

@@ -147,9 +147,18 @@ class AsyncPrograms(crossing.Mirror[Programs]):
         """Everything that has all of these tags."""
         return await self._run(partial(self._sync.tagged, *given))
 
-    async def assign(self, agent: str, task: str, *, key: str | None = None) -> Program:
-        """An idle agent gets a task and a new session for it. Returns the agent."""
-        return await self._run(partial(self._sync.assign, agent=agent, task=task, key=key))
+    async def assign(self, agent: str, task: str, *, session: str | None = None, key: str | None = None) -> Program:
+        """An idle agent gets a task, and a session for it: its own of this label, made if there is none, else a new
+        one. Where a broker runs, it begins with the work. Returns the agent."""
+        return await self._run(partial(self._sync.assign, agent=agent, task=task, session=session, key=key))
+
+    async def give_up(self, agent: str, message: str, *, code: str) -> Program:
+        """The agent's task fails, and the agent stands in an error that says why. Returns the agent."""
+        return await self._run(partial(self._sync.give_up, agent=agent, message=message, code=code))
+
+    async def stop_work(self, agent: str, *, reason: str, key: str | None = None) -> Program:
+        """The agent's task fails where it is not over, and the agent is idle, whoever runs it. Returns the agent."""
+        return await self._run(partial(self._sync.stop_work, agent=agent, reason=reason, key=key))
 
     async def assign_task(self, task: str, assignee: str | None, *, key: str | None = None) -> Program:
         """A task becomes an agent's or a person's, without anybody beginning it. Returns the task."""
@@ -215,12 +224,21 @@ class AsyncPrograms(crossing.Mirror[Programs]):
         workspace: str | Path | None = None,
         run: RunCommand | None = None,
         seen: Observations | None = None,
+        agent: str | None = None,
         key: str | None = None,
     ) -> Program:
-        """Done, if every success criterion holds; else CriteriaUnmet. What was observed is recorded either way."""
+        """Done, if every success criterion holds; else CriteriaUnmet. What was observed is recorded either way. `agent`
+        has worked on it, and is idle with the end of the task."""
         return await self._run(
             partial(
-                self._sync.complete_task, task=task, answer=answer, workspace=workspace, run=run, seen=seen, key=key
+                self._sync.complete_task,
+                task=task,
+                answer=answer,
+                workspace=workspace,
+                run=run,
+                seen=seen,
+                agent=agent,
+                key=key,
             )
         )
 

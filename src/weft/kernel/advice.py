@@ -146,6 +146,7 @@ class Action(StrEnum):
         "wait_or_reset_abandoned_agent",
         "wait until it is done; if nobody is at it any more, reset it",
     )
+    RESUME_WORK = "resume_work", "run task {task!r} again: its agent goes on then"
     RESUME_AGENT = "resume_agent", "resume agent {agent!r}: it goes on then"
     RESET_AGENT = "reset_agent", "reset agent {agent!r}: it is idle then"
     SET_AGENT_MODEL = "set_agent_model", "configure agent {agent!r} with a model"

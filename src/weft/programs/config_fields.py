@@ -129,6 +129,13 @@ def count(path: str, value: Any) -> int:
     return value
 
 
+def amount(path: str, value: Any) -> float:
+    """Of money, in dollars."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise InvalidConfig(path, f"{value!r:.80} is no amount", "give a number of dollars above 0")
+    return value
+
+
 def whole_number(path: str, value: Any) -> int:
     if type(value) is not int:
         raise InvalidConfig(path, f"{value!r:.80} is no whole number", "give a whole number")

@@ -120,59 +120,73 @@ def judge(criteria: list[dict[str, Any]], observations: Observations) -> list[Cr
 
 def _judge_criterion(number: int, criterion: dict[str, Any], observations: Observations) -> CriterionVerdict:
     kind = CriterionType(criterion["type"])
-    passed, observed, explanation = JUDGES[kind](criterion, observations)
-    return CriterionVerdict(
-        criterion=number, type=kind, passed=passed, observed=observed, told=f"{kind}: {explanation}"
-    )
+    passed, observed = JUDGES[kind](criterion, observations)
+    explanation = explain(criterion, observed, passed=passed)
+    return CriterionVerdict(criterion=number, type=kind, passed=passed, observed=observed, told=explanation)
 
 
-Judgement = tuple[bool, Any, str]
+def explain(criterion: dict[str, Any], observed: Any, *, passed: bool) -> str:
+    """What was observed of a criterion, in words. What is recorded of a verdict is enough to make them again."""
+    kind = CriterionType(criterion["type"])
+    return f"{kind}: {_explanation(kind, criterion, observed, passed)}"
 
 
-def _where(criterion: dict[str, Any]) -> str:
-    path = criterion.get("path")
-    return "the final answer" if path is None else repr(path)
+def _explanation(kind: CriterionType, criterion: dict[str, Any], observed: Any, passed: bool) -> str:
+    where = "the final answer" if criterion.get("path") is None else repr(criterion["path"])
+    if kind is CriterionType.COMMAND:
+        return f"{criterion['command']!r:.80} ended with {observed['exitCode']}, not as wanted"
+    if observed is None or kind is CriterionType.FILE_EXISTS:
+        return f"{where} is {'there' if passed else 'not there'}"
+    if kind is CriterionType.WORD_COUNT:
+        low, high = criterion.get("min", 0), criterion.get("max")
+        wanted = f"at least {low}" if high is None else f"{low} to {high}"
+        return f"{where} has {observed} words, of {wanted}"
+    if kind is CriterionType.CONTAINS:
+        return f"{where} {'contains' if passed else 'does not contain'} {criterion['text']!r:.80}"
+    if any(problem.startswith(NO_JSON) for problem in observed):
+        return f"{where} is not valid JSON"
+    return f"{where} {'fits' if passed else 'does not fit'} its schema"
+
+
+Judgement = tuple[bool, Any]
+"""Whether a criterion holds, and what was observed."""
+NO_JSON = "not valid JSON: "
 
 
 def _file_exists(criterion: dict[str, Any], observations: Observations) -> Judgement:
     exists = observations.file_exists(criterion["path"])
-    return exists, exists, f"{criterion['path']!r} is {'there' if exists else 'not there'}"
+    return exists, exists
 
 
 def _word_count(criterion: dict[str, Any], observations: Observations) -> Judgement:
     text = observations.read_text(criterion.get("path"))
     if text is None:
-        return False, None, f"{_where(criterion)} is not there"
+        return False, None
     words = len(text.split())
     low, high = criterion.get("min", 0), criterion.get("max")
-    wanted = f"at least {low}" if high is None else f"{low} to {high}"
-    return (
-        low <= words and (high is None or words <= high),
-        words,
-        f"{_where(criterion)} has {words} words, of {wanted}",
-    )
+    return low <= words and (high is None or words <= high), words
 
 
 def _contains(criterion: dict[str, Any], observations: Observations) -> Judgement:
     text, wanted = observations.read_text(criterion.get("path")), criterion["text"]
     if text is None:
-        return False, None, f"{_where(criterion)} is not there"
+        return False, None
     contains = wanted.casefold() in text.casefold() if criterion.get("ignoreCase") else wanted in text
-    return contains, contains, f"{_where(criterion)} {'contains' if contains else 'does not contain'} {wanted!r:.80}"
+    return contains, contains
 
 
 def _json_schema(criterion: dict[str, Any], observations: Observations) -> Judgement:
     text = observations.read_text(criterion.get("path"))
     if text is None:
-        return False, None, f"{_where(criterion)} is not there"
+        return False, None
     import orjson
 
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        return False, [f"not valid JSON: {error}"], f"{_where(criterion)} is not valid JSON"
+        return False, [f"{NO_JSON}{error}"]
     problems = problems_with(value, criterion["schema"])
-    return not problems, problems, f"{_where(criterion)} {'does not fit' if problems else 'fits'} its schema"
+    return not problems, problems
 
 
 def _command_result(criterion: dict[str, Any], observations: Observations) -> Judgement:
@@ -183,8 +197,7 @@ def _command_result(criterion: dict[str, Any], observations: Observations) -> Ju
         "stdout": result.stdout[-MAX_SHOWN_CHARACTERS:],
         "stderr": result.stderr[-MAX_SHOWN_CHARACTERS:],
     }
-    passed = result.exit_code == wanted and (part is None or part in result.stdout)
-    return passed, observed, f"{criterion['command']!r:.80} ended with {result.exit_code}, not as wanted"
+    return result.exit_code == wanted and (part is None or part in result.stdout), observed
 
 
 JUDGES: dict[CriterionType, Callable[[dict[str, Any], Observations], Judgement]] = {

@@ -184,13 +184,19 @@ def _change(txn: ReadTxn, entry: HistoryEntry, names: Mapping[str, str]) -> Prog
 def checks_of(txn: ReadTxn, task: ProgramRow) -> list[Check]:
     """Every verdict, the oldest first."""
     rows = txn.sql.all(
-        "SELECT criterion, type, passed, observed, version, at FROM task_check WHERE task = ? ORDER BY n", (task.id,)
+        "SELECT criterion, type, passed, observed, version, at, n FROM task_check WHERE task = ? ORDER BY n", (task.id,)
     )
     return [
         Check(
-            criterion=criterion, type=type, passed=bool(passed), observed=json_of(txn, observed), version=version, at=at
+            criterion=criterion,
+            type=type,
+            passed=bool(passed),
+            observed=json_of(txn, observed),
+            version=version,
+            at=at,
+            n=n,
         )
-        for criterion, type, passed, observed, version, at in rows
+        for criterion, type, passed, observed, version, at, n in rows
     ]
 
 

@@ -131,6 +131,8 @@ class Check(Struct, frozen=True, kw_only=True):
     observed: Any
     version: int
     at: int
+    n: int
+    """The arrival number of its event."""
 
 
 class Request(Struct, frozen=True, kw_only=True):

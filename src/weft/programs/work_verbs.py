@@ -29,11 +29,30 @@ AGENT, TASK = ProgramKind.AGENT, ProgramKind.TASK
 class WorkVerbs(ProgramsBase):
     """What is done with agents, tasks and sessions while they work."""
 
-    def assign(self, agent: str, task: str, *, key: str | None = None) -> Program:
-        """An idle agent gets a task and a new session for it. Returns the agent."""
-        return self._change(
-            "assign", lambda c: agents.assign(c, c.require(agent, AGENT), c.require(task, TASK)), key, agent, task
-        )
+    def assign(self, agent: str, task: str, *, session: str | None = None, key: str | None = None) -> Program:
+        """An idle agent gets a task, and a session for it: its own of this label, made if there is none, else a new
+        one. Where a broker runs, it begins with the work. Returns the agent."""
+
+        def work(writer: ProgramWriter) -> Any:
+            return agents.assign(writer, writer.require(agent, AGENT), writer.require(task, TASK), session)
+
+        request = (agent, task) if session is None else (agent, task, session)
+        return self._change("assign", work, key, *request)
+
+    def give_up(self, agent: str, message: str, *, code: str) -> Program:
+        """The agent's task fails, and the agent stands in an error that says why. Returns the agent."""
+        return self._change("give_up", lambda c: agents.give_up(c, c.require(agent, AGENT), message, code), None)
+
+    def stop_work(self, agent: str, *, reason: str, key: str | None = None) -> Program:
+        """The agent's task fails where it is not over, and the agent is idle, whoever runs it. Returns the agent."""
+
+        def work(writer: ProgramWriter) -> Any:
+            row = agents.stop(writer, writer.require(agent, AGENT), reason)
+            if self._hold is None:
+                end_lease(writer.append, LeaseKind.AGENT, row.id)
+            return row
+
+        return self._change("stop_work", work, key, agent, reason)
 
     def assign_task(self, task: str, assignee: str | None, *, key: str | None = None) -> Program:
         """A task becomes an agent's or a person's, without anybody beginning it. Returns the task."""
@@ -159,9 +178,11 @@ class WorkVerbs(ProgramsBase):
         workspace: str | Path | None = None,
         run: RunCommand | None = None,
         seen: Observations | None = None,
+        agent: str | None = None,
         key: str | None = None,
     ) -> Program:
-        """Done, if every success criterion holds; else CriteriaUnmet. What was observed is recorded either way."""
+        """Done, if every success criterion holds; else CriteriaUnmet. What was observed is recorded either way. `agent`
+        has worked on it, and is idle with the end of the task."""
         program = self.get(task, TASK)
         ensure_own(program)
         is_over = program.state == "completed"  # a retry, or a step that is refused: there is nothing to check
@@ -174,7 +195,11 @@ class WorkVerbs(ProgramsBase):
             row = tasks.to_complete(writer, program.id)
             writer.ensure_version(row.name, program.version, writer.version_of(row))
             row = tasks.record_verdicts(writer, row, verdicts)
-            return tasks.complete(writer, row, answer) if met else row
+            if met:
+                row = tasks.complete(writer, row, answer)
+            if met and agent is not None:
+                agents.step(writer, writer.require(agent, AGENT), "complete", None)
+            return row
 
         checked = self._change("complete_task", work, key if met else None, task, answer)
         if not met:

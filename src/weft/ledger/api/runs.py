@@ -20,6 +20,8 @@ from weft.ledger.read.context_cuts import NO_CUT, ContextCut, counted_tokens, cu
 from weft.ledger.read.contexts import Context, context_after, sent_to_model
 from weft.ledger.read.request_inputs import InputChain, chain_at, last_chain, messages_named, refs_of
 from weft.ledger.read.session_owners import session_owner
+from weft.ledger.reports.spending import Spending
+from weft.ledger.reports.turn_spending import turn_spending
 from weft.ledger.rooms.answers import post_answer
 from weft.ledger.runs.inbox import (
     QUEUE_SHOWN,
@@ -209,6 +211,11 @@ class Runs:
         """The messages that a request names, whole."""
         with self._store.read() as txn:
             return tuple(messages_named(txn, refs))
+
+    def spending(self, turns: Sequence[str]) -> Spending:
+        """What turns, by their ids, spent, with the prices that are shipped."""
+        with self._store.read() as txn:
+            return turn_spending(txn, turns)
 
     def sent(self, turn: str) -> tuple[Message, ...]:
         """What the last request of a turn was sent, or is to be sent, as it was recorded."""

@@ -63,20 +63,34 @@ class Response(Struct, gc=False):
     places: list[tuple[int, Place]]
 
 
+_TURN = (
+    "SELECT segment, depth, id, session, origin, workspace, current, started_at, completed_at, synthesised, model,"
+    f" provider, {_COUNTS}, total_tokens FROM turn"
+)
+_MESSAGE = (
+    "SELECT t.segment, t.depth, m.position, m.role, m.native, m.at, m.model, m.provider, m.recorded_cost,"
+    f" {_SAID} FROM turn t JOIN message m ON m.turn = t.n"
+)
+
+
+def reported_in(sql: Sql, turn: str) -> list[Reported]:
+    """The rows of one turn, by its id."""
+    rows = sql.all(f"{_TURN} WHERE id = ?", (turn,))
+    messages = sql.all(f"{_MESSAGE} WHERE t.id = ? AND coalesce({_SAID}) IS NOT NULL ORDER BY m.seq", (turn,))
+    return [one for row in rows for one in _of_turn(row, messages)]
+
+
 def reported(sql: Sql) -> Iterator[Reported]:
     """Every row in the order of segments and depths, turns that another version stands for among them."""
     after: tuple[int, int] = (0, 0)
     while turns := sql.all(
-        f"SELECT segment, depth, id, session, origin, workspace, current, started_at, completed_at, synthesised, model,"
-        f" provider, {_COUNTS}, total_tokens FROM turn WHERE (segment, depth) > (?, ?)"
+        f"{_TURN} WHERE (segment, depth) > (?, ?)"
         f" AND coalesce(total_tokens, reasoning_tokens) IS NOT NULL ORDER BY segment, depth LIMIT {PAGE}",
         after,
     ):
         last = (turns[-1][0], turns[-1][1])
         messages = sql.all(
-            f"SELECT t.segment, t.depth, m.position, m.role, m.native, m.at, m.model, m.provider, m.recorded_cost,"
-            f" {_SAID} FROM turn t"
-            " JOIN message m ON m.turn = t.n WHERE (t.segment, t.depth) > (?, ?) AND (t.segment, t.depth) <= (?, ?)"
+            f"{_MESSAGE} WHERE (t.segment, t.depth) > (?, ?) AND (t.segment, t.depth) <= (?, ?)"
             f" AND coalesce({_SAID}) IS NOT NULL ORDER BY t.segment, t.depth, m.seq",
             (*after, *last),
         )

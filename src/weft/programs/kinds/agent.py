@@ -12,11 +12,13 @@ from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable
 from weft.kernel.fields import ErrorFact
 from weft.kernel.program_events import AgentCheckpoint, AgentFailed, AgentShared, AgentTaskAssigned, AgentUnshared
-from weft.ledger.api import shared_with
+from weft.ledger.api import session_owner, shared_with
 from weft.ledger.views.program_rows import ProgramRow, load_program
+from weft.ledger.views.rows import SessionRow
 from weft.programs.config_fields import (
     COMPACTION,
     Fields,
+    amount,
     count,
     filled,
     flag,
@@ -45,7 +47,17 @@ IDENTITY_FIELDS = ("name", "emoji", "avatar", "description")
 VERBS = tuple(verb for verb in program_kinds.AGENT.steps if verb != "fail")
 """Steps that take a reason alone; `fail` takes an error."""
 _IDENTITY = Fields(dict.fromkeys((*IDENTITY_FIELDS, "soul"), text))
-_HARNESS = Fields({"maxTurns": count, "reflectOnFailure": flag, "checkpointEvery": count})
+_HARNESS = Fields(
+    {
+        "maxTurns": count,
+        "maxTokens": count,
+        "maxCost": amount,
+        "maxSeconds": count,
+        "reflectOnFailure": flag,
+        "maxReflections": count,
+        "checkpointEvery": count,
+    }
+)
 _PERMISSIONS = Fields({**LIMIT_CHECKS, "programs": right_patterns})
 
 
@@ -101,21 +113,36 @@ AGENT = KindRow(
 )
 
 
-def assign(writer: ProgramWriter, agent: ProgramRow, work: ProgramRow) -> ProgramRow:
-    """An idle agent gets a task, and a new session to work on it."""
+def assign(writer: ProgramWriter, agent: ProgramRow, work: ProgramRow, label: str | None = None) -> ProgramRow:
+    """An idle agent gets a task, and a session to work on it: its own of this label, made if there is none, else a new
+    one, for the task's workspace."""
     writer.permit("assign", f"give {agent.name!r} the task {work.name!r}")
     if agent.state != "idle" or agent.task is not None:
         current = load_program(writer.sql, agent.task or "")
         doing = f"has the task {current.name!r}" if current else f"is {agent.state}"
         raise NotApplicable(f"agent {agent.name!r} {doing}", Action.WAIT_OR_RESET_AGENT.of(agent=agent.name))
     work = task.assign(writer, writer.ensure_own(work), writer.ensure_own(agent))
-    title = writer.config_of(work).get("title")
-    model = writer.config_of(agent).get("defaultModel")
-    label = f"{agent.name}_{work.name}_{writer.append.now_ms}"
-    config = {} if model is None else {"defaultModel": model}
-    description = title if isinstance(title, str) else work.name
-    row = session.create_unchecked(writer, label, agent.name, config, task=description)
+    row = None if label is None else writer.append.view.find_session(label)
+    if row is None:
+        row = _new_session(writer, agent, work, label)
+    elif session_owner(writer.reading, row) != agent.id:
+        raise NotApplicable(f"session {row.label!r} is not one of {agent.name}", "name another session")
     return writer.add(agent, AgentTaskAssigned, task=work.id, session=row.id)
+
+
+def _new_session(writer: ProgramWriter, agent: ProgramRow, work: ProgramRow, label: str | None) -> SessionRow:
+    task_config, model = writer.config_of(work), writer.config_of(agent).get("defaultModel")
+    title, workspace = task_config.get("title"), task_config.get("workspace")
+    config = {} if model is None else {"defaultModel": model}
+    config |= {} if label is not None or workspace is None else {"workspace": workspace}
+    return session.create_unchecked(
+        writer,
+        label or f"{agent.name}_{work.name}_{writer.append.now_ms}",
+        agent.name,
+        config,
+        task=title if isinstance(title, str) else work.name,
+        may_choose_files=True,  # whoever configured the task was allowed to
+    )
 
 
 def step(writer: ProgramWriter, agent: ProgramRow, verb: str, reason: str | None) -> ProgramRow:
@@ -154,6 +181,27 @@ def _ensure_creator(writer: ProgramWriter, agent: ProgramRow, verb: str) -> None
     """Everybody in the chain is who created the agent; who did is the log's fact, whatever its configuration says."""
     if not writer.append.access.created(agent):
         raise writer.not_allowed("configure", f"{verb} the agent {agent.name!r}, which is another's")
+
+
+def give_up(writer: ProgramWriter, agent: ProgramRow, message: str, code: str) -> ProgramRow:
+    """Its task fails, and it stands in an error that says why."""
+    if agent.task is not None:
+        task.fail(writer, writer.require(agent.task, ProgramKind.TASK), message)
+    return fail(writer, agent, message, code, None)
+
+
+def stop(writer: ProgramWriter, agent: ProgramRow, reason: str) -> ProgramRow:
+    """Its task fails where it is not over, and it is idle."""
+    row = None if agent.task is None else load_program(writer.sql, agent.task)
+    if row is None:
+        raise NotApplicable(f"agent {agent.name!r} has no task", "nothing is to be stopped")
+    if row.state == "pending":
+        row = task.start(writer, row, None)
+    if row.state == "blocked":
+        row = writer.take_step(row, "unblock", reason)
+    if row.state == "active":
+        task.fail(writer, row, reason)
+    return step(writer, agent, "reset", reason)
 
 
 def checkpoint(writer: ProgramWriter, agent: ProgramRow, state: Any) -> ProgramRow:

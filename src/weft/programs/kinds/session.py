@@ -76,9 +76,16 @@ def create(writer: ProgramWriter, label: str | None, owner: str | None, config: 
 
 
 def create_unchecked(
-    writer: ProgramWriter, label: str | None, owner: str, config: Any, *, task: str | None = None
+    writer: ProgramWriter,
+    label: str | None,
+    owner: str,
+    config: Any,
+    *,
+    task: str | None = None,
+    may_choose_files: bool = False,
 ) -> SessionRow:
-    """A session of the ledger, whoever acts; without a label it goes by the end of its id."""
+    """A session of the ledger, whoever acts; without a label it goes by the end of its id. `may_choose_files` says that
+    somebody who may has chosen its folder."""
     writer.ensure_allowed(SESSION.name)
     checked = SESSION.checked_config(config)
     append = writer.append
@@ -87,7 +94,7 @@ def create_unchecked(
         raise LabelTaken(name, "a session")
     fields = {} if task is None else {"task_description": append.put_text(task, "task")}
     row = create_session(append, name, persona=owner, actor=writer.actor, **fields)
-    return _configured(writer, row, checked)
+    return _configured(writer, row, checked, may_choose_files=may_choose_files)
 
 
 def configure(writer: ProgramWriter, row: SessionRow, config: Any, expected: int | None = None) -> SessionRow:
@@ -107,14 +114,16 @@ def _persona_address(writer: ProgramWriter, row: SessionRow) -> str:
     return f"@({agent_names(writer.sql, [row.persona])[row.persona]})"
 
 
-def _configured(writer: ProgramWriter, row: SessionRow, checked: Config) -> SessionRow:
+def _configured(
+    writer: ProgramWriter, row: SessionRow, checked: Config, *, may_choose_files: bool = False
+) -> SessionRow:
     """The persona that a session was made for is its owner without being configured as one."""
     before = writer.config_of(row)
     if checked.get("owner") == _persona_address(writer, row):
         checked = {name: value for name, value in checked.items() if name != "owner"}
     if is_same(before, checked):
         return row
-    _permit_changes(writer, row, before, checked)
+    _permit_changes(writer, row, before, checked, may_choose_files=may_choose_files)
     stream, model = writer.session_stream(row), row.model
     first = row.config_version == 0
     stream.add(SessionConfigured, **SESSION.config_event_fields(writer, checked))
@@ -124,10 +133,13 @@ def _configured(writer: ProgramWriter, row: SessionRow, checked: Config) -> Sess
     return row
 
 
-def _permit_changes(writer: ProgramWriter, row: SessionRow, before: Config, config: Config) -> None:
+def _permit_changes(
+    writer: ProgramWriter, row: SessionRow, before: Config, config: Config, *, may_choose_files: bool
+) -> None:
     """Nobody gives a session to somebody else without the right to configure; an agent does not choose files, and does
     not change permissions that were set."""
-    writer.permit_machine_part(SESSION.name, row.label, SESSION.machine_part(before), SESSION.machine_part(config))
+    if not may_choose_files:
+        writer.permit_machine_part(SESSION.name, row.label, SESSION.machine_part(before), SESSION.machine_part(config))
     if "permissions" in before:
         what = f"change the permissions of the session {row.label!r}"
         writer.permit_person(before["permissions"], config.get("permissions"), what)

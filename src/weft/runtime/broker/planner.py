@@ -22,6 +22,7 @@ from weft.runtime.compaction.automatic import CompactionWriter
 from weft.runtime.configuration.gathering import LayerReader, OtherModels, TurnConfiguration, TurnRequest
 from weft.runtime.configuration.message_overrides import combined_overrides, read_overrides
 from weft.runtime.context import ExecutionContext
+from weft.runtime.harness.turn_limits import turn_limits
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.local import default_prompt
 from weft.runtime.inference.settings import ModelSettings
@@ -94,6 +95,7 @@ class ConfiguredPlanner:
         model = configuration.require_model()
         compaction = self._compaction(standing, configuration, model)
         workspace = message_workspace(messages) or configuration.workspace
+        limits = turn_limits(self._programs, configuration.persona, standing)
         plan = TurnPlan(
             model=model,
             inference=self._inference,
@@ -110,6 +112,8 @@ class ConfiguredPlanner:
             retry=retry,
             compaction=compaction,
             on_overflow=compaction.after_overflow,
+            budget=limits.budget,
+            deadline_seconds=limits.seconds,
         )
         return plan, configuration
 

@@ -19,6 +19,7 @@ from weft.runtime.broker.plans import Sending
 from weft.runtime.configuration.gathering import OtherModels, TurnConfiguration, TurnRequest, gather_configuration
 from weft.runtime.configuration.message_overrides import MessageOverrides
 from weft.runtime.context import ExecutionContext, current_context
+from weft.runtime.harness.task_work import OnProgress
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import NO_PARAMETERS, Parameters
 from weft.runtime.invoke.model_settings import ConfiguredModel, model_settings
@@ -91,16 +92,22 @@ class InvocationContext:
         other_models: OtherModels | None = None,
         rules_of: RulesOf | None = None,
         equip: Equip | None = None,
+        on_progress: OnProgress | None = None,
     ) -> None:
         ledger.trust.ensure("run a program")
         self.ledger, self.programs, self._crossing, self.inference = ledger, programs, crossing, inference
         self.variable, self._context, self.on_token, self.show = variable, context, on_token, show
         self._other_models, self._rules_of, self._equip = other_models, rules_of, equip
+        self.on_progress = on_progress
 
     @property
     def execution_context(self) -> ExecutionContext:
         """In whose name a program is invoked."""
         return self._context or current_context()
+
+    @property
+    def crossing(self) -> Crossing:
+        return self._crossing
 
     async def across(self, call: Callable[[], T]) -> T:
         """Make a call to the ledger's synchronous side."""

@@ -7,7 +7,7 @@ from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import NotApplicable
 from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
-from weft.runtime.invoke.agent_work import work_on_task
+from weft.runtime.invoke.agent import work_on_task
 from weft.runtime.invoke.human import invoke_human
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 from weft.runtime.invoke.task_messages import task_brief

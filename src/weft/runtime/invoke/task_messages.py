@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from weft.kernel.enums import CriterionType
@@ -12,9 +12,12 @@ _LISTS = (("inputs", "You are given"), ("outputs", "Wanted"), ("constraints", "K
 
 
 def task_brief(task: Program) -> str:
-    """A task as the first message of the session that it is worked on in."""
+    """A task as the first message of the session that it is worked on in. A task that is only a title is what the
+    title says."""
     config = task.config if isinstance(task.config, dict) else {}
     spec: dict[str, Any] = config.get("spec") or {}
+    if not any(spec.values()):
+        return str(config.get("title", task.name))
     parts = [f"Task: {config.get('title', task.name)}"]
     parts += [_list(heading, spec[name]) for name, heading in _LISTS if spec.get(name)]
     criteria = spec.get("successCriteria") or []
@@ -27,9 +30,11 @@ def resumed_brief(task: Program) -> str:
     return f"{task_brief(task)}\n\nYou have begun already: go on from there."
 
 
-def reflection(unmet: Iterable[str]) -> str:
-    """The message after an answer that does not meet the criteria."""
-    return "\n\n".join([_list("Not done yet", unmet), "Think about why, then give the whole final answer again."])
+def reflection(unmet: Sequence[str], failed_calls: Sequence[str] = ()) -> str:
+    """The message after an answer that does not meet the criteria, or after tool calls that ended in errors."""
+    parts = [_list("Not done yet", unmet)] if unmet else []
+    parts += [_list("These tool calls ended in errors", failed_calls)] if failed_calls else []
+    return "\n\n".join([*parts, "Think about why, then give the whole final answer again."])
 
 
 def _list(heading: str, items: Iterable[Any]) -> str:

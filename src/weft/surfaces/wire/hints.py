@@ -84,6 +84,7 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.WAIT_OR_RESET_ABANDONED_AGENT: (
         "wait until it is done; if nobody is at it any more, `weft agent reset` lets it go"
     ),
+    Action.RESUME_WORK: "`weft task run {task}` goes on with it",
     Action.RESUME_AGENT: "`weft agent resume {agent}` lets it go on",
     Action.RESET_AGENT: "`weft agent reset {agent}` lets it be idle again",
     Action.SET_AGENT_MODEL: "`weft agent configure {agent} --model NAME`",

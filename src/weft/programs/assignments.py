@@ -1,0 +1,52 @@
+"""Which agents have a task, since when, and by whose word."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from weft.kernel.enums import ProgramKind
+from weft.ledger.api import Ledger, store_of
+from weft.ledger.views.program_rows import ProgramRow, load_program
+from weft.store.authorship import authored_event
+from weft.store.port import ReadTxn
+
+
+class Assignment(Struct, frozen=True, kw_only=True):
+    """An agent got a task. `task` and `session` are ids; `n` is the arrival number of the event that says so."""
+
+    n: int
+    at: int
+    task: str
+    session: str
+    by: tuple[str, ...]
+    """The ids of those in whose name it got it, whoever acted first."""
+
+
+def load_assignment(ledger: Ledger, agent: str) -> Assignment | None:
+    """The present one of an agent, by its id; None where there is none, or where another ledger says so and nobody here
+    took it over. It is for whoever goes on with the work: it asks for no right."""
+    with store_of(ledger).read() as txn:
+        row = load_program(txn.sql, agent)
+        return None if row is None or row.task is None or row.session is None else _counted(txn, row)
+
+
+def _counted(txn: ReadTxn, agent: ProgramRow) -> Assignment | None:
+    entry = txn.sql.one(
+        "SELECT n, at FROM program_history WHERE program = ? AND kind = 'agent_task_assigned' ORDER BY n DESC LIMIT 1",
+        (agent.id,),
+    )
+    event = None if entry is None else authored_event(txn, entry[0])
+    if entry is None or event is None or not event.counts:
+        return None
+    by = (event.fields["actor"], *(event.fields.get("on_behalf_of") or ()))
+    return Assignment(n=entry[0], at=entry[1], task=str(agent.task), session=str(agent.session), by=by)
+
+
+def agents_at_work(ledger: Ledger) -> list[str]:
+    """The ids of the agents that have a task."""
+    with store_of(ledger).read() as txn:
+        rows = txn.sql.all(
+            "SELECT id FROM program WHERE kind = ? AND deleted = 0 AND task IS NOT NULL ORDER BY updated_at, id",
+            (ProgramKind.AGENT.value,),
+        )
+        return [str(id) for (id,) in rows]

@@ -1,0 +1,238 @@
+"""What is recorded of an agent's work on a task: its rounds, the verdicts on them, what they spent, a checkpoint.
+
+A round is a message of the session since the agent got the task, with the turn that answered it and the verdicts on
+that turn. Nothing else decides how the work goes on, so that any process goes on with it the same way.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+
+from weft.kernel.authority import LOCAL
+from weft.kernel.enums import Decision, DecisionSource, InboxState, ProgramKind, ToolCallStatus
+from weft.ledger.api import InboxMessage, Ledger, Runs, Spending
+from weft.ledger.model import TextPart, ToolCall, Turn
+from weft.programs.assignments import Assignment, load_assignment
+from weft.programs.criteria import explain
+from weft.programs.kinds.task import criteria_of
+from weft.programs.model import Check, Program
+from weft.programs.programs import Programs
+from weft.runtime.harness.settings import HarnessSettings, harness_of
+from weft.runtime.tools.todo_tool import items_of
+
+MOST_ROUNDS = 10_000
+WORK = "work"
+"""The field of a message's metadata that says what it is for in the work."""
+FAILURES = (ToolCallStatus.ERROR, ToolCallStatus.TIMEOUT)
+REFUSALS = (Decision.DENY_CONTINUE, Decision.DENY_ABORT)
+
+
+class WordKind(StrEnum):
+    """What a message of the harness is."""
+
+    BRIEF = "brief"
+    REFLECTION = "reflection"
+    RESUMPTION = "resumption"
+
+
+class RoundState(StrEnum):
+    WAITING = "waiting"
+    """No turn has answered the message yet."""
+    ANSWERED = "answered"
+    FAILED = "failed"
+    CUT = "cut"
+    """Somebody cut the turn short, or took the message back."""
+
+
+class WorkRound(Struct, frozen=True, kw_only=True):
+    """One message, and what came of it."""
+
+    message: InboxMessage
+    state: RoundState
+    turn: str | None = None
+    kind: str | None = None
+    """A `WordKind`; None where somebody else sent the message."""
+    answer: str | None = None
+    error: str | None = None
+    error_code: str | None = None
+    failed_calls: tuple[str, ...] = ()
+    """Tools whose last call in the turn ended in an error, with the error."""
+    verdicts: tuple[Check, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def text(self) -> str:
+        return "\n".join(str(part.text) for part in self.message.content if isinstance(part, TextPart))
+
+    @property
+    def held(self) -> frozenset[int]:
+        """The criteria that held after it."""
+        return frozenset(verdict.criterion for verdict in self.verdicts if verdict.passed)
+
+
+class WorkFacts(Struct, frozen=True, kw_only=True):
+    """An agent's work on its present task."""
+
+    agent: Program
+    task: Program
+    settings: HarnessSettings
+    assignment: Assignment
+    session: str
+    """The label of the session that it works in."""
+    head: str | None
+    rounds: tuple[WorkRound, ...]
+    spent: Spending
+    is_parked: bool = False
+    """Whether the turn under way waits for something from outside."""
+    pending_calls: tuple[ToolCall, ...] = ()
+    """The calls of the turn under way that have not ended."""
+    plan: tuple[dict[str, str], ...] = ()
+    """The agent's own list of what is to be done."""
+    checkpoint: Any = None
+
+    @property
+    def last(self) -> WorkRound | None:
+        return self.rounds[-1] if self.rounds else None
+
+    @property
+    def criteria(self) -> list[dict[str, Any]]:
+        return criteria_of(self.task.config if isinstance(self.task.config, dict) else {})
+
+    @property
+    def seconds(self) -> float:
+        """How long its turns have taken."""
+        return sum(one.seconds for one in self.rounds)
+
+    @property
+    def verdicts(self) -> dict[int, Check]:
+        """The last verdict on each criterion."""
+        return {verdict.criterion: verdict for one in self.rounds for verdict in one.verdicts}
+
+    @property
+    def workspace(self) -> str | None:
+        """The folder that its messages name, else the task's own."""
+        contexts = [one.message.context for one in self.rounds if isinstance(one.message.context, dict)]
+        named = next((context["workspace"] for context in reversed(contexts) if "workspace" in context), None)
+        config = self.task.config if isinstance(self.task.config, dict) else {}
+        workspace = named or config.get("workspace")
+        return workspace if isinstance(workspace, str) else None
+
+    def unmet(self, verdicts: tuple[Check, ...]) -> list[str]:
+        """What does not hold, in words, by the verdicts on one round."""
+        criteria = self.criteria
+        return [
+            explain(criteria[one.criterion], one.observed, passed=False)
+            for one in verdicts
+            if not one.passed and one.criterion < len(criteria)
+        ]
+
+
+class WorkReader:
+    """Reads the facts of work, whoever asks for them: they are no answer to anybody."""
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs.acting_as(LOCAL)
+        self._ledger, self._runs = self._programs.ledger, Runs(self._programs.ledger)
+
+    def facts(self, agent: str) -> WorkFacts | None:
+        """None where the agent has no task that it got here."""
+        program = self._programs.get(agent, ProgramKind.AGENT)
+        assignment = load_assignment(self._ledger, program.id)
+        if assignment is None or program.current_task is None:
+            return None
+        task = self._programs.get(assignment.task, ProgramKind.TASK)
+        standing = self._runs.standing(assignment.session, 1)
+        rounds = self._rounds(assignment, task)
+        turns = [one.turn for one in rounds if one.turn is not None]
+        open_turn = standing.open_turn if rounds and rounds[-1].state is RoundState.WAITING else None
+        return WorkFacts(
+            agent=program,
+            task=task,
+            settings=harness_of(program),
+            assignment=assignment,
+            session=standing.label,
+            head=standing.head,
+            rounds=rounds,
+            spent=self._runs.spending(turns),
+            is_parked=open_turn is not None and standing.is_parked,
+            pending_calls=() if open_turn is None else _pending(self._ledger, open_turn),
+            plan=self._plan(turns),
+            checkpoint=self._programs.load_checkpoint(program.id),
+        )
+
+    def _rounds(self, assignment: Assignment, task: Program) -> tuple[WorkRound, ...]:
+        messages = self._ledger.inbox.list(
+            session=assignment.session, states=list(InboxState), limit=MOST_ROUNDS, after=assignment.n
+        )
+        checks = [check for check in self._programs.checks(task.id) if check.n > assignment.n]
+        last_of_turn = {one.turn or one.id: one for one in messages}
+        return tuple(
+            self._round(message, [check for check in checks if message.n < check.n < until])
+            for message, until in _until_next(list(last_of_turn.values()))
+        )
+
+    def _round(self, message: InboxMessage, checks: list[Check]) -> WorkRound:
+        kind = message.metadata.get(WORK) if isinstance(message.metadata, dict) else None
+        turn = None if message.turn is None else self._ledger.turn(message.turn)
+        state = _state(message, turn)
+        if turn is None or state is RoundState.WAITING:
+            error = "its message was taken back" if state is RoundState.CUT else message.error
+            return WorkRound(message=message, state=state, turn=message.turn, kind=kind, error=error)
+        ended = turn.completed_at or turn.started_at
+        return WorkRound(
+            message=message,
+            state=state,
+            turn=turn.id,
+            kind=kind,
+            answer=self._answer(turn) if state is RoundState.ANSWERED else None,
+            error=turn.error or turn.interruption_reason,
+            error_code=turn.error_code or turn.interruption_reason,
+            failed_calls=self._failed_calls(turn.id),
+            verdicts=tuple(checks) if state is RoundState.ANSWERED else (),
+            seconds=max(0, ended - turn.started_at) / 1000,
+        )
+
+    def _answer(self, turn: Turn) -> str | None:
+        messages = self._ledger.messages(turn.id)
+        return next((one.text for one in messages if one.id == turn.response_message_id), None)
+
+    def _failed_calls(self, turn: str) -> tuple[str, ...]:
+        """What a permission, a policy or a person refused is no failure: it was decided. Arguments that do not fit
+        are one."""
+        last_calls = {call.name: call for call in self._ledger.tool_calls(turn)}
+        failed = [call for call in last_calls.values() if call.outcome in FAILURES]
+        decisions = self._ledger.approvals.decisions(turn) if failed else []
+        refused = {one.call for one in decisions if one.decision in REFUSALS and one.by != DecisionSource.ARGUMENTS}
+        return tuple(
+            f"{call.name}: {call.error or call.error_code or call.outcome}" for call in failed if call.id not in refused
+        )
+
+    def _plan(self, turns: list[str]) -> tuple[dict[str, str], ...]:
+        for turn in reversed(turns):
+            for call in reversed(self._ledger.tool_calls(turn)):
+                if call.name == "todo" and call.outcome == ToolCallStatus.OK:
+                    return tuple(items_of(call.result))
+        return ()
+
+
+def _until_next(messages: list[InboxMessage]) -> list[tuple[InboxMessage, float]]:
+    """Each message with the arrival number of the next one."""
+    ends: list[float] = [*(message.n for message in messages[1:]), float("inf")]
+    return list(zip(messages, ends, strict=True)) if messages else []
+
+
+def _state(message: InboxMessage, turn: Turn | None) -> RoundState:
+    if message.state in (InboxState.QUEUED, InboxState.TAKEN):
+        return RoundState.WAITING
+    if message.state == InboxState.CANCELLED:
+        return RoundState.CUT
+    if message.state == InboxState.DEAD or turn is None or turn.status == "failed":
+        return RoundState.FAILED
+    return RoundState.ANSWERED if turn.interruption_reason is None else RoundState.CUT
+
+
+def _pending(ledger: Ledger, turn: str) -> tuple[ToolCall, ...]:
+    return tuple(call for call in ledger.tool_calls(turn) if call.outcome is None)

@@ -1,0 +1,181 @@
+"""Moves of an agent's work, performed by whoever holds the agent.
+
+A move that is broken off anywhere is performed again: what it had recorded changes the facts, so that only the rest of
+it follows. Messages are admitted under a key of the round that they begin, so that each is admitted once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from weft.kernel.authority import LOCAL_NAME, Authority, Principal, PrincipalKind
+from weft.kernel.enums import MessageRole
+from weft.kernel.errors import CriteriaUnmet, WeftError
+from weft.ledger.api import Admission, Lease
+from weft.ledger.model import NewMessage
+from weft.programs.placeholders import Resolver
+from weft.programs.programs import Programs
+from weft.runtime.harness.facts import WORK, WorkFacts, WorkReader
+from weft.runtime.harness.moves import (
+    CheckCriteria,
+    GiveUpWork,
+    Hold,
+    Leave,
+    Move,
+    SaveCheckpoint,
+    Say,
+    StartTask,
+    next_move,
+)
+from weft.runtime.invoke.criterion_commands import CriterionCommands
+from weft.runtime.turns.ledger_port import Crossing
+from weft.runtime.turns.messages import to_the_end
+
+
+class WorkRequest(Struct, frozen=True, kw_only=True):
+    """What whoever asks for the work says of it: in whose name the agent is told, and how its turns are run."""
+
+    authority: Authority | None = None
+    """None: in the name of whoever sent the last message of the work, or gave the agent its task."""
+    overrides: Any = None
+    workspace: str | None = None
+    """The folder that it works in, where that is not the task's own."""
+
+
+NO_REQUEST = WorkRequest()
+
+
+class MovePerformer:
+    """Performs the moves of one ledger's agents."""
+
+    def __init__(self, programs: Programs, crossing: Crossing, variable: Resolver) -> None:
+        self._programs, self._crossing, self._variable = programs, crossing, variable
+        self._reader = WorkReader(programs)
+
+    async def facts(self, agent: str) -> WorkFacts | None:
+        return await self._crossing.run(lambda: self._reader.facts(agent))
+
+    async def next_move(self, agent: str, now_ms: int, *, is_asked: bool = False) -> tuple[WorkFacts, Move] | None:
+        """What is recorded of an agent's work, and what comes next; None where it has no task."""
+        facts = await self.facts(agent)
+        return None if facts is None else (facts, next_move(facts, now_ms, is_asked=is_asked))
+
+    async def perform(self, facts: WorkFacts, move: Move, hold: Lease, request: WorkRequest = NO_REQUEST) -> None:
+        """Under the lease of the agent. Raises what criteria that cannot be checked raise."""
+        agent, programs = facts.agent, self._programs.acting_as(facts.agent.name, hold)
+        match move:
+            case StartTask():
+                await self._run(partial(programs.start_task, facts.task.id))
+            case Say():
+                await self._run(partial(self._say, programs, facts, move, request))
+            case CheckCriteria():
+                await self._check(programs, facts)
+            case SaveCheckpoint():
+                await self._run(partial(programs.save_checkpoint, agent.id, checkpoint_state(facts, move.next)))
+            case Hold(reason=reason):
+                await self._run(partial(_wait, programs, facts, reason))
+            case GiveUpWork(code=code, reason=reason):
+                await self._run(partial(programs.give_up, agent.id, reason, code=code))
+            case Leave():
+                await self._run(partial(programs.step_agent, agent.id, "reset", reason="its task is over"))
+            case _:
+                return
+
+    async def _run(self, work: Any) -> None:
+        await to_the_end(self._crossing.run(work))
+
+    def _say(self, programs: Programs, facts: WorkFacts, move: Say, request: WorkRequest) -> Admission:
+        """The agent's step stands in the log before the message."""
+        agent, count = facts.agent, len(facts.rounds)
+        is_told = agent.state == "thinking" and (agent.turn_count or 0) > count
+        if not is_told:
+            _wait(programs, facts, move.reason)
+            programs.step_agent(agent.id, "think", reason=move.reason)
+        last = facts.last
+        overrides = request.overrides
+        if overrides is None and last is not None:
+            overrides = last.message.overrides
+        workspace = request.workspace or facts.workspace
+        message = NewMessage(
+            role=MessageRole.USER,
+            content=move.text,
+            context=None if workspace is None else {"workspace": workspace},
+            metadata={WORK: move.kind.value},
+        )
+        ledger = programs.ledger.acting_as(request.authority or _authority(facts))
+        return ledger.inbox.admit(
+            message,
+            session=facts.assignment.session,
+            overrides=overrides,
+            key=f"work {facts.assignment.session} {facts.assignment.n} {count}",
+        )
+
+    async def _check(self, programs: Programs, facts: WorkFacts) -> None:
+        """Records a verdict on every criterion; where all hold, the task and the agent are done in the same append."""
+        last = facts.last
+        assert last is not None, "criteria are held against an answer"
+        if facts.agent.state == "thinking":
+            await self._run(partial(programs.step_agent, facts.agent.id, "execute", reason="checking the criteria"))
+        commands = CriterionCommands(self._variable)
+        try:
+            await self._crossing.run(
+                lambda: programs.complete_task(
+                    facts.task.id,
+                    answer=last.answer,
+                    workspace=facts.workspace,
+                    run=commands.run,
+                    agent=facts.agent.id,
+                )
+            )
+        except asyncio.CancelledError:
+            commands.cancel()
+            raise
+        except CriteriaUnmet:
+            return
+        except WeftError as error:
+            code, words = type(error).__name__, str(error)
+            await self._run(lambda: programs.fail_agent(facts.agent.id, words, code=code))
+            raise
+
+
+def checkpoint_state(facts: WorkFacts, text: str | None) -> dict[str, Any]:
+    """Where the work stands: the agent's plan, what it has reached and spent, and the calls that have not ended."""
+    last = facts.last
+    return {
+        "task": facts.task.name,
+        "session": facts.session,
+        "head": facts.head,
+        "turn": None if last is None else last.turn,
+        "next": text,
+        "plan": list(facts.plan),
+        "progress": {
+            "turns": len(facts.rounds),
+            "tokens": facts.spent.total,
+            "cost": facts.spent.cost,
+            "seconds": round(facts.seconds),
+            "criteria": [{"criterion": number, "passed": one.passed} for number, one in sorted(facts.verdicts.items())],
+        },
+        "pendingCalls": [
+            {"id": call.call_id, "tool": call.name, "arguments": call.arguments} for call in facts.pending_calls
+        ],
+    }
+
+
+def _wait(programs: Programs, facts: WorkFacts, reason: str | None) -> None:
+    if facts.agent.state == "thinking":
+        programs.step_agent(facts.agent.id, "wait", reason=reason)
+
+
+def _authority(facts: WorkFacts) -> Authority:
+    """In whose name the agent is told: that of the last message of its work, else of whoever gave it the task."""
+    last = facts.last
+    by = facts.assignment.by if last is None else (last.message.sender, *last.message.on_behalf_of)
+    return Authority(tuple(Principal(_kind(name), name) for name in reversed(by)))
+
+
+def _kind(name: str) -> PrincipalKind:
+    return PrincipalKind.HUMAN if name == LOCAL_NAME else PrincipalKind.PROGRAM

@@ -1,0 +1,164 @@
+"""Work on a task that somebody waits for: the same moves as the broker's job performs, by whoever asked for the work.
+
+The agent is held meanwhile, so that a broker leaves it alone; if this process dies, a broker goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from weft.kernel.advice import Action
+from weft.kernel.clock import Clock, SystemClock
+from weft.kernel.errors import NotApplicable, WeftError
+from weft.ledger.api import Admission, Lease
+from weft.programs.foreign import ensure_own
+from weft.programs.model import Program
+from weft.programs.placeholders import Resolver
+from weft.programs.programs import Programs
+from weft.runtime.broker.plans import Planner, Sending
+from weft.runtime.harness.facts import WorkFacts
+from weft.runtime.harness.leases import hold_agent
+from weft.runtime.harness.moves import ENDED_STATES, AwaitAnswer, GiveUpWork, Hold, Move, Rest
+from weft.runtime.harness.performing import MovePerformer, WorkRequest
+from weft.runtime.turns.ledger_port import RuntimeLedger
+from weft.runtime.turns.messages import TurnReply, answer_admitted, broker_of, to_the_end
+
+if TYPE_CHECKING:
+    from weft.runtime.inference.attempt import OnToken
+
+OnProgress = Callable[[WorkFacts, Move], None]
+"""Called with what is recorded of the work before each move, and with the move."""
+
+
+class FinishedWork(Struct, frozen=True, kw_only=True):
+    """What came of the work: the task and the agent as they are now, and the last facts of the work."""
+
+    task: Program
+    facts: WorkFacts
+    reply: TurnReply | None = None
+    """The last answer."""
+    reason: str | None = None
+    """Why it was given up."""
+
+
+class TaskWork:
+    """Works on tasks in one process, until their criteria hold or the harness ends it."""
+
+    def __init__(
+        self,
+        ledger: RuntimeLedger,
+        programs: Programs,
+        planner: Planner,
+        variable: Resolver,
+        *,
+        clock: Clock | None = None,
+        on_token: OnToken | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self._ledger, self._programs, self._planner = ledger, programs, planner
+        self._clock, self._on_token, self._on_progress = clock or SystemClock(), on_token, on_progress
+        self._performer = MovePerformer(programs, ledger.crossing, variable)
+
+    async def run(
+        self, agent: Program, task: Program, request: WorkRequest, *, session: str | None = None
+    ) -> FinishedWork:
+        """Begin or go on with the work. `session` is the label of the session that it is begun in. Raises what ended
+        it before the harness did, such as the failure of a turn."""
+        ensure_own(task)
+        crossing = self._ledger.crossing
+        async with hold_agent(self._programs, crossing, agent, task.id) as hold:
+            begin = partial(_begin, self._programs, agent.id, task.id, hold, session)
+            await to_the_end(crossing.run(begin))
+            try:
+                return await self._run(agent.id, hold, request)
+            except asyncio.CancelledError:
+                with suppress(WeftError):  # somebody else has moved the agent meanwhile
+                    await to_the_end(self._hold(agent.id, hold))
+                raise
+
+    async def _hold(self, agent: str, hold: Lease) -> None:
+        """Whoever is cancelled leaves the agent waiting."""
+        facts = await self._performer.facts(agent)
+        if facts is not None:
+            await self._performer.perform(facts, Hold("interrupted"), hold)
+
+    async def _run(self, agent: str, hold: Lease, request: WorkRequest) -> FinishedWork:
+        is_asked, reply, fault, reason = True, None, None, None
+        facts: WorkFacts | None = None
+        while True:
+            facts_and_move = await self._performer.next_move(agent, self._clock.now_ms(), is_asked=is_asked)
+            if facts_and_move is None:
+                break
+            facts, move = facts_and_move
+            is_asked = False
+            if self._on_progress is not None:
+                self._on_progress(facts, move)
+            if isinstance(move, AwaitAnswer):
+                reply, fault = await self._answer(move)
+                continue
+            if isinstance(move, Rest):
+                if move.until_ms is None:
+                    break
+                await asyncio.sleep(max(0, move.until_ms - self._clock.now_ms()) / 1000)
+                continue
+            await self._performer.perform(facts, move, hold, request)
+            if isinstance(move, Hold):
+                raise fault or NotApplicable(move.reason, Action.RESUME_WORK.of(task=facts.task.name))
+            if isinstance(move, GiveUpWork):
+                reason = move.reason
+                break
+        assert facts is not None, "the agent had a task"
+        task = await self._ledger.crossing.run(partial(self._programs.get, facts.task.id))
+        return FinishedWork(task=task, facts=facts, reply=reply, reason=reason)
+
+    async def _answer(self, move: AwaitAnswer) -> tuple[TurnReply | None, WeftError | None]:
+        """The answer to a message of the work, or what its turn failed with."""
+        broker_of(self._ledger).plan_with(self._planner)  # also for what others left in the session
+        admission = await self._ledger.crossing.run(lambda: _admission(self._programs, move.message))
+        sending = Sending(planner=self._planner)
+        try:
+            return await answer_admitted(self._ledger, admission, sending, on_token=self._on_token), None
+        except WeftError as error:
+            return None, error
+
+
+def _admission(programs: Programs, message: str) -> Admission:
+    waiting = programs.ledger.inbox.get(message)
+    return Admission(
+        message=waiting.id, session=waiting.session, session_id=waiting.session_id, is_fork=False, receipt=None
+    )
+
+
+def ensure_free(agent: Program) -> None:
+    """Refuse an agent whose state lets nobody begin with it."""
+    hints = {
+        "paused": Action.RESUME_AGENT.of(agent=agent.name),
+        "error": Action.RESET_AGENT.of(agent=agent.name),
+        "thinking": Action.WAIT_FOR_ANSWER_OR_RESET_AGENT.of(agent=agent.name),
+    }
+    if agent.state in hints:
+        raise NotApplicable(f"agent {agent.name!r} is {agent.state}", hints[agent.state])
+
+
+def _begin(invoker: Programs, agent_id: str, task_id: str, hold: Lease, session: str | None) -> None:
+    """The task started and the agent on it, whether for the first time or taken up again."""
+    programs = invoker.acting_as(invoker.ledger.authority, hold)
+    agent, task = invoker.get(agent_id), invoker.get(task_id)
+    is_current = agent.current_task == task.name
+    if is_current and task.state in ENDED_STATES:  # it was left there between the end of its task and its own
+        agent = programs.acting_as(agent.name, hold).step_agent(agent.id, "reset", reason="its task is over")
+    elif not is_current or agent.state != "thinking":
+        ensure_free(agent)
+    if task.state == "pending":
+        task = programs.start_task(task.id)
+    if task.state != "active":
+        hint = "complete what it depends on first" if task.state == "blocked" else "make a new task"
+        raise NotApplicable(f"task {task.name!r} is {task.state}", hint)
+    if not is_current:
+        programs.assign(agent.id, task.id, session=session)
