@@ -75,6 +75,7 @@ CALLS = sized(test=[], prove=list(range(1, 120, 3)))
 KILLS = sized(test=["checkpoint:1"], prove=["after:7", "checkpoint:1", "after:6", "checkpoint:2"])
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a process that dies closes nothing
 def test_killed_after_every_checkpoint_and_at_commits_it_ends_the_same(tmp_path: Path) -> None:
     owner = dead_owner()
     is_met, whole = ended(tmp_path / "whole", "", owner)

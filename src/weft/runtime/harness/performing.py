@@ -64,14 +64,18 @@ class MovePerformer:
         facts = await self.facts(agent)
         return None if facts is None else (facts, next_move(facts, now_ms, is_asked=is_asked))
 
-    async def perform(self, facts: WorkFacts, move: Move, hold: Lease, request: WorkRequest = NO_REQUEST) -> None:
-        """Under the lease of the agent. Raises what criteria that cannot be checked raise."""
+    async def perform(
+        self, facts: WorkFacts, move: Move, hold: Lease, request: WorkRequest = NO_REQUEST
+    ) -> Admission | None:
+        """Under the lease of the agent; the message's receipt where the agent was told something. Raises what criteria
+        that cannot be checked raise."""
         agent, programs = facts.agent, self._programs.acting_as(facts.agent.name, hold)
         match move:
             case StartTask():
                 await self._run(partial(programs.start_task, facts.task.id))
             case Say():
-                await self._run(partial(self._say, programs, facts, move, request))
+                admission: Admission = await self._run(partial(self._say, programs, facts, move, request))
+                return admission
             case CheckCriteria():
                 await self._check(programs, facts)
             case SaveCheckpoint():
@@ -83,10 +87,11 @@ class MovePerformer:
             case Leave():
                 await self._run(partial(programs.step_agent, agent.id, "reset", reason="its task is over"))
             case _:
-                return
+                pass
+        return None
 
-    async def _run(self, work: Any) -> None:
-        await to_the_end(self._crossing.run(work))
+    async def _run(self, work: Any) -> Any:
+        return await to_the_end(self._crossing.run(work))
 
     def _say(self, programs: Programs, facts: WorkFacts, move: Say, request: WorkRequest) -> Admission:
         """The agent's step stands in the log before the message."""

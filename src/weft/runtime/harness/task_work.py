@@ -6,7 +6,7 @@ The agent is held meanwhile, so that a broker leaves it alone; if this process d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 OnProgress = Callable[[WorkFacts, Move], None]
 """Called with what is recorded of the work before each move, and with the move."""
 
+OnAdmitted = Callable[[Admission], Awaitable[None]]
+"""Called with each message of the work before its answer is awaited."""
+
 
 class FinishedWork(Struct, frozen=True, kw_only=True):
     """What came of the work: the task and the agent as they are now, and the last facts of the work."""
@@ -43,6 +46,8 @@ class FinishedWork(Struct, frozen=True, kw_only=True):
     facts: WorkFacts
     reply: TurnReply | None = None
     """The last answer."""
+    admission: Admission | None = None
+    """The receipt for the message that it answers."""
     reason: str | None = None
     """Why it was given up."""
 
@@ -60,9 +65,11 @@ class TaskWork:
         clock: Clock | None = None,
         on_token: OnToken | None = None,
         on_progress: OnProgress | None = None,
+        on_admitted: OnAdmitted | None = None,
     ) -> None:
         self._ledger, self._programs, self._planner = ledger, programs, planner
         self._clock, self._on_token, self._on_progress = clock or SystemClock(), on_token, on_progress
+        self._on_admitted = on_admitted
         self._performer = MovePerformer(programs, ledger.crossing, variable)
 
     async def run(
@@ -91,6 +98,7 @@ class TaskWork:
     async def _run(self, agent: str, hold: Lease, request: WorkRequest) -> FinishedWork:
         is_asked, reply, fault, reason = True, None, None, None
         facts: WorkFacts | None = None
+        admission: Admission | None = None
         while True:
             facts_and_move = await self._performer.next_move(agent, self._clock.now_ms(), is_asked=is_asked)
             if facts_and_move is None:
@@ -100,14 +108,18 @@ class TaskWork:
             if self._on_progress is not None:
                 self._on_progress(facts, move)
             if isinstance(move, AwaitAnswer):
-                reply, fault = await self._answer(move)
+                if admission is None or admission.message != move.message:
+                    admission = await self._ledger.crossing.run(partial(_admission, self._programs, move.message))
+                if self._on_admitted is not None:
+                    await self._on_admitted(admission)
+                reply, fault = await self._answer(admission)
                 continue
             if isinstance(move, Rest):
                 if move.until_ms is None:
                     break
                 await asyncio.sleep(max(0, move.until_ms - self._clock.now_ms()) / 1000)
                 continue
-            await self._performer.perform(facts, move, hold, request)
+            admission = await self._performer.perform(facts, move, hold, request) or admission
             if isinstance(move, Hold):
                 raise fault or NotApplicable(move.reason, Action.RESUME_WORK.of(task=facts.task.name))
             if isinstance(move, GiveUpWork):
@@ -115,12 +127,11 @@ class TaskWork:
                 break
         assert facts is not None, "the agent had a task"
         task = await self._ledger.crossing.run(partial(self._programs.get, facts.task.id))
-        return FinishedWork(task=task, facts=facts, reply=reply, reason=reason)
+        return FinishedWork(task=task, facts=facts, reply=reply, admission=admission, reason=reason)
 
-    async def _answer(self, move: AwaitAnswer) -> tuple[TurnReply | None, WeftError | None]:
+    async def _answer(self, admission: Admission) -> tuple[TurnReply | None, WeftError | None]:
         """The answer to a message of the work, or what its turn failed with."""
         broker_of(self._ledger).plan_with(self._planner)  # also for what others left in the session
-        admission = await self._ledger.crossing.run(lambda: _admission(self._programs, move.message))
         sending = Sending(planner=self._planner)
         try:
             return await answer_admitted(self._ledger, admission, sending, on_token=self._on_token), None

@@ -21,7 +21,7 @@ def task_brief(task: Program) -> str:
     parts = [f"Task: {config.get('title', task.name)}"]
     parts += [_list(heading, spec[name]) for name, heading in _LISTS if spec.get(name)]
     criteria = spec.get("successCriteria") or []
-    parts += [_list("It is done when", map(_criterion, criteria))] if criteria else []
+    parts += [_list("It is done when", map(criterion_words, criteria))] if criteria else []
     return "\n\n".join([*parts, "Answer with the final result alone."])
 
 
@@ -41,7 +41,8 @@ def _list(heading: str, items: Iterable[Any]) -> str:
     return "\n".join([f"{heading}:", *(f"- {item}" for item in items)])
 
 
-def _criterion(criterion: dict[str, Any]) -> str:
+def criterion_words(criterion: dict[str, Any]) -> str:
+    """What a criterion asks for."""
     where = f"the file {criterion['path']}" if "path" in criterion else "the answer"
     match criterion["type"]:
         case CriterionType.FILE_EXISTS:

@@ -288,6 +288,7 @@ async def _with_invocations(
     from weft.surfaces.cli.approval_prompts import ApprovalPrompts
     from weft.surfaces.cli.tool_access import ToolAccess
     from weft.surfaces.cli.trust import trusted_rules
+    from weft.surfaces.cli.work_progress import ProgressNotes
 
     ledger, pool = call.writing(), Pool()
     try:
@@ -314,6 +315,7 @@ async def _with_invocations(
                 other_models=_other_models(programs) if has_default_model else None,
                 rules_of=trusted_rules(),
                 equip=tools,
+                on_progress=None if call.json else ProgressNotes(call),
             )
             try:
                 with prompts.typed():

@@ -87,6 +87,7 @@ from weft.programs.reach import ProgramReach
 from weft.programs.similarity.similarity import Embedded, ModelCount, Similar
 from weft.runtime.compaction.comparison import ComparedCompaction
 from weft.runtime.egress.credentials import Credential
+from weft.runtime.harness.progress import CriterionState, WorkProgress
 from weft.runtime.invoke.invocation import InvocationResult
 from weft.runtime.mcp.server_settings import McpServer
 from weft.runtime.policies.backtest import Backtest
@@ -111,6 +112,7 @@ from weft.surfaces.wire import (
     tokens,
     tools,
     upkeep,
+    work,
 )
 
 FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
@@ -141,7 +143,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         PlannedProgram, InvocationResult, Credential, Node, Embedded, Similar, ModelCount, programs.EmbeddedNodes,
         programs.ForgottenVectors, programs.FetchableModel, configuration.ConfiguredTurn, sandbox.SandboxRun,
         forms.JsonValue, McpServer, mcp.ListedServer, mcp.ListedTool, mcp.ApprovedTools,
-        tools.AgentRun, tools.ListedToolset, tools.OfferedTools,
+        tools.AgentRun, work.AgentStatus, WorkProgress, CriterionState, tools.ListedToolset, tools.OfferedTools,
         tokens.TokenForm, tokens.RevokedToken, tokens.RotatedKey,
     ),
     "Approval policies": (
@@ -179,7 +181,7 @@ NAMES: Mapping[str, Any] = {
             Approval, AuditFinding, BundleReport,
             Diagnosis, Exported, Invitation, ListedSession, OriginTotals, Packed, Participant, PostedMessage, Problem,
             Provenance, ProvisionalTurn, ProgramReach, Reached, Receipt, Remote, Resume, Room, RoomMessage, Salvaged,
-            Spending, Synced, Usage,
+            Spending, Synced, Usage, WorkProgress, programs_model.Program,
             model.Compaction, model.Message,
             model.ToolCall,
             model.Turn,

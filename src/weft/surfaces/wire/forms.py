@@ -32,6 +32,7 @@ WIRE_VERSION = 1
 """Rises when a form loses a field, renames one or gives it another meaning. New fields do not raise it."""
 
 FLAT: Mapping[str, str] = {
+    "AgentStatus": "agent",
     "AnsweredApproval": "approval",
     "ListedSession": "session",
     "RoomMember": "participant",

@@ -20,11 +20,16 @@ class WatchedCall(Struct, frozen=True, kw_only=True):
 
 
 class AgentRun(SentMessage, frozen=True, kw_only=True):
-    """`agent run`: the message and its answer, as `send` tells them, with the tool calls of its turn."""
+    """`agent run`: the last message of the work and its answer, as `send` tells them, with the task and the tool calls
+    of its turns. `reason` says why the task failed."""
 
-    workspace: str
+    workspace: str | None
     toolset: str | None
     calls: tuple[WatchedCall, ...]
+    task: str
+    task_state: str
+    turns: int
+    reason: str | None = None
 
 
 class ListedToolset(Struct, frozen=True, kw_only=True):

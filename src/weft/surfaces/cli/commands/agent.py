@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +11,7 @@ import click
 from weft.surfaces.cli.arguments import key_option
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
-from weft.surfaces.cli.configuration import RUN_TOOLSET, ensure_toolset
+from weft.surfaces.cli.configuration import ensure_toolset
 from weft.surfaces.cli.program_call import (
     acting,
     answer,
@@ -29,9 +30,9 @@ from weft.surfaces.cli.program_call import (
 from weft.surfaces.cli.screen import Line, Span
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Admission, Ledger
     from weft.programs import Programs
     from weft.programs.model import Program
+    from weft.surfaces.wire.work import AgentStatus
 
 command = group("agent", "Describe agents, give them tasks, and see what they are doing.")
 TOOLSET = "What its tools are at most; `weft toolset list` shows them."
@@ -111,75 +112,37 @@ def list_(call: Call) -> None:
 
 @command.verb("run")
 @named("name", "agent")
-@click.argument("text")
-@click.option("--in", "folder", metavar="DIR", type=click.Path(), required=True, help="The folder that it works in.")
+@click.argument("text", required=False)
+@click.option("--in", "folder", metavar="DIR", type=click.Path(), help="The folder that it works in.")
+@click.option("--task", "task", metavar="TASK", shell_complete=complete_programs("task"), help="A task that exists.")
 @click.option("--session", metavar="SESSION", help="Its session, made if there is none. Default: NAME:main.")
 @click.option("--toolset", metavar="NAME", help="What its tools are at most. Default: worker, if none is configured.")
 @key_option
 def run(
-    call: Call, name: str, text: str, folder: str, session: str | None, toolset: str | None, key: str | None
-) -> None:
-    """Have an agent work in a folder, and show what it says and does.
+    call: Call,
+    name: str,
+    text: str | None,
+    folder: str | None,
+    task: str | None,
+    session: str | None,
+    toolset: str | None,
+    key: str | None,
+) -> int:
+    """Have an agent work on a task until it is done, and show what it says and does.
 
-    Its files and commands are confined to the folder. TEXT is read from standard input where it is -. A line tells of
-    each tool call; where a person is asked, the turn waits. Ctrl-C ends the turn with what it has.
+    The task is made of TEXT, which is read from standard input where it is -, or is named with --task. With --in its
+    files and commands are confined to that folder. A line tells of each tool call; where a person is asked, the turn
+    waits. Ctrl-C ends the turn with what it has, and the task that was made of TEXT with it.
     """
-    from weft.kernel.errors import InvalidInput
-    from weft.surfaces.cli.attachments import message_with
-    from weft.surfaces.cli.trust import workspace_of
+    from weft.surfaces.cli.agent_run import AgentRunRequest, run_agent
 
-    words = said(text) or ""
-    if not words.strip():
-        raise InvalidInput("the message is empty", "say something")
-    workspace = workspace_of(folder) or ""
-    message = message_with(words, (), workspace)
-    chosen: list[str | None] = []
-
-    def admit(ledger: Ledger) -> Admission:
-        label = session or f"{name}:main"
-        chosen.append(_toolset(ledger, name, label, toolset))
-        overrides = {"toolset": chosen[0]} if chosen[0] is not None else None
-        return ledger.inbox.admit(message, session=label, persona=name, overrides=overrides, key=key)
-
-    _show_run(call, admit, workspace, chosen)
-
-
-def _show_run(call: Call, admit: Callable[[Ledger], Admission], workspace: str, chosen: list[str | None]) -> None:
-    from weft.surfaces.cli.broker_call import answered, sent_fields
-    from weft.surfaces.cli.run_view import RunView
-    from weft.surfaces.plain_text import safe_lines
-    from weft.surfaces.wire.tools import AgentRun
-
-    view = RunView(call)
-    try:
-        admission, reply = answered(call, admit, view.token, view.observe)
-    finally:
-        view.end()
-    fields = sent_fields(admission, reply)
-    run = AgentRun(**fields, workspace=workspace, toolset=chosen[0], calls=tuple(view.calls))
-    call.answer(run, *([] if view.has_answer else [[line] for line in safe_lines(reply.reply.text)]))
-
-
-def _toolset(ledger: Ledger, name: str, label: str, toolset: str | None) -> str | None:
-    """The toolset that the message names: the one that was asked for, or where nothing is configured the default one.
-    Raises NotApplicable where the session is that of another agent, NotFound where there is no such toolset."""
-    from weft.kernel.errors import NotApplicable, NotFound
-    from weft.programs import Programs
-
-    programs = Programs(ledger)
-    agent = programs.get(name, "agent")
-    configs = [agent.config]
-    try:
-        opened = ledger.session(label)
-    except NotFound:
-        pass
-    else:
-        if opened.persona_id not in (agent.id, agent.name):
-            raise NotApplicable(f"session {opened.label!r} is not one of {agent.name}", "name another with --session")
-        configs.append(programs.get(opened.id, "session").config)
-    ensure_toolset(ledger, toolset)
-    is_configured = any(isinstance(config, dict) and config.get("toolset") for config in configs)
-    return toolset or (None if is_configured else RUN_TOOLSET)
+    words = said(text)
+    if (task is None) == (words is None):
+        raise click.UsageError("give either what is to be done, or --task")
+    return run_agent(
+        call,
+        AgentRunRequest(agent=name, words=words, task=task, folder=folder, session=session, toolset=toolset, key=key),
+    )
 
 
 @command.verb("assign")
@@ -187,29 +150,96 @@ def _toolset(ledger: Ledger, name: str, label: str, toolset: str | None) -> str 
 @named("task", "task")
 @acting
 def assign(call: Call, name: str, task: str, actor: str, retry_key: str | None) -> None:
-    """Give an idle agent a task; a session for it is made."""
+    """Give an idle agent a task; a session for it is made. Where a broker runs, the work begins."""
     with changing(call, actor) as programs:
         agent = programs.assign(name, task, key=retry_key)
     answer(call, agent, ["  works on ", Span(str(agent.current_task), "label"), f" in {agent.current_session}"])
+    call.note("a broker goes on with it: `weft broker` runs one; `weft agent status` shows how far it is")
 
 
 @command.verb("status")
-@named("name", "agent")
-def status(call: Call, name: str) -> None:
-    """Show what an agent is doing, and for whom it works."""
+@named("name", "agent", required=False)
+def status(call: Call, name: str | None) -> None:
+    """Show what an agent is doing, what it has spent, and for whom it works; without NAME, all that have a task."""
+    from weft.surfaces.cli.work_progress import progress_line, progress_lines
+
     with looking(call) as programs:
+        if name is None:
+            statuses = [one for one in map(partial(_status, programs), programs.all("agent")) if one.work is not None]
+        else:
+            statuses = [_status(programs, programs.get(name, "agent"))]
+    if name is None:
+        if not statuses:
+            call.note("no agent has a task; `weft agent assign NAME TASK` gives it one")
+        lines = [progress_line(one.agent.name, one.work) for one in statuses if one.work is not None]
+        call.answer(statuses, *lines)
+        return
+    (one,) = statuses
+    agent = one.agent
+    fields: list[Line] = [
+        [Span(f"  {what:<11}", "dim"), str(value)]
+        for what, value in (
+            ("task", agent.current_task),
+            ("session", agent.current_session),
+            ("turns", agent.turn_count),
+            ("checkpoint", agent.last_checkpoint),
+        )
+        if value is not None
+    ]
+    work_lines = [] if one.work is None else progress_lines(one.work)
+    call.answer(one, line_of(agent), *fields, *work_lines, *_visibility_lines(agent))
+
+
+def _status(programs: Programs, agent: Program) -> AgentStatus:
+    """An agent with its work, as far as whoever looks may know of its task and its session."""
+    from weft.kernel.clock import SystemClock
+    from weft.runtime.harness.facts import WorkReader
+    from weft.runtime.harness.progress import progress_of
+    from weft.surfaces.wire.work import AgentStatus
+
+    is_shown = agent.current_task is not None and agent.current_session is not None
+    facts = WorkReader(programs).facts(agent.id) if is_shown else None
+    return AgentStatus(agent=agent, work=None if facts is None else progress_of(facts, SystemClock().now_ms()))
+
+
+@command.verb("stop")
+@named("name", "agent")
+@click.option("--reason", metavar="TEXT", help="Why.")
+@acting
+def stop(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
+    """End an agent's work: the turn is cut short, its task fails, and the agent is idle."""
+    from weft.kernel.errors import NotApplicable
+
+    words = "it was stopped" if reason is None else f"it was stopped: {reason}"
+    with changing(call, actor) as programs:
+        session = programs.get(name, "agent").current_session
+        agent = programs.stop_work(name, reason=words, key=retry_key)
+        inbox = programs.ledger.inbox
+        if session is not None:
+            for message in inbox.list(session=session, states=["queued"]):
+                with suppress(NotApplicable):  # a turn has taken it
+                    inbox.cancel(message.id, reason=words)
+            with suppress(NotApplicable):  # no turn runs there
+                inbox.interrupt(session)
+    answer(call, agent)
+
+
+@command.verb("resume")
+@named("name", "agent")
+@click.option("--reason", metavar="TEXT", help="Why.")
+@acting
+def resume(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
+    """Let an agent go on: one that was paused, or whose work stands still since a turn failed or was cut short."""
+    from weft.surfaces.cli.agent_run import resume_work
+
+    with changing(call, actor) as programs:
         agent = programs.get(name, "agent")
-    lines: list[Line] = []
-    for what, value in (
-        ("task", agent.current_task),
-        ("session", agent.current_session),
-        ("turns", agent.turn_count),
-        ("checkpoint", agent.last_checkpoint),
-    ):
-        if value is not None:
-            lines.append([Span(f"  {what:<11}", "dim"), str(value)])
-    lines += _visibility_lines(agent)
-    call.answer(agent, line_of(agent), *lines)
+        if agent.state != "waiting" or agent.current_task is None:
+            answer(call, programs.step_agent(name, "resume", reason=reason, key=retry_key))
+            return
+    resume_work(call, actor, agent)
+    with looking(call) as programs:
+        answer(call, programs.get(agent.id, "agent"))
 
 
 def _sharing(verb: str, help: str) -> None:
@@ -263,5 +293,4 @@ def _step(verb: str, help: str) -> None:
 
 
 _step("reset", "Let an agent be idle again, whatever it was doing, without a task.")
-_step("pause", "Pause an agent.")
-_step("resume", "Let a paused agent go on where it was.")
+_step("pause", "Pause an agent: the turn under way ends, and no other one begins until it is resumed.")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from weft.kernel.contents import decode_utf8
+from weft.surfaces.cli.agent_run import free_task_name
 from weft.surfaces.cli.arguments import read_input
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
@@ -30,9 +31,6 @@ from weft.surfaces.cli.program_call import (
 )
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.wire.forms import JsonValue
-
-if TYPE_CHECKING:
-    from weft.programs import Programs
 
 command = group("task", "Say what is to be done, and end it when its success criteria hold.")
 MAKE = "make one with `weft task create TITLE`"
@@ -70,18 +68,8 @@ def create(
     config = given(title=title, assignee=assignee, priority=priority, dependencies=list(needs), spec=spec)
     config = with_fields({**config, **given(workspace=workspace)}, fields)
     with changing(call, actor) as programs:
-        chosen = name or _free_name(programs, title, retry_key)
+        chosen = name or free_task_name(programs, title, retry_key)
         answer(call, programs.create("task", chosen, config, key=retry_key))
-
-
-def _free_name(programs: Programs, title: str, retry_key: str | None) -> str:
-    """Made of the title, with a number where it is taken; with a retry key always the same."""
-    from weft.programs.addresses import name_from
-
-    wanted, taken = name_from(title, "task"), {task.name for task in programs.all("task")}
-    if wanted not in taken or retry_key is not None:
-        return wanted
-    return next(name for k in range(2, len(taken) + 3) if (name := f"{wanted}-{k}") not in taken)
 
 
 @command.verb("list")

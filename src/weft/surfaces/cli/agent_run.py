@@ -1,0 +1,233 @@
+"""`weft agent run`: a task that an agent works on while somebody waits, and work that is asked for again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from weft.surfaces.cli.broker_call import BrokerAccess, reply_fields, with_broker
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.configuration import RUN_TOOLSET, ensure_toolset
+from weft.surfaces.cli.exits import DIFFERENT, OK
+from weft.surfaces.cli.run_view import RunView
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.work_progress import ProgressNotes, spent_words
+from weft.surfaces.plain_text import safe_lines
+from weft.surfaces.wire.tools import AgentRun
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Ledger
+    from weft.programs import Program, Programs
+    from weft.runtime.harness.task_work import FinishedWork
+
+BUSY_SECONDS = 0.25
+"""How soon is asked again for an agent that somebody else runs."""
+
+
+class AgentRunRequest(Struct, frozen=True, kw_only=True):
+    """What was asked for: words to make a task of, or the name of one."""
+
+    agent: str
+    words: str | None
+    task: str | None
+    folder: str | None
+    session: str | None
+    toolset: str | None
+    key: str | None
+
+
+class PlannedRun(Struct, frozen=True, kw_only=True):
+    """The task and its agent, and how the turns of the work are run."""
+
+    agent: Program
+    task: Program
+    session: str | None
+    workspace: str | None
+    toolset: str | None
+
+
+def run_agent(call: Call, request: AgentRunRequest) -> int:
+    """Returns the command's exit code. Raises what ended the work before the harness did."""
+    from weft.kernel.clock import SystemClock
+    from weft.kernel.errors import InvalidInput
+    from weft.runtime.harness.progress import progress_of
+    from weft.surfaces.cli.trust import workspace_of
+
+    if request.words is not None and not request.words.strip():
+        raise InvalidInput("the message is empty", "say something")
+    workspace = None if request.folder is None else workspace_of(request.folder)
+    view = RunView(call)
+    try:
+        run, work = with_broker(call, partial(_worked, call, request, workspace, view), view.observe)
+    finally:
+        view.end()
+    text = "" if work.reply is None else work.reply.reply.text
+    is_shown = view.has_answer or work.reply is None
+    call.answer(_form(run, work, view), *([] if is_shown else [[line] for line in safe_lines(text)]))
+    if not call.json:
+        progress = progress_of(work.facts, SystemClock().now_ms())
+        call.note(Span(run.agent.name, "label"), f" took {spent_words(progress)}")
+    if work.reason is not None:
+        call.note(f"task {work.task.name} failed: {work.reason}")
+    return DIFFERENT if work.task.state == "failed" else OK
+
+
+async def _worked(
+    call: Call, request: AgentRunRequest, workspace: str | None, view: RunView, access: BrokerAccess
+) -> tuple[PlannedRun, FinishedWork]:
+    from weft.programs import Programs
+    from weft.runtime.harness.performing import WorkRequest
+    from weft.runtime.harness.task_work import TaskWork
+
+    programs, crossing = Programs(access.ledger), access.mirror.crossing
+    run = await crossing.run(lambda: _planned(programs, request, workspace))
+    work = TaskWork(
+        access.mirror,
+        programs,
+        access.planner,
+        os.environ.get,
+        on_token=view.token,
+        on_progress=None if call.json else ProgressNotes(call),
+        on_admitted=access.prompts.tell_of_queue,
+    )
+    overrides = None if run.toolset is None else {"toolset": run.toolset}
+    asked = WorkRequest(authority=access.ledger.authority, overrides=overrides, workspace=run.workspace)
+    with access.prompts.typed():
+        try:
+            return run, await _when_free(call, run, partial(work.run, run.agent, run.task, asked, session=run.session))
+        except BaseException as error:  # also Ctrl-C: a task that was made for this command ends with it
+            if request.task is None:
+                from weft.runtime.turns.messages import to_the_end
+
+                await to_the_end(crossing.run(partial(_end, programs, run, error)))
+            raise
+
+
+async def _when_free(call: Call, run: PlannedRun, work: Any) -> FinishedWork:
+    """The work, as soon as nobody else runs the agent."""
+    from weft.kernel.errors import AgentBusy
+
+    is_told = False
+    while True:
+        try:
+            finished: FinishedWork = await work()
+            return finished
+        except AgentBusy as error:
+            if "meanwhile" in error.reason:  # it was taken from us
+                raise
+        if not is_told:
+            is_told = True
+            call.note(f"{run.agent.name} is at work: this waits until it is free")
+        await asyncio.sleep(BUSY_SECONDS)
+
+
+def _planned(programs: Programs, request: AgentRunRequest, workspace: str | None) -> PlannedRun:
+    """Nothing is recorded before everything that is named was found."""
+    agent = programs.get(request.agent, "agent")
+    if request.task is not None:
+        ensure_toolset(programs.ledger, request.toolset)
+        task = programs.get(request.task, "task")
+        is_current = agent.current_task == task.name
+        label = None if is_current else request.session
+        toolset = _toolset(programs.ledger, agent, agent.current_session if is_current else None, request.toolset)
+        return PlannedRun(agent=agent, task=task, session=label, workspace=workspace, toolset=toolset)
+    label = request.session or f"{agent.name}:main"
+    toolset = _toolset(programs.ledger, agent, label, request.toolset)
+    words = request.words or ""
+    config = {"title": words, "assignee": agent.name, **({} if workspace is None else {"workspace": workspace})}
+    name = free_task_name(programs, words, request.key)
+    task = programs.create("task", name, config, key=None if request.key is None else f"{request.key} task")
+    return PlannedRun(agent=agent, task=task, session=label, workspace=workspace, toolset=toolset)
+
+
+def free_task_name(programs: Programs, title: str, retry_key: str | None) -> str:
+    """Made of the title, with a number where it is taken; with a retry key always the same."""
+    from weft.programs.addresses import name_from
+
+    wanted, taken = name_from(title, "task"), {task.name for task in programs.all("task")}
+    if wanted not in taken or retry_key is not None:
+        return wanted
+    return next(name for k in range(2, len(taken) + 3) if (name := f"{wanted}-{k}") not in taken)
+
+
+def _toolset(ledger: Ledger, agent: Program, label: str | None, toolset: str | None) -> str | None:
+    """The toolset that the messages name: the one that was asked for, or where nothing is configured the default one.
+    Raises NotApplicable where the session is that of another agent, NotFound where there is no such toolset."""
+    from weft.kernel.errors import NotApplicable, NotFound
+    from weft.programs import Programs
+
+    configs = [agent.config]
+    try:
+        opened = None if label is None else ledger.session(label)
+    except NotFound:
+        opened = None
+    if opened is not None:
+        if opened.persona_id not in (agent.id, agent.name):
+            raise NotApplicable(f"session {opened.label!r} is not one of {agent.name}", "name another with --session")
+        configs.append(Programs(ledger).get(opened.id, "session").config)
+    ensure_toolset(ledger, toolset)
+    is_configured = any(isinstance(config, dict) and config.get("toolset") for config in configs)
+    return toolset or (None if is_configured else RUN_TOOLSET)
+
+
+def _end(programs: Programs, run: PlannedRun, error: BaseException) -> None:
+    """The agent is idle, and the task that was made of words has failed."""
+    from weft.kernel.errors import WeftError
+
+    words = str(error) if isinstance(error, WeftError) else "it was interrupted"
+    with suppress(WeftError):  # somebody else has moved them meanwhile
+        agent, task = programs.get(run.agent.id), programs.get(run.task.id)
+        if agent.current_task == task.name:
+            programs.stop_work(agent.id, reason=words)
+            return
+        if task.state == "pending":
+            task = programs.start_task(task.id)
+        if task.state == "active":
+            programs.fail_task(task.id, reason=words)
+
+
+def _form(run: PlannedRun, work: FinishedWork, view: RunView) -> AgentRun:
+    admission, facts = work.admission, work.facts
+    last = facts.last
+    return AgentRun(
+        message="" if last is None else last.message.id,
+        session=facts.session,
+        session_id=facts.assignment.session,
+        is_fork=False,
+        state="answered" if work.reply is not None else work.task.state,
+        route=None,
+        receipt=None if admission is None else admission.receipt,
+        **({} if work.reply is None else reply_fields(work.reply)),
+        workspace=run.workspace,
+        toolset=run.toolset,
+        calls=tuple(view.calls),
+        task=work.task.name,
+        task_state=work.task.state,
+        turns=len(facts.rounds),
+        reason=work.reason,
+    )
+
+
+def resume_work(call: Call, actor: str, agent: Program) -> None:
+    """Tell an agent whose work stands still to go on; a broker answers that."""
+
+    async def work(access: BrokerAccess) -> None:
+        from weft.kernel.clock import SystemClock
+        from weft.programs import Programs
+        from weft.runtime.harness.leases import hold_agent
+        from weft.runtime.harness.performing import MovePerformer, WorkRequest
+
+        ledger = call.in_name_of(actor, access.ledger)
+        programs, crossing = Programs(ledger), access.mirror.crossing
+        performer = MovePerformer(programs, crossing, os.environ.get)
+        async with hold_agent(programs, crossing, agent) as hold:
+            facts_and_move = await performer.next_move(agent.id, SystemClock().now_ms(), is_asked=True)
+            if facts_and_move is not None:
+                await performer.perform(*facts_and_move, hold, WorkRequest(authority=ledger.authority))
+
+    with_broker(call, work)

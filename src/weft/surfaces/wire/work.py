@@ -1,0 +1,18 @@
+"""Answers about agents at work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from weft.programs.model import Program
+    from weft.runtime.harness.progress import WorkProgress
+
+
+class AgentStatus(Struct, frozen=True, kw_only=True):
+    """`agent status`: an agent, and how far its work on its task has come; null where it has none."""
+
+    agent: Program
+    work: WorkProgress | None
