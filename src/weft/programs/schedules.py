@@ -1,0 +1,225 @@
+"""The times at which a schedule is due: cron expressions in a time zone, intervals, and single times. No I/O.
+
+Local time has gaps and repeats itself where clocks are changed. An expression that names hours is read by the calendar
+of its zone: a local time that is skipped is due once, at the moment after the gap, and a local time that comes twice is
+due the first time. An expression for every hour goes by the clock on the wall, minute by minute: nothing is due for
+what the clock does not show, and what it shows twice is due twice, so that no hour goes by without its firing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+from msgspec import Struct
+
+from weft.kernel.errors import InvalidInput
+
+SHORTHANDS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+}
+LONGEST_EXPRESSION = 200
+LONGEST_GAP = timedelta(hours=26)
+"""Local time was never set further than this at once."""
+UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+LEAST_INTERVAL_MS = 10_000
+LONGEST_INTERVAL_MS = 10 * 366 * UNIT_MS["d"]
+_INTERVAL = re.compile(r"([1-9][0-9]{0,6})([smhdw])")
+_SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
+
+
+class CronSchedule(Struct, frozen=True):
+    """A cron expression of five fields, read in a time zone."""
+
+    expression: str
+    zone: str = "UTC"
+
+    def due_after(self, ms: int) -> Iterator[int]:
+        """Every time that it names behind this one, in order, each once, in Unix milliseconds."""
+        zone, after = _zone(self.zone), datetime.fromtimestamp(ms // 1000, UTC)
+        times = _by_the_clock if _is_hourly(self.expression) else _by_the_calendar
+        last = ms
+        for time in times(self.expression, zone, after):
+            moment = round(time.timestamp()) * 1000
+            if moment > last:
+                yield moment
+                last = moment
+
+
+class IntervalSchedule(Struct, frozen=True):
+    """Every so many milliseconds, counted from a time."""
+
+    every_ms: int
+    since_ms: int
+
+    def due_after(self, ms: int) -> Iterator[int]:
+        step = max(1, (ms - self.since_ms) // self.every_ms + 1)
+        while True:
+            yield self.since_ms + step * self.every_ms
+            step += 1
+
+
+class SingleSchedule(Struct, frozen=True):
+    """One time."""
+
+    at_ms: int
+
+    def due_after(self, ms: int) -> Iterator[int]:
+        if self.at_ms > ms:
+            yield self.at_ms
+
+
+Schedule = CronSchedule | IntervalSchedule | SingleSchedule
+
+
+def first_due(schedule: Schedule, after_ms: int) -> int | None:
+    """The next time of a schedule; None where there is none."""
+    return next(iter(schedule.due_after(after_ms)), None)
+
+
+def due_between(schedule: Schedule, after_ms: int, until_ms: int, most: int) -> list[int]:
+    """The first times behind `after_ms` and not behind `until_ms`, at most so many."""
+    times: list[int] = []
+    for moment in islice(schedule.due_after(after_ms), most):
+        if moment > until_ms:
+            break
+        times.append(moment)
+    return times
+
+
+# --- cron ------------------------------------------------------------------------------------------------------------
+
+
+def checked_expression(text: str) -> str:
+    """An expression that names times, in its one form; a shorthand as what it stands for."""
+    expression = " ".join(SHORTHANDS.get(text.strip(), text).split())
+    if len(expression) > LONGEST_EXPRESSION or len(expression.split()) != 5:
+        shorthands = ", ".join(SHORTHANDS)
+        raise InvalidInput(
+            f"{text!r:.80} is no cron expression", f"give minute hour day month weekday, or {shorthands}"
+        )
+    try:
+        next(CronSim(expression, datetime(2026, 1, 1)))
+    except CronSimError as error:
+        raise InvalidInput(f"{text!r:.80} is no cron expression", f"{str(error).lower()}") from None
+    except StopIteration:
+        raise InvalidInput(f"{text!r:.80} names no time", "give a day that its months have") from None
+    return expression
+
+
+def checked_zone(name: str) -> str:
+    """The name of a time zone that is known here."""
+    _zone(name)
+    return name
+
+
+@lru_cache(maxsize=256)
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # unknown, or a name that leads out of the folder of zones
+        raise InvalidInput(f"there is no time zone {name!r:.80}", "give a name such as Europe/Berlin, or UTC") from None
+
+
+@lru_cache(maxsize=1024)
+def _is_hourly(expression: str) -> bool:
+    """Whether it is for every hour, however that is written."""
+    return len(CronSim(expression, datetime(2026, 1, 1)).hours) == 24
+
+
+def _by_the_clock(expression: str, zone: tzinfo, after: datetime) -> Iterator[datetime]:
+    """Every minute that fits until the clock is set; then on from there, that moment included."""
+    offset = _offset(after, zone)
+    local = after.replace(tzinfo=None) + offset
+    while True:
+        for time in CronSim(expression, local):
+            moment = time.replace(tzinfo=UTC) - offset
+            change = _first_change(after, moment, zone)
+            if change is not None:
+                break
+            yield moment
+            after = moment
+        else:
+            return
+        offset, after = _offset(change, zone), change
+        local = change.replace(tzinfo=None) + offset - _SECOND
+
+
+def _by_the_calendar(expression: str, zone: tzinfo, after: datetime) -> Iterator[datetime]:
+    """The local times that it names, and when these are. It begins earlier where the clock was set shortly before: what
+    was named by then may be due after it."""
+    earlier = after - LONGEST_GAP
+    start = after if _offset(earlier, zone) == _offset(after, zone) else earlier
+    for time in CronSim(expression, start.replace(tzinfo=None) + _offset(start, zone)):
+        yield _moment_of(time, zone)
+
+
+def _moment_of(local: datetime, zone: tzinfo) -> datetime:
+    """When a local time is: the first time where it comes twice, and the end of the gap where it is skipped."""
+    moment = local.replace(tzinfo=zone, fold=0).astimezone(UTC)
+    if moment.replace(tzinfo=None) + _offset(moment, zone) == local:
+        return moment
+    return _change_between(moment - LONGEST_GAP, moment, zone)
+
+
+def _offset(moment: datetime, zone: tzinfo) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta()
+
+
+def _first_change(after: datetime, until: datetime, zone: tzinfo) -> datetime | None:
+    """The first moment behind one and not behind the other at which the clock is set; looked for day by day."""
+    while after < until:
+        end = min(after + _DAY, until)
+        if _offset(end, zone) != _offset(after, zone):
+            return _change_between(after, end, zone)
+        after = end
+    return None
+
+
+def _change_between(first: datetime, last: datetime, zone: tzinfo) -> datetime:
+    """The moment at which the clock is set, between two at which it shows other offsets."""
+    before = _offset(first, zone)
+    while last - first > _SECOND:
+        middle = (first + (last - first) / 2).replace(microsecond=0)
+        if _offset(middle, zone) == before:
+            first = middle
+        else:
+            last = middle
+    return last
+
+
+# --- intervals and single times --------------------------------------------------------------------------------------
+
+
+def interval_ms(text: str) -> int:
+    """`90s`, `15m`, `2h`, `1d` or `1w` in milliseconds."""
+    match = _INTERVAL.fullmatch(text.strip())
+    ms = 0 if match is None else int(match[1]) * UNIT_MS[match[2]]
+    if not LEAST_INTERVAL_MS <= ms <= LONGEST_INTERVAL_MS:
+        least = LEAST_INTERVAL_MS // 1000
+        raise InvalidInput(f"{text!r:.80} is no interval", f"give one such as 90s, 15m, 2h or 1d, at least {least}s")
+    return ms
+
+
+def single_time_ms(text: str, zone: str | None = None) -> int:
+    """An ISO time in milliseconds: with an offset of its own, or as the local time of a zone."""
+    try:
+        time = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidInput(f"{text!r:.80} is no time", "write it as 2026-12-24T18:00:00+01:00") from None
+    if time.tzinfo is None:
+        if zone is None:
+            raise InvalidInput(f"{text!r:.80} has no offset", "add one such as +01:00 or Z, or name a zone")
+        time = _moment_of(time.replace(microsecond=0), _zone(zone))
+    return round(time.timestamp() * 1000)
