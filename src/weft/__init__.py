@@ -171,6 +171,8 @@ if TYPE_CHECKING:
     from weft.ledger.secrets.scan import Scanned as Scanned
     from weft.ledger.sessions.merging import Provenance as Provenance
     from weft.ledger.sessions.unifying import Unification as Unification
+    from weft.ledger.triggers.model import Firing as Firing
+    from weft.ledger.triggers.model import MissedTimes as MissedTimes
     from weft.ledger.upkeep.copy_register import KnownCopy as KnownCopy
     from weft.ledger.upkeep.facts_file import FactsIn as FactsIn
     from weft.ledger.upkeep.ledger_copy import Copied as Copied
@@ -222,6 +224,7 @@ _NAMES = {
     "weft.ledger.api.rooms": "Rooms",
     "weft.ledger.rooms.model": "AgentProfile Invitation Participant PersonProfile PostedMessage Reached Room RoomHit"
     " RoomLimits RoomMention RoomMessage",
+    "weft.ledger.triggers.model": "Firing MissedTimes",
     "weft.ledger.api.audit": "AuditReports",
     "weft.ledger.api.compactions": "Compactions",
     "weft.ledger.api.erasure": "Erasures",

@@ -50,7 +50,8 @@ FILTERED = set(
 )
 """Reads what the authority may read, and nothing else; `answers` below asks each of them."""
 FILTERED_PROGRAMS = set(
-    "get all history diff check_task checks load_checkpoint query request requests tags tagged".split()
+    "get all history diff check_task checks load_checkpoint query request requests tags tagged trigger_firings "
+    "missed_times".split()
 )
 
 

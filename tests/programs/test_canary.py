@@ -20,6 +20,7 @@ from weft.programs.program_files import WantedProgram, wanted_in
 CANARY = "canary-7f3a.b"
 READS = (
     "acting_as hold_agent renew_agent release_agent all get history diff check_task checks load_checkpoint query "
+    "trigger_firings missed_times "
     "request requests tags tagged pending take_over refuse reconsider"
 ).split()
 SPEC = {"inputs": [CANARY], "successCriteria": [{"type": "contains", "text": CANARY}]}
@@ -39,6 +40,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "share_agent": {"refused": "agent principal", "local": "key"},
     "unshare_agent": {"refused": "agent principal", "local": "key"},
     "step_agent": {"content": "reason", "refused": "agent verb", "local": "key"},
+    "step_trigger": {"content": "reason", "refused": "trigger verb", "local": "key"},
     "fail_agent": {"content": "message details", "name": "code", "refused": "agent", "local": "key"},
     "save_checkpoint": {"content": "state", "refused": "agent", "local": "key"},
     "give_up": {"content": "message", "name": "code", "refused": "agent"},
@@ -104,6 +106,8 @@ def contents(programs: Programs, folder: Path) -> list[Callable[[], Any]]:
         lambda: programs.deprecate(CANARY, reason=CANARY),
         lambda: programs.delete(CANARY, reason=CANARY),
         lambda: programs.step_agent("researcher", "execute", reason=CANARY),
+        lambda: programs.create("trigger", f"{CANARY} w", {"on": {"task": CANARY}, "message": CANARY}),
+        lambda: programs.step_trigger(f"{CANARY} w", "pause", reason=CANARY),
         lambda: programs.save_checkpoint("researcher", {CANARY: CANARY}),
         lambda: programs.fail_agent("researcher", CANARY, code=f"{CANARY} code", details={CANARY: CANARY}),
         lambda: programs.step_agent("researcher", "reset"),
@@ -154,6 +158,7 @@ VALID: dict[str, dict[str, Any]] = {
     "share_agent": {"agent": "researcher", "principal": "bln"},
     "unshare_agent": {"agent": "researcher", "principal": "bln"},
     "step_agent": {"agent": "researcher", "verb": "think"},
+    "step_trigger": {"trigger": "nightly", "verb": "pause"},
     "fail_agent": {"agent": "researcher", "message": "m"},
     "save_checkpoint": {"agent": "researcher", "state": 1},
     "give_up": {"agent": "researcher", "message": "m", "code": "c"},

@@ -17,7 +17,7 @@ from weft.aio.ledger import (
     AsyncLedger,
 )
 from weft.kernel.authority import Authority
-from weft.ledger.api import Lease
+from weft.ledger.api import Firing, Lease, MissedTimes
 from weft.programs.apply import PlannedProgram
 from weft.programs.criteria import Observations, RunCommand
 from weft.programs.model import (
@@ -67,6 +67,20 @@ class AsyncPrograms(crossing.Mirror[Programs]):
     async def reconsider(self, *names: str, kind: str | None = None, source: str | None = None) -> list[PendingItem]:
         """Forget what was decided about these: they wait again. An erasure that was carried out stays so."""
         return await self._run(partial(self._sync.reconsider, *names, kind=kind, source=source))
+
+    async def step_trigger(
+        self, trigger: str, verb: str, *, reason: str | None = None, key: str | None = None
+    ) -> Program:
+        """pause or resume. What sets a paused trigger off is passed over."""
+        return await self._run(partial(self._sync.step_trigger, trigger=trigger, verb=verb, reason=reason, key=key))
+
+    async def trigger_firings(self, trigger: str, *, limit: int = 20) -> list[Firing]:
+        """For what a trigger fired here, the newest first, with what became of its messages."""
+        return await self._run(partial(self._sync.trigger_firings, trigger=trigger, limit=limit))
+
+    async def missed_times(self, trigger: str, *, limit: int = 20) -> list[MissedTimes]:
+        """Times of its schedule at which a trigger did not fire here, the newest first."""
+        return await self._run(partial(self._sync.missed_times, trigger=trigger, limit=limit))
 
     async def validate(self, name: str, *, reason: str | None = None, key: str | None = None) -> Program:
         """A draft that fits its schema; else SchemaMismatch, and it stays a draft."""

@@ -328,6 +328,7 @@ class ProgramKind(StrEnum):
     INFORMATION = "information"
     HUMAN = "human"
     TOOLSET = "toolset"
+    TRIGGER = "trigger"
 
 
 class InfoType(StrEnum):

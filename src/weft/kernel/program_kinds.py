@@ -177,8 +177,17 @@ TOOLSET = KindFacts(
     first_state="active",
     verbs={},
 )
+TRIGGER = KindFacts(
+    name=ProgramKind.TRIGGER,
+    created=program.TriggerCreated,
+    configured=program.TriggerConfigured,
+    first_state="active",
+    verbs={"pause": {"active": "paused"}, "resume": {"paused": "active"}},
+    steps={"pause": program.TriggerPaused, "resume": program.TriggerResumed},
+    acts=True,
+)
 PROGRAM_KINDS: dict[str, KindFacts] = {
-    facts.name: facts for facts in (CODE, PROVIDER, MODEL, SESSION, AGENT, TASK, INFORMATION, HUMAN, TOOLSET)
+    facts.name: facts for facts in (CODE, PROVIDER, MODEL, SESSION, AGENT, TASK, INFORMATION, HUMAN, TOOLSET, TRIGGER)
 }
 
 

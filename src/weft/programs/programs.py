@@ -11,10 +11,11 @@ from weft.programs.information_verbs import InformationVerbs
 from weft.programs.pending_verbs import PendingVerbs
 from weft.programs.program_files import WantedProgram
 from weft.programs.program_verbs import ProgramVerbs
+from weft.programs.trigger_verbs import TriggerVerbs
 from weft.programs.work_verbs import WorkVerbs
 
 
-class Programs(ProgramVerbs, WorkVerbs, InformationVerbs, PendingVerbs):
+class Programs(ProgramVerbs, WorkVerbs, InformationVerbs, TriggerVerbs, PendingVerbs):
     """Programs of one open ledger, changed in the name that the ledger acts in."""
 
     def acting_as(self, who: Authority | str, hold: Lease | None = None) -> Programs:

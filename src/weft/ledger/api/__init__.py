@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from weft.ledger.api.runs import Runs as Runs
     from weft.ledger.api.streams import PARTIAL_POLL_SECONDS as PARTIAL_POLL_SECONDS
     from weft.ledger.api.streams import SessionStream as SessionStream
+    from weft.ledger.api.triggers import TriggerLog as TriggerLog
     from weft.ledger.approvals.model import Approval as Approval
     from weft.ledger.approvals.model import CallDecision as CallDecision
     from weft.ledger.approvals.model import Policy as Policy
@@ -117,6 +118,7 @@ if TYPE_CHECKING:
     from weft.ledger.rooms.model import Room as Room
     from weft.ledger.rooms.model import RoomHit as RoomHit
     from weft.ledger.rooms.model import RoomMessage as RoomMessage
+    from weft.ledger.runs.admission import MessageTarget as MessageTarget
     from weft.ledger.runs.model import AddMessage as AddMessage
     from weft.ledger.runs.model import Admission as Admission
     from weft.ledger.runs.model import ApprovalAsked as ApprovalAsked
@@ -176,6 +178,18 @@ if TYPE_CHECKING:
     from weft.ledger.secrets import SecretScanner as SecretScanner
     from weft.ledger.sessions.merging import Provenance as Provenance
     from weft.ledger.sessions.unifying import Unification as Unification
+    from weft.ledger.triggers.model import CursorMove as CursorMove
+    from weft.ledger.triggers.model import Firing as Firing
+    from weft.ledger.triggers.model import FiringOutcome as FiringOutcome
+    from weft.ledger.triggers.model import MissedTimes as MissedTimes
+    from weft.ledger.triggers.model import NewFiring as NewFiring
+    from weft.ledger.triggers.model import Occasion as Occasion
+    from weft.ledger.triggers.model import RoomTarget as RoomTarget
+    from weft.ledger.triggers.model import TriggerCursor as TriggerCursor
+    from weft.ledger.triggers.model import TriggerStanding as TriggerStanding
+    from weft.ledger.triggers.reading import EventPlace as EventPlace
+    from weft.ledger.triggers.reading import listed_firings as listed_firings
+    from weft.ledger.triggers.reading import listed_gaps as listed_gaps
     from weft.ledger.upkeep.ledger_copy import Copied as Copied
     from weft.ledger.upkeep.packing import Packed as Packed
     from weft.ledger.upkeep.salvage import Salvaged as Salvaged
@@ -209,6 +223,11 @@ _NAMES = {
     "weft.ledger.api.base": "LedgerBase is_recorded_here open_thread_facts owner_of patience_of store_of writer_of",
     "weft.ledger.api.ledger": "Ledger",
     "weft.ledger.api.runs": "Runs",
+    "weft.ledger.api.triggers": "TriggerLog",
+    "weft.ledger.triggers.model": "CursorMove Firing FiringOutcome MissedTimes NewFiring Occasion RoomTarget"
+    " TriggerCursor TriggerStanding",
+    "weft.ledger.triggers.reading": "EventPlace listed_firings listed_gaps",
+    "weft.ledger.runs.admission": "MessageTarget",
     "weft.ledger.api.streams": "PARTIAL_POLL_SECONDS SessionStream",
     "weft.ledger.approvals.policies": "digest_of_source ensure_activatable ensure_replaced",
     "weft.ledger.erasing": "Erasure ErasurePlan Tombstone",

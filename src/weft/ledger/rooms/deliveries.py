@@ -95,6 +95,9 @@ def _said(parts: Sequence[PartFact]) -> list[TextFact | ImageFact]:
 
 
 def _is_agents(room: OpenRoom, event: MessagePosted) -> bool:
+    """Whether an agent said it, or a trigger had the system say it."""
+    if event.message_kind is RoomMessageKind.SYSTEM:
+        return event.actor != DEFAULT_AGENT
     author = load_participant(room.append.sql, event.author) if isinstance(event.author, str) else None
     return author is not None and author.kind == ParticipantKind.AGENT
 

@@ -111,10 +111,16 @@ def scope_of(message: str) -> int:
 
 
 def _admitted(append: Append, message: str, new: NewAdmission, key: str | None, limits: QueueLimits) -> Answer:
-    session, is_fork = _resolve(append, new.target)
-    if new.again is None and append.sql.one("SELECT 1 FROM worker WHERE session = ?", (session.id,)) is not None:
-        raise NotApplicable(f"session {session.label!r} is a worker's: it answers whoever spawned it", "fork it")
+    session, is_fork = resolve_target(append, new.target)
+    if new.again is None:
+        refuse_worker(append, session)
     return add_message(append, session, message, new, key=key, limits=limits, is_fork=is_fork)
+
+
+def refuse_worker(append: Append, session: SessionRow) -> None:
+    """A worker's session takes messages of its spawner alone."""
+    if append.sql.one("SELECT 1 FROM worker WHERE session = ?", (session.id,)) is not None:
+        raise NotApplicable(f"session {session.label!r} is a worker's: it answers whoever spawned it", "fork it")
 
 
 def add_message(
@@ -126,18 +132,29 @@ def add_message(
     key: str | None,
     limits: QueueLimits,
     is_fork: bool,
+    trigger: str | None = None,
+    is_untrusted: bool = False,
 ) -> Answer:
-    """Write a message to the inbox of a session that has room for it."""
+    """Write a message to the inbox of a session that has room for it. `trigger` is the id of the trigger that sends
+    it; `is_untrusted` says that a stranger wrote some of it."""
     if session.lifecycle == "completed":
         raise NotApplicable(f"session {session.label!r} is completed", "fork it, or make a new session")
     append.access.ensure_session_agent(session)
     ensure_room(append, session, limits)
-    event = _add_event(append, session, message, new, key)
+    event = _add_event(append, session, message, new, key, trigger, is_untrusted)
     n = append.first + len(append.lines) - 1
     return Answer(message, f"{event} {n} {session.id} {'fork' if is_fork else '-'}")
 
 
-def _add_event(append: Append, session: SessionRow, message: str, new: NewAdmission, key: str | None) -> str:
+def _add_event(
+    append: Append,
+    session: SessionRow,
+    message: str,
+    new: NewAdmission,
+    key: str | None,
+    trigger: str | None,
+    is_untrusted: bool,
+) -> str:
     contents = append.contents_of(scope_of(message))
     fields = _message_fields(TurnEvents(append, message, actor=DEFAULT_AGENT, scope=scope_of(message)), new)
     optional: dict[str, str | UnsetType] = {
@@ -149,13 +166,18 @@ def _add_event(append: Append, session: SessionRow, message: str, new: NewAdmiss
         else contents.put_text(new.source_event_id, "source event id"),
         "again": new.again or UNSET,
         "posted": _posted(append, new.waits_elsewhere),
+        "trigger": trigger or UNSET,
     }
-    with append.in_name_of(_senders(append, new.again or new.waits_elsewhere)):
+    earlier = _earlier(append, new.again or new.waits_elsewhere)
+    if earlier is not None and earlier.trigger is not UNSET:
+        optional["trigger"], is_untrusted = earlier.trigger, earlier.untrusted is True
+    with append.in_name_of(_senders(append, earlier)):
         return stream_of(append, session, DEFAULT_AGENT).add(
             MessageAdmitted,
             message=message,
             mode=new.mode,
             priority=whole(new.priority, "priority") if new.priority else UNSET,
+            untrusted=is_untrusted or UNSET,
             **fields,
             **optional,
         )
@@ -168,15 +190,24 @@ def _posted(append: Append, message: str | None) -> str | UnsetType:
     return UNSET if row is None else str(row[0])
 
 
-def _senders(append: Append, again: str | None) -> tuple[str, ...]:
-    """In whose name a message is admitted: that of whoever acts. A message of a conversation that whoever opened the
-    ledger sends again stays its author's, with the author's rights."""
-    query = "SELECT i.n FROM room_delivery d JOIN inbox i ON i.message = d.message WHERE d.message = ?"
-    row = append.sql.one(query, (again,)) if again is not None and append.access.is_unlimited else None
-    if row is None:
+def _earlier(append: Append, again: str | None) -> MessageAdmitted | None:
+    """What admitted a message of a conversation or of a trigger that whoever opened the ledger sends again."""
+    if again is None or not append.access.is_unlimited:
+        return None
+    query = "SELECT i.n, d.posted FROM inbox i LEFT JOIN room_delivery d ON d.message = i.message WHERE i.message = ?"
+    row = append.sql.one(query, (again,))
+    event = None if row is None else admission_event(append.txn.facts, row[0])
+    if row is None or event is None or (row[1] is None and event.trigger is UNSET):
+        return None
+    return event
+
+
+def _senders(append: Append, earlier: MessageAdmitted | None) -> tuple[str, ...]:
+    """In whose name a message is admitted: that of whoever acts. A message of a conversation or of a trigger that is
+    sent again stays its author's, with the author's rights."""
+    if earlier is None:
         return append.acting_ids
-    event = admission_event(append.txn.facts, row[0])
-    return (event.actor, *(() if event.on_behalf_of is UNSET else event.on_behalf_of))
+    return (earlier.actor, *(() if earlier.on_behalf_of is UNSET else earlier.on_behalf_of))
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
@@ -192,6 +223,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
     route: Any = None
     mode: QueueMode = QueueMode.FOLLOWUP
     is_untrusted: bool = False
+    trigger: str | None = None
 
 
 def deliver(append: Append, session: SessionRow, delivery: Delivery, limits: QueueLimits) -> str:
@@ -209,6 +241,7 @@ def deliver(append: Append, session: SessionRow, delivery: Delivery, limits: Que
             route=_json(contents, delivery.route, "route"),
             posted=delivery.posted,
             untrusted=delivery.is_untrusted or UNSET,
+            trigger=delivery.trigger or UNSET,
         )
     return message
 
@@ -233,7 +266,7 @@ def _source(append: Append, given: MessageSource | None) -> MessageSource:
     return append.message_source(given) or MessageSource.HUMAN
 
 
-def _resolve(append: Append, target: MessageTarget) -> tuple[SessionRow, bool]:
+def resolve_target(append: Append, target: MessageTarget) -> tuple[SessionRow, bool]:
     """The session whose inbox takes the message, and whether it was made by forking."""
     if target.turn is not None:
         return _session_at(append, load_parent(append, target.turn), target.persona)

@@ -102,7 +102,8 @@ def ensure_works_for(txn: ReadTxn, agent: str, message: str) -> None:
     if row is None or admitted is None:
         return
     event = admission_event(txn.facts, admitted[0])
-    senders = {event.actor, *(() if event.on_behalf_of is UNSET else event.on_behalf_of)} - {DEFAULT_AGENT}
+    senders = {event.actor, *(() if event.on_behalf_of is UNSET else event.on_behalf_of)}
+    senders -= {DEFAULT_AGENT, event.trigger}  # a trigger has no rights of its own: whoever it acts for is asked
     if is_private(txn, row) and not users_of_agent(txn, row).issuperset(senders):
         raise NotFound("agent", row.name, Action.LIST_PROGRAMS)
 
@@ -128,6 +129,7 @@ def _to_message(txn: ReadTxn, row: Sequence[Any]) -> InboxMessage:
         metadata=_json(txn, event.metadata),
         overrides=_json(txn, event.overrides),
         route=_json(txn, event.route),
+        trigger=None if event.trigger is UNSET else event.trigger,
         source_event_id=_text(txn, event.source_event),
         turn=turn,
         admitted_at=at,

@@ -48,6 +48,8 @@ class InboxMessage(Struct, frozen=True, kw_only=True):
     overrides: Any = None
     route: Any = None
     source_event_id: str | None = None
+    trigger: str | None = None
+    """The id of the trigger that sent it."""
     turn: str | None
     admitted_at: int
     settled_at: int | None

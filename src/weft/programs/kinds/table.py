@@ -17,8 +17,9 @@ from weft.programs.kinds.provider import PROVIDER
 from weft.programs.kinds.session import SESSION
 from weft.programs.kinds.task import TASK
 from weft.programs.kinds.toolset import TOOLSET
+from weft.programs.kinds.trigger import TRIGGER
 
-ROWS: tuple[KindRow, ...] = (CODE, PROVIDER, MODEL, SESSION, AGENT, TASK, INFORMATION, HUMAN, TOOLSET)
+ROWS: tuple[KindRow, ...] = (CODE, PROVIDER, MODEL, SESSION, AGENT, TASK, INFORMATION, HUMAN, TOOLSET, TRIGGER)
 KINDS: dict[str, KindRow] = {kind.name: kind for kind in ROWS}
 
 

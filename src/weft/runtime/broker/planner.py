@@ -160,9 +160,17 @@ def _role(configuration: TurnConfiguration) -> AgentRole:
 
 
 def sender_context(person: ExecutionContext, programs: Programs, message: InboxMessage) -> ExecutionContext:
-    """Whoever runs the broker, and on their behalf everybody in whose name the message was sent."""
+    """Whoever runs the broker, and on their behalf everybody in whose name the message was sent. A trigger has no
+    rights of its own: what it sends is answered with those of whoever it acts for."""
+    return chain_context(
+        person, programs, [one for one in (message.sender, *message.on_behalf_of) if one != message.trigger]
+    )
+
+
+def chain_context(person: ExecutionContext, programs: Programs, ids: Sequence[str]) -> ExecutionContext:
+    """Whoever runs the broker, and on their behalf these: who acts first, then those on whose behalf."""
     context = person
-    for name in (*reversed(message.on_behalf_of), message.sender):
+    for name in reversed(ids):
         if name != DEFAULT_AGENT:
             context = actor_context(context, programs.get(name, "human", "agent"))
     return context

@@ -19,6 +19,7 @@ from weft.programs.kinds.provider import PROVIDER
 from weft.programs.kinds.session import SESSION
 from weft.programs.kinds.task import TASK
 from weft.programs.kinds.toolset import TOOLSET
+from weft.programs.kinds.trigger import TRIGGER
 from weft.programs.model import Program
 from weft.runtime.invoke.agent import invoke_agent
 from weft.runtime.invoke.code import invoke_code
@@ -29,6 +30,7 @@ from weft.runtime.invoke.model import invoke_model_program
 from weft.runtime.invoke.provider import invoke_provider
 from weft.runtime.invoke.session import invoke_session
 from weft.runtime.invoke.task import invoke_task
+from weft.runtime.invoke.trigger import invoke_trigger
 
 
 async def refuse_toolset(context: InvocationContext, program: Program, invocation: Invocation) -> InvocationResult:
@@ -47,6 +49,7 @@ HANDLERS: dict[str, Handler] = {
     INFORMATION.name: invoke_information,
     HUMAN.name: invoke_human,
     TOOLSET.name: refuse_toolset,
+    TRIGGER.name: invoke_trigger,
 }
 NO_ARGUMENTS = Invocation()
 

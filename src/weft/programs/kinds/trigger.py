@@ -1,0 +1,160 @@
+"""Triggers: what sends a message without a person, when it does so, and where the message goes.
+
+`on` names one thing that sets it off. Its folders, variables and secrets are those of the person whose machine it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.kernel import program_kinds
+from weft.kernel.errors import InvalidConfig, InvalidInput
+from weft.kernel.kinds import EVENT_KINDS
+from weft.ledger.views.program_rows import ProgramRow
+from weft.programs.config_fields import Check, Fields, count, filled, member, no_secret, object_, texts
+from weft.programs.kinds.kind import Config, KindRow
+from weft.programs.placeholders import variables_in
+from weft.programs.program_writer import ProgramWriter
+from weft.programs.schedules import checked_expression, checked_zone, interval_ms, single_time_ms
+
+WEBHOOK_SCHEMES = ("github", "stripe", "slack", "standard")
+MISSED_CHOICES = ("report", "latest", "all")
+DEFAULT_BREAKER = 5
+"""So many errors in a row pause a trigger that says nothing else."""
+DEFAULT_TOLERANCE_SECONDS = 300
+ROUTES = ("persona", "session", "thread", "smart", "room")
+
+
+def _valid(check: Any) -> Check:
+    """A check by a function that refuses with InvalidInput."""
+
+    def checked(path: str, value: Any) -> Any:
+        text = filled(path, value)
+        try:
+            return check(text)
+        except InvalidInput as error:
+            raise InvalidConfig(path, str(error), error.hint or "give another") from None
+
+    return checked
+
+
+def _as_written(check: Any) -> Check:
+    """The same for a text that is kept as it is."""
+    return _valid(lambda text: (check(text), text)[1])
+
+
+def _cron(path: str, value: Any) -> dict[str, Any]:
+    fields = {"expression": value} if isinstance(value, str) else value
+    checked = Fields({"expression": _valid(checked_expression), "zone": _valid(checked_zone)})(path, fields)
+    if "expression" not in checked:
+        raise InvalidConfig(f"{path}.expression", "is missing", "give one such as '0 7 * * 1-5'")
+    return {"zone": "UTC", **checked}
+
+
+def _single_time(path: str, value: Any) -> dict[str, Any]:
+    fields = {"time": value} if isinstance(value, str) else object_(path, value)
+    checked = Fields({"time": filled, "zone": _valid(checked_zone)})(path, fields)
+    try:
+        single_time_ms(checked.get("time", ""), checked.get("zone"))
+    except InvalidInput as error:
+        raise InvalidConfig(f"{path}.time", str(error), error.hint or "give another") from None
+    return checked
+
+
+def _event_kind(path: str, value: Any) -> str:
+    if filled(path, value) not in EVENT_KINDS:
+        raise InvalidConfig(path, f"there is no kind of event {value!r:.80}", "docs/events.md lists them")
+    return str(value)
+
+
+def _needing(form: Fields, *names: str) -> Check:
+    """An object of this form in which these fields are given."""
+
+    def checked(path: str, value: Any) -> dict[str, Any]:
+        fields = form(path, value)
+        for name in names:
+            if name not in fields:
+                raise InvalidConfig(f"{path}.{name}", "is missing", f"it needs {', '.join(names)}")
+        unknown = [name for name in fields if name not in form.fields]
+        if unknown:
+            raise InvalidConfig(
+                f"{path}.{unknown[0]}", "is a field that nothing reads", f"one of {', '.join(form.fields)}"
+            )
+        return fields
+
+    return checked
+
+
+_WEBHOOK = Fields({"secret": no_secret, "scheme": member(*WEBHOOK_SCHEMES), "toleranceSeconds": count})
+OCCASIONS: dict[str, Check] = {
+    "cron": _cron,
+    "interval": _as_written(interval_ms),
+    "at": _single_time,
+    "webhook": _needing(_WEBHOOK, "secret", "scheme"),
+    "event": _needing(Fields({"kind": _event_kind, "filter": object_}), "kind"),
+    "file": _needing(Fields({"folder": filled, "patterns": texts}), "folder"),
+    "task": filled,
+    "room": filled,
+}
+"""What sets a trigger off, by the name of the one field of `on`."""
+SCHEDULED = ("cron", "interval", "at")
+
+
+def _occasion(path: str, value: Any) -> dict[str, Any]:
+    fields = object_(path, value)
+    if len(fields) != 1 or next(iter(fields)) not in OCCASIONS:
+        raise InvalidConfig(
+            path, f"names {', '.join(map(repr, fields)) or 'nothing'}", f"one of {', '.join(OCCASIONS)}"
+        )
+    ((name, setting),) = fields.items()
+    return {name: OCCASIONS[name](f"{path}.{name}", setting)}
+
+
+def _target(path: str, value: Any) -> dict[str, Any]:
+    fields = Fields({**dict.fromkeys(("persona", "session", "thread", "room"), filled), "smart": filled})(path, value)
+    named = [name for name in ROUTES if name in fields and name != "persona"]
+    if len(named) > 1 or not fields or set(fields) - set(ROUTES):
+        raise InvalidConfig(
+            path, f"names {', '.join(fields) or 'nothing'}", f"name a persona, or one of {', '.join(ROUTES)}"
+        )
+    if "room" in fields and "persona" not in fields:
+        raise InvalidConfig(f"{path}.persona", "is missing", "name the agent of the room that is to answer")
+    return fields
+
+
+def _machine_part(config: Config) -> Any:
+    occasion = config.get("on")
+    fields = occasion if isinstance(occasion, dict) else {}
+    return (fields.get("webhook"), fields.get("file"), *variables_in(fields))
+
+
+def _with_message(config: Config) -> Config:
+    """Refuse a schedule without a message: it has nothing to say by itself."""
+    occasion = config.get("on")
+    if "message" not in config and isinstance(occasion, dict) and any(name in occasion for name in SCHEDULED):
+        raise InvalidConfig("config.message", "is missing", "say what is to be sent")
+    return config
+
+
+TRIGGER = KindRow(
+    facts=program_kinds.TRIGGER,
+    required=("on",),
+    fields={
+        "on": _occasion,
+        "to": _target,
+        "message": filled,
+        "include": Fields({"sessions": member("yesterday", "today", "week")}),
+        "onMissed": member(*MISSED_CHOICES),
+        "breaker": count,
+    },
+    normalized=_with_message,
+    machine_part=_machine_part,
+)
+
+
+def step(writer: ProgramWriter, trigger: ProgramRow, verb: str, reason: str | None) -> ProgramRow:
+    """Pause a trigger, or have it fire again from now on: what set it off meanwhile is passed over."""
+    writer.permit("configure", f"{verb} the trigger {trigger.name!r}")
+    if verb not in program_kinds.TRIGGER.steps:
+        raise InvalidInput(f"a trigger cannot {verb!r:.40}", f"it can {', '.join(program_kinds.TRIGGER.steps)}")
+    return writer.take_step(writer.ensure_own(trigger), verb, reason)

@@ -1,0 +1,1 @@
+"""Triggers: what sends messages without a person, by time or because something happened."""

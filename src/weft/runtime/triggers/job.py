@@ -1,0 +1,227 @@
+"""The job of a broker that has triggers fire: by the clock, by the log, and by folders.
+
+Any number of brokers run it. What is due is computed from the ledger alone and fired in one transaction with the fact
+that it was, so whoever comes second changes nothing. How far a trigger has looked is local state of the ledger; where
+it is lost, occasions are looked at again and found done.
+
+A time that comes up later than `LATE_MS` was missed: nobody was there, or the clock was set. `onMissed` says whether
+all, the latest or none of these fire; the others are recorded as missed. A clock that is set back makes nothing fire
+twice, and what a clock that ran ahead recorded as missed fires when its time comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from weft.kernel.enums import MessageSource
+from weft.kernel.errors import NotApplicable, NotFound, WeftError
+from weft.ledger.api import CursorMove, MissedTimes, Occasion
+from weft.programs.schedules import due_between, first_due
+from weft.runtime.tools.calls import ToolFailure
+from weft.runtime.triggers.event_matches import LOGGED, fits, may_read, payload_of, wanted_kind
+from weft.runtime.triggers.folder_changes import FolderState, FolderWatch, changes_payload
+from weft.runtime.triggers.sender import ReadyTrigger, TriggerSender, occasion_digest
+from weft.runtime.turns.ledger_port import Crossing
+
+LATE_MS = 60_000
+"""A time fires on its own so long after it; later it was missed."""
+MOST_TIMES = 100
+"""So many times of a schedule are fired or noted at once; the rest follow with the next look."""
+MOST_COUNTED = 100_000
+MOST_EVENTS = 5000
+"""So many events are looked at in one go."""
+SAVED_EVENTS = 2000
+"""How far the log was read is kept at least so often."""
+FOLDER_MS = 2000
+"""So often folders are looked at."""
+
+
+class TriggerJob:
+    """A `BackgroundJob`."""
+
+    name = "triggers"
+
+    def __init__(
+        self, sender: TriggerSender, crossing: Crossing, on_error: Callable[[str], None] | None = None
+    ) -> None:
+        self._sender, self._crossing, self._on_error = sender, crossing, on_error
+        self._positions: dict[tuple[str, int], int] = {}
+        """How far each trigger has read the log, by its id and version: beyond what is kept in the ledger."""
+        self._watches: dict[tuple[str, int], FolderWatch] = {}
+        self._next_folder_ms: int = 0
+
+    async def run_due(self, now_ms: int) -> int | None:
+        return await self._crossing.run(lambda: self.run(now_ms))
+
+    def run(self, now_ms: int) -> int | None:
+        """Fire all that is due; when to look again at the latest."""
+        self._next_folder_ms = min(self._next_folder_ms, now_ms + FOLDER_MS)  # the clock may have been set back
+        triggers = self._sender.all()
+        due: list[int] = []
+        for trigger in triggers:
+            try:
+                if trigger.schedule is not None:
+                    due += self._by_time(trigger, now_ms)
+                elif trigger.occasion[0] == "file":
+                    due += self._by_folder(trigger, now_ms)
+            except (NotApplicable, NotFound):  # paused, deleted or configured anew meanwhile
+                continue
+        if any(trigger.occasion[0] == "file" for trigger in triggers):
+            if now_ms >= self._next_folder_ms:
+                self._next_folder_ms = now_ms + FOLDER_MS
+            due.append(self._next_folder_ms)
+        if self._by_log([trigger for trigger in triggers if trigger.occasion[0] in LOGGED]):
+            due.append(now_ms)
+        return min(due, default=None)
+
+    # --- by the clock --------------------------------------------------------------------------------------------
+
+    def _by_time(self, trigger: ReadyTrigger, now_ms: int) -> list[int]:
+        schedule, version = trigger.schedule, trigger.standing.version
+        assert schedule is not None
+        after = self._looked_until(trigger, now_ms)
+        times = due_between(schedule, after, now_ms, MOST_COUNTED)
+        missed = [time for time in times if time < now_ms - LATE_MS]
+        on_time = times[len(missed) :]
+        choice = trigger.config.get("onMissed", "report")
+        caught_up = missed[-1:] if choice == "latest" else missed[:MOST_TIMES] if choice == "all" else []
+        if choice == "all" and len(missed) > MOST_TIMES:  # the rest follow with the next look
+            on_time = []
+        elif len(missed) > len(caught_up):
+            left = missed[: len(missed) - len(caught_up)]
+            self._note_missed(trigger, left)
+        for time in (*caught_up, *on_time):
+            digest = occasion_digest("time", time)
+            occasion = Occasion(digest=digest, source=MessageSource.CRON, due_ms=time)
+            if self._sender.fire(trigger, occasion, CursorMove(version, time)).paused is not None:
+                return []
+        if choice == "all" and len(missed) > MOST_TIMES:
+            return [now_ms]
+        following = first_due(schedule, now_ms)
+        return [] if following is None else [following]
+
+    def _looked_until(self, trigger: ReadyTrigger, now_ms: int) -> int:
+        """The time behind which nothing was looked at. Where that lies ahead, the clock was set back: it is now."""
+        standing = trigger.standing
+        cursor = standing.cursor
+        if cursor is None or cursor.version != standing.version:
+            return min(standing.since_ms, now_ms)
+        position = max(cursor.position, standing.since_ms)
+        if position <= now_ms + LATE_MS:
+            return position
+        self._sender.log.move_cursor(trigger.id, CursorMove(standing.version, now_ms, is_set_back=True))
+        return now_ms
+
+    def _note_missed(self, trigger: ReadyTrigger, times: list[int]) -> None:
+        missed = MissedTimes(
+            trigger=trigger.id,
+            count=len(times),
+            first=times[0],
+            last=times[-1],
+            reason="no broker was there to fire it in time",
+        )
+        self._sender.log.record_missed(missed, CursorMove(trigger.standing.version, times[-1]))
+
+    # --- by the log ----------------------------------------------------------------------------------------------
+
+    def _by_log(self, triggers: list[ReadyTrigger]) -> bool:
+        """Whether there is more to look at."""
+        newest = self._sender.log.newest()
+        positions = {trigger.id: self._position(trigger) for trigger in triggers}
+        if not positions or min(positions.values()) >= newest:
+            return False
+        until, events = self._sender.log.events_after(min(positions.values()), MOST_EVENTS)
+        wanted: dict[str, list[ReadyTrigger]] = {}
+        for trigger in triggers:
+            wanted.setdefault(wanted_kind(trigger), []).append(trigger)
+        ids = {trigger.id: self._ids(trigger) for trigger in triggers}
+        for n, fields in events:
+            for trigger in wanted.get(fields["kind"], ()):
+                if n > positions[trigger.id]:
+                    self._fire_event(trigger, n, fields, ids[trigger.id])
+        for trigger in triggers:
+            self._remember(trigger, max(positions[trigger.id], until))
+        return until < newest
+
+    def _position(self, trigger: ReadyTrigger) -> int:
+        standing = trigger.standing
+        cursor = standing.cursor
+        kept = cursor.position if cursor is not None and cursor.version == standing.version else 0
+        return max(kept, standing.since_n, self._positions.get((trigger.id, standing.version), 0))
+
+    def _remember(self, trigger: ReadyTrigger, position: int) -> None:
+        standing = trigger.standing
+        self._positions[trigger.id, standing.version] = position
+        cursor = standing.cursor
+        kept = cursor.position if cursor is not None and cursor.version == standing.version else standing.since_n
+        if position - kept >= SAVED_EVENTS:
+            self._sender.log.move_cursor(trigger.id, CursorMove(standing.version, position))
+
+    def _ids(self, trigger: ReadyTrigger) -> dict[str, str]:
+        """The id of the task or the room that a trigger names, where whoever it acts for may know of it."""
+        name, setting = trigger.occasion
+        try:
+            programs = self._sender.acting(trigger)
+            if name == "task":
+                return {setting: programs.get(setting, "task").id}
+            return {setting: programs.ledger.rooms.get(setting).id} if name == "room" else {}
+        except WeftError:
+            return {}
+
+    def _fire_event(self, trigger: ReadyTrigger, n: int, fields: dict[str, object], ids: dict[str, str]) -> None:
+        place = self._sender.log.place_of(fields)
+        try:
+            if not fits(trigger, fields, place, ids) or not may_read(self._sender.acting(trigger).ledger, place):
+                return
+            occasion = Occasion(
+                digest=occasion_digest("event", fields["event_id"]),
+                source=MessageSource.EVENT,
+                cause=place.cause,
+                hops=place.hops,
+                payload=payload_of(fields, place),
+            )
+            self._sender.fire(trigger, occasion, CursorMove(trigger.standing.version, n))
+        except (NotApplicable, NotFound):  # paused, deleted or configured anew meanwhile
+            return
+
+    # --- by folders ----------------------------------------------------------------------------------------------
+
+    def _by_folder(self, trigger: ReadyTrigger, now_ms: int) -> list[int]:
+        if now_ms < self._next_folder_ms:
+            return []
+        _, setting = trigger.occasion
+        standing, version = trigger.standing, trigger.standing.version
+        ledger_file = Path(self._sender.programs.ledger.path)
+        withheld = [ledger_file] if ledger_file.exists() else []
+        watch = self._watches.setdefault(
+            (trigger.id, version), FolderWatch(setting["folder"], setting.get("patterns", []), withheld)
+        )
+        cursor = standing.cursor
+        text = cursor.state if cursor is not None and cursor.version == version else None
+        before = None if text is None else FolderState.decode(text)
+        try:
+            state, changes, _ = watch.look(before)
+        except (ToolFailure, WeftError) as error:
+            self._folder_error(trigger, now_ms, error)
+            return []
+        if before is not None and state == before:
+            return []
+        move = CursorMove(version, standing.since_n, state.encode(), text, is_compared=True)
+        if not changes:
+            self._sender.log.move_cursor(trigger.id, move)
+            return []
+        occasion = Occasion(
+            digest=occasion_digest("file", version, standing.since_n, state.count),
+            source=MessageSource.EVENT,
+            payload=changes_payload(setting["folder"], changes),
+        )
+        self._sender.fire(trigger, occasion, move)
+        return []
+
+    def _folder_error(self, trigger: ReadyTrigger, now_ms: int, error: Exception) -> None:
+        """A folder that cannot be looked at: an error of the trigger."""
+        fault = error if isinstance(error, WeftError) else NotApplicable(str(error), "see to the folder")
+        self._sender.note_error(
+            trigger, Occasion(digest=occasion_digest("file", now_ms), source=MessageSource.EVENT), fault
+        )

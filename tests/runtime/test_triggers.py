@@ -1,0 +1,332 @@
+"""Triggers at work: each occasion fires once, whatever brokers, restarts and clocks do; what was missed is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.triggering import HOUR_MS, MINUTE_MS, NOON, TriggerWorld, open_world
+from weft.kernel.errors import InvalidConfig, NotAllowed, NotApplicable, NotFound
+from weft.programs.schedules import single_time_ms
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[TriggerWorld]:
+    world = open_world(tmp_path / "ledger.db")
+    yield world
+    world.ledger.close()
+
+
+HOURLY = {"on": {"cron": "0 * * * *"}, "message": "what is new at ${time}?"}
+
+
+def test_a_cron_trigger_sends_its_message_at_its_time_and_once(world: TriggerWorld) -> None:
+    trigger, job = world.create("hourly", **HOURLY), world.job()
+    assert job.run(world.at(NOON + 30 * MINUTE_MS)) == NOON + HOUR_MS
+    assert world.texts() == []
+    job.run(world.at(NOON + HOUR_MS + 40))
+    job.run(world.at(NOON + HOUR_MS + 5000))
+    world.job().run(world.at(NOON + HOUR_MS + 9000))  # another broker
+    assert world.texts() == ["what is new at 2026-11-16T13:00:00.000Z?"]
+    (message,) = world.ledger.inbox.list()
+    assert (message.source, message.sender, message.on_behalf_of) == ("cron", trigger, ("local",))
+    assert message.session == "trigger:hourly"
+    (firing,) = world.programs.trigger_firings("hourly")
+    assert (firing.due, firing.message, firing.state) == (NOON + HOUR_MS, message.id, "queued")
+    assert list(world.ledger.verify()) == []
+
+
+def test_brokers_that_look_at_the_same_moment_fire_an_occasion_once(world: TriggerWorld) -> None:
+    world.create("hourly", **HOURLY)
+    first, second = world.sender(), world.sender()
+    stale = [sender.all()[0] for sender in (first, second)]
+    world.at(NOON + HOUR_MS)
+    from weft.kernel.enums import MessageSource
+    from weft.ledger.api import Occasion
+    from weft.runtime.triggers.sender import occasion_digest
+
+    occasion = Occasion(digest=occasion_digest("time", NOON), source=MessageSource.CRON, due_ms=NOON)
+    outcomes = [sender.fire(trigger, occasion) for sender, trigger in zip((first, second), stale, strict=True)]
+    assert [outcome.is_new for outcome in outcomes] == [True, False]
+    assert outcomes[0].firing is not None
+    assert outcomes[1].firing is not None
+    assert outcomes[0].firing.message == outcomes[1].firing.message
+    assert len(world.texts()) == 1
+
+
+def test_times_that_nobody_was_there_for_are_missed_and_told(world: TriggerWorld) -> None:
+    world.create("hourly", **HOURLY)
+    world.job().run(world.at(NOON + 5 * HOUR_MS + 10 * MINUTE_MS))
+    assert world.texts() == []
+    (missed,) = world.programs.missed_times("hourly")
+    assert (missed.count, missed.first, missed.last) == (5, NOON + HOUR_MS, NOON + 5 * HOUR_MS)
+    world.job().run(world.at(NOON + 5 * HOUR_MS + 11 * MINUTE_MS))
+    assert len(world.programs.missed_times("hourly")) == 1
+
+
+@pytest.mark.parametrize(("choice", "fired", "missed"), [("latest", 1, 4), ("all", 5, 0), ("report", 0, 5)])
+def test_missed_times_are_caught_up_by_choice(world: TriggerWorld, choice: str, fired: int, missed: int) -> None:
+    world.create("hourly", **HOURLY, onMissed=choice)
+    job = world.job()
+    job.run(world.at(NOON + 5 * HOUR_MS + 10 * MINUTE_MS))
+    assert len(world.texts()) == fired
+    assert sum(gap.count for gap in world.programs.missed_times("hourly")) == missed
+    job.run(world.at(NOON + 6 * HOUR_MS))
+    assert len(world.texts()) == fired + 1
+
+
+def test_a_clock_that_is_set_forth_and_back_fires_nothing_twice_and_leaves_nothing_out(world: TriggerWorld) -> None:
+    world.create("hourly", **HOURLY)
+    job = world.job()
+    job.run(world.at(NOON + HOUR_MS))
+    job.run(world.at(NOON + 48 * HOUR_MS + MINUTE_MS))  # set two days ahead
+    job.run(world.at(NOON + HOUR_MS - 5000))  # and back to before the last time
+    job.run(world.at(NOON + HOUR_MS + 100))
+    assert len(world.texts()) == 2  # 13:00, and noon two days later, which was due by that clock
+    job = world.job()  # a restart
+    for hour in (2, 3, 4):
+        job.run(world.at(NOON + hour * HOUR_MS + 50))
+    assert len(world.texts()) == 5
+    job.run(world.at(NOON + 48 * HOUR_MS + 50))
+    fired = [firing.due for firing in world.programs.trigger_firings("hourly", limit=100)]
+    assert len(fired) == len(set(fired)) == 5
+
+
+def test_a_new_schedule_and_a_resumed_trigger_begin_from_now(world: TriggerWorld) -> None:
+    world.create("hourly", **HOURLY)
+    world.programs.step_trigger("hourly", "pause", reason="holidays")
+    job = world.job()
+    job.run(world.at(NOON + 9 * HOUR_MS + MINUTE_MS))
+    assert world.programs.missed_times("hourly") == []
+    world.programs.step_trigger("hourly", "resume")
+    job.run(world.at(NOON + 9 * HOUR_MS + 2 * MINUTE_MS))
+    assert (world.texts(), world.programs.missed_times("hourly")) == ([], [])
+    world.programs.change("hourly", {"on": {"cron": None, "interval": "30m"}})
+    job.run(world.at(NOON + 9 * HOUR_MS + 32 * MINUTE_MS))
+    assert len(world.texts()) == 1
+
+
+def test_a_single_time_fires_once(world: TriggerWorld) -> None:
+    world.create("eve", on={"at": {"time": "2026-12-24T18:00", "zone": "Europe/Berlin"}}, message="presents")
+    job, at = world.job(), single_time_ms("2026-12-24T17:00:00Z")
+    assert job.run(world.at(NOON + HOUR_MS)) == at
+    assert job.run(world.at(at)) is None
+    assert job.run(world.at(at + HOUR_MS)) is None
+    assert world.texts() == ["presents"]
+
+
+def test_repeated_errors_pause_a_trigger_with_the_reason(world: TriggerWorld) -> None:
+    world.create("hourly", **HOURLY, to={"persona": "nobody"}, breaker=3)
+    job = world.job()
+    for hour in range(1, 6):
+        job.run(world.at(NOON + hour * HOUR_MS))
+    program = world.programs.get("hourly")
+    assert program.state == "paused"
+    firings = world.programs.trigger_firings("hourly")
+    assert [firing.error_code for firing in firings] == ["NotFound"] * 3
+    last = world.programs.history("hourly")[0]
+    assert "its last 3 firings failed" in (last.reason or "")
+    world.programs.step_trigger("hourly", "resume")
+    job.run(world.at(NOON + 6 * HOUR_MS))
+    assert world.programs.get("hourly").state == "active"
+
+
+def test_messages_that_nobody_can_answer_count_as_errors(world: TriggerWorld) -> None:
+    from weft.ledger.api import Runs
+
+    world.create("hourly", **HOURLY, breaker=2)
+    job = world.job()
+    for hour in range(1, 4):
+        job.run(world.at(NOON + hour * HOUR_MS))
+        waiting = [message.id for message in world.ledger.inbox.list()]
+        Runs(world.ledger).bury(waiting, "down", "the model is down")
+    assert world.programs.get("hourly").state == "paused"
+    first, second = world.programs.trigger_firings("hourly")
+    dead = world.ledger.inbox.get(second.message or "")
+    again = world.ledger.inbox.get(world.ledger.inbox.send_again(dead.id).message)
+    assert (again.sender, again.on_behalf_of, again.trigger) == (dead.sender, dead.on_behalf_of, first.trigger)
+
+
+def test_an_event_trigger_fires_for_what_fits_and_tells_of_it(world: TriggerWorld) -> None:
+    filter = {"session": "notes", "exit": "success"}
+    world.create("after", on={"event": {"kind": "run_finished", "filter": filter}}, message="see ${payload.turn}")
+    job = world.job()
+    turn = world.record("hello", "notes")
+    world.record("hello", "other")
+    job.run(NOON)
+    job.run(NOON)
+    world.job().run(NOON)  # another broker reads the log from the beginning
+    assert world.texts() == [f"see {turn}"]
+    (message,) = world.ledger.inbox.list()
+    assert message.source == "event"
+
+
+def test_triggers_that_set_each_other_off_are_stopped(world: TriggerWorld) -> None:
+    kind = "message_admitted"
+    world.create("echo", on={"event": {"kind": kind}}, to={"session": "a"}, message="again")
+    world.create("other", on={"event": {"kind": kind}}, to={"session": "b"}, message="and again")
+    world.ledger.inbox.admit("hello", session="a")
+    job = world.job()
+    for _ in range(40):
+        job.run(NOON)
+    assert {world.programs.get(name).state for name in ("echo", "other")} <= {"active", "paused"}
+    assert "paused" in {world.programs.get(name).state for name in ("echo", "other")}
+    assert len(world.texts()) <= 200
+    reasons = [change.reason for name in ("echo", "other") for change in world.programs.history(name) if change.reason]
+    assert any("what triggers caused" in reason for reason in reasons)
+
+
+def test_a_completed_task_and_a_message_in_a_room_set_triggers_off(world: TriggerWorld) -> None:
+    programs = world.programs
+    programs.create("task", "release", {"title": "release it"})
+    room = world.ledger.rooms.create("team")
+    world.create("released", on={"task": "release"}, message="tell everybody")
+    world.create("said", on={"room": "team"}, message="${payload.event.message}")
+    programs.start_task("release")
+    programs.complete_task("release")
+    posted = world.ledger.rooms.post(room.id, "hello")
+    world.job().run(NOON)
+    assert world.texts("trigger:released") == ["tell everybody"]
+    assert world.texts("trigger:said") == [posted.message]
+
+
+def test_a_change_of_a_file_wakes_a_trigger_once_it_is_settled(world: TriggerWorld, tmp_path: Path) -> None:
+    folder = tmp_path / "src"
+    folder.mkdir()
+    (folder / "a.py").write_text("one")
+    (folder / "notes.txt").write_text("not meant")
+    world.create("review", on={"file": {"folder": str(folder), "patterns": ["*.py"]}}, message="${payload.changes}")
+    job, step = world.job(), iter(range(NOON, NOON + HOUR_MS, 3000))
+    job.run(next(step))
+    (folder / "a.py").write_text("two, which is longer")
+    (folder / "notes.txt").write_text("changed, and not meant")
+    (folder / "b.py").write_text("new")
+    job.run(next(step))
+    assert world.texts() == []
+    job.run(next(step))
+    world.job().run(next(step))
+    (text,) = world.texts()
+    assert '"path": "a.py"' in text
+    assert '"change": "added"' in text
+    assert "notes.txt" not in text
+    (folder / "b.py").unlink()
+    for _ in range(3):
+        job.run(next(step))
+    assert '"change": "removed"' in world.texts()[-1]
+    assert len(world.texts()) == 2
+    (message, _) = world.ledger.inbox.list()
+    assert message.source == "event"
+
+
+def test_a_trigger_posts_to_a_room_and_its_agent_is_reached(world: TriggerWorld) -> None:
+    world.programs.create("agent", "writer", {"soul": "You write."})
+    room = world.ledger.rooms.create("team", agents=["writer"])
+    world.create("hourly", **HOURLY, to={"room": "team", "persona": "writer"})
+    world.job().run(world.at(NOON + HOUR_MS))
+    messages = world.ledger.rooms.messages(room.id)
+    assert any("what is new at" in str(message.content) for message in messages)
+    (inbox,) = world.ledger.inbox.list()
+    assert inbox.source == "cron"
+    assert inbox.trigger is not None
+    (reached,) = world.ledger.rooms.pending(room.id)
+    assert reached.name == "writer"
+    assert list(world.ledger.verify()) == []
+
+
+def test_a_trigger_of_an_agent_has_no_more_rights_than_the_agent(world: TriggerWorld) -> None:
+    programs = world.programs
+    programs.create("agent", "helper", {"soul": "You help.", "permissions": {"programs": ["configure"]}})
+    programs.create("agent", "secret", {"soul": "Private.", "visibility": "private"})
+    world.record("private words", "diary")
+    as_helper = programs.acting_as("helper")
+    as_helper.create("trigger", "peek", {**HOURLY, "to": {"session": "diary"}})
+    as_helper.create("trigger", "use", {**HOURLY, "to": {"persona": "secret"}})
+    as_helper.create("trigger", "mine", {**HOURLY})
+    as_helper.create("trigger", "spy", {"on": {"event": {"kind": "run_finished"}}, "message": "${payload.session}"})
+    world.record("more private words", "diary")
+    world.job().run(world.at(NOON + HOUR_MS))
+    messages = world.ledger.inbox.list()
+    assert [message.session for message in messages] == ["helper:main"]
+    helper = programs.get("helper").id
+    assert messages[0].on_behalf_of == (helper,) or messages[0].on_behalf_of == (helper, "local")
+    assert [firing.error_code is not None for firing in programs.trigger_firings("peek")] == [True]
+    assert [firing.error_code for firing in programs.trigger_firings("use")] == ["NotFound"]
+
+
+def test_a_trigger_that_somebody_with_fewer_rights_configured_loses_rights(world: TriggerWorld) -> None:
+    world.programs.create("agent", "helper", {"soul": "You help.", "permissions": {"programs": ["configure"]}})
+    world.record("private words", "diary")
+    world.create("hourly", **HOURLY, to={"session": "team"})
+    world.programs.acting_as("helper").change("hourly", {"to": {"session": "diary"}})
+    world.job().run(world.at(NOON + HOUR_MS))
+    assert world.texts() == []
+    assert world.programs.trigger_firings("hourly")[0].error_code is not None
+
+
+def test_agents_choose_no_folders_and_no_secrets(world: TriggerWorld) -> None:
+    world.programs.create("agent", "helper", {"soul": "You help.", "permissions": {"programs": ["configure"]}})
+    as_helper = world.programs.acting_as("helper")
+    for on in ({"file": {"folder": "/etc"}}, {"webhook": {"secret": "${HOME}", "scheme": "github"}}):
+        with pytest.raises(NotAllowed):
+            as_helper.create("trigger", "watch", {"on": on, "message": "x"})
+
+
+def test_a_trigger_of_another_ledger_does_nothing_until_it_is_taken_over(world: TriggerWorld, tmp_path: Path) -> None:
+    world.create("hourly", **HOURLY)
+    facts = tmp_path / "facts.jsonl"
+    with facts.open("wb") as file:
+        world.ledger.upkeep.export_facts(file)
+    other = open_world(tmp_path / "other.db")
+    with facts.open("rb") as file:
+        other.ledger.upkeep.import_facts(file)
+    other.job().run(other.at(NOON + HOUR_MS))
+    assert other.texts() == []
+    with pytest.raises(NotApplicable):
+        other.sender().require("hourly")
+    (pending,) = [item for item in other.programs.pending() if item.name == "hourly"]
+    other.programs.take_over(pending.id)
+    other.job().run(other.at(NOON + 2 * HOUR_MS))
+    assert len(other.texts()) == 1
+    other.ledger.close()
+
+
+def test_a_trigger_fires_by_hand_and_a_paused_or_deleted_one_does_not(world: TriggerWorld) -> None:
+    world.create("hourly", **HOURLY)
+    sender = world.sender()
+    outcome = sender.fire_by_hand(sender.require("hourly"), {"by": "hand"})
+    assert outcome.is_new
+    assert world.ledger.inbox.list()[0].source == "trigger"
+    world.programs.step_trigger("hourly", "pause")
+    with pytest.raises(NotApplicable):
+        sender.fire_by_hand(sender.require("hourly"))
+    world.programs.delete("hourly")
+    with pytest.raises(NotFound):
+        sender.require("hourly")
+
+
+ODD: tuple[dict[str, object], ...] = (
+    {},
+    {"on": {}},
+    {"on": {"cron": "0 7 * * *"}},
+    {"on": {"cron": "0 7 * * *", "interval": "1h"}, "message": "x"},
+    {"on": {"cron": {"expression": "0 7 * * *", "zone": "Mars"}}, "message": "x"},
+    {"on": {"interval": "1s"}, "message": "x"},
+    {"on": {"at": "2026-12-24T18:00"}, "message": "x"},
+    {"on": {"webhook": {"secret": "plain", "scheme": "github"}}},
+    {"on": {"webhook": {"secret": "${S}", "scheme": "none"}}},
+    {"on": {"event": {"kind": "nothing_happened"}}},
+    {"on": {"file": {"patterns": ["*"]}}},
+    {"on": {"task": "t"}, "to": {}},
+    {"on": {"task": "t"}, "to": {"session": "a", "thread": "b"}},
+    {"on": {"task": "t"}, "to": {"room": "a"}},
+    {"on": {"task": "t"}, "onMissed": "never"},
+    {"on": {"task": "t"}, "surprise": 1},
+)
+
+
+def test_configurations_that_mean_nothing_are_refused(world: TriggerWorld) -> None:
+    for config in ODD:
+        with pytest.raises(InvalidConfig):
+            world.programs.create("trigger", "odd", dict(config))
