@@ -10,10 +10,11 @@ from tests.ledger.histories import copy_in_memory, problems
 from tests.ledger.test_approvals import ended
 from tests.ledger.test_inbox import answered, begun
 from weft.kernel.dag_events import ModelRequest, ToolResult
-from weft.kernel.enums import InterruptionReason, MessageRole, RunExit
+from weft.kernel.enums import Decision, DecisionSource, InterruptionReason, MessageRole, RunExit
 from weft.kernel.errors import NotApplicable, NotFound
 from weft.kernel.ledger_events import RunParked, WorkersAnswered
 from weft.ledger.api import (
+    ApprovalAsked,
     Entry,
     Finished,
     InboxMessage,
@@ -27,10 +28,12 @@ from weft.ledger.api import (
     Runs,
     RunWriter,
     ToolAsked,
+    ToolDecision,
     Worker,
 )
 from weft.ledger.model import NewMessage, TextPart, ToolUsePart
 from weft.ledger.runs import workers as rules
+from weft.programs import Programs
 
 
 def correlation_of(asked: RecordedEvent) -> str:
@@ -261,3 +264,25 @@ def test_strangers_words_in_the_spawners_context_reach_the_worker_as_such(ledger
     spoken(below, "obeyed")
     (answer,) = Runs(ledger).worker(worker.session).ready  # type: ignore[union-attr]
     assert Runs(ledger).worker_reply(answer).is_untrusted
+
+
+def test_people_in_a_room_see_what_the_workers_of_its_agents_ask_for(ledger: Ledger) -> None:
+    programs = Programs(ledger)
+    for name in ("ann", "carl"):
+        programs.create("human", name, {})
+    helper = programs.create("agent", "helper", {}).id
+    room = ledger.acting_as("ann").rooms.create("plans", agents=["helper"]).id
+    (reached,) = ledger.acting_as("ann").rooms.post(room, f"@[h](agent:{helper}) do it").reached
+    run, _ = begun(ledger, reached.session_id)
+    asked = run.record([ModelAsked(model="m")]).events[-1]
+    use = NewMessage(role=MessageRole.ASSISTANT, content=(ToolUsePart("c", "spawn", {}),))
+    answer = ModelAnswered(request=asked.id, correlation=correlation_of(asked), message=use)
+    call = ToolAsked(name="spawn", arguments={}, call_id="c", correlation=correlation_of(asked))
+    worker = spawned(ledger, run, run.record([answer, call]).events[-1])
+    below, (shell,) = calling(ledger, worker.label, "shell")
+    decision = ToolDecision(call=shell.id, decision=Decision.ASK, by=DecisionSource.POLICY, bound="0" * 64)
+    below.record([decision, ApprovalAsked(call=shell.id, bound="0" * 64, shown="ls"), Parked(calls=(shell.id,))])
+    assert [one.session for one in ledger.acting_as("ann").approvals.list()] == [worker.label]
+    assert ledger.acting_as("carl").approvals.list() == []
+    with pytest.raises(NotFound):
+        ledger.acting_as("ann").session(worker.label)  # it is the ledger's own, as the agent's session is
