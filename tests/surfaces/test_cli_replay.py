@@ -109,7 +109,7 @@ def test_tools_run_only_where_that_is_asked_for_and_allowed(weft: Shell) -> None
         stock(weft, server.url)
         weft.record("look", tool_calls=recorded)
         refused = weft("replay", "main", "--model", "fast", "--live-tools")
-        assert "has no toolset" in refused.out
+        assert (refused.code, "has no toolset" in refused.out) == (1, True)
         options = ("--live-tools", "--toolset", "worker", "--workspace", "folder")
         write_reader("reader.py")
         weft.json("policy", "propose", "reader.py")
@@ -155,6 +155,16 @@ def test_what_does_not_go_together_is_refused(weft: Shell) -> None:
         assert weft("replay", *arguments).code == 2, arguments
     asked = weft("replay", "--model", "x", "--ask")
     assert (asked.code, "nobody is there" in asked.err) == (5, True)
+
+
+def test_an_unknown_model_or_a_budget_that_cannot_be_kept_is_told(weft: Shell) -> None:
+    with serving(*AS_RECORDED) as server:
+        stock(weft, server.url)
+        record(weft)
+        assert weft("replay", "main", "--model", "nonesuch").code == 3
+        assert len(weft.json("sessions")) == 1
+        failed = weft("replay", "main", "--model", "fast", "--max-cost", "1")
+        assert (failed.code, "has no price" in failed.out, server.received) == (1, True, []), failed.out
 
 
 def test_another_policy_names_the_first_call_that_it_decides_otherwise(weft: Shell) -> None:

@@ -6,14 +6,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 import weft.aio
-from tests.runtime.inference.asking import model, person
+from tests.runtime.inference.asking import model, person, provider
 from tests.runtime.scripted import Script, Scripted, chat_saying
 from weft.ledger.api import InboxMessage, SessionStanding, Setting
 from weft.runtime.broker.plans import TurnPlan
 from weft.runtime.configuration.message_overrides import read_overrides
+from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import ModelSettings
 from weft.runtime.inference.tool_names import wire_name
@@ -56,7 +55,7 @@ class ReplayBench:
 
     @property
     def settings(self) -> ModelSettings:
-        return replace(model(self.server.url), context_window=100_000_000)
+        return model(self.server.url, provider=provider(self.server.url, rules=Rules()), context_window=100_000_000)
 
     async def plan(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan:
         """As whoever replays has turns planned: the prompt is the one that the message brings."""

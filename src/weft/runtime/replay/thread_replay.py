@@ -45,6 +45,9 @@ SPARE_REQUESTS = 20
 """So many requests more than were recorded may a replayed turn take."""
 
 
+OnExchange = Callable[[int, int], None]
+
+
 class ReplayOutcome(StrEnum):
     """The worst of them is the outcome of a thread."""
 
@@ -157,8 +160,9 @@ class ThreadReplayer:
         self._ledger, self._planner, self._change, self._on_missing = ledger, planner, change, on_missing
         self._broker = broker_of(ledger)
 
-    async def replay(self, turns: ThreadRange) -> ThreadReplay:
-        """Run a thread again from its beginning, or after a turn."""
+    async def replay(self, turns: ThreadRange, on_exchange: OnExchange | None = None) -> ThreadReplay:
+        """Run a thread again from its beginning, or after a turn. `on_exchange` hears how many exchanges of how many
+        are done."""
         crossing, sync = self._ledger.crossing, self._ledger.sync
         thread = await crossing.run(lambda: read_thread(sync, turns))
         session = await crossing.run(lambda: self._session(turns, thread)) if thread.exchanges else None
@@ -171,11 +175,16 @@ class ThreadReplayer:
             unasked=thread.unasked,
         )
         if session is not None:
-            await self._replay_all(thread, specs, session, report)
+            await self._replay_all(thread, specs, session, report, on_exchange)
         return report
 
     async def _replay_all(
-        self, thread: RecordedThread, specs: Sequence[ToolSpec], session: Session, report: ThreadReplay
+        self,
+        thread: RecordedThread,
+        specs: Sequence[ToolSpec],
+        session: Session,
+        report: ThreadReplay,
+        on_exchange: OnExchange | None,
     ) -> None:
         """One exchange after the other, until one stops the replay."""
         skipped, toolset = None, self._toolset(thread)
@@ -187,6 +196,8 @@ class ThreadReplayer:
             replayed = await self._replayed(run, session, toolset)
             report.add(replayed)
             _add_models(report, exchange, run.answers)
+            if on_exchange is not None:
+                on_exchange(len(report.exchanges), report.recorded)
             if replayed.outcome not in (ReplayOutcome.STOPPED, ReplayOutcome.FAILED):
                 continue
             if not run.is_skipped:

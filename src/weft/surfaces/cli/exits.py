@@ -31,7 +31,7 @@ OK, DIFFERENT, USAGE, INTERRUPTED, BUG = 0, 1, 2, 130, 70
 
 EXIT_CODES = {
     OK: "it worked",
-    DIFFERENT: "verify, audit, doctor, secrets, import or task run found problems, or diff or replay with --exit-code a"
+    DIFFERENT: "verify, audit, doctor, secrets, import, replay or task run found problems, or diff --exit-code a"
     " difference",
     USAGE: "the command line is wrong",
     3: "there is no such session, turn, message, move or program, or the name could mean several",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,8 +107,8 @@ def command(call: Call, revs: tuple[str, ...], exit_code: bool, **given: Any) ->
         call.document(report)
     else:
         show_replays(call, report)
-    differ = set(report.outcomes) - {"same", "empty"}
-    return DIFFERENT if exit_code and differ else OK
+    expected = {"same", "empty"} if exit_code else {"same", "empty", "diverged", "stopped"}
+    return OK if set(report.outcomes) <= expected else DIFFERENT
 
 
 def _check(call: Call, revs: tuple[str, ...], options: ReplayOptions) -> None:
@@ -162,20 +164,30 @@ async def _replayed(call: Call, access: BrokerAccess, revs: tuple[str, ...], opt
     from weft.surfaces.wire.replay import ReplayReport
 
     report = ReplayReport()
+    await access.mirror.crossing.run(lambda: _ensure_model(call, access.ledger, options.model))
     replayer = ThreadReplayer(access.mirror, access.planner, _change(options), _missing_results(options).settle)
     threads = await access.mirror.crossing.run(
         lambda: threads_to_replay(call, access.ledger, revs, options.session_sample)
     )
-    with progress(call, "replay") as bar:
+    typed = access.prompts.typed() if options.live_tools else nullcontext()
+    with typed, progress(call, "replay") as bar:
+        count = None if options.ask or options.live_tools else bar.counted
         for thread in threads:
-            if options.live_tools:
-                with access.prompts.typed():
-                    report.add(await replayer.replay(thread))
-            else:
-                report.add(await replayer.replay(thread))
-            if len(threads) > 1 and not options.ask:
-                bar.counted(len(report.threads), len(threads))
+            report.add(await replayer.replay(thread, count if len(threads) == 1 else None))
+            if count is not None and len(threads) > 1:
+                count(len(report.threads), len(threads))
     return report
+
+
+def _ensure_model(call: Call, ledger: Ledger, name: str | None) -> None:
+    """Refuse a name that is no model's before anything is recorded."""
+    from weft.programs import Programs
+    from weft.surfaces.cli.chat.models import other_models
+    from weft.surfaces.cli.program_call import acting_person
+
+    programs = Programs(ledger)
+    if name is not None:
+        other_models(programs, os.environ.get)(name, None, acting_person(call, programs))
 
 
 def _replay_policy(call: Call, revs: tuple[str, ...], options: ReplayOptions, name: str, exit_code: bool) -> int:
