@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.runtime.inference.asking import CANARY
@@ -14,6 +17,7 @@ from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell, on_terminal
 from tests.surfaces.test_cli_broker import stock
 from tests.surfaces.test_cli_policy import READER
+from weft.surfaces.cli.main import weft as program
 
 READ_A, READ_B = ("Read", {"file_path": "a"}), ("Read", {"file_path": "b"})
 AS_RECORDED = (saying("", [READ_A]), saying("re: look"), saying("re: thanks"))
@@ -165,6 +169,10 @@ def test_an_unknown_model_or_a_budget_that_cannot_be_kept_is_told(weft: Shell) -
         assert len(weft.json("sessions")) == 1
         failed = weft("replay", "main", "--model", "fast", "--max-cost", "1")
         assert (failed.code, "has no price" in failed.out, server.received) == (1, True, []), failed.out
+        record(weft, "other")
+        many = weft("replay", "main", "other", "--model", "fast", "--max-cost", "1", "--skip")
+        assert "the budget is spent: 1 more" in many.err
+        assert len(weft.json("sessions")) == 4
 
 
 def test_another_policy_names_the_first_call_that_it_decides_otherwise(weft: Shell) -> None:
@@ -210,6 +218,16 @@ def test_bisect_names_the_first_turn_after_which_the_check_fails(weft: Shell) ->
         assert (refused.code in (4, 5, 8), words in refused.err) == (True, True), refused.err
     assert weft("bisect", "main").code == 2
     assert weft("bisect", "main", "--check", "x", "--model-check", "y").code == 2
+
+
+def test_the_commands_of_the_page_are_understood() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "replay.md").read_text()
+    lines = re.findall(r"^weft (replay|bisect) (.*)$", page, re.MULTILINE)
+    assert len(lines) >= 8
+    for name, arguments in lines:
+        command = program.get_command(click.Context(program), name)
+        assert command is not None
+        command.make_context(name, shlex.split(arguments, comments=True))
 
 
 def test_a_check_is_given_what_read_prints(weft: Shell) -> None:

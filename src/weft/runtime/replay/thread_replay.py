@@ -16,7 +16,7 @@ from functools import partial
 from msgspec import Struct, field
 
 from weft.kernel.enums import MessageRole
-from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.errors import BudgetSpent, InvalidInput, NotApplicable, NotFound
 from weft.ledger.api import Admission, FullTurn, InboxMessage, Ledger, SessionStanding, shipped_prices
 from weft.ledger.model import ImagePart, NewMessage, Part, Session, TextPart
 from weft.runtime.broker.plans import Planner, Sending, TurnPlan
@@ -45,6 +45,8 @@ SPARE_REQUESTS = 20
 """So many requests more than were recorded may a replayed turn take."""
 
 
+UNKNOWN_MODEL = "unknown"
+"""What a turn says that was recorded without a model."""
 OnExchange = Callable[[int, int], None]
 
 
@@ -99,6 +101,7 @@ class ReplayedExchange(Struct, frozen=True, kw_only=True):
     missing: NamedCall | None = None
     """The call that no result is recorded of, where the turn ended with it."""
     error: str | None = None
+    error_code: str | None = None
 
 
 class ThreadReplay(Struct, kw_only=True):
@@ -124,6 +127,11 @@ class ThreadReplay(Struct, kw_only=True):
     recorded_spending: ReplaySpending = field(default_factory=ReplaySpending)
     """Of the exchanges that were replayed."""
     replayed_spending: ReplaySpending = field(default_factory=ReplaySpending)
+
+    @property
+    def is_out_of_money(self) -> bool:
+        """Whether it ended because the rest of its budget pays for no answer."""
+        return bool(self.exchanges) and self.exchanges[-1].error_code == BudgetSpent.__name__
 
     def add(self, exchange: ReplayedExchange) -> None:
         self.exchanges.append(exchange)
@@ -200,7 +208,7 @@ class ThreadReplayer:
                 on_exchange(len(report.exchanges), report.recorded)
             if replayed.outcome not in (ReplayOutcome.STOPPED, ReplayOutcome.FAILED):
                 continue
-            if not run.is_skipped:
+            if not run.is_skipped or report.is_out_of_money:
                 break
             skipped = exchange.answers[-1].turn
             move = partial(self._ledger.sync.move_head, session.label, new=skipped, reason="replay: skipped")
@@ -261,7 +269,7 @@ def _exists(ledger: Ledger, label: str) -> bool:
 
 
 def _add_models(report: ThreadReplay, exchange: RecordedExchange, answers: Sequence[ReplayedAnswer]) -> None:
-    recorded = [answer.model for answer in exchange.answers if answer.model is not None]
+    recorded = [answer.model for answer in exchange.answers if answer.model not in (None, UNKNOWN_MODEL)]
     replayed = [answer.model for answer in answers if answer.model is not None]
     report.recorded_models = list(dict.fromkeys((*report.recorded_models, *recorded)))
     report.models = list(dict.fromkeys((*report.models, *replayed)))
@@ -332,4 +340,5 @@ class _ExchangeRun:
             replayed_spending=total_spending(self.answers),
             missing=missing,
             error=error,
+            error_code=None if end is None or end.error is None else type(end.error).__name__,
         )
