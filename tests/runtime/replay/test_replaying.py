@@ -11,7 +11,7 @@ import pytest
 
 import weft
 import weft.aio
-from tests.runtime.replay.scripted_answers import ReplayBench, saying, script_of
+from tests.runtime.replay.scripted_answers import ReplayBench, saying, script_of, stop
 from tests.runtime.scripted import HANG, chat, failure, scripted
 from weft.kernel.dag_events import ModelRequest
 from weft.kernel.errors import InvalidInput
@@ -19,12 +19,13 @@ from weft.ledger.api import Runs, SessionStanding
 from weft.ledger.model import ImagePart, Part, TextPart, ToolUsePart
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.plans import Sending, TurnPlan
+from weft.runtime.broker.tools import FunctionTool, tools_of
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import RetryPolicy
 from weft.runtime.replay.divergences import DivergenceKind, NamedCall, TextComparison
 from weft.runtime.replay.recorded_tools import permissive_spec
 from weft.runtime.replay.replay_inference import SkipTurn, UseResult
-from weft.runtime.replay.thread_replay import ReplayChange, ReplayOutcome, ThreadRange, sendable_part
+from weft.runtime.replay.thread_replay import ReplayChange, ReplayOutcome, ThreadRange, ThreadReplayer, sendable_part
 
 Body = Callable[[ReplayBench], Awaitable[None]]
 READ_A, READ_B = ("read", {"path": "a"}), ("read", {"path": "b"})
@@ -149,6 +150,31 @@ def test_a_call_that_is_not_recorded_stops_the_replay_and_runs_nothing(tmp_path:
         assert len(bench.server.received) == 1
         *_, answer = sync.messages(exchange.replayed or "")
         assert [part.name for part in answer.content if isinstance(part, ToolUsePart)] == ["read", "read"]
+
+    run(tmp_path / "ledger.db", body)
+
+
+def test_the_tools_that_the_turn_would_have_are_not_used(tmp_path: Path) -> None:
+    async def body(bench: ReplayBench) -> None:
+        ran: list[str] = []
+
+        def read(path: str) -> str:
+            """Read a file."""
+            ran.append(path)
+            return "live"
+
+        async def plan(standing: SessionStanding, messages: Any) -> TurnPlan:
+            planned = await bench.plan(standing, messages)
+            planned.tools = tools_of(FunctionTool(read))
+            return planned
+
+        turns, thread = await bench.read("work")
+        bench.server.scripts = script_of(thread)
+        report = await ThreadReplayer(bench.ledger, plan, ReplayChange(), stop).replay(turns)
+        assert (report.outcome, ran) == (ReplayOutcome.SAME, [])
+        bench.server.scripts = [saying("", [("read", {"path": "c"})])]
+        report = await ThreadReplayer(bench.ledger, plan, ReplayChange(), stop).replay(turns)
+        assert (report.outcome, ran) == (ReplayOutcome.STOPPED, [])
 
     run(tmp_path / "ledger.db", body)
 
