@@ -1,135 +1,111 @@
-"""projects and story."""
+"""Agents at work, through the command line: assigned, shown, paused, stopped, gone on with."""
 
-import json
-import time
-from datetime import date
-from pathlib import Path
+from __future__ import annotations
+
+import signal
+import subprocess
 
 import pytest
 
-from tests.surfaces.shell import Shell
-from weft.surfaces.cli.periods import period_ends
+from tests.runtime.inference.asking import CANARY
+from tests.runtime.scripted import HANG, chat, chat_saying, failure
+from tests.surfaces.approving import opened
+from tests.surfaces.serving import serving
+from tests.surfaces.shell import Shell, running
+from tests.surfaces.test_cli_broker import stock, wait_until
+from weft.ledger.api import Runs
+from weft.programs import Programs
+
+THERE = '{"type": "contains", "text": "there"}'
+MILK = '{"type": "contains", "text": "milk"}'
 
 
-def work(weft: Shell, query: str, folder: str, *files: str, session: str = "main", model: str = "none-such") -> None:
-    answer = {"role": "assistant", "content": "ok", "files": [{"kind": "written", "path": path} for path in files]}
-    usage = {"input_tokens": 1000, "output_tokens": 100}
-    weft.record(query, session=session, response=answer, workspace=folder, model=model, usage=usage)
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THERE_KEY", CANARY)
+    monkeypatch.setenv("USER", "tester")
 
 
-def test_projects_are_listed(weft: Shell) -> None:
-    assert "no turns yet" in weft("projects").err
-    work(weft, "Fix the date.", "/src/app", "a.py")
-    work(weft, "Write a page.", "/src/site", session="other")
-    rows = [line.split("\t") for line in weft("projects").out.splitlines()]
-    assert {(row[0], row[1], row[2], row[-1]) for row in rows} == {
-        ("app", "1", "1", "/src/app"),
-        ("site", "1", "1", "/src/site"),
-    }
-    (one,) = weft.json("projects", "-n", "1")
-    assert (one["sessions"], one["turns"], one["spending"]["total"]) == (1, 1, 1100)
-    assert "1 more" in weft("projects", "-n", "1").err
-    assert "no work in that time" in weft("projects", "--until", "2001-01-01").err
+def hire(weft: Shell, url: str, *settings: str) -> None:
+    stock(weft, url)
+    fields = [word for setting in settings for word in ("--set", f"harness.{setting}")]
+    assert weft("agent", "create", "ada", "--model", "fast", *fields).code == 0
+    assert weft("task", "create", "Greet", "--name", "greet", "--criterion", THERE, "--criterion", MILK).code == 0
 
 
-def test_a_story_tells_sessions_files_and_cost(weft: Shell) -> None:
-    work(weft, "Fix the date.", "/src/app", "a.py")
-    work(weft, "Again.", "/src/app", "a.py", "b.py")
-    for n in range(3):
-        work(weft, "Look for mistakes.", "/src/app", session=f"look-{n}")
-    out = weft("story").out
-    assert "4 sessions, 1 project, 5 turns" in out
-    assert "5.5k tokens, ?" in out
-    assert "Fix the date.  [2 turns, none-such, ?]" in out
-    assert "Look for mistakes.  [3 sessions, 3 turns, none-such, ?]" in out
-    assert "2 files written:\n    a.py  (2x)\n    b.py\n" in out
-    assert weft.json("story")["projects"][0]["path"] == "/src/app"
+def test_assigned_work_is_shown_done_by_a_broker_and_stopped(weft: Shell) -> None:
+    with serving(chat_saying({"content": "nothing"}), [HANG]) as server:
+        hire(weft, server.url, "reflectOnFailure=true", "maxTokens=100000")
+        empty = weft("agent", "status")
+        assert (empty.code, empty.out) == (0, "")
+        assert "no agent has a task; `weft agent assign NAME TASK` gives it one" in empty.err
+        assert weft.json("agent", "status") == []
+        assert weft.json("agent", "status", "ada")["work"] is None
+        given = weft("agent", "assign", "ada", "greet")
+        assert "a broker goes on with it: `weft broker` runs one" in given.err
+        with running(weft.folder, "broker", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as broker:
+            with opened(weft) as ledger:
+                while not server.hanging.is_set():
+                    Runs(ledger).wait_for_news(ledger.newest(), 0.05)
+            status = weft.json("agent", "status", "ada")
+            work = status["work"]
+            assert (status["state"], work["task"], work["doing"]) == ("thinking", "greet", "thinks")
+            assert (work["turns"], work["max_turns"], work["max_tokens"]) == (2, 50, 100_000)
+            assert work["tokens"] > 0
+            assert [one["passed"] for one in work["criteria"]] == [False, False]
+            shown = weft("agent", "status", "ada").out
+            assert "  unmet      the answer contains 'milk'\n" in shown
+            (line,) = weft("agent", "status").out.splitlines()
+            assert line.startswith("ada on greet: thinks; 2 turns of 50, ")
+            assert line.endswith("; 0 of 2 criteria hold")
+            stopped = weft("agent", "stop", "ada", "--reason", "enough")
+            assert (stopped.code, stopped.out) == (0, "agent ada is idle\n")
+            with opened(weft) as ledger:
+                wait_until(ledger, lambda: ledger.log()[0].interruption_reason is not None)
+            broker.send_signal(signal.SIGTERM)
+            assert broker.wait() == 0
+    with opened(weft) as ledger:
+        programs = Programs(ledger)
+        assert (programs.get("ada").state, programs.get("greet").state) == ("idle", "failed")
+        assert programs.history("greet")[0].reason == "it was stopped: enough"
+    assert weft("agent", "stop", "ada").code == 4
 
 
-def test_a_story_adds_up_the_cost_of_sessions_that_it_tells_as_one(weft: Shell) -> None:
-    for n in range(3):
-        work(weft, "Look for mistakes.", "/src/app", session=f"look-{n}", model="claude-opus-4-5")
-    work(weft, "Look for mistakes.", "/src/app", session="look-3")
-    out = weft("story").out
-    assert "[4 sessions, 4 turns, none-such, claude-opus-4-5, $0.0225+]" in out
+def test_work_that_stands_still_is_resumed_and_one_command_goes_on_with_it(weft: Shell) -> None:
+    with serving(failure(400, "too hot"), chat_saying({"content": "milk there"})) as server:
+        hire(weft, server.url)
+        assert weft("task", "assign", "greet", "ada").code == 0
+        assert weft("task", "run", "greet").code == 8
+        status = weft.json("agent", "status", "ada")
+        assert (status["state"], status["work"]["doing"][:14]) == ("waiting", "stands still: ")
+        assert weft("agent", "resume", "ada").out == "agent ada is thinking\n"
+        assert weft.json("agent", "status", "ada")["work"]["doing"] == "waits for a broker"
+        assert weft("agent", "pause", "ada").code == 0
+        assert weft.json("agent", "status", "ada")["work"]["doing"] == "is paused after the turn under way"
+        assert weft("task", "run", "greet").code == 4
+        assert weft("agent", "resume", "ada").out == "agent ada is thinking\n"
+        run = weft("agent", "run", "ada", "--task", "greet")
+        assert (run.code, run.out) == (0, "milk there\n"), run.err
+        assert "ada checks the criteria; 2 turns of 50, " in run.err
+        assert "ada took 2 turns of 50, " in run.err
+    assert weft.json("task", "list")[0]["lifecycle"] == "completed"
 
 
-def test_a_long_story_is_folded(weft: Shell) -> None:
-    for n in range(14):
-        work(weft, f"Task {n}.", "/src/app", f"{n}.py", session=f"s{n}")
-    out = weft("story").out
-    assert "… 2 more sessions (--full)" in out
-    assert "… 6 more (--full)" in out
-    assert "(--full)" not in weft("story", "--full").out
-
-
-def test_a_story_without_anything_says_so(weft: Shell) -> None:
-    assert "no turns yet: `weft import`" in weft("story").err
-    work(weft, "Fix the date.", "/src/app")
-    assert weft("story", "last", "week").out == ""
-    assert "nothing was recorded in the period 'last week': `weft story all`" in weft("story", "last week").err
-    assert "Fix the date." in weft("story", "all").out
-    assert "Fix the date." in weft("story", "today").out
-    assert weft.json("story", "..yesterday")["projects"] == []
-
-
-def test_a_story_tells_sessions_without_a_date_apart(weft: Shell, folder: Path) -> None:
-    """A run that `codex exec --json` printed tells no time."""
-    printed = [
-        {"type": "thread.started", "thread_id": "0199a213-81c0-7800-8aa1-bbab2a035a53"},
-        {"type": "turn.started"},
-        {"type": "item.completed", "item": {"id": "item_0", "type": "agent_message", "text": "All is well."}},
-        {"type": "turn.completed", "usage": {"input_tokens": 7, "cached_input_tokens": 0, "output_tokens": 3}},
-    ]
-    (folder / "run.jsonl").write_text("".join(json.dumps(event) + "\n" for event in printed))
-    assert weft("import", str(folder / "run.jsonl")).code == 0
-    assert weft("story", "all").out.splitlines()[0] == "no dates"
-    work(weft, "Fix the date.", "/src/app")
-    lines = weft("story", "all").out.splitlines()
-    assert lines[0] == date.today().isoformat()
-    at = lines.index("  without a date (their tools noted none):")
-    assert lines[at - 1].startswith("(none)")
-    assert lines[at + 1].startswith("              ")
-    assert "All is well." not in weft("story", "today").out
-    assert [line.split()[0] for line in weft("projects").out.splitlines()] == ["app", "(none)"]
-    assert "Fix the date." in weft("log", "--oneline").out.splitlines()[0]
-
-
-@pytest.mark.parametrize(
-    ("words", "ends"),
-    [
-        ("today", ("today", "today")),
-        ("2026-02-03", ("2026-02-03", "2026-02-03")),
-        ("2026-02", ("2026-02-01", "2026-02-28")),
-        ("2026-12", ("2026-12-01", "2026-12-31")),
-        ("2024", ("2024-01-01", "2024-12-31")),
-        ("Last  Week", ("2026-11-09", "2026-11-15")),
-        ("this week", ("2026-11-16", "2026-11-22")),
-        ("last month", ("2026-10-01", "2026-10-31")),
-        ("this month", ("2026-11-01", "2026-11-30")),
-        ("last year", ("2025-01-01", "2025-12-31")),
-        ("2 weeks ago", ("2 weeks ago", None)),
-        ("2026-02..2026-03", ("2026-02-01", "2026-03-31")),
-        ("2026-02..", ("2026-02-01", None)),
-        ("..yesterday", (None, "yesterday")),
-        ("2026-02-01..2 days ago", ("2026-02-01", "2 days ago")),
-        ("all", (None, None)),
-    ],
-)
-def test_a_period_is_read_as_people_write_it(words: str, ends: tuple[str | None, str | None]) -> None:
-    assert period_ends(words, date(2026, 11, 17)) == ends
-
-
-@pytest.mark.parametrize("day", ["0001", "0001-01-01"])
-def test_a_day_at_the_end_of_the_calendar_is_refused_in_words(
-    weft: Shell, monkeypatch: pytest.MonkeyPatch, day: str
-) -> None:
-    monkeypatch.setenv("TZ", "Europe/Berlin")
-    time.tzset()
-    try:
-        answer = weft("story", day)
-    finally:
-        monkeypatch.undo()
-        time.tzset()
-    assert answer.code != 0
-    assert "is beyond the calendar" in answer.err
+def test_a_run_makes_a_task_of_its_words_and_tells_why_it_was_given_up(weft: Shell) -> None:
+    with serving(chat()) as server:
+        hire(weft, server.url, "maxTurns=1", "reflectOnFailure=true")
+        told = weft.json("agent", "run", "ada", "Say hello")
+        assert (told["text"], told["session"], told["workspace"]) == ("Hello there", "ada:main", None)
+        assert (told["task"], told["task_state"], told["turns"], told["reason"]) == (
+            "task-say-hello",
+            "completed",
+            1,
+            None,
+        )
+        given_up = weft("agent", "run", "ada", "--task", "greet")
+        assert given_up.code == 1
+        assert "task greet failed: budget: 1 turn was not enough: contains: the final answer does not" in given_up.err
+        assert weft("agent", "run", "ada", "Again").code == 4  # it stands in an error
+        assert weft("agent", "reset", "ada").code == 0
+        assert weft("agent", "run", "ada").code == 2
+        assert weft("agent", "run", "ada", "x", "--task", "greet").code == 2

@@ -70,7 +70,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CHECKPOINTS = ["checkpoint:1", "checkpoint:2"]
-COMMITS = sized(test=[5, 20], prove=list(range(1, 26)))
+COMMITS = sized(test=[20], prove=list(range(1, 26)))
 CALLS = sized(test=[], prove=list(range(1, 120, 3)))
 KILLS = sized(test=["checkpoint:1"], prove=["after:7", "checkpoint:1", "after:6", "checkpoint:2"])
 

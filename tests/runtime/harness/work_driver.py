@@ -87,7 +87,13 @@ def prepare(ledger: Ledger, url: str, workspace: Path, **harness: Any) -> None:
     programs.assign("ada", "shop")
 
 
-async def serve_until_over(ledger: Ledger, url: str, doom: Doom) -> None:
+def is_shop_over(programs: Programs) -> bool:
+    return programs.get("shop").state in ("completed", "failed")
+
+
+async def serve_until_over(
+    ledger: Ledger, url: str, doom: Doom, is_over: Callable[[Programs], bool] = is_shop_over
+) -> None:
     """Serve with a broker whose job is the work of agents, until the task is over; a person grants whatever is
     asked."""
     crossing, programs = WatchedCrossing(doom, ledger), Programs(ledger)
@@ -114,7 +120,7 @@ async def serve_until_over(ledger: Ledger, url: str, doom: Doom) -> None:
         loop.call_soon(grant)
         serving = asyncio.ensure_future(broker.serve())
         try:
-            while programs.get("shop").state not in ("completed", "failed") and not serving.done():
+            while not is_over(programs) and not serving.done():
                 await crossing.called.wait()
                 crossing.called.clear()
                 if doom.is_met:

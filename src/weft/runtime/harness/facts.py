@@ -89,6 +89,8 @@ class WorkFacts(Struct, frozen=True, kw_only=True):
     """Whether the turn under way waits for something from outside."""
     pending_calls: tuple[ToolCall, ...] = ()
     """The calls of the turn under way that have not ended."""
+    workers: tuple[str, ...] = ()
+    """The ids of the sessions of its workers that are not idle."""
     plan: tuple[dict[str, str], ...] = ()
     """The agent's own list of what is to be done."""
     checkpoint: Any = None
@@ -96,6 +98,11 @@ class WorkFacts(Struct, frozen=True, kw_only=True):
     @property
     def last(self) -> WorkRound | None:
         return self.rounds[-1] if self.rounds else None
+
+    @property
+    def last_told(self) -> WorkRound | None:
+        """The last round that the harness began: others send messages to the session, too."""
+        return next((one for one in reversed(self.rounds) if one.kind is not None), None)
 
     @property
     def criteria(self) -> list[dict[str, Any]]:
@@ -114,8 +121,9 @@ class WorkFacts(Struct, frozen=True, kw_only=True):
     @property
     def workspace(self) -> str | None:
         """The folder that its messages name, else the task's own."""
-        contexts = [one.message.context for one in self.rounds if isinstance(one.message.context, dict)]
-        named = next((context["workspace"] for context in reversed(contexts) if "workspace" in context), None)
+        told = self.last_told
+        context = None if told is None else told.message.context
+        named = context.get("workspace") if isinstance(context, dict) else None
         config = self.task.config if isinstance(self.task.config, dict) else {}
         workspace = named or config.get("workspace")
         return workspace if isinstance(workspace, str) else None
@@ -159,6 +167,7 @@ class WorkReader:
             spent=self._runs.spending(turns),
             is_parked=open_turn is not None and standing.is_parked,
             pending_calls=() if open_turn is None else _pending(self._ledger, open_turn),
+            workers=tuple(one.session for one in self._runs.workers(assignment.session) if not one.is_idle),
             plan=self._plan(turns),
             checkpoint=self._programs.load_checkpoint(program.id),
         )

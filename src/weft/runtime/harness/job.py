@@ -11,7 +11,7 @@ from weft.programs.assignments import agents_at_work
 from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
 from weft.runtime.harness.leases import hold_agent
-from weft.runtime.harness.moves import AwaitAnswer, Rest
+from weft.runtime.harness.moves import AwaitAnswer, AwaitWorkers, Rest
 from weft.runtime.harness.performing import MovePerformer
 from weft.runtime.turns.ledger_port import Crossing
 
@@ -65,7 +65,7 @@ class HarnessJob:
         if facts_and_move is None:
             return None
         facts, move = facts_and_move
-        if isinstance(move, Rest | AwaitAnswer):
+        if isinstance(move, Rest | AwaitAnswer | AwaitWorkers):
             return move.until_ms if isinstance(move, Rest) else None
         async with hold_agent(self._programs, self._crossing, facts.agent, facts.task.id) as hold:
             again = await self._performer.next_move(agent, self._clock.now_ms())

@@ -43,6 +43,12 @@ class AwaitAnswer(Struct, frozen=True):
     message: str
 
 
+class AwaitWorkers(Struct, frozen=True):
+    """Workers of the agent, by the ids of their sessions, have not answered yet: what they find comes as a message."""
+
+    sessions: tuple[str, ...]
+
+
 class CheckCriteria(Struct, frozen=True):
     """The success criteria are held against the last answer; where all hold, the work is done."""
 
@@ -71,7 +77,7 @@ class Leave(Struct, frozen=True):
     """The task is over, whoever ended it: the agent is idle."""
 
 
-Move = Rest | StartTask | Say | AwaitAnswer | CheckCriteria | SaveCheckpoint | Hold | GiveUpWork | Leave
+Move = Rest | StartTask | Say | AwaitAnswer | AwaitWorkers | CheckCriteria | SaveCheckpoint | Hold | GiveUpWork | Leave
 
 
 def next_move(facts: WorkFacts, now_ms: int, *, is_asked: bool = False) -> Move:
@@ -91,7 +97,7 @@ def _next_round(facts: WorkFacts, now_ms: int, *, is_asked: bool) -> Move:
     if last.state is RoundState.WAITING:
         return _while_answered(facts, last)
     if last.state is RoundState.ANSWERED:
-        return _after_answer(facts, last)
+        return AwaitWorkers(facts.workers) if facts.workers else _after_answer(facts, last)
     if last.state is RoundState.FAILED and facts.settings.reflects and not is_asked:
         return _after_failure(facts, last, now_ms)
     return _after_cut(facts, last, is_asked=is_asked)

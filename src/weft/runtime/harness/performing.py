@@ -100,10 +100,9 @@ class MovePerformer:
         if not is_told:
             _wait(programs, facts, move.reason)
             programs.step_agent(agent.id, "think", reason=move.reason)
-        last = facts.last
-        overrides = request.overrides
-        if overrides is None and last is not None:
-            overrides = last.message.overrides
+        told, overrides = facts.last_told, request.overrides
+        if overrides is None and told is not None:
+            overrides = told.message.overrides
         workspace = request.workspace or facts.workspace
         message = NewMessage(
             role=MessageRole.USER,
@@ -176,9 +175,9 @@ def _wait(programs: Programs, facts: WorkFacts, reason: str | None) -> None:
 
 
 def _authority(facts: WorkFacts) -> Authority:
-    """In whose name the agent is told: that of the last message of its work, else of whoever gave it the task."""
-    last = facts.last
-    by = facts.assignment.by if last is None else (last.message.sender, *last.message.on_behalf_of)
+    """In whose name the agent is told: as it was told before, else in that of whoever gave it the task."""
+    told = facts.last_told
+    by = facts.assignment.by if told is None else (told.message.sender, *told.message.on_behalf_of)
     return Authority(tuple(Principal(_kind(name), name) for name in reversed(by)))
 
 

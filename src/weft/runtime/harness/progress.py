@@ -8,6 +8,7 @@ from weft.kernel.enums import InboxState
 from weft.runtime.harness.facts import RoundState, WorkFacts
 from weft.runtime.harness.moves import (
     AwaitAnswer,
+    AwaitWorkers,
     CheckCriteria,
     GiveUpWork,
     Leave,
@@ -92,6 +93,8 @@ def doing_words(facts: WorkFacts, move: Move) -> str:
     match move:
         case AwaitAnswer() | SaveCheckpoint(next=None):
             words = _answering_words(facts)
+        case AwaitWorkers(sessions=sessions):
+            words = f"waits for {len(sessions)} of its workers"
         case CheckCriteria():
             words = "checks the criteria"
         case Say(kind=kind):

@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from weft.kernel.advice import Action
+from weft.kernel.authority import LOCAL
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.errors import NotApplicable, WeftError
-from weft.ledger.api import Admission, Lease
+from weft.ledger.api import Admission, InboxMessage, Lease
 from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
 from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
+from weft.runtime.broker.broker import BUSY_SECONDS
 from weft.runtime.broker.plans import Planner, Sending
 from weft.runtime.harness.facts import WorkFacts
 from weft.runtime.harness.leases import hold_agent
-from weft.runtime.harness.moves import ENDED_STATES, AwaitAnswer, GiveUpWork, Hold, Move, Rest
+from weft.runtime.harness.moves import ENDED_STATES, AwaitAnswer, AwaitWorkers, GiveUpWork, Hold, Move, Rest
 from weft.runtime.harness.performing import MovePerformer, WorkRequest
 from weft.runtime.turns.ledger_port import RuntimeLedger
 from weft.runtime.turns.messages import TurnReply, answer_admitted, broker_of, to_the_end
@@ -114,6 +116,9 @@ class TaskWork:
                     await self._on_admitted(admission)
                 reply, fault = await self._answer(admission)
                 continue
+            if isinstance(move, AwaitWorkers):
+                await self._await_workers(move)
+                continue
             if isinstance(move, Rest):
                 if move.until_ms is None:
                     break
@@ -129,6 +134,16 @@ class TaskWork:
         task = await self._ledger.crossing.run(partial(self._programs.get, facts.task.id))
         return FinishedWork(task=task, facts=facts, reply=reply, admission=admission, reason=reason)
 
+    async def _await_workers(self, move: AwaitWorkers) -> None:
+        """Have the messages answered that wait in the sessions of workers; another broker may do so, too."""
+        inbox, run = self._programs.acting_as(LOCAL).ledger.inbox, self._ledger.crossing.run
+        waiting = [await run(partial(inbox.list, session=session, limit=1)) for session in move.sessions]
+        messages = [message for messages in waiting for message in messages]
+        if messages:
+            await asyncio.gather(*(self._answer(_receipt(message)) for message in messages))
+        else:
+            await asyncio.sleep(BUSY_SECONDS)  # their answers are on their way
+
     async def _answer(self, admission: Admission) -> tuple[TurnReply | None, WeftError | None]:
         """The answer to a message of the work, or what its turn failed with."""
         broker_of(self._ledger).plan_with(self._planner)  # also for what others left in the session
@@ -140,7 +155,10 @@ class TaskWork:
 
 
 def _admission(programs: Programs, message: str) -> Admission:
-    waiting = programs.ledger.inbox.get(message)
+    return _receipt(programs.ledger.inbox.get(message))
+
+
+def _receipt(waiting: InboxMessage) -> Admission:
     return Admission(
         message=waiting.id, session=waiting.session, session_id=waiting.session_id, is_fork=False, receipt=None
     )

@@ -26,7 +26,7 @@ def budget_words(facts: WorkFacts) -> str | None:
     settings, spent = facts.settings, facts.spent
     words = None
     if len(facts.rounds) >= settings.max_turns:
-        words = f"budget: {settings.max_turns} turns were not enough"
+        words = f"budget: {settings.max_turns} turn{' was' if settings.max_turns == 1 else 's were'} not enough"
     elif settings.max_tokens is not None and spent.total >= settings.max_tokens:
         words = f"budget: {spent.total} of {settings.max_tokens} tokens are spent"
     elif settings.max_seconds is not None and facts.seconds >= settings.max_seconds:

@@ -209,6 +209,10 @@ SEED_5: Mapping[str, Mapping[str, str]] = {
         "result": "any JSON; absent where there is none",
         "sharedWith": "list of text: for whom a private agent works beside its creator; absent where there is nobody",
     },
+    "AgentStatus": {
+        "…": "the keys of Program",
+        "work": "[WorkProgress](#workprogress); null where it has no task",
+    },
     "InvocationResult": {"program": "text", "programType": "text", "result": "any JSON"},
     "StreamPosition": {},
 }

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from weft.programs.model import Program
     from weft.runtime.invoke.invocation import InvocationResult
     from weft.store.diagnosis import Diagnosis
+    from weft.surfaces.wire.work import AgentStatus
 
 WIRE_VERSION = 1
 """Rises when a form loses a field, renames one or gives it another meaning. New fields do not raise it."""
 
 FLAT: Mapping[str, str] = {
-    "AgentStatus": "agent",
     "AnsweredApproval": "approval",
     "ListedSession": "session",
     "RoomMember": "participant",
@@ -139,6 +139,11 @@ def program_form(program: Program) -> dict[str, Any]:
     return {**program.shape(), **times}
 
 
+def agent_status_form(status: AgentStatus) -> dict[str, Any]:
+    """The form of the agent, and its work beside it."""
+    return {**program_form(status.agent), "work": form(status.work)}
+
+
 def invocation_form(invoked: InvocationResult) -> dict[str, Any]:
     """What a program answered; `programType` is seed 5's name for its kind."""
     return {"program": invoked.program, "programType": invoked.kind, "result": invoked.result}
@@ -158,6 +163,7 @@ def event_form(recorded: Recorded) -> dict[str, Any]:
 
 OWN: Mapping[str, Callable[[Any], Any]] = {
     "Program": program_form,
+    "AgentStatus": agent_status_form,
     "InvocationResult": invocation_form,
     "Diagnosis": finding_form,
     "Recorded": event_form,

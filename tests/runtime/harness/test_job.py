@@ -1,0 +1,136 @@
+"""The broker's job: work that nobody waits for, of several agents, in the name of whoever gave it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from tests.runtime.broker.crash_driver import Doom
+from tests.runtime.harness.work_driver import serve_until_over
+from tests.runtime.scripted import Scripted, chat_saying, scripted
+from weft.ledger.api import Ledger, Runs
+from weft.programs import Programs
+from weft.runtime.broker import broker as broker_module
+from weft.runtime.harness.facts import WorkReader
+from weft.runtime.harness.turn_limits import NO_LIMITS, turn_limits
+
+Body = Callable[[Ledger, Programs, Scripted], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "NEWS_SECONDS", 0.02)
+
+
+def run(path: Path, body: Body) -> None:
+    async def main() -> None:
+        async with scripted(chat_saying({"content": "Hello there"})) as server:
+            with weft.open(path) as ledger:
+                programs = Programs(ledger)
+                programs.create("provider", "there", {"providerType": "openai-compatible", "baseUrl": server.url})
+                programs.create("model", "fast", {"modelId": "m-1", "provider": "there"})
+                await body(ledger, programs, server)
+                assert list(ledger.verify()) == []
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def hire(programs: Programs, name: str, *criteria: dict[str, Any], harness: dict[str, Any] | None = None) -> None:
+    """An agent, and a task of its own that it has not got yet."""
+    programs.create("agent", name, {"defaultModel": "fast", "harness": harness or {}})
+    programs.create("task", f"{name}-task", {"title": "Greet", "spec": {"successCriteria": list(criteria)}})
+
+
+def are_over(*tasks: str) -> Callable[[Programs], bool]:
+    return lambda programs: all(programs.get(task).state in ("completed", "failed") for task in tasks)
+
+
+def test_assigned_work_is_done_where_a_broker_runs_in_the_name_of_whoever_gave_it(path: Path) -> None:
+    async def body(ledger: Ledger, programs: Programs, server: Scripted) -> None:
+        programs.create("human", "bob", {"permissions": ["assign"]})
+        hire(programs, "ada", {"type": "contains", "text": "there"})
+        hire(programs, "eve", {"type": "file_exists", "path": "x"})
+        programs.acting_as("bob").assign("ada", "ada-task")
+        session = programs.get("ada").current_session or ""
+        programs.assign("eve", "eve-task")  # its criteria cannot be checked: it has no workspace
+        await serve_until_over(
+            ledger, server.url, Doom(), lambda p: are_over("ada-task")(p) and p.get("eve").state == "error"
+        )
+        assert (programs.get("ada-task").state, programs.get("ada-task").result) == ("completed", "Hello there")
+        (message,) = ledger.inbox.list(session=session, states=["answered"])
+        assert (programs.get(message.sender).name, message.metadata) == ("bob", {"work": "brief"})
+        assert message.turn is not None
+        chain = ledger.turn(message.turn).effective_config["chain"]
+        assert chain[-1] == "agent:ada"
+        assert programs.get("eve-task").state == "active"
+
+    run(path, body)
+
+
+def test_of_many_brokers_one_performs_each_move(path: Path) -> None:
+    async def body(ledger: Ledger, programs: Programs, server: Scripted) -> None:
+        names = ["ada", "eve", "joe"]
+        for name in names:
+            hire(programs, name, {"type": "contains", "text": "there"})
+            programs.assign(name, f"{name}-task")
+        sessions = [programs.get(name).current_session or "" for name in names]
+        over = are_over(*(f"{name}-task" for name in names))
+        with weft.open(path) as other:
+            other._owner = "elsewhere/1/1"  # nobody here can tell that it is dead
+            await asyncio.gather(
+                serve_until_over(ledger, server.url, Doom(), over), serve_until_over(other, server.url, Doom(), over)
+            )
+        assert len(server.received) == len(names)
+        for name, session in zip(names, sessions, strict=True):
+            assert len(ledger.inbox.list(session=session, states=["answered"])) == 1
+            kinds = [change.kind for change in reversed(programs.history(name))][1:]
+            assert kinds == ["agent_task_assigned", "agent_thinking", "agent_executing", "agent_completed"]
+            assert len(programs.checks(f"{name}-task")) == 1
+
+    run(path, body)
+
+
+def test_a_paused_agent_goes_on_when_it_is_resumed_and_a_spent_budget_ends_the_work(path: Path) -> None:
+    async def body(ledger: Ledger, programs: Programs, server: Scripted) -> None:
+        hire(programs, "ada", {"type": "contains", "text": "there"})
+        hire(programs, "eve", {"type": "contains", "text": "milk"}, harness={"reflectOnFailure": True, "maxTokens": 1})
+        programs.assign("ada", "ada-task")
+        programs.step_agent("ada", "pause")
+        programs.assign("eve", "eve-task")
+        await serve_until_over(ledger, server.url, Doom(), are_over("eve-task"))
+        assert (programs.get("ada").state, programs.get("ada").turn_count) == ("paused", 0)
+        assert (programs.get("eve").state, programs.get("eve-task").state) == ("error", "failed")
+        failed = programs.history("eve-task")[0]
+        assert (failed.kind, (failed.reason or "")[:8]) == ("task_failed", "budget: ")
+        assert len(server.received) == 1
+        programs.step_agent("ada", "resume")
+        await serve_until_over(ledger, server.url, Doom(), are_over("ada-task"))
+        assert programs.get("ada-task").state == "completed"
+
+    run(path, body)
+
+
+def test_what_the_harness_leaves_is_the_limit_of_the_next_turn(path: Path) -> None:
+    async def body(ledger: Ledger, programs: Programs, server: Scripted) -> None:
+        hire(programs, "ada", harness={"maxSeconds": 100, "maxCost": 2})
+        hire(programs, "eve")
+        for name in ("ada", "eve"):
+            programs.assign(name, f"{name}-task")
+        runs = Runs(ledger)
+        agents = [programs.get(name) for name in ("ada", "eve")]
+        standings = [runs.standing(ledger.session(agent.current_session or "").id) for agent in agents]
+        limits = turn_limits(programs, agents[0], standings[0])
+        assert (limits.seconds, limits.budget and limits.budget.money) == (100, 2_000_000)
+        assert turn_limits(programs, agents[1], standings[1]) == NO_LIMITS
+        assert turn_limits(programs, agents[0], standings[1]) == NO_LIMITS  # another session than that of its work
+        assert turn_limits(programs, None, standings[0]) == NO_LIMITS
+        facts = WorkReader(programs).facts("ada")
+        assert facts is not None
+        assert (facts.rounds, facts.assignment.by, facts.spent.total) == ((), ("local",), 0)
+
+    run(path, body)
