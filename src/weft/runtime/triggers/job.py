@@ -11,7 +11,6 @@ twice, and what a clock that ran ahead recorded as missed fires when its time co
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from weft.kernel.enums import MessageSource
@@ -42,10 +41,8 @@ class TriggerJob:
 
     name = "triggers"
 
-    def __init__(
-        self, sender: TriggerSender, crossing: Crossing, on_error: Callable[[str], None] | None = None
-    ) -> None:
-        self._sender, self._crossing, self._on_error = sender, crossing, on_error
+    def __init__(self, sender: TriggerSender, crossing: Crossing) -> None:
+        self._sender, self._crossing = sender, crossing
         self._positions: dict[tuple[str, int], int] = {}
         """How far each trigger has read the log, by its id and version: beyond what is kept in the ledger."""
         self._watches: dict[tuple[str, int], FolderWatch] = {}

@@ -5,7 +5,6 @@ Everything is done with the rights of whoever created the trigger and configured
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta, tzinfo
 from hashlib import sha256
 from typing import Any
@@ -43,12 +42,11 @@ from weft.programs.schedules import (
 )
 from weft.runtime.broker.planner import chain_context
 from weft.runtime.context import ExecutionContext
+from weft.runtime.routing.smart_routes import DEFAULT_ALTERNATIVES, DEFAULT_THRESHOLD, choose_route
 from weft.runtime.triggers.messages import compose, values_of
 
 MOST_SESSIONS = 20
 MOST_ANSWER_CHARACTERS = 2000
-SmartRoute = Callable[[Ledger, str, str], MessageTarget]
-"""Where a text goes by its meaning, in the ledger that is read in somebody's name; the last is where else it goes."""
 
 
 class ReadyTrigger(Struct, frozen=True):
@@ -100,14 +98,11 @@ def occasion_digest(kind: str, *parts: object) -> str:
 
 
 class TriggerSender:
-    """Fires triggers of one open ledger. `person` is whoever runs the broker; `smart_route` finds a thread by what a
-    text means, where a surface can."""
+    """Fires triggers of one open ledger. `person` is whoever runs the broker."""
 
-    def __init__(
-        self, programs: Programs, person: ExecutionContext, clock: Clock, smart_route: SmartRoute | None = None
-    ) -> None:
+    def __init__(self, programs: Programs, person: ExecutionContext, clock: Clock) -> None:
         self.programs, self.log, self.clock = programs, TriggerLog(programs.ledger), clock
-        self._person, self._smart_route = person, smart_route
+        self._person = person
 
     def all(self) -> list[ReadyTrigger]:
         """Triggers that fire: active ones that somebody here configured or took over."""
@@ -219,13 +214,26 @@ class TriggerSender:
         if "thread" in to:
             return MessageTarget(turn=programs.ledger.resolve(to["thread"]), persona=to.get("persona"))
         if "smart" in to:
-            if self._smart_route is None:
-                raise NotApplicable("nobody here finds threads by what a text means", "name a session or a persona")
-            return self._smart_route(programs.ledger, text, to["smart"])
+            return self._fitting(programs.ledger, text, to["smart"])
         if to:
             agent = programs.get(to["persona"], ProgramKind.AGENT).name if "persona" in to else None
             return MessageTarget(session=to.get("session"), persona=agent)
         return self._own_target(trigger)
+
+    def _fitting(self, ledger: Ledger, text: str, fallback: str) -> MessageTarget:
+        """The thread that a text fits by its words, among those that whoever the trigger acts for may read; else a
+        session."""
+        choice = choose_route(
+            ledger.related_turns(text),
+            {},
+            now_ms=self.clock.now_ms(),
+            threshold=DEFAULT_THRESHOLD,
+            limit=DEFAULT_ALTERNATIVES,
+            fallback=fallback,
+        )
+        if choice.turn is None:
+            return MessageTarget(session=fallback)
+        return MessageTarget(session=choice.session) if choice.session else MessageTarget(turn=choice.turn)
 
     def _own_target(self, trigger: ReadyTrigger) -> MessageTarget:
         owner = trigger.standing.principals[0]

@@ -20,5 +20,17 @@ def background_jobs(call: Call, access: BrokerAccess) -> BackgroundJobs:
     from weft.runtime.harness.job import HarnessJob
 
     programs, crossing = Programs(access.ledger), access.mirror.crossing
-    jobs: list[BackgroundJob] = [HarnessJob(programs, crossing, os.environ.get)]
+    jobs: list[BackgroundJob] = [HarnessJob(programs, crossing, os.environ.get), trigger_job(call, access)]
     return BackgroundJobs(jobs, on_error=lambda name, error: call.note(Span(f"{name}: {error}", "warn")))
+
+
+def trigger_job(call: Call, access: BrokerAccess) -> BackgroundJob:
+    """Triggers of the ledger, fired with the rights of those who made them."""
+    from weft.kernel.clock import SystemClock
+    from weft.programs import Programs
+    from weft.runtime.triggers.job import TriggerJob
+    from weft.runtime.triggers.sender import TriggerSender
+    from weft.surfaces.cli.program_call import acting_person
+
+    programs = Programs(access.ledger)
+    return TriggerJob(TriggerSender(programs, acting_person(call, programs), SystemClock()), access.mirror.crossing)

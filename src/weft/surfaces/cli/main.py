@@ -80,6 +80,7 @@ COMMANDS = {
         "toolset": "Name lists of tools that agents and sessions are given, each with a sandbox.",
         "tools": "Show which tools a turn of an agent or a session would have.",
         "task": "Say what is to be done, and end it when its success criteria hold.",
+        "trigger": "Have messages sent by time, webhook, event or file.",
         "code": "Keep code as programs that agents can use as tools.",
         "info": "Keep what is known: checked against schemas, found by words, tags and paths.",
         "human": "Describe people, ask them, and record what they answer.",

@@ -41,11 +41,13 @@ from weft.ledger.api import (
     Deed,
     Erasure,
     ErasurePlan,
+    Firing,
     Hit,
     InboxMessage,
     Invitation,
     KeptStretch,
     ListedSession,
+    MissedTimes,
     Packed,
     Participant,
     PersonProfile,
@@ -111,6 +113,7 @@ from weft.surfaces.wire import (
     sessions,
     tokens,
     tools,
+    triggers,
     upkeep,
     work,
 )
@@ -126,6 +129,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         Admission, InboxMessage,
         Receipt, Usage,
     ),
+    "Triggers": (triggers.ListedTrigger, triggers.ShownTrigger, triggers.FiredTrigger, Firing, MissedTimes),
     "Rooms": (
         Room, rooms.ShownRoom, rooms.RoomMember, RoomMessage, rooms.AnsweredPost, Invitation,
         rooms.DeclinedInvitation, AgentProfile, PersonProfile, RoomHit,
@@ -179,7 +183,8 @@ NAMES: Mapping[str, Any] = {
         record.__name__: record
         for record in (
             Approval, AuditFinding, BundleReport,
-            Diagnosis, Exported, Invitation, ListedSession, OriginTotals, Packed, Participant, PostedMessage, Problem,
+            Firing, MissedTimes, Diagnosis, Exported, Invitation,
+            ListedSession, OriginTotals, Packed, Participant, PostedMessage, Problem,
             Provenance, ProvisionalTurn, ProgramReach, Reached, Receipt, Remote, Resume, Room, RoomMessage, Salvaged,
             Spending, Synced, Usage, WorkProgress, programs_model.Program,
             model.Compaction, model.Message,

@@ -1,0 +1,22 @@
+"""`weft trigger`: messages that are sent without a person."""
+
+from __future__ import annotations
+
+from weft.surfaces.cli.command import group
+from weft.surfaces.cli.triggers.changes import create, delete, pause, resume
+from weft.surfaces.cli.triggers.firing import deliver, run
+from weft.surfaces.cli.triggers.reading import history, list_, show
+
+command = group(
+    "trigger",
+    "Have messages sent by time, webhook, event or file.",
+    create,
+    list_,
+    show,
+    pause,
+    resume,
+    run,
+    history,
+    delete,
+    deliver,
+)

@@ -1,0 +1,154 @@
+"""`weft trigger create`, `pause`, `resume` and `delete`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.program_call import acting, answer, changing, expecting
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.triggers.reading import trigger_argument
+
+SCHEMES = ("github", "stripe", "slack", "standard")
+PERIODS = ("yesterday", "today", "week")
+MISSED = ("report", "latest", "all")
+
+
+@weft_command("create")
+@click.argument("name")
+@click.option("--cron", metavar="EXPRESSION", help="Five fields, such as '0 7 * * 1-5', or @daily.")
+@click.option("--zone", metavar="ZONE", help="The time zone of --cron and --at. Default: UTC.")
+@click.option("--every", metavar="INTERVAL", help="90s, 15m, 2h, 1d or 1w.")
+@click.option("--at", metavar="TIME", help="Once, at a time such as 2026-12-24T18:00.")
+@click.option("--webhook", metavar="SCHEME", type=click.Choice(SCHEMES), help=f"One of {', '.join(SCHEMES)}.")
+@click.option("--secret", metavar="VARIABLE", help="The variable that holds the secret of --webhook.")
+@click.option("--event", metavar="KIND", help="A kind of event of the ledger (docs/events.md).")
+@click.option("--where", metavar="FIELD=VALUE", multiple=True, help="A field that the event has; repeatable.")
+@click.option("--file", "folder", metavar="DIR", type=click.Path(), help="Files in this folder.")
+@click.option("--pattern", metavar="PATTERN", multiple=True, help="Which of them, such as '*.py'; repeatable.")
+@click.option("--task", metavar="TASK", help="The completion of a task.")
+@click.option("--room", metavar="ROOM", help="A message in a room.")
+@click.option("--message", metavar="TEXT", help="What it sends; ${payload.FIELD}, ${time}, ${sessions} are put in.")
+@click.option("--to", "persona", metavar="AGENT", help="Who answers. Default: the agent that makes the trigger.")
+@click.option("--session", metavar="SESSION", help="The session that the message goes to.")
+@click.option("--thread", metavar="TURN", help="The turn that the message goes on from.")
+@click.option("--smart", metavar="SESSION", help="The thread that fits the message, else this session.")
+@click.option("--post-to", metavar="ROOM", help="The room that it is posted to, where --to answers.")
+@click.option("--include", metavar="PERIOD", type=click.Choice(PERIODS), help="Sessions of yesterday, today or week.")
+@click.option("--on-missed", metavar="CHOICE", type=click.Choice(MISSED), help="report (the default), latest or all.")
+@click.option("--breaker", metavar="N", type=click.IntRange(1), help="Errors in a row that pause it. Default: 5.")
+@acting
+def create(call: Call, name: str, actor: str, retry_key: str | None, **options: Any) -> None:
+    """Make a trigger: one thing that sets it off, a message, and where that goes."""
+    config = trigger_config(**options)
+    with changing(call, actor) as programs:
+        answer(call, programs.create("trigger", name, config, key=retry_key))
+    call.note("a broker has it fire: `weft broker` runs one")
+
+
+def trigger_config(**options: Any) -> dict[str, Any]:
+    """The configuration that options describe."""
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    config: dict[str, Any] = {"on": _occasion(given)}
+    to = {
+        field: given[option]
+        for option, field in (
+            ("persona", "persona"),
+            ("session", "session"),
+            ("thread", "thread"),
+            ("smart", "smart"),
+            ("post_to", "room"),
+        )
+        if option in given
+    }
+    if to:
+        config["to"] = to
+    if "include" in given:
+        config["include"] = {"sessions": given["include"]}
+    for option, field in (("message", "message"), ("on_missed", "onMissed"), ("breaker", "breaker")):
+        if option in given:
+            config[field] = given[option]
+    return config
+
+
+def _occasion(given: dict[str, Any]) -> dict[str, Any]:
+    import os
+
+    zone = {"zone": given["zone"]} if "zone" in given else {}
+    forms: dict[str, Any] = {
+        "cron": lambda: {"expression": given["cron"], **zone},
+        "every": lambda: given["every"],
+        "at": lambda: {"time": given["at"], **zone} if zone else given["at"],
+        "webhook": lambda: {"scheme": given["webhook"], "secret": _variable(given.get("secret"))},
+        "event": lambda: {"kind": given["event"], **({"filter": _filter(given["where"])} if "where" in given else {})},
+        "folder": lambda: {
+            "folder": os.path.abspath(given["folder"]),
+            **({"patterns": list(given["pattern"])} if "pattern" in given else {}),
+        },
+        "task": lambda: given["task"],
+        "room": lambda: given["room"],
+    }
+    named = [option for option in forms if option in given]
+    if len(named) != 1:
+        raise click.UsageError(
+            "say once what sets it off: --cron, --every, --at, --webhook, --event, --file, --task or --room"
+        )
+    fields = {"every": "interval", "folder": "file"}
+    return {fields.get(named[0], named[0]): forms[named[0]]()}
+
+
+def _variable(name: str | None) -> str:
+    if not name or not name.isidentifier():
+        raise click.UsageError("--secret names the variable that holds the secret, such as HOOK_SECRET")
+    return f"${{{name}}}"
+
+
+def _filter(where: tuple[str, ...]) -> dict[str, Any]:
+    import json
+
+    fields: dict[str, Any] = {}
+    for item in where:
+        field, equals, value = item.partition("=")
+        if not equals:
+            raise click.UsageError(f"--where {item!r} is no FIELD=VALUE")
+        try:
+            fields[field] = json.loads(value)
+        except ValueError:
+            fields[field] = value
+    return fields
+
+
+@weft_command("pause")
+@trigger_argument
+@click.option("--reason", metavar="TEXT", help="Why.")
+@acting
+def pause(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
+    """Keep a trigger from firing. What would have set it off meanwhile is passed over."""
+    with changing(call, actor) as programs:
+        answer(call, programs.step_trigger(name, "pause", reason=reason, key=retry_key))
+
+
+@weft_command("resume")
+@trigger_argument
+@click.option("--reason", metavar="TEXT", help="Why.")
+@acting
+def resume(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
+    """Let a paused trigger fire again, from now on."""
+    with changing(call, actor) as programs:
+        answer(call, programs.step_trigger(name, "resume", reason=reason, key=retry_key))
+
+
+@weft_command("delete")
+@trigger_argument
+@click.option("--reason", metavar="TEXT", help="Why.")
+@expecting
+@acting
+def delete(call: Call, name: str, reason: str | None, expected: int | None, actor: str, retry_key: str | None) -> None:
+    """Delete a trigger. Messages that it sent stay where they are."""
+    with changing(call, actor) as programs:
+        program = programs.get(name, "trigger")
+        deleted = programs.delete(program.id, expected=expected, reason=reason, key=retry_key)
+    call.answer(deleted, ["trigger ", Span(deleted.name, "label"), " is deleted"])

@@ -1,0 +1,109 @@
+"""Triggers as people read them: what sets one off, where its messages go, what it did last and does next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.times import local_time
+from weft.surfaces.wire.triggers import ListedTrigger, ShownTrigger
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Firing
+    from weft.programs import Program, Programs
+
+MOST_GAPS = 100
+
+
+def listed_trigger(programs: Programs, program: Program, now_ms: int) -> ListedTrigger:
+    return ListedTrigger(**_fields(programs, program, now_ms))
+
+
+def shown_trigger(programs: Programs, program: Program, now_ms: int) -> ShownTrigger:
+    gaps = tuple(programs.missed_times(program.id, limit=MOST_GAPS))
+    return ShownTrigger(**_fields(programs, program, now_ms), config=program.config, gaps=gaps)
+
+
+def _fields(programs: Programs, program: Program, now_ms: int) -> dict[str, Any]:
+    config = program.config if isinstance(program.config, dict) else {}
+    firings = programs.trigger_firings(program.id, limit=1)
+    missed = programs.missed_times(program.id, limit=MOST_GAPS)
+    since = max((change.at for change in programs.history(program.id) if change.kind != "trigger_paused"), default=0)
+    reason = next((change.reason for change in programs.history(program.id) if change.kind == "trigger_paused"), None)
+    return {
+        "id": program.id,
+        "name": program.name,
+        "state": program.state,
+        "version": program.version,
+        "foreign": program.foreign,
+        "on": config.get("on", {}),
+        "to": config.get("to", {}),
+        "next_due": _next_due(programs, program, now_ms),
+        "fired": firings[0] if firings else None,
+        "missed": sum(gap.count for gap in missed if gap.noted_at >= since),
+        "reason": reason if program.state == "paused" else None,
+    }
+
+
+def _next_due(programs: Programs, program: Program, now_ms: int) -> int | None:
+    from weft.ledger.api import TriggerLog
+    from weft.programs.schedules import first_due
+    from weft.runtime.triggers.sender import ReadyTrigger
+
+    standing = (
+        None if program.foreign or program.state != "active" else TriggerLog(programs.ledger).standing(program.id)
+    )
+    schedule = None if standing is None else ReadyTrigger(program, standing).schedule
+    return None if schedule is None else first_due(schedule, now_ms)
+
+
+def occasion_text(on: Mapping[str, Any]) -> str:
+    """What sets a trigger off, in a few words."""
+    none: tuple[str, Any] = ("nothing", "")
+    name, setting = next(iter(on.items()), none)
+    if name == "cron":
+        return f"cron {setting['expression']} {setting.get('zone', 'UTC')}"
+    if name == "at":
+        return f"at {setting['time']} {setting.get('zone', '')}".strip()
+    if name == "webhook":
+        return f"webhook of {setting['scheme']}"
+    if name == "event":
+        filter = " ".join(f"{field}={value}" for field, value in setting.get("filter", {}).items())
+        return f"event {setting['kind']} {filter}".strip()
+    if name == "file":
+        return f"files {', '.join(setting.get('patterns', [])) or '*'} in {setting['folder']}"
+    return f"every {setting}" if name == "interval" else f"{name} {setting}"
+
+
+def target_text(to: Mapping[str, Any]) -> str:
+    words = [f"{name} {value}" for name, value in to.items()]
+    return ", ".join(words) or "whoever made it"
+
+
+def firing_text(firing: Firing | None) -> str:
+    if firing is None:
+        return ""
+    outcome = firing.error or firing.state or "sent"
+    return f"{local_time(firing.fired_at)} {outcome}"
+
+
+def trigger_lines(trigger: ShownTrigger) -> list[Line]:
+    state = f"{trigger.state}: {trigger.reason}" if trigger.reason else trigger.state
+    lines: list[Line] = [["trigger ", Span(trigger.name, "label"), f" is {state}"]]
+    config = trigger.config if isinstance(trigger.config, dict) else {}
+    for what, value in (
+        ("on", occasion_text(trigger.on)),
+        ("to", target_text(trigger.to)),
+        ("message", config.get("message", "")),
+        ("include", ", ".join(f"{name} {value}" for name, value in config.get("include", {}).items())),
+        ("missed", config.get("onMissed", "report")),
+        ("next", "" if trigger.next_due is None else local_time(trigger.next_due)),
+        ("last", firing_text(trigger.fired)),
+    ):
+        if value:
+            lines.append([Span(f"  {what:<8}", "dim"), str(value)])
+    for gap in trigger.gaps:
+        span = f"{local_time(gap.first)} to {local_time(gap.last)}"
+        lines.append([Span("  missed  ", "warn"), f"{gap.count} times, {span}"])
+    return lines

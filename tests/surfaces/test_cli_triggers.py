@@ -1,0 +1,131 @@
+"""`weft trigger`: made, listed, fired, paused and deleted; and the examples, from the file to the answer."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import signal
+import threading
+import time
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+import weft as weft_package
+from tests.runtime.inference.asking import CANARY
+from tests.runtime.scripted import chat_saying
+from tests.surfaces.serving import serving
+from tests.surfaces.shell import Shell
+from tests.surfaces.test_cli_broker import beside, serve_until_empty, stock, wait_until
+from weft.kernel.clock import FixedClock
+from weft.ledger.api import CursorMove, Ledger, Runs, TriggerLog
+from weft.programs import Programs
+from weft.runtime.triggers import job
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DAY_MS = 86_400_000
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THERE_KEY", CANARY)
+
+
+def test_a_trigger_is_made_listed_fired_paused_and_deleted(weft: Shell) -> None:
+    made = weft("trigger", "create", "daily", "--cron", "@daily", "--zone", "Asia/Tokyo", "--message", "hello")
+    assert (made.code, made.out) == (0, "trigger daily is active\n"), made.err
+    assert weft("trigger", "create", "none", "--message", "x").code == 2
+    assert weft("trigger", "create", "two", "--cron", "@daily", "--every", "1h", "--message", "x").code == 2
+    assert weft("trigger", "create", "odd", "--cron", "0 0 31 2 *", "--message", "x").code != 0
+    (listed,) = weft.json("trigger", "list")
+    assert listed["on"] == {"cron": {"expression": "0 0 * * *", "zone": "Asia/Tokyo"}}
+    assert listed["next_due"] % DAY_MS == 15 * 3_600_000
+    run = weft.json("trigger", "run", "daily", "--payload", '{"a": 1}')
+    assert (run["is_new"], run["session"]) == (True, "trigger:daily")
+    assert weft.json("trigger", "history", "daily")[0]["message"] == run["message"]
+    assert "hello" in weft("trigger", "show", "daily").out
+    assert weft("trigger", "pause", "daily", "--reason", "holidays").code == 0
+    assert weft.json("trigger", "show", "daily")["reason"] == "holidays"
+    assert weft("trigger", "run", "daily").code != 0
+    assert weft("trigger", "resume", "daily").out == "trigger daily is active\n"
+    assert weft("trigger", "delete", "daily").code == 0
+    assert weft.json("trigger", "list") == []
+
+
+def test_a_delivery_is_taken_from_standard_input_once(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOOK_SECRET", "s3cret")
+    create = ("trigger", "create", "hook", "--webhook", "github", "--message", "issue ${payload.number}")
+    assert weft(*create).code == 2
+    assert weft(*create, "--secret", "HOOK_SECRET").code == 0
+    body = json.dumps({"number": 7})
+    signature = hmac.new(b"s3cret", body.encode(), sha256).hexdigest()
+    delivery = f"POST /hook HTTP/1.1\r\nX-Hub-Signature-256: sha256={signature}\r\n\r\n{body}"
+    first = weft.json("trigger", "deliver", "hook", stdin=delivery)
+    second = weft.json("trigger", "deliver", "hook", stdin=delivery)
+    assert (first["is_new"], second["is_new"], first["message"]) == (True, False, second["message"])
+    forged = weft("trigger", "deliver", "hook", stdin=delivery.replace("7}", "8}"))
+    assert forged.code != 0
+    assert "signature" in forged.err
+    assert "issue 7" in weft("inbox").out
+
+
+def test_the_nightly_summary_of_the_examples_is_answered(weft: Shell) -> None:
+    weft("init")
+    yesterday = FixedClock(int(time.time() * 1000) - DAY_MS)
+    with weft_package.open(weft.folder / ".weft" / "ledger.db", clock=yesterday) as ledger:
+        ledger.record_turn(session="parser", query="Fix the parser.", response="The parser is fixed.", model="m")
+    with serving(chat_saying({"content": "A quiet day."}, usage=None)) as server:
+        stock(weft, server.url)
+        applied = weft("apply", str(EXAMPLES / "nightly-summary.yaml"))
+        assert applied.code == 0, applied.err
+        assert weft("apply", str(EXAMPLES / "nightly-summary.yaml")).code == 0
+        assert weft("agent", "configure", "summariser", "--model", "fast").code == 0
+        run = weft.json("trigger", "run", "nightly-summary")
+        assert run["session"] == "summariser:main"
+        code, _, err = serve_until_empty(weft)
+        assert code == 0, err
+        (request,) = server.received
+    texts = [message["content"] for message in request.body["messages"]]
+    assert "You summarise" in texts[0]
+    assert "The parser is fixed." in texts[-1]
+    (firing,) = weft.json("trigger", "history", "nightly-summary")
+    assert (firing["state"], firing["source"]) == ("answered", "trigger")
+    assert "A quiet day." in weft("show", firing["turn"]).out
+    assert weft("verify").code == 0
+
+
+def test_the_reviewer_of_the_examples_wakes_when_a_file_changes(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "FOLDER_MS", 20)
+    is_looked_at, move_cursor = threading.Event(), TriggerLog.move_cursor
+
+    def note_look(log: TriggerLog, trigger: str, cursor: CursorMove) -> bool:
+        is_moved = move_cursor(log, trigger, cursor)
+        is_looked_at.set()
+        return is_moved
+
+    monkeypatch.setattr(TriggerLog, "move_cursor", note_look)
+    monkeypatch.chdir(weft.folder)
+    (weft.folder / "a.py").write_text("x = 1\n")
+    with serving(chat_saying({"content": "Looks good."}, usage=None)) as server:
+        stock(weft, server.url)
+        assert weft("apply", str(EXAMPLES / "review-on-change.yaml")).code == 0
+        assert weft("agent", "configure", "reviewer", "--model", "fast").code == 0
+
+        def change_and_stop(ledger: Ledger) -> None:
+            assert is_looked_at.wait(60)
+            (weft.folder / "a.py").write_text("x = 1 / 0\n")
+            wait_until(ledger, lambda: bool(Programs(ledger).trigger_firings("review")))
+            wait_until(ledger, lambda: not ledger.inbox.list())
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        with beside(weft, change_and_stop):
+            served = weft("broker")
+        assert served.code == 0, served.err
+        request = server.received[0]
+    assert '"path": "a.py"' in request.body["messages"][-1]["content"]
+    (firing,) = weft.json("trigger", "history", "review")
+    assert (firing["state"], firing["source"]) == ("answered", "event")
+    with weft_package.open(weft.folder / ".weft" / "ledger.db") as ledger:
+        assert Runs(ledger).is_untrusted(firing["turn"])
