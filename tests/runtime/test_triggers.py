@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import NewPostgresLedger
+from tests.programs.test_schedules import ZONES, MinuteCalendar
 from tests.runtime.triggering import HOUR_MS, MINUTE_MS, NOON, TriggerWorld, open_world
-from weft.kernel.errors import InvalidConfig, NotAllowed, NotApplicable, NotFound
+from weft.kernel.errors import InvalidConfig, NotAllowed, NotApplicable, NotFound, WeftError
 from weft.programs.schedules import single_time_ms
+from weft.runtime.invoke.agent_rights import actor_context
+from weft.runtime.triggers.sender import TriggerSender
 
 
 @pytest.fixture
@@ -330,3 +336,98 @@ def test_configurations_that_mean_nothing_are_refused(world: TriggerWorld) -> No
     for config in ODD:
         with pytest.raises(InvalidConfig):
             world.programs.create("trigger", "odd", dict(config))
+
+
+def test_many_brokers_fire_each_occasion_once(tmp_path: Path, new_postgres_ledger: NewPostgresLedger) -> None:
+    """Each with a ledger of its own opening, all at the same moments."""
+    for where in (tmp_path / "shared.db", new_postgres_ledger()):
+        world = open_world(where)
+        world.create("often", on={"interval": "1m"}, message="${time}", to={"session": "main"})
+        world.create("hear", on={"event": {"kind": "message_admitted", "filter": {"session": "main"}}}, message="heard")
+        others = [open_world(where) for _ in range(3)]
+        errors: list[BaseException] = []
+
+        def work(one: TriggerWorld, errors: list[BaseException] = errors) -> None:
+            job = one.job()
+            try:
+                for minute in range(1, 6):
+                    job.run(one.at(NOON + minute * MINUTE_MS))
+                job.run(one.at(NOON + 5 * MINUTE_MS))
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(one,)) for one in others]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert len(world.texts("main")) == len(set(world.texts("main"))) == 5
+        others[0].job().run(NOON + 5 * MINUTE_MS)
+        assert len(world.texts("trigger:hear")) == 5
+        assert list(world.ledger.verify()) == []
+        for one in (world, *others):
+            one.ledger.close()
+
+
+def simulate_year(world: TriggerWorld, zones: Sequence[str], days: int) -> None:
+    """Brokers that come and go, late by hours, with clocks that are set forth and back; against a calendar that looks
+    at every minute."""
+    chance = random.Random(21)
+    world.at(single_time_ms("2026-01-01T00:00:00Z") - 1)
+    for zone in zones:
+        on = {"cron": {"expression": "30 1,2 * * *", "zone": zone}}
+        world.create(zone.replace("/", "-"), on=on, message="${time}", onMissed="all", to={"session": zone})
+    start, jobs = world.clock.now_ms() + 1, [world.job(), world.job()]
+    end = start + days * 24 * HOUR_MS
+    now = start
+    while now < end:
+        now = min(now + chance.choice((10 * MINUTE_MS, HOUR_MS, 3 * HOUR_MS)), end - 1) if now < end - 1 else end
+        if chance.random() < 0.05:
+            jobs[chance.randrange(2)] = world.job()
+        if chance.random() < 0.1:
+            chance.choice(jobs).run(world.at(now - 2 * HOUR_MS))
+        chance.choice(jobs).run(world.at(now))
+    for zone in zones:
+        firings = world.programs.trigger_firings(zone.replace("/", "-"), limit=10_000)
+        due = sorted(firing.due for firing in firings if firing.due is not None)
+        expected = [ms for ms in MinuteCalendar(zone, 2026).due("30 1,2 * * *") if start <= ms < end]
+        assert due == expected, zone
+        assert world.programs.missed_times(zone.replace("/", "-")) == []
+
+
+@pytest.mark.prove
+def test_a_year_of_cron_in_five_zones_fires_each_time_once(world: TriggerWorld) -> None:
+    simulate_year(world, ZONES, days=365)
+
+
+def test_weeks_of_cron_fire_each_time_once(world: TriggerWorld) -> None:
+    simulate_year(world, ZONES[:2], days=20)
+
+
+def test_a_thread_and_a_thread_that_fits_are_gone_on_with(world: TriggerWorld) -> None:
+    turn = world.record("The parser fails on nested brackets in regular expressions.", "parser")
+    world.record("Lunch at noon.", "lunch")
+    fits = "the parser fails on nested brackets in regular expressions"
+    world.create("on", on={"task": "x"}, message="more", to={"thread": turn})
+    world.create("smart", on={"task": "x"}, message=fits, to={"smart": "other"})
+    world.create("lost", on={"task": "x"}, message="zebra", to={"smart": "other"})
+    sender = world.sender()
+    for name in ("on", "smart", "lost"):
+        sender.fire_by_hand(sender.require(name))
+    assert [message.session for message in world.ledger.inbox.list()] == ["parser", "parser", "other"]
+
+
+def test_whoever_fires_a_trigger_by_hand_lends_it_no_rights_and_gets_none(world: TriggerWorld) -> None:
+    world.programs.create("agent", "helper", {"soul": "You help."})
+    world.record("private words", "diary")
+    world.create("diary-note", on={"task": "x"}, message="note", to={"session": "diary"})
+    person = actor_context(world.person, world.programs.get("helper"))
+    sender = TriggerSender(world.programs, person, world.clock)
+    with pytest.raises(WeftError):
+        sender.fire_by_hand(sender.require("diary-note"))
+    assert world.texts("diary") == []
+    world.create("open-note", on={"task": "x"}, message="note", to={"persona": "helper"})
+    sender.fire_by_hand(sender.require("open-note"))
+    (message,) = world.ledger.inbox.list()
+    assert set(message.on_behalf_of) == {"local", world.programs.get("helper").id}

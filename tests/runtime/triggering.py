@@ -64,6 +64,6 @@ class TriggerWorld:
         ]
 
 
-def open_world(path: Path) -> TriggerWorld:
+def open_world(where: Path | str) -> TriggerWorld:
     clock = FixedClock(NOON)
-    return TriggerWorld(weft.open(path, clock=clock), clock)
+    return TriggerWorld(weft.open(where, clock=clock), clock)

@@ -105,7 +105,7 @@ def _fired(append: Append, row: ProgramRow, new: NewFiring, message: str) -> Fir
         row,
         new.principals,
         TriggerFired,
-        **_fields(append, new.occasion, digest),
+        **_fields(new.occasion, digest),
         message=message,
         posted=posted or UNSET,
     )
@@ -207,14 +207,13 @@ def _post(append: Append, row: ProgramRow, new: NewFiring, target: RoomTarget) -
 # --- facts about a trigger -------------------------------------------------------------------------------------------
 
 
-def _fields(append: Append, occasion: Occasion, digest: str) -> dict[str, Any]:
-    payload = None if occasion.payload is None else append.put_json(occasion.payload, "payload")
+def _fields(occasion: Occasion, digest: str) -> dict[str, Any]:
+    """What is recorded of an occasion. What was delivered stands in the message alone, where it can be erased."""
     return {
         "occasion": digest,
         "source": occasion.source,
         "due": UNSET if occasion.due_ms is None else iso_from_ms(occasion.due_ms),
         "cause": occasion.cause or UNSET,
-        "payload": payload or UNSET,
         "hops": occasion.hops or UNSET,
     }
 
@@ -247,7 +246,7 @@ def record_error(writer: LedgerWriter, new: NewFiring, error: WeftError) -> Firi
         fact = ErrorFact(
             code=append.named(type(error).__name__, "code"), message=append.put_text(str(error), "message")
         )
-        _add(append, row, new.principals, TriggerFired, **_fields(append, new.occasion, digest), error=fact)
+        _add(append, row, new.principals, TriggerFired, **_fields(new.occasion, digest), error=fact)
         reason = None
         if errors_in_a_row(append.sql, row.id, new.breaker) >= new.breaker:
             reason = f"its last {new.breaker} firings failed: {error}"

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.kernel.errors import WeftError
-from weft.ledger.api import EventPlace, Ledger
+from weft.ledger.api import EventPlace
+from weft.programs import Programs
 from weft.runtime.triggers.sender import ReadyTrigger
 
 LOGGED = ("event", "task", "room")
@@ -47,8 +48,9 @@ def _has(fields: Mapping[str, Any], place: EventPlace, path: str, wanted: Any) -
     return bool(value == wanted)
 
 
-def may_read(ledger: Ledger, place: EventPlace) -> bool:
-    """Whether whoever this ledger is read as may know of an event."""
+def may_read(programs: Programs, place: EventPlace) -> bool:
+    """Whether whoever these programs are read as may know of an event."""
+    ledger = programs.ledger
     try:
         if place.turn is not None:
             ledger.turn(place.turn)
@@ -56,8 +58,10 @@ def may_read(ledger: Ledger, place: EventPlace) -> bool:
             ledger.session(place.session)
         elif place.room is not None:
             ledger.rooms.get(place.room)
+        elif place.program is not None:
+            programs.get(place.program)
         else:
-            return ledger.authority.is_unlimited or place.program is not None
+            return ledger.authority.is_unlimited
     except WeftError:
         return False
     return True

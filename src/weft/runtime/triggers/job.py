@@ -169,7 +169,7 @@ class TriggerJob:
     def _fire_event(self, trigger: ReadyTrigger, n: int, fields: dict[str, object], ids: dict[str, str]) -> None:
         place = self._sender.log.place_of(fields)
         try:
-            if not fits(trigger, fields, place, ids) or not may_read(self._sender.acting(trigger).ledger, place):
+            if not fits(trigger, fields, place, ids) or not may_read(self._sender.acting(trigger), place):
                 return
             occasion = Occasion(
                 digest=occasion_digest("event", fields["event_id"]),

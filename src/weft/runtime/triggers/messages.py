@@ -14,7 +14,7 @@ from weft.kernel.clock import iso_from_ms
 
 PLACE = re.compile(r"\$\{((?:trigger|time|payload|sessions)(?:\.[\w-]+)*)\}")
 MOST_CHARACTERS = 64 * 1024
-"""So much of a payload enters a message; all of it is kept with the firing."""
+"""So much of each value enters a message."""
 
 
 def compose(template: str | None, values: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from weft.kernel.clock import Clock
 from weft.kernel.enums import MessageRole, MessageSource, ProgramKind
-from weft.kernel.errors import NotApplicable, StoreError, WeftError
+from weft.kernel.errors import InboxFull, NotApplicable, StoreError, WeftError
 from weft.ledger.api import (
     CursorMove,
     FiringOutcome,
@@ -141,6 +141,10 @@ class TriggerSender:
             return TriggerLog(programs.ledger).fire(new)
         except StoreError:
             raise
+        except InboxFull:
+            if is_recorded:
+                return self.log.record_error(empty, InboxFull("too many messages wait"))
+            raise  # no error of the trigger: the sender tries again later
         except WeftError as error:
             outcome = self.log.record_error(empty, error)
             if not is_recorded:
