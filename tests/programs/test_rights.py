@@ -65,6 +65,8 @@ def prepared(programs: Programs, verb: str) -> Callable[[Rights], Any]:
         arguments = {"name": "draft"}
     elif verb == "revert":
         programs.change("cf-gateway", {"providerType": "x"})
+    elif verb == "step_trigger":
+        programs.create("trigger", "nightly", {"on": {"task": TASK}})
     elif verb in ("step_agent", "fail_agent", "save_checkpoint", "give_up", "stop_work"):
         if verb == "give_up":
             programs.start_task(TASK)

@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from itertools import islice
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING
 
-from cronsim import CronSim, CronSimError
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
 
 SHORTHANDS = {
     "@hourly": "0 * * * *",
@@ -107,8 +109,10 @@ def checked_expression(text: str) -> str:
         raise InvalidInput(
             f"{text!r:.80} is no cron expression", f"give minute hour day month weekday, or {shorthands}"
         )
+    from cronsim import CronSimError
+
     try:
-        next(CronSim(expression, datetime(2026, 1, 1)))
+        next(_local_times(expression, datetime(2026, 1, 1)))
     except CronSimError as error:
         raise InvalidInput(f"{text!r:.80} is no cron expression", f"{str(error).lower()}") from None
     except StopIteration:
@@ -124,6 +128,8 @@ def checked_zone(name: str) -> str:
 
 @lru_cache(maxsize=256)
 def _zone(name: str) -> tzinfo:
+    from zoneinfo import ZoneInfo
+
     if name == "UTC":
         return UTC
     try:
@@ -135,7 +141,14 @@ def _zone(name: str) -> tzinfo:
 @lru_cache(maxsize=1024)
 def _is_hourly(expression: str) -> bool:
     """Whether it is for every hour, however that is written."""
-    return len(CronSim(expression, datetime(2026, 1, 1)).hours) == 24
+    return len(_local_times(expression, datetime(2026, 1, 1)).hours) == 24
+
+
+def _local_times(expression: str, after: datetime) -> CronSim:
+    """The local times that an expression names behind one. The library is loaded when it is first used."""
+    from cronsim import CronSim
+
+    return CronSim(expression, after)
 
 
 def _by_the_clock(expression: str, zone: tzinfo, after: datetime) -> Iterator[datetime]:
@@ -143,7 +156,7 @@ def _by_the_clock(expression: str, zone: tzinfo, after: datetime) -> Iterator[da
     offset = _offset(after, zone)
     local = after.replace(tzinfo=None) + offset
     while True:
-        for time in CronSim(expression, local):
+        for time in _local_times(expression, local):
             moment = time.replace(tzinfo=UTC) - offset
             change = _first_change(after, moment, zone)
             if change is not None:
@@ -161,7 +174,7 @@ def _by_the_calendar(expression: str, zone: tzinfo, after: datetime) -> Iterator
     was named by then may be due after it."""
     earlier = after - LONGEST_GAP
     start = after if _offset(earlier, zone) == _offset(after, zone) else earlier
-    for time in CronSim(expression, start.replace(tzinfo=None) + _offset(start, zone)):
+    for time in _local_times(expression, start.replace(tzinfo=None) + _offset(start, zone)):
         yield _moment_of(time, zone)
 
 
