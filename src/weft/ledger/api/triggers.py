@@ -7,12 +7,22 @@ from typing import Any
 from weft.kernel.errors import WeftError
 from weft.ledger.api.base import LedgerBase
 from weft.ledger.triggers.firing import fire, move_cursor, record_error, record_missed
-from weft.ledger.triggers.model import CursorMove, Firing, FiringOutcome, MissedTimes, NewFiring, TriggerStanding
+from weft.ledger.triggers.model import (
+    CursorMove,
+    Firing,
+    FiringOutcome,
+    MissedTimes,
+    NewFiring,
+    TriggerCursor,
+    TriggerStanding,
+)
 from weft.ledger.triggers.reading import (
     EventPlace,
     events_after,
+    last_changes,
     listed_firings,
     listed_gaps,
+    load_cursors,
     place_of,
     trigger_standing,
 )
@@ -31,6 +41,17 @@ class TriggerLog:
         with self._store.read() as txn:
             row = load_program(txn.sql, trigger)
             return None if row is None else trigger_standing(txn, row)
+
+    def last_changes(self) -> tuple[tuple[str, int], ...]:
+        """The active triggers, each with the number of the last event about it: what is read of them is good while
+        this stays the same."""
+        with self._store.read() as txn:
+            return last_changes(txn.sql)
+
+    def cursors(self) -> dict[str, TriggerCursor]:
+        """How far each trigger has looked, by its id."""
+        with self._store.read() as txn:
+            return load_cursors(txn.sql)
 
     def fire(self, new: NewFiring) -> FiringOutcome:
         """Fire for an occasion, once: the fact and the message in one transaction."""

@@ -139,6 +139,20 @@ def load_cursor(sql: Sql, trigger: str) -> TriggerCursor | None:
     return None if row is None else TriggerCursor(*row)
 
 
+def load_cursors(sql: Sql) -> dict[str, TriggerCursor]:
+    rows = sql.all("SELECT trigger_id, version, position, state FROM trigger_cursor")
+    return {trigger: TriggerCursor(version, position, state) for trigger, version, position, state in rows}
+
+
+def last_changes(sql: Sql) -> tuple[tuple[str, int], ...]:
+    """Active triggers, each with the number of the last event about it."""
+    rows = sql.all(
+        "SELECT p.id, (SELECT max(h.n) FROM program_history h WHERE h.program = p.id) FROM program p"
+        " WHERE p.kind = 'trigger' AND p.deleted = 0 AND p.state = 'active' ORDER BY p.id"
+    )
+    return tuple((trigger, n or 0) for trigger, n in rows)
+
+
 def events_after(txn: ReadTxn, n: int, limit: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """The events behind an arrival number that this ledger wrote, as their fields; at most so many are looked at."""
     own = OwnEvents(txn.sql)

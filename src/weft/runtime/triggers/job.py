@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from weft.kernel.enums import MessageSource
 from weft.kernel.errors import NotApplicable, NotFound, WeftError
-from weft.ledger.api import CursorMove, MissedTimes, Occasion
+from weft.ledger.api import CursorMove, MissedTimes, Occasion, TriggerStanding
 from weft.programs.schedules import due_between, first_due
 from weft.runtime.tools.calls import ToolFailure
 from weft.runtime.triggers.event_matches import LOGGED, fits, may_read, payload_of, wanted_kind
@@ -32,6 +34,7 @@ MOST_EVENTS = 5000
 """So many events are looked at in one go."""
 SAVED_EVENTS = 2000
 """How far the log was read is kept at least so often."""
+READ_AGAIN_MS = 5000
 FOLDER_MS = 2000
 """So often folders are looked at."""
 
@@ -46,15 +49,22 @@ class TriggerJob:
         self._positions: dict[tuple[str, int], int] = {}
         """How far each trigger has read the log, by its id and version: beyond what is kept in the ledger."""
         self._watches: dict[tuple[str, int], FolderWatch] = {}
-        self._next_folder_ms: int = 0
+        self._read: tuple[tuple[tuple[str, int], ...], int, list[ReadyTrigger]] | None = None
+        """The triggers as they were last read: after which changes, and when."""
+        self._next_times: dict[str, tuple[TriggerStanding, int | None]] = {}
+        """When each trigger is due next, as long as it stands as it did."""
+        self._next_folder_ms = self._last_ms = 0
 
     async def run_due(self, now_ms: int) -> int | None:
         return await self._crossing.run(lambda: self.run(now_ms))
 
     def run(self, now_ms: int) -> int | None:
         """Fire all that is due; when to look again at the latest."""
-        self._next_folder_ms = min(self._next_folder_ms, now_ms + FOLDER_MS)  # the clock may have been set back
-        triggers = self._sender.all()
+        if now_ms < self._last_ms:  # the clock was set back
+            self._next_times.clear()
+            self._next_folder_ms = now_ms
+        self._last_ms = now_ms
+        triggers = self._triggers(now_ms)
         due: list[int] = []
         for trigger in triggers:
             try:
@@ -72,11 +82,27 @@ class TriggerJob:
             due.append(now_ms)
         return min(due, default=None)
 
+    def _triggers(self, now_ms: int) -> list[ReadyTrigger]:
+        """Those that fire. They are read again where an event about one came, and from time to time: what is taken over
+        from other ledgers is no event."""
+        changes = self._sender.log.last_changes()
+        if self._read is None or self._read[0] != changes or not 0 <= now_ms - self._read[1] < READ_AGAIN_MS:
+            self._read = (changes, now_ms, self._sender.all())
+            return self._read[2]
+        cursors = self._sender.log.cursors()
+        return [
+            ReadyTrigger(trigger.program, replace(trigger.standing, cursor=cursors.get(trigger.id)))
+            for trigger in self._read[2]
+        ]
+
     # --- by the clock --------------------------------------------------------------------------------------------
 
     def _by_time(self, trigger: ReadyTrigger, now_ms: int) -> list[int]:
         schedule, version = trigger.schedule, trigger.standing.version
         assert schedule is not None
+        standing, next_ms = self._next_times.get(trigger.id, (None, None))
+        if standing == trigger.standing and (next_ms is None or now_ms < next_ms):
+            return [] if next_ms is None else [next_ms]
         after = self._looked_until(trigger, now_ms)
         times = due_between(schedule, after, now_ms, MOST_COUNTED)
         missed = [time for time in times if time < now_ms - LATE_MS]
@@ -96,6 +122,8 @@ class TriggerJob:
         if choice == "all" and len(missed) > MOST_TIMES:
             return [now_ms]
         following = first_due(schedule, now_ms)
+        if not times:
+            self._next_times[trigger.id] = (trigger.standing, following)
         return [] if following is None else [following]
 
     def _looked_until(self, trigger: ReadyTrigger, now_ms: int) -> int:
