@@ -102,6 +102,10 @@ def test_a_run_makes_a_task_of_its_words_and_tells_why_it_was_given_up(weft: She
             1,
             None,
         )
+        once = weft.json("agent", "run", "ada", "Say hello", "--key", "k1")
+        again = weft.json("agent", "run", "ada", "Say hello", "--key", "k1")
+        assert [once[name] == again[name] for name in ("message", "turn", "text", "task")] == [True] * 4
+        assert (again["task_state"], len(server.received)) == ("completed", 2)
         given_up = weft("agent", "run", "ada", "--task", "greet")
         assert given_up.code == 1
         assert "task greet failed: budget: 1 turn was not enough: contains: the final answer does not" in given_up.err

@@ -63,7 +63,10 @@ def test_assigned_work_is_done_where_a_broker_runs_in_the_name_of_whoever_gave_i
         )
         assert (programs.get("ada-task").state, programs.get("ada-task").result) == ("completed", "Hello there")
         (message,) = ledger.inbox.list(session=session, states=["answered"])
-        assert (programs.get(message.sender).name, message.metadata) == ("bob", {"work": "brief"})
+        assert (programs.get(message.sender).name, message.metadata) == (
+            "bob",
+            {"work": "brief", "task": programs.get("ada-task").id},
+        )
         assert message.turn is not None
         chain = ledger.turn(message.turn).effective_config["chain"]
         assert chain[-1] == "agent:ada"
@@ -132,5 +135,26 @@ def test_what_the_harness_leaves_is_the_limit_of_the_next_turn(path: Path) -> No
         facts = WorkReader(programs).facts("ada")
         assert facts is not None
         assert (facts.rounds, facts.assignment.by, facts.spent.total) == ((), ("local",), 0)
+
+    run(path, body)
+
+
+def test_a_checkpoint_is_saved_where_a_turn_waits_for_a_person(path: Path, tmp_path: Path) -> None:
+    async def body(ledger: Ledger, programs: Programs, server: Scripted) -> None:
+        use = {"name": "write", "arguments": '{"path": "a.txt", "content": "x"}'}
+        calls = [{"id": "call-1", "type": "function", "function": use}]
+        server.scripts = [chat_saying({"content": None, "tool_calls": calls}, "tool_calls")]
+        harness = {"checkpointEvery": 5}
+        programs.create("agent", "ada", {"defaultModel": "fast", "toolset": "worker", "harness": harness})
+        programs.create("task", "ada-task", {"title": "Write", "workspace": str(tmp_path)})
+        programs.assign("ada", "ada-task")
+        await serve_until_over(
+            ledger, server.url, Doom(), lambda p: p.get("ada").last_checkpoint == 1, does_grant=False
+        )
+        saved = programs.load_checkpoint("ada")
+        arguments = {"path": "a.txt", "content": "x"}
+        assert saved["pendingCalls"] == [{"id": "call-1", "tool": "write", "arguments": arguments}]
+        assert saved["next"] is None
+        assert [one.tool for one in ledger.approvals.list(states=("open",))] == ["write"]
 
     run(path, body)

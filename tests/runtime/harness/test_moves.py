@@ -95,6 +95,7 @@ UNMET = a_round(1, WordKind.BRIEF, held="--")
 FAILED = a_round(2, state=RoundState.FAILED, error="down", held="..")
 CUT = a_round(2, state=RoundState.CUT, error="canceled", held="..")
 REFLECTS = {"reflectOnFailure": True}
+SAVES = {**REFLECTS, "checkpointEvery": 1}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,8 @@ REFLECTS = {"reflectOnFailure": True}
         (facts(UNMET, harness=REFLECTS), Say),
         (facts(UNMET, harness={**REFLECTS, "checkpointEvery": 1}), SaveCheckpoint),
         (facts(UNMET, harness={**REFLECTS, "checkpointEvery": 2}), Say),
-        (facts(UNMET, harness={**REFLECTS, "checkpointEvery": 1}, checkpoint={"turn": "t1"}), Say),
+        (facts(UNMET, harness=SAVES, checkpoint={"turn": "t1", "next": "x"}), Say),
+        (facts(UNMET, harness=SAVES, checkpoint={"turn": "t1", "next": None}), SaveCheckpoint),
         (facts(a_round(1, state=RoundState.WAITING), harness={"checkpointEvery": 1}, is_parked=True), SaveCheckpoint),
         (facts(UNMET, FAILED), Hold),
         (facts(UNMET, FAILED, agent="waiting"), Rest),

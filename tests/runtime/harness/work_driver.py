@@ -92,7 +92,12 @@ def is_shop_over(programs: Programs) -> bool:
 
 
 async def serve_until_over(
-    ledger: Ledger, url: str, doom: Doom, is_over: Callable[[Programs], bool] = is_shop_over
+    ledger: Ledger,
+    url: str,
+    doom: Doom,
+    is_over: Callable[[Programs], bool] = is_shop_over,
+    *,
+    does_grant: bool = True,
 ) -> None:
     """Serve with a broker whose job is the work of agents, until the task is over; a person grants whatever is
     asked."""
@@ -101,7 +106,7 @@ async def serve_until_over(
     toolbox = Toolbox(ledger, crossing, programs, on_asked=lambda request: grant())
 
     def grant() -> None:
-        for request in ledger.approvals.list(states=("open",)):
+        for request in ledger.approvals.list(states=("open",)) if does_grant else ():
             ledger.approvals.grant(request.id, bound=request.bound)
         broker.wake()
 

@@ -127,6 +127,8 @@ def assign(writer: ProgramWriter, agent: ProgramRow, work: ProgramRow, label: st
         row = _new_session(writer, agent, work, label)
     elif session_owner(writer.reading, row) != agent.id:
         raise NotApplicable(f"session {row.label!r} is not one of {agent.name}", "name another session")
+    else:
+        writer.append.access.ensure("turn:record", row, row.label)
     return writer.add(agent, AgentTaskAssigned, task=work.id, session=row.id)
 
 

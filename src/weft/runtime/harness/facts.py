@@ -20,12 +20,14 @@ from weft.programs.criteria import explain
 from weft.programs.kinds.task import criteria_of
 from weft.programs.model import Check, Program
 from weft.programs.programs import Programs
+from weft.runtime.broker.plans import message_workspace
 from weft.runtime.harness.settings import HarnessSettings, harness_of
 from weft.runtime.tools.todo_tool import items_of
 
 MOST_ROUNDS = 10_000
 WORK = "work"
-"""The field of a message's metadata that says what it is for in the work."""
+TASK = "task"
+"""The fields of a message's metadata that say what it is for in the work, and in that on which task."""
 FAILURES = (ToolCallStatus.ERROR, ToolCallStatus.TIMEOUT)
 REFUSALS = (Decision.DENY_CONTINUE, Decision.DENY_ABORT)
 
@@ -120,10 +122,10 @@ class WorkFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def workspace(self) -> str | None:
-        """The folder that its messages name, else the task's own."""
+        """The folder that its messages name, else the task's own. Only whoever opened the ledger names a folder in a
+        message."""
         told = self.last_told
-        context = None if told is None else told.message.context
-        named = context.get("workspace") if isinstance(context, dict) else None
+        named = None if told is None else message_workspace([told.message])
         config = self.task.config if isinstance(self.task.config, dict) else {}
         workspace = named or config.get("workspace")
         return workspace if isinstance(workspace, str) else None

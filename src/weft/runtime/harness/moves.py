@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 from weft.kernel.enums import InterruptionReason
@@ -105,7 +107,7 @@ def _next_round(facts: WorkFacts, now_ms: int, *, is_asked: bool) -> Move:
 
 def _while_answered(facts: WorkFacts, last: WorkRound) -> Move:
     is_due = facts.settings.checkpoint_every is not None and facts.is_parked
-    if is_due and _saved(facts, "turn") != last.turn:
+    if is_due and _saved(facts, "pendingCalls") != pending_calls(facts):
         return SaveCheckpoint()
     return AwaitAnswer(last.message.id)
 
@@ -167,7 +169,13 @@ def _within_budget(facts: WorkFacts, move: Say) -> Move:
 
 def _is_checkpoint_due(facts: WorkFacts, last: WorkRound) -> bool:
     every = facts.settings.checkpoint_every
-    return every is not None and len(facts.rounds) % every == 0 and _saved(facts, "turn") != last.turn
+    is_saved = _saved(facts, "turn") == last.turn and _saved(facts, "next") is not None
+    return every is not None and len(facts.rounds) % every == 0 and not is_saved
+
+
+def pending_calls(facts: WorkFacts) -> list[dict[str, Any]]:
+    """The calls of the turn under way that have not ended, as a checkpoint holds them."""
+    return [{"id": call.call_id, "tool": call.name, "arguments": call.arguments} for call in facts.pending_calls]
 
 
 def _saved(facts: WorkFacts, field: str) -> object:

@@ -19,7 +19,7 @@ from weft.ledger.api import Admission, Lease
 from weft.ledger.model import NewMessage
 from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
-from weft.runtime.harness.facts import WORK, WorkFacts, WorkReader
+from weft.runtime.harness.facts import TASK, WORK, WorkFacts, WorkReader
 from weft.runtime.harness.moves import (
     CheckCriteria,
     GiveUpWork,
@@ -30,6 +30,7 @@ from weft.runtime.harness.moves import (
     Say,
     StartTask,
     next_move,
+    pending_calls,
 )
 from weft.runtime.invoke.criterion_commands import CriterionCommands
 from weft.runtime.turns.ledger_port import Crossing
@@ -77,7 +78,7 @@ class MovePerformer:
                 admission: Admission = await self._run(partial(self._say, programs, facts, move, request))
                 return admission
             case CheckCriteria():
-                await self._check(programs, facts)
+                await self._check(programs, facts, request.workspace or facts.workspace)
             case SaveCheckpoint():
                 await self._run(partial(programs.save_checkpoint, agent.id, checkpoint_state(facts, move.next)))
             case Hold(reason=reason):
@@ -108,7 +109,7 @@ class MovePerformer:
             role=MessageRole.USER,
             content=move.text,
             context=None if workspace is None else {"workspace": workspace},
-            metadata={WORK: move.kind.value},
+            metadata={WORK: move.kind.value, TASK: facts.task.id},
         )
         ledger = programs.ledger.acting_as(request.authority or _authority(facts))
         return ledger.inbox.admit(
@@ -118,7 +119,7 @@ class MovePerformer:
             key=f"work {facts.assignment.session} {facts.assignment.n} {count}",
         )
 
-    async def _check(self, programs: Programs, facts: WorkFacts) -> None:
+    async def _check(self, programs: Programs, facts: WorkFacts, workspace: str | None) -> None:
         """Records a verdict on every criterion; where all hold, the task and the agent are done in the same append."""
         last = facts.last
         assert last is not None, "criteria are held against an answer"
@@ -130,7 +131,7 @@ class MovePerformer:
                 lambda: programs.complete_task(
                     facts.task.id,
                     answer=last.answer,
-                    workspace=facts.workspace,
+                    workspace=workspace,
                     run=commands.run,
                     agent=facts.agent.id,
                 )
@@ -163,9 +164,7 @@ def checkpoint_state(facts: WorkFacts, text: str | None) -> dict[str, Any]:
             "seconds": round(facts.seconds),
             "criteria": [{"criterion": number, "passed": one.passed} for number, one in sorted(facts.verdicts.items())],
         },
-        "pendingCalls": [
-            {"id": call.call_id, "tool": call.name, "arguments": call.arguments} for call in facts.pending_calls
-        ],
+        "pendingCalls": pending_calls(facts),
     }
 
 

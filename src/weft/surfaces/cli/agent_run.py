@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from contextlib import suppress
 from functools import partial
@@ -21,10 +22,12 @@ from weft.surfaces.plain_text import safe_lines
 from weft.surfaces.wire.tools import AgentRun
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Ledger
+    from weft.ledger.api import InboxMessage, Ledger
     from weft.programs import Program, Programs
     from weft.runtime.harness.task_work import FinishedWork
+    from weft.runtime.turns.messages import TurnReply
 
+MOST_MESSAGES = 10_000
 BUSY_SECONDS = 0.25
 """How soon is asked again for an agent that somebody else runs."""
 
@@ -62,6 +65,9 @@ def run_agent(call: Call, request: AgentRunRequest) -> int:
         raise InvalidInput("the message is empty", "say something")
     workspace = None if request.folder is None else workspace_of(request.folder)
     view = RunView(call)
+    if request.key is not None and (recorded := _recorded(call, request)) is not None:
+        call.answer(recorded, *([line] for line in safe_lines(recorded.text or "")))
+        return OK if recorded.task_state == "completed" else DIFFERENT
     try:
         run, work = with_broker(call, partial(_worked, call, request, workspace, view), view.observe)
     finally:
@@ -140,9 +146,52 @@ def _planned(programs: Programs, request: AgentRunRequest, workspace: str | None
     toolset = _toolset(programs.ledger, agent, label, request.toolset)
     words = request.words or ""
     config = {"title": words, "assignee": agent.name, **({} if workspace is None else {"workspace": workspace})}
-    name = free_task_name(programs, words, request.key)
+    name = _task_name(programs, request)
     task = programs.create("task", name, config, key=None if request.key is None else f"{request.key} task")
     return PlannedRun(agent=agent, task=task, session=label, workspace=workspace, toolset=toolset)
+
+
+def _recorded(call: Call, request: AgentRunRequest) -> AgentRun | None:
+    """What a run with the same retry key ended with; None where there was none, or where it is not over."""
+    from weft.kernel.errors import NotFound
+    from weft.programs import Programs
+    from weft.runtime.harness.facts import TASK
+
+    with call.writing() as ledger:
+        programs = Programs(ledger)
+        try:
+            task = programs.get(_task_name(programs, request), "task")
+            session = ledger.session(request.session or f"{request.agent}:main")
+        except NotFound:
+            return None
+        messages = ledger.inbox.list(session=session.id, states=["answered", "dead", "cancelled"], limit=MOST_MESSAGES)
+        told = [one for one in messages if isinstance(one.metadata, dict) and one.metadata.get(TASK) == task.id]
+        if task.state not in ("completed", "failed") or not told:
+            return None
+        is_answered = task.state == "completed" and told[-1].state == "answered"
+        answer = reply_fields(_reply(ledger, told[-1])) if is_answered else {}
+    return AgentRun(
+        message=told[-1].id, session=session.label, session_id=session.id, is_fork=False, state=told[-1].state,
+        route=None, receipt=None, **answer, workspace=None, toolset=None, calls=(), task=task.name,
+        task_state=task.state, turns=len(told),
+    )  # fmt: skip
+
+
+def _reply(ledger: Ledger, message: InboxMessage) -> TurnReply:
+    from weft.runtime.turns.messages import TurnReply
+    from weft.runtime.turns.recorded_replies import load_reply
+
+    turn, reply = load_reply(ledger, message)
+    return TurnReply(turn=turn, reply=reply)
+
+
+def _task_name(programs: Programs, request: AgentRunRequest) -> str:
+    """Of the task that is made of words: with a retry key always the same, and another than that of other keys."""
+    words = request.words or ""
+    if request.key is None:
+        return free_task_name(programs, words, None)
+    mark = hashlib.sha256(request.key.encode()).hexdigest()[:8]
+    return f"{free_task_name(programs, words, request.key)}-{mark}"
 
 
 def free_task_name(programs: Programs, title: str, retry_key: str | None) -> str:
