@@ -108,3 +108,19 @@ def test_draining_waits_for_the_run_under_way_and_grace_cuts_it_short(ledger: Le
             assert len(job.began) == 1
 
     run(body())
+
+
+def test_a_turn_is_cut_short_also_while_the_broker_drains(ledger: Ledger) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, None)
+        broker = bench.broker()
+        message, serving = bench.admit(), asyncio.ensure_future(broker.serve())
+        await bench.provider.asked.wait()
+        broker.drain()
+        await asyncio.sleep(0)
+        ledger.inbox.interrupt("main")
+        await serving
+        assert bench.state(message)[0] == "answered"
+        assert bench.interruptions(message)[-1] == "canceled"
+
+    run(body())

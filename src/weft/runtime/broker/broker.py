@@ -254,8 +254,13 @@ class Broker:
 
     async def _finish_work(self) -> None:
         tasks = {*self._background.drain(), *self._working.values()}
-        if tasks:
-            await asyncio.wait(tasks, timeout=self._grace_seconds)
+        attending = asyncio.ensure_future(self._attend_all())  # whoever wants a turn cut short is still heard
+        try:
+            if tasks:
+                await asyncio.wait(tasks, timeout=self._grace_seconds)
+        finally:
+            attending.cancel()
+            await asyncio.gather(attending, return_exceptions=True)
 
     async def _leave_all(self) -> None:
         tasks = [*self._background.drain(), *self._working.values()]
@@ -308,7 +313,7 @@ class Broker:
         self._wake.set()
 
     async def _attend_all(self) -> None:
-        """For a process that serves only what it sends: nobody else wakes it."""
+        """Where nobody wakes it: in a process that serves only what it sends, and while it drains."""
         while True:
             await self._sleep(ATTEND_SECONDS)
             with suppress(StoreError):  # not now; it is asked again
