@@ -14,10 +14,14 @@ from weft.kernel.ledger_events import CompactionRecorded
 from weft.ledger.views import Projector
 from weft.ledger.views.rows import TurnRow
 from weft.ledger.write.append import MESSAGE_ROOM
+from weft.store.replica_names import last_copied_event, own_names
+from weft.store.sql import Sql
 
 
 def check_run_event(view: Projector, turn: TurnRow, event: Event | UnknownEvent) -> None:
     """May this event follow in its run, as the run stands now?"""
+    if is_answered_here(view.sql, turn):
+        raise InvalidFact(f"run:{turn.id}", "is being answered here")
     if isinstance(event, HistoryAppend):
         _check_message(turn, event.message)
     elif isinstance(event, ModelResponse) and event.output is not UNSET:
@@ -26,6 +30,15 @@ def check_run_event(view: Projector, turn: TurnRow, event: Event | UnknownEvent)
         _check_compaction(view, turn)
     elif isinstance(event, RunFinished):
         _check_end(view, turn, event)
+
+
+def is_answered_here(sql: Sql, turn: TurnRow) -> bool:
+    """Whether a broker of this ledger has the turn open: no other ledger goes on with it. What a copy took along open
+    is its origin's."""
+    if turn.inbox is None or turn.n <= last_copied_event(sql):
+        return False
+    row = sql.one("SELECT replica FROM open_run WHERE turn = ?", (turn.id,))
+    return row is not None and row[0] in own_names(sql)
 
 
 def _check_message(turn: TurnRow, message: MessageFact) -> None:

@@ -30,7 +30,7 @@ from weft.kernel.ledger_events import MessageAdmitted, MessageCancelled, Workers
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.request_inputs import messages_named
 from weft.ledger.runs.admission import ensure_room, scope_of
-from weft.ledger.runs.inbox import own_run, run_principals
+from weft.ledger.runs.inbox import own_queue, own_run, run_principals
 from weft.ledger.runs.model import EndedRun, QueueLimits, RecordedEvent
 from weft.ledger.runs.run_responses import response_of
 from weft.ledger.runs.turn_commands import cut_open_turn
@@ -149,10 +149,13 @@ def worker_reply(txn: ReadTxn, answer: str) -> WorkerReply:
 
 
 def is_idle(sql: Sql, session: int) -> bool:
-    """Whether nothing waits in the inbox of a session, by its number, and no turn is open there."""
-    if sql.one("SELECT 1 FROM open_run WHERE session = ?", (session,)) is not None:
+    """Whether nothing waits in the inbox of a session, by its number, and no turn is open there that is this ledger's
+    to answer."""
+    if own_run(sql, session) is not None:
         return False
-    return sql.one("SELECT 1 FROM inbox WHERE session = ? AND state = 'queued' LIMIT 1", (session,)) is None
+    own, values = own_queue(sql, "i")
+    query = f"SELECT 1 FROM inbox i WHERE i.session = ? AND i.state = 'queued' AND {own} LIMIT 1"
+    return sql.one(query, (session, *values)) is None
 
 
 def ready_answers(sql: Sql, session: str) -> list[str]:
@@ -179,15 +182,22 @@ def spawn(writer: LedgerWriter, new: NewWorker, limits: QueueLimits) -> str:
     """Make a worker's session and give it its task; the session's id. The same call again gives the same worker."""
 
     def work(append: Append) -> str:
-        known = append.sql.one("SELECT session FROM worker WHERE parent_turn = ? AND call = ?", (new.turn, new.call))
-        if known is not None:
-            return str(known[0])
+        spawned = [session for session, call in _workers_of_turn(append, new.turn) if call == new.call]
+        if spawned:
+            return spawned[0]
         session = _add_worker(append, new)
         _add_message(append, session, new.task, _principals(append, new.turn), limits, turn=new.turn)
         append.seal()
         return session.id
 
     return writer.write(work)
+
+
+def _workers_of_turn(append: Append, turn: str) -> list[tuple[str, str]]:
+    """The workers that a turn of this ledger spawned: their sessions, each with the event of its call."""
+    own = OwnEvents(append.sql)
+    rows = append.sql.all("SELECT session, call, n, replica FROM worker WHERE parent_turn = ?", (turn,))
+    return [(str(session), str(call)) for session, call, n, replica in rows if own.has(n, replica)]
 
 
 def _add_worker(append: Append, new: NewWorker) -> SessionRow:
@@ -198,7 +208,7 @@ def _add_worker(append: Append, new: NewWorker) -> SessionRow:
     (depth,) = append.sql.one("SELECT depth FROM worker WHERE session = ?", (parent.id,)) or (0,)
     if depth >= MAX_WORKER_DEPTH:
         raise NotApplicable(f"workers spawn workers {MAX_WORKER_DEPTH} deep at most", "do it yourself")
-    (count,) = append.sql.one("SELECT count(*) FROM worker WHERE parent_turn = ?", (turn.id,)) or (0,)
+    count = len(_workers_of_turn(append, turn.id))
     if count >= MAX_WORKERS:
         raise NotApplicable(f"this turn has spawned {count} workers", f"{MAX_WORKERS} are the most")
     (earlier,) = append.sql.one("SELECT count(*) FROM worker WHERE parent_session = ?", (parent.id,)) or (0,)
@@ -254,10 +264,10 @@ def send_to_worker(writer: LedgerWriter, turn: str, session: str, text: str, cal
     command = keyed_command("message_worker", call, [turn, session, text])
 
     def send(append: Append) -> Answer:
-        (parent,) = append.sql.one("SELECT parent_session FROM worker WHERE session = ?", (session,)) or (None,)
+        worker_row = find_worker(ReadTxn(append.sql, append.txn.facts), session)
         row = append.view.turn(turn)
         spawner = None if row.session is None else append.view.session_of_number(row.session)
-        if spawner is None or parent != spawner.id:
+        if spawner is None or worker_row is None or worker_row.parent_session != spawner.id:
             raise NotFound("worker", session, "name one that this session spawned")
         worker = append.view.session(session)
         return Answer(_add_message(append, worker, text, _principals(append, turn), limits, turn=turn))

@@ -7,6 +7,7 @@ from msgspec import UNSET
 from weft.kernel import ledger_events as own
 from weft.kernel.clock import ms_from_iso
 from weft.kernel.enums import InboxState, OpenRunState, QueueMode, WorkerAnswerState
+from weft.kernel.events import Event
 from weft.ledger.views.conversations import deliver
 from weft.ledger.views.projector import RUN, SESSIONS, Moment, Projector, handles, plain
 from weft.ledger.views.rows import SessionRow, TurnRow
@@ -37,12 +38,13 @@ def _message_admitted(view: Projector, moment: Moment, event: own.MessageAdmitte
         ),
     )
     if event.worker is not UNSET:
-        mark_answers(view, (event.worker,), WorkerAnswerState.SENT)
+        mark_answers(view, moment, event, (event.worker,), WorkerAnswerState.SENT)
     if event.posted is not UNSET:
         deliver(view, moment, session.id, event)
-    elif event.again is not UNSET:
+    elif event.again is not UNSET and _may_change(view, moment, event, event.again):
         view.sql.run("UPDATE room_delivery SET message = ? WHERE message = ?", (event.message, event.again))
-    if event.again is not UNSET:  # a retry may go on in a fork: the dead message is then another session's
+    # a retry may go on in a fork: the dead message is then another session's
+    if event.again is not UNSET and _may_change(view, moment, event, event.again):
         view.sql.run(
             "UPDATE inbox SET state = ?, settled_at = ? WHERE message = ? AND state = ? AND"
             " (session = ? OR replica = ?)",
@@ -59,18 +61,27 @@ def _message_admitted(view: Projector, moment: Moment, event: own.MessageAdmitte
 
 @handles(own.MessageCancelled, SESSIONS)
 def _message_cancelled(view: Projector, moment: Moment, event: own.MessageCancelled) -> None:
-    _change(view, moment.row, event.message, (InboxState.QUEUED,), InboxState.CANCELLED, moment.when)
-    add_unanswered(view, moment, moment.row, event.message)
+    if _may_change(view, moment, event, event.message):
+        _change(view, moment.row, event.message, (InboxState.QUEUED,), InboxState.CANCELLED, moment.when)
+        add_unanswered(view, moment, moment.row, event)
 
 
 @handles(own.MessageDead, SESSIONS)
 def _message_dead(view: Projector, moment: Moment, event: own.MessageDead) -> None:
+    if not _may_change(view, moment, event, event.message):
+        return
     ended = (InboxState.QUEUED, InboxState.TAKEN, InboxState.DEAD)
     _change(view, moment.row, event.message, ended, InboxState.DEAD, moment.when)
-    add_unanswered(view, moment, moment.row, event.message)
+    add_unanswered(view, moment, moment.row, event)
     if event.error is not UNSET:
         number = view.contents.number(event.error.message)
         view.sql.run("UPDATE inbox SET error = ? WHERE message = ?", (number, event.message))
+
+
+def _may_change(view: Projector, moment: Moment, event: Event, message: str) -> bool:
+    """What was admitted here is taken, cancelled, buried and sent again here alone."""
+    row = view.sql.one("SELECT n, replica FROM inbox WHERE message = ?", (message,))
+    return row is None or view.may_change(moment, event, row)
 
 
 def _change(
@@ -84,9 +95,11 @@ def _change(
     )
 
 
-def take_message(view: Projector, moment: Moment, message: str) -> None:
+def take_message(view: Projector, moment: Moment, event: Event, message: str) -> None:
     """A turn of the same session took a message that was waiting there."""
     row: TurnRow = moment.row
+    if not _may_change(view, moment, event, message):
+        return
     view.sql.run(
         "UPDATE inbox SET state = ?, turn = ? WHERE message = ? AND session = ? AND state = ?",
         (InboxState.TAKEN.value, row.id, message, row.session, InboxState.QUEUED.value),
@@ -107,7 +120,7 @@ def _run_parked(view: Projector, moment: Moment, event: own.RunParked) -> None:
         return
     if view.sql.one("SELECT 1 FROM approval WHERE turn = ? AND answer IS NOT NULL AND used = 0", (row.id,)):
         return  # somebody answered meanwhile
-    note_awaited(view, row, event)
+    note_awaited(view, moment, row, event)
     row.inbox = PARKED
     until = None if event.until is UNSET else ms_from_iso(event.until)
     view.sql.run("UPDATE open_run SET state = ? WHERE turn = ?", (OpenRunState.PARKED.value, row.id))

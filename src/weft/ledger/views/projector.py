@@ -7,7 +7,7 @@ reads a clock or the environment: the same facts in the same order give the same
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -84,6 +84,12 @@ class Projector:
     def own_events(self) -> OwnEvents:
         """Which events the ledger wrote itself whose facts these are."""
         return OwnEvents(self.facts.sql)
+
+    def may_change(self, moment: Moment, event: Event, row: Sequence[Any]) -> bool:
+        """Whether an event may change what another one wrote, of which `row` has the arrival number and the replica:
+        what this ledger wrote is changed by its own events alone."""
+        own = self.own_events
+        return not own.has(row[0], row[1]) or own.has(moment.n, plain(event.replica))
 
     def is_childless(self, turn: TurnRow) -> bool:
         """Whether no subagent names a call of the session that made this turn; of a turn without a session, of the turn

@@ -194,7 +194,7 @@ def _history_append(view: Projector, moment: Moment, event: dag.HistoryAppend) -
     if message.source in STRANGERS or event.untrusted is True:
         row.untrusted = 1
     if event.admitted is not UNSET:
-        take_message(view, moment, event.admitted)
+        take_message(view, moment, event, event.admitted)
 
 
 def _count(row: TurnRow, usage: Usage | UnsetType) -> None:
@@ -393,7 +393,7 @@ def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None
         call.error, call.error_code = view.contents.number(event.error.message), view.name(event.error.code)
     if event.spawned is not UNSET:
         link_result(view, turn, call, event.spawned, event.replica)
-    end_call(view, turn, event)
+    end_call(view, moment, turn, event)
     call.completed_at = moment.when
     call.result_position = -moment.n if late else turn.events
     if event.untrusted is True:
@@ -457,7 +457,7 @@ def _run_finished(view: Projector, moment: Moment, event: dag.RunFinished) -> No
     if row.inbox is not None:
         settle_messages(view, moment, row)
         close_approvals(view, row.id)
-        add_answer(view, moment, row)
+        add_answer(view, moment, row, event)
         if row.calls:
             forget_awaited(view, row)
 
