@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Any
 
 from weft.kernel.conversation_events import MessagePosted
-from weft.kernel.enums import InboxState, InterruptionReason, ParticipantKind, RoomMessageKind
+from weft.kernel.enums import InboxState, InterruptionReason, ParticipantKind, RoomMessageKind, RoomNotice
 from weft.kernel.fields import ImageFact, PartFact, TextFact
 from weft.kernel.ledger_events import MessageCancelled
 from weft.ledger.model import DEFAULT_AGENT
@@ -41,8 +41,8 @@ NAMED_PARTICIPANTS = 40
 def delivered_parts(
     room: OpenRoom, participant: ParticipantRow, position: int, n: int, limits: RoomLimits
 ) -> tuple[tuple[PartFact, ...], dict[str, Any], bool]:
-    """The parts that an agent is sent with a message, what its context says of them, and whether an agent wrote any of
-    them. A system agent is sent the message alone."""
+    """The parts that an agent is sent with a message, what its context says of them, and whether a stranger may have
+    written any of them. A system agent is sent the message alone."""
     agent = load_program(room.append.sql, participant.node)
     is_system = room.system_kind(agent) is not None
     missed, left_out = ([], 0) if is_system else _missed(room, participant, position, limits.missed)
@@ -76,9 +76,9 @@ def _text(room: OpenRoom, text: str) -> TextFact:
 
 
 def _speaker(room: OpenRoom, event: MessagePosted) -> str:
-    """Whose a message is."""
+    """Whose a message is: nobody but the ledger itself speaks as the system."""
     if event.message_kind is RoomMessageKind.SYSTEM or not isinstance(event.author, str):
-        return "The system"
+        return "The system" if event.actor == DEFAULT_AGENT else f"The trigger {room.name_of(event.actor)}"
     author = load_participant(room.append.sql, event.author)
     return "Somebody" if author is None else room.mention(author.node)
 
@@ -95,9 +95,9 @@ def _said(parts: Sequence[PartFact]) -> list[TextFact | ImageFact]:
 
 
 def _is_agents(room: OpenRoom, event: MessagePosted) -> bool:
-    """Whether an agent said it, or a trigger had the system say it."""
+    """Whether an agent said it, or a trigger; or the system tells the words of an error, which come from elsewhere."""
     if event.message_kind is RoomMessageKind.SYSTEM:
-        return event.actor != DEFAULT_AGENT
+        return event.actor != DEFAULT_AGENT or event.notice is RoomNotice.ERROR
     author = load_participant(room.append.sql, event.author) if isinstance(event.author, str) else None
     return author is not None and author.kind == ParticipantKind.AGENT
 

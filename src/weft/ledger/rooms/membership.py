@@ -244,9 +244,8 @@ def remove(writer: LedgerWriter, name: str, who: str | None) -> str:
         is_self = participant.node == append.acting_ids[0]
         if not is_self:
             ensure_person(append, "room:remove", "remove somebody")
-            room.ensure_member("room:remove", "remove somebody")
-            _ensure_removable(room, participant)
-        elif participant.kind == ParticipantKind.AGENT:
+        room.ensure_member("room:remove", "remove somebody")
+        if not is_self or participant.kind == ParticipantKind.AGENT:
             _ensure_removable(room, participant)
         mention = room.mention(participant.node)
         room.remove(participant)

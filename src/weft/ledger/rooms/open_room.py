@@ -95,10 +95,11 @@ class OpenRoom:
             raise NotApplicable("the room is archived", "restore it first")
 
     def ensure_member(self, right: str, action: str) -> ParticipantRow:
-        """The membership of whoever acts. Raises NotAllowed where they take no part."""
-        principal = self.append.acting_ids[0]
+        """The membership of whoever acts. Raises NotAllowed where they take no part, or somebody on whose behalf they
+        act: whoever was removed does nothing through an agent that stayed."""
+        principal, *behind = self.append.acting_ids
         row = self.present(principal)
-        if row is None:
+        if row is None or any(self.present(other) is None for other in behind if other != DEFAULT_AGENT):
             raise self.append.refusal(right, action, "only those who take part in the room do that")
         return row
 

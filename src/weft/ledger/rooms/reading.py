@@ -30,6 +30,7 @@ from weft.ledger.rooms.rows import (
     find_conversation,
     load_conversation,
     load_participant,
+    may_read_rooms,
     memberships,
     participants_of,
     present,
@@ -287,7 +288,7 @@ def _to_message(txn: ReadTxn, conversation: str, row: Sequence[Any]) -> RoomMess
         author_participant_id=author,
         author_kind=None if participant is None else participant.kind,
         author_id=node,
-        author_name=None if node is None else names[node],
+        author_name=_trigger_name(txn, event) if node is None else names[node],
         mentions=tuple(
             RoomMention(kind=mention.kind.value, id=mention.id, name=names[mention.id]) for mention in mentions
         ),
@@ -299,6 +300,13 @@ def _to_message(txn: ReadTxn, conversation: str, row: Sequence[Any]) -> RoomMess
         posted_at=at,
         is_erased=any(_is_erased(txn, part) for part in event.parts),
     )
+
+
+def _trigger_name(txn: ReadTxn, event: MessagePosted) -> str | None:
+    """Who says what no participant says: a trigger; None where it is the system itself."""
+    if event.author is not UNSET or event.actor == DEFAULT_AGENT:
+        return None
+    return f"trigger {agent_names(txn.sql, [event.actor])[event.actor]}"
 
 
 def _author_meta(txn: ReadTxn, event: MessagePosted) -> dict[str, Any]:
@@ -357,6 +365,8 @@ def listed_invitations(txn: ReadTxn, name: str | None) -> list[Invitation]:
     )
     rows = txn.sql.all(f"{query} ORDER BY n", (InvitationState.OPEN.value,))
     only = None if name is None else find_conversation(txn, access, name)[0].id
+    if not may_read_rooms(access):
+        return []
     invitations = []
     for conversation, node, n, replica, message, state, by, at in rows:
         row = load_conversation(txn.sql, conversation)

@@ -83,6 +83,8 @@ def all_conversations(sql: Sql, status: str | None) -> Iterator[ConversationRow]
 
 def conversations_of(txn: ReadTxn, access: Access, own: OwnEvents) -> list[ConversationRow]:
     """Those that everybody in the chain takes or took part in, by what this ledger wrote, each `as_left`."""
+    if not may_read_rooms(access):
+        return []
     query = "SELECT DISTINCT conversation FROM participant WHERE node = ?"
     ids = [{id for (id,) in txn.sql.all(query, (node,))} for node in access.ids]
     rows = (load_conversation(txn.sql, id) for id in (set.intersection(*ids) if ids else ()))
@@ -126,12 +128,17 @@ def _participant(row: Sequence[Any]) -> ParticipantRow:
     return ParticipantRow(*row)
 
 
+def may_read_rooms(access: Access) -> bool:
+    """Whether the rights of whoever reads leave them conversations at all."""
+    return access.is_unlimited or access.authority.rights.allows_reading(READ_ROOM)
+
+
 def readable_ranges(sql: Sql, access: Access, row: ConversationRow, own: OwnEvents) -> Ranges:
     """The positions that whoever reads may read: while they took part, or from the beginning where the conversation
     says so. Everybody in the chain must be allowed."""
     if access.is_unlimited:
         return EVERYTHING
-    if not access.authority.rights.allows_reading(READ_ROOM):
+    if not may_read_rooms(access):
         return ()
     ranges = EVERYTHING
     for id in access.ids:
@@ -233,7 +240,7 @@ def ambiguous_room(name: str, ids: Sequence[str]) -> AmbiguousName:
 
 def _was_member(sql: Sql, access: Access, row: ConversationRow, own: OwnEvents) -> bool:
     """Somebody who came last and has nothing to read yet is in the room all the same."""
-    if not access.is_unlimited and not access.authority.rights.allows_reading(READ_ROOM):
+    if not may_read_rooms(access):
         return False
     return access.is_unlimited or all(memberships(sql, row.id, id, own) for id in access.ids)
 

@@ -172,6 +172,7 @@ def _post(append: Append, row: ProgramRow, new: NewFiring, target: RoomTarget) -
     system says it, so it brings nobody in and is never a person's."""
     room = OpenRoom.named(append, target.room)
     room.ensure_open()
+    room.ensure_member("room:post", "post to the room")
     agent = append.sql.one(
         "SELECT id FROM program WHERE (name = ? OR id = ?) AND kind = 'agent' AND deleted = 0",
         (target.agent, target.agent),

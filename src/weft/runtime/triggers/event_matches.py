@@ -57,7 +57,7 @@ def may_read(programs: Programs, place: EventPlace) -> bool:
         elif place.session is not None:
             ledger.session(place.session)
         elif place.room is not None:
-            ledger.rooms.get(place.room)
+            return not ledger.rooms.get(place.room).is_left
         elif place.program is not None:
             programs.get(place.program)
         else:

@@ -55,7 +55,7 @@ def message_lines(message: RoomMessage, participants: Mapping[str, str]) -> list
     `participants` are names by id."""
     names = {**participants, **{mention.id: mention.name for mention in message.mentions}}
     position = Span(f"{message.position:>4}  ", "dim")
-    if message.kind == "system":
+    if message.kind == "system" and message.author_name is None:
         lines = list(_text_lines(message.text, names, "dim"))
         return [[position if number == 0 else INDENT, *line] for number, line in enumerate(lines)]
     head: Line = [
