@@ -12,16 +12,17 @@ import weft
 from tests.ledger.histories import copy_in_memory, exported, import_into, problems
 from tests.ledger.rooms import answer, cast
 from tests.ledger.test_approvals import ended
-from tests.ledger.test_inbox import answered
-from tests.ledger.test_workers import inbox_texts, resumable, spoken, waited, with_workers
+from tests.ledger.test_inbox import answered, begun
+from tests.ledger.test_workers import called, calling, inbox_texts, resumable, spawned, spoken, waited, with_workers
 from weft.kernel.clock import offset
 from weft.kernel.dag_events import HistoryAppend, RunFinished, ToolResult
 from weft.kernel.enums import MessageRole, RunExit, ToolCallStatus
-from weft.kernel.errors import InvalidFact
+from weft.kernel.errors import InvalidFact, InvalidInput, NotApplicable
 from weft.kernel.events import run_stream, session_stream
 from weft.kernel.fields import ErrorFact, EventRef, MessageFact, TextFact
 from weft.kernel.ledger_events import MessageAdmitted, MessageDead, RunParked, SessionCreated
 from weft.ledger.api import Ledger, NewWorker, Runs, RunWriter, Worker
+from weft.ledger.runs import workers as rules
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.write.append import Append
 
@@ -227,3 +228,38 @@ def test_an_answer_is_posted_although_another_ledger_says_its_message_was_sent_a
     peer.push()
     answer(ledger, "helper", "yes")
     assert alice.rooms.messages(room)[-1].text == "yes"
+
+
+# --- hostile models --------------------------------------------------------------------------------------------------
+
+
+def test_workers_are_not_sent_messages_without_end(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spawner that does not wait is told what its workers answered, and begins again; and so do these."""
+    monkeypatch.setattr(rules, "MAX_TASKS", 3)
+    run, (worker,), waiting = with_workers(ledger, 1)
+    run.record([ended(waiting, result="x")])
+    spoken(run, "later")
+    below, (call,) = calling(ledger, worker.label, "spawn")
+    spawned(ledger, below, call)
+    spoken(below, "go on")
+    again, (message, spawn) = begun_again(ledger, "main", "message_worker", "spawn")
+    Runs(ledger).send_to_worker(again.id, worker.session, "and now?", message.id)
+    Runs(ledger).send_to_worker(again.id, worker.session, "and now?", message.id)  # the same call
+    with pytest.raises(NotApplicable, match="were sent 3 messages"):
+        Runs(ledger).spawn(NewWorker(turn=again.id, call=spawn.id, task="look"))
+    assert len(Runs(ledger).workers(worker.parent_session)) == 1
+    ledger.inbox.admit("go on", session="main")
+    Runs(ledger).spawn(NewWorker(turn=again.id, call=spawn.id, task="look"))
+
+
+def begun_again(ledger: Ledger, session: str, *tools: str) -> tuple[RunWriter, list[Any]]:
+    """A turn that takes what waits in the inbox, and whose model asks for tools."""
+    run, _ = begun(ledger, session)
+    return run, called(run, *tools)
+
+
+def test_a_worker_has_a_name_that_can_be_read_and_typed(ledger: Ledger) -> None:
+    run, (call,) = calling(ledger, "main", "spawn")
+    for name in ("x\n", "\u3164", "a\u202eb", "x" * 600):
+        with pytest.raises(InvalidInput):
+            Runs(ledger).spawn(NewWorker(turn=run.id, call=call.id, task="look", name=name))

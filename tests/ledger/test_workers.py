@@ -46,6 +46,11 @@ def calling(ledger: Ledger, session: str, *tools: str) -> tuple[RunWriter, list[
     if not session.startswith("worker:"):  # these have a message already
         ledger.inbox.admit("do it", session=session)
     run, _ = begun(ledger, session)
+    return run, called(run, *tools)
+
+
+def called(run: RunWriter, *tools: str) -> list[Any]:
+    """The model of a turn asks for tools: the events of the calls."""
     asked = run.record([ModelAsked(model="m")]).events[-1]
     correlation = correlation_of(asked)
     uses = tuple(ToolUsePart(f"c{number}", tool, {}) for number, tool in enumerate(tools))
@@ -56,13 +61,13 @@ def calling(ledger: Ledger, session: str, *tools: str) -> tuple[RunWriter, list[
         ToolAsked(name=tool, arguments={}, call_id=f"c{number}", correlation=correlation)
         for number, tool in enumerate(tools)
     ]
-    return run, list(run.record([answer, *calls]).events[1:])
+    return list(run.record([answer, *calls]).events[1:])
 
 
-def spawned(ledger: Ledger, run: RunWriter, called: Any, name: str | None = None, **more: Any) -> Worker:
+def spawned(ledger: Ledger, run: RunWriter, call: Any, name: str | None = None, **more: Any) -> Worker:
     """A worker, and the result of the call that says so."""
-    worker = Runs(ledger).spawn(NewWorker(turn=run.id, call=called.id, task="look", name=name, **more))
-    run.record([ended(called, result={"worker": worker.label}, spawned=worker.session)])
+    worker = Runs(ledger).spawn(NewWorker(turn=run.id, call=call.id, task="look", name=name, **more))
+    run.record([ended(call, result={"worker": worker.label}, spawned=worker.session)])
     return worker
 
 
@@ -72,10 +77,10 @@ def with_workers(ledger: Ledger, count: int, session: str = "main") -> tuple[Run
     return run, [spawned(ledger, run, call) for call in spawns], waiting
 
 
-def waited(run: RunWriter, called: Any, *workers: Worker, is_any: bool = False) -> list[Any]:
+def waited(run: RunWriter, waiting: Any, *workers: Worker, is_any: bool = False) -> list[Any]:
     """Park a turn until workers have answered: the events of that."""
     awaits = tuple(worker.session for worker in workers)
-    return [one.event for one in run.record([Parked(calls=(called.id,), awaits=awaits, is_any=is_any)]).events]
+    return [one.event for one in run.record([Parked(calls=(waiting.id,), awaits=awaits, is_any=is_any)]).events]
 
 
 def spoken(run: RunWriter, text: str) -> None:

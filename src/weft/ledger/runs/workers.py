@@ -27,6 +27,7 @@ from weft.kernel.errors import NotApplicable, NotFound
 from weft.kernel.events import run_stream
 from weft.kernel.fields import EventRef, ImageFact, PartFact, TextFact
 from weft.kernel.ledger_events import MessageAdmitted, MessageCancelled, WorkersAnswered
+from weft.ledger.arguments import checked_label
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.request_inputs import messages_named
 from weft.ledger.runs.admission import ensure_room, scope_of
@@ -43,13 +44,16 @@ from weft.ledger.write.commands import Answer, keyed_command, once
 from weft.ledger.write.placement import create_session
 from weft.ledger.write.turn_events import TurnEvents
 from weft.store.port import ReadTxn
-from weft.store.replica_names import OwnEvents
+from weft.store.replica_names import OwnEvents, own_names
 from weft.store.sql import Sql
 
 MAX_WORKER_DEPTH = 3
 """A worker of a worker of a worker spawns nobody."""
 MAX_WORKERS = 64
 """So many workers may one turn spawn."""
+MAX_TASKS = 256
+"""So many messages may workers be sent, at every depth together, until somebody else than an agent speaks to the
+session at the top: a spawner that is told what they answered may begin again, and would without end."""
 ROUTE = "worker"
 
 
@@ -213,7 +217,7 @@ def _add_worker(append: Append, new: NewWorker) -> SessionRow:
         raise NotApplicable(f"this turn has spawned {count} workers", f"{MAX_WORKERS} are the most")
     (earlier,) = append.sql.one("SELECT count(*) FROM worker WHERE parent_session = ?", (parent.id,)) or (0,)
     contents = append.ledger_contents
-    label = _free_label(append, f"worker:{parent.label}:{new.name or earlier + 1}")
+    label = _free_label(append, checked_label(f"worker:{parent.label}:{new.name or earlier + 1}", "worker's label"))
     with append.in_name_of(_makers(append, parent)):
         return create_session(
             append,
@@ -290,6 +294,7 @@ def _add_message(
 ) -> str:
     """Write a message of a turn to a worker's inbox; the message's id."""
     ensure_room(append, session, limits)
+    _ensure_tasks_left(append, session)
     message = append.ulids.mint(MESSAGE_ROOM + 1)
     events = TurnEvents(append, message, actor=DEFAULT_AGENT, scope=scope_of(message))
     is_untrusted = bool(append.view.turn(turn).untrusted)
@@ -304,6 +309,25 @@ def _add_message(
             untrusted=is_untrusted or UNSET,
         )
     return message
+
+
+def _ensure_tasks_left(append: Append, worker: SessionRow) -> None:
+    """Refuse another message to a worker where all of the session at the top have been sent as many as they may be."""
+    sql, top, names = append.sql, worker.id, tuple(own_names(append.sql))
+    own = f"replica IN ({', '.join('?' * len(names))})"
+    while (row := sql.one(f"SELECT parent_session FROM worker WHERE session = ? AND {own}", (top, *names))) is not None:
+        top = str(row[0])
+    number = append.view.session(top).n
+    query = f"SELECT max(n) FROM inbox WHERE session = ? AND coalesce(source, '') <> ? AND {own}"
+    (since,) = sql.one(query, (number, MessageSource.AGENT.value, *names)) or (None,)
+    (count,) = sql.one(
+        f"WITH RECURSIVE below(id) AS (SELECT session FROM worker WHERE parent_session = ? AND {own}"
+        f" UNION SELECT w.session FROM worker w JOIN below b ON w.parent_session = b.id WHERE w.{own})"
+        " SELECT count(*) FROM inbox i JOIN session s ON s.n = i.session JOIN below b ON b.id = s.id WHERE i.n > ?",
+        (top, *names, *names, since or 0),
+    ) or (0,)
+    if count >= MAX_TASKS:
+        raise NotApplicable(f"workers were sent {count} messages", f"{MAX_TASKS} are the most until a person speaks")
 
 
 # --- answers -------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from weft.runtime.workers.constraints import WorkerConstraints
 SPAWN, AWAIT, MESSAGE = "spawn", "await_workers", "message_worker"
 WORKER_TOOLS = (SPAWN, AWAIT, MESSAGE)
 TASK_CHARACTERS = 100_000
+PATTERN_CHARACTERS = 1000
 LONGEST_WAIT_SECONDS = 7 * 24 * 3600
 QUEUE = "the workers of this session"
 """Calls that bring answers run one after another: each answer is brought once."""
@@ -37,7 +38,8 @@ AWAIT_DESCRIPTION = (
 )
 MESSAGE_DESCRIPTION = "Send another message to a worker that you spawned. `await_workers` brings its answer."
 
-Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[\w.-]+$")]
+Name = Annotated[str, Meta(min_length=1, max_length=100, pattern="^[A-Za-z0-9_.-]+$")]
+Patterns = Annotated[tuple[Annotated[str, Meta(max_length=PATTERN_CHARACTERS)], ...], Meta(max_length=100)]
 Text = Annotated[str, Meta(min_length=1, max_length=TASK_CHARACTERS)]
 Constrain = Callable[[tuple[str, ...] | None], WorkerConstraints]
 """What a worker of the turn may do at most, where it is to be left with these patterns of tools."""
@@ -46,7 +48,7 @@ Constrain = Callable[[tuple[str, ...] | None], WorkerConstraints]
 class SpawnArguments(Struct, frozen=True, forbid_unknown_fields=True):
     task: Annotated[str, Meta(min_length=1, max_length=TASK_CHARACTERS, description="All that the worker is told.")]
     name: Annotated[Name, Meta(description="A short name for it.")] | None = None
-    tools: Annotated[tuple[str, ...], Meta(max_length=100, description="Patterns of tools it may use.")] | None = None
+    tools: Annotated[Patterns, Meta(description="Patterns of tools it may use.")] | None = None
 
 
 class AwaitArguments(Struct, frozen=True, forbid_unknown_fields=True):
