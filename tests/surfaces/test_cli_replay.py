@@ -14,11 +14,12 @@ from tests.runtime.inference.asking import CANARY
 from tests.runtime.replay.scripted_answers import saying
 from tests.sandbox import machine_sandbox
 from tests.surfaces.serving import serving
-from tests.surfaces.shell import Shell, on_terminal
+from tests.surfaces.shell import Shell, on_terminal, spawn
 from tests.surfaces.test_cli_broker import stock
 from tests.surfaces.test_cli_policy import READER
 from weft.surfaces.cli.main import weft as program
 
+MORE_THAN_A_PIPE_HOLDS = 1 << 20
 READ_A, READ_B = ("Read", {"file_path": "a"}), ("Read", {"file_path": "b"})
 AS_RECORDED = (saying("", [READ_A]), saying("re: look"), saying("re: thanks"))
 
@@ -228,6 +229,14 @@ def test_the_commands_of_the_page_are_understood() -> None:
         command = program.get_command(click.Context(program), name)
         assert command is not None
         command.make_context(name, shlex.split(arguments, comments=True))
+
+
+def test_a_check_that_does_not_read_the_thread_ends_nothing_else(weft: Shell, folder: Path) -> None:
+    for _ in range(2):
+        weft.record("x" * MORE_THAN_A_PIPE_HOLDS)
+    searched = spawn(folder, "bisect", "main", "--check", "true")
+    assert searched.returncode == 4, searched
+    assert b"the last turn" in searched.stderr
 
 
 def test_a_check_is_given_what_read_prints(weft: Shell) -> None:

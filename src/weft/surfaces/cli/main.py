@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from keyword import iskeyword
+from types import FrameType
 
 import click
 
@@ -256,8 +258,19 @@ def _report(error: BaseException, *, as_json: bool) -> None:
 
 def main() -> int:
     """The command `weft`. A reader that goes away ends it quietly, as it ends any other tool of a pipe."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, _end_without_reader)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     return run(sys.argv[1:])
+
+
+def _end_without_reader(signal_number: int, _: FrameType | None) -> None:
+    """End by the signal where nobody reads the output any longer. Another pipe or connection that was closed is an
+    error of whoever wrote to it: a check, a tool or a server that ends early does not end the program."""
+    outputs = select.poll()
+    for descriptor in (1, 2):
+        outputs.register(descriptor, 0)
+    if any(event & (select.POLLERR | select.POLLHUP) for _, event in outputs.poll(0)):
+        signal.signal(signal_number, signal.SIG_DFL)
+        os.kill(os.getpid(), signal_number)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import chain
 from pathlib import PurePath
 from typing import NamedTuple
@@ -91,7 +90,7 @@ def less_arguments(*, unicode: bool, unfold: bool) -> list[str]:
 def run_less(program: str, texts: Iterable[str], *, unicode: bool, unfold: bool) -> None:
     environment = {"LESS": "-RX", **os.environ}
     command = [program, *less_arguments(unicode=unicode, unfold=unfold)]
-    with _without_sigpipe(), subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as less:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as less:
         assert less.stdin is not None
         with suppress(BrokenPipeError, KeyboardInterrupt):  # the reader has seen enough
             for text in texts:
@@ -101,16 +100,6 @@ def run_less(program: str, texts: Iterable[str], *, unicode: bool, unfold: bool)
         while less.poll() is None:
             with suppress(KeyboardInterrupt):  # less hears it, too, and stays
                 less.wait()
-
-
-@contextmanager
-def _without_sigpipe() -> Iterator[None]:
-    """A pager that was left early is no reason to end by a signal."""
-    before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGPIPE, before)
 
 
 def folded(lines: Iterable[Line], unicode: bool) -> Iterator[ReadLine]:

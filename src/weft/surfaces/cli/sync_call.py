@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,11 +41,6 @@ def complete_remotes(ctx: click.Context, _: click.Parameter, incomplete: str) ->
             return [remote.name for remote in remotes(ledger) if remote.name.startswith(incomplete)]
     except (WeftError, OSError):
         return []
-
-
-def survive_broken_pipes() -> None:
-    """A program on the other end that dies is an error to be told, not the end of this one."""
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
 def address_of(name: str) -> str:

@@ -12,7 +12,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.sync_call import checked_source, silence_option, survive_broken_pipes
+from weft.surfaces.cli.sync_call import checked_source, silence_option
 from weft.surfaces.cli.user_files import place_for
 from weft.surfaces.wire.exchange import ClonedLedger
 
@@ -32,7 +32,6 @@ def command(call: Call, source: str, dest: str | None, no_imports_secret: bool, 
     """
     from weft.exchange.sync import clone
 
-    survive_broken_pipes()
     address = checked_source(call, source, shares_secret=not no_imports_secret)
     with call.making(_place(dest or ".")) as ledger:
         if isinstance(ledger.trust, StoredTrust) and ledger.trust.is_trusted:

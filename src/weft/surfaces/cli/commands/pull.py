@@ -12,7 +12,6 @@ from weft.surfaces.cli.sync_call import (
     complete_remotes,
     note_rest,
     silence_option,
-    survive_broken_pipes,
     told,
 )
 
@@ -33,7 +32,6 @@ def command(call: Call, remote: str | None, dry_run: bool, apply_erasures: bool,
     """
     from weft.exchange.sync import pull
 
-    survive_broken_pipes()
     with call.writing() as ledger:
         chosen = chosen_remote(ledger, remote)
         with progress(call, "pull") as bar:

@@ -13,7 +13,6 @@ from weft.surfaces.cli.sync_call import (
     complete_remotes,
     note_rest,
     silence_option,
-    survive_broken_pipes,
     told,
 )
 
@@ -31,7 +30,6 @@ def command(call: Call, remote: str | None, sessions: tuple[str, ...], dry_run: 
     """
     from weft.exchange.sync import push
 
-    survive_broken_pipes()
     with call.writing() as ledger:
         chosen = chosen_remote(ledger, remote)
         with progress(call, "push") as bar:

@@ -12,7 +12,7 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.sync_call import address_of, chosen_remote, complete_remotes, survive_broken_pipes
+from weft.surfaces.cli.sync_call import address_of, chosen_remote, complete_remotes
 from weft.surfaces.wire.exchange import ListedRemote, Removed, RepinnedRemote
 
 if TYPE_CHECKING:
@@ -95,7 +95,6 @@ def _add(call: Call, name: str, address: str | None, share: bool, sessions: tupl
 
     if address is None:
         raise click.UsageError("say where it is: `weft remote add NAME ADDRESS`")
-    survive_broken_pipes()
     with call.writing() as ledger:
         ids = tuple(ledger.session(session).id for session in sessions)
         wanted = Remote(name=name, address=address_of(address), sessions=ids, shares_imports=share)
