@@ -13,6 +13,7 @@ from tests.conftest import NewPostgresLedger
 from tests.programs.test_schedules import ZONES, MinuteCalendar
 from tests.runtime.triggering import HOUR_MS, MINUTE_MS, NOON, TriggerWorld, open_world
 from weft.kernel.errors import InvalidConfig, NotAllowed, NotApplicable, NotFound, WeftError
+from weft.ledger.api import TriggerLog
 from weft.programs.schedules import single_time_ms
 from weft.runtime.invoke.agent_rights import actor_context
 from weft.runtime.triggers.sender import TriggerSender
@@ -239,6 +240,13 @@ def test_a_trigger_posts_to_a_room_and_its_agent_is_reached(world: TriggerWorld)
     assert inbox.trigger is not None
     (reached,) = world.ledger.rooms.pending(room.id)
     assert reached.name == "writer"
+    reader = world.programs.create("agent", "reader", {"soul": "You read."}).id
+    world.ledger.rooms.add(room.id, "reader")
+    world.job().run(world.at(NOON + 2 * HOUR_MS))
+    world.ledger.rooms.post(room.id, f"@[reader](agent:{reader}) what do you say to that?")
+    _, events = TriggerLog(world.ledger).events_after(0, 10_000)
+    admitted = [fields for _, fields in events if fields["kind"] == "message_admitted"]
+    assert [fields.get("untrusted") for fields in admitted] == [True, True, True]
     assert list(world.ledger.verify()) == []
 
 

@@ -84,7 +84,7 @@ class Firing(Struct, frozen=True, kw_only=True):
     error: str | None = None
     error_code: str | None = None
     state: str | None = None
-    """What became of the message: queued, taken, done, dead or cancelled."""
+    """What became of the message: queued, taken, answered, dead or cancelled."""
     turn: str | None = None
 
 
