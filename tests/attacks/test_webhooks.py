@@ -16,6 +16,8 @@ import pytest
 from tests.runtime.triggering import NOON, TriggerWorld, open_world
 from weft.kernel.errors import InboxFull, InvalidInput, NotAllowed, NotApplicable, VariableMissing, WeftError
 from weft.ledger.api import Finished, InboxMessage, Ledger, Runs, TriggerLog
+from weft.ledger.runs.model import QueueLimits
+from weft.ledger.triggers import firing
 from weft.runtime.triggers.deliveries import deliver
 from weft.runtime.triggers.webhooks import WebhookDelivery, canonical_body, json_value, read_delivery
 
@@ -169,18 +171,16 @@ def test_ten_deliveries_each_of_some_events_give_as_many_messages(world: Trigger
 
 
 def deliver_many(world: TriggerWorld, *, events: int, times: int) -> None:
-    """In any order, from two brokers; whoever finds the inbox full tries again later, when some are answered."""
+    """In any order, from two brokers, and answered meanwhile."""
     hook(world, "github", to={"session": "events"})
     bodies = [json.dumps({"id": number}).encode() for number in range(events)] * times
     random.Random(1).shuffle(bodies)
     senders = [world.sender(), world.sender()]
     turns: list[str] = []
     for number, body in enumerate(bodies):
-        try:
-            deliver(senders[number % 2], "github", github(body), variables)
-        except InboxFull:
+        deliver(senders[number % 2], "github", github(body), variables)
+        if number % 100 == 99:
             turns += answer_all(world.ledger)
-            deliver(senders[number % 2], "github", github(body), variables)
     turns += answer_all(world.ledger)
     assert len(turns) == len(set(turns)) == events
     queries = {message.text for turn in turns for message in world.ledger.messages(turn) if message.role == "user"}
@@ -209,6 +209,21 @@ def test_a_delivery_that_could_not_be_taken_can_be_delivered_again(world: Trigge
     world.programs.create("agent", "later", {"soul": "I came later."})
     assert send(world, "github", github(b'{"id": 1}'))
     assert not send(world, "github", github(b'{"id": 1}'))
+
+
+def test_a_full_inbox_refuses_a_delivery_and_is_no_error_of_the_trigger(
+    world: TriggerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(firing, "DEFAULT_LIMITS", QueueLimits(session=2))
+    hook(world, "github", to={"session": "events"}, breaker=1)
+    outcomes = [send(world, "github", github(json.dumps({"id": number}).encode())) for number in range(2)]
+    assert outcomes == [True, True]
+    for _ in range(3):
+        with pytest.raises(InboxFull):
+            send(world, "github", github(b'{"id": 2}'))
+    answer_all(world.ledger)
+    assert send(world, "github", github(b'{"id": 2}'))
+    assert [one.error for one in world.programs.trigger_firings("github")] == [None] * 3
 
 
 def test_the_secret_is_read_where_it_is_used_and_stands_in_no_file(world: TriggerWorld, tmp_path: Path) -> None:
