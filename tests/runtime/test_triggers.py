@@ -280,6 +280,18 @@ def test_a_trigger_that_somebody_with_fewer_rights_configured_loses_rights(world
     assert world.programs.trigger_firings("hourly")[0].error_code is not None
 
 
+def test_triggers_of_an_agent_that_is_gone_fail_and_are_paused(world: TriggerWorld) -> None:
+    world.programs.create("agent", "helper", {"soul": "You help.", "permissions": {"programs": ["configure"]}})
+    as_helper = world.programs.acting_as("helper")
+    as_helper.create("trigger", "hourly", {**HOURLY, "breaker": 1})
+    as_helper.create("trigger", "after", {"on": {"event": {"kind": "run_finished"}}, "breaker": 1})
+    world.programs.delete("helper")
+    world.record("hello", "notes")
+    world.job().run(world.at(NOON + HOUR_MS))
+    assert world.texts() == []
+    assert [world.programs.get(name).state for name in ("hourly", "after")] == ["paused", "paused"]
+
+
 def test_agents_choose_no_folders_and_no_secrets(world: TriggerWorld) -> None:
     world.programs.create("agent", "helper", {"soul": "You help.", "permissions": {"programs": ["configure"]}})
     as_helper = world.programs.acting_as("helper")

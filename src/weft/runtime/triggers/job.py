@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from weft.kernel.enums import MessageSource
 from weft.kernel.errors import NotApplicable, NotFound, WeftError
-from weft.ledger.api import CursorMove, MissedTimes, Occasion, TriggerStanding
+from weft.ledger.api import CursorMove, EventPlace, MissedTimes, Occasion, TriggerStanding
 from weft.programs.schedules import due_between, first_due
 from weft.runtime.tools.calls import ToolFailure
 from weft.runtime.triggers.event_matches import LOGGED, fits, may_read, payload_of, wanted_kind
@@ -196,9 +196,9 @@ class TriggerJob:
 
     def _fire_event(self, trigger: ReadyTrigger, n: int, fields: dict[str, object], ids: dict[str, str]) -> None:
         place = self._sender.log.place_of(fields)
+        if not fits(trigger, fields, place, ids) or not self._is_readable(trigger, place):
+            return
         try:
-            if not fits(trigger, fields, place, ids) or not may_read(self._sender.acting(trigger), place):
-                return
             occasion = Occasion(
                 digest=occasion_digest("event", fields["event_id"]),
                 source=MessageSource.EVENT,
@@ -209,6 +209,15 @@ class TriggerJob:
             self._sender.fire(trigger, occasion, CursorMove(trigger.standing.version, n))
         except (NotApplicable, NotFound):  # paused, deleted or configured anew meanwhile
             return
+
+    def _is_readable(self, trigger: ReadyTrigger, place: EventPlace) -> bool:
+        """Whether whoever the trigger acts for may know of an event. Where they are not there any more it fires, which
+        records that error."""
+        try:
+            programs = self._sender.acting(trigger)
+        except WeftError:
+            return True
+        return may_read(programs, place)
 
     # --- by folders ----------------------------------------------------------------------------------------------
 

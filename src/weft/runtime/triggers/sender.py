@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from weft.kernel.clock import Clock
 from weft.kernel.enums import MessageRole, MessageSource, ProgramKind
-from weft.kernel.errors import InboxFull, NotApplicable, StoreError, WeftError
+from weft.kernel.errors import InboxFull, NotApplicable, NotFound, StoreError, WeftError
 from weft.ledger.api import (
     CursorMove,
     FiringOutcome,
@@ -122,7 +122,11 @@ class TriggerSender:
         return ready
 
     def acting(self, trigger: ReadyTrigger) -> Programs:
-        """The programs and the ledger in the name of whoever the trigger acts for."""
+        """The programs and the ledger in the name of whoever the trigger acts for. Raises NotFound where one of them
+        was deleted."""
+        for principal in trigger.standing.principals:
+            if principal != DEFAULT_AGENT and self.programs.get(principal).deleted:
+                raise NotFound("agent or person", principal, "configure the trigger in another name")
         context = chain_context(self._person, self.programs, trigger.standing.principals)
         return self.programs.acting_as(context.authority)
 
