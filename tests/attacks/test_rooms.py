@@ -15,19 +15,21 @@ import pytest
 import weft
 from tests.chat.following import room_at
 from tests.ledger.histories import copy_in_memory, exported, import_into, problems
-from tests.ledger.rooms import Cast, answer, cast
+from tests.ledger.rooms import Cast, answer, begin, cast
+from tests.ledger.test_approvals import BOUND
+from tests.ledger.test_workers import called
 from tests.runtime.broker.bench import Bench, run
 from tests.runtime.triggering import HOUR_MS, NOON, open_world
 from weft.chat.room_stream import RoomMessageAdded
 from weft.exchange.exporters.room_export import export_room
 from weft.kernel import conversation_events as chat
 from weft.kernel.authority import Authority, Layer, Principal, PrincipalKind, Rights
-from weft.kernel.enums import MessageRole, ParticipantKind, RoomMessageKind, SystemAgentKind
+from weft.kernel.enums import Decision, DecisionSource, MessageRole, ParticipantKind, RoomMessageKind, SystemAgentKind
 from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable, NotFound, WeftError
 from weft.kernel.events import conversation_stream, program_stream
 from weft.kernel.fields import TextFact
 from weft.kernel.ledger_events import AgentCreated
-from weft.ledger.api import Ledger, Runs
+from weft.ledger.api import ApprovalAsked, Ledger, Parked, Runs, ToolDecision
 from weft.ledger.model import NewMessage, Part, ReasoningPart, TextPart, ToolUsePart
 from weft.ledger.rooms.model import ROOM_LIMITS
 from weft.ledger.runs.admission import scope_of
@@ -357,6 +359,26 @@ def test_whoever_was_removed_does_nothing_through_an_agent_that_stayed(people: C
         with pytest.raises(NotAllowed):
             deed()
     assert alice.rooms.messages(room)[-1].text.endswith("was removed.")
+
+
+def test_whoever_came_late_is_not_told_what_agents_asked_before(people: Cast) -> None:
+    """A question to a person is open to all who are there; once it is answered, to those who were there."""
+    alice, bob, ledger = people.ledger_of("alice"), people.ledger_of("bob"), people.ledger
+    room = alice.rooms.create("plans", agents=["helper"], people=["carol"]).id
+    (reached,) = alice.rooms.post(room, f"{people.mention('helper')} look").reached
+    turn = begin(ledger, reached)
+    (call,) = called(turn, "shell")
+    ask = ToolDecision(call=call.id, decision=Decision.ASK, by=DecisionSource.POLICY, bound=BOUND)
+    request = ApprovalAsked(call=call.id, bound=BOUND, shown="cat secret-plan")
+    asked = turn.record([ask, request, Parked(calls=(call.id,))]).events[1].id
+    assert [one.id for one in people.ledger_of("carol").approvals.list()] == [asked]
+    ledger.approvals.grant(asked, bound=BOUND)
+    alice.rooms.invite(room, "bob")
+    states = ("open", "granted", "denied", "void")
+    assert [one.shown for one in people.ledger_of("carol").approvals.list(states=states)] == ["cat secret-plan"]
+    assert bob.approvals.list(states=states) == []
+    with pytest.raises(NotFound):
+        bob.approvals.get(asked)
 
 
 def test_rights_without_rooms_show_none(people: Cast) -> None:

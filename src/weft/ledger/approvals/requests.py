@@ -57,7 +57,7 @@ def listed_approvals(
     approvals: list[Approval] = []
     while len(approvals) < limit:
         rows = txn.sql.all(query, (*states, after, *(() if session is None else (session,)), limit))
-        readable = (_to_approval(txn, row) for row in rows if _may_read(txn, row[2]))
+        readable = (_to_approval(txn, row) for row in rows if _may_read(txn, row))
         approvals += islice(readable, limit - len(approvals))
         if len(rows) < limit:
             break
@@ -71,7 +71,7 @@ def load_approval(txn: ReadTxn, name: str) -> Approval:
     rows = []
     if len(text) >= SHORTEST_ID and all(letter in "0123456789abcdef" for letter in text):
         rows = txn.sql.all(f"{_SELECT} WHERE a.request LIKE ? ORDER BY a.n LIMIT 3", (f"{text}%",))
-    approvals = [approval for approval in (_to_approval(txn, row) for row in rows) if _may_read(txn, approval.turn)]
+    approvals = [_to_approval(txn, row) for row in rows if _may_read(txn, row)]
     if not approvals:
         raise NotFound("approval", name, Action.LIST_APPROVALS)
     if len(approvals) > 1:
@@ -156,12 +156,17 @@ def _ensure_open(append: Append, approval: Approval, bound: str | None) -> None:
         raise NotApplicable(f"approval {short} was asked for in another ledger", "answer it there")
 
 
-def _may_read(txn: ReadTxn, turn: str) -> bool:
-    """Whoever may read the turn; and in a conversation everybody who takes part beside the agent that asks."""
-    row, access = load_turn(txn.sql, turn), access_of(txn)
-    if row is None or access.may_read_turn(row):
-        return row is not None
-    return bool(access.ids) and all(is_beside_agent(txn.sql, row.session, id) for id in access.ids)
+def _may_read(txn: ReadTxn, request: Sequence[Any]) -> bool:
+    """Whoever may read the turn; and in a conversation everybody who takes part beside the agent that asks. What was
+    asked before they came they read while it is open, or where they answered it themselves."""
+    turn, access = load_turn(txn.sql, request[2]), access_of(txn)
+    if turn is None or access.may_read_turn(turn):
+        return turn is not None
+    is_open, answered_by = request[12] == ApprovalState.OPEN, request[16]
+    return bool(access.ids) and all(
+        is_beside_agent(txn.sql, turn.session, id, since=None if is_open or id == answered_by else request[1])
+        for id in access.ids
+    )
 
 
 def _to_approval(txn: ReadTxn, row: Sequence[Any]) -> Approval:

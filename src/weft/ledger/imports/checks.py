@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
+from weft.kernel.approval_events import ApprovalDenied, ApprovalGranted, ApprovalRequested
 from weft.kernel.clock import offset
 from weft.kernel.dag_events import HistoryAppend, ModelResponse, RunFinished
 from weft.kernel.enums import RunExit, TurnType
@@ -17,10 +18,12 @@ from weft.ledger.write.append import MESSAGE_ROOM
 from weft.store.replica_names import last_copied_event, own_names
 from weft.store.sql import Sql
 
+ANSWERS = (ApprovalRequested, ApprovalGranted, ApprovalDenied)
+
 
 def check_run_event(view: Projector, turn: TurnRow, event: Event | UnknownEvent) -> None:
     """May this event follow in its run, as the run stands now?"""
-    if is_answered_here(view.sql, turn):
+    if goes_on_here(view.sql, turn, event):
         raise InvalidFact(f"run:{turn.id}", "is being answered here")
     if isinstance(event, HistoryAppend):
         _check_message(turn, event.message)
@@ -32,10 +35,10 @@ def check_run_event(view: Projector, turn: TurnRow, event: Event | UnknownEvent)
         _check_end(view, turn, event)
 
 
-def is_answered_here(sql: Sql, turn: TurnRow) -> bool:
-    """Whether a broker of this ledger has the turn open: no other ledger goes on with it. What a copy took along open
-    is its origin's."""
-    if turn.inbox is None or turn.n <= last_copied_event(sql):
+def goes_on_here(sql: Sql, turn: TurnRow, event: Event | UnknownEvent) -> bool:
+    """Whether an event of another ledger goes on with a turn that a broker of this one has open. What a copy took along
+    open is its origin's. Answers to questions are taken: they count where they were asked alone."""
+    if turn.inbox is None or turn.n <= last_copied_event(sql) or isinstance(event, ANSWERS):
         return False
     row = sql.one("SELECT replica FROM open_run WHERE turn = ?", (turn.id,))
     return row is not None and row[0] in own_names(sql)

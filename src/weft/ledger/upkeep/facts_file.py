@@ -38,7 +38,7 @@ from weft.kernel.ledger_events import (
     TurnSuperseded,
 )
 from weft.kernel.read_budget import json_values
-from weft.ledger.imports.checks import check_run_event, is_answered_here
+from weft.ledger.imports.checks import check_run_event, goes_on_here
 from weft.ledger.upkeep.recompute import VIEWS_STALE
 from weft.ledger.upkeep.refused_events import RefusedEvents
 from weft.ledger.views import Projector
@@ -481,7 +481,7 @@ class _Batch:
                 return None  # two copies that went on under one name may both have begun the ledger's own stream
             return "begins a second time"
         row = self._view.find_turn(name) if kind == "run" else None
-        if row is not None and is_answered_here(self.txn.sql, row):
+        if row is not None and goes_on_here(self.txn.sql, row, event):
             return "is being answered here"
         if row is None or (row.digest == event.prev and not row.closed):
             return None
