@@ -19,12 +19,16 @@ from weft.kernel.dag_events import HistoryAppend, RunFinished, ToolResult
 from weft.kernel.enums import MessageRole, RunExit, ToolCallStatus
 from weft.kernel.errors import InvalidFact, InvalidInput, NotApplicable
 from weft.kernel.events import run_stream, session_stream
-from weft.kernel.fields import ErrorFact, EventRef, MessageFact, TextFact
+from weft.kernel.fields import ErrorFact, EventRef, MessageFact, TextFact, Usage
 from weft.kernel.ledger_events import MessageAdmitted, MessageDead, RunParked, SessionCreated
 from weft.ledger.api import Ledger, NewWorker, Runs, RunWriter, Worker
 from weft.ledger.runs import workers as rules
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.write.append import Append
+from weft.programs import Programs
+from weft.programs.model import Program
+from weft.runtime.harness.facts import WorkFacts, WorkReader
+from weft.runtime.harness.turn_limits import turn_limits
 
 Forged = tuple[type, dict[str, Any]]
 
@@ -263,3 +267,27 @@ def test_a_worker_has_a_name_that_can_be_read_and_typed(ledger: Ledger) -> None:
     for name in ("x\n", "\u3164", "a\u202eb", "x" * 600):
         with pytest.raises(InvalidInput):
             Runs(ledger).spawn(NewWorker(turn=run.id, call=call.id, task="look", name=name))
+
+
+def test_workers_spend_the_budget_of_the_work_that_they_belong_to(ledger: Ledger) -> None:
+    programs = Programs(ledger)
+    agent = programs.create("agent", "lead", {"harness": {"maxCost": 1.0, "maxSeconds": 60}})
+    programs.create("task", "shop", {"title": "Shop"})
+    programs.assign("lead", "shop", session="work")
+    run, (call,) = calling(ledger, "work", "spawn")
+    worker = spawned(ledger, run, call)
+    below, (call,) = calling(ledger, worker.label, "spawn")
+    lowest = spawned(ledger, below, call)
+    for session in (worker.parent_session, worker.session, lowest.session):
+        limits = turn_limits(programs, agent, Runs(ledger).standing(session))
+        assert (limits.seconds, limits.budget is not None) == (60, True)
+    before = work_of(programs, agent).spent.total
+    spoken(below, "done", Usage(input_tokens=1000, output_tokens=500))
+    assert work_of(programs, agent).spent.total - before == 1500
+    spoken(run, "over")
+
+
+def work_of(programs: Programs, agent: Program) -> WorkFacts:
+    facts = WorkReader(programs).facts(agent.id)
+    assert facts is not None
+    return facts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import UNSET, UnsetType
 
 from tests.ledger.histories import copy_in_memory, problems
 from tests.ledger.test_approvals import ended
@@ -12,6 +13,7 @@ from tests.ledger.test_inbox import answered, begun
 from weft.kernel.dag_events import ModelRequest, ToolResult
 from weft.kernel.enums import Decision, DecisionSource, InterruptionReason, MessageRole, RunExit
 from weft.kernel.errors import NotApplicable, NotFound
+from weft.kernel.fields import Usage
 from weft.kernel.ledger_events import RunParked, WorkersAnswered
 from weft.ledger.api import (
     ApprovalAsked,
@@ -83,11 +85,11 @@ def waited(run: RunWriter, waiting: Any, *workers: Worker, is_any: bool = False)
     return [one.event for one in run.record([Parked(calls=(waiting.id,), awaits=awaits, is_any=is_any)]).events]
 
 
-def spoken(run: RunWriter, text: str) -> None:
+def spoken(run: RunWriter, text: str, usage: Usage | UnsetType = UNSET) -> None:
     """The turn's model is asked once more, and says the last word."""
     asked = run.record([ModelAsked(model="m")]).events[-1]
     said = NewMessage(role=MessageRole.ASSISTANT, content=text)
-    answer = ModelAnswered(request=asked.id, correlation=correlation_of(asked), message=said)
+    answer = ModelAnswered(request=asked.id, correlation=correlation_of(asked), message=said, usage=usage)
     run.record([answer, Finished()])
 
 

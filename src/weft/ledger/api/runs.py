@@ -56,7 +56,9 @@ from weft.ledger.runs.workers import (
     send_to_worker,
     settle_workers,
     spawn,
+    top_session,
     worker_reply,
+    worker_turns,
     workers_below,
     workers_of_session,
 )
@@ -211,6 +213,16 @@ class Runs:
         """The messages that a request names, whole."""
         with self._store.read() as txn:
             return tuple(messages_named(txn, refs))
+
+    def top_session(self, session: str) -> str:
+        """The id of the session for which a worker works in the end, by its session's id; of others the same id."""
+        with self._store.read() as txn:
+            return top_session(txn.sql, session)
+
+    def worker_turns(self, session: str, after: int) -> list[str]:
+        """The turns of all workers below a session, by its id, that began behind an arrival number."""
+        with self._store.read() as txn:
+            return worker_turns(txn.sql, session, after)
 
     def spending(self, turns: Sequence[str]) -> Spending:
         """What turns, by their ids, spent, with the prices that are shipped."""

@@ -45,7 +45,7 @@ from weft.ledger.write.placement import create_session
 from weft.ledger.write.turn_events import TurnEvents
 from weft.store.port import ReadTxn
 from weft.store.replica_names import OwnEvents, own_names
-from weft.store.sql import Sql
+from weft.store.sql import Sql, rows_in
 
 MAX_WORKER_DEPTH = 3
 """A worker of a worker of a worker spawns nobody."""
@@ -133,6 +133,23 @@ def workers_below(sql: Sql, sessions: Sequence[str]) -> set[str]:
         below |= fresh
         above += fresh
     return below
+
+
+def top_session(sql: Sql, session: str) -> str:
+    """The session that a worker's spawner, or the spawner of that, answers in and that is no worker's itself; of any
+    other session, itself."""
+    own = OwnEvents(sql)
+    query = "SELECT parent_session, n, replica FROM worker WHERE session = ?"
+    while (row := sql.one(query, (session,))) is not None and own.has(row[1], row[2]):
+        session = str(row[0])
+    return session
+
+
+def worker_turns(sql: Sql, session: str, after: int) -> list[str]:
+    """The turns of all workers below a session that began behind an arrival number."""
+    query = "SELECT t.id, t.n FROM turn t JOIN session s ON s.n = t.session WHERE s.id IN"
+    rows = rows_in(sql, query, sorted(workers_below(sql, [session])))
+    return [str(turn) for turn, n in rows if n > after]
 
 
 def worker_reply(txn: ReadTxn, answer: str) -> WorkerReply:
@@ -313,10 +330,8 @@ def _add_message(
 
 def _ensure_tasks_left(append: Append, worker: SessionRow) -> None:
     """Refuse another message to a worker where all of the session at the top have been sent as many as they may be."""
-    sql, top, names = append.sql, worker.id, tuple(own_names(append.sql))
+    sql, top, names = append.sql, top_session(append.sql, worker.id), tuple(own_names(append.sql))
     own = f"replica IN ({', '.join('?' * len(names))})"
-    while (row := sql.one(f"SELECT parent_session FROM worker WHERE session = ? AND {own}", (top, *names))) is not None:
-        top = str(row[0])
     number = append.view.session(top).n
     query = f"SELECT max(n) FROM inbox WHERE session = ? AND coalesce(source, '') <> ? AND {own}"
     (since,) = sql.one(query, (number, MessageSource.AGENT.value, *names)) or (None,)

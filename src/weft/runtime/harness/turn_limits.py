@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weft.ledger.api import SessionStanding
+from weft.ledger.api import Runs, SessionStanding
 from weft.programs.model import Program
 from weft.programs.programs import Programs
 from weft.runtime.harness.facts import WorkReader
@@ -25,14 +25,15 @@ NO_LIMITS = TurnLimits()
 
 
 def turn_limits(programs: Programs, agent: Program | None, standing: SessionStanding) -> TurnLimits:
-    """What is left for a turn of a session, where the agent works on its task there and its harness limits that."""
+    """What is left for a turn of a session, where the agent works on its task there, or a worker of that work does, and
+    its harness limits that."""
     if agent is None:
         return NO_LIMITS
     settings = harness_of(agent)
     if settings.max_seconds is None and settings.max_cost is None:
         return NO_LIMITS
     facts = WorkReader(programs).facts(agent.id)
-    if facts is None or facts.assignment.session != standing.id:
+    if facts is None or facts.assignment.session != Runs(programs.ledger).top_session(standing.id):
         return NO_LIMITS
     seconds = None if settings.max_seconds is None else max(settings.max_seconds - facts.seconds, SHORTEST_SECONDS)
     money = None if settings.max_cost is None else max(settings.max_cost - (facts.spent.cost or 0), 0)
