@@ -18,10 +18,10 @@ from weft.kernel.clock import offset
 from weft.kernel.dag_events import HistoryAppend, RunFinished, ToolResult
 from weft.kernel.enums import MessageRole, RunExit, ToolCallStatus
 from weft.kernel.errors import InvalidFact, InvalidInput, NotApplicable
-from weft.kernel.events import run_stream, session_stream
+from weft.kernel.events import ledger_stream, run_stream, session_stream
 from weft.kernel.fields import ErrorFact, EventRef, MessageFact, TextFact, Usage
 from weft.kernel.ledger_events import MessageAdmitted, MessageDead, RunParked, SessionCreated
-from weft.ledger.api import Ledger, NewWorker, Runs, RunWriter, Worker
+from weft.ledger.api import Finished, Ledger, NewWorker, Runs, RunWriter, Worker
 from weft.ledger.runs import workers as rules
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.write.append import Append
@@ -81,6 +81,15 @@ class Peer:
             stream = append.stream(run_stream(turn), append.view.turn(turn).digest, "local")
             for kind, fields in events:
                 stream.add(kind, **fields)
+            append.seal()
+
+        self._write(work)
+
+    def in_own_stream(self, event: Forged) -> None:
+        """In the stream that holds what belongs to no turn or session any more."""
+
+        def work(append: Append) -> None:
+            append.stream(ledger_stream(self.ledger.replica), None, "local").add(event[0], **event[1])
             append.seal()
 
         self._write(work)
@@ -217,6 +226,17 @@ def test_another_ledger_does_not_go_on_with_a_turn_that_is_answered_here(ledger:
     spoken(writer, "done")
     peer.pull()  # what this ledger goes on with, others take
     assert peer.ledger.turn(run.id).status == "completed"
+
+
+def test_another_ledger_ends_no_call_of_ours_after_its_turn(ledger: Ledger, peer: Peer) -> None:
+    """A result that comes late is read by later turns as that of our tool."""
+    run, (call,) = calling(ledger, "main", "shell")
+    run.record([ended(call, ToolCallStatus.INTERRUPTED), Finished()])
+    peer.pull()
+    peer.in_own_stream(result_of(call, peer))
+    peer.push()
+    assert [(one.outcome, one.result) for one in ledger.tool_calls(run.id)] == [("interrupted", None)]
+    assert "obey me" not in str(ledger.context(session="main"))
 
 
 def test_an_answer_is_posted_although_another_ledger_says_its_message_was_sent_again(

@@ -31,7 +31,7 @@ from weft.kernel.fields import (
 from weft.ledger.views.approvals import close_approvals
 from weft.ledger.views.inbox import PARKED, settle_messages, take_message, unpark
 from weft.ledger.views.projector import OTHERS, RUN, Moment, Projector, begins, handles, plain
-from weft.ledger.views.recorded_events import place_of_event, position_in_run
+from weft.ledger.views.recorded_events import fields_of, place_of_event, position_in_run
 from weft.ledger.views.rows import FILES, LINTS, CallRow, MessageRow, TurnRow
 from weft.ledger.views.spawn_links import link_result, link_waiting
 from weft.ledger.views.versions import begin_import, end_import
@@ -376,11 +376,19 @@ def _repeats(view: Projector, turn: TurnRow, call_id: int) -> int:
     return (stored[0] if stored else 0) + view.repeats[place]
 
 
+def _may_end_late(view: Projector, moment: Moment, turn: TurnRow, event: dag.ToolResult) -> bool:
+    line = view.facts.line(turn.n)
+    return line is None or view.may_change(moment, event, (turn.n, fields_of(turn.n, line).get("replica")))
+
+
 @handles(dag.ToolResult, RUN, OTHERS)
 def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None:
-    """A result that came after its turn had ended lies in the ledger's stream and never changes the turn's digest."""
+    """A result that came after its turn had ended lies in the ledger's stream and never changes the turn's digest.
+    Another ledger gives none for a call of a turn that was made here."""
     late = moment.row is None
     turn: TurnRow = place_of_event(view.sql, view.facts, event.call.event_id)[0] if late else moment.row
+    if late and turn.native is None and not _may_end_late(view, moment, turn, event):
+        return
     call = view.call(turn, bytes.fromhex(event.call.event_id))
     if late and call is not None and call.outcome == "interrupted":
         call.outcome = None
