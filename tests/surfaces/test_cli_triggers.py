@@ -54,6 +54,26 @@ def test_a_trigger_is_made_listed_fired_paused_and_deleted(weft: Shell) -> None:
     assert weft.json("trigger", "list") == []
 
 
+def test_the_screen_says_what_is_missing_and_what_comes_next(weft: Shell) -> None:
+    assert "there is no trigger; make one" in weft("trigger", "list").err
+    create = ("trigger", "create", "t", "--message", "x")
+    for options, words in (
+        (("--every", "1h", "--zone", "UTC"), "only --cron or --at takes --zone\n"),
+        (("--every", "1h", "--secret", "S"), "only --webhook takes --secret\n"),
+        (("--cron", "@daily", "--where", "a=b"), "only --event takes --where\n"),
+        (("--cron", "@daily", "--pattern", "*.py"), "only --file takes --pattern\n"),
+        (("--webhook", "github"), "the variable that holds its secret: name it with --secret\n"),
+    ):
+        refused = weft(*create, *options)
+        assert (refused.code, words in refused.err) == (2, True), refused.err
+    assert "the field minute is 0 to 59" in weft(*create, "--cron", "61 7 * * *").err
+    assert "a day that comes in some month" in weft(*create, "--cron", "0 0 30 2 *").err
+    assert weft(*create, "--at", "2099-12-24T18:00Z").code == 0
+    assert "t has not fired" in weft("trigger", "history", "t").err
+    assert "to      its maker, or session trigger:t\n" in weft("trigger", "show", "t").out
+    assert "a broker answers it: `weft broker`" in weft("trigger", "run", "t").err
+
+
 def test_a_delivery_is_taken_from_standard_input_once(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOK_SECRET", "s3cret")
     create = ("trigger", "create", "hook", "--webhook", "github", "--message", "issue ${payload.number}")

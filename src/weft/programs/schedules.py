@@ -101,6 +101,21 @@ def due_between(schedule: Schedule, after_ms: int, until_ms: int, most: int) -> 
 # --- cron ------------------------------------------------------------------------------------------------------------
 
 
+FIELD_RANGES = {
+    "minute": "0 to 59", "hour": "0 to 23", "day-of-month": "1 to 31", "month": "1 to 12 or JAN to DEC",
+    "day-of-week": "0 to 7 or SUN to SAT",
+}  # fmt: skip
+
+
+def _cron_hint(error: str) -> str:
+    """What a field may hold, by the name that the library's error ends with."""
+    field = error.lower().removeprefix("bad ")
+    if field not in FIELD_RANGES:
+        return error.lower()
+    never = ", and a day that comes in some month" if field == "day-of-month" else ""
+    return f"the field {field} is {FIELD_RANGES[field]}{never}"
+
+
 def checked_expression(text: str) -> str:
     """An expression that names times, in its one form; a shorthand as what it stands for."""
     expression = " ".join(SHORTHANDS.get(text.strip(), text).split())
@@ -114,7 +129,7 @@ def checked_expression(text: str) -> str:
     try:
         next(_local_times(expression, datetime(2026, 1, 1)))
     except CronSimError as error:
-        raise InvalidInput(f"{text!r:.80} is no cron expression", f"{str(error).lower()}") from None
+        raise InvalidInput(f"{text!r:.80} is no cron expression", _cron_hint(str(error))) from None
     except StopIteration:
         raise InvalidInput(f"{text!r:.80} names no time", "give a day that its months have") from None
     return expression

@@ -177,7 +177,8 @@ async def _replayed(call: Call, access: BrokerAccess, revs: tuple[str, ...], opt
             if count is not None and len(threads) > 1:
                 count(len(report.threads), len(threads))
             if report.threads[-1].is_out_of_money:
-                call.note(f"the budget is spent: {len(threads) - len(report.threads)} more were not replayed")
+                if left := len(threads) - len(report.threads):
+                    call.note(f"the budget is spent: {left} more were not replayed")
                 break
     return report
 

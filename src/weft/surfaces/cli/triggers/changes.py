@@ -15,14 +15,18 @@ from weft.surfaces.cli.triggers.reading import trigger_argument
 SCHEMES = ("github", "stripe", "slack", "standard")
 PERIODS = ("yesterday", "today", "week")
 MISSED = ("report", "latest", "all")
+DETAILS = {
+    "zone": ("cron", "at"), "secret": ("webhook",), "where": ("event",), "pattern": ("file",),
+}  # fmt: skip
+"""Options that say more of one thing that sets a trigger off, and of which."""
 
 
 @weft_command("create")
 @click.argument("name")
 @click.option("--cron", metavar="EXPRESSION", help="Five fields, such as '0 7 * * 1-5', or @daily.")
-@click.option("--zone", metavar="ZONE", help="The time zone of --cron and --at. Default: UTC.")
+@click.option("--zone", metavar="ZONE", help="The time zone of --cron (default: UTC) or of --at.")
 @click.option("--every", metavar="INTERVAL", help="90s, 15m, 2h, 1d or 1w.")
-@click.option("--at", metavar="TIME", help="Once, at a time such as 2026-12-24T18:00.")
+@click.option("--at", metavar="TIME", help="Once, such as 2026-12-24T18:00Z, or 2026-12-24T18:00 with --zone.")
 @click.option("--webhook", metavar="SCHEME", type=click.Choice(SCHEMES), help=f"One of {', '.join(SCHEMES)}.")
 @click.option("--secret", metavar="VARIABLE", help="The variable that holds the secret of --webhook.")
 @click.option("--event", metavar="KIND", help="A kind of event of the ledger (docs/events.md).")
@@ -32,7 +36,9 @@ MISSED = ("report", "latest", "all")
 @click.option("--task", metavar="TASK", help="The completion of a task.")
 @click.option("--room", metavar="ROOM", help="A message in a room.")
 @click.option("--message", metavar="TEXT", help="What it sends; ${payload.FIELD}, ${time}, ${sessions} are put in.")
-@click.option("--to", "persona", metavar="AGENT", help="Who answers. Default: the agent that makes the trigger.")
+@click.option(
+    "--to", "persona", metavar="AGENT", help="Who answers. Default: the agent that makes it; else session trigger:NAME."
+)
 @click.option("--session", metavar="SESSION", help="The session that the message goes to.")
 @click.option("--thread", metavar="TURN", help="The turn that the message goes on from.")
 @click.option("--smart", metavar="SESSION", help="The thread that fits the message, else this session.")
@@ -96,13 +102,16 @@ def _occasion(given: dict[str, Any]) -> dict[str, Any]:
         raise click.UsageError(
             "say once what sets it off: --cron, --every, --at, --webhook, --event, --file, --task or --room"
         )
-    fields = {"every": "interval", "folder": "file"}
-    return {fields.get(named[0], named[0]): forms[named[0]]()}
+    field = {"every": "interval", "folder": "file"}.get(named[0], named[0])
+    for option, occasions in DETAILS.items():
+        if option in given and field not in occasions:
+            raise click.UsageError(f"only {' or '.join(f'--{name}' for name in occasions)} takes --{option}")
+    return {field: forms[named[0]]()}
 
 
 def _variable(name: str | None) -> str:
     if not name or not name.isidentifier():
-        raise click.UsageError("--secret names the variable that holds the secret, such as HOOK_SECRET")
+        raise click.UsageError("--webhook needs the variable that holds its secret: name it with --secret")
     return f"${{{name}}}"
 
 

@@ -76,3 +76,5 @@ def _fire(call: Call, name: str, fire: Callable[[TriggerSender], FiringOutcome])
     words = "sent message" if answer.is_new else "had sent message"
     line: list[Span | str] = [Span(name, "label"), f" {words} ", Span(answer.message or "", "id")]
     call.answer(answer, [*line, " to ", Span(answer.session or "", "label")])
+    if message is not None and message.state == "queued":
+        call.note("a broker answers it: `weft broker` runs one")

@@ -35,18 +35,22 @@ def list_(call: Call) -> None:
             Span(one.name, "label"),
             "of another ledger" if one.foreign else one.state,
             occasion_text(one.on),
-            target_text(one.to),
+            target_text(one),
             "" if one.next_due is None else local_time(one.next_due),
             firing_text(one.fired),
             Span(str(one.missed or ""), "warn"),
         ]
         for one in triggers
     ]
+    if not triggers:
+        call.note("there is no trigger; make one with `weft trigger create NAME --cron '0 7 * * *' --message TEXT`")
+        return
     call.screen.table(rows, ["name", "state", "on", "to", "next", "last", "missed"], numbers=("missed",))
     missed = [one.name for one in triggers if one.missed]
     if missed:
         call.note(
-            Span("some times were missed", "warn"), ": `weft trigger show NAME` tells which; --on-missed catches up"
+            Span("some times were missed", "warn"),
+            ": `weft trigger show NAME` tells which; the configuration's onMissed says what is done with them",
         )
 
 
@@ -79,4 +83,6 @@ def history(call: Call, name: str, limit: int) -> None:
         ]
         for firing in firings
     ]
+    if not firings:
+        call.note(f"{name} has not fired; `weft trigger run NAME` has a trigger fire now")
     call.screen.table(rows, ["fired", "source", "due", "message", "outcome"])

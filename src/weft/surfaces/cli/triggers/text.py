@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import local_time
 from weft.surfaces.wire.triggers import ListedTrigger, ShownTrigger
@@ -76,9 +77,10 @@ def occasion_text(on: Mapping[str, Any]) -> str:
     return f"every {setting}" if name == "interval" else f"{name} {setting}"
 
 
-def target_text(to: Mapping[str, Any]) -> str:
-    words = [f"{name} {value}" for name, value in to.items()]
-    return ", ".join(words) or "whoever made it"
+def target_text(trigger: ListedTrigger | ShownTrigger) -> str:
+    """Where its messages go. Without a target that is the agent that made it, or a session of the trigger's own."""
+    words = [f"{name} {value}" for name, value in trigger.to.items()]
+    return ", ".join(words) or f"its maker, or session trigger:{trigger.name}"
 
 
 def firing_text(firing: Firing | None) -> str:
@@ -94,7 +96,7 @@ def trigger_lines(trigger: ShownTrigger) -> list[Line]:
     config = trigger.config if isinstance(trigger.config, dict) else {}
     for what, value in (
         ("on", occasion_text(trigger.on)),
-        ("to", target_text(trigger.to)),
+        ("to", target_text(trigger)),
         ("message", config.get("message", "")),
         ("include", ", ".join(f"{name} {value}" for name, value in config.get("include", {}).items())),
         ("missed", config.get("onMissed", "report")),
@@ -105,5 +107,5 @@ def trigger_lines(trigger: ShownTrigger) -> list[Line]:
             lines.append([Span(f"  {what:<8}", "dim"), str(value)])
     for gap in trigger.gaps:
         span = f"{local_time(gap.first)} to {local_time(gap.last)}"
-        lines.append([Span("  missed  ", "warn"), f"{gap.count} times, {span}"])
+        lines.append([Span("  missed  ", "warn"), f"{counted(gap.count, 'time')}, {span}"])
     return lines
