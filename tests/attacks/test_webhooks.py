@@ -259,6 +259,9 @@ def test_bodies_of_one_value_have_one_form_and_others_are_themselves() -> None:
         "[1]",
         '{"a":1}',
         '{"a":"1"}',
+        '{"a":{"\\u0000number":"1e0"}}',
+        '{"a":["number","1e0"]}',
+        '{"a":[1]}',
         "true",
         "null",
         "12345678901234567890123456789012345",
@@ -296,3 +299,28 @@ def test_numbers_that_a_ledger_cannot_keep_exactly_are_kept_as_text(world: Trigg
     assert send(world, "github", github(body))
     assert send(world, "github", github(b'{"text": "\\ud800"}'))
     assert "12345678901234567890123" in world.texts()[0]
+
+
+@pytest.mark.parametrize("secret", ["", "whsec_", "whsec_this is no base64!"])
+def test_a_secret_that_holds_no_key_signs_nothing(world: TriggerWorld, secret: str) -> None:
+    hook(world, "standard")
+    with pytest.raises((NotAllowed, VariableMissing)):
+        deliver(world.sender(), "standard", standard(b"{}", secret=""), {"HOOK_SECRET": secret}.get)
+    assert world.texts() == []
+
+
+def test_what_is_signed_is_divided_in_one_way(world: TriggerWorld) -> None:
+    """The beginning of a signed body must not count as the end of the id."""
+    hook(world, "standard", message="${payload}")
+    body = f"{SECONDS}.body".encode()
+    assert send(world, "standard", standard(body, event_id="msg"))
+    signed = standard(body, event_id="msg").headers["webhook-signature"]
+    headers = {"webhook-id": f"msg.{SECONDS}", "webhook-timestamp": str(SECONDS), "webhook-signature": signed}
+    with pytest.raises(NotAllowed):
+        send(world, "standard", WebhookDelivery(headers, b"body"))
+
+
+def test_an_id_that_is_half_a_character_is_an_id(world: TriggerWorld) -> None:
+    hook(world, "stripe", message="x")
+    body = b'{"id": "\\ud800"}'
+    assert [send(world, "stripe", stripe(body)) for _ in range(2)] == [True, False]

@@ -249,5 +249,8 @@ def single_time_ms(text: str, zone: str | None = None) -> int:
     if time.tzinfo is None:
         if zone is None:
             raise InvalidInput(f"{text!r:.80} has no offset", "add one such as +01:00 or Z, or name a zone")
-        time = _moment_of(time.replace(microsecond=0), _zone(zone))
+        try:
+            time = _moment_of(time.replace(microsecond=0), _zone(zone))
+        except OverflowError:
+            raise InvalidInput(f"{text!r:.80} is no time of {zone}", "give one of this century") from None
     return round(time.timestamp() * 1000)

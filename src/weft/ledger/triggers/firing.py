@@ -56,6 +56,7 @@ from weft.store.replica_names import OwnEvents
 
 def fire(writer: LedgerWriter, new: NewFiring) -> FiringOutcome:
     """Fire for an occasion, in the name of the trigger and on behalf of whoever `writer` writes for."""
+    writer.ensure_allowed("room:post" if isinstance(new.target, RoomTarget) else "turn:record")
     message = writer.ulids.mint(MESSAGE_ROOM + 1)
     weight = weigh([new.message], ())
     if weight.large:

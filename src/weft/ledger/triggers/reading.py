@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import orjson
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from weft.kernel.events import event_id
 from weft.ledger.rooms.rows import load_conversation
+from weft.ledger.runs.inbox import admission_event
 from weft.ledger.triggers.model import Firing, MissedTimes, TriggerCursor, TriggerStanding
 from weft.ledger.views.program_rows import ProgramRow
 from weft.ledger.views.values import text_of
@@ -22,8 +23,8 @@ _FIRING = (
     "SELECT f.occasion, f.source, f.fired_at, f.due, f.message, f.posted, f.cause, f.hops, f.error, f.error_code,"
     " i.state, i.turn, f.n, f.replica FROM trigger_firing f LEFT JOIN inbox i ON i.message = f.message"
 )
-DEEPEST_CAUSE = 16
-"""So far back a cause is followed through rooms and workers."""
+MOST_CAUSES = 256
+"""So many turns and messages are looked at for what caused an event."""
 
 
 def _firing(txn: ReadTxn, trigger: str, row: tuple[Any, ...]) -> Firing:
@@ -162,35 +163,73 @@ def events_after(txn: ReadTxn, n: int, limit: int) -> Iterator[tuple[int, dict[s
             yield number, {**fields, "event_id": event_id(line)}
 
 
-def hops_of_turn(sql: Sql, turn: str, depth: int = 0) -> int:
-    """How many firings lie between what a turn does and what no trigger caused; 0 where no trigger had a part in it."""
-    if depth > DEEPEST_CAUSE:
-        return DEEPEST_CAUSE
-    messages = [message for (message,) in sql.all("SELECT message FROM inbox WHERE turn = ?", (turn,))]
-    hops = [hops_of_message(sql, message, depth + 1) for message in messages]
-    spawner = sql.one(
-        "SELECT t.id FROM turn r JOIN session s ON s.n = r.session JOIN worker w ON w.session = s.id"
-        " JOIN turn t ON t.id = w.parent_turn WHERE r.id = ?",
-        (turn,),
-    )
-    if spawner is not None:
-        hops.append(hops_of_turn(sql, spawner[0], depth + 1))
-    return max(hops, default=0)
+class Causes:
+    """Follows what caused turns and messages back to firings of triggers: through inboxes, rooms, and the calls that
+    spawned workers."""
 
+    def __init__(self, txn: ReadTxn) -> None:
+        self._facts, self._sql = txn.facts, txn.sql
+        self._turns: list[str] = []
+        self._messages: list[str] = []
+        self._hops = 0
 
-def hops_of_message(sql: Sql, message: str, depth: int = 0) -> int:
-    """The same of a message of an inbox: the firing that sent it, or that began the talk in a room that led to it."""
-    row = sql.one("SELECT hops FROM trigger_firing WHERE message = ?", (message,))
-    if row is not None:
-        return int(row[0]) + 1
-    delivery = sql.one("SELECT root FROM room_delivery WHERE message = ?", (message,))
-    return 0 if delivery is None else hops_of_post(sql, delivery[0])
+    def hops(self, *, turns: Iterable[Any] = (), messages: Iterable[Any] = (), roots: Iterable[Any] = ()) -> int:
+        """How many firings lie between these and what no trigger caused; 0 where no trigger had a part in it. `roots`
+        are messages of rooms. What is no id has no cause."""
+        self._turns += [turn for turn in turns if isinstance(turn, str)]
+        self._messages += [message for message in messages if isinstance(message, str)]
+        for root in roots:
+            self._note_firing("posted", root)
+        turns_seen, messages_seen = set[str](), set[str]()
+        while (self._turns or self._messages) and len(turns_seen) + len(messages_seen) < MOST_CAUSES:
+            if self._messages:
+                message = self._messages.pop()
+                if message not in messages_seen:
+                    messages_seen.add(message)
+                    self._follow_message(message)
+            else:
+                turn = self._turns.pop()
+                if turn not in turns_seen:
+                    turns_seen.add(turn)
+                    self._follow_turn(turn)
+        return self._hops
 
+    def _note_firing(self, column: str, id: object) -> bool:
+        """Whether a firing sent or posted this."""
+        row = self._sql.one(f"SELECT max(hops) FROM trigger_firing WHERE {column} = ?", (id,))
+        if row is None or row[0] is None:
+            return False
+        self._hops = max(self._hops, int(row[0]) + 1)
+        return True
 
-def hops_of_post(sql: Sql, root: str) -> int:
-    """The same of what was said in a room, by the id of the message that it goes back to."""
-    row = sql.one("SELECT hops FROM trigger_firing WHERE posted = ?", (root,))
-    return 0 if row is None else int(row[0]) + 1
+    def _follow_turn(self, turn: str) -> None:
+        self._messages += [message for (message,) in self._sql.all("SELECT message FROM inbox WHERE turn = ?", (turn,))]
+        row = self._sql.one("SELECT s.id FROM turn t JOIN session s ON s.n = t.session WHERE t.id = ?", (turn,))
+        if row is not None:
+            self._follow_spawner(row[0])
+
+    def _follow_message(self, message: str) -> None:
+        """To the firing that sent it or began the talk in a room that led to it; to the turn whose worker it goes to,
+        or to the turn of a worker whose answer it brings."""
+        if self._note_firing("message", message):
+            return
+        delivery = self._sql.one("SELECT root FROM room_delivery WHERE message = ?", (message,))
+        if delivery is not None:
+            self._note_firing("posted", delivery[0])
+        row = self._sql.one(
+            "SELECT i.n, s.id FROM inbox i JOIN session s ON s.n = i.session WHERE i.message = ?", (message,)
+        )
+        if row is None:
+            return
+        self._follow_spawner(row[1])
+        worker = admission_event(self._facts, row[0]).worker
+        if worker is not UNSET:
+            self._turns.append(worker)
+
+    def _follow_spawner(self, session: str) -> None:
+        spawner = self._sql.one("SELECT parent_turn FROM worker WHERE session = ?", (session,))
+        if spawner is not None:
+            self._turns.append(spawner[0])
 
 
 class EventPlace(Struct, frozen=True, kw_only=True):
@@ -207,21 +246,32 @@ class EventPlace(Struct, frozen=True, kw_only=True):
 
 def place_of(txn: ReadTxn, fields: dict[str, Any]) -> EventPlace:
     kind, _, id = str(fields.get("stream", "")).partition(":")
-    sql = txn.sql
+    sql, causes = txn.sql, Causes(txn)
     if kind == "run":
         row = sql.one("SELECT s.label FROM turn t LEFT JOIN session s ON s.n = t.session WHERE t.id = ?", (id,))
-        return EventPlace(cause=id, turn=id, session=None if row is None else row[0], hops=hops_of_turn(sql, id))
+        hops = causes.hops(turns=[id])
+        return EventPlace(cause=id, turn=id, session=None if row is None else row[0], hops=hops)
     if kind == "session":
         row = sql.one("SELECT label FROM session WHERE id = ?", (id,))
-        message, turn = fields.get("message"), fields.get("turn")
-        hops = hops_of_message(sql, message) if isinstance(message, str) else 0
-        hops = max(hops, hops_of_turn(sql, turn) if isinstance(turn, str) else 0)
-        return EventPlace(cause=id, session=None if row is None else row[0], hops=hops)
+        return EventPlace(cause=id, session=None if row is None else row[0], hops=_hops_in_session(txn, id, fields))
     if kind == "conversation":
         room = load_conversation(sql, id)
-        root = fields.get("root") or fields.get("message")
-        turn = fields.get("turn")
-        hops = hops_of_post(sql, root) if isinstance(root, str) else 0
-        hops = max(hops, hops_of_turn(sql, turn) if isinstance(turn, str) else 0)
+        hops = causes.hops(turns=[fields.get("turn")], roots=[fields.get("root") or fields.get("message")])
         return EventPlace(cause=fields.get("message") or id, room=None if room is None else room.id, hops=hops)
     return EventPlace(cause=id if kind == "program" else None, program=id if kind == "program" else None)
+
+
+def _hops_in_session(txn: ReadTxn, session: str, fields: dict[str, Any]) -> int:
+    """By the message or turn that an event of a session names. One that names none, such as that it was made, by the
+    first message and the last turn of the session, and by the turn that spawned it."""
+    message, turn = fields.get("message"), fields.get("turn")
+    messages, turns = [message], [turn]
+    if message is None and turn is None:
+        rows = txn.sql.all(
+            "SELECT i.message FROM inbox i JOIN session s ON s.n = i.session WHERE s.id = ? ORDER BY i.n LIMIT 1",
+            (session,),
+        )
+        messages = [row[0] for row in rows]
+        turns = [row[0] for row in txn.sql.all("SELECT head FROM session WHERE id = ?", (session,))]
+        turns += [row[0] for row in txn.sql.all("SELECT parent_turn FROM worker WHERE session = ?", (session,))]
+    return Causes(txn).hops(turns=turns, messages=messages)

@@ -13,6 +13,7 @@ from typing import Any
 from weft.kernel.clock import iso_from_ms
 
 PLACE = re.compile(r"\$\{((?:trigger|time|payload|sessions)(?:\.[\w-]+)*)\}")
+LIST_PLACE = re.compile(r"[0-9]{1,9}")
 MOST_CHARACTERS = 64 * 1024
 """So much of each value enters a message."""
 
@@ -29,7 +30,7 @@ def value_at(values: Any, places: list[str]) -> Any:
     for place in places:
         if isinstance(values, Mapping):
             values = values.get(place)
-        elif isinstance(values, list) and place.isascii() and place.isdigit() and int(place) < len(values):
+        elif isinstance(values, list) and LIST_PLACE.fullmatch(place) and int(place) < len(values):
             values = values[int(place)]
         else:
             return None

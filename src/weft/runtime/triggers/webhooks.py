@@ -86,8 +86,6 @@ def verified(webhook: Mapping[str, Any], delivery: WebhookDelivery, secret: str,
         raise InvalidInput("the delivery is too large", f"a body has at most {MOST_BODY_BYTES} bytes")
     scheme, tolerance = webhook["scheme"], webhook.get("toleranceSeconds", DEFAULT_TOLERANCE_SECONDS)
     signed = _SCHEMES[scheme](delivery)
-    if not secret:
-        raise _refused("the secret is empty")
     if signed.time is not None:
         _ensure_recent(signed.time, tolerance, now_ms)
     expected = hmac.new(_key(scheme, secret), signed.covered, sha256).digest()
@@ -97,8 +95,8 @@ def verified(webhook: Mapping[str, Any], delivery: WebhookDelivery, secret: str,
     if not is_signed:
         raise _refused("its signature is not by this secret")
     value = json_value(delivery.body)
-    event_id = signed.event_id or _event_id(scheme, value)
-    preimage = b"\0".join((b"weft.webhook.1", scheme.encode(), event_id.encode(), canonical_body(delivery.body, value)))
+    event_id = (signed.event_id or _event_id(scheme, value)).encode(errors="surrogatepass")
+    preimage = b"\0".join((b"weft.webhook.1", scheme.encode(), event_id, canonical_body(delivery.body, value)))
     return SignedPayload(sha256(preimage).hexdigest(), _payload(delivery.body, value))
 
 
@@ -180,6 +178,8 @@ def _slack(delivery: WebhookDelivery) -> SignedParts:
 def _standard(delivery: WebhookDelivery) -> SignedParts:
     """`Webhook-Signature: v1,BASE64 v1,BASE64` over `ID.SECONDS.BODY`: see standardwebhooks.com."""
     event_id, time = _header(delivery, "webhook-id"), _header(delivery, "webhook-timestamp")
+    if "." in event_id:  # what is signed could be divided in more than one way
+        raise _refused("the header webhook-id has a full stop")
     items = [item.partition(",") for item in _header(delivery, "webhook-signature").split()]
     signatures = tuple(_base64(value) for version, _, value in items if version == "v1")
     covered = event_id.encode() + b"." + time.encode() + b"." + delivery.body
@@ -198,10 +198,14 @@ def _base64(text: str) -> bytes:
 
 
 def _key(scheme: str, secret: str) -> bytes:
-    """A secret of the standard scheme may be given as `whsec_BASE64`."""
+    """A secret of the standard scheme may be given as `whsec_BASE64`. An empty key is refused: everybody knows it."""
     if scheme == "standard" and secret.startswith("whsec_"):
-        return _base64(secret.removeprefix("whsec_"))
-    return secret.encode()
+        key = _base64(secret.removeprefix("whsec_"))
+    else:
+        key = secret.encode()
+    if not key:
+        raise _refused("the secret is empty, or no base64 follows its whsec_")
+    return key
 
 
 _SCHEMES = {"github": _github, "stripe": _stripe, "slack": _slack, "standard": _standard}
@@ -267,11 +271,12 @@ def canonical_body(body: bytes, value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
+    """The value with a mark before each list and number, so that no two values look alike."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    return {"\0number": _number(value)} if isinstance(value, Decimal) else value
+        return ["list", *map(_plain, value)]
+    return ["number", _number(value)] if isinstance(value, Decimal) else value
 
 
 def _number(value: Decimal) -> str:

@@ -1,0 +1,81 @@
+"""Triggers that are to fire without end, for what their maker may not know, or in the place of all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.triggering import HOUR_MS, MINUTE_MS, NOON, TriggerWorld, open_world
+from weft.kernel.errors import InvalidConfig
+
+FIRINGS_OF_A_CIRCLE = 140
+"""Two triggers, each stopped after 64 firings in an hour for what triggers caused, and what they had by then."""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[TriggerWorld]:
+    world = open_world(tmp_path / "ledger.db")
+    yield world
+    world.ledger.close()
+
+
+@pytest.mark.parametrize("kind", ["session_created", "agent_forked"])
+def test_triggers_that_make_sessions_for_made_sessions_are_stopped(world: TriggerWorld, kind: str) -> None:
+    turn = world.record("hello", "root")
+    world.record("more", "root")
+    for label in ("one", "two"):  # with two sessions that stand at the turn, each message behind it makes another
+        world.ledger.fork(turn, label=label)
+    for name in ("echo", "other"):
+        world.create(name, on={"event": {"kind": kind}}, to={"thread": turn}, message="again")
+    world.ledger.fork(turn, label="three")
+    job = world.job()
+    for _ in range(9):
+        job.run(NOON)
+    assert {world.programs.get(name).state for name in ("echo", "other")} == {"paused"}
+    assert len(world.texts()) < FIRINGS_OF_A_CIRCLE
+
+
+def test_whoever_left_a_room_hears_nothing_of_it_and_says_nothing_in_it(world: TriggerWorld) -> None:
+    world.programs.create("human", "ann", {"permissions": ["configure"]})
+    world.programs.create("agent", "writer", {"soul": "You write."})
+    room = world.ledger.rooms.create("team", agents=["writer"], people=["ann"])
+    as_ann = world.programs.acting_as("ann")
+    as_ann.create("trigger", "said", {"on": {"room": "team"}, "message": "${payload}"})
+    any_message = {"event": {"kind": "message_posted"}}
+    as_ann.create("trigger", "all", {"on": any_message, "message": "${payload}"})
+    to_room = {"room": "team", "persona": "writer"}
+    as_ann.create("trigger", "talk", {"on": {"interval": "1h"}, "message": "from ann", "to": to_room})
+    world.ledger.rooms.post(room.id, "for all of us")
+    job = world.job()
+    job.run(world.at(NOON + HOUR_MS))
+    assert [len(world.texts(f"trigger:{name}")) for name in ("said", "all")] == [1, 2]  # her own notice is the second
+    world.ledger.rooms.remove(room.id, "ann")
+    before = [len(world.texts(f"trigger:{name}")) for name in ("said", "all")]
+    world.ledger.rooms.post(room.id, "without her")
+    job.run(world.at(NOON + 2 * HOUR_MS))
+    assert [len(world.texts(f"trigger:{name}")) for name in ("said", "all")] == before
+    assert world.programs.trigger_firings("talk")[0].error_code == "NotAllowed"
+    texts = [str(message.content) for message in world.ledger.rooms.messages(room.id)]
+    assert sum("from ann" in text for text in texts) == 1
+
+
+def test_no_place_in_a_message_stops_the_other_triggers(world: TriggerWorld) -> None:
+    place = "9" * 5000
+    world.create(
+        "far", on={"event": {"kind": "message_admitted"}}, message=f"[${{payload.event.parts.{place}}}]", breaker=1
+    )
+    world.create("ticks", on={"cron": "* * * * *"}, message="tick")
+    world.ledger.inbox.admit("hello", session="other")
+    job = world.job()
+    job.run(NOON)
+    job.run(world.at(NOON + MINUTE_MS))
+    assert world.texts("trigger:far")[0] == "[]"
+    assert world.texts("trigger:ticks") == ["tick"]
+
+
+@pytest.mark.parametrize(("time", "zone"), [("9999-12-31T23:59:59", "America/New_York"), ("0001-01-01", "Asia/Tokyo")])
+def test_a_time_that_no_calendar_has_is_refused(world: TriggerWorld, time: str, zone: str) -> None:
+    with pytest.raises(InvalidConfig):
+        world.create("late", on={"at": {"time": time, "zone": zone}}, message="now")
