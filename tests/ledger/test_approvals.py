@@ -121,9 +121,12 @@ def test_a_request_is_void_when_its_call_or_its_turn_is_over() -> None:
 def test_only_people_answer() -> None:
     with weft.open(":memory:") as ledger:
         programs = Programs(ledger)
-        programs.create("agent", "bot", {})
+        programs.create("agent", "bot", {"permissions": {"programs": ["approve", "session:read"]}})
         programs.create("human", "ann", {"permissions": ["approve", "session:read"]})
+        programs.create("human", "carl", {"permissions": ["approve"]})
         _, _, request = asking(ledger)
+        with pytest.raises(NotFound):  # what they cannot read
+            ledger.acting_as("carl").approvals.grant(request)
         with pytest.raises(NotAllowed, match="may not answer"):
             ledger.acting_as("bot").approvals.grant(request)
         ledger.acting_as("ann").approvals.grant(request)

@@ -401,7 +401,8 @@ def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None
         call.error, call.error_code = view.contents.number(event.error.message), view.name(event.error.code)
     if event.spawned is not UNSET:
         link_result(view, turn, call, event.spawned, event.replica)
-    end_call(view, moment, turn, event)
+    if turn.inbox is not None or event.awaited is not UNSET:
+        end_call(view, moment, turn, event)
     call.completed_at = moment.when
     call.result_position = -moment.n if late else turn.events
     if event.untrusted is True:

@@ -69,7 +69,8 @@ def _session_created(view: Projector, moment: Moment, event: own.SessionCreated)
     view.note_persona(row.persona)
     if row.parent_turn is not None or row.spawn_call is not None:
         link_new_session(view, row)
-    add_worker(view, moment, row, event)
+    if event.spawned_by is not UNSET:
+        add_worker(view, moment, row, event)
     if is_imported:
         row.reach = NOWHERE
     if is_imported or event.replica is not UNSET:

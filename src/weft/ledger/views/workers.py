@@ -19,8 +19,9 @@ from weft.ledger.views.rows import SessionRow, TurnRow
 
 def add_worker(view: Projector, moment: Moment, session: SessionRow, event: own.SessionCreated) -> None:
     """A session that names the call of this ledger that started it is a worker's."""
-    if event.spawned_by is UNSET or session.parent_turn is None or session.parent_session is None:
+    if session.parent_turn is None or session.parent_session is None:
         return
+    assert event.spawned_by is not UNSET, "only such sessions are a worker's"
     above = view.sql.one("SELECT depth FROM worker WHERE session = ?", (session.parent_session,))
     view.sql.run(
         "INSERT INTO worker(session, n, replica, parent_session, parent_turn, call, depth, role, constraints)"
