@@ -1,11 +1,17 @@
-"""Which agents have a task, since when, and by whose word."""
+"""Which agents have a task, since when, by whose word, and who may run them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
+from weft.kernel.authority import Authority, Principal, PrincipalKind
 from weft.kernel.enums import ProgramKind
-from weft.ledger.api import Ledger, store_of
+from weft.kernel.errors import WeftError
+from weft.ledger.api import Ledger, store_of, users_of_agent
+from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.read.access import access_of
 from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.store.authorship import authored_event
 from weft.store.port import ReadTxn
@@ -28,6 +34,26 @@ def load_assignment(ledger: Ledger, agent: str) -> Assignment | None:
     with store_of(ledger).read() as txn:
         row = load_program(txn.sql, agent)
         return None if row is None or row.task is None or row.session is None else _counted(txn, row)
+
+
+def may_run(ledger: Ledger, senders: Sequence[str], agent: str) -> bool:
+    """Whether those in whose name something was sent, whoever acted first, may all run an agent, by its id."""
+    try:
+        acting = ledger.acting_as(chain_of(senders))
+    except WeftError:  # one of them is not there any more
+        return False
+    with store_of(acting).read() as txn:
+        row = load_program(txn.sql, agent)
+        return row is not None and access_of(txn).permits("assign", users_of_agent(txn, row))
+
+
+def chain_of(senders: Sequence[str]) -> Authority:
+    """The rights that all of these have, by their ids; whoever acted first."""
+    return Authority(tuple(Principal(_principal_kind(name), name) for name in reversed(senders)))
+
+
+def _principal_kind(name: str) -> PrincipalKind:
+    return PrincipalKind.HUMAN if name == DEFAULT_AGENT else PrincipalKind.PROGRAM
 
 
 def _counted(txn: ReadTxn, agent: ProgramRow) -> Assignment | None:

@@ -15,7 +15,7 @@ from weft.kernel.authority import LOCAL
 from weft.kernel.enums import Decision, DecisionSource, InboxState, ProgramKind, ToolCallStatus
 from weft.ledger.api import InboxMessage, Ledger, Runs, Spending
 from weft.ledger.model import TextPart, ToolCall, Turn
-from weft.programs.assignments import Assignment, load_assignment
+from weft.programs.assignments import Assignment, load_assignment, may_run
 from weft.programs.criteria import explain
 from weft.programs.kinds.task import criteria_of
 from weft.programs.model import Check, Program
@@ -155,7 +155,7 @@ class WorkReader:
             return None
         task = self._programs.get(assignment.task, ProgramKind.TASK)
         standing = self._runs.standing(assignment.session, 1)
-        rounds = self._rounds(assignment, task)
+        rounds = self._rounds(program, assignment, task)
         turns = [one.turn for one in rounds if one.turn is not None]
         open_turn = standing.open_turn if rounds and rounds[-1].state is RoundState.WAITING else None
         return WorkFacts(
@@ -174,19 +174,34 @@ class WorkReader:
             checkpoint=self._programs.load_checkpoint(program.id),
         )
 
-    def _rounds(self, assignment: Assignment, task: Program) -> tuple[WorkRound, ...]:
+    def _rounds(self, agent: Program, assignment: Assignment, task: Program) -> tuple[WorkRound, ...]:
         messages = self._ledger.inbox.list(
             session=assignment.session, states=list(InboxState), limit=MOST_ROUNDS, after=assignment.n
         )
         checks = [check for check in self._programs.checks(task.id) if check.n > assignment.n]
         last_of_turn = {one.turn or one.id: one for one in messages}
+        told_by: dict[tuple[str, ...], bool] = {assignment.by: True}
         return tuple(
-            self._round(message, [check for check in checks if message.n < check.n < until])
+            self._round(
+                message,
+                [check for check in checks if message.n < check.n < until],
+                self._kind(agent, message, told_by),
+            )
             for message, until in _until_next(list(last_of_turn.values()))
         )
 
-    def _round(self, message: InboxMessage, checks: list[Check]) -> WorkRound:
+    def _kind(self, agent: Program, message: InboxMessage, told_by: dict[tuple[str, ...], bool]) -> str | None:
+        """What a message is in the work. Anybody who may write to the session can say that it is a brief: it counts
+        where it was sent in the name of those who gave the agent its task, or of others who may run it."""
         kind = message.metadata.get(WORK) if isinstance(message.metadata, dict) else None
+        if not isinstance(kind, str) or kind not in set(WordKind):
+            return None
+        senders = (message.sender, *message.on_behalf_of)
+        if senders not in told_by:
+            told_by[senders] = may_run(self._ledger, senders, agent.id)
+        return kind if told_by[senders] else None
+
+    def _round(self, message: InboxMessage, checks: list[Check], kind: str | None) -> WorkRound:
         turn = None if message.turn is None else self._ledger.turn(message.turn)
         state = _state(message, turn)
         if turn is None or state is RoundState.WAITING:

@@ -12,11 +12,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.kernel.authority import LOCAL_NAME, Authority, Principal, PrincipalKind
+from weft.kernel.authority import Authority
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import CriteriaUnmet, WeftError
 from weft.ledger.api import Admission, Lease
 from weft.ledger.model import NewMessage
+from weft.programs.assignments import chain_of
 from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
 from weft.runtime.harness.facts import TASK, WORK, WorkFacts, WorkReader
@@ -177,8 +178,4 @@ def _authority(facts: WorkFacts) -> Authority:
     """In whose name the agent is told: as it was told before, else in that of whoever gave it the task."""
     told = facts.last_told
     by = facts.assignment.by if told is None else (told.message.sender, *told.message.on_behalf_of)
-    return Authority(tuple(Principal(_kind(name), name) for name in reversed(by)))
-
-
-def _kind(name: str) -> PrincipalKind:
-    return PrincipalKind.HUMAN if name == LOCAL_NAME else PrincipalKind.PROGRAM
+    return chain_of(by)

@@ -15,9 +15,9 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from weft.kernel.enums import MessageRole
+from weft.kernel.enums import MessageRole, MessageSource
 from weft.kernel.errors import BudgetSpent, InvalidInput, NotApplicable, NotFound
-from weft.ledger.api import Admission, FullTurn, InboxMessage, Ledger, SessionStanding, shipped_prices
+from weft.ledger.api import Admission, FullTurn, InboxMessage, Ledger, Runs, SessionStanding, shipped_prices
 from weft.ledger.model import ImagePart, NewMessage, Part, Session, TextPart
 from weft.runtime.broker.plans import Planner, Sending, TurnPlan
 from weft.runtime.broker.turn_entries import TurnEnd
@@ -243,10 +243,17 @@ class ThreadReplayer:
         message = NewMessage(
             role=MessageRole.USER,
             content=tuple(map(sendable_part, exchange.query)),
+            source=_source(self._ledger.sync, exchange.turn),
             files=exchange.files,
             context=None if change.workspace is None else {"workspace": change.workspace},
         )
         return self._ledger.sync.inbox.admit(message, session=session.label, overrides=overrides.record())
+
+
+def _source(ledger: Ledger, turn: str) -> MessageSource | None:
+    """Of what a turn asks again that a stranger may have written: never a person's, so that it stays untrusted."""
+    is_strange = bool(ledger.strangers(turn)) or Runs(ledger).is_untrusted(turn)
+    return MessageSource.EVENT if is_strange else None
 
 
 def sendable_part(part: Part) -> Part:
