@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.runtime.triggering import HOUR_MS, MINUTE_MS, NOON, TriggerWorld, open_world
 from weft.kernel.errors import InvalidConfig
+from weft.programs.schedules import due_between
+from weft.runtime.triggers import job as job_module
 
 FIRINGS_OF_A_CIRCLE = 140
 """Two triggers, each stopped after 64 firings in an hour for what triggers caused, and what they had by then."""
@@ -79,3 +82,28 @@ def test_no_place_in_a_message_stops_the_other_triggers(world: TriggerWorld) -> 
 def test_a_time_that_no_calendar_has_is_refused(world: TriggerWorld, time: str, zone: str) -> None:
     with pytest.raises(InvalidConfig):
         world.create("late", on={"at": {"time": time, "zone": zone}}, message="now")
+
+
+@pytest.mark.parametrize(("choice", "fired"), [("report", 2), ("latest", 3), ("all", 60)])
+def test_a_long_time_that_was_missed_is_looked_at_once(
+    world: TriggerWorld, monkeypatch: pytest.MonkeyPatch, choice: str, fired: int
+) -> None:
+    """However long nobody was there, no time is computed twice, and of all that were missed one is the latest."""
+    monkeypatch.setattr(job_module, "MOST_COUNTED", 25)
+    monkeypatch.setattr(job_module, "MOST_TIMES", 7)
+    counts: list[int] = []
+
+    def counting(*args: Any) -> list[int]:
+        times = due_between(*args)
+        counts.append(len(times))
+        return times
+
+    monkeypatch.setattr(job_module, "due_between", counting)
+    world.create("often", on={"cron": "* * * * *"}, message="${time}", onMissed=choice, to={"session": "main"})
+    job, now = world.job(), world.at(NOON + HOUR_MS)
+    for _ in range(20):
+        if job.run(now) != now:
+            break
+    assert sum(counts) == 60
+    assert len(world.texts("main")) == fired
+    assert sum(missed.count for missed in world.programs.missed_times("often")) == 60 - fired

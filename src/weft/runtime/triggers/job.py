@@ -28,8 +28,9 @@ from weft.runtime.turns.ledger_port import Crossing
 LATE_MS = 60_000
 """A time fires on its own so long after it; later it was missed."""
 MOST_TIMES = 100
-"""So many times of a schedule are fired or noted at once; the rest follow with the next look."""
+"""So many missed times of a schedule are fired at once; the rest follow with the next look."""
 MOST_COUNTED = 100_000
+"""So many are noted at once."""
 MOST_EVENTS = 5000
 """So many events are looked at in one go."""
 SAVED_EVENTS = 2000
@@ -103,23 +104,21 @@ class TriggerJob:
         standing, next_ms = self._next_times.get(trigger.id, (None, None))
         if standing == trigger.standing and (next_ms is None or now_ms < next_ms):
             return [] if next_ms is None else [next_ms]
-        after = self._looked_until(trigger, now_ms)
-        times = due_between(schedule, after, now_ms, MOST_COUNTED)
+        choice = trigger.config.get("onMissed", "report")
+        most = MOST_TIMES if choice == "all" else MOST_COUNTED
+        times = due_between(schedule, self._looked_until(trigger, now_ms), now_ms, most)
+        has_more = len(times) == most  # the rest follow with the next look
         missed = [time for time in times if time < now_ms - LATE_MS]
         on_time = times[len(missed) :]
-        choice = trigger.config.get("onMissed", "report")
-        caught_up = missed[-1:] if choice == "latest" else missed[:MOST_TIMES] if choice == "all" else []
-        if choice == "all" and len(missed) > MOST_TIMES:  # the rest follow with the next look
-            on_time = []
-        elif len(missed) > len(caught_up):
-            left = missed[: len(missed) - len(caught_up)]
-            self._note_missed(trigger, left)
+        caught_up = missed if choice == "all" else missed[-1:] if choice == "latest" and not has_more else []
+        if len(missed) > len(caught_up):
+            self._note_missed(trigger, missed[: len(missed) - len(caught_up)])
         for time in (*caught_up, *on_time):
             digest = occasion_digest("time", time)
             occasion = Occasion(digest=digest, source=MessageSource.CRON, due_ms=time)
             if self._sender.fire(trigger, occasion, CursorMove(version, time)).paused is not None:
                 return []
-        if choice == "all" and len(missed) > MOST_TIMES:
+        if has_more:
             return [now_ms]
         following = first_due(schedule, now_ms)
         if not times:
