@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.runtime.triggering import HOUR_MS, MINUTE_MS, NOON, TriggerWorld, open_world
-from weft.kernel.errors import InvalidConfig
+from weft.kernel.errors import InvalidConfig, NotApplicable
+from weft.programs.kinds.kind import KindRow
 from weft.programs.schedules import due_between
 from weft.runtime.triggers import job as job_module
 
@@ -107,3 +108,38 @@ def test_a_long_time_that_was_missed_is_looked_at_once(
     assert sum(counts) == 60
     assert len(world.texts("main")) == fired
     assert sum(missed.count for missed in world.programs.missed_times("often")) == 60 - fired
+
+
+ODD: tuple[dict[str, Any], ...] = (
+    {"on": {}, "message": "x"},
+    {"on": {"interval": "0s"}, "message": "x"},
+    {"on": {"cron": {"expression": "bad"}}, "message": "x"},
+    {"on": {"file": {"folder": 7}}, "message": "x"},
+    {"on": {"event": "x"}, "message": "x"},
+    {"on": {"interval": "1h"}, "message": 7},
+    {"on": {"interval": "1h"}, "message": "x", "to": "y"},
+    {"on": {"interval": "1h"}, "message": "x", "breaker": "z"},
+)
+
+
+def test_no_configuration_of_another_ledger_stops_the_other_triggers(
+    world: TriggerWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = open_world(tmp_path / "other.db")
+    with monkeypatch.context() as patches:
+        patches.setattr(KindRow, "checked_config", lambda kind, config: config)
+        for number, config in enumerate(ODD):
+            other.create(f"odd-{number}", **config)
+    facts = tmp_path / "facts.jsonl"
+    with facts.open("wb") as file:
+        other.ledger.upkeep.export_facts(file)
+    other.ledger.close()
+    with facts.open("rb") as file:
+        world.ledger.upkeep.import_facts(file)
+    for pending in world.programs.pending():
+        world.programs.take_over(pending.id)
+    world.create("ticks", on={"interval": "1h"}, message="tick")
+    world.job().run(world.at(NOON + HOUR_MS))
+    assert world.texts() == ["tick"]
+    with pytest.raises(NotApplicable):
+        world.sender().require("odd-0")

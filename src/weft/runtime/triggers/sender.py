@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from weft.kernel.clock import Clock
 from weft.kernel.enums import MessageRole, MessageSource, ProgramKind
-from weft.kernel.errors import InboxFull, NotApplicable, NotFound, StoreError, WeftError
+from weft.kernel.errors import InboxFull, InvalidConfig, NotApplicable, NotFound, StoreError, WeftError
 from weft.ledger.api import (
     CursorMove,
     FiringOutcome,
@@ -30,7 +30,7 @@ from weft.ledger.api import (
 from weft.ledger.model import DEFAULT_AGENT, NewMessage
 from weft.programs import Programs
 from weft.programs.foreign import ensure_own
-from weft.programs.kinds.trigger import DEFAULT_BREAKER
+from weft.programs.kinds.trigger import DEFAULT_BREAKER, TRIGGER
 from weft.programs.model import Program
 from weft.programs.schedules import (
     CronSchedule,
@@ -110,15 +110,24 @@ class TriggerSender:
         return [trigger for trigger in ready if trigger is not None]
 
     def find_ready(self, program: Program) -> ReadyTrigger | None:
+        """None where nobody here configured it, or where what was taken over from another ledger means nothing: this
+        keeps no other trigger from firing."""
         standing = None if program.foreign else self.log.standing(program.id)
-        return None if standing is None or not isinstance(program.config, dict) else ReadyTrigger(program, standing)
+        if standing is None or not isinstance(program.config, dict):
+            return None
+        try:
+            return ReadyTrigger(replace(program, config=TRIGGER.checked_values(program.config)), standing)
+        except InvalidConfig:
+            return None
 
     def require(self, name: str) -> ReadyTrigger:
         """A trigger by its name, whatever its state."""
         program = ensure_own(self.programs.get(name, ProgramKind.TRIGGER))
         ready = self.find_ready(program)
         if ready is None:
-            raise NotApplicable(f"trigger {program.name!r} has no configuration here", "configure it")
+            raise NotApplicable(
+                f"trigger {program.name!r} has no configuration that means something here", "configure it"
+            )
         return ready
 
     def acting(self, trigger: ReadyTrigger) -> Programs:
