@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 import weft
+from tests.runtime.harness.test_moves import NOW, a_round
+from tests.runtime.harness.test_moves import facts as facts_of
 from weft.kernel.enums import MessageRole
 from weft.ledger.model import NewMessage
 from weft.programs import Programs
-from weft.runtime.harness.facts import WorkReader
+from weft.runtime.harness.facts import RoundState, WordKind, WorkReader
+from weft.runtime.harness.moves import AwaitAnswer, Say, next_move
 
 
 @pytest.mark.parametrize("claim", ["brief", ["brief"], {"brief": 1}])
@@ -37,3 +40,15 @@ def test_a_message_is_no_brief_because_its_sender_says_so(tmp_path: Path, claim:
         assert facts is not None
         is_brief = claim == "brief"
         assert facts.workspace == ("/carls" if is_brief else "/own")
+
+
+@pytest.mark.parametrize("state", [RoundState.ANSWERED, RoundState.FAILED, RoundState.CUT])
+def test_whoever_writes_to_an_agent_before_its_brief_ends_no_task(state: RoundState) -> None:
+    """An answer to somebody else completes no task without criteria, and fails none with them."""
+    other = a_round(1, None, state)
+    for facts in (facts_of(other), facts_of(other, criteria=[])):
+        move = next_move(facts, NOW)
+        assert isinstance(move, Say)
+        assert move.kind is WordKind.BRIEF
+    waiting = facts_of(a_round(1, None, RoundState.WAITING), criteria=[])
+    assert isinstance(next_move(waiting, NOW), AwaitAnswer)

@@ -98,6 +98,8 @@ def _next_round(facts: WorkFacts, now_ms: int, *, is_asked: bool) -> Move:
         return _within_budget(facts, Say(WordKind.BRIEF, task_brief(facts.task)))
     if last.state is RoundState.WAITING:
         return _while_answered(facts, last)
+    if facts.last_told is None:  # others were quicker: what they were answered is no answer to the task
+        return _within_budget(facts, Say(WordKind.BRIEF, task_brief(facts.task)))
     if last.state is RoundState.ANSWERED:
         return AwaitWorkers(facts.workers) if facts.workers else _after_answer(facts, last)
     if last.state is RoundState.FAILED and facts.settings.reflects and not is_asked:
