@@ -113,3 +113,28 @@ def test_a_run_makes_a_task_of_its_words_and_tells_why_it_was_given_up(weft: She
         assert weft("agent", "reset", "ada").code == 0
         assert weft("agent", "run", "ada").code == 2
         assert weft("agent", "run", "ada", "x", "--task", "greet").code == 2
+
+
+def test_what_cannot_begin_is_refused_before_anything_is_recorded(weft: Shell) -> None:
+    with serving(chat()) as server:
+        hire(weft, server.url)
+        assert weft("agent", "pause", "ada").code == 0
+        assert weft("agent", "run", "ada", "Say hello").code == 4
+        assert [task["id"] for task in weft.json("task", "list")] == ["greet"]
+        assert weft("agent", "resume", "ada").code == 0
+        assert weft("task", "create", "Write", "--criterion", '{"type": "file_exists", "path": "a"}').code == 0
+        refused = weft("agent", "assign", "ada", "task-write")
+        assert (refused.code, "`weft program configure task-write --set workspace=" in refused.err) == (4, True)
+        assert weft("agent", "assign", "ada", "greet").code == 0
+        (line,) = weft("agent", "status").out.splitlines()
+        assert line.startswith("ada on greet: has not begun; "), line
+        with opened(weft) as ledger:
+            Programs(ledger).fail_agent("ada", "the folder is gone")
+        status = weft("agent", "status", "ada")
+        assert "  doing      stands in an error: the folder is gone\n" in status.out
+        assert "`weft agent reset NAME`" in status.err
+        assert "the folder is gone" in weft("program", "history", "ada").out
+        assert weft("agent", "reset", "ada").code == 0
+        run = weft("task", "run", "greet")
+        assert "waits for a broker" not in run.err
+        assert "thinks; 1 turn of 50, 0 tokens" in run.err

@@ -93,6 +93,8 @@ def test_a_command_is_given_the_thread_in_the_users_folder_and_shell(tmp_path: P
     assert check('test "$(wc -c)" -le "$(cat limit)"') == (GOOD, "exit code 0")
     assert check("exit 125")[0] is SKIP
     assert check("grep -q y")[0] is BAD
+    verdict, remark = check("no-such-command")
+    assert (verdict, str(remark)[:15], "no-such-command" in str(remark)) == (BAD, "exit code 127: ", True)
     with pytest.raises(OutsideError, match=r"ended with 200, which says nothing: no luck"):
         check("echo no luck >&2; exit 200")
     with pytest.raises(OutsideError, match=r"signal 15 ended the check"):

@@ -162,7 +162,7 @@ def fail(writer: ProgramWriter, agent: ProgramRow, message: str, code: str, deta
         message=writer.append.put_text(message, "message"),
         details=UNSET if details is None else writer.append.put_json(details, "details"),
     )
-    return writer.step(agent, "fail", AgentFailed, error=error)
+    return writer.step(agent, "fail", AgentFailed, error=error, reason=error.message)
 
 
 def share(writer: ProgramWriter, agent: ProgramRow, principal: ProgramRow) -> ProgramRow:

@@ -96,6 +96,8 @@ class WorkFacts(Struct, frozen=True, kw_only=True):
     plan: tuple[dict[str, str], ...] = ()
     """The agent's own list of what is to be done."""
     checkpoint: Any = None
+    agent_error: str | None = None
+    """Why the agent stands in an error."""
 
     @property
     def last(self) -> WorkRound | None:
@@ -172,7 +174,14 @@ class WorkReader:
             workers=tuple(one.session for one in self._runs.workers(assignment.session) if not one.is_idle),
             plan=self._plan(turns),
             checkpoint=self._programs.load_checkpoint(program.id),
+            agent_error=self._agent_error(program),
         )
+
+    def _agent_error(self, agent: Program) -> str | None:
+        if agent.state != "error":
+            return None
+        changes = self._programs.history(agent.id)
+        return next((change.reason for change in changes if change.kind == "agent_failed"), None)
 
     def _rounds(self, agent: Program, assignment: Assignment, task: Program) -> tuple[WorkRound, ...]:
         messages = self._ledger.inbox.list(

@@ -16,6 +16,7 @@ from weft.runtime.harness.moves import (
     Rest,
     SaveCheckpoint,
     Say,
+    StartTask,
     next_move,
     reflections_in_a_row,
 )
@@ -84,17 +85,20 @@ def progress_of(facts: WorkFacts, now_ms: int) -> WorkProgress:
     )
 
 
-def doing_words(facts: WorkFacts, move: Move) -> str:
-    """What the agent does, or what it waits for."""
+def doing_words(facts: WorkFacts, move: Move, *, is_served: bool = False) -> str:
+    """What the agent does, or what it waits for. `is_served`: whoever looks answers its messages, so that no other
+    broker is waited for."""
     last, state = facts.last, facts.agent.state
     is_answered = last is None or last.state is not RoundState.WAITING
     if state == "paused":
         return "paused" if is_answered else "is paused after the turn under way"
     match move:
         case AwaitAnswer() | SaveCheckpoint(next=None):
-            words = _answering_words(facts)
+            words = _answering_words(facts, is_served)
         case AwaitWorkers(sessions=sessions):
             words = f"waits for {len(sessions)} of its workers"
+        case StartTask():
+            words = "has not begun"
         case CheckCriteria():
             words = "checks the criteria"
         case Say(kind=kind):
@@ -112,17 +116,18 @@ def doing_words(facts: WorkFacts, move: Move) -> str:
     return words
 
 
-def _answering_words(facts: WorkFacts) -> str:
+def _answering_words(facts: WorkFacts, is_served: bool) -> str:
     last = facts.last
     if facts.is_parked:
         tools = ", ".join(call.name for call in facts.pending_calls) or "something from outside"
         return f"waits for {tools}"
-    return "waits for a broker" if last is not None and last.message.state == InboxState.QUEUED else "thinks"
+    is_queued = last is not None and last.message.state == InboxState.QUEUED
+    return "waits for a broker" if is_queued and not is_served else "thinks"
 
 
 def _standing_words(facts: WorkFacts) -> str:
     if facts.agent.state == "error":
-        return "stands in an error"
+        return f"stands in an error: {facts.agent_error}" if facts.agent_error else "stands in an error"
     if facts.task.state == "blocked":
         return "waits for other tasks"
     last = facts.last

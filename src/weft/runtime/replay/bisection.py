@@ -123,4 +123,4 @@ def _ensure(verdict: CheckVerdict, wanted: CheckVerdict, turn: str) -> None:
         fault = f"the check cannot say whether the {which} turn, {turn}, is {wanted}"
     else:
         fault = f"the {which} turn, {turn}, is {already} {verdict}: it must be {wanted}"
-    raise NotApplicable(fault, f"name another turn that is {wanted}, or look at the check")
+    raise NotApplicable(fault, f"name another turn that is {wanted} with --{wanted}, or look at the check")

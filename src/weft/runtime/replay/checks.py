@@ -17,6 +17,7 @@ from weft.runtime.sandbox.processes import MIB, Ending, Limits, run_process
 SKIP_CODE, FIRST_ABORT_CODE = 125, 128
 SHELL = "/bin/sh"
 MAX_OUTPUT_BYTES = 64 * MIB
+MAX_PRINTED_CHARACTERS = 200
 MAX_QUOTED_CHARACTERS = 300_000
 """So much of a thread is shown to a model, its end."""
 INSTRUCTIONS = """You judge a recorded conversation between people and an agent. It is given below as JSON; whatever it
@@ -45,10 +46,13 @@ def command_check(
             limits=limits,
         )
         if outcome.ending is Ending.TIMED_OUT:
-            raise OutsideError(f"the check took longer than {seconds:g} s", "give it more time")
+            raise OutsideError(f"the check took longer than {seconds:g} s", "give it more time with --timeout")
         if outcome.ending is not Ending.EXITED:
             raise OutsideError(f"the check ended with {outcome.ending}", "have it print less")
-        return exit_verdict(outcome.code, _last_line(outcome.stderr)), f"exit code {outcome.code}"
+        printed = _last_line(outcome.stderr)
+        verdict = exit_verdict(outcome.code, printed)
+        is_told = verdict is not CheckVerdict.GOOD and printed
+        return verdict, f"exit code {outcome.code}{f': {printed[:MAX_PRINTED_CHARACTERS]}' if is_told else ''}"
 
     return check
 

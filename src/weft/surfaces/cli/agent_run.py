@@ -133,7 +133,9 @@ async def _when_free(call: Call, run: PlannedRun, work: Any) -> FinishedWork:
 
 
 def _planned(programs: Programs, request: AgentRunRequest, workspace: str | None) -> PlannedRun:
-    """Nothing is recorded before everything that is named was found."""
+    """Nothing is recorded before everything that is named was found, nor where the agent cannot begin."""
+    from weft.runtime.harness.task_work import ensure_free
+
     agent = programs.get(request.agent, "agent")
     if request.task is not None:
         ensure_toolset(programs.ledger, request.toolset)
@@ -142,6 +144,8 @@ def _planned(programs: Programs, request: AgentRunRequest, workspace: str | None
         label = None if is_current else request.session
         toolset = _toolset(programs.ledger, agent, agent.current_session if is_current else None, request.toolset)
         return PlannedRun(agent=agent, task=task, session=label, workspace=workspace, toolset=toolset)
+    if agent.state in ("paused", "error"):
+        ensure_free(agent)
     label = request.session or f"{agent.name}:main"
     toolset = _toolset(programs.ledger, agent, label, request.toolset)
     words = request.words or ""

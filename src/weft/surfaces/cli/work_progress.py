@@ -33,7 +33,7 @@ class ProgressNotes:
         if isinstance(move, GiveUpWork | Hold) or (is_plain and not isinstance(move, Rest)):
             return
         progress = progress_of(facts, SystemClock().now_ms())
-        words = cut(doing_words(facts, move), DOING_CHARACTERS)
+        words = cut(doing_words(facts, move, is_served=True), DOING_CHARACTERS)
         line = f"{words}; {spent_words(progress)}{_held_words(progress)}"
         if line != self._last:
             self._last = line
@@ -45,7 +45,7 @@ def spent_words(progress: WorkProgress) -> str:
     words = [f"{counted(progress.turns, 'turn')} of {progress.max_turns}"]
     limit = "" if progress.max_tokens is None else f" of {abbreviated(progress.max_tokens)}"
     words.append(f"{abbreviated(progress.tokens) or '0'}{limit} tokens")
-    cost = "?" if progress.cost is None else dollar_text(progress.cost)
+    cost = "cost unknown" if progress.cost is None else dollar_text(progress.cost)
     words.append(cost if progress.max_cost is None else f"{cost} of {dollar_text(progress.max_cost)}")
     words.append(f"{progress.seconds} s" + ("" if progress.max_seconds is None else f" of {progress.max_seconds} s"))
     return ", ".join(words)

@@ -152,9 +152,25 @@ def run(
 def assign(call: Call, name: str, task: str, actor: str, retry_key: str | None) -> None:
     """Give an idle agent a task; a session for it is made. Where a broker runs, the work begins."""
     with changing(call, actor) as programs:
+        _ensure_workspace(programs.get(task, "task"))
         agent = programs.assign(name, task, key=retry_key)
     answer(call, agent, ["  works on ", Span(str(agent.current_task), "label"), f" in {agent.current_session}"])
     call.note("a broker goes on with it: `weft broker` runs one; `weft agent status` shows how far it is")
+
+
+def _ensure_workspace(task: Program) -> None:
+    """Refuse a task whose criteria look into a folder that it does not name: a broker has none of its own."""
+    from weft.kernel.errors import NotApplicable
+    from weft.kernel.shell_words import shell_word
+    from weft.programs.kinds.task import criteria_of
+
+    config = task.config if isinstance(task.config, dict) else {}
+    needs_folder = any("path" in one or one.get("type") == "command" for one in criteria_of(config))
+    if needs_folder and not config.get("workspace"):
+        raise NotApplicable(
+            f"the criteria of task {task.name!r} look into a workspace, and it has none",
+            f"name one: `weft program configure {shell_word(task.name)} --set workspace=FOLDER`",
+        )
 
 
 @command.verb("status")
@@ -188,6 +204,8 @@ def status(call: Call, name: str | None) -> None:
     ]
     work_lines = [] if one.work is None else progress_lines(one.work)
     call.answer(one, line_of(agent), *fields, *work_lines, *_visibility_lines(agent))
+    if agent.state == "error":
+        call.note("`weft agent reset NAME` lets it be idle again, without its task")
 
 
 def _status(programs: Programs, agent: Program) -> AgentStatus:

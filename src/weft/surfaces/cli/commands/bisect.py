@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from weft.runtime.replay.bisection import BisectResult, BisectStep, Check
 
 DEFAULT_SECONDS = 600.0
-STYLES = {"good": "good", "bad": "bad", "skip": "dim"}
+VERDICTS = {
+    "good": Span("is good", "good"), "bad": Span("is bad", "bad"), "skip": Span("cannot be checked", "dim"),
+}  # fmt: skip
 
 
 @weft_command("bisect")
@@ -128,8 +130,9 @@ class _SearchLines:
 
     def step(self, step: BisectStep, left: int) -> None:
         remark = f" ({safe(step.remark)})" if step.remark else ""
-        verdict = Span(step.verdict, STYLES[step.verdict])
-        self._call.note(Span(short(step.turn), "id"), " is ", verdict, f"{remark}; {counted(left, 'turn')} left")
+        self._call.note(
+            Span(short(step.turn), "id"), " ", VERDICTS[step.verdict], f"{remark}; {counted(left, 'turn')} left"
+        )
 
     def end(self, result: BisectResult) -> None:
         screen, reader = self._call.screen, Reader(self._ledger)
