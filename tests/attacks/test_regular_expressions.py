@@ -39,6 +39,9 @@ OWN = "it reads Weft's own statements, never a foreign text"
 ADDRESS = "at most 500 characters are looked at"
 RUNS = "blanks and others share no letter, and each run is taken whole"
 LINEAR = {
+    r"weft.runtime.triggers.messages: \$\{((?:trigger|time|payload|sessions)(?:\.[\w-]+)*)\}": (
+        "each name begins with a full stop, which none contains: there is one way to divide them"
+    ),
     r'weft.exchange.exporters.html.texts:  (?:href|title)="([^"]*)"': (
         "what begins within the quotes cannot get past the one that ends them"
     ),

@@ -223,6 +223,7 @@ def complete(folder: Path, *words: str, shell: str = "bash") -> list[str]:
                 "resume",
                 "reject",
                 "remote",
+                "replay",
                 "replica",
                 "retry",
             },

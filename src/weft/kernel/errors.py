@@ -542,6 +542,10 @@ class CodeFailed(OutsideError):
         self.name, self.error, self.printed = name, error, printed
 
 
+class CheckFailed(OutsideError):
+    """A command that was to judge something gave no judgement: it took too long, printed too much, or broke off."""
+
+
 class ConnectionForbidden(OutsideError):
     """The guard of outgoing connections refused it: another origin, no TLS, or an address that must not be reached."""
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.kernel.errors import NotApplicable, OutsideError
+from weft.kernel.errors import CheckFailed, NotApplicable
 from weft.runtime.replay.bisection import BisectResult, Check, Checked, CheckVerdict, bisect
 from weft.runtime.replay.checks import MAX_QUOTED_CHARACTERS, answer_verdict, command_check, exit_verdict, model_check
 
@@ -77,7 +77,7 @@ def test_ends_that_are_not_good_and_bad_are_told(verdicts: list[CheckVerdict], w
 def test_exit_codes_mean_what_they_mean_to_git() -> None:
     assert [exit_verdict(code) for code in (0, 1, 2, 124, 125, 126, 127)] == [GOOD, BAD, BAD, BAD, SKIP, BAD, BAD]
     for code in (128, 130, 255, -9):
-        with pytest.raises(OutsideError):
+        with pytest.raises(CheckFailed):
             exit_verdict(code)
 
 
@@ -95,11 +95,11 @@ def test_a_command_is_given_the_thread_in_the_users_folder_and_shell(tmp_path: P
     assert check("grep -q y")[0] is BAD
     verdict, remark = check("no-such-command")
     assert (verdict, str(remark)[:15], "no-such-command" in str(remark)) == (BAD, "exit code 127: ", True)
-    with pytest.raises(OutsideError, match=r"ended with 200, which says nothing: no luck"):
+    with pytest.raises(CheckFailed, match=r"ended with 200, which says nothing: no luck"):
         check("echo no luck >&2; exit 200")
-    with pytest.raises(OutsideError, match=r"signal 15 ended the check"):
+    with pytest.raises(CheckFailed, match=r"signal 15 ended the check"):
         check("kill $$")
-    with pytest.raises(OutsideError, match=r"took longer than 0.05 s"):
+    with pytest.raises(CheckFailed, match=r"took longer than 0.05 s"):
         check("exec sleep 60", 0.05)
 
 

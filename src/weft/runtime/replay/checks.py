@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from weft.kernel.errors import OutsideError
+from weft.kernel.errors import CheckFailed
 from weft.runtime.replay.bisection import Check, Checked, CheckVerdict
 from weft.runtime.sandbox.processes import MIB, Ending, Limits, run_process
 
@@ -46,9 +46,9 @@ def command_check(
             limits=limits,
         )
         if outcome.ending is Ending.TIMED_OUT:
-            raise OutsideError(f"the check took longer than {seconds:g} s", "give it more time with --timeout")
+            raise CheckFailed(f"the check took longer than {seconds:g} s", "give it more time with --timeout")
         if outcome.ending is not Ending.EXITED:
-            raise OutsideError(f"the check ended with {outcome.ending}", "have it print less")
+            raise CheckFailed(f"the check ended with {outcome.ending}", "have it print less")
         printed = _last_line(outcome.stderr)
         verdict = exit_verdict(outcome.code, printed)
         is_told = verdict is not CheckVerdict.GOOD and printed
@@ -58,7 +58,7 @@ def command_check(
 
 
 def exit_verdict(code: int, printed: str = "") -> CheckVerdict:
-    """What an exit code means. Raises OutsideError where it means nothing."""
+    """What an exit code means. Raises CheckFailed where it means nothing."""
     if code == 0:
         return CheckVerdict.GOOD
     if code == SKIP_CODE:
@@ -66,7 +66,7 @@ def exit_verdict(code: int, printed: str = "") -> CheckVerdict:
     if 0 < code < FIRST_ABORT_CODE:
         return CheckVerdict.BAD
     ended = f"signal {-code} ended the check" if code < 0 else f"the check ended with {code}, which says nothing"
-    raise OutsideError(f"{ended}{f': {printed}' if printed else ''}", "run the check yourself and look")
+    raise CheckFailed(f"{ended}{f': {printed}' if printed else ''}", "run the check yourself and look")
 
 
 def _last_line(printed: bytes) -> str:

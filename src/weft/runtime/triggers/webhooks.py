@@ -233,18 +233,18 @@ def json_value(body: bytes) -> Any:
         )
         _ensure_shallow(value)
         return value
-    except (ValueError, RecursionError, InvalidOperation):
+    except (InvalidInput, ValueError, RecursionError, InvalidOperation):
         return NOT_JSON
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise InvalidInput(f"{name} is no JSON", "send JSON")
 
 
 def _one_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("a field is named twice")
+        raise InvalidInput("a field is named twice", "name it once")
     return fields
 
 
@@ -259,7 +259,7 @@ def _ensure_shallow(value: Any) -> None:
         ]
         if not level:
             return
-    raise ValueError("the value is too deep")
+    raise InvalidInput("the value is too deep", "flatten it")
 
 
 def canonical_body(body: bytes, value: Any) -> bytes:
@@ -282,8 +282,7 @@ def _plain(value: Any) -> Any:
 def _number(value: Decimal) -> str:
     """Digits without zeros at their end, and the power of ten: 1, 1.0, 10e-1 and 1E0 are one number."""
     sign, digits, exponent = value.as_tuple()
-    if not isinstance(exponent, int):
-        raise ValueError("not a number")
+    assert isinstance(exponent, int), "JSON writes no other number"
     text = "".join(map(str, digits)).lstrip("0")
     short = text.rstrip("0")
     if not short:
