@@ -54,7 +54,6 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "ContentMissing": ("x",),
     "LogCut": (2, 1, "is shorter"),
     "ContentGone": ("x",),
-    "ErasureChanged": (),
     "InvalidConfig": ("config.x", "is missing", "give it"),
     "VariableMissing": ("KEY", "config.apiKey"),
     "SchemaMismatch": ("information 'x'", ["$: is no object"]),

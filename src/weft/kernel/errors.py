@@ -221,9 +221,6 @@ class ErasureChanged(Conflict):
 
     usual_action = Action.PLAN_ERASURE_AGAIN
 
-    def __init__(self) -> None:
-        super().__init__("what was planned to be erased has changed since")
-
 
 class LabelTaken(Conflict):
     def __init__(self, label: str, by: str) -> None:
@@ -414,7 +411,6 @@ class SeveralNames(StoreError):
 class ReadOnlyLedger(StoreError):
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} is open for reading only", Action.OPEN_FOR_WRITING)
-        self.path = path
 
 
 class WeakDurability(StoreError):

@@ -48,6 +48,8 @@ FORGETTERS: list[Callable[[Store, WriteTxn, ErasedContents], None]] = [
 """Views and local state that tell of contents: called once the bytes are gone, in the same transaction. A view that
 keeps words and is not here brings them back to light."""
 
+CHANGED = "what was planned to be erased has changed since"
+
 
 class Erasure(Struct, frozen=True, kw_only=True):
     """What was erased."""
@@ -193,7 +195,7 @@ def _ensure_allowed(append: Append, plan: ErasurePlan) -> None:
     for turn in (*plan.turns, *plan.reached):
         row = load_turn(append.sql, turn)
         if row is None:
-            raise ErasureChanged
+            raise ErasureChanged(CHANGED)
         access.ensure_turn(RIGHT, row, turn)
         if not all(access.may(RIGHT, session) for session in sessions_containing(reading, row.segment, row.depth)):
             raise access.authority.refusal(RIGHT, f"use {RIGHT!r} on turn {turn}, which another session contains")
@@ -209,11 +211,11 @@ def _ensure_unchanged(append: Append, plan: ErasurePlan) -> None:
         event = decoded(n, line)
         is_tag = isinstance(event, NodeTagged) and event.node in named
         if is_tag or event.stream in streams or any(ref in refs for _, ref in references(event)):
-            raise ErasureChanged
+            raise ErasureChanged(CHANGED)
     for turn in plan.turns:
         row = load_turn(append.sql, turn)
         if row is None or not row.closed:
-            raise ErasureChanged
+            raise ErasureChanged(CHANGED)
 
 
 def finish(store: Store, patience: float = 5.0) -> bool:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from weft.kernel.authority import Authority
 from weft.kernel.enums import MessageRole
-from weft.kernel.errors import CriteriaUnmet, WeftError
+from weft.kernel.errors import AgentBusy, CriteriaUnmet, StoreError, WeftError
 from weft.ledger.api import Admission, Lease
 from weft.ledger.model import NewMessage
 from weft.programs.assignments import chain_of
@@ -142,6 +142,8 @@ class MovePerformer:
             raise
         except CriteriaUnmet:
             return
+        except (StoreError, AgentBusy):  # nothing is wrong with the work: it is gone on with later
+            raise
         except WeftError as error:
             code, words = type(error).__name__, str(error)
             await self._run(lambda: programs.fail_agent(facts.agent.id, words, code=code))

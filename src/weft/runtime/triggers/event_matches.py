@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from weft.kernel.errors import WeftError
+from weft.kernel.errors import StoreError, WeftError
 from weft.ledger.api import EventPlace
 from weft.programs import Programs
 from weft.runtime.triggers.sender import ReadyTrigger
@@ -62,6 +62,8 @@ def may_read(programs: Programs, place: EventPlace) -> bool:
             programs.get(place.program)
         else:
             return ledger.authority.is_unlimited
+    except StoreError:  # the ledger cannot be read now
+        raise
     except WeftError:
         return False
     return True

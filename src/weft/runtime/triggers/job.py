@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from weft.kernel.enums import MessageSource
-from weft.kernel.errors import NotApplicable, NotFound, WeftError
+from weft.kernel.errors import NotApplicable, NotFound, StoreError, WeftError
 from weft.ledger.api import CursorMove, EventPlace, MissedTimes, Occasion, TriggerStanding
 from weft.programs.schedules import due_between, first_due
 from weft.runtime.tools.calls import ToolFailure
@@ -190,6 +190,8 @@ class TriggerJob:
             if name == "task":
                 return {setting: programs.get(setting, "task").id}
             return {setting: programs.ledger.rooms.get(setting).id} if name == "room" else {}
+        except StoreError:  # the ledger cannot be read now: the event is looked at again
+            raise
         except WeftError:
             return {}
 
@@ -214,6 +216,8 @@ class TriggerJob:
         records that error."""
         try:
             programs = self._sender.acting(trigger)
+        except StoreError:
+            raise
         except WeftError:
             return True
         return may_read(programs, place)

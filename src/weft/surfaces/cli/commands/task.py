@@ -126,7 +126,7 @@ def complete(call: Call, name: str, text: str | None, workspace: str | None, act
 
 @command.verb("run")
 @named("name", "task")
-@click.option("--workspace", metavar="FOLDER", help="The folder that criteria look into. Default: the task's, or here.")
+@click.option("--workspace", metavar="FOLDER", help="The folder that it is worked on in. Default: the task's, or here.")
 @click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="Ask this model, this once.")
 @click.option("--stream", is_flag=True, help="Show what its agent says as it comes.")
 @as_actor
@@ -137,7 +137,7 @@ def run(call: Call, name: str, workspace: str | None, model: str | None, stream:
     with looking(call) as programs:
         task = programs.get(name, "task")
     own = task.config.get("workspace") if isinstance(task.config, dict) else None
-    asked = Invocation(workspace=workspace or own or ".", model=model)
+    asked = Invocation(workspace=os.path.realpath(workspace or own or "."), model=model)
     report = invoked(call, actor, task.id, asked, stream=stream).result
     call.answer(JsonValue(report), *_report(report))
     return DIFFERENT if report["state"] == "failed" else OK
