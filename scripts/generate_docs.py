@@ -67,6 +67,7 @@ ABOUT = {
     fields.LintFact: "What a linter said at the time of a message.",
     fields.CodeblockFact: "A code block that the recorder named; others are read out of the text.",
     fields.VolumePlan: "What a fork does with one resource.",
+    fields.ResourceScope: "For whom a resource is there; as its owner, one of them.",
 }
 
 # (the seed's type or *, the seed's field) -> where it is here; the test follows every path through the types.

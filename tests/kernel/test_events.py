@@ -92,6 +92,8 @@ OWN_KINDS = """
     turn_superseded sighting
     turn_retried content_erased approval_requested approval_granted approval_denied policy_proposed policy_rejected
     policy_rolled_back snapshot_requested restore_requested compensation_recorded node_tagged node_untagged
+    resource_declared resource_owned subresource_added subresource_removed handle_opened handle_closed
+    resource_mounted resource_unmounted snapshot_discarded
     node_embedded tool_decided conversation_created conversation_retitled conversation_archived conversation_restored
     participant_added participant_removed participant_invited invitation_declined message_posted
 """.split()

@@ -15,10 +15,11 @@ from tests.ledger.test_forks import long_turn
 from tests.ledger.test_inbox import answered, begun
 from tests.ledger.test_workers import waited, with_workers
 from tests.programs.stories import tell_programs
+from weft.kernel import resource_events
 from weft.kernel.clock import FixedClock, iso_from_ms
-from weft.kernel.enums import MessageSource
+from weft.kernel.enums import MessageSource, MountMode, ResourceCapability, ResourceKind, SubresourcePart
 from weft.kernel.errors import ContentMissing, Damaged, FactDamaged
-from weft.kernel.events import program_stream
+from weft.kernel.events import program_stream, resource_stream
 from weft.kernel.program_events import TriggerFired, TriggerMissed
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep import recompute, verify
@@ -74,6 +75,12 @@ COLUMN = {  # one column of each view that a reader would miss
     "awaiting": "is_any",
     "trigger_firing": "source",
     "trigger_gap": "count",
+    "resource": "liveness",
+    "resource_part": "part",
+    "resource_use": "mode",
+    "resource_handle": "provider",
+    "resource_snapshot": "state",
+    "resource_restore": "outcome",
 }
 
 
@@ -126,6 +133,7 @@ def full_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ledger.rooms.post("plans", f"@[p](agent:{agent}) and @[g](user:{guest}), look")
         have_workers(ledger)
         fire(ledger, agent)
+        tell_of_resources(ledger)
         ledger.upkeep.catch_up()
         assert problems(ledger) == []
     return path
@@ -146,6 +154,36 @@ def fire(ledger: Ledger, program: str) -> None:
         stream = append.stream(program_stream(program), None if tip is None else bytes(tip[0]).hex())
         stream.add(TriggerFired, occasion="0" * 64, source=MessageSource.CRON)
         stream.add(TriggerMissed, count=2, first=iso_from_ms(NOON), last=iso_from_ms(NOON))
+        append.seal()
+
+    ledger._writer.write(work)
+
+
+def tell_of_resources(ledger: Ledger) -> None:
+    """A container with a volume, used and kept."""
+
+    def work(append: Append) -> None:
+        container, volume, snapshot, restore = (append.ulids.mint() for _ in range(4))
+        text = append.put_text("name", "name")
+        described = {"name": text, "place": text, "capabilities": (ResourceCapability.SNAPSHOT,)}
+        append.stream(resource_stream(volume), None).add(
+            resource_events.ResourceDeclared, resource_kind=ResourceKind.DOCKER_VOLUME, **described
+        )
+        stream = append.stream(resource_stream(container), None)
+        stream.add(resource_events.ResourceDeclared, resource_kind=ResourceKind.DOCKER_CONTAINER, **described)
+        stream.add(
+            resource_events.SubresourceAdded, resource_ref=container, part_ref=volume, part=SubresourcePart.VOLUME
+        )
+        stream.add(resource_events.ResourceAttached, resource_ref=container, mode=MountMode.RW)
+        stream.add(
+            resource_events.HandleOpened,
+            handle=append.ulids.mint(),
+            resource_ref=container,
+            provider="docker",
+            provider_id=text,
+        )
+        stream.add(resource_events.SnapshotRequested, resource_ref=container, snapshot_ref=snapshot)
+        stream.add(resource_events.RestoreRequested, snapshot_ref=snapshot, restore=restore)
         append.seal()
 
     ledger._writer.write(work)

@@ -73,6 +73,8 @@ class PolicyProposed(Event, frozen=True, gc=False, kw_only=True, tag="policy_pro
     agent: Ulid | UnsetType = UNSET
     digest: Digest | UnsetType = UNSET
     docstring: Content | UnsetType = UNSET
+    uri: Content | UnsetType = UNSET
+    """Under which it can be read while it is active."""
     tests: PolicyTests | UnsetType = UNSET
 
 

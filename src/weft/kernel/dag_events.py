@@ -14,12 +14,8 @@ from weft.kernel.enums import (
     AgentRole,
     EventClass,
     InterruptionReason,
-    MountMode,
-    ResourceLiveness,
-    RestoreOutcome,
     RunExit,
     RunReason,
-    SnapshotOutcome,
     ToolCallStatus,
     TurnType,
 )
@@ -208,50 +204,6 @@ class SnapshotMaterialized(Event, frozen=True, gc=False, kw_only=True, tag="snap
     run: Ulid | UnsetType = UNSET
 
 
-class SnapshotCreated(Event, frozen=True, gc=False, kw_only=True, tag="snapshot_created"):
-    about: ClassVar[str] = "A snapshot of a resource was taken, or failed."
-    category: ClassVar[EventClass] = EventClass.OBSERVATION
-
-    resource_ref: NodeId
-    snapshot_ref: NodeId
-    outcome: SnapshotOutcome
-    error: ErrorFact | UnsetType = UNSET
-
-
-class ResourceAttached(Event, frozen=True, gc=False, kw_only=True, tag="resource_attached"):
-    about: ClassVar[str] = "A resource was attached to an agent or a run."
-    category: ClassVar[EventClass] = EventClass.OBSERVATION
-
-    resource_ref: NodeId
-    mode: MountMode
-    run: Ulid | UnsetType = UNSET
-
-
-class ResourceDetached(Event, frozen=True, gc=False, kw_only=True, tag="resource_detached"):
-    about: ClassVar[str] = "A resource was detached."
-    category: ClassVar[EventClass] = EventClass.OBSERVATION
-
-    resource_ref: NodeId
-    run: Ulid | UnsetType = UNSET
-
-
-class ResourceLivenessProbe(Event, frozen=True, gc=False, kw_only=True, tag="resource_liveness_probe"):
-    about: ClassVar[str] = "A resource was looked at; advisory."
-    category: ClassVar[EventClass] = EventClass.OBSERVATION
-
-    resource_ref: NodeId
-    status: ResourceLiveness
-
-
-class RestoreAttempted(Event, frozen=True, gc=False, kw_only=True, tag="restore_attempted"):
-    about: ClassVar[str] = "A snapshot was to be restored; `unsupported` where that cannot be done."
-    category: ClassVar[EventClass] = EventClass.OBSERVATION
-
-    snapshot_ref: NodeId
-    outcome: RestoreOutcome
-    new_resource_ref: NodeId | UnsetType = UNSET
-
-
 DagEvent = (
     ModelRequest
     | ModelResponse
@@ -266,9 +218,4 @@ DagEvent = (
     | RunStarted
     | RunFinished
     | SnapshotMaterialized
-    | SnapshotCreated
-    | ResourceAttached
-    | ResourceDetached
-    | ResourceLivenessProbe
-    | RestoreAttempted
 )

@@ -56,6 +56,39 @@ class ResourceCapability(StrEnum):
     CHECKPOINT = "checkpoint"
 
 
+class HandleCapability(StrEnum):
+    """What can be done through a handle."""
+
+    ATTACH = "attach"
+    EXEC = "exec"
+    KILL = "kill"
+    LOGS = "logs"
+
+
+class SubresourcePart(StrEnum):
+    """As what a resource is a part of a container."""
+
+    FILE_SYSTEM = "file_system"
+    VOLUME = "volume"
+    NETWORK = "network"
+
+
+class OwnershipReason(StrEnum):
+    """Why a resource got another owner, or none."""
+
+    DECLARED = "declared"
+    FORK = "fork"
+    RESTORE = "restore"
+    MIGRATE = "migrate"
+    DISCARD = "discard"
+    UNDO = "undo"
+
+
+class SnapshotConsistency(StrEnum):
+    CRASH_CONSISTENT = "crash_consistent"
+    APP_CONSISTENT = "app_consistent"
+
+
 class MountMode(StrEnum):
     RO = "ro"
     RW = "rw"
@@ -70,6 +103,15 @@ class VolumeMode(StrEnum):
 class SnapshotOutcome(StrEnum):
     OK = "ok"
     ERROR = "error"
+
+
+class SnapshotState(StrEnum):
+    """What became of a snapshot: wanted, taken, failed, or thrown away."""
+
+    REQUESTED = "requested"
+    OK = "ok"
+    ERROR = "error"
+    DISCARDED = "discarded"
 
 
 class RestoreOutcome(StrEnum):

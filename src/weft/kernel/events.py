@@ -73,6 +73,10 @@ def conversation_stream(conversation: str) -> str:
     return "conversation:" + conversation
 
 
+def resource_stream(resource: str) -> str:
+    return "resource:" + resource
+
+
 def ledger_stream(replica: str) -> str:
     return "ledger:" + replica
 

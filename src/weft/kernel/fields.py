@@ -239,6 +239,14 @@ class VolumePlan(Struct, frozen=True, gc=False, kw_only=True):
     snapshot_ref: ExtRef | UnsetType = UNSET
 
 
+class ResourceScope(Struct, frozen=True, gc=False, kw_only=True):
+    """For whom a resource is there; as its owner, one of them."""
+
+    agent: Name | Ulid | UnsetType = UNSET
+    run: Ulid | UnsetType = UNSET
+    session: Ulid | UnsetType = UNSET
+
+
 class Reference(Struct, frozen=True, gc=False, kw_only=True):
     """A program that a configuration names, and as what; with `version` that version of it."""
 

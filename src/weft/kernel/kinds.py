@@ -8,6 +8,7 @@ from weft.kernel.dag_events import DagEvent
 from weft.kernel.events import Registry
 from weft.kernel.ledger_events import LedgerEvent
 from weft.kernel.program_events import ProgramEvent
+from weft.kernel.resource_events import ResourceEvent
 
-KINDS = Registry(DagEvent, LedgerEvent, ApprovalEvent, ConversationEvent, ProgramEvent)
+KINDS = Registry(DagEvent, ResourceEvent, LedgerEvent, ApprovalEvent, ConversationEvent, ProgramEvent)
 EVENT_KINDS = KINDS.kinds

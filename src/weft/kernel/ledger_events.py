@@ -287,30 +287,6 @@ class ContentErased(Event, frozen=True, gc=False, kw_only=True, tag="content_era
     remainder: Content | UnsetType = UNSET
 
 
-class SnapshotRequested(Event, frozen=True, gc=False, kw_only=True, tag="snapshot_requested"):
-    about: ClassVar[str] = "A snapshot of a resource is wanted."
-    category: ClassVar[EventClass] = EventClass.INTENT
-
-    resource_ref: NodeId
-    snapshot_ref: NodeId
-
-
-class RestoreRequested(Event, frozen=True, gc=False, kw_only=True, tag="restore_requested"):
-    about: ClassVar[str] = "A snapshot is to be restored."
-    category: ClassVar[EventClass] = EventClass.INTENT
-
-    snapshot_ref: NodeId
-
-
-class CompensationRecorded(Event, frozen=True, gc=False, kw_only=True, tag="compensation_recorded"):
-    about: ClassVar[str] = "An effect was undone after a failure."
-    category: ClassVar[EventClass] = EventClass.OBSERVATION
-
-    of: EventRef
-    outcome: Named
-    details: Content | UnsetType = UNSET
-
-
 class NodeTagged(Event, frozen=True, gc=False, kw_only=True, tag="node_tagged"):
     about: ClassVar[str] = "A node got tags."
     category: ClassVar[EventClass] = EventClass.TRANSITION
@@ -356,9 +332,6 @@ LedgerEvent = (
     | Sighting
     | TurnRetried
     | ContentErased
-    | SnapshotRequested
-    | RestoreRequested
-    | CompensationRecorded
     | NodeTagged
     | NodeUntagged
     | NodeEmbedded

@@ -76,6 +76,12 @@ VIEW_TABLES: dict[str, tuple[str, ...]] = {
     "awaiting": ("turn", "call", "worker"),
     "trigger_firing": ("trigger_id", "occasion"),
     "trigger_gap": ("n",),
+    "resource": ("id",),
+    "resource_part": ("resource", "part_ref"),
+    "resource_use": ("resource", "way", "user_kind", "user_id"),
+    "resource_handle": ("id",),
+    "resource_snapshot": ("id",),
+    "resource_restore": ("id",),
 }
 ROWS, LOG_ROWS, BLOCK_EVENTS = 2048, 256, 4096
 KNOWN_CONTENTS = 65_536
