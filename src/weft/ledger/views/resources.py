@@ -230,12 +230,14 @@ def _snapshot_created(view: Projector, moment: Moment, event: kinds.SnapshotCrea
         return
     is_ok = event.outcome is SnapshotOutcome.OK
     reference = None if event.external_ref is UNSET else event.external_ref
+    turn = None if event.run is UNSET else view.find_turn(event.run)
     after = None if event.after is UNSET else event.after.event_id
     view.sql.run(
-        "INSERT INTO resource_snapshot(id, n, replica, resource, state, run, after, method, ref_kind, ref, consistency,"
-        " size_bytes, restorable, inferred, skipped, error, error_code, created_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
+        "INSERT INTO resource_snapshot(id, n, replica, resource, state, run, segment, depth, after, method, ref_kind,"
+        " ref, consistency, size_bytes, restorable, inferred, skipped, error, error_code, created_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
         " state = excluded.state, run = coalesce(excluded.run, resource_snapshot.run), after = excluded.after,"
+        " segment = excluded.segment, depth = excluded.depth,"
         " method = excluded.method, ref_kind = excluded.ref_kind, ref = excluded.ref,"
         " consistency = excluded.consistency, size_bytes = excluded.size_bytes, restorable = excluded.restorable,"
         " inferred = excluded.inferred, skipped = excluded.skipped, error = excluded.error,"
@@ -248,6 +250,8 @@ def _snapshot_created(view: Projector, moment: Moment, event: kinds.SnapshotCrea
             event.resource_ref,
             (SnapshotState.OK if is_ok else SnapshotState.ERROR).value,
             plain(event.run),
+            None if turn is None else turn.segment,
+            None if turn is None else turn.depth,
             after,
             view.name(event.method),
             None if reference is None else view.name(reference.kind),

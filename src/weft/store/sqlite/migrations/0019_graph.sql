@@ -63,6 +63,8 @@ CREATE TABLE resource_snapshot (
     resource TEXT NOT NULL,
     state TEXT NOT NULL,            -- requested, ok, error or discarded
     run TEXT,                       -- the turn after which it shows the resource
+    segment INTEGER,                -- of that turn
+    depth INTEGER,
     after TEXT,                     -- the event
     method TEXT,
     ref_kind TEXT,
@@ -78,6 +80,7 @@ CREATE TABLE resource_snapshot (
 ) WITHOUT ROWID;
 CREATE INDEX resource_snapshot_resource ON resource_snapshot (resource, n);
 CREATE INDEX resource_snapshot_run ON resource_snapshot (run, n) WHERE run IS NOT NULL;
+CREATE INDEX resource_snapshot_place ON resource_snapshot (segment, depth) WHERE segment IS NOT NULL;
 CREATE INDEX resource_snapshot_open ON resource_snapshot (n) WHERE state = 'requested';
 
 CREATE TABLE resource_restore (
