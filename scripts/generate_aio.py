@@ -30,6 +30,7 @@ from weft.ledger.api import (
     inbox,
     labels,
     merges,
+    resources,
     rooms,
     secrets,
     tree,
@@ -65,6 +66,7 @@ MIRRORED: dict[str, type] = {
     "Inbox": inbox.Inbox,
     "Approvals": approvals.Approvals,
     "Policies": approvals.Policies,
+    "Resources": resources.Resources,
     "Rooms": rooms.Rooms,
     "Programs": Programs,
     "Similarity": Similarity,
@@ -72,7 +74,7 @@ MIRRORED: dict[str, type] = {
 HOMES = {
     "ledger": tuple(
         "Ledger Heads Labels Tree Compactions Merges Imports UsageReports AuditReports Secrets Erasures Upkeep "
-        "Inbox Approvals Policies Rooms".split()
+        "Inbox Approvals Policies Resources Rooms".split()
     ),
     "objects": ("TurnWriter", "Thread", "FullThreads", "Listing", "ImportWriter"),
     "programs": ("Programs", "Similarity"),

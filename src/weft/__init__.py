@@ -18,10 +18,18 @@ if TYPE_CHECKING:
     from weft.kernel.enums import AgentRole as AgentRole
     from weft.kernel.enums import EventClass as EventClass
     from weft.kernel.enums import FileKind as FileKind
+    from weft.kernel.enums import HandleCapability as HandleCapability
     from weft.kernel.enums import LinkReason as LinkReason
     from weft.kernel.enums import LintSeverity as LintSeverity
     from weft.kernel.enums import MessageRole as MessageRole
     from weft.kernel.enums import MessageSource as MessageSource
+    from weft.kernel.enums import MountMode as MountMode
+    from weft.kernel.enums import ResourceCapability as ResourceCapability
+    from weft.kernel.enums import ResourceKind as ResourceKind
+    from weft.kernel.enums import ResourceLiveness as ResourceLiveness
+    from weft.kernel.enums import SnapshotConsistency as SnapshotConsistency
+    from weft.kernel.enums import SnapshotState as SnapshotState
+    from weft.kernel.enums import SubresourcePart as SubresourcePart
     from weft.kernel.enums import ToolCallStatus as ToolCallStatus
     from weft.kernel.errors import WeftError as WeftError
     from weft.kernel.events import Event as Event
@@ -40,6 +48,7 @@ if TYPE_CHECKING:
     from weft.ledger.api.labels import Labels as Labels
     from weft.ledger.api.ledger import Ledger as Ledger
     from weft.ledger.api.merges import Merges as Merges
+    from weft.ledger.api.resources import Resources as Resources
     from weft.ledger.api.rooms import Rooms as Rooms
     from weft.ledger.api.secrets import Secrets as Secrets
     from weft.ledger.api.tree import Tree as Tree
@@ -130,6 +139,12 @@ if TYPE_CHECKING:
     from weft.ledger.reports.work import ProjectWork as ProjectWork
     from weft.ledger.reports.work import SessionWork as SessionWork
     from weft.ledger.reports.work import WorkReport as WorkReport
+    from weft.ledger.resources.model import Owner as Owner
+    from weft.ledger.resources.model import Resource as Resource
+    from weft.ledger.resources.model import ResourceHandle as ResourceHandle
+    from weft.ledger.resources.model import ResourcePart as ResourcePart
+    from weft.ledger.resources.model import ResourceUse as ResourceUse
+    from weft.ledger.resources.model import Snapshot as Snapshot
     from weft.ledger.rooms.model import AgentProfile as AgentProfile
     from weft.ledger.rooms.model import Invitation as Invitation
     from weft.ledger.rooms.model import Participant as Participant
@@ -214,13 +229,17 @@ _NAMES = {
     "weft.kernel.advice": "Advice",
     "weft.kernel.authority": "Authority Layer LedgerTrust Principal PrincipalKind Rights",
     "weft.kernel.enums": (
-        "AgentRole EventClass FileKind LinkReason LintSeverity MessageRole MessageSource ToolCallStatus"
+        "AgentRole EventClass FileKind HandleCapability LinkReason LintSeverity MessageRole MessageSource MountMode"
+        " ResourceCapability ResourceKind ResourceLiveness SnapshotConsistency SnapshotState SubresourcePart"
+        " ToolCallStatus"
     ),
     "weft.kernel.errors": "WeftError",
     "weft.kernel.events": "Event Receipt UnknownEvent",
     "weft.kernel.fields": "PolicyTests Usage",
     "weft.ledger.api.approvals": "Approvals Policies",
     "weft.ledger.approvals.model": "Approval CallDecision Policy",
+    "weft.ledger.api.resources": "Resources",
+    "weft.ledger.resources.model": "Owner Resource ResourceHandle ResourcePart ResourceUse Snapshot",
     "weft.ledger.api.rooms": "Rooms",
     "weft.ledger.rooms.model": "AgentProfile Invitation Participant PersonProfile PostedMessage Reached Room RoomHit"
     " RoomLimits RoomMention RoomMessage",

@@ -364,8 +364,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 LEDGER_ORDER = tuple(
-    "model dialects arguments views read search write sessions approvals runs rooms triggers imports secrets upkeep "
-    "erasing reports api".split()
+    "model dialects arguments views read search write sessions approvals resources runs rooms triggers imports secrets "
+    "upkeep erasing reports api".split()
 )
 """The parts of the ledger: each imports only those before it."""
 

@@ -45,7 +45,8 @@ FILTERED = set(
     merges.provenance merges.branches erasure.plan inbox.get inbox.list approvals.get
     approvals.list approvals.decisions follow vouchers strangers imports.provisional
     compactions.of_thread rooms.get rooms.list rooms.participants rooms.messages rooms.invitations rooms.pending
-    rooms.agent rooms.person rooms.posted_as rooms.search
+    rooms.agent rooms.person rooms.posted_as rooms.search resources.get resources.list resources.snapshot
+    resources.snapshots resources.snapshots_of_turn
     """.split()
 )
 """Reads what the authority may read, and nothing else; `answers` below asks each of them."""

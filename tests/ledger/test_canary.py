@@ -31,7 +31,7 @@ SPACED, NAMELIKE = "canary ⟨…⟩ with spaces", "canary-7f3a.b"
 
 READS = """
     inbox.get inbox.list follow approvals.get approvals.list approvals.decisions policies.list policies.get
-    policies.active
+    policies.active resources.get resources.list resources.snapshot resources.snapshots resources.snapshots_of_turn
     search search_sessions related_turns changes tree.children close codeblocks tree.common_ancestor compactions.get
     context diff
     compactions.of_thread events files
@@ -109,6 +109,10 @@ EXPECTED: dict[str, dict[str, str]] = {
     "policies.activate": {"content": "notes", "refused": "policy digest tests"},
     "policies.reject": {"content": "reason", "refused": "policy"},
     "policies.roll_back": {"content": "reason", "refused": "policy digest"},
+    "resources.attach": {"refused": "resource mode session run"},
+    "resources.detach": {"refused": "resource session run"},
+    "resources.migrate": {"refused": "resource session"},
+    "resources.discard": {"refused": "resource"},
     "rooms.create": {"content": "title", "refused": "agents people history", "digest": "key"},
     "rooms.post": {"content": "message meta", "refused": "room mode", "local": "limits", "digest": "key"},
     "rooms.add": {"refused": "room agent"},
@@ -190,6 +194,10 @@ VERB_BASE: dict[str, dict[str, Any]] = {
     "policies.activate": {"policy": "proposed", "digest": digest_of_source("s"), "tests": PASSED},
     "policies.reject": {"policy": "proposed"},
     "policies.roll_back": {"policy": "replaced", "digest": digest_of_source("s")},
+    "resources.attach": {"resource": "site"},
+    "resources.detach": {"resource": "site"},
+    "resources.migrate": {"resource": "site", "session": "main"},
+    "resources.discard": {"resource": "site"},
     "rooms.create": {},
     "rooms.post": {"room": "plans", "message": "m"},
     "rooms.add": {"room": "plans", "agent": "nobody"},

@@ -27,6 +27,7 @@ from weft.ledger.api.inbox import WAITING, Inbox
 from weft.ledger.api.labels import Heads, Labels
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.api.merges import Merges
+from weft.ledger.api.resources import Resources
 from weft.ledger.api.rooms import Rooms
 from weft.ledger.api.secrets import Secrets
 from weft.ledger.api.tree import Tree
@@ -65,6 +66,7 @@ from weft.ledger.reports.file_touches import Touch
 from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Prices, UsageChoice, UsageReport
 from weft.ledger.reports.usage_tree import UsageTree
 from weft.ledger.reports.work import WorkReport
+from weft.ledger.resources.model import Resource, Snapshot
 from weft.ledger.rooms.model import (
     ROOM_LIMITS,
     AgentProfile,
@@ -597,6 +599,10 @@ class AsyncLedger(crossing.Mirror[Ledger]):
     @cached_property
     def rooms(self) -> AsyncRooms:
         return AsyncRooms(self._sync.rooms, self._pool)
+
+    @cached_property
+    def resources(self) -> AsyncResources:
+        return AsyncResources(self._sync.resources, self._pool)
 
     @cached_property
     def upkeep(self) -> AsyncUpkeep:
@@ -1206,6 +1212,52 @@ class AsyncPolicies(crossing.Mirror[Policies]):
     async def roll_back(self, policy: str, *, digest: str, reason: str | None = None) -> Policy:
         """Put a policy in force again that was replaced. Only people do that."""
         return await self._run(partial(self._sync.roll_back, policy=policy, digest=digest, reason=reason))
+
+
+class AsyncResources(crossing.Mirror[Resources]):
+    """`ledger.resources`: directories, files, volumes, containers, images and uris beside the conversations."""
+
+    async def get(self, resource: str) -> Resource:
+        """By its id or the end of it, its name, or its place."""
+        return await self._run(partial(self._sync.get, resource=resource))
+
+    async def snapshots(self, resource: str, *, limit: int = 100) -> list[Snapshot]:
+        """Of one resource, the newest first."""
+        return await self._run(partial(self._sync.snapshots, resource=resource, limit=limit))
+
+    async def snapshot(self, snapshot: str) -> Snapshot:
+        return await self._run(partial(self._sync.snapshot, snapshot=snapshot))
+
+    async def snapshots_of_turn(self, turn: str) -> list[Snapshot]:
+        """What resources were like after a turn: the last snapshot of each, taken in it or in the nearest turn before
+        it that has any."""
+        return await self._run(partial(self._sync.snapshots_of_turn, turn=turn))
+
+    async def migrate(self, resource: str, *, session: str) -> Resource:
+        """Let another session own it; NotApplicable where it cannot change hands."""
+        return await self._run(partial(self._sync.migrate, resource=resource, session=session))
+
+    async def discard(self, resource: str) -> Resource:
+        """Let nobody own or use it any more. What it is stays where it is."""
+        return await self._run(partial(self._sync.discard, resource=resource))
+
+    async def attach(
+        self, resource: str, *, mode: str = "rw", session: str | None = None, run: str | None = None
+    ) -> Resource:
+        """Attach it to a session, a run, or whoever acts: to write to its owner alone, read-only to others too where it
+        can be shared."""
+        return await self._run(partial(self._sync.attach, resource=resource, mode=mode, session=session, run=run))
+
+    async def detach(self, resource: str, *, session: str | None = None, run: str | None = None) -> Resource:
+        return await self._run(partial(self._sync.detach, resource=resource, session=session, run=run))
+
+    async def list(
+        self, *, session: str | None = None, kind: str | None = None, include_discarded: bool = False
+    ) -> list[Resource]:
+        """Those that somebody owns, the oldest first; with a session, its own."""
+        return await self._run(
+            partial(self._sync.list, session=session, kind=kind, include_discarded=include_discarded)
+        )
 
 
 class AsyncRooms(crossing.Mirror[Rooms]):

@@ -91,6 +91,7 @@ class Action(StrEnum):
     LIST_APPROVALS = "list_approvals", "list the calls that wait for a person"
     LIST_TOOLSETS = "list_toolsets", "list the toolsets"
     LIST_POLICIES = "list_policies", "list the approval policies"
+    LIST_RESOURCES = "list_resources", "list the resources"
     INTERRUPT_SESSION = "interrupt_session", "interrupt session {session!r} to end its turn"
     BEGIN_TURN_AFTER_LOSS = (
         "begin_turn_after_loss",

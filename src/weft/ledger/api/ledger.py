@@ -21,6 +21,7 @@ from weft.ledger.api.labels import Heads, Labels
 from weft.ledger.api.lookups import ReadingLedger
 from weft.ledger.api.merges import Merges
 from weft.ledger.api.recording import RecordVerbs
+from weft.ledger.api.resources import Resources
 from weft.ledger.api.rooms import Rooms
 from weft.ledger.api.search import MOMENT
 from weft.ledger.api.secrets import Secrets
@@ -137,6 +138,10 @@ class Ledger(RecordVerbs, SessionVerbs, StreamVerbs, ReadingLedger):
     @cached_property
     def rooms(self) -> Rooms:
         return Rooms(self)
+
+    @cached_property
+    def resources(self) -> Resources:
+        return Resources(self)
 
     @cached_property
     def upkeep(self) -> Upkeep:

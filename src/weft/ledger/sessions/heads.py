@@ -11,7 +11,7 @@ from weft.kernel.dag_events import AgentForked
 from weft.kernel.enums import AliasReason, MoveReason, SessionStatus
 from weft.kernel.errors import HeadMoved, InvalidInput, LabelTaken, NotFound
 from weft.kernel.events import session_stream
-from weft.kernel.fields import EventRef, is_name
+from weft.kernel.fields import EventRef, VolumePlan, is_name
 from weft.kernel.ledger_events import AliasAdded, CompactionChosen, SessionArchived, SessionMoved, SessionRenamed
 from weft.ledger.arguments import checked_label, checked_text
 from weft.ledger.read.access import READ_SESSION
@@ -101,29 +101,62 @@ def fork(
 
     It comes from `source`, or from the session that made the turn.
     """
-    label = checked_label(label)
 
     def work(append: Append) -> str:
-        if (namesake := find_by_name(append.view, label)) is not None:
-            raise label_taken(append, label, namesake)
-        row = load_parent(append, turn)
-        origin = require_session(append, source, READ_SESSION) if source else None
-        owner = persona or (origin.persona if origin else row.persona)
-        branch = origin or (None if row.session is None else append.view.session_of_number(row.session))
-        session = create_session(append, label, persona=owner)
-        stream_of(append, session).add(
-            AgentForked,
-            to_branch=session.id,
-            at_event=EventRef(event or row.digest),
-            at_turn=row.id,
-            from_branch=branch.id if branch else UNSET,
-        )
-        if origin is not None and origin.compaction is not None and _passes_on_choice(append, origin, row, event):
-            stream_of(append, session).add(CompactionChosen, compaction=origin.compaction or None)
+        session = begin_fork(append, NewFork(turn=turn, event=event, label=label, source=source, persona=persona)).add()
         append.seal()
-        return session.id
+        return session
 
     return writer.write(work)
+
+
+class NewFork(Struct, frozen=True, kw_only=True):
+    """A session that is to begin at a turn, or at an event inside one."""
+
+    turn: str
+    label: str
+    event: str | None = None
+    source: str | None = None
+    """The session that it comes from; without it, the one that made the turn."""
+    persona: str | None = None
+
+
+class OpenFork:
+    """A fork in the making: its session exists, and `add` says where it began."""
+
+    def __init__(
+        self, append: Append, new: NewFork, turn: TurnRow, origin: SessionRow | None, session: SessionRow
+    ) -> None:
+        self._append, self._new, self._turn, self._origin = append, new, turn, origin
+        self.session = session
+        made_by = None if turn.session is None else append.view.session_of_number(turn.session)
+        self.branch = origin or made_by
+        """The session that it comes from, where there is one."""
+
+    def add(self, plan: tuple[VolumePlan, ...] = ()) -> str:
+        """The fact, with what becomes of resources; the id of the new session."""
+        append, origin, turn, event = self._append, self._origin, self._turn, self._new.event
+        stream_of(append, self.session).add(
+            AgentForked,
+            to_branch=self.session.id,
+            at_event=EventRef(event or turn.digest),
+            at_turn=turn.id,
+            from_branch=self.branch.id if self.branch else UNSET,
+            volume_plan=plan or UNSET,
+        )
+        if origin is not None and origin.compaction is not None and _passes_on_choice(append, origin, turn, event):
+            stream_of(append, self.session).add(CompactionChosen, compaction=origin.compaction or None)
+        return self.session.id
+
+
+def begin_fork(append: Append, new: NewFork) -> OpenFork:
+    label = checked_label(new.label)
+    if (namesake := find_by_name(append.view, label)) is not None:
+        raise label_taken(append, label, namesake)
+    row = load_parent(append, new.turn)
+    origin = require_session(append, new.source, READ_SESSION) if new.source else None
+    owner = new.persona or (origin.persona if origin else row.persona)
+    return OpenFork(append, new, row, origin, create_session(append, label, persona=owner))
 
 
 def _passes_on_choice(append: Append, origin: SessionRow, turn: TurnRow, event: str | None) -> bool:

@@ -1,0 +1,226 @@
+"""Resources of a ledger: what is told of them, and the facts that whoever acts on them records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.kernel.enums import (
+    HandleCapability,
+    MountMode,
+    ResourceKind,
+    ResourceLiveness,
+    RestoreOutcome,
+    SubresourcePart,
+)
+from weft.ledger.api.base import LedgerPart
+from weft.ledger.arguments import checked_count, checked_text
+from weft.ledger.read.revisions import require
+from weft.ledger.resources import forking, reading, recording, snapshots
+from weft.ledger.resources.forking import Fork
+from weft.ledger.resources.model import (
+    Failure,
+    NewResource,
+    NewSnapshot,
+    PlannedResource,
+    Resource,
+    Restore,
+    Snapshot,
+)
+from weft.ledger.sessions.heads import NewFork
+from weft.ledger.views.rows import load_turn
+from weft.ledger.write.append import LedgerWriter, requires
+from weft.ledger.write.turn_events import member
+
+CHANGE = reading.CHANGE_RESOURCE
+
+
+class Resources(LedgerPart):
+    """`ledger.resources`: directories, files, volumes, containers, images and uris beside the conversations."""
+
+    def get(self, resource: str) -> Resource:
+        """By its id or the end of it, its name, or its place."""
+        with self._store.read() as txn:
+            return reading.load_resource(txn, checked_text(resource, "resource"))
+
+    def snapshots(self, resource: str, *, limit: int = 100) -> list[Snapshot]:
+        """Of one resource, the newest first."""
+        most = checked_count(limit, "limit")
+        with self._store.read() as txn:
+            return reading.listed_snapshots(txn, reading.load_resource(txn, resource).id, most)
+
+    def snapshot(self, snapshot: str) -> Snapshot:
+        with self._store.read() as txn:
+            return reading.load_snapshot(txn, checked_text(snapshot, "snapshot"))
+
+    def snapshots_of_turn(self, turn: str) -> list[Snapshot]:
+        """What resources were like after a turn: the last snapshot of each, taken in it or in the nearest turn before
+        it that has any."""
+        id = self._ledger.resolve(checked_text(turn, "turn"))
+        with self._store.read() as txn:
+            row = load_turn(txn.sql, id)
+            return [] if row is None else reading.snapshots_of_turn(txn, row)
+
+    @requires(CHANGE)
+    def migrate(self, resource: str, *, session: str) -> Resource:
+        """Let another session own it; NotApplicable where it cannot change hands."""
+        recording.migrate(self._writer, resource, session)
+        return _changed(self._writer, resource)
+
+    @requires(CHANGE)
+    def discard(self, resource: str) -> Resource:
+        """Let nobody own or use it any more. What it is stays where it is."""
+        recording.discard(self._writer, resource)
+        return _changed(self._writer, resource)
+
+    @requires(CHANGE)
+    def attach(
+        self, resource: str, *, mode: str = "rw", session: str | None = None, run: str | None = None
+    ) -> Resource:
+        """Attach it to a session, a run, or whoever acts: to write to its owner alone, read-only to others too where it
+        can be shared."""
+        recording.attach(self._writer, resource, member(MountMode, mode, "mode"), session, run)
+        return _changed(self._writer, resource)
+
+    @requires(CHANGE)
+    def detach(self, resource: str, *, session: str | None = None, run: str | None = None) -> Resource:
+        recording.detach(self._writer, resource, session, run)
+        return _changed(self._writer, resource)
+
+    def list(
+        self, *, session: str | None = None, kind: str | None = None, include_discarded: bool = False
+    ) -> list[Resource]:
+        """Those that somebody owns, the oldest first; with a session, its own."""
+        of_kind = None if kind is None else member(ResourceKind, kind, "kind")
+        with self._store.read() as txn:
+            owner = None if session is None else require(txn, session).id
+            return reading.listed_resources(txn, session=owner, kind=of_kind, is_discarded=include_discarded)
+
+
+class ResourceLog(LedgerPart):
+    """The facts that whoever acts on resources records, in the name of whoever `ledger` acts for; no public verb gives
+    them away, for each says that something was done."""
+
+    def find_at(self, kind: str, place: str) -> Resource | None:
+        """The resource of this ledger at a place."""
+        with self._store.read() as txn:
+            return reading.find_at(txn, member(ResourceKind, kind, "kind"), checked_text(place, "place"))
+
+    def restore(self, restore: str) -> Restore:
+        """A wish that a snapshot be restored, and what came of it."""
+        with self._store.read() as txn:
+            return reading.load_restore(txn, checked_text(restore, "restore"))
+
+    def pending(self) -> tuple[list[Snapshot], list[Restore]]:
+        """Snapshots and restores that are wanted and not carried out yet, the oldest first."""
+        with self._store.read() as txn:
+            return reading.pending_snapshots(txn), reading.pending_restores(txn)
+
+    def declare(self, new: NewResource) -> Resource:
+        """Record that a resource exists, with its owner."""
+        return _changed(self._writer, recording.declare(self._writer, new))
+
+    def describe(self, resource: str, new: NewResource) -> Resource:
+        """Say anew what a resource is; owner, uses and snapshots stay."""
+        recording.describe(self._writer, resource, new)
+        return _changed(self._writer, resource)
+
+    def mount(
+        self, resource: str, path: str, *, mode: str = "rw", run: str | None = None, container: str | None = None
+    ) -> Resource:
+        """Record that a run, or a container, sees it under a path."""
+        recording.mount(self._writer, resource, path, member(MountMode, mode, "mode"), run=run, container=container)
+        return _changed(self._writer, resource)
+
+    def unmount(self, resource: str, *, run: str | None = None, container: str | None = None) -> Resource:
+        recording.unmount(self._writer, resource, run=run, container=container)
+        return _changed(self._writer, resource)
+
+    def add_part(self, resource: str, part: str, *, role: str) -> Resource:
+        """Record that another resource is a part of this one."""
+        recording.add_part(self._writer, resource, part, member(SubresourcePart, role, "role"))
+        return _changed(self._writer, resource)
+
+    def remove_part(self, resource: str, part: str) -> Resource:
+        recording.remove_part(self._writer, resource, part)
+        return _changed(self._writer, resource)
+
+    def open_handle(self, resource: str, provider: str, provider_id: str, *, capabilities: Sequence[str] = ()) -> str:
+        """Record through what it is acted on; the handle's id."""
+        able = tuple(member(HandleCapability, word, "capability") for word in capabilities)
+        return recording.open_handle(self._writer, resource, provider, provider_id, able)
+
+    def close_handle(self, resource: str, handle: str, *, reason: str | None = None) -> Resource:
+        recording.close_handle(self._writer, resource, handle, reason)
+        return _changed(self._writer, resource)
+
+    def record_probe(self, resource: str, status: str) -> Resource:
+        """Record whether it was found alive."""
+        recording.record_probe(self._writer, resource, member(ResourceLiveness, status, "status"))
+        return _changed(self._writer, resource)
+
+    def request_snapshot(self, resource: str, *, run: str | None = None) -> str:
+        """Record that a snapshot is wanted; its id."""
+        return snapshots.request_snapshot(self._writer, resource, run)
+
+    def record_snapshot(
+        self, resource: str, taken: NewSnapshot | Failure, *, snapshot: str | None = None, run: str | None = None
+    ) -> Snapshot:
+        """Record what came of a wish, or a snapshot that was taken without one."""
+        id = snapshots.record_snapshot(self._writer, resource, taken, snapshot=snapshot, run=run)
+        with self._writer.store.read() as txn:
+            return reading.load_snapshot(txn, id)
+
+    def discard_snapshot(self, snapshot: str, *, reason: str | None = None) -> None:
+        """Record that what a snapshot kept is gone."""
+        snapshots.discard_snapshot(self._writer, snapshot, reason)
+
+    def request_restore(self, snapshot: str, *, place: str | None = None, session: str | None = None) -> Restore:
+        """Record that a snapshot is to be restored: over its resource, or as a new one at a place, for a session."""
+        id = snapshots.request_restore(self._writer, snapshot, place, session)
+        return self.restore(id)
+
+    def record_restore(
+        self,
+        restore: str,
+        outcome: str,
+        *,
+        new: NewResource | None = None,
+        failure: Failure | None = None,
+        compensation: str | None = None,
+    ) -> Restore:
+        """Record what came of a restore, with the resource that it made, or with what was undone after a failure."""
+        return snapshots.record_restore(
+            self._writer,
+            restore,
+            member(RestoreOutcome, outcome, "outcome"),
+            new=new,
+            failure=failure,
+            compensation=compensation,
+        )
+
+    def fork(
+        self,
+        at: str,
+        plan: Sequence[PlannedResource],
+        *,
+        label: str,
+        session: str | None = None,
+        persona: str | None = None,
+    ) -> Fork:
+        """A new session at a turn, and what becomes of resources, in one transaction. Copies are wished for."""
+        self._writer.ensure_allowed("session:create")
+        point = self._ledger.point(at)
+        new = NewFork(
+            turn=point.turn_id,
+            event=point.event_id,
+            label=label,
+            source=session or point.session,
+            persona=persona,
+        )
+        return forking.fork_with_resources(self._writer, new, plan)
+
+
+def _changed(writer: LedgerWriter, resource: str) -> Resource:
+    """A resource that was just changed, for whoever changed it, whether they may read it or not."""
+    with writer.store.read() as txn:
+        return reading.load_resource(txn, resource)

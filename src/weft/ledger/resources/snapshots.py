@@ -1,0 +1,218 @@
+"""Snapshots and restores: the wish is written before the effect, the outcome after it, each once.
+
+Whoever carries a wish out may die between the two: the wish stays open, and the next one finds it and does it again.
+"""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from weft.kernel.enums import OwnershipReason, ResourceCapability, RestoreOutcome, SnapshotOutcome, SnapshotState
+from weft.kernel.errors import NotApplicable
+from weft.kernel.fields import ErrorFact, EventRef, ExtRef
+from weft.kernel.resource_events import (
+    CompensationRecorded,
+    RestoreAttempted,
+    RestoreRequested,
+    SnapshotCreated,
+    SnapshotDiscarded,
+    SnapshotRequested,
+)
+from weft.ledger.arguments import checked_text
+from weft.ledger.resources.model import Failure, NewResource, NewSnapshot, Owner, Restore, Snapshot
+from weft.ledger.resources.reading import CHANGE_RESOURCE, load_restore, load_snapshot
+from weft.ledger.resources.recording import add_declared, require_resource, scope_of_owner, stream_of_resource
+from weft.ledger.sessions.heads import require_session
+from weft.ledger.write.append import Append, LedgerWriter
+from weft.store.port import ReadTxn
+
+
+def request_snapshot(writer: LedgerWriter, name: str, run: str | None) -> str:
+    """The id of a snapshot that is wanted."""
+
+    def work(append: Append) -> str:
+        resource = require_resource(append, name)
+        if resource.owner is None:
+            raise NotApplicable(f"resource {resource.name!r} is discarded")
+        if not resource.can(ResourceCapability.SNAPSHOT):
+            raise NotApplicable(f"unsupported: no snapshot can be taken of a {resource.kind}")
+        id = append.ulids.mint()
+        stream_of_resource(append, resource.id).add(
+            SnapshotRequested, resource_ref=resource.id, snapshot_ref=id, run=UNSET if run is None else run
+        )
+        append.seal()
+        return id
+
+    return writer.write(work)
+
+
+def record_snapshot(
+    writer: LedgerWriter,
+    resource: str,
+    taken: NewSnapshot | Failure,
+    *,
+    snapshot: str | None = None,
+    run: str | None = None,
+) -> str:
+    """The outcome of a wish, or a snapshot that was taken without one; its id. An outcome that is known already stays
+    as it is."""
+
+    def work(append: Append) -> str:
+        id = add_snapshot(append, resource, taken, snapshot=snapshot, run=run)
+        append.seal()
+        return id
+
+    return writer.write(work)
+
+
+def add_snapshot(
+    append: Append,
+    name: str,
+    taken: NewSnapshot | Failure,
+    *,
+    snapshot: str | None = None,
+    run: str | None = None,
+    after: str | None = None,
+) -> str:
+    resource = require_resource(append, name)
+    if snapshot is not None:
+        known = append.sql.one(
+            "SELECT state FROM resource_snapshot WHERE id = ? AND resource = ?", (snapshot, resource.id)
+        )
+        if known is None:
+            raise NotApplicable(f"nobody asked for snapshot {snapshot} of {resource.name!r}")
+        if known[0] != SnapshotState.REQUESTED:
+            return snapshot
+    id = snapshot or append.ulids.mint()
+    stream = stream_of_resource(append, resource.id)
+    common = {
+        "resource_ref": resource.id,
+        "snapshot_ref": id,
+        "run": UNSET if run is None else run,
+        "after": UNSET if after is None else EventRef(after),
+    }
+    if isinstance(taken, Failure):
+        stream.add(SnapshotCreated, outcome=SnapshotOutcome.ERROR, error=_error(append, taken), **common)
+        return id
+    stream.add(
+        SnapshotCreated,
+        outcome=SnapshotOutcome.OK,
+        method=append.named(taken.method, "method"),
+        external_ref=ExtRef(
+            append.named(taken.external_kind, "kind"), append.put_text(checked_text(taken.external_id, "id"), "id")
+        ),
+        consistency=taken.consistency,
+        size_bytes=UNSET if taken.size_bytes is None else taken.size_bytes,
+        restorable=taken.restorable,
+        inferred=taken.is_inferred or UNSET,
+        skipped=UNSET if not taken.skipped else append.put_json(taken.skipped, "skipped"),
+        **common,
+    )
+    return id
+
+
+def _error(append: Append, failure: Failure) -> ErrorFact:
+    return ErrorFact(code=append.named(failure.code, "code"), message=append.put_text(failure.message, "message"))
+
+
+def discard_snapshot(writer: LedgerWriter, name: str, reason: str | None) -> None:
+    """What it kept is gone, or about to be."""
+
+    def work(append: Append) -> None:
+        snapshot = _own_snapshot(append, name)
+        if snapshot.state is SnapshotState.DISCARDED:
+            raise NotApplicable(f"snapshot {snapshot.id} is discarded already")
+        stream_of_resource(append, snapshot.resource).add(
+            SnapshotDiscarded,
+            resource_ref=snapshot.resource,
+            snapshot_ref=snapshot.id,
+            reason=UNSET if reason is None else append.put_text(reason, "reason"),
+        )
+        append.seal()
+
+    writer.write(work)
+
+
+def _own_snapshot(append: Append, name: str) -> Snapshot:
+    """A snapshot of a resource that whoever acts may change."""
+    snapshot = load_snapshot(ReadTxn(append.sql, append.txn.facts), checked_text(name, "snapshot"))
+    require_resource(append, snapshot.resource)
+    return snapshot
+
+
+# --- restores --------------------------------------------------------------------------------------------------------
+
+
+def request_restore(writer: LedgerWriter, snapshot: str, place: str | None, session: str | None) -> str:
+    """The id of a wish. Without a place it goes over the resource that the snapshot was taken of; else it becomes a new
+    resource there, which the session owns, or else whoever owns the first one."""
+
+    def work(append: Append) -> str:
+        found = _own_snapshot(append, snapshot)
+        owner = None if session is None else Owner("session", require_session(append, session, CHANGE_RESOURCE).id)
+        id = add_restore_request(append, found, place, owner)
+        append.seal()
+        return id
+
+    return writer.write(work)
+
+
+def add_restore_request(append: Append, snapshot: Snapshot, place: str | None, owner: Owner | None) -> str:
+    if snapshot.state is not SnapshotState.OK:
+        raise NotApplicable(f"snapshot {snapshot.id} is {snapshot.state}: it holds nothing to restore")
+    resource = require_resource(append, snapshot.resource)
+    id = append.ulids.mint()
+    new: dict[str, object] = {}
+    if place is not None:
+        scope = scope_of_owner(owner or resource.owner)
+        new = {
+            "new_resource_ref": append.ulids.mint(),
+            "place": append.put_text(checked_text(place, "place"), "place"),
+            "owner": UNSET if scope is None else scope,
+        }
+    stream_of_resource(append, resource.id).add(RestoreRequested, snapshot_ref=snapshot.id, restore=id, **new)
+    return id
+
+
+def record_restore(
+    writer: LedgerWriter,
+    restore: str,
+    outcome: RestoreOutcome,
+    *,
+    new: NewResource | None = None,
+    failure: Failure | None = None,
+    compensation: str | None = None,
+) -> Restore:
+    """The outcome of a wish, and in the same transaction the resource that came of it, with its owner; or what was
+    undone after a failure. An outcome that is known already stays as it is."""
+
+    def work(append: Append) -> Restore:
+        txn = ReadTxn(append.sql, append.txn.facts)
+        wish = load_restore(txn, restore)
+        if wish.outcome is not None:
+            return wish
+        snapshot = _own_snapshot(append, wish.snapshot)
+        made = new if wish.new_resource is not None and outcome is RestoreOutcome.OK else None
+        stream = stream_of_resource(append, snapshot.resource)
+        attempted = stream.add(
+            RestoreAttempted,
+            snapshot_ref=snapshot.id,
+            outcome=outcome,
+            restore=wish.id,
+            new_resource_ref=UNSET if made is None or wish.new_resource is None else wish.new_resource,
+            resource_ref=snapshot.resource,
+            error=UNSET if failure is None else _error(append, failure),
+        )
+        if made is not None and wish.new_resource is not None:
+            add_declared(append, wish.new_resource, made, wish.owner, OwnershipReason.RESTORE)
+        if compensation is not None:
+            stream.add(
+                CompensationRecorded,
+                of=EventRef(attempted),
+                outcome="undone",
+                details=append.put_text(compensation, "details"),
+            )
+        append.seal()
+        return load_restore(txn, restore)
+
+    return writer.write(work)
