@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weft.ledger.api.base import store_of as store_of
     from weft.ledger.api.base import writer_of as writer_of
     from weft.ledger.api.ledger import Ledger as Ledger
+    from weft.ledger.api.resources import ResourceLog as ResourceLog
     from weft.ledger.api.runs import Runs as Runs
     from weft.ledger.api.streams import PARTIAL_POLL_SECONDS as PARTIAL_POLL_SECONDS
     from weft.ledger.api.streams import SessionStream as SessionStream
@@ -105,6 +106,16 @@ if TYPE_CHECKING:
     from weft.ledger.reports.work import ProjectWork as ProjectWork
     from weft.ledger.reports.work import SessionWork as SessionWork
     from weft.ledger.reports.work import WorkReport as WorkReport
+    from weft.ledger.resources.forking import Fork as Fork
+    from weft.ledger.resources.model import Failure as Failure
+    from weft.ledger.resources.model import NewResource as NewResource
+    from weft.ledger.resources.model import NewSnapshot as NewSnapshot
+    from weft.ledger.resources.model import Owner as Owner
+    from weft.ledger.resources.model import PlannedResource as PlannedResource
+    from weft.ledger.resources.model import Resource as Resource
+    from weft.ledger.resources.model import ResourceHandle as ResourceHandle
+    from weft.ledger.resources.model import Restore as Restore
+    from weft.ledger.resources.model import Snapshot as Snapshot
     from weft.ledger.rooms.deliveries import cancel_deliveries_to as cancel_deliveries_to
     from weft.ledger.rooms.feed import OpenAnswer as OpenAnswer
     from weft.ledger.rooms.feed import RoomFeed as RoomFeed
@@ -223,6 +234,10 @@ _NAMES = {
     "weft.ledger.api.base": "LedgerBase is_recorded_here open_thread_facts owner_of patience_of store_of writer_of",
     "weft.ledger.api.ledger": "Ledger",
     "weft.ledger.api.runs": "Runs",
+    "weft.ledger.api.resources": "ResourceLog",
+    "weft.ledger.resources.forking": "Fork",
+    "weft.ledger.resources.model": "Failure NewResource NewSnapshot Owner PlannedResource Resource ResourceHandle"
+    " Restore Snapshot",
     "weft.ledger.api.triggers": "TriggerLog",
     "weft.ledger.triggers.model": "CursorMove Firing FiringOutcome MissedTimes NewFiring Occasion RoomTarget"
     " TriggerCursor TriggerStanding",

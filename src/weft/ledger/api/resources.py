@@ -12,10 +12,10 @@ from weft.kernel.enums import (
     RestoreOutcome,
     SubresourcePart,
 )
-from weft.ledger.api.base import LedgerPart
+from weft.ledger.api.base import LedgerPart, owner_of, patience_of
 from weft.ledger.arguments import checked_count, checked_text
 from weft.ledger.read.revisions import require
-from weft.ledger.resources import forking, reading, recording, snapshots
+from weft.ledger.resources import forking, leases, reading, recording, snapshots
 from weft.ledger.resources.forking import Fork
 from weft.ledger.resources.model import (
     Failure,
@@ -27,6 +27,7 @@ from weft.ledger.resources.model import (
     Snapshot,
 )
 from weft.ledger.sessions.heads import NewFork
+from weft.ledger.views.lease_rows import Lease
 from weft.ledger.views.rows import load_turn
 from weft.ledger.write.append import LedgerWriter, requires
 from weft.ledger.write.turn_events import member
@@ -114,6 +115,17 @@ class ResourceLog(LedgerPart):
         """Snapshots and restores that are wanted and not carried out yet, the oldest first."""
         with self._store.read() as txn:
             return reading.pending_snapshots(txn), reading.pending_restores(txn)
+
+    def hold(self, resource: str) -> Lease | None:
+        """The right to act on it, alone; None while somebody else who is alive has it."""
+        return leases.hold(self._writer, resource, owner_of(self._ledger), patience_of(self._ledger))
+
+    def renew(self, lease: Lease) -> bool:
+        """Say that its holder is alive; False where it was taken over."""
+        return leases.renew_hold(self._writer, lease)
+
+    def let_go(self, lease: Lease) -> None:
+        leases.let_go(self._writer, lease)
 
     def declare(self, new: NewResource) -> Resource:
         """Record that a resource exists, with its owner."""

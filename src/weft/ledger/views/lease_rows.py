@@ -10,7 +10,7 @@ from weft.store.sql import Sql
 
 
 class LeaseKind(StrEnum):
-    """What a lease is for; its key is the id of the session, turn or program."""
+    """What a lease is for; its key is the id of the session, turn, program or resource."""
 
     SESSION = "session"
     """Purpose: the turn that is being recorded there."""
@@ -18,6 +18,8 @@ class LeaseKind(StrEnum):
     """A turn without a session. Purpose: the turn itself."""
     AGENT = "agent"
     """Purpose: the task that the agent works on, else `run`."""
+    RESOURCE = "resource"
+    """Purpose: `work`."""
 
 
 class Lease(Struct, frozen=True, gc=False):

@@ -1,0 +1,214 @@
+"""Carries out what is wanted of resources, and records what came of it.
+
+Wishes stand in the ledger, so a controller asks what is open and does it: whoever died in the middle left the wish
+open, and the next one does it again under the same key. A restore that fails is undone where it had made something new,
+and that is recorded beside the failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from weft.kernel.enums import ResourceLiveness, RestoreOutcome, SnapshotState
+from weft.kernel.errors import NotApplicable, Unsupported, WeftError
+from weft.ledger.api import (
+    Failure,
+    Ledger,
+    NewResource,
+    NewSnapshot,
+    Resource,
+    ResourceLog,
+    Restore,
+    Snapshot,
+)
+from weft.runtime.resources.drivers import Description, Driver, Drivers, RestoredPlace
+
+
+class Reconciled(Struct, frozen=True, kw_only=True):
+    """What a controller did."""
+
+    snapshots: tuple[Snapshot, ...] = ()
+    restores: tuple[Restore, ...] = ()
+    busy: tuple[str, ...] = ()
+    """Ids of resources that somebody else works on."""
+
+
+class ResourceController:
+    """Acts on the resources of one ledger, in the name of whoever the ledger acts for."""
+
+    def __init__(self, ledger: Ledger, drivers: Drivers) -> None:
+        self._ledger, self._drivers = ledger, drivers
+        self.log = ResourceLog(ledger)
+
+    # --- one resource -----------------------------------------------------------------------------------------------
+
+    def add(self, driver: Driver, place: str, *, name: str | None = None, session: str | None = None) -> Resource:
+        """Declare what is at a place, with its parts and its handle. What is declared already is described anew."""
+        self._ledger.trust.ensure("act on a resource")
+        found = driver.describe(place)
+        new = _new_resource(driver, found, name, session)
+        known = self.log.find_at(driver.kind, found.place)
+        resource = self.log.declare(new) if known is None else self.log.describe(known.id, new)
+        self._add_parts(driver, resource, found, session)
+        handle = found.handle
+        if handle is not None:
+            self.log.open_handle(resource.id, handle.provider, handle.provider_id, capabilities=handle.capabilities)
+        return self._ledger.resources.get(resource.id)
+
+    def _add_parts(self, driver: Driver, resource: Resource, found: Description, session: str | None) -> None:
+        known = {self._ledger.resources.get(part.resource).place: part.resource for part in resource.parts}
+        for part in found.parts:
+            if part.place in known:
+                continue
+            made = self.log.declare(
+                NewResource(
+                    name=part.name,
+                    kind=part.kind,
+                    place=part.place,
+                    capabilities=part.capabilities,
+                    imperative=part.imperative,
+                    session=session,
+                )
+            )
+            self.log.add_part(resource.id, made.id, role=part.part.value)
+            if part.mount is not None:
+                self.log.mount(made.id, part.mount, mode="ro" if part.is_read_only else "rw", container=resource.id)
+
+    def probe(self, resource: Resource) -> ResourceLiveness:
+        """Look whether it is there, and record what was seen. Handles of what is dead are closed."""
+        self._ledger.trust.ensure("look at a resource")
+        status = self._drivers.of(resource.kind).probe(resource.place)
+        self.log.record_probe(resource.id, status.value)
+        if status is ResourceLiveness.DEAD:
+            for handle in resource.handles:
+                self.log.close_handle(resource.id, handle.id, reason="it is not there any more")
+        return status
+
+    def snapshot(self, resource: Resource, *, run: str | None = None) -> Snapshot:
+        """Ask for a snapshot and take it at once. Raises NotApplicable while somebody else works on the resource."""
+        self._ledger.trust.ensure("take a snapshot")
+        wish = self._ledger.resources.snapshot(self.log.request_snapshot(resource.id, run=run))
+        taken = self._take(wish)
+        if taken is None:
+            raise NotApplicable(f"somebody else works on {resource.name!r}", "the snapshot is taken after them")
+        return taken
+
+    def restore(self, snapshot: Snapshot, *, place: str | None = None, session: str | None = None) -> Restore:
+        """Ask for a restore and do it at once. Raises NotApplicable while somebody else works on the resource."""
+        self._ledger.trust.ensure("restore a snapshot")
+        wish = self.log.request_restore(snapshot.id, place=place, session=session)
+        done = self._bring_back(wish)
+        if done is None:
+            raise NotApplicable("somebody else works on the resource", "the restore is done after them")
+        return done
+
+    def discard(self, resource: Resource) -> Resource:
+        """Let nobody own it any more; what Weft made is removed, what was there before stays."""
+        self._ledger.trust.ensure("discard a resource")
+        gone = self._ledger.resources.discard(resource.id)
+        if resource.is_made:
+            self._drivers.of(resource.kind).remove(resource)
+        return gone
+
+    # --- all that is open -------------------------------------------------------------------------------------------
+
+    def reconcile(self) -> Reconciled:
+        """Carry out every open wish that nobody else is at."""
+        self._ledger.trust.ensure("act on resources")
+        snapshots, restores = self.log.pending()
+        taken = {wish.resource: self._take(wish) for wish in snapshots}
+        done = {wish.id: self._bring_back(wish) for wish in restores}
+        return Reconciled(
+            snapshots=tuple(one for one in taken.values() if one is not None),
+            restores=tuple(one for one in done.values() if one is not None),
+            busy=tuple(id for id, one in taken.items() if one is None),
+        )
+
+    @contextmanager
+    def _held(self, resource: str) -> Iterator[bool]:
+        lease = self.log.hold(resource)
+        try:
+            yield lease is not None
+        finally:
+            if lease is not None:
+                self.log.let_go(lease)
+
+    def _take(self, wish: Snapshot) -> Snapshot | None:
+        """None while somebody else works on the resource."""
+        with self._held(wish.resource) as is_ours:
+            if not is_ours:
+                return None
+            present = self._ledger.resources.snapshot(wish.id)
+            if present.state is not SnapshotState.REQUESTED:
+                return present
+            resource = self._ledger.resources.get(wish.resource)
+            outcome = self._try_taking(resource, wish.id)
+            return self.log.record_snapshot(resource.id, outcome, snapshot=wish.id, run=wish.run)
+
+    def _try_taking(self, resource: Resource, key: str) -> NewSnapshot | Failure:
+        try:
+            return self._drivers.of(resource.kind).snapshot(resource, key)
+        except WeftError as error:
+            return _failure(error)
+
+    def _bring_back(self, wish: Restore) -> Restore | None:
+        snapshot = self._ledger.resources.snapshot(wish.snapshot)
+        with self._held(snapshot.resource) as is_ours:
+            if not is_ours:
+                return None
+            present = self.log.restore(wish.id)
+            if present.outcome is not None:
+                return present
+            return self._try_restoring(present, snapshot, self._ledger.resources.get(snapshot.resource))
+
+    def _try_restoring(self, wish: Restore, snapshot: Snapshot, resource: Resource) -> Restore:
+        if not self._drivers.has(resource.kind) or not snapshot.restorable:
+            why = f"a {resource.kind} cannot be restored here"
+            return self.log.record_restore(wish.id, "unsupported", failure=Failure("unsupported", why))
+        driver = self._drivers.of(resource.kind)
+        try:
+            restored = driver.restore(resource, snapshot, wish.place, wish.id)
+            new = None if wish.new_resource is None else self._restored_resource(driver, resource, wish, restored)
+        except Unsupported as error:
+            return self.log.record_restore(wish.id, "unsupported", failure=_failure(error))
+        except WeftError as error:
+            return self._record_failure(driver, wish, error)
+        return self.log.record_restore(wish.id, RestoreOutcome.OK.value, new=new)
+
+    def _restored_resource(
+        self, driver: Driver, resource: Resource, wish: Restore, restored: RestoredPlace
+    ) -> NewResource:
+        found = driver.describe(restored.place)
+        owner = wish.owner.name if wish.owner is not None and wish.owner.kind == "session" else None
+        return NewResource(
+            name=f"{resource.name}-{owner}" if owner else found.name,
+            kind=resource.kind,
+            place=found.place,
+            capabilities=found.capabilities,
+            imperative=found.imperative,
+            is_made=True,
+            metadata=found.metadata,
+        )
+
+    def _record_failure(self, driver: Driver, wish: Restore, error: WeftError) -> Restore:
+        undone = None if wish.place is None else driver.undo_restore(wish.place, wish.id)
+        return self.log.record_restore(wish.id, "error", failure=_failure(error), compensation=undone)
+
+
+def _failure(error: WeftError) -> Failure:
+    return Failure(type(error).__name__, str(error))
+
+
+def _new_resource(driver: Driver, found: Description, name: str | None, session: str | None) -> NewResource:
+    return NewResource(
+        name=name or found.name,
+        kind=driver.kind,
+        place=found.place,
+        capabilities=found.capabilities,
+        imperative=found.imperative,
+        session=session,
+        metadata=found.metadata,
+    )
