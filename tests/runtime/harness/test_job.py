@@ -158,3 +158,36 @@ def test_a_checkpoint_is_saved_where_a_turn_waits_for_a_person(path: Path, tmp_p
         assert [one.tool for one in ledger.approvals.list(states=("open",))] == ["write"]
 
     run(path, body)
+
+
+def test_a_message_that_steers_a_turn_of_the_work_does_not_change_what_the_turn_is(path: Path, tmp_path: Path) -> None:
+    async def body(ledger: Ledger, programs: Programs, server: Scripted) -> None:
+        use = {"name": "write", "arguments": '{"path": "a.txt", "content": "x"}'}
+        calls = [{"id": "call-1", "type": "function", "function": use}]
+        asks = chat_saying({"content": None, "tool_calls": calls}, "tool_calls")
+        server.scripts = [asks, chat_saying({"content": "Hello there"}), asks, chat_saying({"content": "milk"})]
+        spec = {"successCriteria": [{"type": "contains", "text": "milk"}]}
+        programs.create(
+            "agent", "ada", {"defaultModel": "fast", "toolset": "worker", "harness": {"reflectOnFailure": True}}
+        )
+        programs.create("task", "ada-task", {"title": "Greet", "spec": spec, "workspace": str(tmp_path)})
+        programs.assign("ada", "ada-task")
+        session = programs.get("ada").current_session or ""
+
+        def is_over(watched: Programs) -> bool:
+            for request in ledger.approvals.list(states=("open",)):
+                ledger.inbox.admit("Be quick", session=session, mode="steer")  # the turn is parked: it enters that
+                ledger.approvals.grant(request.id, bound=request.bound)
+            return are_over("ada-task")(watched)
+
+        await serve_until_over(ledger, server.url, Doom(), is_over, does_grant=False)
+        messages = ledger.inbox.list(session=session, states=["answered"])
+        kinds = [message.metadata and message.metadata["work"] for message in messages]
+        assert kinds == ["brief", None, "reflection", None]
+        turns = [message.turn for message in messages]
+        assert (turns[0], turns[2]) == (turns[1], turns[3])
+        thoughts = [one.reason for one in reversed(programs.history("ada")) if one.kind == "agent_thinking"]
+        assert [(reason or "")[:18] for reason in thoughts] == ["", "reflection 1 of 3:"]
+        assert programs.get("ada-task").state == "completed"
+
+    run(path, body)

@@ -1,7 +1,8 @@
 """What is recorded of an agent's work on a task: its rounds, the verdicts on them, what they spent, a checkpoint.
 
-A round is a message of the session since the agent got the task, with the turn that answered it and the verdicts on
-that turn. Nothing else decides how the work goes on, so that any process goes on with it the same way.
+A round is one turn of the session since the agent got the task: the messages that it answers, its answer and the
+verdicts on that. A message that no turn has taken yet is a round of its own. Nothing else decides how the work goes on,
+so that any process goes on with it the same way.
 """
 
 from __future__ import annotations
@@ -50,13 +51,16 @@ class RoundState(StrEnum):
 
 
 class WorkRound(Struct, frozen=True, kw_only=True):
-    """One message, and what came of it."""
+    """One turn, or a message that waits for one, and what came of it."""
 
     message: InboxMessage
+    """What the turn answers: the harness's message where there is one, else the first."""
+    beside: tuple[InboxMessage, ...] = ()
+    """Other messages that the turn answers: those that steered it, or were taken together with the first."""
     state: RoundState
     turn: str | None = None
     kind: str | None = None
-    """A `WordKind`; None where somebody else sent the message."""
+    """A `WordKind`; None where no message of it is the harness's."""
     answer: str | None = None
     error: str | None = None
     error_code: str | None = None
@@ -67,7 +71,10 @@ class WorkRound(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        return "\n".join(str(part.text) for part in self.message.content if isinstance(part, TextPart))
+        """What all its messages say, in the order in which they came."""
+        messages = sorted((self.message, *self.beside), key=lambda message: message.n)
+        parts = [part for message in messages for part in message.content]
+        return "\n".join(str(part.text) for part in parts if isinstance(part, TextPart))
 
     @property
     def held(self) -> frozenset[int]:
@@ -107,6 +114,13 @@ class WorkFacts(Struct, frozen=True, kw_only=True):
     def last_told(self) -> WorkRound | None:
         """The last round that the harness began: others send messages to the session, too."""
         return next((one for one in reversed(self.rounds) if one.kind is not None), None)
+
+    @property
+    def harness_messages(self) -> int:
+        """How many messages of the session say that they are the harness's. It never becomes less, as the number of
+        rounds does where one turn takes several messages."""
+        messages = [message for one in self.rounds for message in (one.message, *one.beside)]
+        return sum(isinstance(message.metadata, dict) and WORK in message.metadata for message in messages)
 
     @property
     def criteria(self) -> list[dict[str, Any]]:
@@ -188,16 +202,21 @@ class WorkReader:
             session=assignment.session, states=list(InboxState), limit=MOST_ROUNDS, after=assignment.n
         )
         checks = [check for check in self._programs.checks(task.id) if check.n > assignment.n]
-        last_of_turn = {one.turn or one.id: one for one in messages}
         told_by: dict[tuple[str, ...], bool] = {assignment.by: True}
-        return tuple(
+        by_turn: dict[str, list[InboxMessage]] = {}
+        for message in messages:
+            by_turn.setdefault(message.turn or message.id, []).append(message)
+        groups = list(by_turn.values())
+        rounds = [
             self._round(
-                message,
-                [check for check in checks if message.n < check.n < until],
-                self._kind(agent, message, told_by),
+                agent,
+                group,
+                [check for check in checks if group[-1].n < check.n < until],
+                told_by,
             )
-            for message, until in _until_next(list(last_of_turn.values()))
-        )
+            for group, until in _until_next(groups)
+        ]
+        return tuple(sorted(rounds, key=lambda one: one.state is RoundState.WAITING))
 
     def _kind(self, agent: Program, message: InboxMessage, told_by: dict[tuple[str, ...], bool]) -> str | None:
         """What a message is in the work. Anybody who may write to the session can say that it is a brief: it counts
@@ -210,15 +229,22 @@ class WorkReader:
             told_by[senders] = may_run(self._ledger, senders, agent.id)
         return kind if told_by[senders] else None
 
-    def _round(self, message: InboxMessage, checks: list[Check], kind: str | None) -> WorkRound:
+    def _round(
+        self, agent: Program, messages: list[InboxMessage], checks: list[Check], told_by: dict[tuple[str, ...], bool]
+    ) -> WorkRound:
+        """Of the messages of one turn, in the order in which they came: the first of the harness says what it is."""
+        kinds = [(message, self._kind(agent, message, told_by)) for message in messages]
+        message, kind = next((one for one in kinds if one[1] is not None), kinds[0])
+        beside = tuple(other for other in messages if other is not message)
         turn = None if message.turn is None else self._ledger.turn(message.turn)
         state = _state(message, turn)
         if turn is None or state is RoundState.WAITING:
             error = "its message was taken back" if state is RoundState.CUT else message.error
-            return WorkRound(message=message, state=state, turn=message.turn, kind=kind, error=error)
+            return WorkRound(message=message, beside=beside, state=state, turn=message.turn, kind=kind, error=error)
         ended = turn.completed_at or turn.started_at
         return WorkRound(
             message=message,
+            beside=beside,
             state=state,
             turn=turn.id,
             kind=kind,
@@ -253,10 +279,10 @@ class WorkReader:
         return ()
 
 
-def _until_next(messages: list[InboxMessage]) -> list[tuple[InboxMessage, float]]:
-    """Each message with the arrival number of the next one."""
-    ends: list[float] = [*(message.n for message in messages[1:]), float("inf")]
-    return list(zip(messages, ends, strict=True)) if messages else []
+def _until_next(groups: list[list[InboxMessage]]) -> list[tuple[list[InboxMessage], float]]:
+    """The messages of each turn with the arrival number of the next one's first."""
+    ends: list[float] = [*(group[0].n for group in groups[1:]), float("inf")]
+    return list(zip(groups, ends, strict=True)) if groups else []
 
 
 def _state(message: InboxMessage, turn: Turn | None) -> RoundState:

@@ -1,7 +1,7 @@
 """Moves of an agent's work, performed by whoever holds the agent.
 
 A move that is broken off anywhere is performed again: what it had recorded changes the facts, so that only the rest of
-it follows. Messages are admitted under a key of the round that they begin, so that each is admitted once.
+it follows. Messages are admitted under a key of the work and their number in it, so that each is admitted once.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class MovePerformer:
 
     def _say(self, programs: Programs, facts: WorkFacts, move: Say, request: WorkRequest) -> Admission:
         """The agent's step stands in the log before the message."""
-        agent, count = facts.agent, len(facts.rounds)
-        is_told = agent.state == "thinking" and (agent.turn_count or 0) > count
+        agent = facts.agent
+        is_told = agent.state == "thinking" and (agent.turn_count or 0) > len(facts.rounds)
         if not is_told:
             _wait(programs, facts, move.reason)
             programs.step_agent(agent.id, "think", reason=move.reason)
@@ -117,7 +117,7 @@ class MovePerformer:
             message,
             session=facts.assignment.session,
             overrides=overrides,
-            key=f"work {facts.assignment.session} {facts.assignment.n} {count}",
+            key=f"work {facts.assignment.session} {facts.assignment.n} message {facts.harness_messages}",
         )
 
     async def _check(self, programs: Programs, facts: WorkFacts, workspace: str | None) -> None:
