@@ -46,7 +46,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "give_up": {"content": "message", "name": "code", "refused": "agent"},
     "stop_work": {"content": "reason", "refused": "agent", "local": "key"},
     "start_task": {"content": "reason", "refused": "task", "local": "key"},
-    "complete_task": {"content": "answer", "refused": "task agent", "local": "workspace run seen key"},
+    "complete_task": {"content": "answer", "refused": "task agent turn", "local": "workspace run seen key"},
     "fail_task": {"content": "reason", "refused": "task", "local": "key"},
     "step_session": {"content": "reason", "refused": "session verb", "local": "key"},
     "validate": {"content": "reason", "refused": "name", "local": "key"},

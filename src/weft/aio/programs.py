@@ -239,10 +239,11 @@ class AsyncPrograms(crossing.Mirror[Programs]):
         run: RunCommand | None = None,
         seen: Observations | None = None,
         agent: str | None = None,
+        turn: str | None = None,
         key: str | None = None,
     ) -> Program:
         """Done, if every success criterion holds; else CriteriaUnmet. What was observed is recorded either way. `agent`
-        has worked on it, and is idle with the end of the task."""
+        has worked on it, and is idle with the end of the task. `turn`, by its id, gave the answer."""
         return await self._run(
             partial(
                 self._sync.complete_task,
@@ -252,6 +253,7 @@ class AsyncPrograms(crossing.Mirror[Programs]):
                 run=run,
                 seen=seen,
                 agent=agent,
+                turn=turn,
                 key=key,
             )
         )

@@ -241,6 +241,8 @@ class TaskChecked(Event, frozen=True, gc=False, kw_only=True, tag="task_checked"
     type: CriterionType
     passed: bool
     observed: Content
+    turn: Ulid | UnsetType = UNSET
+    """The turn whose answer was judged."""
 
 
 class TaskCompleted(Told, frozen=True, gc=False, kw_only=True, tag="task_completed"):

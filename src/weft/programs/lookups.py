@@ -195,9 +195,15 @@ def checks_of(txn: ReadTxn, task: ProgramRow) -> list[Check]:
             version=version,
             at=at,
             n=n,
+            turn=_judged_turn(txn, n),
         )
         for criterion, type, passed, observed, version, at, n in rows
     ]
+
+
+def _judged_turn(txn: ReadTxn, n: int) -> str | None:
+    event = authored_event(txn, n)
+    return event.fields.get("turn") if event is not None and event.counts else None
 
 
 def requests(txn: ReadTxn, human: ProgramRow | None, status: str | None) -> list[Request]:

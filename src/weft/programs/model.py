@@ -133,6 +133,9 @@ class Check(Struct, frozen=True, kw_only=True):
     at: int
     n: int
     """The arrival number of its event."""
+    turn: str | None = None
+    """The turn whose answer was judged; None where none is named, or where another ledger says so and nobody here took
+    that over."""
 
 
 class Request(Struct, frozen=True, kw_only=True):

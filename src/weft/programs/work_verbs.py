@@ -179,12 +179,14 @@ class WorkVerbs(ProgramsBase):
         run: RunCommand | None = None,
         seen: Observations | None = None,
         agent: str | None = None,
+        turn: str | None = None,
         key: str | None = None,
     ) -> Program:
         """Done, if every success criterion holds; else CriteriaUnmet. What was observed is recorded either way. `agent`
-        has worked on it, and is idle with the end of the task."""
+        has worked on it, and is idle with the end of the task. `turn`, by its id, gave the answer."""
         program = self.get(task, TASK)
         ensure_own(program)
+        judged = None if turn is None else self.ledger.turn(turn).id
         is_over = program.state == "completed"  # a retry, or a step that is refused: there is nothing to check
         if not is_over:  # before a command of its criteria runs for somebody who may not complete it
             self._change("complete_task", lambda writer: tasks.to_complete(writer, program.id), None)
@@ -194,7 +196,7 @@ class WorkVerbs(ProgramsBase):
         def work(writer: ProgramWriter) -> Any:
             row = tasks.to_complete(writer, program.id)
             writer.ensure_version(row.name, program.version, writer.version_of(row))
-            row = tasks.record_verdicts(writer, row, verdicts)
+            row = tasks.record_verdicts(writer, row, verdicts, judged)
             if met:
                 row = tasks.complete(writer, row, answer)
             if met and agent is not None:

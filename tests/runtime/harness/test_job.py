@@ -15,6 +15,7 @@ from tests.runtime.harness.work_driver import serve_until_over
 from tests.runtime.scripted import Scripted, chat_saying, scripted
 from weft.ledger.api import Ledger, Runs
 from weft.programs import Programs
+from weft.programs.criteria import Workspace
 from weft.runtime.broker import broker as broker_module
 from weft.runtime.harness.facts import WorkReader
 from weft.runtime.harness.turn_limits import NO_LIMITS, turn_limits
@@ -189,5 +190,34 @@ def test_a_message_that_steers_a_turn_of_the_work_does_not_change_what_the_turn_
         thoughts = [one.reason for one in reversed(programs.history("ada")) if one.kind == "agent_thinking"]
         assert [(reason or "")[:18] for reason in thoughts] == ["", "reflection 1 of 3:"]
         assert programs.get("ada-task").state == "completed"
+
+    run(path, body)
+
+
+def test_a_verdict_is_that_on_the_turn_that_was_judged_whatever_came_meanwhile(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(ledger: Ledger, programs: Programs, server: Scripted) -> None:
+        server.scripts = [chat_saying({"content": "Hello there"}), chat_saying({"content": "milk"})]
+        hire(programs, "ada", {"type": "contains", "text": "milk"}, harness={"reflectOnFailure": True})
+        programs.assign("ada", "ada-task")
+        session = programs.get("ada").current_session or ""
+        read_text, admitted = Workspace.read_text, list[str]()
+
+        def read_while_somebody_writes(workspace: Workspace, name: str | None) -> str | None:
+            if not admitted:
+                admitted.append(ledger.inbox.admit("By the way", session=session).message)
+            return read_text(workspace, name)
+
+        monkeypatch.setattr(Workspace, "read_text", read_while_somebody_writes)
+        await serve_until_over(ledger, server.url, Doom(), are_over("ada-task"))
+        messages = ledger.inbox.list(session=session, states=["answered"])
+        assert [message.metadata is None for message in messages] == [False, True]
+        checks = programs.checks("ada-task")
+        assert [(check.turn, check.passed) for check in checks] == [
+            (messages[0].turn, False),
+            (messages[1].turn, True),
+        ]
+        assert programs.get("ada-task").result == "milk"
 
     run(path, body)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import UNSET
+
 from weft.kernel import program_kinds
 from weft.kernel.enums import CriterionType, ProgramKind, ReferenceField
 from weft.kernel.errors import CriteriaUnmet, InvalidConfig, NotApplicable
@@ -138,7 +140,10 @@ def to_complete(writer: ProgramWriter, task: str) -> ProgramRow:
     return row
 
 
-def record_verdicts(writer: ProgramWriter, row: ProgramRow, verdicts: list[CriterionVerdict]) -> ProgramRow:
+def record_verdicts(
+    writer: ProgramWriter, row: ProgramRow, verdicts: list[CriterionVerdict], turn: str | None
+) -> ProgramRow:
+    """`turn` is the one whose answer was judged."""
     for verdict in verdicts:
         row = writer.add(
             row,
@@ -147,6 +152,7 @@ def record_verdicts(writer: ProgramWriter, row: ProgramRow, verdicts: list[Crite
             type=verdict.type,
             passed=verdict.passed,
             observed=writer.append.put_json(verdict.observed, "observed value"),
+            turn=UNSET if turn is None else turn,
         )
     return row
 

@@ -206,15 +206,9 @@ class WorkReader:
         by_turn: dict[str, list[InboxMessage]] = {}
         for message in messages:
             by_turn.setdefault(message.turn or message.id, []).append(message)
-        groups = list(by_turn.values())
         rounds = [
-            self._round(
-                agent,
-                group,
-                [check for check in checks if group[-1].n < check.n < until],
-                told_by,
-            )
-            for group, until in _until_next(groups)
+            self._round(agent, group, [check for check in checks if check.turn == turn], told_by)
+            for turn, group in by_turn.items()
         ]
         return tuple(sorted(rounds, key=lambda one: one.state is RoundState.WAITING))
 
@@ -277,12 +271,6 @@ class WorkReader:
                 if call.name == "todo" and call.outcome == ToolCallStatus.OK:
                     return tuple(items_of(call.result))
         return ()
-
-
-def _until_next(groups: list[list[InboxMessage]]) -> list[tuple[list[InboxMessage], float]]:
-    """The messages of each turn with the arrival number of the next one's first."""
-    ends: list[float] = [*(group[0].n for group in groups[1:]), float("inf")]
-    return list(zip(groups, ends, strict=True)) if groups else []
 
 
 def _state(message: InboxMessage, turn: Turn | None) -> RoundState:

@@ -135,6 +135,7 @@ class MovePerformer:
                     workspace=workspace,
                     run=commands.run,
                     agent=facts.agent.id,
+                    turn=last.turn,
                 )
             )
         except asyncio.CancelledError:
