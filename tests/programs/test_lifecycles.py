@@ -32,7 +32,7 @@ EDGES: dict[str, set[tuple[str, str]]] = {
 WORK = {"idle", "thinking", "executing", "waiting", "error", "paused"}
 AGENT_EDGES = (
     {("idle", "thinking"), ("thinking", "executing"), ("executing", "thinking"), ("thinking", "waiting")}
-    | {("waiting", "thinking")}
+    | {("waiting", "thinking"), ("executing", "waiting")}
     | {(state, "paused") for state in WORK}
     | {("paused", state) for state in WORK}
     | {(state, "error") for state in WORK}

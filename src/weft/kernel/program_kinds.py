@@ -100,7 +100,7 @@ AGENT = KindFacts(
     verbs={
         "think": {"idle": "thinking", "executing": "thinking", "waiting": "thinking"},
         "execute": {"thinking": "executing"},
-        "wait": {"thinking": "waiting"},
+        "wait": {"thinking": "waiting", "executing": "waiting"},
         "pause": dict.fromkeys(_AGENT, "paused"),
         "resume": {"paused": BEFORE},
         "fail": dict.fromkeys(("idle", *_WORKING, "paused"), "error"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,16 @@ import pytest
 import weft
 from tests.runtime.broker.crash_driver import Doom
 from tests.runtime.harness.work_driver import serve_until_over
-from tests.runtime.scripted import Scripted, chat_saying, scripted
+from tests.runtime.scripted import Scripted, chat_saying, failure, scripted
+from weft.aio.crossing import Pool
+from weft.aio.ledger import AsyncLedger
 from weft.ledger.api import Ledger, Runs
 from weft.programs import Programs
 from weft.programs.criteria import Workspace
 from weft.runtime.broker import broker as broker_module
 from weft.runtime.harness.facts import WorkReader
+from weft.runtime.harness.moves import AwaitAnswer, Say
+from weft.runtime.harness.task_work import resume_work
 from weft.runtime.harness.turn_limits import NO_LIMITS, turn_limits
 
 Body = Callable[[Ledger, Programs, Scripted], Coroutine[Any, Any, None]]
@@ -219,5 +224,35 @@ def test_a_verdict_is_that_on_the_turn_that_was_judged_whatever_came_meanwhile(
             (messages[1].turn, True),
         ]
         assert programs.get("ada-task").result == "milk"
+
+    run(path, body)
+
+
+def test_an_agent_whose_work_stands_still_waits_and_goes_on_where_somebody_asks(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(ledger: Ledger, programs: Programs, server: Scripted) -> None:
+        server.scripts = [chat_saying({"content": "Hello there"}), failure(400, "no"), chat_saying({"content": "milk"})]
+        hire(programs, "ada", {"type": "contains", "text": "milk"})
+        programs.assign("ada", "ada-task")
+        session = programs.get("ada").current_session or ""
+        read_text, admitted = Workspace.read_text, list[str]()
+
+        def read_while_somebody_writes(workspace: Workspace, name: str | None) -> str | None:
+            if not admitted:  # its turn fails, while the agent is executing
+                admitted.append(ledger.inbox.admit("By the way", session=session).message)
+            return read_text(workspace, name)
+
+        monkeypatch.setattr(Workspace, "read_text", read_while_somebody_writes)
+        await serve_until_over(ledger, server.url, Doom(), lambda p: p.get("ada").state == "waiting")
+        steps = [change.kind for change in reversed(programs.history("ada"))]
+        assert steps[-3:] == ["agent_thinking", "agent_executing", "agent_waiting"]
+        pool = Pool()
+        resume = partial(resume_work, AsyncLedger(ledger, pool), programs, lambda name: None, programs.get("ada"))
+        assert isinstance(await resume(), Say)
+        assert isinstance(await resume(), AwaitAnswer)
+        await pool.close(lambda: None)
+        await serve_until_over(ledger, server.url, Doom(), are_over("ada-task"))
+        assert programs.get("ada-task").state == "completed"
 
     run(path, body)

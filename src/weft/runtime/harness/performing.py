@@ -49,6 +49,8 @@ class WorkRequest(Struct, frozen=True, kw_only=True):
 
 
 NO_REQUEST = WorkRequest()
+WORKING_STATES = ("thinking", "executing")
+"""The states of an agent from which it begins to wait."""
 
 
 class MovePerformer:
@@ -83,7 +85,8 @@ class MovePerformer:
             case SaveCheckpoint():
                 await self._run(partial(programs.save_checkpoint, agent.id, checkpoint_state(facts, move.next)))
             case Hold(reason=reason):
-                await self._run(partial(_wait, programs, facts, reason))
+                if agent.state in WORKING_STATES:
+                    await self._run(partial(programs.step_agent, agent.id, "wait", reason=reason))
             case GiveUpWork(code=code, reason=reason):
                 await self._run(partial(programs.give_up, agent.id, reason, code=code))
             case Leave():
@@ -100,7 +103,8 @@ class MovePerformer:
         agent = facts.agent
         is_told = agent.state == "thinking" and (agent.turn_count or 0) > len(facts.rounds)
         if not is_told:
-            _wait(programs, facts, move.reason)
+            if agent.state == "thinking":
+                programs.step_agent(agent.id, "wait", reason=move.reason)
             programs.step_agent(agent.id, "think", reason=move.reason)
         told, overrides = facts.last_told, request.overrides
         if overrides is None and told is not None:
@@ -170,11 +174,6 @@ def checkpoint_state(facts: WorkFacts, text: str | None) -> dict[str, Any]:
         },
         "pendingCalls": pending_calls(facts),
     }
-
-
-def _wait(programs: Programs, facts: WorkFacts, reason: str | None) -> None:
-    if facts.agent.state == "thinking":
-        programs.step_agent(facts.agent.id, "wait", reason=reason)
 
 
 def _authority(facts: WorkFacts) -> Authority:

@@ -26,7 +26,7 @@ from weft.runtime.broker.broker import BUSY_SECONDS
 from weft.runtime.broker.plans import Planner, Sending
 from weft.runtime.harness.facts import WorkFacts
 from weft.runtime.harness.leases import hold_agent
-from weft.runtime.harness.moves import ENDED_STATES, AwaitAnswer, AwaitWorkers, GiveUpWork, Hold, Move, Rest
+from weft.runtime.harness.moves import ENDED_STATES, AwaitAnswer, AwaitWorkers, GiveUpWork, Hold, Move, Rest, Say
 from weft.runtime.harness.performing import MovePerformer, WorkRequest
 from weft.runtime.turns.ledger_port import RuntimeLedger
 from weft.runtime.turns.messages import TurnReply, answer_admitted, broker_of, to_the_end
@@ -152,6 +152,20 @@ class TaskWork:
             return await answer_admitted(self._ledger, admission, sending, on_token=self._on_token), None
         except WeftError as error:
             return None, error
+
+
+async def resume_work(ledger: RuntimeLedger, programs: Programs, variable: Resolver, agent: Program) -> Move | None:
+    """Tell an agent whose work stands still to go on, in the name of whoever asks; a broker answers that. Returns what
+    comes next in its work: a `Say` was performed. None where it has no task."""
+    performer = MovePerformer(programs, ledger.crossing, variable)
+    async with hold_agent(programs, ledger.crossing, agent) as hold:
+        facts_and_move = await performer.next_move(agent.id, SystemClock().now_ms(), is_asked=True)
+        if facts_and_move is None:
+            return None
+        facts, move = facts_and_move
+        if isinstance(move, Say | GiveUpWork):  # whatever else is due, a broker does without being asked
+            await performer.perform(facts, move, hold, WorkRequest(authority=programs.ledger.authority))
+        return move
 
 
 def _admission(programs: Programs, message: str) -> Admission:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.broker_call import BrokerAccess, reply_fields, with_broker
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.configuration import RUN_TOOLSET, ensure_toolset
@@ -266,21 +267,16 @@ def _form(run: PlannedRun, work: FinishedWork, view: RunView) -> AgentRun:
     )
 
 
-def resume_work(call: Call, actor: str, agent: Program) -> None:
+def resume_agent(call: Call, actor: str, agent: Program) -> None:
     """Tell an agent whose work stands still to go on; a broker answers that."""
 
     async def work(access: BrokerAccess) -> None:
-        from weft.kernel.clock import SystemClock
         from weft.programs import Programs
-        from weft.runtime.harness.leases import hold_agent
-        from weft.runtime.harness.performing import MovePerformer, WorkRequest
+        from weft.runtime.harness.moves import Say
+        from weft.runtime.harness.task_work import resume_work
 
-        ledger = call.in_name_of(actor, access.ledger)
-        programs, crossing = Programs(ledger), access.mirror.crossing
-        performer = MovePerformer(programs, crossing, os.environ.get)
-        async with hold_agent(programs, crossing, agent) as hold:
-            facts_and_move = await performer.next_move(agent.id, SystemClock().now_ms(), is_asked=True)
-            if facts_and_move is not None:
-                await performer.perform(*facts_and_move, hold, WorkRequest(authority=ledger.authority))
+        programs = Programs(call.in_name_of(actor, access.ledger))
+        if not isinstance(await resume_work(access.mirror, programs, os.environ.get, agent), Say):
+            call.note(f"its work does not stand still: `weft agent status {shell_word(agent.name)}` shows it")
 
     with_broker(call, work)

@@ -248,14 +248,17 @@ def stop(call: Call, name: str, reason: str | None, actor: str, retry_key: str |
 @acting
 def resume(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
     """Let an agent go on: one that was paused, or whose work stands still since a turn failed or was cut short."""
-    from weft.surfaces.cli.agent_run import resume_work
+    from weft.surfaces.cli.agent_run import resume_agent
 
     with changing(call, actor) as programs:
         agent = programs.get(name, "agent")
-        if agent.state != "waiting" or agent.current_task is None:
-            answer(call, programs.step_agent(name, "resume", reason=reason, key=retry_key))
+        is_at_work = agent.current_task is not None and agent.state in ("thinking", "executing", "waiting")
+        if not is_at_work:
+            agent = programs.step_agent(name, "resume", reason=reason, key=retry_key)
+        if not is_at_work and (agent.current_task is None or agent.state != "waiting"):
+            answer(call, agent)
             return
-    resume_work(call, actor, agent)
+    resume_agent(call, actor, agent)
     with looking(call) as programs:
         answer(call, programs.get(agent.id, "agent"))
 
