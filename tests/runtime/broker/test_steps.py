@@ -42,6 +42,7 @@ from weft.runtime.broker.steps import (
     StartTools,
     next_steps,
 )
+from weft.runtime.broker.worked_time import worked_ms
 
 START_MS = 1_700_000_000_000
 TURN = "01HF7YAT00AAAAAAAAAAAAAAAA"
@@ -309,8 +310,11 @@ def test_time_in_which_a_turn_is_parked_does_not_count(history: History) -> None
     assert next_steps(history.run(deadline_seconds=1), START_MS + 99_000) == ()
     history.result(call)
     came_at = START_MS + len(history.recorded) - 1
-    assert next_steps(history.run(deadline_seconds=1), came_at + 999) == (AskModel(),)
-    assert next_steps(history.run(deadline_seconds=1), came_at + 1000) == (Cut(InterruptionReason.TIMEOUT, ()),)
+    left = 1000 - (came_at - 1 - START_MS)  # it was worked on until it was parked, which does not begin anew
+    assert next_steps(history.run(deadline_seconds=1), came_at + left - 1) == (AskModel(),)
+    assert next_steps(history.run(deadline_seconds=1), came_at + left) == (Cut(InterruptionReason.TIMEOUT, ()),)
+    history.request()
+    assert worked_ms(one.event for one in history.recorded) == 1000 - left + 1
 
 
 def test_a_steering_message_enters_with_the_next_request_and_only_with_one(history: History) -> None:

@@ -16,6 +16,7 @@ from tests.runtime.harness.work_driver import serve_until_over
 from tests.runtime.scripted import Scripted, chat_saying, failure, scripted
 from weft.aio.crossing import Pool
 from weft.aio.ledger import AsyncLedger
+from weft.kernel.clock import Clock, SystemClock
 from weft.ledger.api import Ledger, Runs
 from weft.programs import Programs
 from weft.programs.criteria import Workspace
@@ -33,10 +34,20 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_module, "NEWS_SECONDS", 0.02)
 
 
-def run(path: Path, body: Body) -> None:
+class MovedClock(SystemClock):
+    """The time of the machine, and somewhat more."""
+
+    def __init__(self) -> None:
+        self.more_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.more_ms
+
+
+def run(path: Path, body: Body, clock: Clock | None = None) -> None:
     async def main() -> None:
         async with scripted(chat_saying({"content": "Hello there"})) as server:
-            with weft.open(path) as ledger:
+            with weft.open(path, clock=clock or SystemClock()) as ledger:
                 programs = Programs(ledger)
                 programs.create("provider", "there", {"providerType": "openai-compatible", "baseUrl": server.url})
                 programs.create("model", "fast", {"modelId": "m-1", "provider": "there"})
@@ -256,3 +267,36 @@ def test_an_agent_whose_work_stands_still_waits_and_goes_on_where_somebody_asks(
         assert programs.get("ada-task").state == "completed"
 
     run(path, body)
+
+
+def test_time_in_which_a_turn_waits_for_a_person_is_not_spent(path: Path, tmp_path: Path) -> None:
+    clock = MovedClock()
+
+    async def body(ledger: Ledger, programs: Programs, server: Scripted) -> None:
+        use = {"name": "write", "arguments": '{"path": "a.txt", "content": "x"}'}
+        calls = [{"id": "call-1", "type": "function", "function": use}]
+        asks = chat_saying({"content": None, "tool_calls": calls}, "tool_calls")
+        server.scripts = [asks, chat_saying({"content": "Hello there"}), chat_saying({"content": "milk"})]
+        harness = {"reflectOnFailure": True, "maxSeconds": 600}
+        spec = {"successCriteria": [{"type": "contains", "text": "milk"}]}
+        programs.create("agent", "ada", {"defaultModel": "fast", "toolset": "worker", "harness": harness})
+        programs.create("task", "ada-task", {"title": "Greet", "spec": spec, "workspace": str(tmp_path)})
+        programs.assign("ada", "ada-task")
+        session = ledger.session(programs.get("ada").current_session or "").id
+        seconds = list[float]()
+
+        def is_over(watched: Programs) -> bool:
+            for request in ledger.approvals.list(states=("open",)):
+                if Runs(ledger).standing(session).is_parked:
+                    clock.more_ms = 3_600_000
+                    ledger.approvals.grant(request.id, bound=request.bound)
+            facts = WorkReader(watched).facts("ada")
+            if facts is not None:
+                seconds.append(facts.seconds)
+            return are_over("ada-task")(watched)
+
+        await serve_until_over(ledger, server.url, Doom(), is_over, does_grant=False)
+        assert programs.get("ada-task").state == "completed", programs.history("ada-task")[0].reason
+        assert 0 < max(seconds) < 600
+
+    run(path, body, clock)

@@ -29,6 +29,7 @@ from weft.kernel.fields import EventRef, ToolUseFact, Words
 from weft.kernel.ledger_events import RunParked, WorkersAnswered
 from weft.ledger.api import RecordedEvent
 from weft.runtime.broker.tools import CallAnswer
+from weft.runtime.broker.worked_time import WorkedTime
 
 LOSSES = (InterruptionReason.CRASH, InterruptionReason.SYSTEM_RESTART)
 """Why a request is asked again that may itself be what ended its asker."""
@@ -117,10 +118,9 @@ class Run:
         """Messages that want to enter with the next request."""
         self.stop: InterruptionReason | None = None
         """Why the turn is to be cut short, where somebody asked for that."""
-        self.works_since_ms: int | None = None
-        """When the turn began, or came back after it was parked; None while it is parked."""
+        self.worked = WorkedTime()
         self.deadline_seconds: float | None = None
-        """So long the turn may work, counted from `works_since_ms`, whoever works on it."""
+        """So long the turn may be worked on, whoever works on it; time in which it is parked does not count."""
         self.max_requests: int = 100
         self.lost_because = InterruptionReason.CRASH
         self._asked_by: Any = UNSET
@@ -128,9 +128,9 @@ class Run:
 
     @property
     def deadline_ms(self) -> int | None:
-        if self.deadline_seconds is None or self.works_since_ms is None:
+        if self.deadline_seconds is None or self.worked.since_ms is None:
             return None
-        return self.works_since_ms + round(self.deadline_seconds * 1000)
+        return self.worked.since_ms + round(self.deadline_seconds * 1000) - self.worked.before_ms
 
     @property
     def losses(self) -> int:
@@ -199,15 +199,9 @@ class Run:
 
     def apply(self, events: Iterable[RecordedEvent]) -> Run:
         for recorded in events:
-            self._note_time(recorded.event)
+            self.worked = self.worked.after(recorded.event)
             self._apply(recorded.id, recorded.event)
         return self
-
-    def _note_time(self, event: Event) -> None:
-        if isinstance(event, RunParked):
-            self.works_since_ms = None
-        elif self.works_since_ms is None and isinstance(event.ts, str):
-            self.works_since_ms = ms_from_iso(event.ts)
 
     def lose(self, because: InterruptionReason = InterruptionReason.CRASH) -> Run:
         """Whoever performed what is open now is gone."""

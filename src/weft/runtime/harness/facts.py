@@ -22,6 +22,7 @@ from weft.programs.kinds.task import criteria_of
 from weft.programs.model import Check, Program
 from weft.programs.programs import Programs
 from weft.runtime.broker.plans import message_workspace
+from weft.runtime.broker.worked_time import worked_ms
 from weft.runtime.harness.settings import HarnessSettings, harness_of
 from weft.runtime.tools.todo_tool import items_of
 
@@ -128,7 +129,7 @@ class WorkFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        """How long its turns have taken."""
+        """How long its turns that have ended were worked on; one that waited for something from outside was not."""
         return sum(one.seconds for one in self.rounds)
 
     @property
@@ -162,6 +163,8 @@ class WorkReader:
     def __init__(self, programs: Programs) -> None:
         self._programs = programs.acting_as(LOCAL)
         self._ledger, self._runs = self._programs.ledger, Runs(self._programs.ledger)
+        self._seconds: dict[str, float] = {}
+        """By turn, how long those were worked on that have ended."""
 
     def facts(self, agent: str) -> WorkFacts | None:
         """None where the agent has no task that it got here."""
@@ -235,7 +238,6 @@ class WorkReader:
         if turn is None or state is RoundState.WAITING:
             error = "its message was taken back" if state is RoundState.CUT else message.error
             return WorkRound(message=message, beside=beside, state=state, turn=message.turn, kind=kind, error=error)
-        ended = turn.completed_at or turn.started_at
         return WorkRound(
             message=message,
             beside=beside,
@@ -247,8 +249,18 @@ class WorkReader:
             error_code=turn.error_code or turn.interruption_reason,
             failed_calls=self._failed_calls(turn.id),
             verdicts=tuple(checks) if state is RoundState.ANSWERED else (),
-            seconds=max(0, ended - turn.started_at) / 1000,
+            seconds=self._worked_seconds(turn),
         )
+
+    def _worked_seconds(self, turn: Turn) -> float:
+        """Of a turn that has ended. Only one with tool calls can have been parked."""
+        if turn.id not in self._seconds:
+            if self._ledger.tool_calls(turn.id):
+                milliseconds = worked_ms(recorded.event for recorded in self._runs.events(turn.id))
+            else:
+                milliseconds = max(0, (turn.completed_at or turn.started_at) - turn.started_at)
+            self._seconds[turn.id] = milliseconds / 1000
+        return self._seconds[turn.id]
 
     def _answer(self, turn: Turn) -> str | None:
         messages = self._ledger.messages(turn.id)
