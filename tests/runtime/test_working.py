@@ -11,11 +11,12 @@ import pytest
 
 from tests.runtime.invoking import Bench, run
 from tests.runtime.scripted import HANG, chat, chat_saying, failure
-from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import AgentBusy, InvalidInput, NotApplicable, ProviderFailed
+from weft.kernel.enums import InboxState, ProgramKind
+from weft.kernel.errors import AgentBusy, InvalidInput, NotApplicable, ProviderFailed, StoreFailed
+from weft.ledger.api import Runs
 from weft.ledger.views.lease_rows import Lease
 from weft.programs import Programs
-from weft.runtime.harness import moves
+from weft.runtime.harness import moves, task_work
 from weft.runtime.harness.facts import WorkFacts
 from weft.runtime.invoke.agent import invoke_agent
 from weft.runtime.invoke.handlers import HANDLERS
@@ -395,5 +396,33 @@ def test_an_agent_is_free_again_after_a_task_that_was_cancelled_while_it_took_it
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (await bench.invoke("ada", "hello")).result["text"] == "Hello there"
+
+    run(path, body, chat())
+
+
+def test_work_whose_message_waits_in_another_ledger_says_so_and_does_not_try_for_ever(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(bench: Bench) -> None:
+        await hire(bench)
+        monkeypatch.setattr(Runs, "message_state", lambda runs, message: (InboxState.QUEUED, True))
+        with pytest.raises(NotApplicable, match="waits in another ledger"):
+            await bench.invoke("greet")
+        assert bench.server.received == []
+
+    run(path, body, chat())
+
+
+def test_a_ledger_that_cannot_be_written_is_no_failure_of_the_work(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(bench: Bench) -> None:
+        await hire(bench)
+
+        async def fail(*arguments: Any, **options: Any) -> None:
+            raise StoreFailed("disk I/O error")
+
+        monkeypatch.setattr(task_work, "answer_admitted", fail)
+        with pytest.raises(StoreFailed):
+            await bench.invoke("greet")
+        assert bench.programs.get("ada").state == "thinking"
 
     run(path, body, chat())

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,11 +17,14 @@ from tests.runtime.scripted import Scripted, chat_saying, failure, scripted
 from weft.aio.crossing import Pool
 from weft.aio.ledger import AsyncLedger
 from weft.kernel.clock import Clock, SystemClock
+from weft.kernel.errors import StoreFailed
 from weft.ledger.api import Ledger, Runs
 from weft.programs import Programs
 from weft.programs.criteria import Workspace
+from weft.programs.kinds.agent import AGENT
 from weft.runtime.broker import broker as broker_module
-from weft.runtime.harness.facts import WorkReader
+from weft.runtime.harness import job as job_module
+from weft.runtime.harness.facts import WorkFacts, WorkReader
 from weft.runtime.harness.moves import AwaitAnswer, Say
 from weft.runtime.harness.task_work import resume_work
 from weft.runtime.harness.turn_limits import NO_LIMITS, turn_limits
@@ -300,3 +303,43 @@ def test_time_in_which_a_turn_waits_for_a_person_is_not_spent(path: Path, tmp_pa
         assert 0 < max(seconds) < 600
 
     run(path, body, clock)
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [(None, "error"), (StoreFailed("disk I/O error"), "idle"), (ZeroDivisionError("a defect"), "error")],
+)
+def test_what_goes_wrong_with_one_agent_is_told_and_stops_no_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None, state: str
+) -> None:
+    monkeypatch.setattr(job_module, "FIRST_PAUSE_MS", 1)
+
+    async def body(ledger: Ledger, programs: Programs, server: Scripted) -> None:
+        with pytest.MonkeyPatch.context() as elsewhere:  # a configuration that was taken over is not checked here
+            elsewhere.setitem(cast(Any, AGENT.fields), "harness", lambda path, value: value)
+            hire(programs, "eve", harness={"maxTurns": "many"} if error is None else {})
+        hire(programs, "ada", {"type": "contains", "text": "there"})
+        for name in ("eve", "ada"):
+            programs.assign(name, f"{name}-task")
+        eve, read, told = programs.get("eve").id, WorkReader.facts, list[tuple[str, str]]()
+
+        def facts(reader: WorkReader, agent: str) -> WorkFacts | None:
+            if agent == eve and error is not None:
+                raise error
+            return read(reader, agent)
+
+        def is_over(watched: Programs) -> bool:
+            return are_over("ada-task")(watched) and watched.get("eve").state == state and bool(told)
+
+        monkeypatch.setattr(WorkReader, "facts", facts)
+        await serve_until_over(
+            ledger, server.url, Doom(), is_over, on_error=lambda name, error: told.append((name, str(error)))
+        )
+        assert len(told) == 1
+        assert told[0][0] == "the work of agent eve"
+        words = "config.harness.maxTurns" if error is None else str(error)
+        assert words in told[0][1]
+        if state == "error":
+            assert words in (programs.history("eve")[0].reason or "")
+
+    run(path, body)

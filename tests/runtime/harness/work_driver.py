@@ -19,7 +19,7 @@ from tests.runtime.scripted import Script, chat_saying
 from weft.aio.ledger import AsyncLedger
 from weft.ledger.api import Ledger
 from weft.programs import Programs
-from weft.runtime.broker.background import BackgroundJobs
+from weft.runtime.broker.background import BackgroundJobs, OnJobError
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.planner import ConfiguredPlanner
 from weft.runtime.harness.job import HarnessJob
@@ -98,6 +98,7 @@ async def serve_until_over(
     is_over: Callable[[Programs], bool] = is_shop_over,
     *,
     does_grant: bool = True,
+    on_error: OnJobError | None = None,
 ) -> None:
     """Serve with a broker whose job is the work of agents, until the task is over; a person grants whatever is
     asked."""
@@ -119,7 +120,7 @@ async def serve_until_over(
             acting=lambda message: person(url),
             equip=toolbox.equip,
         )
-        jobs = BackgroundJobs([HarnessJob(programs, crossing, lambda name: None)])
+        jobs = BackgroundJobs([HarnessJob(programs, crossing, lambda name: None, on_error=on_error)], on_error=on_error)
         broker = Broker(ledger, crossing, planner, background=jobs)
         loop = asyncio.get_running_loop()
         loop.call_soon(grant)

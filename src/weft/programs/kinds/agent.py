@@ -47,7 +47,7 @@ IDENTITY_FIELDS = ("name", "emoji", "avatar", "description")
 VERBS = tuple(verb for verb in program_kinds.AGENT.steps if verb != "fail")
 """Steps that take a reason alone; `fail` takes an error."""
 _IDENTITY = Fields(dict.fromkeys((*IDENTITY_FIELDS, "soul"), text))
-_HARNESS = Fields(
+HARNESS_FIELDS = Fields(
     {
         "maxTurns": count,
         "maxTokens": count,
@@ -94,7 +94,7 @@ AGENT = KindRow(
         "permissions": _PERMISSIONS,
         "tools": texts,
         "toolset": filled,
-        "harness": _HARNESS,
+        "harness": HARNESS_FIELDS,
         "defaultModel": reference,
         MODEL_CONFIG: MODEL_CONFIG_CHECK,
         "createdBy": text,

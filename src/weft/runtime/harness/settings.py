@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from weft.programs.kinds.agent import HARNESS_FIELDS
 from weft.programs.model import Program
 
 DEFAULT_MAX_TURNS = 50
@@ -29,8 +30,9 @@ class HarnessSettings(Struct, frozen=True, kw_only=True):
 
 
 def harness_of(agent: Program) -> HarnessSettings:
+    """Raises InvalidConfig where a configuration that was taken over from elsewhere says something odd."""
     config = agent.config if isinstance(agent.config, dict) else {}
-    harness: dict[str, Any] = config.get("harness") or {}
+    harness: dict[str, Any] = HARNESS_FIELDS("config.harness", config.get("harness") or {})
     cost = harness.get("maxCost")
     return HarnessSettings(
         max_turns=harness.get("maxTurns", DEFAULT_MAX_TURNS),

@@ -16,8 +16,8 @@ from msgspec import Struct
 from weft.kernel.advice import Action
 from weft.kernel.authority import LOCAL
 from weft.kernel.clock import Clock, SystemClock
-from weft.kernel.errors import NotApplicable, WeftError
-from weft.ledger.api import Admission, InboxMessage, Lease
+from weft.kernel.errors import LedgerError, NotApplicable, StoreError, WeftError
+from weft.ledger.api import Admission, InboxMessage, Lease, Runs
 from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
 from weft.programs.placeholders import Resolver
@@ -72,7 +72,7 @@ class TaskWork:
         self._ledger, self._programs, self._planner = ledger, programs, planner
         self._clock, self._on_token, self._on_progress = clock or SystemClock(), on_token, on_progress
         self._on_admitted = on_admitted
-        self._performer = MovePerformer(programs, ledger.crossing, variable)
+        self._performer, self._runs = MovePerformer(programs, ledger.crossing, variable), Runs(programs.ledger)
 
     async def run(
         self, agent: Program, task: Program, request: WorkRequest, *, session: str | None = None
@@ -87,7 +87,7 @@ class TaskWork:
             try:
                 return await self._run(agent.id, hold, request)
             except asyncio.CancelledError:
-                with suppress(WeftError):  # somebody else has moved the agent meanwhile
+                with suppress(LedgerError):  # somebody else has moved the agent meanwhile
                     await to_the_end(self._hold(agent.id, hold))
                 raise
 
@@ -150,7 +150,12 @@ class TaskWork:
         sending = Sending(planner=self._planner)
         try:
             return await answer_admitted(self._ledger, admission, sending, on_token=self._on_token), None
+        except StoreError:  # nothing is known of the turn
+            raise
         except WeftError as error:
+            _, is_elsewhere = await self._ledger.crossing.run(partial(self._runs.message_state, admission.message))
+            if is_elsewhere:  # nobody here answers it
+                raise
             return None, error
 
 

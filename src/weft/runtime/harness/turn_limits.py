@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from weft.ledger.api import Runs, SessionStanding
+from weft.programs.assignments import load_assignment
 from weft.programs.model import Program
 from weft.programs.programs import Programs
 from weft.runtime.harness.facts import WorkReader
@@ -27,7 +28,7 @@ NO_LIMITS = TurnLimits()
 def turn_limits(programs: Programs, agent: Program | None, standing: SessionStanding) -> TurnLimits:
     """What is left for a turn of a session, where the agent works on its task there, or a worker of that work does, and
     its harness limits that."""
-    if agent is None:
+    if agent is None or load_assignment(programs.ledger, agent.id) is None:
         return NO_LIMITS
     settings = harness_of(agent)
     if settings.max_seconds is None and settings.max_cost is None:

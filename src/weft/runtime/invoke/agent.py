@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.kernel.advice import Action
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import NotApplicable, WeftError
+from weft.kernel.errors import LedgerError, NotApplicable, WeftError
 from weft.ledger.api import Lease
 from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
@@ -43,7 +43,7 @@ async def _answer(
     try:
         reply: TurnReply = await context.send(session, message, invocation.overrides, agent)
     except BaseException as error:  # whatever it is, nobody thinks here any more
-        with suppress(WeftError):  # somebody else has moved the agent meanwhile; what happened matters more
+        with suppress(LedgerError):  # somebody else has moved the agent meanwhile; what happened matters more
             await to_the_end(_step(context, programs, agent, after, _reason(error)))
         raise
     await _step(context, programs, agent, "complete" if agent.current_task is None else "wait")

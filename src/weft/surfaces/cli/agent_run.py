@@ -231,10 +231,10 @@ def _toolset(ledger: Ledger, agent: Program, label: str | None, toolset: str | N
 
 def _end(programs: Programs, run: PlannedRun, error: BaseException) -> None:
     """The agent is idle, and the task that was made of words has failed."""
-    from weft.kernel.errors import WeftError
+    from weft.kernel.errors import LedgerError, WeftError
 
     words = str(error) if isinstance(error, WeftError) else "it was interrupted"
-    with suppress(WeftError):  # somebody else has moved them meanwhile
+    with suppress(LedgerError):  # somebody else has moved them meanwhile
         agent, task = programs.get(run.agent.id), programs.get(run.task.id)
         if agent.current_task == task.name:
             programs.stop_work(agent.id, reason=words)

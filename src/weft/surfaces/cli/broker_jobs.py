@@ -20,8 +20,12 @@ def background_jobs(call: Call, access: BrokerAccess) -> BackgroundJobs:
     from weft.runtime.harness.job import HarnessJob
 
     programs, crossing = Programs(access.ledger), access.mirror.crossing
-    jobs: list[BackgroundJob] = [HarnessJob(programs, crossing, os.environ.get), trigger_job(call, access)]
-    return BackgroundJobs(jobs, on_error=lambda name, error: call.note(Span(f"{name}: {error}", "warn")))
+
+    def note(name: str, error: Exception) -> None:
+        call.note(Span(f"{name}: {error}", "warn"))
+
+    harness = HarnessJob(programs, crossing, os.environ.get, on_error=note)
+    return BackgroundJobs([harness, trigger_job(call, access)], on_error=note)
 
 
 def trigger_job(call: Call, access: BrokerAccess) -> BackgroundJob:

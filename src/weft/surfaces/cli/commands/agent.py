@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -180,11 +179,10 @@ def status(call: Call, name: str | None) -> None:
     from weft.surfaces.cli.work_progress import progress_line, progress_lines
 
     with looking(call) as programs:
-        if name is None:
-            statuses = [one for one in map(partial(_status, programs), programs.all("agent")) if one.work is not None]
-        else:
-            statuses = [_status(programs, programs.get(name, "agent"))]
+        agents = programs.all("agent") if name is None else [programs.get(name, "agent")]
+        statuses = [_status(call, programs, agent) for agent in agents]
     if name is None:
+        statuses = [one for one in statuses if one.work is not None]
         if not statuses:
             call.note("no agent has a task; `weft agent assign NAME TASK` gives it one")
         lines = [progress_line(one.agent.name, one.work) for one in statuses if one.work is not None]
@@ -208,15 +206,21 @@ def status(call: Call, name: str | None) -> None:
         call.note("`weft agent reset NAME` lets it be idle again, without its task")
 
 
-def _status(programs: Programs, agent: Program) -> AgentStatus:
-    """An agent with its work, as far as whoever looks may know of its task and its session."""
+def _status(call: Call, programs: Programs, agent: Program) -> AgentStatus:
+    """An agent with its work, as far as whoever looks may know of its task and its session. What is wrong with one
+    agent's configuration is noted, and the others are shown."""
     from weft.kernel.clock import SystemClock
+    from weft.kernel.errors import InvalidConfig
     from weft.runtime.harness.facts import WorkReader
     from weft.runtime.harness.progress import progress_of
     from weft.surfaces.wire.work import AgentStatus
 
     is_shown = agent.current_task is not None and agent.current_session is not None
-    facts = WorkReader(programs).facts(agent.id) if is_shown else None
+    try:
+        facts = WorkReader(programs).facts(agent.id) if is_shown else None
+    except InvalidConfig as error:
+        call.note(Span(f"agent {agent.name}: {error}", "warn"))
+        facts = None
     return AgentStatus(agent=agent, work=None if facts is None else progress_of(facts, SystemClock().now_ms()))
 
 
