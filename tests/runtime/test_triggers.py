@@ -13,7 +13,8 @@ from tests.conftest import NewPostgresLedger
 from tests.programs.test_schedules import ZONES, MinuteCalendar
 from tests.runtime.triggering import HOUR_MS, MINUTE_MS, NOON, TriggerWorld, open_world
 from weft.kernel.errors import InvalidConfig, NotAllowed, NotApplicable, NotFound, WeftError
-from weft.ledger.api import TriggerLog
+from weft.ledger.api import CursorMove, TriggerLog
+from weft.ledger.triggers.model import TriggerCursor
 from weft.programs.schedules import single_time_ms
 from weft.runtime.invoke.agent_rights import actor_context
 from weft.runtime.triggers.sender import TriggerSender
@@ -226,6 +227,40 @@ def test_a_change_of_a_file_wakes_a_trigger_once_it_is_settled(world: TriggerWor
     assert len(world.texts()) == 2
     (message, _) = world.ledger.inbox.list()
     assert message.source == "event"
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_changed_while_a_file_trigger_was_paused_is_passed_over(
+    world: TriggerWorld, tmp_path: Path, is_restarted: bool
+) -> None:
+    folder = tmp_path / "src"
+    folder.mkdir()
+    (folder / "a.py").write_text("one")
+    world.create("review", on={"file": {"folder": str(folder)}}, message="${payload.changes}")
+    job, step = world.job(), iter(range(NOON, NOON + HOUR_MS, 3000))
+    job.run(next(step))
+    world.programs.step_trigger("review", "pause")
+    (folder / "a.py").write_text("two, while it was paused")
+    world.programs.step_trigger("review", "resume")
+    job = world.job() if is_restarted else job
+    for _ in range(3):
+        job.run(next(step))
+    assert world.texts() == []
+    (folder / "a.py").write_text("three, after it was resumed")
+    for _ in range(3):
+        job.run(next(step))
+    (text,) = world.texts()
+    assert '"change": "changed"' in text
+
+
+def test_a_broker_that_has_not_heard_of_a_resumption_does_not_move_its_cursor(world: TriggerWorld) -> None:
+    log, trigger = TriggerLog(world.ledger), world.create("review", on={"task": "x"}, message="x")
+    assert log.move_cursor(trigger, CursorMove(1, 10, "before", is_compared=True))
+    assert log.move_cursor(trigger, CursorMove(1, 20, "after", is_compared=True))
+    assert not log.move_cursor(trigger, CursorMove(1, 10, "late", "before", is_compared=True))
+    assert not log.move_cursor(trigger, CursorMove(1, 10, "late", is_compared=True))
+    assert not log.move_cursor(trigger, CursorMove(1, 30, "late", "after", is_compared=True))
+    assert log.cursors()[trigger] == TriggerCursor(1, 20, "after")
 
 
 def test_a_trigger_posts_to_a_room_and_its_agent_is_reached(world: TriggerWorld) -> None:

@@ -288,17 +288,21 @@ def move_cursor(writer: LedgerWriter, trigger: str, cursor: CursorMove) -> bool:
 
 
 def _move_cursor(append: Append, trigger: str, cursor: CursorMove | None) -> bool:
-    """False where the trigger remembers something else by now: another broker was here."""
+    """False where the trigger remembers something else by now: another broker was here. What it remembers of another
+    version of its configuration does not count, nor what a comparing move finds at another position."""
     if cursor is None:
         return True
     before = load_cursor(append.sql, trigger)
+    if before is not None and before.version != cursor.version:
+        before = None
+    position = cursor.position
     if cursor.is_compared:
-        is_same_version = before is not None and before.version == cursor.version
-        state = before.state if before is not None and is_same_version else None
+        if before is not None and before.position > position:
+            return False
+        state = before.state if before is not None and before.position == position else None
         if state != cursor.expected:
             return False
-    position = cursor.position
-    if before is not None and before.version == cursor.version and not cursor.is_set_back:
+    elif before is not None and before.state == cursor.state and not cursor.is_set_back:
         position = max(position, before.position)
     append.sql.run(
         "INSERT INTO trigger_cursor(trigger_id, version, position, state) VALUES (?, ?, ?, ?)"

@@ -38,7 +38,8 @@ class RoomTarget(Struct, frozen=True):
 
 
 class CursorMove(Struct, frozen=True):
-    """How far a trigger has looked, and what it remembers; with `expected`, only if it remembers that until now."""
+    """How far a trigger has looked, and what it remembers. One that `is_compared` is made only if the trigger remembers
+    `expected` at the same position until now."""
 
     version: int
     position: int

@@ -235,7 +235,8 @@ class TriggerJob:
             (trigger.id, version), FolderWatch(setting["folder"], setting.get("patterns", []), withheld)
         )
         cursor = standing.cursor
-        text = cursor.state if cursor is not None and cursor.version == version else None
+        is_current = cursor is not None and (cursor.version, cursor.position) == (version, standing.since_n)
+        text = cursor.state if cursor is not None and is_current else None  # what was before a pause sets nothing off
         before = None if text is None else FolderState.decode(text)
         try:
             state, changes, _ = watch.look(before)
