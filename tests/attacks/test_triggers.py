@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import NewPostgresLedger
 from tests.runtime.triggering import HOUR_MS, MINUTE_MS, NOON, TriggerWorld, open_world
 from weft.kernel.errors import InvalidConfig, NotApplicable
+from weft.ledger.triggers import firing as firing_module
 from weft.programs.kinds.kind import KindRow
 from weft.programs.schedules import due_between
 from weft.runtime.triggers import job as job_module
@@ -143,3 +147,60 @@ def test_no_configuration_of_another_ledger_stops_the_other_triggers(
     assert world.texts() == ["tick"]
     with pytest.raises(NotApplicable):
         world.sender().require("odd-0")
+
+
+def _taken_over(world: TriggerWorld, other: TriggerWorld, tmp_path: Path) -> None:
+    """What the other ledger holds comes into this one, and counts here up to now."""
+    facts = tmp_path / "facts.jsonl"
+    with facts.open("wb") as file:
+        other.ledger.upkeep.export_facts(file)
+    with facts.open("rb") as file:
+        world.ledger.upkeep.import_facts(file)
+    for pending in world.programs.pending():
+        world.programs.take_over(pending.id)
+
+
+def test_firings_of_another_ledger_hide_none_count_for_none_and_reset_nothing(
+    tmp_path: Path, new_postgres_ledger: NewPostgresLedger
+) -> None:
+    """However many there are and whatever they say, on both engines."""
+    for number, where in enumerate((str(tmp_path / "here.db"), new_postgres_ledger())):
+        other, world = open_world(tmp_path / f"there-{number}.db"), open_world(where)
+        other.create("hourly", on={"cron": "0 * * * *"}, message="x", onMissed="all", breaker=3)
+        other.create("late", on={"cron": "0 * * * *"}, message="x")
+        _taken_over(world, other, tmp_path)
+        world.programs.change("hourly", {"to": {"persona": "nobody"}})
+        world.job().run(world.at(NOON + 2 * HOUR_MS + 2 * MINUTE_MS))
+        assert len(world.programs.trigger_firings("hourly")) == 2
+        for hour in range(3, 9):
+            other.job().run(other.at(NOON + hour * HOUR_MS + 2 * MINUTE_MS))
+        other.programs.step_trigger("hourly", "pause")
+        other.programs.step_trigger("hourly", "resume")
+        facts = tmp_path / f"facts-{number}.jsonl"
+        with facts.open("wb") as file:
+            other.ledger.upkeep.export_facts(file)
+        with facts.open("rb") as file:
+            world.ledger.upkeep.import_facts(file)
+        assert [one.error_code for one in world.programs.trigger_firings("hourly", limit=2)] == ["NotFound"] * 2
+        assert [one.count for one in world.programs.missed_times("late", limit=1)] == [2]
+        world.job().run(world.at(NOON + 3 * HOUR_MS))
+        assert world.programs.get("hourly").state == "paused"
+        for one in (world, other):
+            one.ledger.close()
+
+
+@pytest.mark.parametrize(("is_own", "state"), [(True, "paused"), (False, "active")])
+def test_only_firings_of_this_ledger_count_as_causes(
+    world: TriggerWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_own: bool, state: str
+) -> None:
+    """Another ledger that claims to have sent our messages, after very many firings, stops no trigger."""
+    world.create("echo", on={"event": {"kind": "message_admitted"}}, message="again")
+    world.create("start", on={"task": "x"}, message="go")
+    monkeypatch.setattr(firing_module, "MAX_HOPS", 0)
+    sender = world.sender()
+    sender.fire_by_hand(sender.require("start"))
+    if not is_own:
+        with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
+            database.execute("UPDATE trigger_firing SET replica = ?", ("another",))
+    world.job().run(NOON)
+    assert world.programs.get("echo").state == state

@@ -87,6 +87,20 @@ class OwnEvents:
         last = self._names[replica]
         return last is None or n <= last
 
+    def condition(self, table: str) -> tuple[str, tuple[str | int, ...]]:
+        """The same as a condition on rows of a table, by its name in the query, that has the columns `n` and `replica`;
+        with its values."""
+        conditions: list[str] = []
+        values: list[str | int] = []
+        for name, last in self._names.items():
+            if last is None:
+                conditions.append(f"{table}.replica = ?")
+                values.append(name)
+            else:
+                conditions.append(f"{table}.replica = ? AND {table}.n <= ?")
+                values += [name, last]
+        return f"({' OR '.join(conditions)})", tuple(values)
+
 
 def _number(sql: Sql, key: str) -> int:
     row = sql.one("SELECT value FROM local WHERE key = ?", (key,))

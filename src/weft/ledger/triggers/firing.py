@@ -45,7 +45,7 @@ from weft.ledger.triggers.model import (
     Occasion,
     RoomTarget,
 )
-from weft.ledger.triggers.reading import errors_in_a_row, find_firing, load_cursor, trigger_standing
+from weft.ledger.triggers.reading import caused_firings, errors_in_a_row, find_firing, load_cursor, trigger_standing
 from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.ledger.write.append import MESSAGE_ROOM, Append, EventStream, LedgerWriter
 from weft.ledger.write.record_turn import weigh
@@ -63,16 +63,16 @@ def fire(writer: LedgerWriter, new: NewFiring) -> FiringOutcome:
         writer.put_large(weight.large, scope_of(message))
 
     def work(append: Append) -> FiringOutcome:
-        row = _active(append, new.trigger, new.version)
-        outcome = _fired(append, row, new, message)
+        row, since_n = _active(append, new.trigger, new.version)
+        outcome = _fired(append, row, since_n, new, message)
         append.seal()
         return outcome
 
     return writer.write(work, weight.size)
 
 
-def _active(append: Append, trigger: str, version: int) -> ProgramRow:
-    """A trigger that may fire now, as this version of its configuration says."""
+def _active(append: Append, trigger: str, version: int) -> tuple[ProgramRow, int]:
+    """A trigger that may fire now, as this version of its configuration says, and the event since which it may."""
     row = load_program(append.sql, trigger)
     if row is None or row.deleted or row.kind != ProgramKind.TRIGGER:
         raise NotFound("trigger", trigger, Action.LIST_PROGRAMS)
@@ -81,17 +81,17 @@ def _active(append: Append, trigger: str, version: int) -> ProgramRow:
     standing = trigger_standing(ReadTxn(append.sql, append.txn.facts), row)
     if standing is None or standing.version != version:
         raise NotApplicable(f"trigger {row.name!r} was configured meanwhile", "try again")
-    return row
+    return row, standing.since_n
 
 
-def _fired(append: Append, row: ProgramRow, new: NewFiring, message: str) -> FiringOutcome:
+def _fired(append: Append, row: ProgramRow, since_n: int, new: NewFiring, message: str) -> FiringOutcome:
     txn = ReadTxn(append.sql, append.txn.facts)
     if not _move_cursor(append, row.id, new.cursor):
         return FiringOutcome(firing=None, is_new=False)
     digest, earlier = _own_occasion(append, row.id, new.occasion.digest)
     if earlier:
         return FiringOutcome(firing=find_firing(txn, row.id, digest), is_new=False)
-    reason = _breaking_reason(append, row, new)
+    reason = _breaking_reason(append, row, since_n, new)
     if reason is not None:
         _pause(append, row, reason)
         return FiringOutcome(firing=None, is_new=False, paused=reason)
@@ -128,18 +128,15 @@ def _own_occasion(append: Append, trigger: str, digest: str) -> tuple[str, bool]
         digest = sha256(f"weft.occasion.1 {digest}".encode()).hexdigest()
 
 
-def _breaking_reason(append: Append, row: ProgramRow, new: NewFiring) -> str | None:
+def _breaking_reason(append: Append, row: ProgramRow, since_n: int, new: NewFiring) -> str | None:
     """Why a trigger must not fire any more until a person has looked at it."""
-    if errors_in_a_row(append.sql, row.id, new.breaker) >= new.breaker:
+    if errors_in_a_row(append.sql, row.id, since_n, new.breaker) >= new.breaker:
         return f"its last {new.breaker} firings failed"
     occasion = new.occasion
     if occasion.hops > MAX_HOPS:
         return f"it fired for what triggers caused, {MAX_HOPS} times over"
     if occasion.hops:
-        (count,) = append.sql.one(
-            "SELECT count(*) FROM trigger_firing WHERE trigger_id = ? AND hops > 0 AND fired_at > ?",
-            (row.id, append.now_ms - CAUSED_PERIOD_MS),
-        ) or (0,)
+        count = caused_firings(append.sql, row.id, append.now_ms - CAUSED_PERIOD_MS)
         if count >= MOST_CAUSED_FIRINGS:
             return f"it fired {count} times in an hour for what triggers caused"
     return None
@@ -240,17 +237,18 @@ def record_error(writer: LedgerWriter, new: NewFiring, error: WeftError) -> Firi
     """Record that a trigger could not fire. As many in a row as its breaker allows pause it."""
 
     def work(append: Append) -> FiringOutcome:
-        row = _active(append, new.trigger, new.version)
+        row, since_n = _active(append, new.trigger, new.version)
         if not _move_cursor(append, row.id, new.cursor):
             return FiringOutcome(firing=None, is_new=False)
         now = append.now_ms
-        digest = sha256(f"weft.occasion.error.1 {new.occasion.digest} {now}".encode()).hexdigest()
+        failed = sha256(f"weft.occasion.error.1 {new.occasion.digest} {now}".encode()).hexdigest()
+        digest, _ = _own_occasion(append, row.id, failed)
         fact = ErrorFact(
             code=append.named(type(error).__name__, "code"), message=append.put_text(str(error), "message")
         )
         _add(append, row, new.principals, TriggerFired, **_fields(new.occasion, digest), error=fact)
         reason = None
-        if errors_in_a_row(append.sql, row.id, new.breaker) >= new.breaker:
+        if errors_in_a_row(append.sql, row.id, since_n, new.breaker) >= new.breaker:
             reason = f"its last {new.breaker} firings failed: {error}"
             _pause(append, row, reason)
         append.seal()
@@ -264,7 +262,7 @@ def record_missed(writer: LedgerWriter, missed: MissedTimes, cursor: CursorMove)
     """Record times of a schedule at which a trigger did not fire, and go on behind them."""
 
     def work(append: Append) -> None:
-        row = _active(append, missed.trigger, cursor.version)
+        row, _ = _active(append, missed.trigger, cursor.version)
         before = load_cursor(append.sql, row.id)
         if before is not None and before.version == cursor.version and before.position >= missed.last:
             return  # another broker has noted them

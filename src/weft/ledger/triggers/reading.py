@@ -21,14 +21,14 @@ from weft.store.sql import Sql
 
 _FIRING = (
     "SELECT f.occasion, f.source, f.fired_at, f.due, f.message, f.posted, f.cause, f.hops, f.error, f.error_code,"
-    " i.state, i.turn, f.n, f.replica FROM trigger_firing f LEFT JOIN inbox i ON i.message = f.message"
+    " i.state, i.turn FROM trigger_firing f LEFT JOIN inbox i ON i.message = f.message"
 )
 MOST_CAUSES = 256
 """So many turns and messages are looked at for what caused an event."""
 
 
 def _firing(txn: ReadTxn, trigger: str, row: tuple[Any, ...]) -> Firing:
-    occasion, source, fired_at, due, message, posted, cause, hops, error, code, state, turn, _, _ = row
+    occasion, source, fired_at, due, message, posted, cause, hops, error, code, state, turn = row
     return Firing(
         trigger=trigger,
         occasion=occasion,
@@ -53,18 +53,18 @@ def find_firing(txn: ReadTxn, trigger: str, occasion: str) -> Firing | None:
 
 def listed_firings(txn: ReadTxn, trigger: str, limit: int) -> list[Firing]:
     """What a trigger did here, the newest first."""
-    own = OwnEvents(txn.sql)
-    rows = txn.sql.all(f"{_FIRING} WHERE f.trigger_id = ? ORDER BY f.n DESC LIMIT ?", (trigger, limit))
-    return [_firing(txn, trigger, row) for row in rows if own.has(row[-2], row[-1])]
+    is_own, values = OwnEvents(txn.sql).condition("f")
+    query = f"{_FIRING} WHERE f.trigger_id = ? AND {is_own} ORDER BY f.n DESC LIMIT ?"
+    return [_firing(txn, trigger, row) for row in txn.sql.all(query, (trigger, *values, limit))]
 
 
 def listed_gaps(txn: ReadTxn, trigger: str, limit: int) -> list[MissedTimes]:
     """Times that it missed here, the newest first."""
-    own = OwnEvents(txn.sql)
+    is_own, values = OwnEvents(txn.sql).condition("g")
     rows = txn.sql.all(
-        "SELECT n, replica, count, first, last, reason, noted_at FROM trigger_gap WHERE trigger_id = ?"
-        " ORDER BY n DESC LIMIT ?",
-        (trigger, limit),
+        f"SELECT g.count, g.first, g.last, g.reason, g.noted_at FROM trigger_gap g WHERE g.trigger_id = ? AND {is_own}"
+        " ORDER BY g.n DESC LIMIT ?",
+        (trigger, *values, limit),
     )
     return [
         MissedTimes(
@@ -75,33 +75,35 @@ def listed_gaps(txn: ReadTxn, trigger: str, limit: int) -> list[MissedTimes]:
             reason=None if reason is None else text_of(txn, reason),
             noted_at=noted_at,
         )
-        for n, replica, count, first, last, reason, noted_at in rows
-        if own.has(n, replica)
+        for count, first, last, reason, noted_at in rows
     ]
 
 
-def errors_in_a_row(sql: Sql, trigger: str, most: int) -> int:
-    """How many of the last firings failed since the trigger was last resumed or configured: by themselves, or since
-    nobody could answer their message."""
-    own = OwnEvents(sql)
-    since = sql.one(
-        "SELECT max(n) FROM program_history WHERE program = ? AND kind IN"
-        " ('trigger_resumed', 'trigger_configured', 'trigger_created')",
-        (trigger,),
-    )
+def errors_in_a_row(sql: Sql, trigger: str, since_n: int, most: int) -> int:
+    """How many of the last firings failed since an event, at most so many: by themselves, or since nobody could answer
+    their message."""
+    is_own, values = OwnEvents(sql).condition("f")
     rows = sql.all(
-        "SELECT f.n, f.replica, f.error_code, i.state FROM trigger_firing f LEFT JOIN inbox i ON i.message = f.message"
-        " WHERE f.trigger_id = ? AND f.n > ? ORDER BY f.n DESC LIMIT ?",
-        (trigger, (since[0] if since else 0) or 0, most),
+        "SELECT f.error_code, i.state FROM trigger_firing f LEFT JOIN inbox i ON i.message = f.message"
+        f" WHERE f.trigger_id = ? AND f.n > ? AND {is_own} ORDER BY f.n DESC LIMIT ?",
+        (trigger, since_n, *values, most),
     )
     count = 0
-    for n, replica, error_code, state in rows:
-        if not own.has(n, replica):
-            continue
+    for error_code, state in rows:
         if error_code is None and state != "dead":
             break
         count += 1
     return count
+
+
+def caused_firings(sql: Sql, trigger: str, since_ms: int) -> int:
+    """How often a trigger fired since a time for what triggers caused."""
+    is_own, values = OwnEvents(sql).condition("f")
+    row = sql.one(
+        f"SELECT count(*) FROM trigger_firing f WHERE f.trigger_id = ? AND f.hops > 0 AND f.fired_at > ? AND {is_own}",
+        (trigger, since_ms, *values),
+    )
+    return int(row[0]) if row else 0
 
 
 def trigger_standing(txn: ReadTxn, row: ProgramRow) -> TriggerStanding | None:
@@ -169,6 +171,7 @@ class Causes:
 
     def __init__(self, txn: ReadTxn) -> None:
         self._facts, self._sql = txn.facts, txn.sql
+        self._is_own, self._own_values = OwnEvents(txn.sql).condition("f")
         self._turns: list[str] = []
         self._messages: list[str] = []
         self._hops = 0
@@ -195,8 +198,11 @@ class Causes:
         return self._hops
 
     def _note_firing(self, column: str, id: object) -> bool:
-        """Whether a firing sent or posted this."""
-        row = self._sql.one(f"SELECT max(hops) FROM trigger_firing WHERE {column} = ?", (id,))
+        """Whether a firing of this ledger sent or posted this."""
+        row = self._sql.one(
+            f"SELECT max(f.hops) FROM trigger_firing f WHERE f.{column} = ? AND {self._is_own}",
+            (id, *self._own_values),
+        )
         if row is None or row[0] is None:
             return False
         self._hops = max(self._hops, int(row[0]) + 1)
