@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import weft as weft_package
+from tests.attacks.test_triggers import ODD
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import chat_saying
 from tests.surfaces.serving import serving
@@ -22,6 +23,7 @@ from tests.surfaces.test_cli_broker import beside, serve_until_empty, stock, wai
 from weft.kernel.clock import FixedClock
 from weft.ledger.api import CursorMove, Ledger, Runs, TriggerLog
 from weft.programs import Programs
+from weft.programs.kinds.kind import KindRow
 from weft.runtime.triggers import job
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -72,6 +74,34 @@ def test_the_screen_says_what_is_missing_and_what_comes_next(weft: Shell) -> Non
     assert "t has not fired" in weft("trigger", "history", "t").err
     assert "to      its maker, or session trigger:t\n" in weft("trigger", "show", "t").out
     assert "a broker answers it: `weft broker`" in weft("trigger", "run", "t").err
+
+
+@pytest.mark.parametrize("is_taken_over", [False, True])
+def test_a_trigger_of_another_ledger_that_means_nothing_is_listed_with_why(
+    weft: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_taken_over: bool
+) -> None:
+    facts = tmp_path / "facts.jsonl"
+    with weft_package.open(tmp_path / "other.db") as other, monkeypatch.context() as patches, facts.open("wb") as file:
+        patches.setattr(KindRow, "checked_config", lambda kind, config: config)
+        for number, config in enumerate(ODD):
+            Programs(other).create("trigger", f"odd-{number}", config)
+        other.upkeep.export_facts(file)
+    assert weft("trigger", "create", "daily", "--cron", "@daily", "--message", "hello").code == 0
+    with weft_package.open(weft.folder / ".weft" / "ledger.db") as ledger, facts.open("rb") as file:
+        ledger.upkeep.import_facts(file)
+        for pending in Programs(ledger).pending() if is_taken_over else ():
+            Programs(ledger).take_over(pending.id)
+    listed = weft("trigger", "list")
+    assert (listed.code, listed.err) == (0, "")
+    assert "cannot be read: config.on: names nothing" in listed.out
+    triggers = {one["name"]: one for one in weft.json("trigger", "list")}
+    assert triggers["daily"]["fault"] is None
+    assert triggers["daily"]["next_due"]
+    for number in range(len(ODD)):
+        name = f"odd-{number}"
+        assert triggers[name]["fault"]
+        assert f"cannot be read: {triggers[name]['fault']}" in weft("trigger", "show", name).out
+        assert weft("trigger", "run", name).code == 4
 
 
 def test_a_delivery_is_taken_from_standard_input_once(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

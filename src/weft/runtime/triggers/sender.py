@@ -92,6 +92,24 @@ class ReadyTrigger(Struct, frozen=True):
         return int(self.config.get("breaker", DEFAULT_BREAKER))
 
 
+def readable_config(program: Program) -> dict[str, Any]:
+    """The configuration of a trigger in its one form. Raises InvalidConfig where it means nothing, as one of another
+    ledger may."""
+    return TRIGGER.checked_values(program.config)
+
+
+def find_ready(log: TriggerLog, program: Program) -> ReadyTrigger | None:
+    """A trigger as it fires here. None where nobody here configured it, or where what was taken over from another
+    ledger means nothing: this keeps no other trigger from firing."""
+    standing = None if program.foreign else log.standing(program.id)
+    if standing is None:
+        return None
+    try:
+        return ReadyTrigger(replace(program, config=readable_config(program)), standing)
+    except InvalidConfig:
+        return None
+
+
 def occasion_digest(kind: str, *parts: object) -> str:
     """The digest of an occasion, by what distinguishes it from all others of its kind."""
     return sha256("\0".join(("weft.occasion.1", kind, *map(str, parts))).encode()).hexdigest()
@@ -106,29 +124,20 @@ class TriggerSender:
 
     def all(self) -> list[ReadyTrigger]:
         """Triggers that fire: active ones that somebody here configured or took over."""
-        ready = (self.find_ready(program) for program in self.programs.all(ProgramKind.TRIGGER, states=["active"]))
+        ready = (find_ready(self.log, program) for program in self.programs.all(ProgramKind.TRIGGER, states=["active"]))
         return [trigger for trigger in ready if trigger is not None]
-
-    def find_ready(self, program: Program) -> ReadyTrigger | None:
-        """None where nobody here configured it, or where what was taken over from another ledger means nothing: this
-        keeps no other trigger from firing."""
-        standing = None if program.foreign else self.log.standing(program.id)
-        if standing is None or not isinstance(program.config, dict):
-            return None
-        try:
-            return ReadyTrigger(replace(program, config=TRIGGER.checked_values(program.config)), standing)
-        except InvalidConfig:
-            return None
 
     def require(self, name: str) -> ReadyTrigger:
         """A trigger by its name, whatever its state."""
         program = ensure_own(self.programs.get(name, ProgramKind.TRIGGER))
-        ready = self.find_ready(program)
-        if ready is None:
-            raise NotApplicable(
-                f"trigger {program.name!r} has no configuration that means something here", "configure it"
-            )
-        return ready
+        ready = find_ready(self.log, program)
+        if ready is not None:
+            return ready
+        try:
+            readable_config(program)
+        except InvalidConfig as error:
+            raise NotApplicable(f"trigger {program.name!r} cannot be read: {error}", "configure it") from None
+        raise NotApplicable(f"nobody here configured trigger {program.name!r}", "configure it, or take it over")
 
     def acting(self, trigger: ReadyTrigger) -> Programs:
         """The programs and the ledger in the name of whoever the trigger acts for. Raises NotFound where one of them

@@ -27,6 +27,8 @@ class ListedTrigger(Struct, frozen=True, kw_only=True):
     missed: int
     reason: str | None
     """Why it is paused."""
+    fault: str | None
+    """Why its configuration cannot be read, in which case it never fires: another ledger wrote it."""
 
 
 class ShownTrigger(ListedTrigger, frozen=True, kw_only=True):

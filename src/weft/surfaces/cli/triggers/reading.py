@@ -34,7 +34,7 @@ def list_(call: Call) -> None:
         [
             Span(one.name, "label"),
             "of another ledger" if one.foreign else one.state,
-            occasion_text(one.on),
+            occasion_text(one.on) if one.fault is None else Span(f"cannot be read: {one.fault}", "bad"),
             target_text(one),
             "" if one.next_due is None else local_time(one.next_due),
             firing_text(one.fired),

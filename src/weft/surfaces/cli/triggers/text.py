@@ -27,7 +27,7 @@ def shown_trigger(programs: Programs, program: Program, now_ms: int) -> ShownTri
 
 
 def _fields(programs: Programs, program: Program, now_ms: int) -> dict[str, Any]:
-    config = program.config if isinstance(program.config, dict) else {}
+    config, fault = _read(program)
     firings = programs.trigger_firings(program.id, limit=1)
     missed = programs.missed_times(program.id, limit=MOST_GAPS)
     since = max((change.at for change in programs.history(program.id) if change.kind != "trigger_paused"), default=0)
@@ -44,19 +44,28 @@ def _fields(programs: Programs, program: Program, now_ms: int) -> dict[str, Any]
         "fired": firings[0] if firings else None,
         "missed": sum(gap.count for gap in missed if gap.noted_at >= since),
         "reason": reason if program.state == "paused" else None,
+        "fault": fault,
     }
+
+
+def _read(program: Program) -> tuple[dict[str, Any], str | None]:
+    """The configuration of a trigger, and why it cannot be read where it cannot: another ledger may have written it."""
+    from weft.kernel.errors import InvalidConfig
+    from weft.runtime.triggers.sender import readable_config
+
+    try:
+        return readable_config(program), None
+    except InvalidConfig as error:
+        return {}, str(error)
 
 
 def _next_due(programs: Programs, program: Program, now_ms: int) -> int | None:
     from weft.ledger.api import TriggerLog
     from weft.programs.schedules import first_due
-    from weft.runtime.triggers.sender import ReadyTrigger
+    from weft.runtime.triggers.sender import find_ready
 
-    standing = (
-        None if program.foreign or program.state != "active" else TriggerLog(programs.ledger).standing(program.id)
-    )
-    schedule = None if standing is None else ReadyTrigger(program, standing).schedule
-    return None if schedule is None else first_due(schedule, now_ms)
+    ready = find_ready(TriggerLog(programs.ledger), program) if program.state == "active" else None
+    return None if ready is None or ready.schedule is None else first_due(ready.schedule, now_ms)
 
 
 def occasion_text(on: Mapping[str, Any]) -> str:
@@ -79,6 +88,8 @@ def occasion_text(on: Mapping[str, Any]) -> str:
 
 def target_text(trigger: ListedTrigger | ShownTrigger) -> str:
     """Where its messages go. Without a target that is the agent that made it, or a session of the trigger's own."""
+    if trigger.fault is not None:
+        return ""
     words = [f"{name} {value}" for name, value in trigger.to.items()]
     return ", ".join(words) or f"its maker, or session trigger:{trigger.name}"
 
@@ -93,7 +104,9 @@ def firing_text(firing: Firing | None) -> str:
 def trigger_lines(trigger: ShownTrigger) -> list[Line]:
     state = f"{trigger.state}: {trigger.reason}" if trigger.reason else trigger.state
     lines: list[Line] = [["trigger ", Span(trigger.name, "label"), f" is {state}"]]
-    config = trigger.config if isinstance(trigger.config, dict) else {}
+    if trigger.fault is not None:
+        return [*lines, [Span(f"  cannot be read: {trigger.fault}", "bad")]]
+    config = trigger.config
     for what, value in (
         ("on", occasion_text(trigger.on)),
         ("to", target_text(trigger)),
