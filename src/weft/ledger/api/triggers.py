@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.kernel.errors import WeftError
 from weft.ledger.api.base import LedgerBase
 from weft.ledger.triggers.firing import fire, move_cursor, record_error, record_missed
 from weft.ledger.triggers.model import (
@@ -57,7 +56,7 @@ class TriggerLog:
         """Fire for an occasion, once: the fact and the message in one transaction."""
         return fire(self._writer, new)
 
-    def record_error(self, new: NewFiring, error: WeftError) -> FiringOutcome:
+    def record_error(self, new: NewFiring, error: Exception) -> FiringOutcome:
         return record_error(self._writer, new, error)
 
     def record_missed(self, missed: MissedTimes, cursor: CursorMove) -> None:

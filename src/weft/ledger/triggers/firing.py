@@ -15,7 +15,7 @@ from msgspec import UNSET
 from weft.kernel.advice import Action
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.enums import ParticipantKind, ProgramKind, RoomMessageKind
-from weft.kernel.errors import NotApplicable, NotFound, WeftError
+from weft.kernel.errors import NotApplicable, NotFound
 from weft.kernel.events import program_stream
 from weft.kernel.fields import ErrorFact, MentionFact
 from weft.kernel.program_events import TriggerFired, TriggerMissed, TriggerPaused
@@ -233,7 +233,7 @@ def _pause(append: Append, row: ProgramRow, reason: str) -> None:
         _stream(append, row).add(TriggerPaused, reason=append.put_text(reason, "reason"))
 
 
-def record_error(writer: LedgerWriter, new: NewFiring, error: WeftError) -> FiringOutcome:
+def record_error(writer: LedgerWriter, new: NewFiring, error: Exception) -> FiringOutcome:
     """Record that a trigger could not fire. As many in a row as its breaker allows pause it."""
 
     def work(append: Append) -> FiringOutcome:
@@ -243,13 +243,12 @@ def record_error(writer: LedgerWriter, new: NewFiring, error: WeftError) -> Firi
         now = append.now_ms
         failed = sha256(f"weft.occasion.error.1 {new.occasion.digest} {now}".encode()).hexdigest()
         digest, _ = _own_occasion(append, row.id, failed)
-        fact = ErrorFact(
-            code=append.named(type(error).__name__, "code"), message=append.put_text(str(error), "message")
-        )
+        words = str(error) or type(error).__name__
+        fact = ErrorFact(code=append.named(type(error).__name__, "code"), message=append.put_text(words, "message"))
         _add(append, row, new.principals, TriggerFired, **_fields(new.occasion, digest), error=fact)
         reason = None
         if errors_in_a_row(append.sql, row.id, since_n, new.breaker) >= new.breaker:
-            reason = f"its last {new.breaker} firings failed: {error}"
+            reason = f"its last {new.breaker} firings failed: {words}"
             _pause(append, row, reason)
         append.seal()
         txn = ReadTxn(append.sql, append.txn.facts)

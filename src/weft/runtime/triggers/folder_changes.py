@@ -59,9 +59,9 @@ class FolderWatch:
         self._patterns = [PathPattern(pattern if "/" in pattern else f"**/{pattern}") for pattern in patterns]
         self._last: dict[str, tuple[int, int]] = {}
 
-    def look(self, before: FolderState | None) -> tuple[FolderState, list[dict[str, str]], bool]:
-        """The folder as it is, what of it changed, and whether another look is to follow soon: something is being
-        written. The first look at a folder finds no changes."""
+    def look(self, before: FolderState | None) -> tuple[FolderState, list[dict[str, str]]]:
+        """The folder as it is, and what of it changed. What is being written is left to a later look. The first look at
+        a folder finds no changes."""
         workspace = WorkspaceFolder(Path(self._folder), withheld=self._withheld)
         found = self._stats(workspace)
         old = {} if before is None else before.files
@@ -83,7 +83,7 @@ class FolderWatch:
             changes = []
         count = (0 if before is None else before.count) + bool(changes)
         changes.sort(key=lambda change: change["path"])
-        return FolderState(count, files), changes, bool(moved - settled or gone - gone_for_good)
+        return FolderState(count, files), changes
 
     def _stats(self, workspace: WorkspaceFolder) -> dict[str, tuple[int, int]]:
         walk = FolderWalk(workspace, ReadBudget(LIMITS))

@@ -7,24 +7,31 @@ it is lost, occasions are looked at again and found done.
 A time that comes up later than `LATE_MS` was missed: nobody was there, or the clock was set. `onMissed` says whether
 all, the latest or none of these fire; the others are recorded as missed. A clock that is set back makes nothing fire
 twice, and what a clock that ran ahead recorded as missed fires when its time comes.
+
+A trigger that fails keeps no other from firing. What it failed with is recorded as an error of the trigger; where the
+store cannot be read now, what was due for it is looked at again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from weft.kernel.enums import MessageSource
-from weft.kernel.errors import NotApplicable, NotFound, StoreError, WeftError
+from weft.kernel.errors import Damaged, NotApplicable, NotFound, StoreError, WeftError
 from weft.ledger.api import CursorMove, EventPlace, MissedTimes, Occasion, TriggerStanding
 from weft.programs.schedules import due_between, first_due
-from weft.runtime.tools.calls import ToolFailure
 from weft.runtime.triggers.event_matches import LOGGED, fits, may_read, payload_of, wanted_kind
 from weft.runtime.triggers.folder_changes import FolderState, FolderWatch, changes_payload
 from weft.runtime.triggers.sender import ReadyTrigger, TriggerSender, occasion_digest
 from weft.runtime.turns.ledger_port import Crossing
 
+T = TypeVar("T")
 LATE_MS = 60_000
 """A time fires on its own so long after it; later it was missed."""
 MOST_TIMES = 100
@@ -55,32 +62,34 @@ class TriggerJob:
         self._next_times: dict[str, tuple[TriggerStanding, int | None]] = {}
         """When each trigger is due next, as long as it stands as it did."""
         self._next_folder_ms = self._last_ms = 0
+        self._failed: dict[str, StoreError] = {}
+        """Triggers for which the store could not be read or written in this run, by their ids."""
+        self._numbers = count()
+        """Of the failures that are recorded: several may be at one moment."""
 
     async def run_due(self, now_ms: int) -> int | None:
         return await self._crossing.run(lambda: self.run(now_ms))
 
     def run(self, now_ms: int) -> int | None:
-        """Fire all that is due; when to look again at the latest."""
+        """Fire all that is due; when to look again at the latest. Raises the first error of the store, after every
+        trigger was looked at."""
         if now_ms < self._last_ms:  # the clock was set back
             self._next_times.clear()
             self._next_folder_ms = now_ms
         self._last_ms = now_ms
+        self._failed = {}
         triggers = self._triggers(now_ms)
         due: list[int] = []
         for trigger in triggers:
-            try:
-                if trigger.schedule is not None:
-                    due += self._by_time(trigger, now_ms)
-                elif trigger.occasion[0] == "file":
-                    due += self._by_folder(trigger, now_ms)
-            except (NotApplicable, NotFound):  # paused, deleted or configured anew meanwhile
-                continue
+            due += self._guarded(trigger, partial(self._by_itself, trigger, now_ms)) or []
         if any(trigger.occasion[0] == "file" for trigger in triggers):
             if now_ms >= self._next_folder_ms:
                 self._next_folder_ms = now_ms + FOLDER_MS
             due.append(self._next_folder_ms)
         if self._by_log([trigger for trigger in triggers if trigger.occasion[0] in LOGGED]):
             due.append(now_ms)
+        for error in self._failed.values():
+            raise error
         return min(due, default=None)
 
     def _triggers(self, now_ms: int) -> list[ReadyTrigger]:
@@ -89,12 +98,50 @@ class TriggerJob:
         changes = self._sender.log.last_changes()
         if self._read is None or self._read[0] != changes or not 0 <= now_ms - self._read[1] < READ_AGAIN_MS:
             self._read = (changes, now_ms, self._sender.all())
+            self._forget_others(self._read[2])
             return self._read[2]
         cursors = self._sender.log.cursors()
         return [
             ReadyTrigger(trigger.program, replace(trigger.standing, cursor=cursors.get(trigger.id)))
             for trigger in self._read[2]
         ]
+
+    def _forget_others(self, triggers: list[ReadyTrigger]) -> None:
+        """Keep nothing of triggers that fire no more, nor of former versions."""
+        keys = {(trigger.id, trigger.standing.version) for trigger in triggers}
+        ids = {trigger.id for trigger in triggers}
+        self._positions = {key: position for key, position in self._positions.items() if key in keys}
+        self._watches = {key: watch for key, watch in self._watches.items() if key in keys}
+        self._next_times = {id: times for id, times in self._next_times.items() if id in ids}
+
+    def _guarded(self, trigger: ReadyTrigger, work: Callable[[], T]) -> T | None:
+        """Work for one trigger, whose failure keeps no other from firing; None where it failed."""
+        try:
+            return work()
+        except Exception as error:  # whatever it is: it is recorded, or raised when all were looked at
+            if isinstance(error, StoreError) and not isinstance(error, Damaged):
+                self._failed.setdefault(trigger.id, error)
+            else:
+                self._note_failure(trigger, error)
+        return None
+
+    def _note_failure(self, trigger: ReadyTrigger, error: Exception) -> None:
+        source = MessageSource.EVENT if trigger.schedule is None else MessageSource.CRON
+        digest = occasion_digest("failure", trigger.standing.version, self._last_ms, next(self._numbers))
+        try:
+            self._sender.note_error(trigger, Occasion(digest=digest, source=source), error)
+        except (NotApplicable, NotFound):  # paused, deleted or configured anew meanwhile: which is what it failed with
+            return
+        except StoreError as failure:
+            self._failed.setdefault(trigger.id, failure)
+
+    def _by_itself(self, trigger: ReadyTrigger, now_ms: int) -> list[int]:
+        """Fire where the clock or a folder says so; when it is due next."""
+        if trigger.schedule is not None:
+            return self._by_time(trigger, now_ms)
+        if trigger.occasion[0] == "file" and now_ms >= self._next_folder_ms:
+            self._by_folder(trigger)
+        return []
 
     # --- by the clock --------------------------------------------------------------------------------------------
 
@@ -156,16 +203,22 @@ class TriggerJob:
         if not positions or min(positions.values()) >= newest:
             return False
         until, events = self._sender.log.events_after(min(positions.values()), MOST_EVENTS)
-        wanted: dict[str, list[ReadyTrigger]] = {}
+        reached = {trigger.id: max(positions[trigger.id], until) for trigger in triggers}
+        wanted: dict[str, list[tuple[ReadyTrigger, dict[str, str]]]] = {}
         for trigger in triggers:
-            wanted.setdefault(wanted_kind(trigger), []).append(trigger)
-        ids = {trigger.id: self._ids(trigger) for trigger in triggers}
+            ids = self._guarded(trigger, partial(self._ids, trigger))
+            if ids is None:
+                reached[trigger.id] = positions[trigger.id]
+            else:
+                wanted.setdefault(wanted_kind(trigger), []).append((trigger, ids))
         for n, fields in events:
-            for trigger in wanted.get(fields["kind"], ()):
-                if n > positions[trigger.id]:
-                    self._fire_event(trigger, n, fields, ids[trigger.id])
+            for trigger, ids in wanted.get(fields["kind"], ()):
+                if positions[trigger.id] < n <= reached[trigger.id]:
+                    self._guarded(trigger, partial(self._fire_event, trigger, n, fields, ids))
+                    if trigger.id in self._failed:  # it is looked at again
+                        reached[trigger.id] = n - 1
         for trigger in triggers:
-            self._remember(trigger, max(positions[trigger.id], until))
+            self._guarded(trigger, partial(self._remember, trigger, reached[trigger.id]))
         return until < newest
 
     def _position(self, trigger: ReadyTrigger) -> int:
@@ -199,17 +252,14 @@ class TriggerJob:
         place = self._sender.log.place_of(fields)
         if not fits(trigger, fields, place, ids) or not self._is_readable(trigger, place):
             return
-        try:
-            occasion = Occasion(
-                digest=occasion_digest("event", fields["event_id"]),
-                source=MessageSource.EVENT,
-                cause=place.cause,
-                hops=place.hops,
-                payload=payload_of(fields, place),
-            )
-            self._sender.fire(trigger, occasion, CursorMove(trigger.standing.version, n))
-        except (NotApplicable, NotFound):  # paused, deleted or configured anew meanwhile
-            return
+        occasion = Occasion(
+            digest=occasion_digest("event", fields["event_id"]),
+            source=MessageSource.EVENT,
+            cause=place.cause,
+            hops=place.hops,
+            payload=payload_of(fields, place),
+        )
+        self._sender.fire(trigger, occasion, CursorMove(trigger.standing.version, n))
 
     def _is_readable(self, trigger: ReadyTrigger, place: EventPlace) -> bool:
         """Whether whoever the trigger acts for may know of an event. Where they are not there any more it fires, which
@@ -224,9 +274,7 @@ class TriggerJob:
 
     # --- by folders ----------------------------------------------------------------------------------------------
 
-    def _by_folder(self, trigger: ReadyTrigger, now_ms: int) -> list[int]:
-        if now_ms < self._next_folder_ms:
-            return []
+    def _by_folder(self, trigger: ReadyTrigger) -> None:
         _, setting = trigger.occasion
         standing, version = trigger.standing, trigger.standing.version
         ledger_file = Path(self._sender.programs.ledger.path)
@@ -238,28 +286,16 @@ class TriggerJob:
         is_current = cursor is not None and (cursor.version, cursor.position) == (version, standing.since_n)
         text = cursor.state if cursor is not None and is_current else None  # what was before a pause sets nothing off
         before = None if text is None else FolderState.decode(text)
-        try:
-            state, changes, _ = watch.look(before)
-        except (ToolFailure, WeftError) as error:
-            self._folder_error(trigger, now_ms, error)
-            return []
+        state, changes = watch.look(before)
         if before is not None and state == before:
-            return []
+            return
         move = CursorMove(version, standing.since_n, state.encode(), text, is_compared=True)
         if not changes:
             self._sender.log.move_cursor(trigger.id, move)
-            return []
+            return
         occasion = Occasion(
             digest=occasion_digest("file", version, standing.since_n, state.count),
             source=MessageSource.EVENT,
             payload=changes_payload(setting["folder"], changes),
         )
         self._sender.fire(trigger, occasion, move)
-        return []
-
-    def _folder_error(self, trigger: ReadyTrigger, now_ms: int, error: Exception) -> None:
-        """A folder that cannot be looked at: an error of the trigger."""
-        fault = error if isinstance(error, WeftError) else NotApplicable(str(error), "see to the folder")
-        self._sender.note_error(
-            trigger, Occasion(digest=occasion_digest("file", now_ms), source=MessageSource.EVENT), fault
-        )

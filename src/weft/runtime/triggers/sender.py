@@ -173,8 +173,8 @@ class TriggerSender:
                 raise
             return outcome
 
-    def note_error(self, trigger: ReadyTrigger, occasion: Occasion, error: WeftError) -> FiringOutcome:
-        """Record that a trigger could not fire."""
+    def note_error(self, trigger: ReadyTrigger, occasion: Occasion, error: Exception) -> FiringOutcome:
+        """Record that a trigger could not fire. Raises NotApplicable or NotFound where it is not to fire any more."""
         message = NewMessage(role=MessageRole.USER, content="")
         return self.log.record_error(self._firing(trigger, occasion, message, None), error)
 
