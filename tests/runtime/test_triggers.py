@@ -103,6 +103,64 @@ def test_a_clock_that_is_set_forth_and_back_fires_nothing_twice_and_leaves_nothi
     assert len(fired) == len(set(fired)) == 5
 
 
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_trigger_that_was_configured_while_the_clock_was_ahead_fires_by_the_right_one(
+    world: TriggerWorld, is_resumed: bool
+) -> None:
+    job = world.job()
+    world.at(NOON + 48 * HOUR_MS)
+    world.create("hourly", **HOURLY)
+    world.create("often", on={"interval": "1h"}, message="x")
+    world.create("once", on={"at": "2026-11-16T14:00Z"}, message="x")
+    job.run(NOON + 48 * HOUR_MS + 1000)
+    for name in ("hourly", "often", "once") if is_resumed else ():
+        world.programs.step_trigger(name, "pause")
+        world.programs.step_trigger(name, "resume")
+    job.run(world.at(NOON + 1000))
+    for minute in range(1, 181):
+        job.run(world.at(NOON + minute * MINUTE_MS))
+        job = world.job() if minute % 7 == 0 else job
+    assert [len(world.texts(f"trigger:{name}")) for name in ("hourly", "often", "once")] == [3, 3, 1]
+    assert [world.programs.missed_times(name) for name in ("hourly", "often", "once")] == [[], [], []]
+
+
+def test_a_missed_time_is_counted_once_however_many_brokers_look_and_clocks_are_set(world: TriggerWorld) -> None:
+    world.create("hourly", **HOURLY)
+    early, late = world.sender(), world.job()
+    (stale,) = early.all()
+    late._triggers(NOON)  # it has read how far was looked
+    cursor = CursorMove(stale.standing.version, NOON + 2 * HOUR_MS, str(stale.standing.since_n))
+    early.log.record_missed(stale.id, [NOON + HOUR_MS, NOON + 2 * HOUR_MS], "nobody was there", cursor)
+    late._by_time(stale, world.at(NOON + 3 * HOUR_MS + 2 * MINUTE_MS))
+    counts = [(gap.count, gap.first) for gap in world.programs.missed_times("hourly")]
+    assert counts == [(1, NOON + 3 * HOUR_MS), (2, NOON + HOUR_MS)]
+    world.job().run(world.at(NOON + 48 * HOUR_MS))  # set ahead, where one fires; and back
+    world.job().run(world.at(NOON + 4 * HOUR_MS - 1000))
+    world.job().run(world.at(NOON + 72 * HOUR_MS + 2 * MINUTE_MS))
+    fired = len(world.programs.trigger_firings("hourly"))
+    assert sum(gap.count for gap in world.programs.missed_times("hourly")) + fired == 72
+    assert fired == 1
+
+
+def test_the_sessions_of_a_day_are_those_of_the_day_where_the_trigger_is(world: TriggerWorld) -> None:
+    """While it is the 16th in UTC it is the 17th in Tokyo: the 15th is yesterday here, the day before that there."""
+    world.at(NOON - 30 * HOUR_MS)
+    world.record("on the 15th in both", "before")
+    world.at(NOON + 5 * HOUR_MS)
+    tokyo = "2026-11-17T02:30:00"
+    for name, on in (
+        ("cron", {"cron": {"expression": "30 2 * * *", "zone": "Asia/Tokyo"}}),
+        ("zone", {"at": {"time": tokyo, "zone": "Asia/Tokyo"}}),
+        ("offset", {"at": f"{tokyo}+09:00"}),
+        ("none", {"interval": "1h"}),
+    ):
+        world.create(name, on=on, message="${sessions}", include={"sessions": "yesterday"})
+    world.job().run(world.at(NOON + 5 * HOUR_MS + 30 * MINUTE_MS))
+    world.job().run(world.at(NOON + 6 * HOUR_MS))
+    is_told = {name: "## before" in world.texts(f"trigger:{name}")[0] for name in ("cron", "zone", "offset", "none")}
+    assert is_told == {"cron": False, "zone": False, "offset": False, "none": True}
+
+
 def test_a_new_schedule_and_a_resumed_trigger_begin_from_now(world: TriggerWorld) -> None:
     world.create("hourly", **HOURLY)
     world.programs.step_trigger("hourly", "pause", reason="holidays")
@@ -374,6 +432,8 @@ ODD: tuple[dict[str, object], ...] = (
     {"on": {"cron": "0 7 * * *"}},
     {"on": {"cron": "0 7 * * *", "interval": "1h"}, "message": "x"},
     {"on": {"cron": {"expression": "0 7 * * *", "zone": "Mars"}}, "message": "x"},
+    {"on": {"cron": {"expression": "0 7 * * *", "timezone": "Asia/Tokyo"}}, "message": "x"},
+    {"on": {"at": {"time": "2026-12-24T18:00Z", "tz": "Asia/Tokyo"}}, "message": "x"},
     {"on": {"interval": "1s"}, "message": "x"},
     {"on": {"at": "2026-12-24T18:00"}, "message": "x"},
     {"on": {"webhook": {"secret": "plain", "scheme": "github"}}},

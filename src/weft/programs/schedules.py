@@ -47,7 +47,7 @@ class CronSchedule(Struct, frozen=True):
 
     def due_after(self, ms: int) -> Iterator[int]:
         """Every time that it names behind this one, in order, each once, in Unix milliseconds."""
-        zone, after = _zone(self.zone), datetime.fromtimestamp(ms // 1000, UTC)
+        zone, after = time_zone(self.zone), datetime.fromtimestamp(ms // 1000, UTC)
         times = _by_the_clock if _is_hourly(self.expression) else _by_the_calendar
         last = ms
         for time in times(self.expression, zone, after):
@@ -58,13 +58,14 @@ class CronSchedule(Struct, frozen=True):
 
 
 class IntervalSchedule(Struct, frozen=True):
-    """Every so many milliseconds, counted from a time."""
+    """Every so many milliseconds, counted from a time, before it as well as behind it: the clock by which that time
+    was told may have been ahead."""
 
     every_ms: int
     since_ms: int
 
     def due_after(self, ms: int) -> Iterator[int]:
-        step = max(1, (ms - self.since_ms) // self.every_ms + 1)
+        step = (ms - self.since_ms) // self.every_ms + 1
         while True:
             yield self.since_ms + step * self.every_ms
             step += 1
@@ -137,12 +138,13 @@ def checked_expression(text: str) -> str:
 
 def checked_zone(name: str) -> str:
     """The name of a time zone that is known here."""
-    _zone(name)
+    time_zone(name)
     return name
 
 
 @lru_cache(maxsize=256)
-def _zone(name: str) -> tzinfo:
+def time_zone(name: str) -> tzinfo:
+    """A time zone by its name."""
     from zoneinfo import ZoneInfo
 
     if name == "UTC":
@@ -242,15 +244,24 @@ def interval_ms(text: str) -> int:
 
 def single_time_ms(text: str, zone: str | None = None) -> int:
     """An ISO time in milliseconds: with an offset of its own, or as the local time of a zone."""
-    try:
-        time = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise InvalidInput(f"{text!r:.80} is no time", "write it as 2026-12-24T18:00:00+01:00") from None
+    time = _iso_time(text)
     if time.tzinfo is None:
         if zone is None:
             raise InvalidInput(f"{text!r:.80} has no offset", "add one such as +01:00 or Z, or name a zone")
         try:
-            time = _moment_of(time.replace(microsecond=0), _zone(zone))
+            time = _moment_of(time.replace(microsecond=0), time_zone(zone))
         except OverflowError:
             raise InvalidInput(f"{text!r:.80} is no time of {zone}", "give one of this century") from None
     return round(time.timestamp() * 1000)
+
+
+def offset_of(text: str) -> tzinfo | None:
+    """The offset that an ISO time has of its own."""
+    return _iso_time(text).tzinfo
+
+
+def _iso_time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidInput(f"{text!r:.80} is no time", "write it as 2026-12-24T18:00:00+01:00") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from weft.ledger.api.base import LedgerBase
@@ -59,8 +60,9 @@ class TriggerLog:
     def record_error(self, new: NewFiring, error: Exception) -> FiringOutcome:
         return record_error(self._writer, new, error)
 
-    def record_missed(self, missed: MissedTimes, cursor: CursorMove) -> None:
-        record_missed(self._writer, missed, cursor)
+    def record_missed(self, trigger: str, times: Sequence[int], reason: str, cursor: CursorMove) -> None:
+        """Record times of a schedule at which a trigger did not fire, but for those that are recorded."""
+        record_missed(self._writer, trigger, times, reason, cursor)
 
     def move_cursor(self, trigger: str, cursor: CursorMove) -> bool:
         return move_cursor(self._writer, trigger, cursor)

@@ -7,6 +7,7 @@ nor stands in the way. Errors have an occasion of their own: an occasion that fa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -40,12 +41,18 @@ from weft.ledger.triggers.model import (
     MOST_CAUSED_FIRINGS,
     CursorMove,
     FiringOutcome,
-    MissedTimes,
     NewFiring,
     Occasion,
     RoomTarget,
 )
-from weft.ledger.triggers.reading import caused_firings, errors_in_a_row, find_firing, load_cursor, trigger_standing
+from weft.ledger.triggers.reading import (
+    caused_firings,
+    errors_in_a_row,
+    find_firing,
+    load_cursor,
+    trigger_standing,
+    unrecorded_times,
+)
 from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.ledger.write.append import MESSAGE_ROOM, Append, EventStream, LedgerWriter
 from weft.ledger.write.record_turn import weigh
@@ -257,23 +264,23 @@ def record_error(writer: LedgerWriter, new: NewFiring, error: Exception) -> Firi
     return writer.write(work)
 
 
-def record_missed(writer: LedgerWriter, missed: MissedTimes, cursor: CursorMove) -> None:
-    """Record times of a schedule at which a trigger did not fire, and go on behind them."""
+def record_missed(writer: LedgerWriter, trigger: str, times: Sequence[int], reason: str, cursor: CursorMove) -> None:
+    """Record times of a schedule at which a trigger did not fire, and go on behind them. Each is recorded once: others
+    may have looked at some of them, and a clock that was ahead may have passed them before."""
 
     def work(append: Append) -> None:
-        row, _ = _active(append, missed.trigger, cursor.version)
-        before = load_cursor(append.sql, row.id)
-        if before is not None and before.version == cursor.version and before.position >= missed.last:
-            return  # another broker has noted them
+        row, since_n = _active(append, trigger, cursor.version)
         _move_cursor(append, row.id, cursor)
-        with append.by_the_ledger():
-            _stream(append, row).add(
-                TriggerMissed,
-                count=missed.count,
-                first=iso_from_ms(missed.first),
-                last=iso_from_ms(missed.last),
-                reason=UNSET if missed.reason is None else append.put_text(missed.reason, "reason"),
-            )
+        missed = unrecorded_times(append.sql, row.id, since_n, times)
+        if missed:
+            with append.by_the_ledger():
+                _stream(append, row).add(
+                    TriggerMissed,
+                    count=len(missed),
+                    first=iso_from_ms(missed[0]),
+                    last=iso_from_ms(missed[-1]),
+                    reason=append.put_text(reason, "reason"),
+                )
         append.seal()
 
     writer.write(work)

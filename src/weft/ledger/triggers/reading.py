@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -77,6 +77,26 @@ def listed_gaps(txn: ReadTxn, trigger: str, limit: int) -> list[MissedTimes]:
         )
         for count, first, last, reason, noted_at in rows
     ]
+
+
+def unrecorded_times(sql: Sql, trigger: str, since_n: int, times: Sequence[int]) -> list[int]:
+    """Those of some times of a schedule, in order, at which the trigger has neither fired nor is known to have missed
+    them since an event."""
+    own, span = OwnEvents(sql), (trigger, since_n, times[0], times[-1])
+    is_own, values = own.condition("g")
+    gaps = sql.all(
+        "SELECT g.first, g.last FROM trigger_gap g WHERE g.trigger_id = ? AND g.n > ? AND g.last >= ? AND g.first <= ?"
+        f" AND {is_own}",
+        (*span, *values),
+    )
+    is_own, values = own.condition("f")
+    fired = sql.all(
+        "SELECT f.due FROM trigger_firing f WHERE f.trigger_id = ? AND f.n > ? AND f.due >= ? AND f.due <= ?"
+        f" AND f.source = 'cron' AND {is_own}",
+        (*span, *values),
+    )
+    recorded = {due for (due,) in fired}
+    return [time for time in times if time not in recorded and not any(first <= time <= last for first, last in gaps)]
 
 
 def errors_in_a_row(sql: Sql, trigger: str, since_n: int, most: int) -> int:

@@ -43,24 +43,6 @@ def _as_written(check: Any) -> Check:
     return _valid(lambda text: (check(text), text)[1])
 
 
-def _cron(path: str, value: Any) -> dict[str, Any]:
-    fields = {"expression": value} if isinstance(value, str) else value
-    checked = Fields({"expression": _valid(checked_expression), "zone": _valid(checked_zone)})(path, fields)
-    if "expression" not in checked:
-        raise InvalidConfig(f"{path}.expression", "is missing", "give one such as '0 7 * * 1-5'")
-    return {"zone": "UTC", **checked}
-
-
-def _single_time(path: str, value: Any) -> dict[str, Any]:
-    fields = {"time": value} if isinstance(value, str) else object_(path, value)
-    checked = Fields({"time": filled, "zone": _valid(checked_zone)})(path, fields)
-    try:
-        single_time_ms(checked.get("time", ""), checked.get("zone"))
-    except InvalidInput as error:
-        raise InvalidConfig(f"{path}.time", str(error), error.hint or "give another") from None
-    return checked
-
-
 def _event_kind(path: str, value: Any) -> str:
     if filled(path, value) not in EVENT_KINDS:
         raise InvalidConfig(path, f"there is no kind of event {value!r:.80}", "docs/events.md lists them")
@@ -83,6 +65,23 @@ def _needing(form: Fields, *names: str) -> Check:
         return fields
 
     return checked
+
+
+_CRON = _needing(Fields({"expression": _valid(checked_expression), "zone": _valid(checked_zone)}), "expression")
+_SINGLE_TIME = _needing(Fields({"time": filled, "zone": _valid(checked_zone)}), "time")
+
+
+def _cron(path: str, value: Any) -> dict[str, Any]:
+    return {"zone": "UTC", **_CRON(path, {"expression": value} if isinstance(value, str) else value)}
+
+
+def _single_time(path: str, value: Any) -> dict[str, Any]:
+    checked = _SINGLE_TIME(path, {"time": value} if isinstance(value, str) else value)
+    try:
+        single_time_ms(checked["time"], checked.get("zone"))
+    except InvalidInput as error:
+        raise InvalidConfig(f"{path}.time", str(error), error.hint or "give another") from None
+    return dict(checked)
 
 
 _WEBHOOK = Fields({"secret": no_secret, "scheme": member(*WEBHOOK_SCHEMES), "toleranceSeconds": count})

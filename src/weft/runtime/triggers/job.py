@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from weft.kernel.enums import MessageSource
 from weft.kernel.errors import Damaged, NotApplicable, NotFound, StoreError, WeftError
-from weft.ledger.api import CursorMove, EventPlace, MissedTimes, Occasion, TriggerStanding
+from weft.ledger.api import CursorMove, EventPlace, Occasion, TriggerStanding
 from weft.programs.schedules import due_between, first_due
 from weft.runtime.triggers.event_matches import LOGGED, fits, may_read, payload_of, wanted_kind
 from weft.runtime.triggers.folder_changes import FolderState, FolderWatch, changes_payload
@@ -146,7 +146,7 @@ class TriggerJob:
     # --- by the clock --------------------------------------------------------------------------------------------
 
     def _by_time(self, trigger: ReadyTrigger, now_ms: int) -> list[int]:
-        schedule, version = trigger.schedule, trigger.standing.version
+        schedule = trigger.schedule
         assert schedule is not None
         standing, next_ms = self._next_times.get(trigger.id, (None, None))
         if standing == trigger.standing and (next_ms is None or now_ms < next_ms):
@@ -163,7 +163,7 @@ class TriggerJob:
         for time in (*caught_up, *on_time):
             digest = occasion_digest("time", time)
             occasion = Occasion(digest=digest, source=MessageSource.CRON, due_ms=time)
-            if self._sender.fire(trigger, occasion, CursorMove(version, time)).paused is not None:
+            if self._sender.fire(trigger, occasion, _time_cursor(trigger, time)).paused is not None:
                 return []
         if has_more:
             return [now_ms]
@@ -176,23 +176,18 @@ class TriggerJob:
         """The time behind which nothing was looked at. Where that lies ahead, the clock was set back: it is now."""
         standing = trigger.standing
         cursor = standing.cursor
-        if cursor is None or cursor.version != standing.version:
-            return min(standing.since_ms, now_ms)
-        position = max(cursor.position, standing.since_ms)
+        position = standing.since_ms
+        if cursor is not None and cursor.version == standing.version:
+            is_current = cursor.state == str(standing.since_n)
+            position = cursor.position if is_current else max(cursor.position, position)
         if position <= now_ms + LATE_MS:
             return position
-        self._sender.log.move_cursor(trigger.id, CursorMove(standing.version, now_ms, is_set_back=True))
+        self._sender.log.move_cursor(trigger.id, replace(_time_cursor(trigger, now_ms), is_set_back=True))
         return now_ms
 
     def _note_missed(self, trigger: ReadyTrigger, times: list[int]) -> None:
-        missed = MissedTimes(
-            trigger=trigger.id,
-            count=len(times),
-            first=times[0],
-            last=times[-1],
-            reason="no broker was there to fire it in time",
-        )
-        self._sender.log.record_missed(missed, CursorMove(trigger.standing.version, times[-1]))
+        reason = "no broker was there to fire it in time"
+        self._sender.log.record_missed(trigger.id, times, reason, _time_cursor(trigger, times[-1]))
 
     # --- by the log ----------------------------------------------------------------------------------------------
 
@@ -299,3 +294,9 @@ class TriggerJob:
             payload=changes_payload(setting["folder"], changes),
         )
         self._sender.fire(trigger, occasion, move)
+
+
+def _time_cursor(trigger: ReadyTrigger, time: int) -> CursorMove:
+    """Up to which time a schedule was looked at, since the event that it counts from: such a time may lie before that
+    event, where the clock was ahead then and was set back."""
+    return CursorMove(trigger.standing.version, time, str(trigger.standing.since_n))

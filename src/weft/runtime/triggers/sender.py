@@ -5,10 +5,9 @@ Everything is done with the rights of whoever created the trigger and configured
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from hashlib import sha256
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,7 +37,9 @@ from weft.programs.schedules import (
     Schedule,
     SingleSchedule,
     interval_ms,
+    offset_of,
     single_time_ms,
+    time_zone,
 )
 from weft.runtime.broker.planner import chain_context
 from weft.runtime.context import ExecutionContext
@@ -83,9 +84,13 @@ class ReadyTrigger(Struct, frozen=True):
 
     @property
     def zone(self) -> tzinfo:
-        _, setting = self.occasion
-        name = setting.get("zone", "UTC") if isinstance(setting, dict) else "UTC"
-        return ZoneInfo(name)
+        """The zone by which its days are counted: that of its schedule, or the offset of its time; else UTC."""
+        name, setting = self.occasion
+        if name not in ("cron", "at"):
+            return UTC
+        if "zone" in setting:
+            return time_zone(setting["zone"])
+        return (offset_of(setting["time"]) if name == "at" else None) or UTC
 
     @property
     def breaker(self) -> int:
