@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import NewPostgresLedger
+from tests.ledger.test_inbox import answered
 from tests.runtime.triggering import HOUR_MS, MINUTE_MS, NOON, TriggerWorld, open_world
 from weft.kernel.errors import InvalidConfig, NotApplicable
 from weft.ledger.triggers import firing as firing_module
@@ -43,6 +44,61 @@ def test_triggers_that_make_sessions_for_made_sessions_are_stopped(world: Trigge
         job.run(NOON)
     assert {world.programs.get(name).state for name in ("echo", "other")} == {"paused"}
     assert len(world.texts()) < FIRINGS_OF_A_CIRCLE
+
+
+def test_triggers_that_change_programs_for_changed_programs_are_stopped(world: TriggerWorld) -> None:
+    """No event of a program names the turn in which an agent changed it."""
+    world.programs.create("agent", "helper", {"soul": "You help.", "permissions": {"programs": ["configure"]}})
+    world.programs.create("task", "work", {"title": "0"})
+    world.create("echo", on={"event": {"kind": "task_configured"}}, to={"persona": "helper"}, message="again")
+    as_helper, job = world.programs.acting_as("helper"), world.job()
+    world.programs.change("work", {"title": "1"})
+    for number in range(2, 20):
+        job.run(NOON)
+        if world.ledger.inbox.list():
+            answered(world.ledger, "helper:main")
+            as_helper.change("work", {"title": str(number)})
+    assert world.programs.get("echo").state == "paused"
+    hops = [firing.hops for firing in world.programs.trigger_firings("echo")]
+    assert hops == list(range(8, -1, -1))
+    world.programs.step_trigger("echo", "resume")
+    world.programs.change("work", {"title": "a person's"})  # whatever the agent did before
+    job.run(NOON)
+    assert world.programs.trigger_firings("echo")[0].hops == 0
+
+
+def test_a_trigger_that_was_paused_for_its_errors_is_what_a_trigger_caused(world: TriggerWorld) -> None:
+    world.create("fails", on={"interval": "1h"}, message="x", to={"persona": "nobody"}, breaker=1)
+    world.create("tells", on={"event": {"kind": "trigger_paused"}}, message="see to it")
+    world.job().run(world.at(NOON + HOUR_MS))
+    world.job().run(NOON + HOUR_MS)
+    assert [firing.hops for firing in world.programs.trigger_firings("tells")] == [1]
+
+
+def test_the_causes_of_firings_are_shown_to_those_who_may_read_them(world: TriggerWorld) -> None:
+    programs, ledger = world.programs, world.ledger
+    programs.create("human", "ann", {"permissions": ["session:read(open)"]})
+    programs.create("agent", "secret", {"soul": "Private.", "visibility": "private"})
+    room = ledger.rooms.create("team")
+    for name, on in (
+        ("runs", {"event": {"kind": "run_finished"}}),
+        ("sessions", {"event": {"kind": "session_renamed"}}),
+        ("rooms", {"event": {"kind": "message_posted"}}),
+        ("programs", {"event": {"kind": "agent_configured"}}),
+    ):
+        world.create(name, on=on, to={"session": "triggered"}, message="x")
+    hidden, shown = world.record("private words", "diary"), world.record("hello", "open")
+    ledger.labels.rename("diary", "secret-diary")
+    ledger.rooms.post(room.id, "among us")
+    programs.change("secret", {"soul": "Still private."})
+    world.job().run(NOON)
+    causes = {name: [one.cause for one in programs.trigger_firings(name)] for name in ("sessions", "rooms", "programs")}
+    assert all(cause is not None for each in causes.values() for cause in each)
+    assert [one.cause for one in programs.trigger_firings("runs")] == [shown, hidden]
+    as_ann = programs.acting_as("ann")
+    assert [one.cause for one in as_ann.trigger_firings("runs")] == [shown, None]
+    for name, each in causes.items():
+        assert [one.cause for one in as_ann.trigger_firings(name)] == [None] * len(each), name
 
 
 def test_whoever_left_a_room_hears_nothing_of_it_and_says_nothing_in_it(world: TriggerWorld) -> None:

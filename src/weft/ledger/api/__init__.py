@@ -189,6 +189,7 @@ if TYPE_CHECKING:
     from weft.ledger.secrets import SecretScanner as SecretScanner
     from weft.ledger.sessions.merging import Provenance as Provenance
     from weft.ledger.sessions.unifying import Unification as Unification
+    from weft.ledger.triggers.causes import EventPlace as EventPlace
     from weft.ledger.triggers.model import CursorMove as CursorMove
     from weft.ledger.triggers.model import Firing as Firing
     from weft.ledger.triggers.model import FiringOutcome as FiringOutcome
@@ -198,7 +199,6 @@ if TYPE_CHECKING:
     from weft.ledger.triggers.model import RoomTarget as RoomTarget
     from weft.ledger.triggers.model import TriggerCursor as TriggerCursor
     from weft.ledger.triggers.model import TriggerStanding as TriggerStanding
-    from weft.ledger.triggers.reading import EventPlace as EventPlace
     from weft.ledger.triggers.reading import listed_firings as listed_firings
     from weft.ledger.triggers.reading import listed_gaps as listed_gaps
     from weft.ledger.upkeep.ledger_copy import Copied as Copied
@@ -241,7 +241,8 @@ _NAMES = {
     "weft.ledger.api.triggers": "TriggerLog",
     "weft.ledger.triggers.model": "CursorMove Firing FiringOutcome MissedTimes NewFiring Occasion RoomTarget"
     " TriggerCursor TriggerStanding",
-    "weft.ledger.triggers.reading": "EventPlace listed_firings listed_gaps",
+    "weft.ledger.triggers.causes": "EventPlace",
+    "weft.ledger.triggers.reading": "listed_firings listed_gaps",
     "weft.ledger.runs.admission": "MessageTarget",
     "weft.ledger.api.streams": "PARTIAL_POLL_SECONDS SessionStream",
     "weft.ledger.approvals.policies": "digest_of_source ensure_activatable ensure_replaced",

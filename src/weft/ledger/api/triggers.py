@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.ledger.api.base import LedgerBase
+from weft.ledger.triggers.causes import EventPlace, place_of
 from weft.ledger.triggers.firing import fire, move_cursor, record_error, record_missed
 from weft.ledger.triggers.model import (
     CursorMove,
@@ -17,13 +18,11 @@ from weft.ledger.triggers.model import (
     TriggerStanding,
 )
 from weft.ledger.triggers.reading import (
-    EventPlace,
     events_after,
     last_changes,
     listed_firings,
     listed_gaps,
     load_cursors,
-    place_of,
     trigger_standing,
 )
 from weft.ledger.views.program_rows import load_program
@@ -87,7 +86,7 @@ class TriggerLog:
             until = min(n + limit, txn.facts.tip().n)
             return until, list(events_after(txn, n, until - n))
 
-    def place_of(self, fields: dict[str, Any]) -> EventPlace:
+    def place_of(self, n: int, fields: dict[str, Any]) -> EventPlace:
         """Where an event belongs, and how many firings lie before it."""
         with self._store.read() as txn:
-            return place_of(txn, fields)
+            return place_of(txn, n, fields)

@@ -244,7 +244,7 @@ class TriggerJob:
             return {}
 
     def _fire_event(self, trigger: ReadyTrigger, n: int, fields: dict[str, object], ids: dict[str, str]) -> None:
-        place = self._sender.log.place_of(fields)
+        place = self._sender.log.place_of(n, fields)
         if not fits(trigger, fields, place, ids) or not self._is_readable(trigger, place):
             return
         occasion = Occasion(
