@@ -19,7 +19,9 @@ Say = Callable[[Any], None]
 T = TypeVar("T")
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["weft.opening", "tests.faults.tripwires", "tests.faults.scenarios"])
+_context.set_forkserver_preload(
+    ["weft.opening", "tests.faults.tripwires", "tests.faults.scenarios", "tests.faults.trigger_processes"]
+)
 
 KILLED = -signal.SIGKILL
 

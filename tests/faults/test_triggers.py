@@ -1,0 +1,56 @@
+"""`kill -9` of a broker while triggers fire, at every step: after a restart each occasion has fired exactly once."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.faults.checks import copy_ledger
+from tests.faults.processes import KILLED, run
+from tests.faults.sizes import Record, sized
+from tests.faults.trigger_processes import create_triggers, die_while_firing, fire_all
+from tests.runtime.triggering import TriggerWorld, open_world
+
+STATEMENTS = sized(test=430, prove=2)
+WRITES = sized(test=60, prove=1)
+
+
+def check(world: TriggerWorld) -> None:
+    programs = world.programs
+    sent = {name: len(world.texts(name)) for name in ("all", "latest", "report", "event", "file", "webhook")}
+    assert sent == {"all": 4, "latest": 2, "report": 1, "event": 2, "file": 1, "webhook": 1}
+    for name in ("all", "latest", "report", "event"):
+        assert len(set(world.texts(name))) == sent[name], name
+    missed = {name: sum(gap.count for gap in programs.missed_times(name)) for name in ("all", "latest", "report")}
+    assert missed == {"all": 0, "latest": 2, "report": 3}
+    assert [firing.error_code for firing in programs.trigger_firings("fails")] == ["NotFound"] * 4
+    messages = [str(message.content) for message in world.ledger.rooms.messages("team")]
+    assert sum("posted" in text for text in messages) == 1
+    assert len(world.ledger.rooms.pending("team")) == 1
+    assert list(world.ledger.verify()) == []
+
+
+@pytest.mark.parametrize(
+    ("is_at_statements", "stride"), [(True, STATEMENTS), (False, WRITES)], ids=["at statements", "inside writes"]
+)
+def test_each_occasion_fires_once_wherever_a_broker_is_killed(
+    quick_path: Path, is_at_statements: bool, stride: int, record_property: Record
+) -> None:
+    base, path, folder = quick_path / "base.db", quick_path / "ledger.db", quick_path / "watched"
+    folder.mkdir()
+    world = open_world(base)
+    create_triggers(world, folder)
+    world.ledger.close()
+    for kills in count():
+        copy_ledger(base, path)
+        code, _ = run(die_while_firing, str(path), 1 + kills * stride, is_at_statements)
+        world = open_world(path)
+        fire_all(world)
+        check(world)
+        world.ledger.close()
+        if code == 0:
+            break
+        assert code == KILLED
+    record_property("measured", f"{kills} kills")
