@@ -373,6 +373,20 @@ def test_a_trigger_that_somebody_with_fewer_rights_configured_loses_rights(world
     assert world.programs.trigger_firings("hourly")[0].error_code is not None
 
 
+def test_a_trigger_without_a_target_goes_to_whoever_created_it_and_not_to_whoever_configured_it(
+    world: TriggerWorld,
+) -> None:
+    world.programs.create("agent", "helper", {"soul": "You help.", "permissions": {"programs": ["configure"]}})
+    as_helper = world.programs.acting_as("helper")
+    as_helper.create("trigger", "agents", {**HOURLY})
+    world.create("persons", **HOURLY)
+    world.programs.change("agents", {"message": "changed by a person"})
+    as_helper.change("persons", {"message": "changed by an agent"})
+    world.job().run(world.at(NOON + HOUR_MS))
+    sent = {message.session: text for message, text in zip(world.ledger.inbox.list(), world.texts(), strict=True)}
+    assert sent == {"helper:main": "changed by a person", "trigger:persons": "changed by an agent"}
+
+
 def test_triggers_of_an_agent_that_is_gone_fail_and_are_paused(world: TriggerWorld) -> None:
     world.programs.create("agent", "helper", {"soul": "You help.", "permissions": {"programs": ["configure"]}})
     as_helper = world.programs.acting_as("helper")

@@ -72,7 +72,9 @@ def test_the_screen_says_what_is_missing_and_what_comes_next(weft: Shell) -> Non
     assert "a day that comes in some month" in weft(*create, "--cron", "0 0 30 2 *").err
     assert weft(*create, "--at", "2099-12-24T18:00Z").code == 0
     assert "t has not fired" in weft("trigger", "history", "t").err
-    assert "to      its maker, or session trigger:t\n" in weft("trigger", "show", "t").out
+    shown = weft("trigger", "show", "t").out
+    assert "to      its maker, or session trigger:t\n" in shown
+    assert "late    a missed time does not fire, and is told here\n" in shown
     assert "a broker answers it: `weft broker`" in weft("trigger", "run", "t").err
 
 

@@ -128,4 +128,6 @@ class TriggerStanding(Struct, frozen=True, kw_only=True):
     """When it was configured or resumed last: what was before sets it off no more."""
     principals: tuple[str, ...]
     """Whoever wrote the configuration that counts, and whoever created it, with those on whose behalf."""
+    owner: str
+    """Whoever created it; where that does not count here, whoever configured it."""
     cursor: TriggerCursor | None = None

@@ -129,6 +129,7 @@ def trigger_standing(txn: ReadTxn, row: ProgramRow) -> TriggerStanding | None:
     configured: tuple[int, int, int] | None = None
     since_n = since_ms = 0
     principals: dict[str, None] = {}
+    owner = ""
     for n, version, at, kind, config in txn.sql.all(query, (row.id,)):
         is_configuration = config is not None
         if not is_configuration and kind != "trigger_resumed":
@@ -140,6 +141,7 @@ def trigger_standing(txn: ReadTxn, row: ProgramRow) -> TriggerStanding | None:
         if is_configuration and (configured is None or kind == "trigger_created"):
             configured = configured or (n, version, at)
             fields = {"actor": row.created_by} if event is None else event.fields
+            owner = fields["actor"]
             principals.update(dict.fromkeys((fields["actor"], *(fields.get("on_behalf_of") or ()))))
     if configured is None:
         return None
@@ -149,6 +151,7 @@ def trigger_standing(txn: ReadTxn, row: ProgramRow) -> TriggerStanding | None:
         since_n=since_n,
         since_ms=since_ms,
         principals=tuple(principals),
+        owner=owner,
         cursor=load_cursor(txn.sql, row.id),
     )
 

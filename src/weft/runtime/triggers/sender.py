@@ -238,7 +238,7 @@ class TriggerSender:
         return text, occasion.payload is not None or sessions is not None
 
     def _target(self, trigger: ReadyTrigger, programs: Programs, text: str) -> MessageTarget | RoomTarget:
-        """As configured; else the agent that made it, and what a person made has a session of its own."""
+        """As configured; else the agent that created it, and what a person created has a session of its own."""
         to = trigger.config.get("to", {})
         if "room" in to:
             return RoomTarget(to["room"], to["persona"])
@@ -267,7 +267,7 @@ class TriggerSender:
         return MessageTarget(session=choice.session) if choice.session else MessageTarget(turn=choice.turn)
 
     def _own_target(self, trigger: ReadyTrigger) -> MessageTarget:
-        owner = trigger.standing.principals[0]
+        owner = trigger.standing.owner
         program = None if owner == DEFAULT_AGENT else self.programs.get(owner)
         if program is not None and program.kind == ProgramKind.AGENT:
             return MessageTarget(persona=program.name)

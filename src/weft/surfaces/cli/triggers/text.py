@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from weft.programs import Program, Programs
 
 MOST_GAPS = 100
+MISSED_WORDS = {
+    "report": "a missed time does not fire, and is told here",
+    "latest": "the latest of missed times fires when a broker is back",
+    "all": "every missed time fires when a broker is back",
+}
 
 
 def listed_trigger(programs: Programs, program: Program, now_ms: int) -> ListedTrigger:
@@ -112,7 +117,7 @@ def trigger_lines(trigger: ShownTrigger) -> list[Line]:
         ("to", target_text(trigger)),
         ("message", config.get("message", "")),
         ("include", ", ".join(f"{name} {value}" for name, value in config.get("include", {}).items())),
-        ("missed", config.get("onMissed", "report")),
+        ("late", MISSED_WORDS[config.get("onMissed", "report")] if trigger.next_due is not None else ""),
         ("next", "" if trigger.next_due is None else local_time(trigger.next_due)),
         ("last", firing_text(trigger.fired)),
     ):
