@@ -162,18 +162,32 @@ def test_what_does_not_go_together_is_refused(weft: Shell) -> None:
     assert (asked.code, "nobody is there" in asked.err) == (5, True)
 
 
-def test_an_unknown_model_or_a_budget_that_cannot_be_kept_is_told(weft: Shell) -> None:
+def test_a_model_that_is_unknown_or_has_no_price_for_a_budget_is_refused_before_anything_is_recorded(
+    weft: Shell,
+) -> None:
     with serving(*AS_RECORDED) as server:
         stock(weft, server.url)
         record(weft)
         assert weft("replay", "main", "--model", "nonesuch").code == 3
-        assert len(weft.json("sessions")) == 1
-        failed = weft("replay", "main", "--model", "fast", "--max-cost", "1")
-        assert (failed.code, "has no price" in failed.out, server.received) == (1, True, []), failed.out
+        by_name = weft("replay", "main", "--model", "fast", "--max-cost", "1")
+        assert (by_name.code, "model 'fast' has no price" in by_name.err) == (8, True), by_name.err
+        weft.json("agent", "create", "ada", "--set", "defaultModel=fast")
+        weft.record("hello", session="of-ada", persona="ada")
+        by_agent = weft("replay", "main", "of-ada", "--prompt", "Be brief", "--max-cost", "1", "--skip")
+        assert (by_agent.code, "model 'fast' has no price" in by_agent.err) == (8, True), by_agent.err
+        assert (len(weft.json("sessions")), server.received) == (2, [])
+
+
+def test_a_replay_ends_where_its_budget_pays_for_no_answer(weft: Shell) -> None:
+    with serving(*AS_RECORDED) as server:
+        stock(weft, server.url)
+        assert weft("model", "create", "dear", "--backend", "claude-opus-4-5", "--provider", "there").code == 0
+        record(weft)
         record(weft, "other")
-        many = weft("replay", "main", "other", "--model", "fast", "--max-cost", "1", "--skip")
+        many = weft("replay", "main", "other", "--model", "dear", "--max-cost", "0.0001", "--skip")
+        assert (many.code, server.received) == (1, [])
         assert "the budget is spent: 1 more" in many.err
-        assert len(weft.json("sessions")) == 4
+        assert len(weft.json("sessions")) == 3
 
 
 def test_another_policy_names_the_first_call_that_it_decides_otherwise(weft: Shell) -> None:

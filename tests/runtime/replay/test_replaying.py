@@ -84,6 +84,29 @@ def test_answers_as_recorded_diverge_nowhere_and_change_nothing(address: str | P
     run(address, body)
 
 
+def test_replays_of_one_thread_have_sessions_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another process takes the label between the look at it and the session."""
+
+    async def body(bench: ReplayBench) -> None:
+        turns, thread = await bench.read("work")
+        sync, stem = bench.ledger.sync, f"replay:{turns.last}"
+        first = await bench.replay(turns, script_of(thread))
+        create, taken = weft.Ledger.create_session, list[str]()
+
+        def late(ledger: weft.Ledger, label: str, **more: Any) -> Any:
+            if not taken:
+                taken.append(create(ledger, label).label)
+            return create(ledger, label, **more)
+
+        monkeypatch.setattr(weft.Ledger, "create_session", late)
+        second = await bench.replay(turns, script_of(thread))
+        assert (first.session, taken, second.session) == (f"{stem}:1", [f"{stem}:2"], f"{stem}:3")
+        sync.labels.add_alias(f"{stem}:4", "work")
+        assert (await bench.replay(turns, script_of(thread))).session == f"{stem}:5"
+
+    run(tmp_path / "ledger.db", body)
+
+
 def test_tokens_and_cost_stand_side_by_side(tmp_path: Path) -> None:
     async def body(bench: ReplayBench) -> None:
         turns, thread = await bench.read("work")

@@ -10,8 +10,8 @@ from msgspec import UNSET
 
 from weft.kernel.errors import BudgetSpent, InvalidInput
 from weft.kernel.fields import Usage
-from weft.ledger.api import Price
-from weft.runtime.inference.settings import Parameters
+from weft.ledger.api import FREE, Price, PriceTable, shipped_prices
+from weft.runtime.inference.settings import ModelSettings, Parameters, ProviderKind
 
 MILLION = 1_000_000
 _FEWEST = 16
@@ -33,10 +33,9 @@ class Budget:
             return parameters
         if self.unknown:
             raise BudgetSpent("the last reply did not say what it used, so nobody knows what is left")
-        if price is None or price.input is None or price.output is None:
-            raise BudgetSpent(f"model {model!r} has no price, so a budget of money cannot be kept", "give it a price")
-        left = (self.money - self.spent) * MILLION - prompt * price.input
-        affordable = left // price.output if price.output else None
+        input_price, output_price = token_prices(price, model)
+        left = (self.money - self.spent) * MILLION - prompt * input_price
+        affordable = left // output_price if output_price else None
         if left <= 0 or (affordable is not None and affordable < _FEWEST):
             raise BudgetSpent(f"{self.spent} of {self.money} micro-dollars are spent, and the rest pays for no reply")
         if affordable is None or (parameters.max_tokens is not UNSET and parameters.max_tokens <= affordable):
@@ -48,6 +47,29 @@ class Budget:
             self.unknown += 1
         else:
             self.spent += cost
+
+
+def token_prices(price: Price | None, model: str) -> tuple[int, int]:
+    """What a million tokens of a prompt and of an answer cost. Raises BudgetSpent where the model has no price."""
+    if price is None or price.input is None or price.output is None:
+        raise BudgetSpent(f"model {model!r} has no price, so a budget of money cannot be kept", "give it a price")
+    return price.input, price.output
+
+
+def model_price(
+    model: ModelSettings, at_ms: int, prompt: int = 0, *, name: str | None = None, prices: PriceTable | None = None
+) -> Price | None:
+    """Of a request of so many tokens to a model, which may answer under another name; the embedded model costs nothing.
+    The shipped table is loaded when it is needed."""
+    if model.provider.kind is ProviderKind.LOCAL:
+        return FREE
+    return (prices or shipped_prices()).price(name or model.name, at_ms, prompt)
+
+
+def ensure_priced(model: ModelSettings, at_ms: int) -> None:
+    """Refuse a budget of money for a model without a price, or with such a fallback. Raises BudgetSpent."""
+    for one in (model, *model.fallbacks):
+        token_prices(model_price(one, at_ms), one.id)
 
 
 def cost_of(usage: Usage | None, price: Price | None) -> int | None:

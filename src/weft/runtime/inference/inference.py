@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import BudgetSpent, OutsideError, Unsupported, WeftError
-from weft.ledger.api import FREE, Price, PriceTable, shipped_prices
+from weft.ledger.api import Price, PriceTable
 from weft.runtime.context import ExecutionContext, current_context
-from weft.runtime.inference.budgets import Budget, cost_of, prompt_tokens
+from weft.runtime.inference.budgets import Budget, cost_of, model_price, prompt_tokens
 from weft.runtime.inference.model_files import ModelFolder
 from weft.runtime.inference.replies import Attempt, Reply
 from weft.runtime.inference.retries import Again, NextModel, next_step
@@ -141,10 +141,7 @@ class Inference:
             return replace(reply, cost=cost, attempts=tried.ended(asked, ""))
 
     def _price(self, model: ModelSettings, name: str, prompt: int) -> Price | None:
-        """Of a request of so many tokens; the embedded model costs nothing. The table is loaded when it is needed."""
-        if model.provider.kind is ProviderKind.LOCAL:
-            return FREE
-        return (self._own_prices or shipped_prices()).price(name, self._clock.now_ms(), prompt)
+        return model_price(model, self._clock.now_ms(), prompt, name=name, prices=self._own_prices)
 
     def sendable(self, model: ModelSettings, parameters: Parameters) -> Parameters:
         """Those of the parameters that this model is really sent."""

@@ -83,6 +83,8 @@ class RecordedExchange(Struct, kw_only=True):
     turn: str
     """The turn that it begins in."""
     query: tuple[Part, ...]
+    query_turns: tuple[str, ...]
+    """The turns that the query comes from: more than one where questions that nobody answered are asked together."""
     files: tuple[FileNote, ...] = ()
     system: str | None = None
     """The system prompt that came before it, where one was recorded since the exchange before."""
@@ -113,7 +115,7 @@ class ExchangeReader:
         self._query: list[Part] = []
         self._files: list[FileNote] = []
         self._system: str | None = None
-        self._turn = ""
+        self._query_turns: list[str] = []
         self._current: RecordedExchange | None = None
         self._unasked = 0
 
@@ -142,9 +144,9 @@ class ExchangeReader:
                 self._add_answer(turn, item)
 
     def _add_query(self, turn: FullTurn, message: Message) -> None:
-        if not self._query:
-            self._turn = turn.turn.id
         self._query += message.content
+        if turn.turn.id not in self._query_turns:
+            self._query_turns.append(turn.turn.id)
         self._files += turn.files.get(message.id, ())
         self._current = None
 
@@ -152,13 +154,14 @@ class ExchangeReader:
         """The exchange that an answer belongs to; None where nobody asked."""
         if self._query:
             self._current = RecordedExchange(
-                turn=self._turn,
+                turn=self._query_turns[0],
                 query=tuple(self._query),
+                query_turns=tuple(self._query_turns),
                 files=tuple(self._files),
                 system=self._system,
             )
             self._exchanges.append(self._current)
-            self._query, self._files, self._system = [], [], None
+            self._query, self._query_turns, self._files, self._system = [], [], [], None
         return self._current
 
     def _add_answer(self, turn: FullTurn, message: Message) -> None:
@@ -212,15 +215,18 @@ def _with_answers(exchanges: Sequence[RecordedExchange]) -> list[RecordedExchang
     """Exchanges that have an answer; what was asked in the others goes before what is asked next."""
     answered: list[RecordedExchange] = []
     query: tuple[Part, ...] = ()
+    query_turns: tuple[str, ...] = ()
     files: tuple[FileNote, ...] = ()
     system: str | None = None
     for exchange in exchanges:
         query, files = (*query, *exchange.query), (*files, *exchange.files)
+        query_turns = (*query_turns, *exchange.query_turns)
         system = exchange.system or system
         if exchange.answers:
             exchange.query, exchange.files, exchange.system = query, files, system
+            exchange.query_turns = query_turns
             answered.append(exchange)
-            query, files, system = (), (), None
+            query, query_turns, files, system = (), (), (), None
     return answered
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from msgspec import Struct, field
 
 from weft.kernel.enums import MessageRole, MessageSource
-from weft.kernel.errors import BudgetSpent, InvalidInput, NotApplicable, NotFound
+from weft.kernel.errors import BudgetSpent, InvalidInput, LabelTaken, NotApplicable, NotFound
 from weft.ledger.api import Admission, FullTurn, InboxMessage, Ledger, Runs, SessionStanding, shipped_prices
 from weft.ledger.model import ImagePart, NewMessage, Part, Session, TextPart
 from weft.runtime.broker.plans import Planner, Sending, TurnPlan
@@ -215,14 +215,25 @@ class ThreadReplayer:
             await self._ledger.crossing.run(move)
 
     def _session(self, turns: ThreadRange, thread: RecordedThread) -> Session:
-        """A new session of the same agent: empty, or where the turns begin that are run again."""
-        ledger = self._ledger.sync
+        """A new session of the same agent: empty, or where the turns begin that are run again. Its number is the first
+        that no session has; where another process takes that meanwhile, the next one."""
         name = turns.session or turns.last
         stem = f"{REPLAY_PREFIX}{name.removeprefix(REPLAY_PREFIX)}"
-        label = next(label for n in range(1, 10**9) if not _exists(ledger, label := f"{stem}:{n}"))
+        number = 1
+        while True:
+            label, number = f"{stem}:{number}", number + 1
+            if _is_taken(self._ledger.sync, label):
+                continue
+            try:
+                return self._new_session(label, turns, thread)
+            except LabelTaken as taken:
+                if taken.label != label:
+                    raise
+
+    def _new_session(self, label: str, turns: ThreadRange, thread: RecordedThread) -> Session:
         if turns.after is not None:
-            return ledger.fork(turns.after, label=label)
-        return ledger.create_session(label, persona=thread.turns[0].persona_id)
+            return self._ledger.sync.fork(turns.after, label=label)
+        return self._ledger.sync.create_session(label, persona=thread.turns[0].persona_id)
 
     def _toolset(self, thread: RecordedThread) -> str | None:
         """The name of the tools that may run, where any may."""
@@ -243,16 +254,18 @@ class ThreadReplayer:
         message = NewMessage(
             role=MessageRole.USER,
             content=tuple(map(sendable_part, exchange.query)),
-            source=_source(self._ledger.sync, exchange.turn),
+            source=_source(self._ledger.sync, exchange.query_turns),
             files=exchange.files,
             context=None if change.workspace is None else {"workspace": change.workspace},
         )
         return self._ledger.sync.inbox.admit(message, session=session.label, overrides=overrides.record())
 
 
-def _source(ledger: Ledger, turn: str) -> MessageSource | None:
-    """Of what a turn asks again that a stranger may have written: never a person's, so that it stays untrusted."""
-    is_strange = bool(ledger.strangers(turn)) or Runs(ledger).is_untrusted(turn)
+def _source(ledger: Ledger, turns: Sequence[str]) -> MessageSource | None:
+    """Of a query that comes from these turns. Where a stranger may have written some of it, never a person's: it stays
+    untrusted."""
+    runs = Runs(ledger)
+    is_strange = any(ledger.strangers(turn) or runs.is_untrusted(turn) for turn in turns)
     return MessageSource.EVENT if is_strange else None
 
 
@@ -268,11 +281,13 @@ def sendable_part(part: Part) -> Part:
     return part if is_image else TextPart("[an image that was not recorded]")
 
 
-def _exists(ledger: Ledger, label: str) -> bool:
+def _is_taken(ledger: Ledger, label: str) -> bool:
+    """Whether a session has this label, or an alias leads there."""
     try:
-        return ledger.session(label).label == label
+        ledger.session(label)
     except NotFound:
         return False
+    return True
 
 
 def _add_models(report: ThreadReplay, exchange: RecordedExchange, answers: Sequence[ReplayedAnswer]) -> None:

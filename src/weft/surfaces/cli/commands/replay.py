@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,14 +160,17 @@ def _missing_results(options: ReplayOptions) -> MissingResults:
 
 async def _replayed(call: Call, access: BrokerAccess, revs: tuple[str, ...], options: ReplayOptions) -> ReplayReport:
     from weft.runtime.replay.thread_replay import ThreadReplayer
+    from weft.surfaces.cli.replay_models import ensure_models
     from weft.surfaces.wire.replay import ReplayReport
 
-    report = ReplayReport()
-    await access.mirror.crossing.run(lambda: _ensure_model(call, access.ledger, options.model))
-    replayer = ThreadReplayer(access.mirror, access.planner, _change(options), _missing_results(options).settle)
+    report, has_budget = ReplayReport(), options.max_cost is not None
     threads = await access.mirror.crossing.run(
         lambda: threads_to_replay(call, access.ledger, revs, options.session_sample)
     )
+    await access.mirror.crossing.run(
+        lambda: ensure_models(call, access.ledger, threads, options.model, has_budget=has_budget)
+    )
+    replayer = ThreadReplayer(access.mirror, access.planner, _change(options), _missing_results(options).settle)
     typed = access.prompts.typed() if options.live_tools else nullcontext()
     with typed, progress(call, "replay") as bar:
         count = None if options.ask or options.live_tools else bar.counted
@@ -181,17 +183,6 @@ async def _replayed(call: Call, access: BrokerAccess, revs: tuple[str, ...], opt
                     call.note(f"the budget is spent: {left} more were not replayed")
                 break
     return report
-
-
-def _ensure_model(call: Call, ledger: Ledger, name: str | None) -> None:
-    """Refuse a name that is no model's before anything is recorded."""
-    from weft.programs import Programs
-    from weft.surfaces.cli.chat.models import other_models
-    from weft.surfaces.cli.program_call import acting_person
-
-    programs = Programs(ledger)
-    if name is not None:
-        other_models(programs, os.environ.get)(name, None, acting_person(call, programs))
 
 
 def _replay_policy(call: Call, revs: tuple[str, ...], options: ReplayOptions, name: str, exit_code: bool) -> int:
