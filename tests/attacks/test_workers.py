@@ -3,6 +3,7 @@ and no model makes workers without end."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,18 +18,20 @@ from tests.ledger.test_workers import called, calling, inbox_texts, resumable, s
 from weft.kernel.clock import offset
 from weft.kernel.dag_events import HistoryAppend, RunFinished, ToolResult
 from weft.kernel.enums import MessageRole, RunExit, ToolCallStatus
-from weft.kernel.errors import InvalidFact, InvalidInput, NotApplicable
+from weft.kernel.errors import BudgetSpent, InvalidFact, InvalidInput, NotApplicable
 from weft.kernel.events import ledger_stream, run_stream, session_stream
 from weft.kernel.fields import ErrorFact, EventRef, MessageFact, TextFact, Usage
 from weft.kernel.ledger_events import MessageAdmitted, MessageDead, RunParked, SessionCreated
-from weft.ledger.api import Finished, Ledger, NewWorker, Runs, RunWriter, Worker
-from weft.ledger.runs import workers as rules
+from weft.ledger.api import Finished, Ledger, NewWorker, Price, Runs, RunWriter, Worker
+from weft.ledger.runs import spawning as rules
+from weft.ledger.runs.workers import workers_below
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.write.append import Append
 from weft.programs import Programs
 from weft.programs.model import Program
 from weft.runtime.harness.facts import WorkFacts, WorkReader
-from weft.runtime.harness.turn_limits import turn_limits
+from weft.runtime.harness.turn_limits import TurnLimits, turn_limits
+from weft.runtime.inference.settings import Parameters
 
 Forged = tuple[type, dict[str, Any]]
 
@@ -299,12 +302,69 @@ def test_workers_spend_the_budget_of_the_work_that_they_belong_to(ledger: Ledger
     below, (call,) = calling(ledger, worker.label, "spawn")
     lowest = spawned(ledger, below, call)
     for session in (worker.parent_session, worker.session, lowest.session):
-        limits = turn_limits(programs, agent, Runs(ledger).standing(session))
+        limits = turn_limits(programs, Direct(), agent, Runs(ledger).standing(session))
         assert (limits.seconds, limits.budget is not None) == (60, True)
     before = work_of(programs, agent).spent.total
     spoken(below, "done", Usage(input_tokens=1000, output_tokens=500))
     assert work_of(programs, agent).spent.total - before == 1500
     spoken(run, "over")
+
+
+def test_workers_that_run_at_the_same_time_share_the_money_of_their_work(ledger: Ledger) -> None:
+    """Both are planned when nothing is spent; what one spends then is not there for the other, or for the spawner. What
+    another ledger says that workers of its spent is nothing to them."""
+    programs, price = Programs(ledger), Price(input=1_000_000, output=1_000_000)
+    agent = programs.create("agent", "lead", {"harness": {"maxCost": 1.0}})
+    programs.create("task", "shop", {"title": "Shop"})
+    programs.assign("lead", "shop", session="work")
+    run, (first, second) = calling(ledger, "work", "spawn", "spawn")
+    workers = [spawned(ledger, run, call) for call in (first, second)]
+    sessions = [workers[0].parent_session, *(worker.session for worker in workers)]
+    limits = [turn_limits(programs, Direct(), agent, Runs(ledger).standing(session)) for session in sessions]
+
+    def left(limit: TurnLimits) -> int:
+        assert limit.budget is not None
+        asyncio.run(limit.budget.refresh())
+        return int(limit.budget.within(Parameters(), price, 0, "m").max_tokens or 0)
+
+    assert [left(limit) for limit in limits] == [1_000_000] * 3
+    below, _ = begun(ledger, workers[0].label)
+    spoken(below, "done", Usage(input_tokens=0, output_tokens=24_000), model="claude-opus-4-5")
+    assert [left(limit) for limit in limits] == [400_000] * 3
+    other, _ = begun(ledger, workers[1].label)
+    spoken(other, "done", Usage(input_tokens=0, output_tokens=16_000), model="claude-opus-4-5")
+    for limit in limits:
+        with pytest.raises(BudgetSpent):
+            left(limit)
+    spoken(run, "over")
+
+
+def test_another_ledgers_workers_spend_nothing_of_ours_and_are_not_served(ledger: Ledger, peer: Peer) -> None:
+    run, (worker,), waiting = with_workers(ledger, 1)
+    waited(run, waiting, worker)
+    main, before = ledger.session("main").id, Runs(ledger).work_spending(ledger.session("main").id, 0)
+    peer.pull()
+    forged = peer.new_session(parent_session=main, parent_turn=run.id, spawned_by=EventRef(waiting.id))
+    peer.ledger.record_turn(session=forged, query="x", response="y", usage={"input_tokens": 5, "output_tokens": 5})
+    peer.push()
+    assert ledger.session(forged).head is not None
+    assert Runs(ledger).work_spending(main, 0) == before
+    assert workers_below_of(ledger, main) == {worker.session}
+
+
+def workers_below_of(ledger: Ledger, session: str) -> set[str]:
+    with ledger._store.read() as txn:
+        return workers_below(txn.sql, [session])
+
+
+class Direct:
+    """Calls where it is: the budget of a turn is read without threads."""
+
+    def __init__(self) -> None:
+        self.shared: dict[Any, Any] = {}
+
+    async def run(self, call: Any) -> Any:
+        return call()
 
 
 def work_of(programs: Programs, agent: Program) -> WorkFacts:

@@ -144,14 +144,14 @@ def test_what_the_harness_leaves_is_the_limit_of_the_next_turn(path: Path) -> No
         hire(programs, "eve")
         for name in ("ada", "eve"):
             programs.assign(name, f"{name}-task")
-        runs = Runs(ledger)
+        runs, crossing = Runs(ledger), Pool()
         agents = [programs.get(name) for name in ("ada", "eve")]
         standings = [runs.standing(ledger.session(agent.current_session or "").id) for agent in agents]
-        limits = turn_limits(programs, agents[0], standings[0])
+        limits = turn_limits(programs, crossing, agents[0], standings[0])
         assert (limits.seconds, limits.budget and limits.budget.money) == (100, 2_000_000)
-        assert turn_limits(programs, agents[1], standings[1]) == NO_LIMITS
-        assert turn_limits(programs, agents[0], standings[1]) == NO_LIMITS  # another session than that of its work
-        assert turn_limits(programs, None, standings[0]) == NO_LIMITS
+        assert turn_limits(programs, crossing, agents[1], standings[1]) == NO_LIMITS
+        assert turn_limits(programs, crossing, agents[0], standings[1]) == NO_LIMITS  # not the session of its work
+        assert turn_limits(programs, crossing, None, standings[0]) == NO_LIMITS
         facts = WorkReader(programs).facts("ada")
         assert facts is not None
         assert (facts.rounds, facts.assignment.by, facts.spent.total) == ((), ("local",), 0)

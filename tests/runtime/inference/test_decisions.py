@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -203,6 +205,6 @@ def test_what_cannot_be_priced_cannot_be_kept_within_a_budget() -> None:
 
 
 @pytest.mark.parametrize("given", [{"seconds": 0}, {"money": -1}])
-def test_a_budget_of_nothing_is_refused(given: dict[str, int]) -> None:
+def test_a_budget_of_nothing_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         Budget(**given)

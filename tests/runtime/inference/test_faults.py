@@ -360,7 +360,19 @@ class LongPrompts:
 
 
 def test_money_is_kept_at_the_price_of_a_prompt_as_long_as_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.runtime.inference.inference.shipped_prices", lambda: PriceTable((LongPrompts(),), None))
+    monkeypatch.setattr("weft.runtime.inference.budgets.shipped_prices", lambda: PriceTable((LongPrompts(),), None))
     long = (replace(HI[0], content="word " * 1000),)
     assert ask(chat(), budget=Budget(money=1000)).error is None
     assert isinstance(ask(chat(), messages=long, budget=Budget(money=1000)).error, BudgetSpent)
+
+
+def test_money_that_others_spent_meanwhile_is_known_before_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.runtime.inference.budgets.shipped_prices", lambda: PriceTable((LongPrompts(),), None))
+    spent = iter((0, 1000))
+
+    async def read_spent() -> int:
+        return next(spent)
+
+    budget = Budget(money=1000, read_spent=read_spent)
+    assert ask(chat(), budget=budget).error is None
+    assert isinstance(ask(chat(), budget=budget).error, BudgetSpent)

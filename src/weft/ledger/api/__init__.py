@@ -155,6 +155,8 @@ if TYPE_CHECKING:
     from weft.ledger.runs.model import retry_of as retry_of
     from weft.ledger.runs.partial_replies import PartialReply as PartialReply
     from weft.ledger.runs.run_writer import RunWriter as RunWriter
+    from weft.ledger.runs.spawning import MAX_WORKER_DEPTH as MAX_WORKER_DEPTH
+    from weft.ledger.runs.spawning import NewWorker as NewWorker
     from weft.ledger.runs.stream_items import ITEMS as ITEMS
     from weft.ledger.runs.stream_items import AnswerEnded as AnswerEnded
     from weft.ledger.runs.stream_items import AnswerStarted as AnswerStarted
@@ -175,10 +177,9 @@ if TYPE_CHECKING:
     from weft.ledger.runs.stream_items import parse_position as parse_position
     from weft.ledger.runs.stream_log import StreamCursor as StreamCursor
     from weft.ledger.runs.stream_log import TurnSessions as TurnSessions
-    from weft.ledger.runs.workers import MAX_WORKER_DEPTH as MAX_WORKER_DEPTH
-    from weft.ledger.runs.workers import NewWorker as NewWorker
+    from weft.ledger.runs.worker_answers import WorkerReply as WorkerReply
+    from weft.ledger.runs.worker_answers import end_worker as end_worker
     from weft.ledger.runs.workers import Worker as Worker
-    from weft.ledger.runs.workers import WorkerReply as WorkerReply
     from weft.ledger.search.hits import Hit as Hit
     from weft.ledger.search.related_passages import QueryWord as QueryWord
     from weft.ledger.search.related_turns import RelatedTurn as RelatedTurn
@@ -228,7 +229,9 @@ _NAMES = {
     " TurnParked TurnStarted parse_position",
     "weft.ledger.rooms.deliveries": "cancel_deliveries_to",
     "weft.ledger.runs.stream_log": "StreamCursor TurnSessions",
-    "weft.ledger.runs.workers": "MAX_WORKER_DEPTH NewWorker Worker WorkerReply",
+    "weft.ledger.runs.spawning": "MAX_WORKER_DEPTH NewWorker",
+    "weft.ledger.runs.worker_answers": "WorkerReply end_worker",
+    "weft.ledger.runs.workers": "Worker",
     "weft.ledger.read.request_inputs": "InputChain",
     "weft.ledger.write.turn_events": "Setting",
     "weft.ledger.api.base": "LedgerBase is_recorded_here open_thread_facts owner_of patience_of store_of writer_of",

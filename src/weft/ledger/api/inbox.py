@@ -19,7 +19,7 @@ from weft.ledger.runs.admission import MessageTarget, NewAdmission, admit, again
 from weft.ledger.runs.inbox import listed_messages, load_message, taken_messages
 from weft.ledger.runs.model import DEFAULT_LIMITS, Admission, InboxMessage, QueueLimits, TurnRetry
 from weft.ledger.runs.turn_commands import interrupt, retry
-from weft.ledger.runs.workers import tell_spawner
+from weft.ledger.runs.worker_answers import tell_spawner
 from weft.ledger.views.rows import load_session, load_turn
 from weft.ledger.write.append import requires
 from weft.ledger.write.turn_events import member

@@ -15,6 +15,7 @@ from weft.ledger.arguments import checked_flag, checked_names, checked_text
 from weft.ledger.model import Branch, Session, Turn
 from weft.ledger.read.revisions import require
 from weft.ledger.read.sessions import load_branches
+from weft.ledger.runs.worker_answers import end_worker
 from weft.ledger.sessions.merging import Pick, Provenance, Summary, Writer, merge, provenance
 from weft.ledger.sessions.settling import SettleChoice, settle
 from weft.ledger.sessions.unifying import Unification, UnifiedIds, separate, unify
@@ -81,6 +82,7 @@ class Merges(LedgerPart):
         def work(append: Append) -> Answer:
             def once_work() -> Answer:
                 ids = unify(append, *names, summary, patience, key)
+                end_worker(append, append.view.session(ids.archived))
                 append.seal()
                 return Answer(ids.turn, encode(ids).decode())
 

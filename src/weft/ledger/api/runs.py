@@ -47,18 +47,14 @@ from weft.ledger.runs.model import (
 from weft.ledger.runs.partial_replies import PartialReply, keep_partial, load_partial
 from weft.ledger.runs.run_writer import RunWriter, adopt_run, begin_run, bury
 from weft.ledger.runs.server_notices import record_resource_change
+from weft.ledger.runs.spawning import NewWorker, send_to_worker, spawn
 from weft.ledger.runs.stream_log import TurnSessions, sessions_with_news
+from weft.ledger.runs.worker_answers import WorkerReply, settle_workers, worker_reply
 from weft.ledger.runs.workers import (
-    NewWorker,
     Worker,
-    WorkerReply,
     find_worker,
-    send_to_worker,
-    settle_workers,
-    spawn,
     top_session,
-    worker_reply,
-    worker_turns,
+    work_turns,
     workers_below,
     workers_of_session,
 )
@@ -219,15 +215,11 @@ class Runs:
         with self._store.read() as txn:
             return top_session(txn.sql, session)
 
-    def worker_turns(self, session: str, after: int) -> list[str]:
-        """The turns of all workers below a session, by its id, that began behind an arrival number."""
+    def work_spending(self, session: str, after: int) -> Spending:
+        """What was spent, with the prices that are shipped, by the turns that took messages which a session, by its
+        id, got behind an arrival number, and by those of all workers below it since."""
         with self._store.read() as txn:
-            return worker_turns(txn.sql, session, after)
-
-    def spending(self, turns: Sequence[str]) -> Spending:
-        """What turns, by their ids, spent, with the prices that are shipped."""
-        with self._store.read() as txn:
-            return turn_spending(txn, turns)
+            return turn_spending(txn, work_turns(txn.sql, session, after))
 
     def sent(self, turn: str) -> tuple[Message, ...]:
         """What the last request of a turn was sent, or is to be sent, as it was recorded."""

@@ -20,6 +20,7 @@ from weft.ledger.imports import provisional
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.content_uses import references
 from weft.ledger.read.sessions import sessions_containing
+from weft.ledger.runs.worker_answers import end_worker
 from weft.ledger.search import passages, vectors
 from weft.ledger.secrets import scan as secrets
 from weft.ledger.sessions.heads import require_session, stream_of
@@ -105,6 +106,7 @@ def _write(store: Store, append: Append, plan: ErasurePlan, reason: str, remaind
         row = require_session(append, session, RIGHT)
         if row.status != SessionStatus.DELETED:
             stream_of(append, row, DEFAULT_AGENT).add(SessionArchived, status=SessionStatus.DELETED)
+            end_worker(append, append.view.session(row.id))
     append.seal_and_forget()
     if remainders:
         passages.forget(store, append.txn, ErasedContents((), (*plan.turns, *plan.reached)))  # indexes what is left

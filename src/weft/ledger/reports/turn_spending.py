@@ -14,27 +14,12 @@ from weft.store.port import ReadTxn
 
 
 def turn_spending(txn: ReadTxn, turns: Iterable[str], prices: PriceTable | None = None) -> Spending:
-    """The tokens and the cost of turns that were answered here, by their ids, and of the turns of their workers, each
-    counted once."""
+    """The tokens and the cost of turns, by their ids, each counted once."""
     tally, table = Tally(), prices or shipped_prices()
-    for turn in _with_workers(txn, turns):
+    for turn in dict.fromkeys(turns):
         for row in reported_in(txn.sql, turn):
             tally.add(row.tokens, _price(txn, row, table), not row.is_rest, recorded=row.recorded)
     return tally.spending()
-
-
-def _with_workers(txn: ReadTxn, turns: Iterable[str]) -> list[str]:
-    below = dict.fromkeys(turns)
-    open_turns = list(below)
-    while open_turns:
-        rows = txn.sql.all(
-            "SELECT t.id FROM session s JOIN turn t ON t.session = s.n WHERE s.parent_turn = ? ORDER BY t.n",
-            (open_turns.pop(),),
-        )
-        fresh = dict.fromkeys(str(turn) for (turn,) in rows if turn not in below)
-        below |= fresh
-        open_turns += fresh
-    return list(below)
 
 
 def _price(txn: ReadTxn, row: Reported, prices: PriceTable) -> Price | None:

@@ -11,13 +11,11 @@ whoever the line names, whatever it looks like.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from hashlib import sha256
 from typing import Any
 
 from weft.kernel.conversation_events import MessagePosted
 from weft.kernel.enums import InboxState, InterruptionReason, ParticipantKind, RoomMessageKind, RoomNotice
-from weft.kernel.fields import ImageFact, PartFact, TextFact
+from weft.kernel.fields import PartFact, TextFact
 from weft.kernel.ledger_events import MessageCancelled
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.rooms.model import RoomLimits
@@ -29,10 +27,10 @@ from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.program_rows import load_program
 from weft.ledger.views.values import text_of
 from weft.ledger.write.append import Append
+from weft.ledger.write.content_marks import content_mark
 from weft.store.port import ReadTxn
 from weft.store.replica_names import OwnEvents
 
-MARK_DIGITS = 10
 _QUOTES, QUOTE = re.compile("[“”„‟]"), "'"
 NAMED_PARTICIPANTS = 40
 """So many of those present are named to an agent that comes in."""
@@ -58,7 +56,8 @@ def delivered_parts(
         event = room.posted(number)
         speaker = f"{_speaker(room, event)}:"
         if not is_system:
-            speaker = f"{'' if last is None else f'[/{message_mark(last)}] '}[{message_mark(event)}] {speaker}"
+            before = "" if last is None else f"[/{content_mark(last.message, last.parts)}] "
+            speaker = f"{before}[{content_mark(event.message, event.parts)}] {speaker}"
         parts += [_text(room, speaker), *event.parts]
         last, is_untrusted = event, is_untrusted or _is_agents(room, event)
     context = {
@@ -81,17 +80,6 @@ def _speaker(room: OpenRoom, event: MessagePosted) -> str:
         return "The system" if event.actor == DEFAULT_AGENT else f"The trigger {room.name_of(event.actor)}"
     author = load_participant(room.append.sql, event.author)
     return "Somebody" if author is None else room.mention(author.node)
-
-
-def message_mark(event: MessagePosted) -> str:
-    """What a message is marked by when it is sent to agents: nobody knows it before the message is stored, since the
-    references of its contents are salted. No content can hold the mark of a message that it is a part of."""
-    refs = [part.text if isinstance(part, TextFact) else part.url for part in _said(event.parts)]
-    return sha256("\n".join((event.message, *map(str, refs))).encode()).hexdigest()[:MARK_DIGITS]
-
-
-def _said(parts: Sequence[PartFact]) -> list[TextFact | ImageFact]:
-    return [part for part in parts if isinstance(part, TextFact | ImageFact)]
 
 
 def _is_agents(room: OpenRoom, event: MessagePosted) -> bool:

@@ -38,7 +38,7 @@ from weft.ledger.runs.model import (
     TurnRetry,
     principals,
 )
-from weft.ledger.runs.workers import answers_for
+from weft.ledger.runs.worker_answers import answers_for
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.lease_rows import Lease, LeaseKind, find_lease
 from weft.ledger.views.rows import SessionRow, TurnRow, load_session, load_session_number, load_turn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
@@ -251,7 +252,16 @@ def _add_alias(writer: LedgerWriter, alias: str, name: str, why: AliasReason, *,
     return writer.write(work)
 
 
-def set_status(writer: LedgerWriter, name: str, status: SessionStatus, reason: str | None, right: str) -> None:
+def set_status(
+    writer: LedgerWriter,
+    name: str,
+    status: SessionStatus,
+    reason: str | None,
+    right: str,
+    on_ended: Callable[[Append, SessionRow], None],
+) -> None:
+    """`on_ended` hears in the same transaction of a session that is archived or deleted."""
+
     def work(append: Append) -> None:
         row = require_session(append, name, right)
         if status != SessionStatus.DELETED and row.status == SessionStatus.DELETED:
@@ -261,6 +271,8 @@ def set_status(writer: LedgerWriter, name: str, status: SessionStatus, reason: s
         stream_of(append, row).add(
             SessionArchived, status=status, reason=UNSET if reason is None else append.put_text(reason)
         )
+        if status != SessionStatus.ACTIVE:
+            on_ended(append, append.view.session(row.id))
         append.seal()
 
     writer.write(work)

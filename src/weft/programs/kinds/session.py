@@ -13,7 +13,7 @@ from weft.kernel.errors import IllegalTransition, InvalidConfig, LabelTaken, Not
 from weft.kernel.ledger_events import SessionArchived
 from weft.kernel.program_events import SessionConfigured, SessionModelSwitched
 from weft.kernel.program_kinds import legal_verbs, next_state
-from weft.ledger.api import agent_names, session_owner
+from weft.ledger.api import agent_names, end_worker, session_owner
 from weft.ledger.arguments import checked_label
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.views.program_rows import find_program
@@ -164,4 +164,5 @@ def delete(writer: ProgramWriter, row: SessionRow, *, expected: int | None, reas
     writer.ensure_version(row.label, expected, writer.version_of(row))
     stream = writer.session_stream(row)
     stream.add(SessionArchived, status=SessionStatus.DELETED, reason=writer.reason(reason))
+    end_worker(writer.append, writer.append.view.session(row.id))
     return row

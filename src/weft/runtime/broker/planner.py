@@ -95,7 +95,7 @@ class ConfiguredPlanner:
         model = configuration.require_model()
         compaction = self._compaction(standing, configuration, model)
         workspace = message_workspace(messages) or configuration.workspace
-        limits = turn_limits(self._programs, configuration.persona, standing)
+        limits = turn_limits(self._programs, self._ledger.crossing, configuration.persona, standing)
         plan = TurnPlan(
             model=model,
             inference=self._inference,

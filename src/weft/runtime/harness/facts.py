@@ -185,7 +185,7 @@ class WorkReader:
             session=standing.label,
             head=standing.head,
             rounds=rounds,
-            spent=self._runs.spending([*turns, *self._runs.worker_turns(assignment.session, assignment.n)]),
+            spent=self._runs.work_spending(assignment.session, assignment.n),
             is_parked=open_turn is not None and standing.is_parked,
             pending_calls=() if open_turn is None else _pending(self._ledger, open_turn),
             workers=tuple(one.session for one in self._runs.workers(assignment.session) if not one.is_idle),

@@ -6,6 +6,8 @@ usage is not known counts as unknown, and the next request of that budget is ref
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from msgspec import UNSET
 
 from weft.kernel.errors import BudgetSpent, InvalidInput
@@ -18,14 +20,28 @@ _FEWEST = 16
 
 
 class Budget:
-    """`seconds` hold for one request; `money`, in micro-dollars, for all requests that are given this object."""
+    """`seconds` hold for one request; `money`, in micro-dollars, for all requests that are given this object.
+    `read_spent` tells what everybody has spent of the money who shares it, in other turns or processes: it is read
+    before each request, so that each of them goes beyond the money by one request at most."""
 
-    def __init__(self, *, seconds: float | None = None, money: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        seconds: float | None = None,
+        money: int | None = None,
+        read_spent: Callable[[], Awaitable[int]] | None = None,
+    ) -> None:
         if (seconds is not None and seconds <= 0) or (money is not None and money < 0):
             raise InvalidInput("a budget of nothing", "give it some seconds, or some micro-dollars")
         self.seconds, self.money = seconds, money
+        self._read_spent = read_spent
         self.spent = 0
         self.unknown = 0
+
+    async def refresh(self) -> None:
+        """Learn what others have spent meanwhile."""
+        if self._read_spent is not None:
+            self.spent = max(self.spent, await self._read_spent())
 
     def within(self, parameters: Parameters, price: Price | None, prompt: int, model: str) -> Parameters:
         """The parameters, asking for no more output than there is money for after a prompt of so many tokens."""

@@ -183,6 +183,7 @@ class Inference:
         parameters = model.in_situation(request.situation if known else None, request.parameters)
         parameters = self.sendable(model, parameters)
         if budget.money is not None:  # a long conversation is not counted where nobody wants to know
+            await budget.refresh()
             prompt = estimated_tokens(request.messages)
             parameters = budget.within(parameters, self._price(model, model.name, prompt), prompt, model.id)
         route = await self._route(model)
