@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from msgspec import Meta, Struct, UnsetType
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from scripts.event_producers import event_producers
 from weft.kernel import enums, fields
 from weft.kernel.events import STREAM_KINDS, Event
 from weft.kernel.facts import field_types
@@ -205,11 +209,14 @@ def _kinds() -> Iterator[str]:
     yield "## Kinds"
     yield ""
     yield "An **intent** is a wish, written before its effect; an **observation** is what was seen; a **transition**"
-    yield "changes a state; **provenance** says where something came from."
-    envelope = frozenset(Event.__struct_fields__)
+    yield "changes a state; **provenance** says where something came from. The modules below `src/weft` that write a"
+    yield "kind are named after its fields; `scripts/event_producers.py` finds them in the source."
+    envelope, producers = frozenset(Event.__struct_fields__), event_producers()
     for name, kind in EVENT_KINDS.items():
         yield from ("", f"### `{name}`", "", f"*{kind.category.value}.* {kind.about}", "")
         yield from field_rows(kind, envelope)
+        if producers[name]:
+            yield from ("", f"Written by {', '.join(f'`{module}`' for module in producers[name])}.")
 
 
 def _structures() -> Iterator[str]:

@@ -9,13 +9,14 @@ import pytest
 import weft
 from tests.ledger.histories import exported, import_into
 from tests.ledger.test_inbox import begun
-from weft.kernel.approval_events import ApprovalGranted, ApprovalRequested
+from weft.kernel.approval_events import ApprovalGranted, ApprovalRequested, PolicyProposed
 from weft.kernel.enums import Decision, DecisionSource, MessageRole, MessageSource, ToolCallStatus
 from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable, NotFound
 from weft.kernel.fields import EventRef, PolicyTests
 from weft.ledger.api.base import store_of, writer_of
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.api.runs import Runs
+from weft.ledger.approvals.policies import digest_of_source
 from weft.ledger.model import FileNote, LintNote, NewError, NewMessage, ToolUsePart
 from weft.ledger.read.listing import load_files
 from weft.ledger.runs.model import (
@@ -202,6 +203,15 @@ def test_a_policy_is_proposed_by_anybody_and_decided_by_people() -> None:
         with pytest.raises(NotApplicable, match="rejected"):
             ledger.policies.activate(third.id, digest=third.digest, tests=PASSED)
         assert list(ledger.verify()) == []
+
+
+def test_the_fact_of_a_proposal_says_what_the_policy_tells_of_itself() -> None:
+    with weft.open(":memory:") as ledger:
+        policy = ledger.policies.propose("careful", "print(1)", docstring="Asks.", tests=PASSED)
+        (fact,) = [each.event for each in ledger.changes() if isinstance(each.event, PolicyProposed)]
+        assert (fact.policy_ref, fact.digest, fact.tests) == (policy.id, digest_of_source("print(1)"), PASSED)
+        texts = [b"".join(ledger.read_content(str(ref))).decode() for ref in (fact.docstring, fact.uri)]
+        assert texts == ["Asks.", "resource://approval-policy/policy.py"]
 
 
 def test_an_agent_can_have_a_policy_of_its_own_and_one_from_elsewhere_is_only_read() -> None:

@@ -152,6 +152,7 @@ def test_a_rule_is_proposed_with_the_yes_and_nothing_is_in_force_by_it(weft: She
         assert f"weft policy activate {policy.id}" in answered.err
         assert (policy.state, policy.name) == ("proposal", "default")
         assert '    "light(quiet)",\n' in (policy.source or "")
+        assert (policy.docstring or "").startswith("The approval policy that is in force")
         assert ledger.approvals.get(approval.id).scope == "rule"
         assert ledger.policies.active() is None
 

@@ -1032,9 +1032,10 @@ class AsyncUpkeep(crossing.Mirror[Upkeep]):
         a replica id of its own."""
         await self._run(partial(self._sync.backup, target=target, progress=crossing.told(progress)))
 
-    async def note_export(self, target: str | Path) -> None:
-        """Remember that a file holds what was said here, so that an erasure names it; not if open for reading."""
-        await self._run(partial(self._sync.note_export, target=target))
+    async def note_export(self, target: str | Path, *, turn: str | None = None) -> None:
+        """Remember that a file holds what was said here, so that an erasure names it; not if open for reading. `turn`:
+        the one whose thread it shows, recorded as its Materialization where the ledger is trusted and has room."""
+        await self._run(partial(self._sync.note_export, target=target, turn=turn))
 
     async def disk_bytes(self) -> int:
         """How much room the ledger takes: its file and the log beside it, or its tables in a server."""

@@ -18,7 +18,9 @@ from weft import Ledger
 from weft.exchange.exporters.export import export
 from weft.exchange.exporters.port import Report, Story, Wishes
 from weft.exchange.exporters.testing import PIXEL, live
+from weft.kernel.dag_events import SnapshotMaterialized
 from weft.kernel.errors import InvalidInput, NotFound, StoreError
+from weft.store.trust_store import TrustStore
 
 FORMS = ("markdown", "html", "jsonl", "openai", "anthropic")
 MEGABYTE = 1024 * 1024
@@ -81,6 +83,58 @@ def test_a_ledger_open_for_reading_is_exported_too(tmp_path: Path, out: Path) ->
         ledger.record_turn(session="main", query="a", response="b")
     with weft.open(tmp_path / "x.db", read_only=True) as ledger:
         assert export(ledger, "main", "jsonl", out / "a.jsonl").messages == 2
+        assert materializations(ledger) == []
+
+
+def materializations(ledger: Ledger, after: int = 0) -> list[tuple[str, str, str]]:
+    """What `snapshot_materialized` events say: kind and id of what was made, and the turn."""
+    facts = [each.event for each in ledger.changes(after) if isinstance(each.event, SnapshotMaterialized)]
+    assert len({fact.materialization for fact in facts}) == len(facts)
+    return [
+        (str(fact.content_ref.kind), b"".join(ledger.read_content(fact.content_ref.id)).decode(), str(fact.run))
+        for fact in facts
+    ]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_thread_that_is_exported_to_a_file_is_a_materialization(ledger: Ledger, out: Path, form: str) -> None:
+    ledger.record_turn(session="main", query="a", response="b")
+    turn = ledger.record_turn(session="main", query="c", response="d")
+    export(ledger, "main", form, out / "page")
+    assert materializations(ledger) == [("file", str(out / "page"), turn.id)]
+    export(ledger, "main", form, io.BytesIO())
+    assert len(materializations(ledger)) == 1
+    assert ledger.turn("main").digest == turn.digest
+    assert list(ledger.verify()) == []
+
+
+def test_several_threads_are_no_materialization_of_one(ledger: Ledger, out: Path) -> None:
+    ledger.record_turn(session="main", query="a", response="b")
+    ledger.record_turn(session="other", query="a", response="b")
+    export(ledger, ["main", "other"], "markdown", out / "both.md")
+    export(ledger, "main", "markdown", out / "tree.md", trees=True)
+    assert materializations(ledger) == []
+
+
+def test_a_stranger_s_ledger_is_exported_without_an_event_of_it(tmp_path: Path, out: Path) -> None:
+    with weft.open(tmp_path / "x.db") as ledger:
+        ledger.record_turn(session="main", query="a", response="b")
+    with weft.open(tmp_path / "x.db", trust=TrustStore(tmp_path / "trust.json")) as ledger:
+        assert not ledger.trust.is_trusted
+        export(ledger, "main", "markdown", out / "a.md")
+        assert materializations(ledger) == []
+
+
+def test_a_materialization_that_cannot_be_recorded_fails_no_export(
+    ledger: Ledger, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise StoreError("the disk is full", "make room")
+
+    ledger.record_turn(session="main", query="a", response="b")
+    monkeypatch.setattr("weft.ledger.api.upkeep.record_materialization", full)
+    assert export(ledger, "main", "markdown", out / "a.md").turns == 1
+    assert materializations(ledger) == []
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from tests.runtime.scripted import HANG, HOLD, Script
 from tests.runtime.workers.crew import Asked, Crew, call, crew_at, say
 from weft.kernel.errors import NotApplicable
-from weft.kernel.ledger_events import RunParked, WorkersAnswered
+from weft.kernel.ledger_events import RunParked, SessionCreated, WorkersAnswered
 from weft.ledger.api import Runs, Worker
 from weft.runtime.configuration.message_overrides import MessageOverrides
 
@@ -89,6 +90,7 @@ def test_a_worker_has_its_spawners_limits_and_the_toolset_that_a_person_chose(tm
             message = crew.send(go, overrides=overrides)
             await crew.settled(message)
             assert crew.answer_to(message) == "all"
+            check_constraints(crew)
             (granted,) = {
                 json.dumps(turn.permissions_granted, sort_keys=True) for turn in crew.turns("worker:boss:main:3")
             }
@@ -100,6 +102,18 @@ def test_a_worker_has_its_spawners_limits_and_the_toolset_that_a_person_chose(tm
     wide = {"read", "list", "grep", "read_result", "todo", "write", "shell"}
     assert set(offered["wide"]) == set(offered["greedy"]) == wide
     assert set(offered["narrow"]) == {"read", "write"}
+
+
+def check_constraints(crew: Crew) -> None:
+    """The fact that made each worker's session says what it may do at most."""
+    ledger = crew.ledger.sync
+    facts = [each.event for each in ledger.changes() if isinstance(each.event, SessionCreated)]
+    workers = {fact.stream: fact.constraints for fact in facts if fact.spawned_by is not UNSET}
+    assert len(workers) == 3
+    for constraints in workers.values():
+        record = json.loads(b"".join(ledger.read_content(str(constraints))))
+        assert record["layers"]
+        assert record["toolsets"]
 
 
 def test_a_manager_that_is_interrupted_stops_its_workers(tmp_path: Path) -> None:

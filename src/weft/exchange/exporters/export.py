@@ -70,7 +70,7 @@ def export(
     report = Report()
     folder = _folder(assets, None if hasattr(out, "write") else checked_path(out, "out"))
     pieces = exporter.write(story, Wishes(thinking=chosen, tools=tools, assets=folder), report)
-    written = write_pieces(ledger, out, pieces, force=force)
+    written = write_pieces(ledger, out, pieces, force=force, turn=_only_turn(story, trees))
     return Exported(
         form=exporter.form,
         bytes=written,
@@ -80,6 +80,11 @@ def export(
         left_out={name: count for name, count in sorted(report.left_out.items()) if count},
         assets=0 if folder is None else folder.count,
     )
+
+
+def _only_turn(story: Story, trees: bool) -> str | None:
+    """The turn whose thread an export shows; None where it shows several."""
+    return story.tips[0].turn_id if len(story.tips) == 1 and not trees else None
 
 
 def _thinking(given: str | None) -> Thinking | None:
@@ -201,11 +206,14 @@ def _watched(story: Story, progress: Progress) -> Story:
     return replace(story, turns_of=turns_of)
 
 
-def write_pieces(ledger: Ledger, out: str | Path | BinaryIO, pieces: Iterable[bytes], *, force: bool) -> int:
-    """Write an export to a path or a file that takes bytes; how many bytes that were."""
+def write_pieces(
+    ledger: Ledger, out: str | Path | BinaryIO, pieces: Iterable[bytes], *, force: bool, turn: str | None = None
+) -> int:
+    """Write an export to a path or a file that takes bytes; how many bytes that were. `turn` is the one whose thread
+    it shows."""
     if hasattr(out, "write"):
         return _pour(pieces, out)  # type: ignore[arg-type]
-    return _write_file(ledger, checked_path(out, "out"), pieces, force=force)
+    return _write_file(ledger, checked_path(out, "out"), pieces, force=force, turn=turn)
 
 
 def _pour(pieces: Iterable[bytes], file: BinaryIO) -> int:
@@ -217,7 +225,7 @@ def _pour(pieces: Iterable[bytes], file: BinaryIO) -> int:
     return written
 
 
-def _write_file(ledger: Ledger, target: Path, pieces: Iterable[bytes], *, force: bool) -> int:
+def _write_file(ledger: Ledger, target: Path, pieces: Iterable[bytes], *, force: bool, turn: str | None) -> int:
     """Noted before it exists, so that one which is cut short is known too; and after it, with whatever came since."""
     _refuse_existing(target, force)
     try:
@@ -227,7 +235,7 @@ def _write_file(ledger: Ledger, target: Path, pieces: Iterable[bytes], *, force:
             _refuse_existing(target, force)
     except OSError as error:
         raise path_error(target, error) from error
-    ledger.upkeep.note_export(target)
+    ledger.upkeep.note_export(target, turn=turn)
     return written
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from weft.ledger.approvals.model import CallDecision as CallDecision
     from weft.ledger.approvals.model import Policy as Policy
     from weft.ledger.approvals.people import ensure_person as ensure_person
+    from weft.ledger.approvals.policies import POLICY_URI as POLICY_URI
     from weft.ledger.approvals.policies import digest_of_source as digest_of_source
     from weft.ledger.approvals.policies import ensure_activatable as ensure_activatable
     from weft.ledger.approvals.policies import ensure_replaced as ensure_replaced
@@ -248,7 +249,7 @@ _NAMES = {
     "weft.ledger.triggers.reading": "listed_firings listed_gaps",
     "weft.ledger.runs.admission": "MessageTarget",
     "weft.ledger.api.streams": "PARTIAL_POLL_SECONDS SessionStream",
-    "weft.ledger.approvals.policies": "digest_of_source ensure_activatable ensure_replaced",
+    "weft.ledger.approvals.policies": "POLICY_URI digest_of_source ensure_activatable ensure_replaced",
     "weft.ledger.erasing": "Erasure ErasurePlan Tombstone",
     "weft.ledger.imports.kept_sources": "KeptStretch",
     "weft.ledger.imports.provisional": "ProvisionalTurn",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from io import TextIOBase
 from pathlib import Path
 from typing import Any
 
 from weft.kernel.advice import Action
-from weft.kernel.errors import InvalidInput
+from weft.kernel.errors import InvalidInput, StoreError
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import (
     checked_file,
@@ -18,11 +19,12 @@ from weft.ledger.arguments import (
     checked_path,
     checked_place,
     checked_progress,
+    checked_text,
     path_error,
 )
 from weft.ledger.search import passages
 from weft.ledger.upkeep import facts_file, packing, recompute, stats
-from weft.ledger.upkeep.copy_register import BACKUP, EXPORT, FACTS, note_copy, remembered
+from weft.ledger.upkeep.copy_register import BACKUP, EXPORT, FACTS, note_copy, record_materialization, remembered
 from weft.ledger.upkeep.packing import Packed
 from weft.ledger.upkeep.recompute import silent
 from weft.ledger.views import codeblocks
@@ -102,10 +104,17 @@ class Upkeep(LedgerPart):
             raise path_error(path, error) from error
 
     @reads_whole
-    def note_export(self, target: str | Path) -> None:
-        """Remember that a file holds what was said here, so that an erasure names it; not if open for reading."""
-        if not self._store.read_only:
-            self._store.write(partial(note_copy, str(checked_place(target, "target").absolute()), EXPORT))
+    def note_export(self, target: str | Path, *, turn: str | None = None) -> None:
+        """Remember that a file holds what was said here, so that an erasure names it; not if open for reading. `turn`:
+        the one whose thread it shows, recorded as its Materialization where the ledger is trusted and has room."""
+        path = str(checked_place(target, "target").absolute())
+        shown = None if turn is None else self._ledger.resolve(checked_text(turn, "turn"))
+        if self._store.read_only:
+            return
+        self._store.write(partial(note_copy, path, EXPORT))
+        if shown is not None and self._ledger.trust.is_trusted:
+            with suppress(StoreError):  # the file is there, and known to erasures: a record of it may be missing
+                record_materialization(self._writer, path, shown)
 
     @reads_whole
     def disk_bytes(self) -> int:

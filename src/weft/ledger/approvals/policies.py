@@ -17,7 +17,6 @@ from weft.kernel.approval_events import PolicyActivated, PolicyProposed, PolicyR
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.enums import PolicyState, ProgramKind
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotApplicable, NotFound
-from weft.kernel.events import ledger_stream
 from weft.kernel.fields import PolicyTests
 from weft.ledger.approvals.model import NewPolicy, Policy
 from weft.ledger.approvals.people import ensure_person, stream_of_person
@@ -28,6 +27,8 @@ from weft.ledger.write.append import Append, EventStream, LedgerWriter
 from weft.store.authorship import is_written_here
 from weft.store.port import ReadTxn
 
+POLICY_URI = "resource://approval-policy/policy.py"
+"""Where an agent reads the policy that is in force for it."""
 PROPOSE, ACTIVATE = "policy:propose", "policy:activate"
 _COLUMNS = (
     "y.id, y.n, y.state, y.agent, y.name, y.source, y.digest, y.docstring, y.notes, y.tests_total, y.tests_passed,"
@@ -92,8 +93,7 @@ def propose(writer: LedgerWriter, proposal: NewPolicy, tests: PolicyTests | None
         id = append.ulids.mint()
         agent = None if proposal.agent is None else _agent_id(append, proposal.agent)
         text = append.put_text
-        name, prev = _ledger_end(append)
-        append.stream(name, prev).add(
+        append.ledger_stream().add(
             PolicyProposed,
             policy_ref=id,
             source=text(proposal.source, "source"),
@@ -102,6 +102,7 @@ def propose(writer: LedgerWriter, proposal: NewPolicy, tests: PolicyTests | None
             agent=UNSET if agent is None else agent,
             digest=digest_of_source(proposal.source),
             docstring=UNSET if proposal.docstring is None else text(proposal.docstring, "docstring"),
+            uri=text(POLICY_URI, "uri"),
             tests=UNSET if tests is None else tests,
         )
         append.seal()
@@ -190,14 +191,8 @@ def _person_stream(append: Append, name: str, digest: str | None, verb: str) -> 
     _ensure_own(found)
     if digest is not None and digest != found.digest:
         raise NotApplicable(f"policy {found.name!r} is not the source that was read", "read it again")
-    stream, prev = _ledger_end(append)
-    return stream_of_person(append, stream, prev, person), found
-
-
-def _ledger_end(append: Append) -> tuple[str, str | None]:
-    name = ledger_stream(append.replica)
-    tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
-    return name, bytes(tip[0]).hex() if tip else None
+    end = append.ledger_stream()
+    return stream_of_person(append, end.name, end.prev, person), found
 
 
 def _words(append: Append, text: str | None) -> Any:

@@ -12,7 +12,6 @@ from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.enums import SessionStatus
 from weft.kernel.errors import ErasureChanged, StoreError
-from weft.kernel.events import ledger_stream
 from weft.kernel.ledger_events import ContentErased, NodeTagged, NodeUntagged, SessionArchived
 from weft.ledger.erasing.plan import ErasurePlan, numbers_of
 from weft.ledger.erasing.verbatim import forget_sources
@@ -148,9 +147,7 @@ def text_at(txn: ReadTxn, ref: str) -> str:
 
 def _add_tombstones(append: Append, plan: ErasurePlan, reason: str, remainders: Remainders) -> None:
     """In the ledger's own stream, so that no turn's digest changes; and the ends of tags whose words stay."""
-    name = ledger_stream(append.replica)
-    tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
-    why, stream = append.put_text(reason, "reason"), append.stream(name, bytes(tip[0]).hex() if tip else None)
+    why, stream = append.put_text(reason, "reason"), append.ledger_stream()
     for doomed in plan.contents:
         stream.add(
             ContentErased,

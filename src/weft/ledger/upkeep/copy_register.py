@@ -10,12 +10,17 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from weft.kernel.dag_events import SnapshotMaterialized
+from weft.kernel.fields import ExtRef
 from weft.kernel.sites import Site
+from weft.ledger.write.append import Append, LedgerWriter
 from weft.store.atomic_files import aside_of
 from weft.store.port import ReadTxn, Store, WriteTxn
 
 BACKUP, FACTS, EXPORT, BUNDLE, BESIDE = "backup", "facts", "export", "bundle", "beside"
 LEDGER, COPY = "ledger", "copy"
+FILE = "file"
+"""The kind of a reference to a file, by its path."""
 
 
 class KnownCopy(Struct, frozen=True, kw_only=True):
@@ -52,6 +57,21 @@ def note_copy(path: str, kind: str, txn: WriteTxn) -> None:
         " kind = excluded.kind, made_at = excluded.made_at, contents = excluded.contents",
         (path, kind, txn.facts.now_ms, last or 0),
     )
+
+
+def record_materialization(writer: LedgerWriter, path: str, turn: str) -> None:
+    """The thread that ends at a turn was written to a file, for people or other programs to read."""
+
+    def work(append: Append) -> None:
+        append.ledger_stream().add(
+            SnapshotMaterialized,
+            materialization=append.ulids.mint(),
+            content_ref=ExtRef(kind=FILE, id=append.put_text(path, "path")),
+            run=turn,
+        )
+        append.seal()
+
+    writer.write(work)
 
 
 def place_of(store: Store) -> str:

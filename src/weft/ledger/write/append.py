@@ -25,7 +25,7 @@ from weft.kernel.errors import (
     SessionBusy,
     StoreError,
 )
-from weft.kernel.events import Event, Receipt, encode, program_stream
+from weft.kernel.events import Event, Receipt, encode, ledger_stream, program_stream
 from weft.kernel.facts import is_digest
 from weft.kernel.fields import Named, Words, is_name
 from weft.kernel.imported import ImportSecret
@@ -332,6 +332,12 @@ class Append:
         if self._attribution is not None:
             actor, on_behalf_of = self._attribution.of(name, actor)
         return EventStream(self, name, prev, actor, on_behalf_of, later)
+
+    def ledger_stream(self, actor: str = DEFAULT_AGENT) -> EventStream:
+        """The end of the ledger's own stream: what concerns no turn, or a turn after its end."""
+        name = ledger_stream(self.replica)
+        tip = self.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
+        return self.stream(name, bytes(tip[0]).hex() if tip else None, actor)
 
     @property
     def acting_ids(self) -> tuple[str, ...]:

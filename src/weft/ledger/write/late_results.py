@@ -11,7 +11,6 @@ from msgspec import UNSET
 from weft.kernel.dag_events import ToolResult
 from weft.kernel.enums import ToolCallStatus
 from weft.kernel.errors import AmbiguousName, NotApplicable, NotFound, SessionBusy
-from weft.kernel.events import ledger_stream
 from weft.kernel.fields import EventRef
 from weft.ledger.model import NewError, NewToolCall, repeated_id
 from weft.ledger.views.inbox import PARKED
@@ -51,9 +50,7 @@ def record_late_result(
             events.result(event, contents.put_text(native), outcome, call.correlation, None, notes=notes)
             append.seal()
             return
-        name = ledger_stream(append.replica)
-        tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
-        append.stream(name, bytes(tip[0]).hex() if tip else None, row.persona).add(
+        append.ledger_stream(row.persona).add(
             ToolResult,
             call=EventRef(bytes(call.event).hex()),
             call_id=contents.put_text(native),

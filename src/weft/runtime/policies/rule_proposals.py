@@ -6,6 +6,8 @@ that of all agents, both are asked, so both get the line.
 
 from __future__ import annotations
 
+import ast
+
 from msgspec import Struct
 
 from weft.kernel.enums import ProgramKind
@@ -25,6 +27,7 @@ class RuleProposal(Struct, frozen=True, kw_only=True):
     agent: str | None
     source: str
     rules: tuple[str, ...]
+    docstring: str | None
 
 
 def rule_proposals(ledger: Ledger, approval: Approval) -> list[RuleProposal]:
@@ -47,6 +50,7 @@ def propose_rules(ledger: Ledger, approval: Approval, proposals: list[RulePropos
             proposal.name,
             proposal.source,
             agent=proposal.agent,
+            docstring=proposal.docstring,
             notes=f"allows {', '.join(proposal.rules)}; approved as {approval.id[:12]}",
         )
         for proposal in proposals
@@ -72,5 +76,7 @@ def _proposal(policy: Policy | None, rules: tuple[str, ...]) -> RuleProposal | N
         source, is_changed = (source, is_changed) if changed is None else (changed, True)
     if source is None or not is_changed:
         return None
-    name, agent = (DEFAULT_NAME, None) if policy is None else (policy.name, policy.agent)
-    return RuleProposal(name=name, agent=agent, source=source, rules=rules)
+    if policy is None:
+        docstring = ast.get_docstring(ast.parse(default_source()))
+        return RuleProposal(name=DEFAULT_NAME, agent=None, source=source, rules=rules, docstring=docstring)
+    return RuleProposal(name=policy.name, agent=policy.agent, source=source, rules=rules, docstring=policy.docstring)

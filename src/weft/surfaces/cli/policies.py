@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from weft.runtime.policies.own_tests import OwnTestResult, PolicyOutline
     from weft.surfaces.cli.call import Call
 
-RESOURCE = "resource://approval-policy/policy.py"
 DEFAULT = "default"
 LARGEST_FILE_BYTES = 1024 * 1024
 STATE_STYLES = {"active": "good", "proposal": "warn", "rejected": "dim", "replaced": "dim"}

@@ -15,7 +15,6 @@ from weft.surfaces.cli.exits import DIFFERENT, OK
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.policies import (
     DEFAULT,
-    RESOURCE,
     STATE_STYLES,
     difference_lines,
     failed_lines,
@@ -286,7 +285,7 @@ def _source_named(call: Call, name: str) -> PolicyInForce:
 
 
 def _shown_source(ledger: Ledger, name: str | None, agent: str | None) -> PolicySource:
-    from weft.ledger.api import digest_of_source
+    from weft.ledger.api import POLICY_URI, digest_of_source
     from weft.runtime.policies.decider import default_source
 
     policy = ledger.policies.active(_agent_id(ledger, agent)) if name in (None, DEFAULT) else None
@@ -295,11 +294,11 @@ def _shown_source(ledger: Ledger, name: str | None, agent: str | None) -> Policy
     if name == DEFAULT or policy is None:
         source = default_source()
         return PolicySource(
-            uri=RESOURCE, id=None, name=DEFAULT, state="active", agent=None, digest=digest_of_source(source),
+            uri=POLICY_URI, id=None, name=DEFAULT, state="active", agent=None, digest=digest_of_source(source),
             source=source,
         )  # fmt: skip
     return PolicySource(
-        uri=RESOURCE,
+        uri=POLICY_URI,
         id=policy.id,
         name=policy.name,
         state=policy.state,
