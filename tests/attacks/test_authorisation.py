@@ -46,7 +46,7 @@ FILTERED = set(
     approvals.list approvals.decisions follow vouchers strangers imports.provisional
     compactions.of_thread rooms.get rooms.list rooms.participants rooms.messages rooms.invitations rooms.pending
     rooms.agent rooms.person rooms.posted_as rooms.search resources.get resources.list resources.snapshot
-    resources.snapshots resources.snapshots_of_turn
+    resources.snapshots resources.snapshots_of_turn resources.snapshots_before_turn
     """.split()
 )
 """Reads what the authority may read, and nothing else; `answers` below asks each of them."""

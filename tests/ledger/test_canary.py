@@ -32,6 +32,7 @@ SPACED, NAMELIKE = "canary ⟨…⟩ with spaces", "canary-7f3a.b"
 READS = """
     inbox.get inbox.list follow approvals.get approvals.list approvals.decisions policies.list policies.get
     policies.active resources.get resources.list resources.snapshot resources.snapshots resources.snapshots_of_turn
+    resources.snapshots_before_turn
     search search_sessions related_turns changes tree.children close codeblocks tree.common_ancestor compactions.get
     context diff
     compactions.of_thread events files

@@ -1234,6 +1234,10 @@ class AsyncResources(crossing.Mirror[Resources]):
         it that has any."""
         return await self._run(partial(self._sync.snapshots_of_turn, turn=turn))
 
+    async def snapshots_before_turn(self, turn: str) -> list[Snapshot]:
+        """What resources were like before a turn changed them."""
+        return await self._run(partial(self._sync.snapshots_before_turn, turn=turn))
+
     async def migrate(self, resource: str, *, session: str) -> Resource:
         """Let another session own it; NotApplicable where it cannot change hands."""
         return await self._run(partial(self._sync.migrate, resource=resource, session=session))

@@ -153,7 +153,8 @@ class SnapshotRequested(Event, frozen=True, gc=False, kw_only=True, tag="snapsho
 class SnapshotCreated(Event, frozen=True, gc=False, kw_only=True, tag="snapshot_created"):
     about: ClassVar[str] = (
         "A snapshot of a resource was taken, or failed; `run` is the turn after which it shows the resource, `after`"
-        " the event. `inferred`: it was put together from what a source tells, and `skipped` says what is not in it."
+        " the event; with `before` it shows what was there before the turn changed anything. `inferred`: it was put"
+        " together from what a source tells, and `skipped` says what is not in it."
     )
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
@@ -168,6 +169,7 @@ class SnapshotCreated(Event, frozen=True, gc=False, kw_only=True, tag="snapshot_
     restorable: bool | UnsetType = UNSET
     run: Ulid | UnsetType = UNSET
     after: EventRef | UnsetType = UNSET
+    before: bool | UnsetType = UNSET
     inferred: bool | UnsetType = UNSET
     skipped: Content | UnsetType = UNSET
 

@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     from weft.ledger.reports.work import WorkReport as WorkReport
     from weft.ledger.resources.forking import Fork as Fork
     from weft.ledger.resources.model import Failure as Failure
+    from weft.ledger.resources.model import KeptState as KeptState
     from weft.ledger.resources.model import NewResource as NewResource
     from weft.ledger.resources.model import NewSnapshot as NewSnapshot
     from weft.ledger.resources.model import Owner as Owner
@@ -240,8 +241,8 @@ _NAMES = {
     "weft.ledger.api.runs": "Runs",
     "weft.ledger.api.resources": "ResourceLog",
     "weft.ledger.resources.forking": "Fork",
-    "weft.ledger.resources.model": "Failure NewResource NewSnapshot Owner PlannedResource Resource ResourceHandle"
-    " Restore Snapshot",
+    "weft.ledger.resources.model": "Failure KeptState NewResource NewSnapshot Owner PlannedResource Resource"
+    " ResourceHandle Restore Snapshot",
     "weft.ledger.api.triggers": "TriggerLog",
     "weft.ledger.triggers.model": "CursorMove Firing FiringOutcome MissedTimes NewFiring Occasion RoomTarget"
     " TriggerCursor TriggerStanding",

@@ -61,6 +61,13 @@ class Resources(LedgerPart):
             row = load_turn(txn.sql, id)
             return [] if row is None else reading.snapshots_of_turn(txn, row)
 
+    def snapshots_before_turn(self, turn: str) -> list[Snapshot]:
+        """What resources were like before a turn changed them."""
+        id = self._ledger.resolve(checked_text(turn, "turn"))
+        with self._store.read() as txn:
+            row = load_turn(txn.sql, id)
+            return [] if row is None else reading.snapshots_before_turn(txn, row)
+
     @requires(CHANGE)
     def migrate(self, resource: str, *, session: str) -> Resource:
         """Let another session own it; NotApplicable where it cannot change hands."""
@@ -175,10 +182,16 @@ class ResourceLog(LedgerPart):
         return snapshots.request_snapshot(self._writer, resource, run)
 
     def record_snapshot(
-        self, resource: str, taken: NewSnapshot | Failure, *, snapshot: str | None = None, run: str | None = None
+        self,
+        resource: str,
+        taken: NewSnapshot | Failure,
+        *,
+        snapshot: str | None = None,
+        run: str | None = None,
+        is_before: bool = False,
     ) -> Snapshot:
         """Record what came of a wish, or a snapshot that was taken without one."""
-        id = snapshots.record_snapshot(self._writer, resource, taken, snapshot=snapshot, run=run)
+        id = snapshots.record_snapshot(self._writer, resource, taken, snapshot=snapshot, run=run, is_before=is_before)
         with self._writer.store.read() as txn:
             return reading.load_snapshot(txn, id)
 

@@ -106,6 +106,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """The turn after which it shows the resource."""
     after: str | None = None
     """The event after which it was taken."""
+    is_before: bool = False
+    """Whether it shows what was there before the turn changed anything."""
     is_inferred: bool = False
     """Whether it was put together from what a source tells."""
     skipped: Any = None
@@ -162,6 +164,14 @@ class Failure(Struct, frozen=True):
 
     code: str
     message: str
+
+
+class KeptState(Struct, frozen=True, kw_only=True):
+    """What a resource was like after a call of a turn, or before the first one that could change it."""
+
+    resource: str
+    taken: NewSnapshot | Failure
+    is_before: bool = False
 
 
 class PlannedResource(Struct, frozen=True, kw_only=True):

@@ -42,7 +42,7 @@ _RESOURCE = (
 )
 _SNAPSHOT = (
     "SELECT s.id, s.resource, s.state, s.created_at, s.method, s.ref_kind, s.ref, s.consistency, s.size_bytes,"
-    " s.restorable, s.run, s.after, s.inferred, s.skipped, s.error, s.error_code FROM resource_snapshot s"
+    " s.restorable, s.run, s.after, s.before, s.inferred, s.skipped, s.error, s.error_code FROM resource_snapshot s"
 )
 _RESTORE = (
     "SELECT id, snapshot, requested_at, new_resource, place, owner_kind, owner, outcome, error, error_code, ended_at"
@@ -238,7 +238,7 @@ def _may_read_snapshot(access: Access, txn: ReadTxn, snapshot: Snapshot) -> bool
 
 def to_snapshot(txn: ReadTxn, row: Sequence[Any]) -> Snapshot:
     (id, resource, state, created_at, method, ref_kind, ref, consistency, size_bytes) = row[:9]
-    (restorable, run, after, inferred, skipped, error, error_code) = row[9:]
+    (restorable, run, after, before, inferred, skipped, error, error_code) = row[9:]
     return Snapshot(
         id=id,
         resource=resource,
@@ -252,6 +252,7 @@ def to_snapshot(txn: ReadTxn, row: Sequence[Any]) -> Snapshot:
         restorable=bool(restorable),
         run=run,
         after=after,
+        is_before=bool(before),
         is_inferred=bool(inferred),
         skipped=_json(txn, skipped),
         error=text_of(txn, error),
@@ -265,16 +266,26 @@ def snapshots_of_turn(txn: ReadTxn, turn: TurnRow) -> list[Snapshot]:
     row: TurnRow | None = turn
     while row is not None:
         nearest = txn.sql.one(
-            "SELECT run FROM resource_snapshot WHERE segment = ? AND depth <= ? AND state = 'ok'"
+            "SELECT run FROM resource_snapshot WHERE segment = ? AND depth <= ? AND state = 'ok' AND before = 0"
             " ORDER BY depth DESC LIMIT 1",
             (row.segment, row.depth),
         )
         if nearest is not None:
-            rows = txn.sql.all(f"{_SNAPSHOT} WHERE s.run = ? AND s.state = 'ok' ORDER BY s.n", (nearest[0],))
+            query = f"{_SNAPSHOT} WHERE s.run = ? AND s.state = 'ok' AND s.before = 0 ORDER BY s.n"
+            rows = txn.sql.all(query, nearest)
             newest = {one.resource: one for one in (to_snapshot(txn, row) for row in rows)}
             return list(newest.values())
         row = _parent_of_segment(txn, row)
     return []
+
+
+def snapshots_before_turn(txn: ReadTxn, turn: TurnRow) -> list[Snapshot]:
+    """What resources were like before a turn changed them: what was kept then, else what the turns before it left."""
+    rows = txn.sql.all(f"{_SNAPSHOT} WHERE s.run = ? AND s.state = 'ok' AND s.before = 1 ORDER BY s.n DESC", (turn.id,))
+    first = {one.resource: one for one in (to_snapshot(txn, row) for row in rows)}
+    parent = None if turn.parent is None else load_turn(txn.sql, turn.parent)
+    left = [] if parent is None else snapshots_of_turn(txn, parent)
+    return [*first.values(), *(one for one in left if one.resource not in first)]
 
 
 def _parent_of_segment(txn: ReadTxn, turn: TurnRow) -> TurnRow | None:

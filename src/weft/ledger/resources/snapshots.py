@@ -19,7 +19,7 @@ from weft.kernel.resource_events import (
     SnapshotRequested,
 )
 from weft.ledger.arguments import checked_text
-from weft.ledger.resources.model import Failure, NewResource, NewSnapshot, Owner, Restore, Snapshot
+from weft.ledger.resources.model import Failure, KeptState, NewResource, NewSnapshot, Owner, Restore, Snapshot
 from weft.ledger.resources.reading import CHANGE_RESOURCE, load_restore, load_snapshot
 from weft.ledger.resources.recording import add_declared, require_resource, scope_of_owner, stream_of_resource
 from weft.ledger.sessions.heads import require_session
@@ -53,12 +53,13 @@ def record_snapshot(
     *,
     snapshot: str | None = None,
     run: str | None = None,
+    is_before: bool = False,
 ) -> str:
     """The outcome of a wish, or a snapshot that was taken without one; its id. An outcome that is known already stays
     as it is."""
 
     def work(append: Append) -> str:
-        id = add_snapshot(append, resource, taken, snapshot=snapshot, run=run)
+        id = add_snapshot(append, resource, taken, snapshot=snapshot, run=run, is_before=is_before)
         append.seal()
         return id
 
@@ -72,7 +73,7 @@ def add_snapshot(
     *,
     snapshot: str | None = None,
     run: str | None = None,
-    after: str | None = None,
+    is_before: bool = False,
 ) -> str:
     resource = require_resource(append, name)
     if snapshot is not None:
@@ -83,13 +84,35 @@ def add_snapshot(
             raise NotApplicable(f"nobody asked for snapshot {snapshot} of {resource.name!r}")
         if known[0] != SnapshotState.REQUESTED:
             return snapshot
-    id = snapshot or append.ulids.mint()
-    stream = stream_of_resource(append, resource.id)
+    return _add_outcome(append, resource.id, snapshot or append.ulids.mint(), taken, run=run, is_before=is_before)
+
+
+def add_kept_state(append: Append, state: KeptState, run: str, after: str) -> None:
+    """What was kept beside the result of a tool, as part of its turn: whoever runs the turn has the right to it."""
+    row = append.sql.one("SELECT 1 FROM resource WHERE id = ?", (state.resource,))
+    if row is not None:
+        _add_outcome(
+            append, state.resource, append.ulids.mint(), state.taken, run=run, after=after, is_before=state.is_before
+        )
+
+
+def _add_outcome(
+    append: Append,
+    resource: str,
+    id: str,
+    taken: NewSnapshot | Failure,
+    *,
+    run: str | None,
+    after: str | None = None,
+    is_before: bool = False,
+) -> str:
+    stream = stream_of_resource(append, resource)
     common = {
-        "resource_ref": resource.id,
+        "resource_ref": resource,
         "snapshot_ref": id,
         "run": UNSET if run is None else run,
         "after": UNSET if after is None else EventRef(after),
+        "before": is_before or UNSET,
     }
     if isinstance(taken, Failure):
         stream.add(SnapshotCreated, outcome=SnapshotOutcome.ERROR, error=_error(append, taken), **common)

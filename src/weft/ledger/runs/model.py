@@ -11,6 +11,7 @@ from weft.kernel.enums import Decision, DecisionSource, InterruptionReason, RunE
 from weft.kernel.events import Event, Receipt
 from weft.kernel.fields import RequestInput, Usage
 from weft.ledger.model import DEFAULT_AGENT, FileNote, LintNote, NewError, NewMessage, Part, RecordedTurn
+from weft.ledger.resources.model import KeptState
 
 
 class Admission(Struct, frozen=True, kw_only=True):
@@ -223,6 +224,8 @@ class ToolEnded(Struct, frozen=True, kw_only=True):
     """The session of the worker that it started."""
     awaited: tuple[str, ...] = ()
     """The answers of workers that it brings."""
+    kept: tuple[KeptState, ...] = ()
+    """What resources were like after it."""
 
 
 class Interrupted(Struct, frozen=True):

@@ -17,6 +17,7 @@ from weft.kernel.errors import HeadMoved, LeaseLost, NotApplicable, SessionBusy
 from weft.kernel.fields import EventRef
 from weft.kernel.ledger_events import MessageDead, RunParked, SessionMoved, TurnRetried, WorkersAnswered
 from weft.ledger.model import DEFAULT_AGENT, NewError, NewToolCall, RecordedTurn
+from weft.ledger.resources.snapshots import add_kept_state
 from weft.ledger.runs.inbox import admission_event, run_principals
 from weft.ledger.runs.model import (
     AddMessage,
@@ -361,6 +362,8 @@ class _RunBatch:
         self._events.result(
             entry.call, entry.call_id, outcome, entry.correlation, entry.spawned, notes=notes, awaited=entry.awaited
         )
+        for state in entry.kept:
+            add_kept_state(self._append, state, self._events.turn, self._events.run.prev or "")
 
     def _decided(self, entry: ToolDecision) -> None:
         text = self._events.contents.put_text

@@ -209,8 +209,8 @@ def _resource_liveness_probe(view: Projector, moment: Moment, event: kinds.Resou
 def _snapshot_requested(view: Projector, moment: Moment, event: kinds.SnapshotRequested) -> None:
     if _may_tell(view, moment, event, event.resource_ref):
         view.sql.run(
-            "INSERT INTO resource_snapshot(id, n, replica, resource, state, run, inferred, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, 0, ?) ON CONFLICT DO NOTHING",
+            "INSERT INTO resource_snapshot(id, n, replica, resource, state, run, before, inferred, created_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?) ON CONFLICT DO NOTHING",
             (
                 event.snapshot_ref,
                 moment.n,
@@ -233,11 +233,11 @@ def _snapshot_created(view: Projector, moment: Moment, event: kinds.SnapshotCrea
     turn = None if event.run is UNSET else view.find_turn(event.run)
     after = None if event.after is UNSET else event.after.event_id
     view.sql.run(
-        "INSERT INTO resource_snapshot(id, n, replica, resource, state, run, segment, depth, after, method, ref_kind,"
-        " ref, consistency, size_bytes, restorable, inferred, skipped, error, error_code, created_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
+        "INSERT INTO resource_snapshot(id, n, replica, resource, state, run, segment, depth, after, before, method,"
+        " ref_kind, ref, consistency, size_bytes, restorable, inferred, skipped, error, error_code, created_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
         " state = excluded.state, run = coalesce(excluded.run, resource_snapshot.run), after = excluded.after,"
-        " segment = excluded.segment, depth = excluded.depth,"
+        " segment = excluded.segment, depth = excluded.depth, before = excluded.before,"
         " method = excluded.method, ref_kind = excluded.ref_kind, ref = excluded.ref,"
         " consistency = excluded.consistency, size_bytes = excluded.size_bytes, restorable = excluded.restorable,"
         " inferred = excluded.inferred, skipped = excluded.skipped, error = excluded.error,"
@@ -253,6 +253,7 @@ def _snapshot_created(view: Projector, moment: Moment, event: kinds.SnapshotCrea
             None if turn is None else turn.segment,
             None if turn is None else turn.depth,
             after,
+            int(event.before is True),
             view.name(event.method),
             None if reference is None else view.name(reference.kind),
             None if reference is None else view.contents.number(reference.id),

@@ -66,6 +66,7 @@ CREATE TABLE resource_snapshot (
     segment INTEGER,                -- of that turn
     depth INTEGER,
     after TEXT,                     -- the event
+    before INTEGER NOT NULL,        -- 1: it shows what was there before the turn changed anything
     method TEXT,
     ref_kind TEXT,
     ref INTEGER,
