@@ -10,6 +10,7 @@ import weft
 from tests.ledger.histories import lines, problems
 from tests.programs.stories import TASK
 from weft.exchange.sync import pull
+from weft.kernel.enums import MessageRole
 from weft.kernel.errors import (
     CriteriaUnmet,
     IllegalTransition,
@@ -21,6 +22,7 @@ from weft.kernel.errors import (
     VersionConflict,
 )
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.model import NewMessage
 from weft.programs import Programs
 from weft.programs.config_fields import RIGHTS
 from weft.programs.criteria import CommandResult, Workspace, judge
@@ -439,3 +441,19 @@ def test_what_a_ledger_wrote_under_a_former_name_is_its_own(open_ledger: Callabl
     copy = open_ledger(tmp_path / "copy.db")
     assert copy.replica != was
     assert not Programs(copy).get("mine").foreign
+
+
+def test_stopped_work_takes_back_its_own_messages_and_nobody_elses(ledger: Ledger) -> None:
+    programs = Programs(ledger)
+    programs.create("agent", "ada", {})
+    programs.create("task", "shop", {"title": "Shop"})
+    session = programs.assign("ada", "shop").current_session
+    brief = NewMessage(
+        role=MessageRole.USER, content="Shop", metadata={"work": "brief", "task": programs.get("shop").id}
+    )
+    own = ledger.inbox.admit(brief, session=session)
+    other = ledger.inbox.admit("By the way", session=session)
+    assert programs.stop_work("ada", reason="enough").state == "idle"
+    assert (programs.get("shop").state, programs.get("ada").current_task) == ("failed", None)
+    states = [ledger.inbox.get(one.message).state for one in (own, other)]
+    assert states == ["cancelled", "queued"]

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from tests.runtime.inference.asking import CANARY
-from tests.runtime.scripted import HANG, chat, chat_saying, failure
+from tests.runtime.scripted import HANG, Script, chat, chat_saying, failure
 from tests.surfaces.approving import opened
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell, running
@@ -88,6 +88,7 @@ def test_work_that_stands_still_is_resumed_and_one_command_goes_on_with_it(weft:
         assert (run.code, run.out) == (0, "milk there\n"), run.err
         assert "ada checks the criteria; 2 turns of 50, " in run.err
         assert "ada took 2 turns of 50, " in run.err
+        assert "task greet is completed\n" in run.err
     assert weft.json("task", "list")[0]["lifecycle"] == "completed"
 
 
@@ -138,3 +139,33 @@ def test_what_cannot_begin_is_refused_before_anything_is_recorded(weft: Shell) -
         run = weft("task", "run", "greet")
         assert "waits for a broker" not in run.err
         assert "thinks; 1 turn of 50, 0 tokens" in run.err
+
+
+def test_a_command_whose_work_is_paused_ends_as_unfinished_and_another_task_is_refused(weft: Shell) -> None:
+    with serving() as server:
+        hire(weft, server.url, "reflectOnFailure=true")
+
+        def pause(body: object) -> Script:
+            with opened(weft) as ledger:
+                Programs(ledger).step_agent("ada", "pause")
+            return chat_saying({"content": "nothing"})
+
+        server.script_of = pause
+        run = weft("agent", "run", "ada", "--task", "greet")
+        assert run.code == 9, run.err
+        assert "task greet is not finished: `weft agent resume ada` lets its agent go on" in run.err
+        assert weft("agent", "resume", "ada").code == 0
+        refused = weft("agent", "run", "ada", "Say hello")
+        assert (refused.code, "agent 'ada' has the task 'greet'" in refused.err) == (4, True), refused.err
+        assert [task["id"] for task in weft.json("task", "list")] == ["greet"]
+        assert weft("task", "assign", "greet", "ada").code == 0
+        assert weft("task", "run", "greet").code == 9
+
+
+def test_a_task_keeps_its_folder_whole_wherever_it_was_made(weft: Shell) -> None:
+    folder = weft.folder / "work"
+    folder.mkdir()
+    assert weft("task", "create", "Write", "--workspace", "work").code == 0
+    assert weft.json("program", "get", "task-write")["config"]["workspace"] == str(folder.resolve())
+    assert weft("task", "create", "Read", "--workspace", "${WORK}/x").code == 0
+    assert weft.json("program", "get", "task-read")["config"]["workspace"] == "${WORK}/x"

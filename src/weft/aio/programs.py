@@ -171,7 +171,8 @@ class AsyncPrograms(crossing.Mirror[Programs]):
         return await self._run(partial(self._sync.give_up, agent=agent, message=message, code=code))
 
     async def stop_work(self, agent: str, *, reason: str, key: str | None = None) -> Program:
-        """The agent's task fails where it is not over, and the agent is idle, whoever runs it. Returns the agent."""
+        """The agent's task fails where it is not over, and the agent is idle, whoever runs it. Messages of the work
+        that wait are taken back, and its turn is cut short. Returns the agent."""
         return await self._run(partial(self._sync.stop_work, agent=agent, reason=reason, key=key))
 
     async def assign_task(self, task: str, assignee: str | None, *, key: str | None = None) -> Program:

@@ -201,9 +201,9 @@ class AgentBusy(Conflict):
 
     usual_action = Action.WAIT_OR_RESET_ABANDONED_AGENT
 
-    def __init__(self, name: str, reason: str) -> None:
+    def __init__(self, name: str, reason: str, *, was_held: bool = False) -> None:
         super().__init__(f"agent {name!r} {reason}")
-        self.name, self.reason = name, reason
+        self.name, self.reason, self.was_held = name, reason, was_held  # held by us, until somebody took it
 
 
 class LeaseLost(Conflict):

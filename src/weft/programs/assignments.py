@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 
 from weft.kernel.authority import Authority, Principal, PrincipalKind
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import WeftError
+from weft.kernel.errors import NotApplicable, WeftError
 from weft.ledger.api import Ledger, store_of, users_of_agent
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.access import access_of
 from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.store.authorship import authored_event
 from weft.store.port import ReadTxn
+
+WORK_FIELD = "work"
+TASK_FIELD = "task"
+"""The fields of a message's metadata that say what it is for in the work, and in that on which task."""
+MOST_MESSAGES = 10_000
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
@@ -34,6 +40,22 @@ def load_assignment(ledger: Ledger, agent: str) -> Assignment | None:
     with store_of(ledger).read() as txn:
         row = load_program(txn.sql, agent)
         return None if row is None or row.task is None or row.session is None else _counted(txn, row)
+
+
+def withdraw_messages(ledger: Ledger, assignment: Assignment, reason: str) -> None:
+    """Take back the messages of an agent's work that wait, and have its turn cut short. What others have sent to the
+    session stays, and so does a turn that answers it."""
+    inbox, is_answered = ledger.inbox, False
+    messages = inbox.list(session=assignment.session, limit=MOST_MESSAGES, after=assignment.n)
+    for message in messages:
+        if isinstance(message.metadata, dict) and message.metadata.get(TASK_FIELD) == assignment.task:
+            try:
+                inbox.cancel(message.id, reason=reason)
+            except NotApplicable:  # a turn has taken it
+                is_answered = True
+    if is_answered:
+        with suppress(NotApplicable):  # it has just ended
+            inbox.interrupt(assignment.session)
 
 
 def may_run(ledger: Ledger, senders: Sequence[str], agent: str) -> bool:

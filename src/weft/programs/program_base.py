@@ -61,4 +61,5 @@ def renewed(writer: ProgramWriter, hold: Lease) -> str:
         renew(writer.append, hold)
         return hold.key
     except LeaseLost:
-        raise AgentBusy(writer.reload(hold.key).name, "was reset or taken up by somebody else meanwhile") from None
+        name = writer.reload(hold.key).name
+        raise AgentBusy(name, "was reset or taken up by somebody else meanwhile", was_held=True) from None

@@ -11,6 +11,7 @@ from weft.ledger.api import Lease, LeaseKind, owner_of, patience_of, users_of_ag
 from weft.ledger.read.access import access_of
 from weft.ledger.views.program_rows import ProgramRow
 from weft.ledger.write.leases import end_lease, free_epoch, release, take
+from weft.programs.assignments import load_assignment, withdraw_messages
 from weft.programs.criteria import Observations, RunCommand, Workspace, judge
 from weft.programs.foreign import ensure_own
 from weft.programs.kinds import agent as agents
@@ -44,7 +45,9 @@ class WorkVerbs(ProgramsBase):
         return self._change("give_up", lambda c: agents.give_up(c, c.require(agent, AGENT), message, code), None)
 
     def stop_work(self, agent: str, *, reason: str, key: str | None = None) -> Program:
-        """The agent's task fails where it is not over, and the agent is idle, whoever runs it. Returns the agent."""
+        """The agent's task fails where it is not over, and the agent is idle, whoever runs it. Messages of the work
+        that wait are taken back, and its turn is cut short. Returns the agent."""
+        assignment = load_assignment(self.ledger, self.get(agent, AGENT).id)
 
         def work(writer: ProgramWriter) -> Any:
             row = agents.stop(writer, writer.require(agent, AGENT), reason)
@@ -52,7 +55,10 @@ class WorkVerbs(ProgramsBase):
                 end_lease(writer.append, LeaseKind.AGENT, row.id)
             return row
 
-        return self._change("stop_work", work, key, agent, reason)
+        stopped = self._change("stop_work", work, key, agent, reason)
+        if assignment is not None:
+            withdraw_messages(self.ledger, assignment, reason)
+        return stopped
 
     def assign_task(self, task: str, assignee: str | None, *, key: str | None = None) -> Program:
         """A task becomes an agent's or a person's, without anybody beginning it. Returns the task."""

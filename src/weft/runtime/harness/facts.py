@@ -16,7 +16,7 @@ from weft.kernel.authority import LOCAL
 from weft.kernel.enums import Decision, DecisionSource, InboxState, ProgramKind, ToolCallStatus
 from weft.ledger.api import InboxMessage, Ledger, Runs, Spending
 from weft.ledger.model import TextPart, ToolCall, Turn
-from weft.programs.assignments import Assignment, load_assignment, may_run
+from weft.programs.assignments import WORK_FIELD, Assignment, load_assignment, may_run
 from weft.programs.criteria import explain
 from weft.programs.kinds.task import criteria_of
 from weft.programs.model import Check, Program
@@ -27,9 +27,6 @@ from weft.runtime.harness.settings import HarnessSettings, harness_of
 from weft.runtime.tools.todo_tool import items_of
 
 MOST_ROUNDS = 10_000
-WORK = "work"
-TASK = "task"
-"""The fields of a message's metadata that say what it is for in the work, and in that on which task."""
 FAILURES = (ToolCallStatus.ERROR, ToolCallStatus.TIMEOUT)
 REFUSALS = (Decision.DENY_CONTINUE, Decision.DENY_ABORT)
 
@@ -121,7 +118,7 @@ class WorkFacts(Struct, frozen=True, kw_only=True):
         """How many messages of the session say that they are the harness's. It never becomes less, as the number of
         rounds does where one turn takes several messages."""
         messages = [message for one in self.rounds for message in (one.message, *one.beside)]
-        return sum(isinstance(message.metadata, dict) and WORK in message.metadata for message in messages)
+        return sum(isinstance(message.metadata, dict) and WORK_FIELD in message.metadata for message in messages)
 
     @property
     def criteria(self) -> list[dict[str, Any]]:
@@ -218,7 +215,7 @@ class WorkReader:
     def _kind(self, agent: Program, message: InboxMessage, told_by: dict[tuple[str, ...], bool]) -> str | None:
         """What a message is in the work. Anybody who may write to the session can say that it is a brief: it counts
         where it was sent in the name of those who gave the agent its task, or of others who may run it."""
-        kind = message.metadata.get(WORK) if isinstance(message.metadata, dict) else None
+        kind = message.metadata.get(WORK_FIELD) if isinstance(message.metadata, dict) else None
         if not isinstance(kind, str) or kind not in set(WordKind):
             return None
         senders = (message.sender, *message.on_behalf_of)

@@ -17,10 +17,10 @@ from weft.kernel.enums import MessageRole
 from weft.kernel.errors import AgentBusy, CriteriaUnmet, StoreError, WeftError
 from weft.ledger.api import Admission, Lease
 from weft.ledger.model import NewMessage
-from weft.programs.assignments import chain_of
+from weft.programs.assignments import TASK_FIELD, WORK_FIELD, chain_of
 from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
-from weft.runtime.harness.facts import TASK, WORK, WorkFacts, WorkReader
+from weft.runtime.harness.facts import WorkFacts, WorkReader
 from weft.runtime.harness.moves import (
     CheckCriteria,
     GiveUpWork,
@@ -114,7 +114,7 @@ class MovePerformer:
             role=MessageRole.USER,
             content=move.text,
             context=None if workspace is None else {"workspace": workspace},
-            metadata={WORK: move.kind.value, TASK: facts.task.id},
+            metadata={WORK_FIELD: move.kind.value, TASK_FIELD: facts.task.id},
         )
         ledger = programs.ledger.acting_as(request.authority or _authority(facts))
         return ledger.inbox.admit(

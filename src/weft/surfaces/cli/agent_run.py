@@ -15,7 +15,7 @@ from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.broker_call import BrokerAccess, reply_fields, with_broker
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.configuration import RUN_TOOLSET, ensure_toolset
-from weft.surfaces.cli.exits import DIFFERENT, OK
+from weft.surfaces.cli.exits import DIFFERENT, OK, UNFINISHED
 from weft.surfaces.cli.run_view import RunView
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.work_progress import ProgressNotes, spent_words
@@ -68,7 +68,7 @@ def run_agent(call: Call, request: AgentRunRequest) -> int:
     view = RunView(call)
     if request.key is not None and (recorded := _recorded(call, request)) is not None:
         call.answer(recorded, *([line] for line in safe_lines(recorded.text or "")))
-        return OK if recorded.task_state == "completed" else DIFFERENT
+        return work_exit_code(recorded.task_state)
     try:
         run, work = with_broker(call, partial(_worked, call, request, workspace, view), view.observe)
     finally:
@@ -79,9 +79,26 @@ def run_agent(call: Call, request: AgentRunRequest) -> int:
     if not call.json:
         progress = progress_of(work.facts, SystemClock().now_ms())
         call.note(Span(run.agent.name, "label"), f" took {spent_words(progress)}")
-    if work.reason is not None:
-        call.note(f"task {work.task.name} failed: {work.reason}")
-    return DIFFERENT if work.task.state == "failed" else OK
+        call.note(*_task_words(work))
+    return work_exit_code(work.task.state)
+
+
+def work_exit_code(task_state: str) -> int:
+    """How a command ends that waited for work on a task."""
+    return {"completed": OK, "failed": DIFFERENT}.get(task_state, UNFINISHED)
+
+
+def _task_words(work: FinishedWork) -> tuple[Span | str, ...]:
+    """What became of the task; where it is not over, what lets it go on."""
+    task, name = work.task, Span(work.task.name, "label")
+    if task.state == "completed":
+        return "task ", name, " is completed"
+    if task.state == "failed":
+        return "task ", name, f" failed: {work.reason}" if work.reason else " failed"
+    agent = work.facts.agent
+    if agent.state == "paused":
+        return "task ", name, f" is not finished: `weft agent resume {shell_word(agent.name)}` lets its agent go on"
+    return "task ", name, f" is not finished: it is {task.state}, and {agent.name} is {agent.state}"
 
 
 async def _worked(
@@ -125,7 +142,7 @@ async def _when_free(call: Call, run: PlannedRun, work: Any) -> FinishedWork:
             finished: FinishedWork = await work()
             return finished
         except AgentBusy as error:
-            if "meanwhile" in error.reason:  # it was taken from us
+            if error.was_held:  # it was taken from us
                 raise
         if not is_told:
             is_told = True
@@ -147,30 +164,46 @@ def _planned(programs: Programs, request: AgentRunRequest, workspace: str | None
         return PlannedRun(agent=agent, task=task, session=label, workspace=workspace, toolset=toolset)
     if agent.state in ("paused", "error"):
         ensure_free(agent)
+    name = _task_name(programs, request)
+    if agent.current_task not in (None, name):
+        _ensure_held(programs, agent)
     label = request.session or f"{agent.name}:main"
     toolset = _toolset(programs.ledger, agent, label, request.toolset)
     words = request.words or ""
     config = {"title": words, "assignee": agent.name, **({} if workspace is None else {"workspace": workspace})}
-    name = _task_name(programs, request)
     task = programs.create("task", name, config, key=None if request.key is None else f"{request.key} task")
     return PlannedRun(agent=agent, task=task, session=label, workspace=workspace, toolset=toolset)
+
+
+def _ensure_held(programs: Programs, agent: Program) -> None:
+    """Refuse an agent that has another task, unless somebody waits for its work: it is free when that ends."""
+    from weft.kernel.advice import Action
+    from weft.kernel.errors import AgentBusy, NotApplicable
+
+    try:
+        programs.release_agent(programs.hold_agent(agent.id))
+    except AgentBusy:
+        return
+    raise NotApplicable(
+        f"agent {agent.name!r} has the task {agent.current_task!r}", Action.WAIT_OR_RESET_AGENT.of(agent=agent.name)
+    )
 
 
 def _recorded(call: Call, request: AgentRunRequest) -> AgentRun | None:
     """What a run with the same retry key ended with; None where there was none, or where it is not over."""
     from weft.kernel.errors import NotFound
     from weft.programs import Programs
-    from weft.runtime.harness.facts import TASK
+    from weft.programs.assignments import TASK_FIELD
 
     with call.writing() as ledger:
         programs = Programs(ledger)
         try:
             task = programs.get(_task_name(programs, request), "task")
-            session = ledger.session(request.session or f"{request.agent}:main")
+            session = ledger.session(request.session or f"{programs.get(request.agent, 'agent').name}:main")
         except NotFound:
             return None
         messages = ledger.inbox.list(session=session.id, states=["answered", "dead", "cancelled"], limit=MOST_MESSAGES)
-        told = [one for one in messages if isinstance(one.metadata, dict) and one.metadata.get(TASK) == task.id]
+        told = [one for one in messages if isinstance(one.metadata, dict) and one.metadata.get(TASK_FIELD) == task.id]
         if task.state not in ("completed", "failed") or not told:
             return None
         is_answered = task.state == "completed" and told[-1].state == "answered"

@@ -27,7 +27,7 @@ from weft.surfaces.wire.hints import phrase
 if TYPE_CHECKING:
     from weft.surfaces.wire.forms import ErrorDocument
 
-OK, DIFFERENT, USAGE, INTERRUPTED, BUG = 0, 1, 2, 130, 70
+OK, DIFFERENT, USAGE, UNFINISHED, INTERRUPTED, BUG = 0, 1, 2, 9, 130, 70
 
 EXIT_CODES = {
     OK: "it worked",
@@ -41,6 +41,7 @@ EXIT_CODES = {
     6: "the ledger is damaged: something stored is not what was written",
     7: "the file, the disk or the permissions are in the way, or there is no ledger",
     8: "something outside was not had: a key, a server, a model's reply",
+    UNFINISHED: "agent run or task run ended before the work did: the agent was paused, or its task is blocked",
     BUG: "a fault of weft itself; the traceback is worth a report",
     INTERRUPTED: "interrupted from the keyboard",
 }

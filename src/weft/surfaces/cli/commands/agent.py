@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -230,20 +229,9 @@ def _status(call: Call, programs: Programs, agent: Program) -> AgentStatus:
 @acting
 def stop(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
     """End an agent's work: the turn is cut short, its task fails, and the agent is idle."""
-    from weft.kernel.errors import NotApplicable
-
     words = "it was stopped" if reason is None else f"it was stopped: {reason}"
     with changing(call, actor) as programs:
-        session = programs.get(name, "agent").current_session
-        agent = programs.stop_work(name, reason=words, key=retry_key)
-        inbox = programs.ledger.inbox
-        if session is not None:
-            for message in inbox.list(session=session, states=["queued"]):
-                with suppress(NotApplicable):  # a turn has taken it
-                    inbox.cancel(message.id, reason=words)
-            with suppress(NotApplicable):  # no turn runs there
-                inbox.interrupt(session)
-    answer(call, agent)
+        answer(call, programs.stop_work(name, reason=words, key=retry_key))
 
 
 @command.verb("resume")

@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from weft.kernel.contents import decode_utf8
-from weft.surfaces.cli.agent_run import free_task_name
+from weft.surfaces.cli.agent_run import free_task_name, work_exit_code
 from weft.surfaces.cli.arguments import read_input
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
-from weft.surfaces.cli.exits import DIFFERENT, OK
+from weft.surfaces.cli.exits import OK
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.program_call import (
     acting,
@@ -66,10 +66,16 @@ def create(
     checked = [json_of(one, "criterion") for one in criteria]
     spec = {"successCriteria": checked} if checked else None
     config = given(title=title, assignee=assignee, priority=priority, dependencies=list(needs), spec=spec)
-    config = with_fields({**config, **given(workspace=workspace)}, fields)
+    config = with_fields({**config, **given(workspace=_absolute(workspace))}, fields)
     with changing(call, actor) as programs:
         chosen = name or free_task_name(programs, title, retry_key)
         answer(call, programs.create("task", chosen, config, key=retry_key))
+
+
+def _absolute(folder: str | None) -> str | None:
+    """A folder as a task keeps it: whoever works on it later stands elsewhere. One that names a variable is kept as it
+    is."""
+    return folder if folder is None or "${" in folder else os.path.realpath(folder)
 
 
 @command.verb("list")
@@ -140,7 +146,7 @@ def run(call: Call, name: str, workspace: str | None, model: str | None, stream:
     asked = Invocation(workspace=os.path.realpath(workspace or own or "."), model=model)
     report = invoked(call, actor, task.id, asked, stream=stream).result
     call.answer(JsonValue(report), *_report(report))
-    return DIFFERENT if report["state"] == "failed" else OK
+    return OK if "request" in report else work_exit_code(report["state"])
 
 
 def _report(report: dict[str, Any]) -> list[Line]:
