@@ -78,6 +78,47 @@ def test_the_screen_says_what_is_missing_and_what_comes_next(weft: Shell) -> Non
     assert "a broker answers it: `weft broker`" in weft("trigger", "run", "t").err
 
 
+def test_a_trigger_that_names_what_is_not_there_is_refused_with_a_hint(weft: Shell) -> None:
+    weft("init")
+    for options, words in (
+        (("--task", "gone"), "no task 'gone'"),
+        (("--room", "gone"), "no room 'gone'"),
+        (("--file", "gone"), "there is no folder"),
+        (("--every", "1h", "--to", "gone"), "no agent 'gone'"),
+        (("--every", "1h", "--to", "gone", "--post-to", "team"), "no agent 'gone'"),
+        (("--every", "1h", "--thread", "gone"), "'gone'"),
+    ):
+        refused = weft("trigger", "create", "t", "--message", "x", *options)
+        assert (refused.code != 0, words in refused.err, "hint: " in refused.err) == (True, True, True), refused.err
+    assert weft.json("trigger", "list") == []
+    assert weft("agent", "create", "writer", "--prompt", "You write.").code == 0
+    assert weft("room", "create", "team").code == 0
+    to_room = ("--every", "1h", "--message", "x", "--to", "writer", "--post-to", "team")
+    assert "'writer' takes no part in room 'team'" in weft("trigger", "create", "t", *to_room).err
+    assert weft("room", "add", "team", "writer").code == 0
+    assert weft("trigger", "create", "t", *to_room).code == 0
+
+
+def test_a_trigger_is_configured_anew(weft: Shell) -> None:
+    assert weft("trigger", "create", "t", "--cron", "@daily", "--zone", "Asia/Tokyo", "--message", "x").code == 0
+    assert weft("trigger", "configure", "t").code == 2
+    assert weft("trigger", "configure", "t", "--message", "y", "--session", "notes", "--reason", "better").code == 0
+    shown = weft.json("trigger", "show", "t")
+    assert (shown["config"]["message"], shown["to"]) == ("y", {"session": "notes"})
+    assert shown["on"] == {"cron": {"expression": "0 0 * * *", "zone": "Asia/Tokyo"}}
+    assert weft("trigger", "configure", "t", "--cron", "@hourly", "--set", "breaker=2").code == 0
+    shown = weft.json("trigger", "show", "t")
+    assert (shown["on"], shown["config"]["breaker"]) == ({"cron": {"expression": "0 * * * *", "zone": "UTC"}}, 2)
+    changed = weft("trigger", "configure", "t", "--every", "2h", "--smart", "notes", "--set", "breaker=null")
+    assert changed.out == "trigger t is active (version 4)\n"
+    shown = weft.json("trigger", "show", "t")
+    assert (shown["on"], shown["to"], shown["config"].get("breaker")) == ({"interval": "2h"}, {"smart": "notes"}, None)
+    refused = weft("trigger", "configure", "t", "--set", "on.interval=null", "--set", "on.task=gone")
+    assert "no task 'gone'" in refused.err
+    assert weft("trigger", "configure", "t", "--every", "3h", "--expected", "1").code != 0
+    assert weft.json("trigger", "show", "t")["on"] == {"interval": "2h"}
+
+
 @pytest.mark.parametrize("is_taken_over", [False, True])
 def test_a_trigger_of_another_ledger_that_means_nothing_is_listed_with_why(
     weft: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_taken_over: bool

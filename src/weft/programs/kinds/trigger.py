@@ -10,6 +10,7 @@ from typing import Any
 from weft.kernel import program_kinds
 from weft.kernel.errors import InvalidConfig, InvalidInput
 from weft.kernel.kinds import EVENT_KINDS
+from weft.kernel.trigger_choices import MISSED_CHOICES, SCHEDULED, SESSION_PERIODS, WEBHOOK_SCHEMES
 from weft.ledger.views.program_rows import ProgramRow
 from weft.programs.config_fields import Check, Fields, count, filled, member, no_secret, object_, texts
 from weft.programs.kinds.kind import Config, KindRow
@@ -17,8 +18,6 @@ from weft.programs.placeholders import variables_in
 from weft.programs.program_writer import ProgramWriter
 from weft.programs.schedules import checked_expression, checked_zone, interval_ms, single_time_ms
 
-WEBHOOK_SCHEMES = ("github", "stripe", "slack", "standard")
-MISSED_CHOICES = ("report", "latest", "all")
 DEFAULT_BREAKER = 5
 """So many errors in a row pause a trigger that says nothing else."""
 DEFAULT_TOLERANCE_SECONDS = 300
@@ -96,7 +95,6 @@ OCCASIONS: dict[str, Check] = {
     "room": filled,
 }
 """What sets a trigger off, by the name of the one field of `on`."""
-SCHEDULED = ("cron", "interval", "at")
 
 
 def _occasion(path: str, value: Any) -> dict[str, Any]:
@@ -142,7 +140,7 @@ TRIGGER = KindRow(
         "on": _occasion,
         "to": _target,
         "message": filled,
-        "include": Fields({"sessions": member("yesterday", "today", "week")}),
+        "include": Fields({"sessions": member(*SESSION_PERIODS)}),
         "onMissed": member(*MISSED_CHOICES),
         "breaker": count,
     },

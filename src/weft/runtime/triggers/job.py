@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from weft.kernel.enums import MessageSource
 from weft.kernel.errors import Damaged, NotApplicable, NotFound, StoreError, WeftError
+from weft.kernel.trigger_choices import MISSED_CHOICES
 from weft.ledger.api import CursorMove, EventPlace, Occasion, TriggerStanding
 from weft.programs.schedules import due_between, first_due
 from weft.runtime.triggers.event_matches import LOGGED, fits, may_read, payload_of, wanted_kind
@@ -151,7 +152,7 @@ class TriggerJob:
         standing, next_ms = self._next_times.get(trigger.id, (None, None))
         if standing == trigger.standing and (next_ms is None or now_ms < next_ms):
             return [] if next_ms is None else [next_ms]
-        choice = trigger.config.get("onMissed", "report")
+        choice = trigger.config.get("onMissed", MISSED_CHOICES[0])
         most = MOST_TIMES if choice == "all" else MOST_COUNTED
         times = due_between(schedule, self._looked_until(trigger, now_ms), now_ms, most)
         has_more = len(times) == most  # the rest follow with the next look

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.surfaces.cli.command import group
-from weft.surfaces.cli.triggers.changes import create, delete, pause, resume
+from weft.surfaces.cli.triggers.changes import configure, create, delete, pause, resume
 from weft.surfaces.cli.triggers.firing import deliver, run
 from weft.surfaces.cli.triggers.reading import history, list_, show
 
@@ -13,6 +13,7 @@ command = group(
     create,
     list_,
     show,
+    configure,
     pause,
     resume,
     run,

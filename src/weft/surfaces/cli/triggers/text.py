@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from weft.kernel.trigger_choices import MISSED_CHOICES, SCHEDULED
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import local_time
@@ -111,13 +112,13 @@ def trigger_lines(trigger: ShownTrigger) -> list[Line]:
     lines: list[Line] = [["trigger ", Span(trigger.name, "label"), f" is {state}"]]
     if trigger.fault is not None:
         return [*lines, [Span(f"  cannot be read: {trigger.fault}", "bad")]]
-    config = trigger.config
+    config, is_scheduled = trigger.config, any(name in SCHEDULED for name in trigger.on)
     for what, value in (
         ("on", occasion_text(trigger.on)),
         ("to", target_text(trigger)),
         ("message", config.get("message", "")),
         ("include", ", ".join(f"{name} {value}" for name, value in config.get("include", {}).items())),
-        ("late", MISSED_WORDS[config.get("onMissed", "report")] if trigger.next_due is not None else ""),
+        ("late", MISSED_WORDS[config.get("onMissed", MISSED_CHOICES[0])] if is_scheduled else ""),
         ("next", "" if trigger.next_due is None else local_time(trigger.next_due)),
         ("last", firing_text(trigger.fired)),
     ):
