@@ -12,34 +12,54 @@ WeftError
 └── OutsideError        something outside was asked for and not had; `acts` says who must act
     ├── RequestRefused  you: a provider refused the request as it is
     └── ProviderFailed  the provider: it failed, was not reached, or answered with nonsense
+
+The errors of the store and those of what is outside are defined beside it; all of them are imported from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft.kernel.advice import Action, Hint, advice_of
-from weft.kernel.hidden_credentials import without_credentials
-
-
-class WeftError(Exception):
-    """The root. `advice` is an action code with arguments, which each surface phrases. A class has a usual action; an
-    error may have another, or a sentence for its case alone. Passwords of addresses in its message are hidden."""
-
-    usual_action: Action = Action.OTHER
-
-    def __init__(self, message: str, hint: Hint = "") -> None:
-        super().__init__(without_credentials(message))
-        self.advice = advice_of(hint, self.usual_action)
-
-    @property
-    def action(self) -> Action:
-        return self.advice.action
-
-    @property
-    def hint(self) -> str:
-        """What to do next, for whoever calls the library; it names no command."""
-        return self.advice.hint
+from weft.kernel.advice import Action, Hint
+from weft.kernel.outside_errors import BudgetSpent as BudgetSpent
+from weft.kernel.outside_errors import CheckFailed as CheckFailed
+from weft.kernel.outside_errors import CodeFailed as CodeFailed
+from weft.kernel.outside_errors import ConnectionForbidden as ConnectionForbidden
+from weft.kernel.outside_errors import ContextTooLong as ContextTooLong
+from weft.kernel.outside_errors import CredentialMissing as CredentialMissing
+from weft.kernel.outside_errors import CredentialRefused as CredentialRefused
+from weft.kernel.outside_errors import CredentialWithheld as CredentialWithheld
+from weft.kernel.outside_errors import InferenceFault as InferenceFault
+from weft.kernel.outside_errors import ModelUnknown as ModelUnknown
+from weft.kernel.outside_errors import OutsideError as OutsideError
+from weft.kernel.outside_errors import ProviderFailed as ProviderFailed
+from weft.kernel.outside_errors import ProviderUnreachable as ProviderUnreachable
+from weft.kernel.outside_errors import RateLimited as RateLimited
+from weft.kernel.outside_errors import ReplyCut as ReplyCut
+from weft.kernel.outside_errors import ReplyMalformed as ReplyMalformed
+from weft.kernel.outside_errors import RequestRefused as RequestRefused
+from weft.kernel.store_errors import ConnectionCut as ConnectionCut
+from weft.kernel.store_errors import ContentMissing as ContentMissing
+from weft.kernel.store_errors import CopyUnfinished as CopyUnfinished
+from weft.kernel.store_errors import Damaged as Damaged
+from weft.kernel.store_errors import FactDamaged as FactDamaged
+from weft.kernel.store_errors import InUse as InUse
+from weft.kernel.store_errors import LedgerMissing as LedgerMissing
+from weft.kernel.store_errors import LedgerMoved as LedgerMoved
+from weft.kernel.store_errors import LedgerTooNew as LedgerTooNew
+from weft.kernel.store_errors import LedgerTooOld as LedgerTooOld
+from weft.kernel.store_errors import LogCut as LogCut
+from weft.kernel.store_errors import NotALedger as NotALedger
+from weft.kernel.store_errors import OutcomeUnknown as OutcomeUnknown
+from weft.kernel.store_errors import ProtocolBroken as ProtocolBroken
+from weft.kernel.store_errors import ReadOnlyLedger as ReadOnlyLedger
+from weft.kernel.store_errors import SeveralNames as SeveralNames
+from weft.kernel.store_errors import StoreError as StoreError
+from weft.kernel.store_errors import StoreFailed as StoreFailed
+from weft.kernel.store_errors import UnknownObjects as UnknownObjects
+from weft.kernel.store_errors import Unsupported as Unsupported
+from weft.kernel.store_errors import WeakDurability as WeakDurability
+from weft.kernel.weft_error import WeftError as WeftError
 
 
 class InvalidInput(WeftError):
@@ -337,264 +357,3 @@ class PeerRefused(LedgerError):
     def __init__(self, error: str, message: str, hint: Hint = "") -> None:
         super().__init__(f"the other side refuses: {message}", hint)
         self.error = error
-
-
-class StoreError(WeftError):
-    """The machine, the file or its permissions are in the way."""
-
-    usual_action = Action.EXAMINE_LEDGER
-
-
-class NotALedger(StoreError):
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{path} is not a Weft ledger: {reason}", Action.CREATE_LEDGER_ELSEWHERE)
-        self.path, self.reason = path, reason
-
-
-class LedgerMissing(StoreError):
-    def __init__(self, path: str, hint: Hint = Action.CREATE_OR_NAME_LEDGER) -> None:
-        super().__init__(f"there is no ledger at {path}", hint)
-        self.path = path
-
-
-class LedgerTooNew(StoreError):
-    """A newer program wrote this ledger; this one would not understand it and touches nothing."""
-
-    def __init__(self, found: int, known: int) -> None:
-        super().__init__(f"this ledger has schema {found}, this program knows up to {known}", Action.UPGRADE_WEFT)
-        self.found, self.known = found, known
-
-
-class LedgerTooOld(StoreError):
-    """An older program wrote this ledger, and it was opened for reading only: its views are not those of this one."""
-
-    def __init__(self, found: int, known: int) -> None:
-        super().__init__(f"this ledger has schema {found}, this program reads {known}", Action.UPGRADE_LEDGER)
-        self.found, self.known = found, known
-
-
-class CopyUnfinished(StoreError):
-    """A copy was cut short: this ledger holds the beginning of another one, and nothing of its own."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(f"{path} is a copy that was not finished", Action.REPEAT_COPY)
-        self.path = path
-
-
-class InUse(StoreError):
-    """Another program has the ledger open."""
-
-    def __init__(self, path: str, by: str = "") -> None:
-        who = f" ({by})" if by else ""
-        super().__init__(f"{path} is open in another program{who}", Action.END_OTHER_PROGRAM)
-        self.path, self.by = path, by
-
-
-class LedgerMoved(StoreError):
-    """The file under the ledger's name is no longer the one that was opened. Nothing of this append is acknowledged."""
-
-    def __init__(self, path: str, change: str) -> None:
-        super().__init__(f"{path} {change} while it was open; the append is not acknowledged", Action.OPEN_WHERE_IT_IS)
-        self.path, self.change = path, change
-
-
-class SeveralNames(StoreError):
-    """The file has several names, each of which would have a lock and a write-ahead log of its own."""
-
-    usual_action = Action.KEEP_ONE_NAME
-
-    def __init__(self, path: str, names: int) -> None:
-        super().__init__(f"{path} is one of {names} names (hard links) of the same file, and turns would be lost")
-        self.path, self.names = path, names
-
-
-class ReadOnlyLedger(StoreError):
-    def __init__(self, path: str) -> None:
-        super().__init__(f"{path} is open for reading only", Action.OPEN_FOR_WRITING)
-
-
-class WeakDurability(StoreError):
-    usual_action = Action.USE_LOCAL_DISK
-
-    def __init__(self, setting: str, wanted: str, found: str, hint: Hint = "") -> None:
-        super().__init__(f"the database would not keep its promise: {setting} is {found}, not {wanted}", hint)
-        self.setting, self.wanted, self.found = setting, wanted, found
-
-
-class Unsupported(StoreError):
-    """This cannot be done on this platform, file system or backend, and is not pretended."""
-
-    usual_action = Action.USE_SUPPORTED_PLACE
-
-
-class ProtocolBroken(StoreError):
-    """The other side of a sync said something that has no place there. Nothing of that batch was stored."""
-
-    usual_action = Action.CHECK_PROTOCOL_VERSION
-
-
-class ConnectionCut(StoreError):
-    """The other side of a sync went away."""
-
-    usual_action = Action.SYNC_AGAIN
-
-
-class StoreFailed(StoreError):
-    """The engine refused a read or a write (disk full, I/O error). Nothing of this append was stored."""
-
-    usual_action = Action.FREE_SPACE
-
-
-class OutcomeUnknown(StoreFailed):
-    """The connection died at a commit and the server cannot be asked: the append is there whole or not at all."""
-
-    usual_action = Action.LOOK_BEFORE_RETRY
-
-
-class Damaged(StoreError):
-    """What is stored is not what was written. Verifying the ledger lists every place."""
-
-    usual_action = Action.EXAMINE_OR_RECOVER
-
-
-class UnknownObjects(Damaged):
-    """The database holds tables, views, indexes or triggers that Weft did not make. It is not opened."""
-
-    usual_action = Action.RESTORE_OR_SALVAGE
-
-    def __init__(self, path: str, objects: Sequence[str], hint: Hint = "") -> None:
-        shown = [*objects[:5], *([f"and {len(objects) - 5} more"] if len(objects) > 5 else [])]
-        super().__init__(f"{path} holds what Weft did not make: {', '.join(shown)}", hint)
-        self.path, self.objects = path, tuple(objects)
-
-
-class FactDamaged(Damaged):
-    def __init__(self, what: str, name: str, reason: str) -> None:
-        super().__init__(f"{what} {name} is damaged: {reason}")
-        self.what, self.name, self.reason = what, name, reason
-
-
-class ContentMissing(Damaged):
-    """The bytes of this content are not here: withheld, erased or lost; its place in the chain still verifies."""
-
-    usual_action = Action.IMPORT_FACTS_AGAIN
-
-    def __init__(self, ref: str) -> None:
-        super().__init__(f"content {ref} is not in this ledger")
-        self.ref = ref
-
-
-class LogCut(Damaged):
-    """The database is shorter than, or differs from, what was acknowledged."""
-
-    usual_action = Action.ACCEPT_LOSS
-
-    def __init__(self, n: int, found: int, reason: str) -> None:
-        super().__init__(f"event {n} was acknowledged, but the log {reason} (it ends at {found})")
-        self.n, self.found, self.reason = n, found, reason
-
-
-class OutsideError(WeftError):
-    """A key, a server or a model was asked for and not had. `acts` says who must act: you, the provider, or us."""
-
-    acts: str = "you"
-    usual_action = Action.CORRECT_REQUEST
-    status: int | None = None
-    request_id: str | None = None
-    retry_after: float | None = None
-    lasting: bool = False
-    """Whether it is known that asking again would fail likewise."""
-    partial: str = ""
-    """What had come of a reply until then."""
-
-
-class CredentialMissing(OutsideError):
-    """There is no such credential, or nothing is found where it should lie."""
-
-    usual_action = Action.LIST_CREDENTIALS
-
-    def __init__(self, name: str, reason: str, hint: Hint = "") -> None:
-        super().__init__(f"credential {name!r}: {reason}", hint)
-        self.name, self.reason = name, reason
-
-
-class CredentialWithheld(OutsideError):
-    """It exists, and whoever acts must not have it: it was not given to them, or belongs to another origin."""
-
-    usual_action = Action.GIVE_CREDENTIAL
-
-    def __init__(self, name: str, reason: str, hint: Hint = "") -> None:
-        super().__init__(f"credential {name!r} is withheld: {reason}", hint)
-        self.name, self.reason = name, reason
-
-
-class CodeFailed(OutsideError):
-    """A code program ended with an error of its own, or ran into a limit."""
-
-    usual_action = Action.CORRECT_CODE
-
-    def __init__(self, name: str, error: str, printed: str = "") -> None:
-        super().__init__(f"code {name!r}: {error}")
-        self.name, self.error, self.printed = name, error, printed
-
-
-class CheckFailed(OutsideError):
-    """A command that was to judge something gave no judgement: it took too long, printed too much, or broke off."""
-
-
-class ConnectionForbidden(OutsideError):
-    """The guard of outgoing connections refused it: another origin, no TLS, or an address that must not be reached."""
-
-    usual_action = Action.NAME_SERVER_URL
-
-
-class RequestRefused(OutsideError):
-    """The provider refused the request as it is."""
-
-    usual_action = Action.CORRECT_MODEL_REQUEST
-
-
-class CredentialRefused(RequestRefused):
-    usual_action = Action.CHECK_CREDENTIAL
-
-
-class ModelUnknown(RequestRefused):
-    usual_action = Action.CHECK_MODEL_NAME
-
-
-class ContextTooLong(RequestRefused):
-    usual_action = Action.COMPACT_SESSION
-
-
-class BudgetSpent(OutsideError):
-    """The time or the money for this request is used up."""
-
-    usual_action = Action.ALLOW_MORE
-
-
-class ProviderFailed(OutsideError):
-    acts = "the provider"
-    usual_action = Action.TRY_LATER
-
-
-class RateLimited(ProviderFailed):
-    usual_action = Action.ASK_LESS_OFTEN
-
-
-class ProviderUnreachable(ProviderFailed):
-    usual_action = Action.CHECK_NETWORK
-
-
-class ReplyMalformed(ProviderFailed):
-    """What came is no reply of this provider's kind."""
-
-
-class ReplyCut(ProviderFailed):
-    """The reply ended before its end. `partial` is what had come."""
-
-
-class InferenceFault(OutsideError):
-    """Something broke on our side of the connection."""
-
-    acts = "us"
-    usual_action = Action.REPORT_FAULT
