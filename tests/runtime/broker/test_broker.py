@@ -17,6 +17,7 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.errors import InvalidInput, NotApplicable, SessionBusy, StoreFailed
 from weft.ledger.api import Ledger, Runs, SessionStanding
 from weft.runtime.broker import broker as broker_module
+from weft.runtime.broker import session_turns
 from weft.runtime.broker.plans import TurnPlan
 from weft.runtime.broker.run import Run
 from weft.runtime.broker.tools import FunctionTool, tools_of
@@ -76,7 +77,7 @@ def test_a_defect_buries_its_message_after_a_few_tries(ledger: Ledger, clock: Fi
     async def body() -> None:
         bench = Bench(ledger, saying("Hi"), clock=clock)
         poisoned, other = bench.admit("poisoned"), bench.admit("other")
-        broker = bench.broker(failing(ValueError("a defect"), broker_module.MAX_FAILURES, bench.plan))
+        broker = bench.broker(failing(ValueError("a defect"), session_turns.MAX_FAILURES, bench.plan))
         await settle(bench, clock, broker, poisoned, other)
         assert bench.state(poisoned) == ("dead", "a defect")
         assert bench.state(other) == ("answered", None)

@@ -17,6 +17,8 @@ BEGINNING_TOGETHER = 8
 not tried here."""
 BEGINNING_MS = 1000
 """A session that takes longer than this to begin with holds nobody up."""
+BUSY_SECONDS = 0.25
+"""How soon a session is looked at again that another broker holds."""
 HELD_MS = 1000
 """How soon sessions are looked at again whose turns other brokers work on."""
 FIRST_WINDOW_MS, LONGEST_WINDOW_MS = 50, 2000

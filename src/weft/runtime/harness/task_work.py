@@ -22,8 +22,8 @@ from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
 from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
-from weft.runtime.broker.broker import BUSY_SECONDS
 from weft.runtime.broker.plans import Planner, Sending
+from weft.runtime.broker.schedule import BUSY_SECONDS
 from weft.runtime.harness.facts import WorkFacts
 from weft.runtime.harness.leases import hold_agent
 from weft.runtime.harness.moves import ENDED_STATES, AwaitAnswer, AwaitWorkers, GiveUpWork, Hold, Move, Rest, Say
