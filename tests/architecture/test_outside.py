@@ -23,6 +23,7 @@ METHODS = {STARTING: ("subprocess_exec", "subprocess_shell"), CONNECTING: ("crea
 """The same, of an event loop."""
 MAY_START = {
     "weft/runtime/sandbox/processes.py": "the one place for commands that run to their end",
+    "weft/runtime/sandbox/piped_process.py": "programs of the machine that one thread writes to and reads from",
     "weft/runtime/sandbox/server_process.py": "the one place for servers of our own, which run until they are stopped",
     "weft/runtime/policies/harness.py": "the server in the sandbox that runs a policy, a process for each decision",
     "weft/exchange/sync/addresses.py": "the other end of a sync, by the command or the ssh that the user names",

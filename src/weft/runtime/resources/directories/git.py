@@ -1,0 +1,176 @@
+"""The git program of this machine, as an engine for objects, and nothing else of it.
+
+It never looks for a repository: it is told which one. It gets no variable of the environment of this process, no
+configuration but ours, and no hook, filter, attribute, file monitor, replacement or alternate store. Locks that the
+caller holds are inherited, so that they outlast a caller that dies while git is at work.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from weft.kernel.errors import StoreFailed, Unsupported
+from weft.runtime.sandbox.piped_process import PipedProcess
+
+SEARCHED = "/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin"
+OLDEST = (2, 32)
+OLDEST_THAT_MERGES = (2, 38)
+COMMAND_SECONDS = 3600.0
+_MOST_OUTPUT_BYTES = 1024 * 1024 * 1024
+_version = re.compile(r"git version ([0-9]{1,4})\.([0-9]{1,4})").match
+_SETTINGS = (
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.untrackedCache=false",
+    "core.splitIndex=false",
+    "core.sparseCheckout=false",
+    "core.attributesFile=/dev/null",
+    "core.excludesFile=/dev/null",
+    "core.autocrlf=false",
+    "core.symlinks=true",
+    "core.fileMode=true",
+    "core.ignoreCase=false",
+    "core.precomposeUnicode=false",
+    "core.protectNTFS=false",
+    "core.protectHFS=false",
+    "core.trustctime=true",
+    "core.checkStat=default",
+    "core.preloadIndex=true",
+    "core.fsync=committed,loose-object",
+    "core.fsyncMethod=batch",
+    "core.compression=1",
+    "core.commitGraph=false",
+    "core.multiPackIndex=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "receive.autogc=false",
+    "repack.writeBitmaps=false",
+    "diff.external=",
+    "merge.directoryRenames=false",
+    "advice.detachedHead=false",
+)
+_ENVIRONMENT = {
+    "PATH": SEARCHED,
+    "LC_ALL": "C",
+    "HOME": "/nonexistent",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_SYSTEM": "/dev/null",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_GRAFT_FILE": "/dev/null",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_PAGER": "cat",
+    "GIT_AUTHOR_NAME": "Weft",
+    "GIT_AUTHOR_EMAIL": "weft",
+    "GIT_AUTHOR_DATE": "0 +0000",
+    "GIT_COMMITTER_NAME": "Weft",
+    "GIT_COMMITTER_EMAIL": "weft",
+    "GIT_COMMITTER_DATE": "0 +0000",
+}
+
+
+class Git:
+    """Runs git on one repository. `held` are descriptors of locks that git inherits."""
+
+    def __init__(self, program: str, folder: Path, held: tuple[int, ...] = ()) -> None:
+        self._program, self.folder, self.held = program, folder, held
+
+    def holding(self, *locks: int) -> Git:
+        return Git(self._program, self.folder, (*self.held, *locks))
+
+    def start(
+        self,
+        *words: str,
+        work_tree: str | None = None,
+        index: Path | None = None,
+        settings: Sequence[str] = (),
+        seconds: float = COMMAND_SECONDS,
+    ) -> PipedProcess:
+        environment = {**_ENVIRONMENT, "GIT_DIR": str(self.folder)}
+        if work_tree is not None:
+            environment["GIT_WORK_TREE"] = work_tree
+        environment["GIT_INDEX_FILE"] = str(index or self.folder / "no-index")
+        options = [word for setting in (*_SETTINGS, *settings) for word in ("-c", setting)]
+        return PipedProcess(
+            [self._program, *options, *words],
+            environment=environment,
+            folder=self.folder,
+            seconds=seconds,
+            inherited=self.held,
+        )
+
+    def run(self, *words: str, stdin: bytes = b"", most: int = _MOST_OUTPUT_BYTES, good: Sequence[int] = (0,)) -> bytes:
+        """What a command answers. Raises StoreFailed where it fails."""
+        return self.run_with_code(*words, stdin=stdin, most=most, good=good)[1]
+
+    def run_with_code(
+        self, *words: str, stdin: bytes = b"", most: int = _MOST_OUTPUT_BYTES, good: Sequence[int] = (0,)
+    ) -> tuple[int, bytes]:
+        with self.start(*words) as process:
+            process.write(stdin)
+            return ended_well(process, words[0], most, good)
+
+
+def ended_well(
+    process: PipedProcess, command: str, most: int = _MOST_OUTPUT_BYTES, good: Sequence[int] = (0,)
+) -> tuple[int, bytes]:
+    """The code and the answer of a command that ends now. Raises StoreFailed where it failed."""
+    code, answer = process.finish(most)
+    if code not in good:
+        why = process.complaint or (f"signal {-code}" if code < 0 else f"code {code}")
+        raise StoreFailed(
+            f"git {command} failed in the store of files: {why}",
+            "free space if the disk is full, and try again: what was kept before is still there",
+        )
+    return code, answer
+
+
+def find_git(searched: str = SEARCHED) -> str:
+    """The path of git. Raises Unsupported where there is none, or one that is too old."""
+    program = shutil.which("git", path=searched)
+    if program is None:
+        raise Unsupported("files cannot be kept: git is not installed", "install the package git")
+    version = git_version(program)
+    if version < OLDEST:
+        raise Unsupported(
+            f"files cannot be kept: git {_dotted(version)} is too old", f"install git {_dotted(OLDEST)} or newer"
+        )
+    return program
+
+
+def git_version(program: str) -> tuple[int, int]:
+    environment = {"PATH": SEARCHED, "LC_ALL": "C"}
+    with PipedProcess([program, "version"], environment=environment, folder=Path("/"), seconds=60) as process:
+        code, answer = process.finish(64 * 1024)
+    found = _version(answer.decode(errors="replace"))
+    if code != 0 or found is None:
+        raise Unsupported(f"{program} does not say which version of git it is", "install git again")
+    return int(found[1]), int(found[2])
+
+
+def ensure_merges(program: str) -> None:
+    """Raises Unsupported where this git cannot merge without a working directory."""
+    version = git_version(program)
+    if version < OLDEST_THAT_MERGES:
+        raise Unsupported(
+            f"files cannot be merged: git {_dotted(version)} is too old",
+            f"install git {_dotted(OLDEST_THAT_MERGES)} or newer",
+        )
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def is_object_id(text: str) -> bool:
+    return len(text) == 64 and not set(text) - set("0123456789abcdef")
+
+
+def quoted_path(path: bytes) -> str:
+    return repr(os.fsdecode(path))
