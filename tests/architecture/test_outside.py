@@ -17,7 +17,7 @@ STARTING = frozenset(
 CONNECTING = frozenset(
     "socket ssl http.client urllib.request urllib3 httpx httpx2 httpcore httpcore2 requests aiohttp ftplib smtplib "
     "imaplib poplib telnetlib xmlrpc asyncio.open_connection asyncio.open_unix_connection websockets psycopg "
-    "psycopg_pool".split()
+    "psycopg_pool docker".split()
 )
 METHODS = {STARTING: ("subprocess_exec", "subprocess_shell"), CONNECTING: ("create_connection", "sock_connect")}
 """The same, of an event loop."""
@@ -35,6 +35,7 @@ MAY_CONNECT = {
     "weft/runtime/egress/connections.py": "the one place",
     "weft/runtime/egress/local_ports.py": "whether a port of this machine takes connections; nothing is sent",
     "weft/store/postgres/": "the ledger's own database, whose driver connects by itself",
+    "weft/runtime/resources/docker/transport.py": "the container engine of this machine, over its socket",
     "weft/exchange/importers/servers.py": "a database that the user names to import from",
 }
 

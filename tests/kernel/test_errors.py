@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.collector import paused_collector
-from weft.kernel import errors, outside_errors, store_errors
+from weft.kernel import engine_errors, errors, outside_errors, store_errors
 from weft.kernel.errors import WeftError
 
 ROOT = Path(__file__).parents[2]
 SOURCE = sorted((ROOT / "src" / "weft").rglob("*.py"))
 TESTS = {file: file.read_text() for file in sorted((ROOT / "tests").rglob("test_*.py")) if file != Path(__file__)}
-MODULES = {module.__name__ for module in (errors, outside_errors, store_errors)}
+MODULES = {module.__name__ for module in (engine_errors, errors, outside_errors, store_errors)}
 BRANCHES = {"WeftError", "LedgerError", "Conflict", "OutsideError"}
 """They say who must act; what is raised is below them."""
 
@@ -73,6 +73,10 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "LedgerMoved": ("ledger.db", "was moved"),
     "SeveralNames": ("ledger.db", 2),
     "UnknownObjects": ("ledger.db", ["view x"]),
+    "ArchiveRefused": ("it is no tar archive",),
+    "EngineUnreachable": ("unix:///engine.sock", "nobody listens there"),
+    "EngineObjectMissing": ("volume", "x"),
+    "EngineRefused": ("make a container", 500, "no space left"),
     "NotTrusted": ("ledger.db", "run a program", "you did not make it", "trust it"),
 }
 

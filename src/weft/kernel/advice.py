@@ -272,6 +272,16 @@ class Action(StrEnum):
     ALLOW_MORE = "allow_more", "allow more, or ask for less"
     TRY_LATER = "try_later", "try again later, or name a fallback model"
     ASK_LESS_OFTEN = "ask_less_often", "wait as long as it says, ask less often, or name a fallback model"
+    START_ENGINE = (
+        "start_engine",
+        "start the container engine, check its address and that you may use it, then try again",
+    )
+    LIST_ENGINE_OBJECTS = "list_engine_objects", "list what the container engine has"
+    READ_ENGINE_REASON = "read_engine_reason", "see to what the container engine says, then try again"
+    TAKE_ANOTHER_ARCHIVE = (
+        "take_another_archive",
+        "nothing of it was unpacked; have whoever made the archive pack it without that",
+    )
     CHECK_NETWORK = "check_network", "check the network and the provider's URL, then try again"
     REPORT_FAULT = "report_fault", "this is a fault of weft; its message is worth a report"
 

@@ -1,0 +1,138 @@
+"""The labels by which whatever Weft made in an engine is found again, and the list of it.
+
+An operation has a key, and everything that it makes carries the key: an operation that is repeated after a crash finds
+what it made before, and what nobody repeats can be listed and removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
+
+from weft.kernel.engine_errors import EngineObjectMissing, EngineRefused
+from weft.kernel.enums import ResourceKind
+from weft.kernel.errors import InvalidInput
+from weft.runtime.resources.docker.engine import About, ContainerEngine, container_path, image_path, volume_path
+
+RESOURCE_LABEL, OPERATION_LABEL, ROLE_LABEL = "weft.resource", "weft.operation", "weft.role"
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,199}\Z")
+
+
+class MadeRole(StrEnum):
+    """What an object of the engine was made for."""
+
+    RESULT = "result"
+    """What the operation is there for: a restored volume or container, a committed image."""
+    MARKER = "marker"
+    """A container that is never started: as long as it is there, the result is unfinished."""
+    COPIER = "copier"
+    """A container through which an archive is read or written."""
+
+
+class MadeBy(Struct, frozen=True):
+    """For which resource something is made, and by which operation."""
+
+    resource: str
+    operation: str
+
+    def __post_init__(self) -> None:
+        for value in (self.resource, self.operation):
+            if not _WORD.match(value):
+                raise InvalidInput(f"{value!r} cannot be a label: letters, digits and _.:@/- alone, at most 200")
+
+    def labels(self, role: MadeRole = MadeRole.RESULT) -> dict[str, str]:
+        return {RESOURCE_LABEL: self.resource, OPERATION_LABEL: self.operation, ROLE_LABEL: role.value}
+
+    @property
+    def object_name(self) -> str:
+        """A name for what it makes, the same at each try."""
+        digest = hashlib.sha256(msgspec.json.encode([self.resource, self.operation])).hexdigest()
+        return f"weft-{digest[:32]}"
+
+
+class MadeObject(Struct, frozen=True, kw_only=True):
+    """Something in the engine that carries Weft's labels."""
+
+    kind: ResourceKind
+    id: str
+    name: str
+    role: str
+    resource: str
+    operation: str
+
+
+def list_made_by(
+    engine: ContainerEngine, *, resource: str | None = None, operation: str | None = None
+) -> tuple[MadeObject, ...]:
+    """What an operation, or any for a resource, has left in the engine: containers first, which hold the others."""
+    labels = [f"{label}={value}" for label, value in _wanted(resource, operation)] or [OPERATION_LABEL]
+    filters = msgspec.json.encode({"label": labels}).decode()
+    return (*_containers(engine, filters), *_volumes(engine, filters), *_images(engine, filters))
+
+
+def remove_made(engine: ContainerEngine, made: MadeObject) -> bool:
+    """Removes it, a container also while it runs. Whether it was there."""
+    paths = {
+        ResourceKind.DOCKER_CONTAINER: container_path,
+        ResourceKind.DOCKER_VOLUME: volume_path,
+        ResourceKind.DOCKER_IMAGE: image_path,
+    }
+    query = {"force": "true", "v": "true"} if made.kind is ResourceKind.DOCKER_CONTAINER else {}
+    return removed(engine, paths[made.kind](made.id), made.kind, made.id, query)
+
+
+def removed(engine: ContainerEngine, path: str, kind: ResourceKind, name: str, query: dict[str, str]) -> bool:
+    what = kind.value.removeprefix("docker_")
+    try:
+        engine.call("DELETE", path, asked=f"remove the {what} {name}", about=About(what, name), query=query)
+    except EngineObjectMissing:
+        return False
+    except EngineRefused as error:
+        if kind is ResourceKind.DOCKER_CONTAINER and error.status == 409 and "already in progress" in error.reason:
+            return True
+        raise
+    return True
+
+
+def _wanted(resource: str | None, operation: str | None) -> Iterator[tuple[str, str]]:
+    for label, value in ((RESOURCE_LABEL, resource), (OPERATION_LABEL, operation)):
+        if value is not None:
+            MadeBy(value, value)
+            yield label, value
+
+
+def _made(kind: ResourceKind, id: str, name: str, labels: dict[str, str] | None) -> MadeObject:
+    known = labels or {}
+    return MadeObject(
+        kind=kind,
+        id=id,
+        name=name,
+        role=known.get(ROLE_LABEL, ""),
+        resource=known.get(RESOURCE_LABEL, ""),
+        operation=known.get(OPERATION_LABEL, ""),
+    )
+
+
+def _containers(engine: ContainerEngine, filters: str) -> Iterator[MadeObject]:
+    listed = engine.call("GET", "/containers/json", asked="list containers", query={"all": "true", "filters": filters})
+    for item in listed or ():
+        name = (item.get("Names") or [""])[0].lstrip("/")
+        yield _made(ResourceKind.DOCKER_CONTAINER, item["Id"], name, item.get("Labels"))
+
+
+def _volumes(engine: ContainerEngine, filters: str) -> Iterator[MadeObject]:
+    listed = engine.call("GET", "/volumes", asked="list volumes", query={"filters": filters}) or {}
+    for item in listed.get("Volumes") or ():
+        yield _made(ResourceKind.DOCKER_VOLUME, item["Name"], item["Name"], item.get("Labels"))
+
+
+def _images(engine: ContainerEngine, filters: str) -> Iterator[MadeObject]:
+    listed = engine.call("GET", "/images/json", asked="list images", query={"filters": filters})
+    for item in listed or ():
+        name = (item.get("RepoTags") or [""])[0]
+        yield _made(ResourceKind.DOCKER_IMAGE, item["Id"], name, item.get("Labels"))
