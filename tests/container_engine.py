@@ -19,7 +19,7 @@ import time
 from functools import cache
 from pathlib import Path
 
-from weft.kernel.engine_errors import EngineUnreachable
+from weft.kernel.errors import EngineUnreachable
 from weft.runtime.resources.docker.engine import ContainerEngine
 
 PREFIX = "weft-engine-"

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.resources.docker.running import entry, packed
-from weft.kernel.engine_errors import ArchiveRefused
-from weft.kernel.errors import LimitExceeded
+from weft.kernel.errors import ArchiveRefused, LimitExceeded
 from weft.runtime.resources.docker.archive_entries import FOREIGN_ARCHIVE, OWN_ARCHIVE, ArchiveRules
 from weft.runtime.resources.docker.archive_store import ArchiveStore
 from weft.runtime.resources.docker.tar_reader import BLOCK, read_archive

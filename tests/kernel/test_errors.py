@@ -153,6 +153,7 @@ INSIDE = {
     "ToolFailure": "a call of a tool ended badly: the model is told",
     "NotPlain": "what a shell line runs cannot be told",
     "ServerLost": "a process in the sandbox is started again",
+    "RulesChanged": "a folder is looked through again",
     "EOFError": "the end of what is typed",
     "OSError": "what the kernel refused, as Python tells it",
     "Refused": "of the contract's own tests",

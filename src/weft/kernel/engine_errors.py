@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 from weft.kernel.advice import Action, Hint
-from weft.kernel.errors import InvalidInput, OutsideError
-
-
-class ArchiveRefused(InvalidInput):
-    """An archive of a volume or an image that holds what must not be unpacked. Nothing of it was."""
-
-    usual_action = Action.TAKE_ANOTHER_ARCHIVE
-
-    def __init__(self, reason: str, hint: Hint = "") -> None:
-        super().__init__(f"the archive is refused: {reason}", hint)
-        self.reason = reason
+from weft.kernel.outside_errors import OutsideError
 
 
 class EngineUnreachable(OutsideError):

@@ -21,6 +21,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weft.kernel.advice import Action, Hint
+from weft.kernel.engine_errors import EngineObjectMissing as EngineObjectMissing
+from weft.kernel.engine_errors import EngineRefused as EngineRefused
+from weft.kernel.engine_errors import EngineUnreachable as EngineUnreachable
 from weft.kernel.outside_errors import BudgetSpent as BudgetSpent
 from weft.kernel.outside_errors import CheckFailed as CheckFailed
 from weft.kernel.outside_errors import CodeFailed as CodeFailed
@@ -66,6 +69,16 @@ class InvalidInput(WeftError):
     """A value that cannot be recorded as it is."""
 
     usual_action = Action.CORRECT_VALUE
+
+
+class ArchiveRefused(InvalidInput):
+    """An archive of a volume or an image that holds what must not be unpacked. Nothing of it was."""
+
+    usual_action = Action.TAKE_ANOTHER_ARCHIVE
+
+    def __init__(self, reason: str, hint: Hint = "") -> None:
+        super().__init__(f"the archive is refused: {reason}", hint)
+        self.reason = reason
 
 
 class NoCanonicalForm(InvalidInput):

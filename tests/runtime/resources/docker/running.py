@@ -6,7 +6,7 @@ import io
 import secrets
 import tarfile
 
-from weft.kernel.engine_errors import EngineObjectMissing, EngineRefused
+from weft.kernel.errors import EngineObjectMissing, EngineRefused
 from weft.runtime.resources.docker.copying import make_volume, remove_container, ulimits, write_volume
 from weft.runtime.resources.docker.engine import ContainerEngine, container_path, volume_path
 from weft.runtime.resources.docker.engine_labels import MadeBy

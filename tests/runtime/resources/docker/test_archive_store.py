@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.resources.docker.running import file, packed
-from weft.kernel.engine_errors import ArchiveRefused
-from weft.kernel.errors import InUse, LimitExceeded, StoreFailed
+from weft.kernel.errors import ArchiveRefused, InUse, LimitExceeded, StoreFailed
 from weft.runtime.resources.docker.archive_entries import OWN_ARCHIVE, ArchiveRules
 from weft.runtime.resources.docker.archive_store import ArchiveStore
 

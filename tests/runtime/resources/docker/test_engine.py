@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from weft.kernel.engine_errors import EngineObjectMissing, EngineRefused, EngineUnreachable
-from weft.kernel.errors import InvalidInput, LimitExceeded, Unsupported
+from weft.kernel.errors import (
+    EngineObjectMissing,
+    EngineRefused,
+    EngineUnreachable,
+    InvalidInput,
+    LimitExceeded,
+    Unsupported,
+)
 from weft.runtime.resources.docker import engine as engine_module
 from weft.runtime.resources.docker.engine import (
     About,

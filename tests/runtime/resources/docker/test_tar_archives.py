@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runtime.resources.docker.running import entry, packed
-from weft.kernel.engine_errors import ArchiveRefused
+from weft.kernel.errors import ArchiveRefused
 from weft.runtime.resources.docker.archive_entries import (
     OWN_ARCHIVE,
     ArchiveEntry,
-    EntryKind,
+    ArchiveEntryKind,
     checked_entries,
     leads_out,
 )
@@ -26,7 +26,9 @@ NAMES = (
     .filter(lambda name: b"/" not in name and b"\0" not in name)
     .filter(lambda name: name not in (b".", b".."))
 )
-KINDS = st.sampled_from([EntryKind.FILE, EntryKind.FOLDER, EntryKind.SYMBOLIC_LINK, EntryKind.PIPE])
+KINDS = st.sampled_from(
+    [ArchiveEntryKind.FILE, ArchiveEntryKind.FOLDER, ArchiveEntryKind.SYMBOLIC_LINK, ArchiveEntryKind.PIPE]
+)
 TIMES = st.integers(-(10**18), 10**21 - 1)
 ATTRIBUTES = st.dictionaries(
     st.sampled_from([b"user.a", b"user.b=c", b"security.capability"]).filter(lambda name: b"=" not in name),
@@ -46,10 +48,10 @@ def trees(draw: st.DrawFn) -> tuple[tuple[ArchiveEntry, ...], bytes]:
             continue
         if files and draw(st.integers(0, 3)) == 0:
             first = entries[draw(st.sampled_from(files))]
-            entries[path] = ArchiveEntry(path=path, kind=EntryKind.HARD_LINK, target=first.path)
+            entries[path] = ArchiveEntry(path=path, kind=ArchiveEntryKind.HARD_LINK, target=first.path)
             continue
         kind = draw(KINDS)
-        body = draw(st.binary(max_size=1200)) if kind is EntryKind.FILE else b""
+        body = draw(st.binary(max_size=1200)) if kind is ArchiveEntryKind.FILE else b""
         entries[path] = ArchiveEntry(
             path=path,
             kind=kind,
@@ -59,11 +61,11 @@ def trees(draw: st.DrawFn) -> tuple[tuple[ArchiveEntry, ...], bytes]:
             modified_ns=draw(TIMES),
             size=len(body),
             offset=len(data),
-            target=draw(NAMES) if kind is EntryKind.SYMBOLIC_LINK else b"",
+            target=draw(NAMES) if kind is ArchiveEntryKind.SYMBOLIC_LINK else b"",
             attributes=tuple(sorted(draw(ATTRIBUTES).items())),
         )
         data += body
-        (folders if kind is EntryKind.FOLDER else files).append(path)
+        (folders if kind is ArchiveEntryKind.FOLDER else files).append(path)
     return checked_entries(entries.values(), OWN_ARCHIVE), data
 
 
@@ -93,7 +95,7 @@ def test_another_reader_sees_the_same_entries(tree: tuple[tuple[ArchiveEntry, ..
         members = other.getmembers()
         bodies = [other.extractfile(member) for member in members if member.isreg()]
         assert [body.read() for body in bodies if body] == [
-            data[made.offset : made.offset + made.size] for made in entries if made.kind is EntryKind.FILE
+            data[made.offset : made.offset + made.size] for made in entries if made.kind is ArchiveEntryKind.FILE
         ]
     assert [member.name.encode("utf-8", "surrogateescape") for member in members] == [made.path for made in entries]
     assert [(member.type, member.mode, member.uid, member.gid) for member in members] == [
@@ -154,11 +156,11 @@ LINKS = {
 
 def test_a_link_that_leads_out_over_other_links_is_found() -> None:
     made = [
-        ArchiveEntry(path=path.encode(), kind=EntryKind.SYMBOLIC_LINK, target=target.encode())
+        ArchiveEntry(path=path.encode(), kind=ArchiveEntryKind.SYMBOLIC_LINK, target=target.encode())
         for path, (target, _) in LINKS.items()
     ]
     by_path = {link.path: link for link in made}
-    by_path[b"d"] = ArchiveEntry(path=b"d", kind=EntryKind.FOLDER)
+    by_path[b"d"] = ArchiveEntry(path=b"d", kind=ArchiveEntryKind.FOLDER)
     assert {link.path.decode(): leads_out(link, by_path) for link in made} == {
         path: is_out for path, (_, is_out) in LINKS.items()
     }

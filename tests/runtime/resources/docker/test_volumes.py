@@ -8,9 +8,18 @@ from collections.abc import Callable
 import pytest
 
 from tests.runtime.resources.docker.running import Runner, entry, file, packed
-from weft.kernel.engine_errors import ArchiveRefused, EngineObjectMissing, EngineUnreachable
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness
-from weft.kernel.errors import Damaged, InvalidInput, KeyTaken, LabelTaken, LimitExceeded, Unsupported
+from weft.kernel.errors import (
+    ArchiveRefused,
+    Damaged,
+    EngineObjectMissing,
+    EngineUnreachable,
+    InvalidInput,
+    KeyTaken,
+    LabelTaken,
+    LimitExceeded,
+    Unsupported,
+)
 from weft.runtime.resources.docker import volumes as volume_module
 from weft.runtime.resources.docker.archive_entries import OWN_ARCHIVE, ArchiveRules
 from weft.runtime.resources.docker.archive_store import ArchiveStore

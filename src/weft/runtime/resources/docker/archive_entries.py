@@ -14,8 +14,7 @@ from enum import Enum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weft.kernel.engine_errors import ArchiveRefused
-from weft.kernel.errors import LimitExceeded
+from weft.kernel.errors import ArchiveRefused, LimitExceeded
 from weft.kernel.read_budget import GIB, MIB
 
 SET_ID_BITS = 0o6000
@@ -23,7 +22,7 @@ LINKS_FOLLOWED = 40
 """As many as the kernel follows before it calls a path a loop."""
 
 
-class EntryKind(Enum):
+class ArchiveEntryKind(Enum):
     """The types of a tar header that are taken; all others are refused."""
 
     FILE = b"0"
@@ -36,7 +35,7 @@ class EntryKind(Enum):
 class ArchiveEntry(Struct, frozen=True, kw_only=True):
     path: bytes
     """From the top of the archive, without a slash at either end; empty is the top itself."""
-    kind: EntryKind
+    kind: ArchiveEntryKind
     mode: int = 0o755
     uid: int = 0
     gid: int = 0
@@ -98,27 +97,27 @@ def checked_entries(entries: Iterable[ArchiveEntry], rules: ArchiveRules) -> tup
     for entry in entries:
         if entry.path in by_path:
             raise ArchiveRefused(f"{shown(entry.path)} is in it twice")
-        if entry.kind is EntryKind.HARD_LINK:
+        if entry.kind is ArchiveEntryKind.HARD_LINK:
             _check_hard_link(entry, by_path)
         by_path[entry.path] = entry
         _check_privileges(entry, rules)
     for entry in by_path.values():
         _check_place(entry, by_path)
-        if entry.kind is EntryKind.SYMBOLIC_LINK and not rules.may_link_out and leads_out(entry, by_path):
+        if entry.kind is ArchiveEntryKind.SYMBOLIC_LINK and not rules.may_link_out and leads_out(entry, by_path):
             raise ArchiveRefused(f"the link {shown(entry.path)} leads out of the archive, to {shown(entry.target)}")
     return _ordered(by_path)
 
 
 def _check_hard_link(entry: ArchiveEntry, before: Mapping[bytes, ArchiveEntry]) -> None:
     other = before.get(entry.target)
-    if other is None or other.kind is EntryKind.FOLDER:
+    if other is None or other.kind is ArchiveEntryKind.FOLDER:
         raise ArchiveRefused(f"the hard link {shown(entry.path)} leads to no file before it: {shown(entry.target)}")
 
 
 def _check_privileges(entry: ArchiveEntry, rules: ArchiveRules) -> None:
     if rules.may_raise_privileges:
         return
-    if entry.mode & SET_ID_BITS and entry.kind is not EntryKind.FOLDER:
+    if entry.mode & SET_ID_BITS and entry.kind is not ArchiveEntryKind.FOLDER:
         raise ArchiveRefused(f"{shown(entry.path)} would run with the rights of its owner or group")
     if foreign := [name for name, _ in entry.attributes if not name.startswith(b"user.")]:
         raise ArchiveRefused(f"{shown(entry.path)} has the attribute {shown(foreign[0])}")
@@ -127,13 +126,13 @@ def _check_privileges(entry: ArchiveEntry, rules: ArchiveRules) -> None:
 def _check_place(entry: ArchiveEntry, by_path: Mapping[bytes, ArchiveEntry]) -> None:
     folder = entry.path.rpartition(b"/")[0]
     if not entry.path:
-        if entry.kind is not EntryKind.FOLDER:
+        if entry.kind is not ArchiveEntryKind.FOLDER:
             raise ArchiveRefused("its top is no folder")
     elif folder:
         parent = by_path.get(folder)
         if parent is None:
             raise ArchiveRefused(f"the folder of {shown(entry.path)} is not in it")
-        if parent.kind is not EntryKind.FOLDER:
+        if parent.kind is not ArchiveEntryKind.FOLDER:
             raise ArchiveRefused(f"{shown(entry.path)} lies below {shown(folder)}, which is no folder")
 
 
@@ -155,7 +154,7 @@ def leads_out(link: ArchiveEntry, by_path: Mapping[bytes, ArchiveEntry]) -> bool
         elif first != b".":
             place.append(first)
             entry = by_path.get(b"/".join(place))
-            if entry is not None and entry.kind is EntryKind.SYMBOLIC_LINK:
+            if entry is not None and entry.kind is ArchiveEntryKind.SYMBOLIC_LINK:
                 followed += 1
                 if followed > LINKS_FOLLOWED:
                     return True
@@ -173,11 +172,13 @@ def _ordered(by_path: dict[bytes, ArchiveEntry]) -> tuple[ArchiveEntry, ...]:
     for path in order:
         entry = by_path[path]
         origin = entry
-        while origin.kind is EntryKind.HARD_LINK:
+        while origin.kind is ArchiveEntryKind.HARD_LINK:
             origin = by_path[origin.target]
         first = first_name.setdefault(origin.path, path)
         if first != path:
-            entries.append(replace(origin, path=path, kind=EntryKind.HARD_LINK, target=first, size=0, attributes=()))
+            entries.append(
+                replace(origin, path=path, kind=ArchiveEntryKind.HARD_LINK, target=first, size=0, attributes=())
+            )
         else:
             entries.append(replace(origin, path=path))
     return tuple(entries)

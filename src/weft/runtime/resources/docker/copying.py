@@ -13,10 +13,9 @@ from itertools import islice
 
 import msgspec
 
-from weft.kernel.engine_errors import EngineRefused
 from weft.kernel.enums import ResourceKind
-from weft.kernel.errors import Unsupported
-from weft.runtime.resources.docker.archive_entries import ArchiveEntry, EntryKind
+from weft.kernel.errors import EngineRefused, Unsupported
+from weft.runtime.resources.docker.archive_entries import ArchiveEntry, ArchiveEntryKind
 from weft.runtime.resources.docker.engine import PODMAN_API, About, ContainerEngine, container_path, volume_path
 from weft.runtime.resources.docker.engine_labels import ROLE_LABEL, MadeBy, MadeRole, removed
 from weft.runtime.resources.docker.output import STDOUT, frames
@@ -42,7 +41,7 @@ def ensure_empty_image(engine: ContainerEngine) -> str:
     listed = engine.call("GET", "/images/json", asked="list images", query={"filters": filters})
     if listed:
         return str(listed[0]["Id"])
-    folder = ArchiveEntry(path=MOUNT.strip("/").encode(), kind=EntryKind.FOLDER)
+    folder = ArchiveEntry(path=MOUNT.strip("/").encode(), kind=ArchiveEntryKind.FOLDER)
     answer = engine.call(
         "POST",
         "/images/create",

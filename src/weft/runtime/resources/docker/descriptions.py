@@ -12,7 +12,7 @@ CRASH_CONSISTENT = "crash_consistent"
 """As after a power cut: whoever was writing was not told to stop."""
 
 
-class ResourcePart(Struct, frozen=True, kw_only=True):
+class ContainerPart(Struct, frozen=True, kw_only=True):
     """A part of a container about which a fork decides by itself."""
 
     part: str
@@ -35,7 +35,7 @@ class ResourceDescription(Struct, frozen=True, kw_only=True):
     capabilities: tuple[ResourceCapability, ...]
     imperative: bool = False
     metadata: Mapping[str, object] = {}
-    parts: tuple[ResourcePart, ...] = ()
+    parts: tuple[ContainerPart, ...] = ()
 
 
 class EngineSnapshot(Struct, frozen=True, kw_only=True):

@@ -18,8 +18,14 @@ from urllib.parse import SplitResult, quote, urlsplit
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.engine_errors import EngineObjectMissing, EngineRefused, EngineUnreachable
-from weft.kernel.errors import InvalidInput, LimitExceeded, Unsupported
+from weft.kernel.errors import (
+    EngineObjectMissing,
+    EngineRefused,
+    EngineUnreachable,
+    InvalidInput,
+    LimitExceeded,
+    Unsupported,
+)
 from weft.kernel.read_budget import GIB, MIB
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"

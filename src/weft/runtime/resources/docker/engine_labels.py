@@ -14,9 +14,8 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.engine_errors import EngineObjectMissing, EngineRefused
 from weft.kernel.enums import ResourceKind
-from weft.kernel.errors import InvalidInput
+from weft.kernel.errors import EngineObjectMissing, EngineRefused, InvalidInput
 from weft.runtime.resources.docker.engine import About, ContainerEngine, container_path, image_path, volume_path
 
 RESOURCE_LABEL, OPERATION_LABEL, ROLE_LABEL = "weft.resource", "weft.operation", "weft.role"

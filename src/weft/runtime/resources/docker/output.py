@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from weft.kernel.engine_errors import EngineRefused
+from weft.kernel.errors import EngineRefused
 
 STDOUT, STDERR = 1, 2
 _HEADER = 8

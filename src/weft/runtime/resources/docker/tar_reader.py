@@ -14,12 +14,11 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from weft.kernel.engine_errors import ArchiveRefused
-from weft.kernel.errors import LimitExceeded
+from weft.kernel.errors import ArchiveRefused, LimitExceeded
 from weft.runtime.resources.docker.archive_entries import (
     ArchiveEntry,
+    ArchiveEntryKind,
     ArchiveRules,
-    EntryKind,
     checked_entries,
     checked_path,
     shown,
@@ -183,15 +182,15 @@ def _entry(
 ) -> ArchiveEntry:
     name = _said_once(extras.name, extras.records.get(b"path"), _header_name(header))
     try:
-        kind = EntryKind(type_byte)
+        kind = ArchiveEntryKind(type_byte)
     except ValueError:
         raise ArchiveRefused(f"{shown(name)} is of the unknown type {shown(type_byte)}") from None
     path = checked_path(name, rules)
-    if name.endswith(b"/") and kind is not EntryKind.FOLDER:
+    if name.endswith(b"/") and kind is not ArchiveEntryKind.FOLDER:
         raise ArchiveRefused(f"{shown(name)} is named like a folder and is none")
     target = _said_once(extras.target, extras.records.get(b"linkpath"), _text(header[157:257]))
     size = _decimal(extras.records, b"size", length)
-    if size and kind is not EntryKind.FILE:
+    if size and kind is not ArchiveEntryKind.FILE:
         raise ArchiveRefused(f"{shown(name)} has bytes and is no file")
     return ArchiveEntry(
         path=path,
@@ -223,10 +222,10 @@ def _header_name(header: bytes) -> bytes:
     return prefix + b"/" + name if prefix else name
 
 
-def _checked_target(kind: EntryKind, target: bytes, rules: ArchiveRules) -> bytes:
-    if kind is EntryKind.HARD_LINK:
+def _checked_target(kind: ArchiveEntryKind, target: bytes, rules: ArchiveRules) -> bytes:
+    if kind is ArchiveEntryKind.HARD_LINK:
         return checked_path(target, rules)
-    if kind is not EntryKind.SYMBOLIC_LINK:
+    if kind is not ArchiveEntryKind.SYMBOLIC_LINK:
         return b""
     if not target or b"\0" in target:
         raise ArchiveRefused(f"a link leads nowhere: {shown(target)}")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from weft.kernel.engine_errors import ArchiveRefused
-from weft.runtime.resources.docker.archive_entries import ArchiveEntry, EntryKind, shown
+from weft.kernel.errors import ArchiveRefused
+from weft.runtime.resources.docker.archive_entries import ArchiveEntry, ArchiveEntryKind, shown
 from weft.runtime.resources.docker.tar_reader import BLOCK
 
 CHUNK = 1024 * 1024
@@ -39,7 +39,7 @@ def _contents(entry: ArchiveEntry, source: BinaryIO) -> Iterator[bytes]:
 
 def _headers(entry: ArchiveEntry) -> bytes:
     name = entry.path or b"."
-    if entry.kind is EntryKind.FOLDER:
+    if entry.kind is ArchiveEntryKind.FOLDER:
         name += b"/"
     records: dict[bytes, bytes] = {}
     if len(name) > _LONGEST_NAME:

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-from weft.kernel.engine_errors import EngineObjectMissing, EngineUnreachable
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness
-from weft.kernel.errors import KeyTaken, LabelTaken, WeftError
+from weft.kernel.errors import EngineObjectMissing, EngineUnreachable, KeyTaken, LabelTaken, WeftError
 from weft.runtime.resources.docker.archive_entries import FOREIGN_ARCHIVE, OWN_ARCHIVE, ArchiveEntry, ArchiveRules
 from weft.runtime.resources.docker.archive_store import ArchiveStore
 from weft.runtime.resources.docker.copying import (
