@@ -143,6 +143,15 @@ class ResourceLog(LedgerPart):
         recording.describe(self._writer, resource, new)
         return _changed(self._writer, resource)
 
+    def take_over(self, resource: str, session: str) -> None:
+        """A session that works with it owns it from now on."""
+        recording.take_over(self._writer, resource, session)
+
+    def is_kept(self, turn: str) -> bool:
+        """Whether any snapshot was taken in a turn, by its id."""
+        with self._store.read() as txn:
+            return reading.is_kept(txn, turn)
+
     def mount(
         self, resource: str, path: str, *, mode: str = "rw", run: str | None = None, container: str | None = None
     ) -> Resource:

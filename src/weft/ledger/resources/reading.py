@@ -279,6 +279,10 @@ def snapshots_of_turn(txn: ReadTxn, turn: TurnRow) -> list[Snapshot]:
     return []
 
 
+def is_kept(txn: ReadTxn, turn: str) -> bool:
+    return txn.sql.one("SELECT 1 FROM resource_snapshot WHERE run = ? LIMIT 1", (turn,)) is not None
+
+
 def snapshots_before_turn(txn: ReadTxn, turn: TurnRow) -> list[Snapshot]:
     """What resources were like before a turn changed them: what was kept then, else what the turns before it left."""
     rows = txn.sql.all(f"{_SNAPSHOT} WHERE s.run = ? AND s.state = 'ok' AND s.before = 1 ORDER BY s.n DESC", (turn.id,))

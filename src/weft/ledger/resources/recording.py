@@ -165,6 +165,18 @@ def migrate(writer: LedgerWriter, name: str, session: str) -> None:
     writer.write(work)
 
 
+def take_over(writer: LedgerWriter, name: str, session: str) -> None:
+    """A session that works with a resource owns it from now on, whoever did before."""
+
+    def work(append: Append) -> None:
+        resource = require_resource(append, name)
+        owner = Owner("session", require_session(append, session, CHANGE_RESOURCE).id)
+        add_owned(append, resource, owner, OwnershipReason.MIGRATE)
+        append.seal()
+
+    writer.write(work)
+
+
 def discard(writer: LedgerWriter, name: str, reason: OwnershipReason = OwnershipReason.DISCARD) -> None:
     """Nobody owns or uses the resource any more. What it is stays where it is."""
 

@@ -210,7 +210,8 @@ class ToolCalls:
         if error is not None:
             fault = _fault(error)
             self._results[call.event] = ToolResultPart(name, fault.message, is_error=True)
-            return ended(call, _status(error), error=fault, is_untrusted=self._plan.gate is not None)
+            kept = error.kept if isinstance(error, ToolFailure) else ()
+            return ended(call, _status(error), error=fault, is_untrusted=self._plan.gate is not None, kept=kept)
         result = task.result()
         if isinstance(result, Later):
             self.later[call.event] = result

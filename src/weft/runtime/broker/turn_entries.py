@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from weft.kernel.enums import Decision, InterruptionReason, MessageRole, ToolCallStatus
-from weft.ledger.api import ApprovalAsked, Entry, ModelAnswered, Parked, ToolDecision, ToolEnded
+from weft.ledger.api import ApprovalAsked, Entry, KeptState, ModelAnswered, Parked, ToolDecision, ToolEnded
 from weft.ledger.model import NewError, NewMessage, RecordedTurn
 from weft.runtime.broker.run import Run, RunCall
 from weft.runtime.broker.steps import Park
@@ -55,6 +55,7 @@ def ended(
     output: ToolOutput | None = None,
     error: NewError | None = None,
     is_untrusted: bool = False,
+    kept: tuple[KeptState, ...] = (),
 ) -> ToolEnded:
     """The entry that tells how a call ended. `is_untrusted`: a stranger may have written the error."""
     return ToolEnded(
@@ -70,6 +71,7 @@ def ended(
         is_untrusted=is_untrusted or (output is not None and output.is_untrusted),
         spawned=None if output is None else output.spawned,
         awaited=() if output is None else output.awaited,
+        kept=kept if output is None else output.kept,
     )
 
 

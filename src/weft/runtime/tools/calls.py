@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from weft.kernel.canonical import dumps
+from weft.ledger.api import KeptState
 from weft.ledger.model import FileNote, ImagePart, LintNote
 from weft.runtime.broker.tools import Later, Tool, ToolCallContext
 from weft.runtime.inference.settings import ToolSpec
@@ -58,6 +59,8 @@ class ToolOutput(Struct, frozen=True, kw_only=True):
     """The session of the worker that it started."""
     awaited: tuple[str, ...] = ()
     """The answers of workers that it brings."""
+    kept: tuple[KeptState, ...] = ()
+    """What resources were like after it."""
 
 
 class ToolFailure(Exception):
@@ -66,6 +69,8 @@ class ToolFailure(Exception):
     def __init__(self, code: str, message: str, details: Any = msgspec.UNSET) -> None:
         super().__init__(message)
         self.code, self.message, self.details = code, message, details
+        self.kept: tuple[KeptState, ...] = ()
+        """What resources were like after it."""
 
 
 class PlannedTool(Tool, Protocol):
@@ -77,6 +82,16 @@ class PlannedTool(Tool, Protocol):
     async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput | Later:
         """Do it; `Later` where the outcome comes from outside. Raises ToolFailure where it ended badly, or where what
         the plan says no longer holds."""
+
+
+class WorkspaceKeeper(Protocol):
+    """Keeps what a workspace is like around calls that may change it."""
+
+    async def before(self, turn: str) -> None:
+        """A call of a turn that may change it is about to run."""
+
+    async def after(self) -> tuple[KeptState, ...]:
+        """It ran: what is to be recorded with its result."""
 
 
 @runtime_checkable

@@ -23,7 +23,7 @@ from weft.runtime.broker.tools import CallAnswer, Later, ToolCallContext, Verdic
 from weft.runtime.context import ExecutionContext
 from weft.runtime.policies.contract import PolicyCall, PolicyContext
 from weft.runtime.policies.decider import PolicyDecision
-from weft.runtime.tools.calls import CallPlan, FileChanger, PlannedTool, ToolFailure, ToolOutput
+from weft.runtime.tools.calls import CallPlan, FileChanger, PlannedTool, ToolFailure, ToolOutput, WorkspaceKeeper
 
 SHOWN_CHARACTERS = 256 * 1024
 """What a person is shown is never shortened: what is longer cannot be approved."""
@@ -58,7 +58,9 @@ class ToolGate:
         circumstances: PolicyContext = NO_CIRCUMSTANCES,
         clock: Clock | None = None,
         approval_seconds: float = APPROVAL_SECONDS,
+        keeper: WorkspaceKeeper | None = None,
     ) -> None:
+        self._keeper = keeper
         self._tools, self._ask_policies, self._history = tools, ask_policies, history
         self._circumstances = circumstances
         self._clock, self._approval_seconds = clock or SystemClock(), approval_seconds
@@ -110,7 +112,20 @@ class ToolGate:
             raise ToolFailure("changed", f"what {planned.tool} would do now is not what was decided on: call it again")
         if not is_permitted(planned, context.acting):
             raise ToolFailure("denied", _not_permitted(planned))
-        return await self._tools[tool].perform(planned, context)
+        return await self._kept(self._tools[tool], planned, context)
+
+    async def _kept(self, tool: PlannedTool, plan: CallPlan, context: ToolCallContext) -> ToolOutput | Later:
+        """Run it, and keep the workspace before and after where it may change it, however it ends."""
+        keeper = self._keeper
+        if keeper is None or plan.is_read_only or tool.is_read_only:
+            return await tool.perform(plan, context)
+        await keeper.before(context.turn)
+        try:
+            output = await tool.perform(plan, context)
+        except ToolFailure as failure:
+            failure.kept = await keeper.after()
+            raise
+        return output if isinstance(output, Later) else replace(output, kept=await keeper.after())
 
     async def _plan(self, tool: str, arguments: Any, context: ToolCallContext) -> CallPlan:
         offered = self._tools.get(tool)

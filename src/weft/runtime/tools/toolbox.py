@@ -28,9 +28,11 @@ from weft.runtime.mcp.servers import McpServers
 from weft.runtime.policies.contract import PolicyCall, PolicyContext
 from weft.runtime.policies.decider import PolicyDecision, decide, policies_in_force
 from weft.runtime.policies.interpreter import PolicyInterpreters
+from weft.runtime.resources.directory_driver import DirectoryDriver
+from weft.runtime.resources.workspace_snapshots import WorkspaceSnapshots
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, SandboxProfile
-from weft.runtime.tools.calls import PlannedTool
+from weft.runtime.tools.calls import PlannedTool, WorkspaceKeeper
 from weft.runtime.tools.code_tools import CodeProgramTool
 from weft.runtime.tools.fetch_url import FetchUrlTool
 from weft.runtime.tools.gate import ToolGate
@@ -54,6 +56,8 @@ class ToolboxSettings(Struct, frozen=True, kw_only=True):
     linters: tuple[LinterSettings, ...] = ()
     withheld: tuple[Path, ...] = ()
     """Files and folders that no tool sees, such as the ledger's own."""
+    files: DirectoryDriver | None = None
+    """Keeps what workspaces are like after each call that may change them; None: nothing is kept."""
     unconfined_by: str | None = None
     """The person who granted that tools run without a sandbox, where an agent's permissions say so."""
 
@@ -115,8 +119,15 @@ class Toolbox:
             _SessionHistory(self._ledger, self._crossing, standing.id),
             circumstances=circumstances,
             clock=self._clock,
+            keeper=self._keeper(standing.id, plan.setting.workspace),
         )
         plan.on_asked = self._on_asked
+
+    def _keeper(self, session: str, workspace: str | None) -> WorkspaceKeeper | None:
+        files = self._settings.files
+        if files is None or workspace is None:
+            return None
+        return WorkspaceSnapshots(self._ledger, self._crossing, files, session, Path(workspace))
 
     async def tools(self, configuration: TurnConfiguration, workspace: str | None) -> list[PlannedTool]:
         """Those that some use of may be allowed, in a fixed order, so that requests extend each other."""
