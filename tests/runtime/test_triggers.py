@@ -228,6 +228,9 @@ def test_an_event_trigger_fires_for_what_fits_and_tells_of_it(world: TriggerWorl
     assert world.texts() == [f"see {turn}"]
     (message,) = world.ledger.inbox.list()
     assert message.source == "event"
+    _, events = TriggerLog(world.ledger).events_after(0, 10_000)
+    (fired,) = [fields for _, fields in events if fields["kind"] == "trigger_fired"]
+    assert "payload" not in fired  # what it was told of stands in the message alone
 
 
 def test_triggers_that_set_each_other_off_are_stopped(world: TriggerWorld) -> None:

@@ -311,7 +311,8 @@ class TriggerResumed(Told, frozen=True, gc=False, kw_only=True, tag="trigger_res
 class TriggerFired(Event, frozen=True, gc=False, kw_only=True, tag="trigger_fired"):
     about: ClassVar[str] = (
         "A trigger fired for one occasion: it sent a message, posted one to a conversation, or failed with `error`."
-        " `due` is the time that its schedule named."
+        " `due` is the time that its schedule named. No `payload` is written: what it was told of stands in its message"
+        " alone, where it can be erased."
     )
     category: ClassVar[EventClass] = EventClass.TRANSITION
 

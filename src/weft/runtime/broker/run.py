@@ -76,8 +76,8 @@ class RunCall(Struct):
     """References of contents."""
     request: str | None = None
     """The event that asks a person."""
-    changed_file: str | None = None
-    """The file that it would change, as far as whoever works on the turn knows; this is not recorded."""
+    exclusive_key: str | None = None
+    """What it shares with the calls that it waits for, as far as whoever works on the turn knows; not recorded."""
     answer: CallAnswer | None = None
     """What a person answered, until what follows from it is recorded; its reason is the reference of a content."""
 
@@ -167,13 +167,13 @@ class Run:
         return min((limit for limit in limits if limit is not None), default=None)
 
     def is_held(self, call: RunCall) -> bool:
-        """Whether an earlier call of the same answer that changes the same file is still open. What such a call would
-        do is known only after that one."""
-        if call.changed_file is None or call.event not in self.answer_calls:
+        """Whether an earlier call of the same answer that has the same key, such as the file that both change, is still
+        open. What such a call would do is known only after that one."""
+        if call.exclusive_key is None or call.event not in self.answer_calls:
             return False
         earlier = self.answer_calls[: self.answer_calls.index(call.event)]
         others = (self.calls[event] for event in earlier)
-        return any(other.outcome is None and other.changed_file == call.changed_file for other in others)
+        return any(other.outcome is None and other.exclusive_key == call.exclusive_key for other in others)
 
     def may_run(self, call: RunCall) -> bool:
         """Whether an open call is to be run now, for the first time or again."""

@@ -47,9 +47,9 @@ class ToolCalls:
         self._ahead: tuple[Verdict | None, ...] = ()
         """Decisions about the calls of the last answer, in its order, made before it was recorded; None where an
         earlier call changes the same file."""
-        self._ahead_files: tuple[str | None, ...] = ()
+        self._ahead_keys: tuple[str | None, ...] = ()
         """The files that these calls change."""
-        self._files: dict[str, str | None] = {}
+        self._exclusive_keys: dict[str, str | None] = {}
         """The files that calls of an earlier broker change, by their events."""
         self._call_ids: dict[str, str] = {}
         """The provider's ids of the calls that are under way, by their events."""
@@ -66,30 +66,30 @@ class ToolCalls:
 
     async def decide_ahead(self, calls: Sequence[ToolUsePart], turn: str) -> None:
         """Decide on the calls of an answer that is about to be recorded."""
-        self._ahead, self._ahead_files = (), ()
+        self._ahead, self._ahead_keys = (), ()
         gate = self._plan.gate
         if gate is None or not self._plan.tools or len(calls) > MAX_CALLS:
             return
-        files = tuple([await gate.changed_file(one.name, one.input) for one in calls])
-        places = [place for place, file in enumerate(files) if file is None or file not in files[:place]]
+        keys = tuple([await gate.exclusive_key(one.name, one.input) for one in calls])
+        places = [place for place, key in enumerate(keys) if key is None or key not in keys[:place]]
         decided = (self._decided(calls[place].name, calls[place].input, turn, "") for place in places)
         verdicts = dict(zip(places, await asyncio.gather(*decided), strict=True))
-        self._ahead, self._ahead_files = tuple(map(verdicts.get, range(len(calls)))), files
+        self._ahead, self._ahead_keys = tuple(map(verdicts.get, range(len(calls)))), keys
 
-    async def find_files(self, run: Run) -> None:
-        """Find out which files the calls of an earlier broker change, where one of them is not decided on."""
+    async def find_exclusive_keys(self, run: Run) -> None:
+        """Find out which calls of an earlier broker wait for each other, where one of them is not decided on."""
         gate, calls = self._plan.gate, run.open_calls
         if gate is None or len(calls) < 2 or all(call.decision is not None for call in calls):
             return
         recorded = await self._read_together(calls)
         for call in calls:
-            self._files[call.event] = await gate.changed_file(call.tool, recorded[call.event][0])
+            self._exclusive_keys[call.event] = await gate.exclusive_key(call.tool, recorded[call.event][0])
 
-    def note_files(self, run: Run) -> None:
-        """Have a run know which files its open calls change."""
-        is_fresh = len(self._ahead_files) == len(run.answer_calls)
+    def note_exclusive_keys(self, run: Run) -> None:
+        """Have a run know which of its open calls wait for each other."""
+        is_fresh = len(self._ahead_keys) == len(run.answer_calls)
         for place, event in enumerate(run.answer_calls):
-            run.calls[event].changed_file = self._ahead_files[place] if is_fresh else self._files.get(event)
+            run.calls[event].exclusive_key = self._ahead_keys[place] if is_fresh else self._exclusive_keys.get(event)
 
     def decision_entries(self, run: Run, calls: Sequence[str]) -> list[Entry]:
         """The decisions that are made already, of those that are wanted."""

@@ -68,9 +68,9 @@ class Gate(Protocol):
     async def decide(self, tool: str, arguments: Any, context: ToolCallContext, answer: CallAnswer | None) -> Verdict:
         """What may be done with a call. It never raises: what goes wrong is no reason to allow."""
 
-    async def changed_file(self, tool: str, arguments: Any) -> str | None:
-        """The file that a call would change, where it changes one. Such calls of one answer are decided on and run one
-        after another, in their order. It never raises."""
+    async def exclusive_key(self, tool: str, arguments: Any) -> str | None:
+        """What no two calls may have at once, such as the file that they change; None where nothing is. Calls of one
+        answer with one key are decided on and run one after another, in their order. It never raises."""
 
     async def perform(self, tool: str, arguments: Any, context: ToolCallContext, bound: str, plan: Any = None) -> Any:
         """Run a call, if what would run is what was decided on. `plan` is what was recorded of that: it is carried out

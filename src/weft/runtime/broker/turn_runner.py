@@ -164,7 +164,7 @@ class TurnRunner:
         """Go on with a turn that another broker began."""
         self._run = run
         self._stop = self._stop or run.stop
-        await self._tools.find_files(run)
+        await self._tools.find_exclusive_keys(run)
         self._prepare(run)
         self._writer = writer
         if self.chain is not None:
@@ -243,7 +243,7 @@ class TurnRunner:
         )
         run.steers, run.stop, run.max_requests = self._steers, self._stop, self._plan.max_requests
         run.deadline_seconds, run.offers_tools = self._plan.deadline_seconds, bool(self._plan.tools)
-        self._tools.note_files(run)
+        self._tools.note_exclusive_keys(run)
         for event, later in self._tools.later.items():
             if event in run.calls:
                 run.calls[event].is_parked, run.calls[event].parked_until = True, later.until_ms

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 from msgspec import Struct
 
@@ -22,11 +22,14 @@ from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
 from weft.runtime.harness.facts import WorkFacts, WorkReader
 from weft.runtime.harness.moves import (
+    AwaitAnswer,
+    AwaitWorkers,
     CheckCriteria,
     GiveUpWork,
     Hold,
     Leave,
     Move,
+    Rest,
     SaveCheckpoint,
     Say,
     StartTask,
@@ -91,8 +94,10 @@ class MovePerformer:
                 await self._run(partial(programs.give_up, agent.id, reason, code=code))
             case Leave():
                 await self._run(partial(programs.step_agent, agent.id, "reset", reason="its task is over"))
+            case Rest() | AwaitAnswer() | AwaitWorkers():
+                return None  # somebody else's turn: nothing is done
             case _:
-                pass
+                assert_never(move)
         return None
 
     async def _run(self, work: Any) -> Any:

@@ -134,9 +134,9 @@ class RecordedFirstGate:
             )
         return await self._gate.decide(tool, arguments, context, answer)
 
-    async def changed_file(self, tool: str, arguments: Any) -> str | None:
+    async def exclusive_key(self, tool: str, arguments: Any) -> str | None:
         """See `Gate`."""
-        return None if self._results.has(tool, arguments) else await self._gate.changed_file(tool, arguments)
+        return None if self._results.has(tool, arguments) else await self._gate.exclusive_key(tool, arguments)
 
     async def perform(self, tool: str, arguments: Any, context: ToolCallContext, bound: str, plan: Any = None) -> Any:
         """See `Gate`."""

@@ -95,11 +95,12 @@ class WorkspaceKeeper(Protocol):
 
 
 @runtime_checkable
-class FileChanger(Protocol):
-    """A tool whose calls change one file each."""
+class ExclusiveTool(Protocol):
+    """A tool whose calls wait for other calls of the same answer, such as for those that change the same file."""
 
-    async def changed_file(self, arguments: Any) -> str:
-        """The file that a call would change. Raises ToolFailure where the arguments name none."""
+    async def exclusive_key(self, arguments: Any) -> str:
+        """What no two calls may have at once: of a tool that changes a file, that file. Raises ToolFailure where the
+        arguments name none."""
 
 
 class StructTool(ABC, Generic[Arguments]):

@@ -73,8 +73,8 @@ class ChangeTool(StructTool[ChangeArguments]):
     def changed_bytes(self, exact: dict[str, Any], present: bytes | None) -> bytes:
         """The new bytes of a file. Raises ToolFailure where they cannot be made from those it has."""
 
-    async def changed_file(self, arguments: Any) -> str:
-        """See `FileChanger`: its path without links."""
+    async def exclusive_key(self, arguments: Any) -> str:
+        """See `ExclusiveTool`: its path without links."""
         return await in_thread(lambda: self._workspace.resolve(self.path_of(self._converted(arguments))).text)
 
     @abstractmethod

@@ -23,7 +23,7 @@ from weft.runtime.broker.tools import CallAnswer, Later, ToolCallContext, Verdic
 from weft.runtime.context import ExecutionContext
 from weft.runtime.policies.contract import PolicyCall, PolicyContext
 from weft.runtime.policies.decider import PolicyDecision
-from weft.runtime.tools.calls import CallPlan, FileChanger, PlannedTool, ToolFailure, ToolOutput, WorkspaceKeeper
+from weft.runtime.tools.calls import CallPlan, ExclusiveTool, PlannedTool, ToolFailure, ToolOutput, WorkspaceKeeper
 
 SHOWN_CHARACTERS = 256 * 1024
 """What a person is shown is never shortened: what is longer cannot be approved."""
@@ -93,13 +93,13 @@ class ToolGate:
         except Exception as error:  # a defect of a tool, such as of an MCP server: nothing of it may run
             return f"{tool}: {type(error).__name__}"
 
-    async def changed_file(self, tool: str, arguments: Any) -> str | None:
+    async def exclusive_key(self, tool: str, arguments: Any) -> str | None:
         """See `Gate`."""
         offered = self._tools.get(tool)
-        if not isinstance(offered, FileChanger):
+        if not isinstance(offered, ExclusiveTool):
             return None
         try:
-            return await offered.changed_file(arguments)
+            return await offered.exclusive_key(arguments)
         except (ToolFailure, WeftError):  # deciding says why
             return None
 

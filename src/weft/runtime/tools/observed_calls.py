@@ -52,9 +52,9 @@ class ObservedGate:
         )
         return verdict
 
-    async def changed_file(self, tool: str, arguments: Any) -> str | None:
+    async def exclusive_key(self, tool: str, arguments: Any) -> str | None:
         """See `Gate`."""
-        return await self._gate.changed_file(tool, arguments)
+        return await self._gate.exclusive_key(tool, arguments)
 
     async def perform(self, tool: str, arguments: Any, context: ToolCallContext, bound: str, plan: Any = None) -> Any:
         """See `Gate`."""

@@ -127,7 +127,7 @@ class AwaitTool(StructTool[AwaitArguments]):
         }
         return CallPlan(tool=AWAIT, exact=exact, shown="wait for workers", is_read_only=True)
 
-    async def changed_file(self, arguments: Any) -> str:
+    async def exclusive_key(self, arguments: Any) -> str:
         """Calls that bring answers wait for each other."""
         return QUEUE
 
