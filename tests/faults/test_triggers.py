@@ -13,7 +13,7 @@ from tests.faults.sizes import Record, sized
 from tests.faults.trigger_processes import create_triggers, die_while_firing, fire_all
 from tests.runtime.triggering import TriggerWorld, open_world
 
-STATEMENTS = sized(test=430, prove=2)
+STATEMENTS = sized(test=430, prove=5)
 WRITES = sized(test=60, prove=1)
 
 
