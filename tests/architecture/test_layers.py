@@ -363,6 +363,14 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
+def test_the_work_of_agents_does_not_know_how_programs_are_invoked() -> None:
+    harness = {name: targets for name, targets in import_graph().items() if name.startswith("weft.runtime.harness.")}
+    assert harness
+    assert [
+        (name, target) for name, targets in harness.items() for target in targets if ".runtime.invoke" in target
+    ] == []
+
+
 LEDGER_ORDER = tuple(
     "model dialects arguments views read search write sessions approvals resources runs rooms triggers imports secrets "
     "upkeep erasing reports api".split()

@@ -18,7 +18,7 @@ import pytest
 from tests.runtime.test_processes import running
 from tests.sandbox import machine_sandbox
 from tests.surfaces.shell import PROGRAM, hear_interrupts
-from weft.runtime.invoke.criterion_commands import CriterionCommands
+from weft.runtime.harness.criterion_commands import CriterionCommands
 from weft.runtime.sandbox.bubblewrap import run_sandboxed
 from weft.runtime.sandbox.code_programs import Language, run_code
 from weft.runtime.sandbox.usage import ProcessTree

@@ -18,10 +18,10 @@ from weft.ledger.views.lease_rows import Lease
 from weft.programs import Programs
 from weft.runtime.harness import moves, task_work
 from weft.runtime.harness.facts import WorkFacts
+from weft.runtime.harness.work_messages import resumed_brief, task_brief
 from weft.runtime.invoke.agent import invoke_agent
 from weft.runtime.invoke.handlers import HANDLERS
 from weft.runtime.invoke.invocation import Invocation
-from weft.runtime.invoke.task_messages import resumed_brief, task_brief
 from weft.runtime.sandbox.bubblewrap import Sandbox
 from weft.runtime.turns import messages
 from weft.surfaces.wire.hints import phrase

@@ -18,12 +18,12 @@ from weft.runtime.harness.moves import (
     AwaitWorkers,
     CheckCriteria,
     GiveUpWork,
-    Hold,
     Leave,
     Move,
     Rest,
     SaveCheckpoint,
     Say,
+    StandStill,
     StartTask,
     next_move,
 )
@@ -122,10 +122,10 @@ SAVES = {**REFLECTS, "checkpointEvery": 1}
         (facts(UNMET, harness=SAVES, checkpoint={"turn": "t1", "next": "x"}), Say),
         (facts(UNMET, harness=SAVES, checkpoint={"turn": "t1", "next": None}), SaveCheckpoint),
         (facts(a_round(1, state=RoundState.WAITING), harness={"checkpointEvery": 1}, is_parked=True), SaveCheckpoint),
-        (facts(UNMET, FAILED), Hold),
+        (facts(UNMET, FAILED), StandStill),
         (facts(UNMET, FAILED, agent="waiting"), Rest),
         (facts(UNMET, FAILED, harness=REFLECTS), Rest),
-        (facts(UNMET, CUT, harness=REFLECTS), Hold),
+        (facts(UNMET, CUT, harness=REFLECTS), StandStill),
     ],
 )  # fmt: skip
 def test_what_comes_next(given: WorkFacts, move: type[Move]) -> None:

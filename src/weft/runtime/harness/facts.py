@@ -27,6 +27,8 @@ from weft.runtime.harness.settings import HarnessSettings, harness_of
 from weft.runtime.tools.todo_tool import items_of
 
 MOST_ROUNDS = 10_000
+TrustedSenders = dict[tuple[str, ...], bool]
+"""Whether messages in these names may be the harness's: of those who may run the agent."""
 FAILURES = (ToolCallStatus.ERROR, ToolCallStatus.TIMEOUT)
 REFUSALS = (Decision.DENY_CONTINUE, Decision.DENY_ABORT)
 
@@ -109,7 +111,7 @@ class WorkFacts(Struct, frozen=True, kw_only=True):
         return self.rounds[-1] if self.rounds else None
 
     @property
-    def last_told(self) -> WorkRound | None:
+    def last_harness_round(self) -> WorkRound | None:
         """The last round that the harness began: others send messages to the session, too."""
         return next((one for one in reversed(self.rounds) if one.kind is not None), None)
 
@@ -138,8 +140,8 @@ class WorkFacts(Struct, frozen=True, kw_only=True):
     def workspace(self) -> str | None:
         """The folder that its messages name, else the task's own. Only whoever opened the ledger names a folder in a
         message."""
-        told = self.last_told
-        named = None if told is None else message_workspace([told.message])
+        last = self.last_harness_round
+        named = None if last is None else message_workspace([last.message])
         config = self.task.config if isinstance(self.task.config, dict) else {}
         workspace = named or config.get("workspace")
         return workspace if isinstance(workspace, str) else None
@@ -202,32 +204,36 @@ class WorkReader:
             session=assignment.session, states=list(InboxState), limit=MOST_ROUNDS, after=assignment.n
         )
         checks = [check for check in self._programs.checks(task.id) if check.n > assignment.n]
-        told_by: dict[tuple[str, ...], bool] = {assignment.by: True}
+        trusted: TrustedSenders = {assignment.by: True}
         by_turn: dict[str, list[InboxMessage]] = {}
         for message in messages:
             by_turn.setdefault(message.turn or message.id, []).append(message)
         rounds = [
-            self._round(agent, group, [check for check in checks if check.turn == turn], told_by)
+            self._round(agent, group, [check for check in checks if check.turn == turn], trusted)
             for turn, group in by_turn.items()
         ]
         return tuple(sorted(rounds, key=lambda one: one.state is RoundState.WAITING))
 
-    def _kind(self, agent: Program, message: InboxMessage, told_by: dict[tuple[str, ...], bool]) -> str | None:
+    def _kind(self, agent: Program, message: InboxMessage, trusted: TrustedSenders) -> str | None:
         """What a message is in the work. Anybody who may write to the session can say that it is a brief: it counts
         where it was sent in the name of those who gave the agent its task, or of others who may run it."""
         kind = message.metadata.get(WORK_FIELD) if isinstance(message.metadata, dict) else None
         if not isinstance(kind, str) or kind not in set(WordKind):
             return None
         senders = (message.sender, *message.on_behalf_of)
-        if senders not in told_by:
-            told_by[senders] = may_run(self._ledger, senders, agent.id)
-        return kind if told_by[senders] else None
+        if senders not in trusted:
+            trusted[senders] = may_run(self._ledger, senders, agent.id)
+        return kind if trusted[senders] else None
 
     def _round(
-        self, agent: Program, messages: list[InboxMessage], checks: list[Check], told_by: dict[tuple[str, ...], bool]
+        self,
+        agent: Program,
+        messages: list[InboxMessage],
+        checks: list[Check],
+        trusted: TrustedSenders,
     ) -> WorkRound:
         """Of the messages of one turn, in the order in which they came: the first of the harness says what it is."""
-        kinds = [(message, self._kind(agent, message, told_by)) for message in messages]
+        kinds = [(message, self._kind(agent, message, trusted)) for message in messages]
         message, kind = next((one for one in kinds if one[1] is not None), kinds[0])
         beside = tuple(other for other in messages if other is not message)
         turn = None if message.turn is None else self._ledger.turn(message.turn)

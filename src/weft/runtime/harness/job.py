@@ -128,10 +128,10 @@ class HarnessJob:
             self._awaited[agent] = (facts.assignment.n, move.message)
         if isinstance(move, Rest | AwaitAnswer | AwaitWorkers):
             return move.until_ms if isinstance(move, Rest) else None
-        async with hold_agent(self._programs, self._crossing, facts.agent, facts.task.id) as hold:
+        async with hold_agent(self._programs, self._crossing, facts.agent, facts.task.id) as lease:
             again = await self._performer.next_move(agent, self._clock.now_ms())
             if again is not None:
-                await self._performer.perform(*again, hold)
+                await self._performer.perform(*again, lease)
         return NOW
 
     async def _is_awaited(self, agent: str) -> bool:

@@ -19,12 +19,12 @@ async def hold_agent(
     programs: Programs, crossing: Crossing, agent: Program, task: str | None = None
 ) -> AsyncIterator[Lease]:
     """Hold an agent, for a task by its id or in general. Raises AgentBusy where somebody else holds it."""
-    own, holds = programs.acting_as(agent.name), list[Lease]()
+    own, leases = programs.acting_as(agent.name), list[Lease]()
     try:
-        await to_the_end(crossing.run(lambda: holds.append(own.hold_agent(agent.id, task=task))))
-        async with renewed(partial(crossing.run, partial(own.renew_agent, holds[0]))):
-            yield holds[0]
+        await to_the_end(crossing.run(lambda: leases.append(own.hold_agent(agent.id, task=task))))
+        async with renewed(partial(crossing.run, partial(own.renew_agent, leases[0]))):
+            yield leases[0]
     finally:
-        for hold in holds:  # also where the task was cancelled before it heard of it
+        for lease in leases:  # also where the task was cancelled before it heard of it
             with suppress(AgentBusy):  # it was taken from us; whoever has it now keeps it
-                await to_the_end(crossing.run(partial(own.release_agent, hold)))
+                await to_the_end(crossing.run(partial(own.release_agent, lease)))

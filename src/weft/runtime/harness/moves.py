@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from weft.kernel.enums import InterruptionReason
 from weft.runtime.harness.facts import RoundState, WordKind, WorkFacts, WorkRound
-from weft.runtime.harness.words import budget_words, failure_words, resumption_words
-from weft.runtime.invoke.task_messages import reflection, task_brief
+from weft.runtime.harness.work_messages import budget_words, failure_words, reflection, resumption_words, task_brief
 
 ENDED_STATES = ("completed", "failed")
 BUDGET_SPENT = "budget_spent"
@@ -62,8 +61,8 @@ class SaveCheckpoint(Struct, frozen=True):
     """What it is to be told next."""
 
 
-class Hold(Struct, frozen=True):
-    """The work stands until somebody asks for it again."""
+class StandStill(Struct, frozen=True):
+    """The agent waits, and its work stands still until somebody asks for it again."""
 
     reason: str
 
@@ -79,7 +78,18 @@ class Leave(Struct, frozen=True):
     """The task is over, whoever ended it: the agent is idle."""
 
 
-Move = Rest | StartTask | Say | AwaitAnswer | AwaitWorkers | CheckCriteria | SaveCheckpoint | Hold | GiveUpWork | Leave
+Move = (
+    Rest
+    | StartTask
+    | Say
+    | AwaitAnswer
+    | AwaitWorkers
+    | CheckCriteria
+    | SaveCheckpoint
+    | StandStill
+    | GiveUpWork
+    | Leave
+)
 
 
 def next_move(facts: WorkFacts, now_ms: int, *, is_asked: bool = False) -> Move:
@@ -98,7 +108,7 @@ def _next_round(facts: WorkFacts, now_ms: int, *, is_asked: bool) -> Move:
         return _within_budget(facts, Say(WordKind.BRIEF, task_brief(facts.task)))
     if last.state is RoundState.WAITING:
         return _while_answered(facts, last)
-    if facts.last_told is None:  # others were quicker: what they were answered is no answer to the task
+    if facts.last_harness_round is None:  # others were quicker: what they were answered is no answer to the task
         return _within_budget(facts, Say(WordKind.BRIEF, task_brief(facts.task)))
     if last.state is RoundState.ANSWERED:
         return AwaitWorkers(facts.workers) if facts.workers else _after_answer(facts, last)
@@ -161,7 +171,7 @@ def _after_cut(facts: WorkFacts, last: WorkRound, *, is_asked: bool) -> Move:
     if facts.agent.state == "waiting":
         return Rest()
     how = "failed" if last.state is RoundState.FAILED else "was interrupted"
-    return Hold(f"the last turn {how}: {last.error or 'no error was told'}")
+    return StandStill(f"the last turn {how}: {last.error or 'no error was told'}")
 
 
 def _within_budget(facts: WorkFacts, move: Say) -> Move:

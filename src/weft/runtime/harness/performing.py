@@ -20,23 +20,23 @@ from weft.ledger.model import NewMessage
 from weft.programs.assignments import TASK_FIELD, WORK_FIELD, chain_of
 from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
+from weft.runtime.harness.criterion_commands import CriterionCommands
 from weft.runtime.harness.facts import WorkFacts, WorkReader
 from weft.runtime.harness.moves import (
     AwaitAnswer,
     AwaitWorkers,
     CheckCriteria,
     GiveUpWork,
-    Hold,
     Leave,
     Move,
     Rest,
     SaveCheckpoint,
     Say,
+    StandStill,
     StartTask,
     next_move,
     pending_calls,
 )
-from weft.runtime.invoke.criterion_commands import CriterionCommands
 from weft.runtime.turns.ledger_port import Crossing
 from weft.runtime.turns.messages import to_the_end
 
@@ -72,11 +72,11 @@ class MovePerformer:
         return None if facts is None else (facts, next_move(facts, now_ms, is_asked=is_asked))
 
     async def perform(
-        self, facts: WorkFacts, move: Move, hold: Lease, request: WorkRequest = NO_REQUEST
+        self, facts: WorkFacts, move: Move, lease: Lease, request: WorkRequest = NO_REQUEST
     ) -> Admission | None:
         """Under the lease of the agent; the message's receipt where the agent was told something. Raises what criteria
         that cannot be checked raise."""
-        agent, programs = facts.agent, self._programs.acting_as(facts.agent.name, hold)
+        agent, programs = facts.agent, self._programs.acting_as(facts.agent.name, lease)
         match move:
             case StartTask():
                 await self._run(partial(programs.start_task, facts.task.id))
@@ -87,7 +87,7 @@ class MovePerformer:
                 await self._check(programs, facts, request.workspace or facts.workspace)
             case SaveCheckpoint():
                 await self._run(partial(programs.save_checkpoint, agent.id, checkpoint_state(facts, move.next)))
-            case Hold(reason=reason):
+            case StandStill(reason=reason):
                 if agent.state in WORKING_STATES:
                     await self._run(partial(programs.step_agent, agent.id, "wait", reason=reason))
             case GiveUpWork(code=code, reason=reason):
@@ -111,9 +111,9 @@ class MovePerformer:
             if agent.state == "thinking":
                 programs.step_agent(agent.id, "wait", reason=move.reason)
             programs.step_agent(agent.id, "think", reason=move.reason)
-        told, overrides = facts.last_told, request.overrides
-        if overrides is None and told is not None:
-            overrides = told.message.overrides
+        last, overrides = facts.last_harness_round, request.overrides
+        if overrides is None and last is not None:
+            overrides = last.message.overrides
         workspace = request.workspace or facts.workspace
         message = NewMessage(
             role=MessageRole.USER,
@@ -130,7 +130,7 @@ class MovePerformer:
         )
 
     async def _check(self, programs: Programs, facts: WorkFacts, workspace: str | None) -> None:
-        """Records a verdict on every criterion; where all hold, the task and the agent are done in the same append."""
+        """Records a verdict on every criterion; where all lease, the task and the agent are done in the same append."""
         last = facts.last
         assert last is not None, "criteria are held against an answer"
         if facts.agent.state == "thinking":
@@ -183,6 +183,6 @@ def checkpoint_state(facts: WorkFacts, text: str | None) -> dict[str, Any]:
 
 def _authority(facts: WorkFacts) -> Authority:
     """In whose name the agent is told: as it was told before, else in that of whoever gave it the task."""
-    told = facts.last_told
-    by = facts.assignment.by if told is None else (told.message.sender, *told.message.on_behalf_of)
+    last = facts.last_harness_round
+    by = facts.assignment.by if last is None else (last.message.sender, *last.message.on_behalf_of)
     return chain_of(by)

@@ -20,7 +20,7 @@ from weft.runtime.harness.moves import (
     next_move,
     reflections_in_a_row,
 )
-from weft.runtime.invoke.task_messages import criterion_words
+from weft.runtime.harness.work_messages import criterion_words
 
 
 class CriterionState(Struct, frozen=True, kw_only=True):

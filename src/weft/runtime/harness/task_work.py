@@ -26,7 +26,7 @@ from weft.runtime.broker.plans import Planner, Sending
 from weft.runtime.broker.schedule import BUSY_SECONDS
 from weft.runtime.harness.facts import WorkFacts
 from weft.runtime.harness.leases import hold_agent
-from weft.runtime.harness.moves import ENDED_STATES, AwaitAnswer, AwaitWorkers, GiveUpWork, Hold, Move, Rest, Say
+from weft.runtime.harness.moves import ENDED_STATES, AwaitAnswer, AwaitWorkers, GiveUpWork, Move, Rest, Say, StandStill
 from weft.runtime.harness.performing import MovePerformer, WorkRequest
 from weft.runtime.turns.ledger_port import RuntimeLedger
 from weft.runtime.turns.messages import TurnReply, answer_admitted, broker_of, to_the_end
@@ -81,23 +81,23 @@ class TaskWork:
         it before the harness did, such as the failure of a turn."""
         ensure_own(task)
         crossing = self._ledger.crossing
-        async with hold_agent(self._programs, crossing, agent, task.id) as hold:
-            begin = partial(_begin, self._programs, agent.id, task.id, hold, session)
+        async with hold_agent(self._programs, crossing, agent, task.id) as lease:
+            begin = partial(_begin, self._programs, agent.id, task.id, lease, session)
             await to_the_end(crossing.run(begin))
             try:
-                return await self._run(agent.id, hold, request)
+                return await self._run(agent.id, lease, request)
             except asyncio.CancelledError:
                 with suppress(LedgerError):  # somebody else has moved the agent meanwhile
-                    await to_the_end(self._hold(agent.id, hold))
+                    await to_the_end(self._stand_still(agent.id, lease))
                 raise
 
-    async def _hold(self, agent: str, hold: Lease) -> None:
+    async def _stand_still(self, agent: str, lease: Lease) -> None:
         """Whoever is cancelled leaves the agent waiting."""
         facts = await self._performer.facts(agent)
         if facts is not None:
-            await self._performer.perform(facts, Hold("interrupted"), hold)
+            await self._performer.perform(facts, StandStill("interrupted"), lease)
 
-    async def _run(self, agent: str, hold: Lease, request: WorkRequest) -> FinishedWork:
+    async def _run(self, agent: str, lease: Lease, request: WorkRequest) -> FinishedWork:
         is_asked, reply, fault, reason = True, None, None, None
         facts: WorkFacts | None = None
         admission: Admission | None = None
@@ -124,8 +124,8 @@ class TaskWork:
                     break
                 await asyncio.sleep(max(0, move.until_ms - self._clock.now_ms()) / 1000)
                 continue
-            admission = await self._performer.perform(facts, move, hold, request) or admission
-            if isinstance(move, Hold):
+            admission = await self._performer.perform(facts, move, lease, request) or admission
+            if isinstance(move, StandStill):
                 raise fault or NotApplicable(move.reason, Action.RESUME_WORK.of(task=facts.task.name))
             if isinstance(move, GiveUpWork):
                 reason = move.reason
@@ -163,13 +163,13 @@ async def resume_work(ledger: RuntimeLedger, programs: Programs, variable: Resol
     """Tell an agent whose work stands still to go on, in the name of whoever asks; a broker answers that. Returns what
     comes next in its work: a `Say` was performed. None where it has no task."""
     performer = MovePerformer(programs, ledger.crossing, variable)
-    async with hold_agent(programs, ledger.crossing, agent) as hold:
+    async with hold_agent(programs, ledger.crossing, agent) as lease:
         facts_and_move = await performer.next_move(agent.id, SystemClock().now_ms(), is_asked=True)
         if facts_and_move is None:
             return None
         facts, move = facts_and_move
         if isinstance(move, Say | GiveUpWork):  # whatever else is due, a broker does without being asked
-            await performer.perform(facts, move, hold, WorkRequest(authority=programs.ledger.authority))
+            await performer.perform(facts, move, lease, WorkRequest(authority=programs.ledger.authority))
         return move
 
 
@@ -194,13 +194,13 @@ def ensure_free(agent: Program) -> None:
         raise NotApplicable(f"agent {agent.name!r} is {agent.state}", hints[agent.state])
 
 
-def _begin(invoker: Programs, agent_id: str, task_id: str, hold: Lease, session: str | None) -> None:
+def _begin(invoker: Programs, agent_id: str, task_id: str, lease: Lease, session: str | None) -> None:
     """The task started and the agent on it, whether for the first time or taken up again."""
-    programs = invoker.acting_as(invoker.ledger.authority, hold)
+    programs = invoker.acting_as(invoker.ledger.authority, lease)
     agent, task = invoker.get(agent_id), invoker.get(task_id)
     is_current = agent.current_task == task.name
     if is_current and task.state in ENDED_STATES:  # it was left there between the end of its task and its own
-        agent = programs.acting_as(agent.name, hold).step_agent(agent.id, "reset", reason="its task is over")
+        agent = programs.acting_as(agent.name, lease).step_agent(agent.id, "reset", reason="its task is over")
     elif not is_current or agent.state != "thinking":
         ensure_free(agent)
     if task.state == "pending":

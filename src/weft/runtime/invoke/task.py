@@ -7,10 +7,10 @@ from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import NotApplicable
 from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
+from weft.runtime.harness.work_messages import task_brief
 from weft.runtime.invoke.agent import work_on_task
 from weft.runtime.invoke.human import invoke_human
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
-from weft.runtime.invoke.task_messages import task_brief
 
 
 async def invoke_task(context: InvocationContext, program: Program, invocation: Invocation) -> InvocationResult:

@@ -26,11 +26,11 @@ class ProgressNotes:
 
     def __call__(self, facts: WorkFacts, move: Move) -> None:
         from weft.kernel.clock import SystemClock
-        from weft.runtime.harness.moves import GiveUpWork, Hold, Rest
+        from weft.runtime.harness.moves import GiveUpWork, Rest, StandStill
         from weft.runtime.harness.progress import doing_words, progress_of
 
         is_plain = not facts.criteria and not facts.rounds[1:]  # its answer says all that there is to say
-        if isinstance(move, GiveUpWork | Hold) or (is_plain and not isinstance(move, Rest)):
+        if isinstance(move, GiveUpWork | StandStill) or (is_plain and not isinstance(move, Rest)):
             return
         progress = progress_of(facts, SystemClock().now_ms())
         words = cut(doing_words(facts, move, is_served=True), DOING_CHARACTERS)

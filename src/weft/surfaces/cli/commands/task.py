@@ -116,7 +116,7 @@ def start(call: Call, name: str, reason: str | None, actor: str, retry_key: str 
 @acting
 def complete(call: Call, name: str, text: str | None, workspace: str | None, actor: str, retry_key: str | None) -> None:
     """End a task, if every success criterion holds; what was observed is recorded either way."""
-    from weft.runtime.invoke.criterion_commands import CriterionCommands
+    from weft.runtime.harness.criterion_commands import CriterionCommands
 
     final = decode_utf8(read_input(None, "no answer was given: pipe it in"), "the answer") if text == "-" else text
     with changing(call, actor) as programs:
