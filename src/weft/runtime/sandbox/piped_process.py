@@ -1,8 +1,9 @@
 """A program of the machine that one thread writes to and reads from, without an event loop, until it has its answer.
 
 What is written is kept until the program takes it, and what it answers is taken in while it is written to: neither side
-waits for the other for ever. It gets exactly the environment that it is given, a session of its own, and a time after
-which it is killed. Leaving the `with` block kills its whole group, whatever happened.
+waits for the other for ever. It gets exactly the environment that it is given, a session of its own, and a time to
+answer in, counted from the last bytes that were written to it. Leaving the `with` block kills its whole group, whatever
+happened.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class PipedProcess:
         inherited: Sequence[int] = (),
     ) -> None:
         self._name = " ".join(argv[:1])
-        self._deadline = time.monotonic() + seconds
+        self._seconds, self._deadline = seconds, time.monotonic() + seconds
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
         self._received, self._errors = bytearray(), bytearray()
@@ -89,7 +90,8 @@ class PipedProcess:
 
     def write(self, data: bytes) -> None:
         """Have it take these bytes; returns once most of what was written before is taken."""
-        if data:
+        self._deadline = time.monotonic() + self._seconds
+        if data and not self._stdin.closed:  # else it ended, and whoever reads it learns why
             self._unsent.append(memoryview(data))
             self._unsent_bytes += len(data)
         while self._unsent_bytes > _MOST_UNSENT_BYTES:
@@ -101,6 +103,14 @@ class PipedProcess:
             self._need_more()
         data = bytes(self._received[:size])
         del self._received[:size]
+        return data
+
+    def read_some(self) -> bytes:
+        """What it answers next, some bytes of it; none once it answers nothing more."""
+        while not self._received and self._is_open:
+            self._move()
+        data = bytes(self._received)
+        self._received.clear()
         return data
 
     def read_until(self, end: bytes, most: int) -> bytes:
@@ -117,10 +127,8 @@ class PipedProcess:
 
     def finish(self, most: int) -> tuple[int, bytes]:
         """Tell it that nothing follows and wait for its end: the code it ended with, and the rest of its answer."""
+        self.close_input()
         while self._is_open:
-            if not self._unsent and not self._stdin.closed:
-                self._stop_writing()
-                self._stdin.close()
             self._move()
             if len(self._received) > most:
                 raise StoreFailed(f"{self._name} answers more than {most} bytes", _STOPPED)
@@ -132,6 +140,13 @@ class PipedProcess:
         rest = bytes(self._received)
         self._received.clear()
         return code, rest
+
+    def close_input(self) -> None:
+        """Tell it that nothing follows, once it has taken everything."""
+        while self._unsent and self._is_open:
+            self._move()
+        self._stop_writing()
+        self._stdin.close()
 
     def _need_more(self) -> None:
         if not self._is_open:

@@ -179,18 +179,21 @@ class Comparison:
         changed = {path for path, _ in one.files.items() ^ two.files.items()}
         changed |= {path for path, _ in one.folders.items() ^ two.folders.items()}
         for path in changed - self._found.keys() - {b""}:
-            entry = self._entry_at(self._new.files, path)
+            entry = entry_at(self._reader, self._new.files, path)
             if entry is not None:
                 self._found[path] = EntryDifference(path, self._old.entry(path, entry), self._new.entry(path, entry))
 
-    def _entry_at(self, tree: bytes, path: bytes) -> TreeEntry | None:
-        entry: TreeEntry | None = None
-        for name in path.split(b"/"):
-            if not tree:
-                return None
-            entry = self._tree(path, tree).get(name)
-            tree = entry.id if entry and entry.is_folder else b""
-        return entry
+
+def entry_at(reader: ObjectReader, tree: bytes, path: bytes) -> TreeEntry | None:
+    """What a stored folder has at a path."""
+    entry: TreeEntry | None = None
+    for name in path.split(b"/"):
+        if not tree:
+            return None
+        entries = parse_tree(reader.read(TREE, tree, _MOST_TREE_BYTES), os.fsdecode(path))
+        entry = next((one for one in entries if one.name == name), None)
+        tree = entry.id if entry and entry.is_folder else b""
+    return entry
 
 
 def _contradiction(path: bytes) -> Damaged:

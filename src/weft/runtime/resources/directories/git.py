@@ -68,10 +68,10 @@ _ENVIRONMENT = {
     "GIT_PAGER": "cat",
     "GIT_AUTHOR_NAME": "Weft",
     "GIT_AUTHOR_EMAIL": "weft",
-    "GIT_AUTHOR_DATE": "0 +0000",
+    "GIT_AUTHOR_DATE": "@0 +0000",
     "GIT_COMMITTER_NAME": "Weft",
     "GIT_COMMITTER_EMAIL": "weft",
-    "GIT_COMMITTER_DATE": "0 +0000",
+    "GIT_COMMITTER_DATE": "@0 +0000",
 }
 
 

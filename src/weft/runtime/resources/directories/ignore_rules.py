@@ -25,6 +25,8 @@ REPOSITORY = b".git"
 _MOST_RULE_BYTES = 4 * 1024 * 1024
 _MOST_ANSWER_BYTES = 64 * 1024
 _GIT_FILE_BYTES = 8192
+_ANSWER_SECONDS = 120.0
+"""For the names of one folder: some rules take endless time to compare with some names."""
 
 
 class OuterRules:
@@ -180,6 +182,7 @@ class _RuleTree:
         self._process = git.start(
             *("check-ignore", "--stdin", "-z", "--no-index", "--verbose", "--non-matching"),
             work_tree=os.fsdecode(self._top + b"/top"),
+            seconds=_ANSWER_SECONDS,
             settings=[f"core.excludesFile={os.fsdecode(self._top)}/exclude"],
         )
 

@@ -10,33 +10,47 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
-from weft.kernel.errors import Damaged, InvalidInput, StoreFailed
+from weft.kernel.errors import Damaged, InvalidInput, NotFound, StoreFailed
 from weft.runtime.resources.directories.comparing import (
+    NOTHING,
     Comparison,
-    EntryDifference,
+    entry_at,
     load_snapshot,
     told_changes,
 )
-from weft.runtime.resources.directories.git import Git, find_git, is_object_id
+from weft.runtime.resources.directories.git import Git, ensure_merges, find_git, is_object_id
 from weft.runtime.resources.directories.known_files import KnownFiles
 from weft.runtime.resources.directories.locks import locked
+from weft.runtime.resources.directories.merging import merge_snapshots
 from weft.runtime.resources.directories.model import (
     DEFAULT_LIMIT,
     ChangedPath,
+    FolderMerge,
     FolderRestore,
     FolderSnapshot,
     LeftPath,
     SnapshotLimit,
 )
-from weft.runtime.resources.directories.objects import ObjectReader
+from weft.runtime.resources.directories.objects import BLOB, ObjectReader, ObjectWriter
 from weft.runtime.resources.directories.restoring import FolderRestoring, chosen
 from weft.runtime.resources.directories.taking import FolderTaking, SeenFolder
 from weft.runtime.resources.directories.trees import is_kept_name
+from weft.runtime.resources.directories.upkeep import (
+    SNAPSHOTS,
+    clear_remains,
+    found_problems,
+    kept_snapshots,
+    pack_objects,
+    receive_snapshot,
+    remove_snapshots,
+    send_snapshot,
+)
 from weft.runtime.tools.beneath import READ_FOLDER_FLAGS
 from weft.store.atomic_files import make_folder
 
@@ -48,7 +62,6 @@ _CONFIG = b"""[core]
 \tobjectformat = sha256
 """
 _PARTS = frozenset(("HEAD", "config", "objects", "refs", "info", "packed-refs", "packed-refs.lock", "packed-refs.new"))
-_SNAPSHOTS = "refs/snapshots"
 
 
 class FileStore:
@@ -100,14 +113,91 @@ class FileStore:
             left=tuple(LeftPath(os.fsdecode(path), why) for path, why in sorted(restoring.left.items())),
         )
 
-    def changes(self, old: str, new: str, *, limit: SnapshotLimit = DEFAULT_LIMIT) -> list[ChangedPath]:
-        """The paths that differ between two snapshots, sorted."""
+    def changes(self, old: str | None, new: str, *, limit: SnapshotLimit = DEFAULT_LIMIT) -> list[ChangedPath]:
+        """The paths that differ between two snapshots, sorted; all that the new one holds, if there is no old one."""
         with self._using() as git, ObjectReader(git) as reader:
-            return list(told_changes(self._differences(reader, old, new, limit)))
+            one = NOTHING if old is None else load_snapshot(reader, _checked_id(old))
+            two = load_snapshot(reader, _checked_id(new))
+            return list(told_changes(Comparison(reader, one, two, limit).differences()))
 
-    def _differences(self, reader: ObjectReader, old: str, new: str, limit: SnapshotLimit) -> list[EntryDifference]:
-        one, two = (load_snapshot(reader, _checked_id(snapshot)) for snapshot in (old, new))
-        return Comparison(reader, one, two, limit).differences()
+    def text_diff(self, change: ChangedPath) -> list[str] | None:
+        """The lines that differ, with three around them, as a unified diff from its first `@@` on; None for bytes that
+        are no text."""
+        with self._using() as git, ObjectWriter(git, self._scratch) as writer:
+            empty = writer.add(BLOB, b"").hex()
+            writer.finish()
+            ids = [_checked_id(content or empty) for content in (change.old_content, change.new_content)]
+            words = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--unified=3", *ids)
+            answer = git.run(*words)
+        start = answer.find(b"\n@@ ")
+        if start < 0:
+            return None if b"\nBinary files " in answer else []
+        return answer[start + 1 :].decode(errors="replace").removesuffix("\n").split("\n")
+
+    def read(self, snapshot: str, path: str, *, most: int = DEFAULT_LIMIT.file_bytes) -> bytes:
+        """The bytes of a file in a snapshot, or where a link leads. Raises NotFound."""
+        with self._using() as git, ObjectReader(git) as reader:
+            folder = load_snapshot(reader, _checked_id(snapshot))
+            entry = entry_at(reader, folder.files, _checked_path(path))
+            if entry is None or entry.is_folder:
+                raise NotFound("file of the snapshot", path, "list what the snapshot holds")
+            return reader.read(BLOB, entry.id, most)
+
+    def merge(self, base: str, ours: str, theirs: str, *, limit: SnapshotLimit = DEFAULT_LIMIT) -> FolderMerge:
+        """Bring two snapshots together that came from one: into a merged one, or to a list of conflicts."""
+        ensure_merges(self._git_program())
+        with self._using() as git, ObjectReader(git) as reader, ObjectWriter(git, self._scratch) as writer:
+            one, two, three = (load_snapshot(reader, _checked_id(snapshot)) for snapshot in (base, ours, theirs))
+            merge = merge_snapshots(git, reader, writer, one, two, three, limit)
+            writer.finish()
+            if merge.id is not None:
+                self._keep(git, [merge.id])
+        return merge
+
+    def ids(self) -> set[str]:
+        """All snapshots that are kept."""
+        with self._using() as git:
+            return kept_snapshots(git)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Nothing is removed meanwhile: whoever takes a snapshot holds the store until its id is recorded."""
+        with self._using():
+            yield
+
+    def prune(self, keep: Callable[[], Collection[str]]) -> int:
+        """Remove all snapshots but these, with every byte that only they have; how many were removed.
+
+        `keep` is called when nobody else uses the store any longer.
+        """
+        with self._alone() as git:
+            clear_remains(git, self._scratch)
+            unkept = kept_snapshots(git) - set(keep())
+            remove_snapshots(git, self._caches, unkept)
+        return len(unkept)
+
+    def pack(self) -> None:
+        """Let what is kept take less room. Nothing is removed but what killed processes left."""
+        with self._alone() as git:
+            clear_remains(git, self._scratch)
+            pack_objects(git)
+
+    def verify(self, snapshot: str, *, limit: SnapshotLimit = DEFAULT_LIMIT) -> list[str]:
+        """What is wrong with a stored snapshot, in sentences; nothing, if all of it is as it was stored."""
+        with self._using() as git:
+            return found_problems(git, _checked_id(snapshot), limit)
+
+    def send(self, snapshot: str, file: BinaryIO) -> None:
+        """Write all that a snapshot holds to a file, as a pack of git's."""
+        with self._using() as git, ObjectReader(git) as reader:
+            load_snapshot(reader, _checked_id(snapshot))
+            send_snapshot(git, snapshot, file)
+
+    def receive(self, snapshot: str, file: BinaryIO, *, limit: SnapshotLimit = DEFAULT_LIMIT) -> None:
+        """Take in and keep what `send` wrote, from whomever. Raises InvalidInput where it is not this snapshot."""
+        with self._using() as git:
+            receive_snapshot(git, _checked_id(snapshot), file, limit)
+            self._keep(git, [snapshot])
 
     def _take(self, place: Path, root: int, git: Git, known: KnownFiles, limit: SnapshotLimit) -> SeenFolder:
         identity = self._path.stat()
@@ -126,13 +216,24 @@ class FileStore:
         if place == self._path.resolve() or self._path.resolve() in place.parents:
             raise InvalidInput(f"{place} is a part of the store of files", "name a folder outside of it")
         with self._using() as git, ExitStack() as stack:
-            known = KnownFiles(self._path / "folders" / hashlib.sha256(os.fsencode(place)).hexdigest()[:32])
+            known = KnownFiles(self._caches / hashlib.sha256(os.fsencode(place)).hexdigest()[:32])
             make_folder(known.place)
             lock = stack.enter_context(locked(known.place / "lock", self._clock))
             root = os.open(place, READ_FOLDER_FLAGS)
             stack.callback(os.close, root)
             with _told(place):
                 yield place, root, git.holding(lock), known
+
+    @property
+    def _caches(self) -> Path:
+        return self._path / "folders"
+
+    @contextmanager
+    def _alone(self) -> Iterator[Git]:
+        """The store, while nobody else uses it."""
+        self._ensure_made()
+        with _told(self._path), locked(self._path / "lock", self._clock) as lock:
+            yield Git(self._git_program(), self._repository, (lock,))
 
     @contextmanager
     def _using(self) -> Iterator[Git]:
@@ -162,7 +263,7 @@ class FileStore:
                 (aside / "config").write_bytes(_CONFIG)
                 aside.rename(self._repository)
             make_folder(self._scratch)
-            make_folder(self._path / "folders")
+            make_folder(self._caches)
             self._ensure_ours()
         self._is_checked = True
 
@@ -183,8 +284,8 @@ class FileStore:
         """Refer to them, so that they are kept. A lock that git left when it was killed is nobody's any longer."""
         with locked(self._path / "refs.lock", self._clock) as lock:
             for snapshot in snapshots:
-                (self._repository / _SNAPSHOTS / f"{snapshot}.lock").unlink(missing_ok=True)
-            lines = "".join(f"update {_SNAPSHOTS}/{snapshot} {snapshot}\n" for snapshot in snapshots)
+                (self._repository / SNAPSHOTS / f"{snapshot}.lock").unlink(missing_ok=True)
+            lines = "".join(f"update {SNAPSHOTS}/{snapshot} {snapshot}\n" for snapshot in snapshots)
             git.holding(lock).run("update-ref", "--stdin", stdin=lines.encode())
 
 

@@ -45,6 +45,11 @@ def stored_name(name: bytes) -> bytes:
     return _MARK + name if plain.startswith((b".git", b"git~", _MARK)) else name
 
 
+def folder_name(stored: bytes) -> bytes:
+    """The name in the folder of something that has this name in a tree object."""
+    return stored.removeprefix(_MARK)
+
+
 def is_kept_name(name: bytes) -> bool:
     """Whether a file or folder may have this name in a snapshot."""
     return (
@@ -77,7 +82,7 @@ def parse_tree(data: bytes, where: str) -> list[TreeEntry]:
         if mode is None:
             raise _bad(where, f"an entry of the mode {data[position:space]!r}")
         stored = data[space + 1 : end]
-        name = stored.removeprefix(_MARK)
+        name = folder_name(stored)
         order = stored + b"/" if mode == FOLDER_MODE else stored
         if not is_kept_name(name) or stored_name(name) != stored:
             raise _bad(where, f"an entry named {stored!r}")

@@ -1,0 +1,118 @@
+"""Removes snapshots so that their bytes are gone, packs what is kept, checks it, and hands it to another store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from weft.kernel.errors import Damaged, InvalidInput, NotFound, WeftError
+from weft.runtime.resources.directories.comparing import (
+    NOTHING,
+    Comparison,
+    EntryDifference,
+    StoredFolder,
+    load_snapshot,
+)
+from weft.runtime.resources.directories.git import Git, ended_well
+from weft.runtime.resources.directories.known_files import KnownFiles
+from weft.runtime.resources.directories.model import SnapshotLimit
+from weft.runtime.resources.directories.objects import BLOB, ObjectReader
+
+SNAPSHOTS = "refs/snapshots"
+_MOST_PACKS = 20
+_CHUNK_BYTES = 1024 * 1024
+
+
+def kept_snapshots(git: Git) -> set[str]:
+    lines = git.run("for-each-ref", "--format=%(refname)", SNAPSHOTS).decode().split()
+    return {line.rpartition("/")[2] for line in lines}
+
+
+def clear_remains(git: Git, scratch: Path) -> None:
+    """Locks and files that killed processes left. Nobody else uses the store now."""
+    for lock in ((git.folder / "refs").rglob("*.lock"), git.folder.glob("*.lock"), git.folder.glob("packed-refs.new")):
+        for path in list(lock):
+            path.unlink(missing_ok=True)
+    for path in scratch.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def remove_snapshots(git: Git, caches: Path, unkept: Collection[str]) -> None:
+    """The references to them, what was seen of their folders, and every object that only they have."""
+    for place in caches.iterdir():
+        head = KnownFiles(place).load()
+        if head is None or head.snapshot in unkept:
+            shutil.rmtree(place, ignore_errors=True)
+    lines = "".join(f"delete {SNAPSHOTS}/{snapshot}\n" for snapshot in sorted(unkept))
+    git.run("update-ref", "--stdin", stdin=lines.encode())
+    git.run("pack-refs", "--all")
+    git.run("repack", "-a", "-d", "-q")
+    git.run("prune", "--expire=now")
+
+
+def pack_objects(git: Git) -> None:
+    """Objects that are files of their own become one pack; many packs become one. Nothing is removed."""
+    git.run("repack", "-d", "-q")
+    if len(list((git.folder / "objects" / "pack").glob("*.pack"))) > _MOST_PACKS:
+        git.run("repack", "-a", "-d", "-k", "-q")
+    git.run("pack-refs", "--all")
+
+
+def found_problems(git: Git, snapshot: str, limit: SnapshotLimit) -> list[str]:
+    """What is wrong with a stored snapshot, after reading all of it; nothing, if it is whole."""
+    problems: list[str] = []
+    with ObjectReader(git) as reader:
+        try:
+            folder = load_snapshot(reader, snapshot)
+            entries = Comparison(reader, NOTHING, folder, limit).differences()
+        except WeftError as error:
+            return [str(error)]
+        problems += _manifest_problems(folder, entries)
+    files = [one for one in entries if one.new is not None and not one.new.is_folder]
+    return problems + [f"{os.fsdecode(path)!r}: {why}" for path, why in _unreadable(git, files)]
+
+
+def _unreadable(git: Git, files: list[EntryDifference]) -> Iterator[tuple[bytes, str]]:
+    """After an object that cannot be read, the rest is read by another process."""
+    position = 0
+    while position < len(files):
+        with ObjectReader(git) as reader:
+            try:
+                for _ in reader.read_all(BLOB, [one.new.id for one in files[position:] if one.new is not None]):
+                    position += 1
+            except (Damaged, NotFound) as error:
+                yield files[position].path, str(error)
+                position += 1
+
+
+def _manifest_problems(folder: StoredFolder, entries: list[EntryDifference]) -> list[str]:
+    kinds = {one.path: one.new.is_folder for one in entries if one.new is not None}
+    strays = [path for path in folder.manifest.files if kinds.get(path) is not False]
+    strays += [path for path in folder.manifest.folders if path and kinds.get(path) is not True]
+    return [f"the manifest names {os.fsdecode(path)!r}, which is not there" for path in strays]
+
+
+def send_snapshot(git: Git, snapshot: str, file: BinaryIO) -> None:
+    with git.start("pack-objects", "--stdout", "--revs", "-q") as process:
+        process.write(f"{snapshot}\n".encode())
+        process.close_input()
+        while data := process.read_some():
+            file.write(data)
+        ended_well(process, "pack-objects")
+
+
+def receive_snapshot(git: Git, snapshot: str, file: BinaryIO, limit: SnapshotLimit) -> None:
+    """Raises InvalidInput where the bytes do not give the whole of this snapshot."""
+    with git.start("index-pack", "--stdin", f"--max-input-size={limit.total_bytes}") as process:
+        while data := file.read(_CHUNK_BYTES):
+            process.write(data)
+        ended_well(process, "index-pack")
+    problems = found_problems(git, snapshot, limit)
+    if problems:
+        raise InvalidInput(f"this is not the snapshot {snapshot}: {problems[0]}", "ask for it again")
