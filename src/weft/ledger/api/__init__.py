@@ -118,6 +118,9 @@ if TYPE_CHECKING:
     from weft.ledger.resources.model import ResourceHandle as ResourceHandle
     from weft.ledger.resources.model import Restore as Restore
     from weft.ledger.resources.model import Snapshot as Snapshot
+    from weft.ledger.resources.undoing import REDO as REDO
+    from weft.ledger.resources.undoing import kept_by_undo as kept_by_undo
+    from weft.ledger.resources.undoing import undo_reason as undo_reason
     from weft.ledger.rooms.deliveries import cancel_deliveries_to as cancel_deliveries_to
     from weft.ledger.rooms.feed import OpenAnswer as OpenAnswer
     from weft.ledger.rooms.feed import RoomFeed as RoomFeed
@@ -241,6 +244,7 @@ _NAMES = {
     "weft.ledger.api.runs": "Runs",
     "weft.ledger.api.resources": "ResourceLog",
     "weft.ledger.resources.forking": "Fork",
+    "weft.ledger.resources.undoing": "REDO kept_by_undo undo_reason",
     "weft.ledger.resources.model": "Failure KeptState NewResource NewSnapshot Owner PlannedResource Resource"
     " ResourceHandle Restore Snapshot",
     "weft.ledger.api.triggers": "TriggerLog",

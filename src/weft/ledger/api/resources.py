@@ -15,7 +15,7 @@ from weft.kernel.enums import (
 from weft.ledger.api.base import LedgerPart, owner_of, patience_of
 from weft.ledger.arguments import checked_count, checked_text
 from weft.ledger.read.revisions import require
-from weft.ledger.resources import forking, leases, reading, recording, snapshots
+from weft.ledger.resources import forking, leases, reading, recording, snapshots, undoing
 from weft.ledger.resources.forking import Fork
 from weft.ledger.resources.model import (
     Failure,
@@ -230,6 +230,21 @@ class ResourceLog(LedgerPart):
             new=new,
             failure=failure,
             compensation=compensation,
+        )
+
+    def move_with_files(
+        self, session: str, *, expected: str | None, to: str | None, reason: str, snapshots: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Move a head, and wish that snapshots be restored over their resources, in one transaction; the wishes."""
+        self._writer.ensure_allowed("session:move")
+        return undoing.move_with_files(
+            self._writer,
+            session,
+            expected=expected,
+            to=to,
+            reason=reason,
+            snapshots=snapshots,
+            patience=patience_of(self._ledger),
         )
 
     def fork(

@@ -99,11 +99,12 @@ class ResourceController:
     def restore(self, snapshot: Snapshot, *, place: str | None = None, session: str | None = None) -> Restore:
         """Ask for a restore and do it at once. Raises NotApplicable while somebody else works on the resource."""
         self._ledger.trust.ensure("restore a snapshot")
-        wish = self.log.request_restore(snapshot.id, place=place, session=session)
-        done = self._bring_back(wish)
-        if done is None:
-            raise NotApplicable("somebody else works on the resource", "the restore is done after them")
-        return done
+        return self.finish_restore(self.log.request_restore(snapshot.id, place=place, session=session).id)
+
+    def finish_restore(self, restore: str) -> Restore:
+        """Carry out a wish, by its id; it stays open while somebody else works on the resource."""
+        wish = self.log.restore(restore)
+        return self._bring_back(wish) or wish
 
     def discard(self, resource: Resource) -> Resource:
         """Let nobody own it any more; what Weft made is removed, what was there before stays."""
