@@ -77,8 +77,20 @@ def test_a_task_runs_its_assignee_and_returns_the_report(address: str | Path) ->
             "turns": 1,
             "answer": "Hello there",
             "criteria": [
-                {"criterion": 0, "type": "word_count", "passed": True, "observed": 2},
-                {"criterion": 1, "type": "contains", "passed": True, "observed": True},
+                {
+                    "criterion": 0,
+                    "type": "word_count",
+                    "passed": True,
+                    "observed": 2,
+                    "words": "word_count: the final answer has 2 words, wanted: at most 3",
+                },
+                {
+                    "criterion": 1,
+                    "type": "contains",
+                    "passed": True,
+                    "observed": True,
+                    "words": "contains: the final answer contains 'there'",
+                },
             ],
         }
         assert bench.sent()[1][1].startswith("Task: Greet\n\nIt is done when:\n- the answer has at most 3 words")
@@ -97,7 +109,7 @@ def test_an_agent_that_reflects_is_told_what_does_not_hold(path: Path) -> None:
         await hire(bench, SHORT, harness={"reflectOnFailure": True, "checkpointEvery": 1})
         found = await bench.invoke("ada", task="greet")
         assert (found.result["state"], found.result["turns"]) == ("completed", 2)
-        assert "has 5 words, of 0 to 3" in bench.sent()[-1][1]
+        assert "has 5 words, wanted: at most 3" in bench.sent()[-1][1]
         assert "agent_checkpoint" in steps(bench)
         assert len({item.body["model"] for item in bench.server.received}) == 1
 
@@ -137,7 +149,7 @@ def test_a_turn_that_a_provider_broke_off_is_reflected_on(address: str | Path, m
         found = await bench.invoke("greet")
         assert (found.result["state"], found.result["turns"]) == ("completed", 3)
         failed, last = bench.sent(1)[-1][1], bench.sent()[-1][1]
-        assert "has 5 words, of 0 to 3" in failed
+        assert "has 5 words, wanted: at most 3" in failed
         assert last.startswith(failed)
         assert "An earlier try of this ended with an error: " in last
         reasons = [change.reason for change in bench.programs.history("ada") if change.kind == "agent_thinking"]

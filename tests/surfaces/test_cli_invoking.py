@@ -189,12 +189,18 @@ def test_a_task_is_run_to_its_report(weft: Shell, server: Scripted) -> None:
     done = weft("task", "run", "greet")
     assert done.code == 0
     assert done.out.splitlines()[0] == "task greet is completed"
-    assert done.out.splitlines()[2] == "  held word_count: 2"
+    assert done.out.splitlines()[2] == "  held word_count: the final answer has 2 words, wanted: at most 3"
     long = '{"type": "word_count", "min": 30}'
     weft.json("task", "create", "Tell", "--name", "tell", "--assignee", "researcher", "--criterion", long)
     failed = weft("task", "run", "tell", "--json")
     assert failed.code == 1
-    assert failed.json["criteria"][0] == {"criterion": 0, "type": "word_count", "passed": False, "observed": 2}
+    assert failed.json["criteria"][0] == {
+        "criterion": 0,
+        "type": "word_count",
+        "passed": False,
+        "observed": 2,
+        "words": "word_count: the final answer has 2 words, wanted: at least 30",
+    }
     assert weft("agent", "reset", "researcher").code == 0
     assert weft("program", "invoke", "researcher", "--message", "Hello").out == "Hello there\n"
     assert weft("verify").code == 0

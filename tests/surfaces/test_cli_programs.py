@@ -115,7 +115,7 @@ def test_a_task_looks_into_its_folder(weft: Shell, folder: Path) -> None:
     assert "'notes.md' is not there" in refused.err
     (folder / "notes.md").write_text("x")
     done = weft("task", "complete", "write", "--answer", "-", stdin="all written")
-    assert (done.code, done.out) == (0, "task write is completed\n  held file_exists: True\n")
+    assert (done.code, done.out) == (0, "task write is completed\n  held file_exists: 'notes.md' is there\n")
     assert weft.json("program", "get", "write")["result"] == "all written"
 
 

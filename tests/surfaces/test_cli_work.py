@@ -125,7 +125,7 @@ def test_what_cannot_begin_is_refused_before_anything_is_recorded(weft: Shell) -
         assert weft("agent", "resume", "ada").code == 0
         assert weft("task", "create", "Write", "--criterion", '{"type": "file_exists", "path": "a"}').code == 0
         refused = weft("agent", "assign", "ada", "task-write")
-        assert (refused.code, "`weft program configure task-write --set workspace=" in refused.err) == (4, True)
+        assert (refused.code, "`weft task configure task-write --workspace " in refused.err) == (4, True)
         assert weft("agent", "assign", "ada", "greet").code == 0
         (line,) = weft("agent", "status").out.splitlines()
         assert line.startswith("ada on greet: has not begun; "), line
@@ -133,7 +133,7 @@ def test_what_cannot_begin_is_refused_before_anything_is_recorded(weft: Shell) -
             Programs(ledger).fail_agent("ada", "the folder is gone")
         status = weft("agent", "status", "ada")
         assert "  doing      stands in an error: the folder is gone\n" in status.out
-        assert "`weft agent reset NAME`" in status.err
+        assert "`weft agent reset ada`" in status.err
         assert "the folder is gone" in weft("program", "history", "ada").out
         assert weft("agent", "reset", "ada").code == 0
         run = weft("task", "run", "greet")
@@ -167,5 +167,9 @@ def test_a_task_keeps_its_folder_whole_wherever_it_was_made(weft: Shell) -> None
     folder.mkdir()
     assert weft("task", "create", "Write", "--workspace", "work").code == 0
     assert weft.json("program", "get", "task-write")["config"]["workspace"] == str(folder.resolve())
+    assert weft("task", "configure", "task-write", "--workspace", ".", "--set", "priority=P1").code == 0
+    shown = weft.json("task", "show", "task-write")["config"]
+    assert (shown["workspace"], shown["priority"]) == (str(weft.folder.resolve()), "P1")
+    assert weft("task", "show", "task-write").out.startswith("task task-write is pending (version 2)\n{")
     assert weft("task", "create", "Read", "--workspace", "${WORK}/x").code == 0
     assert weft.json("program", "get", "task-read")["config"]["workspace"] == "${WORK}/x"

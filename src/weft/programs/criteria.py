@@ -134,13 +134,13 @@ def explain(criterion: dict[str, Any], observed: Any, *, passed: bool) -> str:
 def _explanation(kind: CriterionType, criterion: dict[str, Any], observed: Any, passed: bool) -> str:
     where = "the final answer" if criterion.get("path") is None else repr(criterion["path"])
     if kind is CriterionType.COMMAND:
-        return f"{criterion['command']!r:.80} ended with {observed['exitCode']}, not as wanted"
+        return f"{criterion['command']!r:.80} ended with {observed['exitCode']}{'' if passed else ', not as wanted'}"
     if observed is None or kind is CriterionType.FILE_EXISTS:
         return f"{where} is {'there' if passed else 'not there'}"
     if kind is CriterionType.WORD_COUNT:
-        low, high = criterion.get("min", 0), criterion.get("max")
-        wanted = f"at least {low}" if high is None else f"{low} to {high}"
-        return f"{where} has {observed} words, of {wanted}"
+        bounds = [f"at least {criterion['min']}"] if "min" in criterion else []
+        bounds += [f"at most {criterion['max']}"] if "max" in criterion else []
+        return f"{where} has {observed} words, wanted: {' and '.join(bounds)}"
     if kind is CriterionType.CONTAINS:
         return f"{where} {'contains' if passed else 'does not contain'} {criterion['text']!r:.80}"
     if any(problem.startswith(NO_JSON) for problem in observed):

@@ -9,6 +9,7 @@ from weft.kernel.advice import Action
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import LedgerError, NotApplicable, WeftError
 from weft.ledger.api import Lease
+from weft.programs.criteria import explain
 from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
 from weft.programs.programs import Programs
@@ -94,7 +95,7 @@ async def _report(context: InvocationContext, agent: Program, work: FinishedWork
     """The task as it is now, and the last verdict on each of its criteria."""
     checks = await context.across(lambda: context.programs.checks(work.task.id))
     last_checks = {check.criterion: check for check in checks}
-    last = work.facts.last
+    last, criteria = work.facts.last, work.facts.criteria
     fields = {
         "task": work.task.name,
         "state": work.task.state,
@@ -104,8 +105,15 @@ async def _report(context: InvocationContext, agent: Program, work: FinishedWork
         "answer": None if last is None else last.answer,
         "reason": work.reason,
         "criteria": [
-            {"criterion": check.criterion, "type": check.type, "passed": check.passed, "observed": check.observed}
-            for _, check in sorted(last_checks.items())
+            {
+                "criterion": number,
+                "type": check.type,
+                "passed": check.passed,
+                "observed": check.observed,
+                "words": explain(criteria[number], check.observed, passed=check.passed),
+            }
+            for number, check in sorted(last_checks.items())
+            if number < len(criteria)
         ],
     }
     result = {name: value for name, value in fields.items() if value is not None}

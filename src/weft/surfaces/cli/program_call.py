@@ -176,7 +176,19 @@ def answer(call: Call, program: Program, *more: Line) -> None:
     call.answer(program, line_of(program), *more)
 
 
+def show_program(call: Call, program: Program) -> None:
+    """One program with its configuration."""
+    from weft.surfaces.wire.json_text import document
+
+    lines: list[Line] = [line_of(program), *pending_lines(program)]
+    lines += [[Span("tags ", "dim"), " ".join(program.tags)]] if program.tags else []
+    config: list[Line] = [[line] for line in document(program.shape()["config"], indent=True).split("\n")]
+    call.answer(program, *lines, *config)
+
+
 def line_of(program: Program) -> Line:
+    if program.state == "error":
+        return [f"{program.kind} ", Span(program.name, "label"), " stands in an ", Span("error", "bad")]
     state = Span(program.state, STATE_STYLES.get(program.state, ""))
     version = f" (version {program.version})" if program.version > 1 else ""
     return [f"{program.kind} ", Span(program.name, "label"), " is ", state, version]

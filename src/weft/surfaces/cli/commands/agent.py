@@ -167,7 +167,7 @@ def _ensure_workspace(task: Program) -> None:
     if needs_folder and not config.get("workspace"):
         raise NotApplicable(
             f"the criteria of task {task.name!r} look into a workspace, and it has none",
-            f"name one: `weft program configure {shell_word(task.name)} --set workspace=FOLDER`",
+            f"name one: `weft task configure {shell_word(task.name)} --workspace FOLDER`",
         )
 
 
@@ -175,6 +175,7 @@ def _ensure_workspace(task: Program) -> None:
 @named("name", "agent", required=False)
 def status(call: Call, name: str | None) -> None:
     """Show what an agent is doing, what it has spent, and for whom it works; without NAME, all that have a task."""
+    from weft.kernel.shell_words import shell_word
     from weft.surfaces.cli.work_progress import progress_line, progress_lines
 
     with looking(call) as programs:
@@ -194,7 +195,7 @@ def status(call: Call, name: str | None) -> None:
         for what, value in (
             ("task", agent.current_task),
             ("session", agent.current_session),
-            ("turns", agent.turn_count),
+            ("turns", agent.turn_count if one.work is None else None),
             ("checkpoint", agent.last_checkpoint),
         )
         if value is not None
@@ -202,7 +203,7 @@ def status(call: Call, name: str | None) -> None:
     work_lines = [] if one.work is None else progress_lines(one.work)
     call.answer(one, line_of(agent), *fields, *work_lines, *_visibility_lines(agent))
     if agent.state == "error":
-        call.note("`weft agent reset NAME` lets it be idle again, without its task")
+        call.note(f"`weft agent reset {shell_word(agent.name)}` lets it be idle again, without its task")
 
 
 def _status(call: Call, programs: Programs, agent: Program) -> AgentStatus:

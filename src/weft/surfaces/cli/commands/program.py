@@ -18,13 +18,12 @@ from weft.surfaces.cli.program_call import (
     expecting,
     invoked,
     json_of,
-    line_of,
     looking,
     named,
-    pending_lines,
     said,
     set_fields,
     show_list,
+    show_program,
     with_fields,
 )
 from weft.surfaces.cli.screen import Line, Span
@@ -53,16 +52,7 @@ def get(call: Call, name: str) -> None:
     """Show a program, or with NAME:VERSION an earlier configuration of it."""
     with looking(call) as programs:
         program = programs.get(name)
-    lines: list[Line] = [line_of(program)]
-    lines += pending_lines(program)
-    lines += [[Span("tags ", "dim"), " ".join(program.tags)]] if program.tags else []
-    from weft.surfaces.wire.json_text import document
-
-    call.answer(program, *lines, *_text(document(program.shape()["config"], indent=True)))
-
-
-def _text(text: str) -> list[Line]:
-    return [[line] for line in text.split("\n")]
+    show_program(call, program)
 
 
 @command.verb("history")

@@ -20,6 +20,7 @@ from weft.surfaces.cli.program_call import (
     as_actor,
     changing,
     complete_programs,
+    expecting,
     given,
     invoked,
     json_of,
@@ -27,6 +28,7 @@ from weft.surfaces.cli.program_call import (
     named,
     set_fields,
     show_list,
+    show_program,
     with_fields,
 )
 from weft.surfaces.cli.screen import Line, Span
@@ -89,6 +91,39 @@ def list_(call: Call, status: str | None) -> None:
         show_list(call, programs.all("task", states=[state] if state else []), f"{status or ''} task".strip(), MAKE)
 
 
+@command.verb("show")
+@named("name", "task")
+def show(call: Call, name: str) -> None:
+    """Show a task, or with NAME:VERSION an earlier configuration of it."""
+    with looking(call) as programs:
+        task = programs.get(name, "task")
+    show_program(call, task)
+
+
+@command.verb("configure")
+@named("name", "task")
+@click.option("--workspace", metavar="FOLDER", help="The folder that criteria look into.")
+@set_fields
+@click.option("--reason", metavar="TEXT", help="Why.")
+@expecting
+@acting
+def configure(
+    call: Call,
+    name: str,
+    workspace: str | None,
+    fields: tuple[str, ...],
+    reason: str | None,
+    expected: int | None,
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Change some fields of a task's configuration; null takes one away."""
+    changes = with_fields(given(workspace=_absolute(workspace)), fields)
+    with changing(call, actor) as programs:
+        task = programs.get(name, "task")
+        answer(call, programs.change(task.id, changes, expected=expected, reason=reason, key=retry_key))
+
+
 @command.verb("assign")
 @named("name", "task")
 @named("assignee", "agent", "human")
@@ -116,6 +151,8 @@ def start(call: Call, name: str, reason: str | None, actor: str, retry_key: str 
 @acting
 def complete(call: Call, name: str, text: str | None, workspace: str | None, actor: str, retry_key: str | None) -> None:
     """End a task, if every success criterion holds; what was observed is recorded either way."""
+    from weft.programs.criteria import explain
+    from weft.programs.kinds.task import criteria_of
     from weft.runtime.harness.criterion_commands import CriterionCommands
 
     final = decode_utf8(read_input(None, "no answer was given: pipe it in"), "the answer") if text == "-" else text
@@ -126,7 +163,12 @@ def complete(call: Call, name: str, text: str | None, workspace: str | None, act
         run = CriterionCommands(os.environ.get).run
         done = programs.complete_task(name, answer=final, workspace=folder, run=run, key=retry_key)
         checks = [one for one in programs.checks(name) if one.version == done.version]
-    lines: list[Line] = [[Span("  held ", "good"), f"{one.type}: {one.observed!r:.80}"] for one in checks if one.passed]
+    criteria = criteria_of(done.config if isinstance(done.config, dict) else {})
+    last_checks = {check.criterion: check for check in checks if check.passed and check.criterion < len(criteria)}
+    lines: list[Line] = [
+        [Span("  held ", "good"), explain(criteria[number], check.observed, passed=True)]
+        for number, check in sorted(last_checks.items())
+    ]
     answer(call, done, *lines)
 
 
@@ -158,7 +200,7 @@ def _report(report: dict[str, Any]) -> list[Line]:
     lines.append([f"  {report['assignee']} took {counted(report['turns'], 'turn')} in {report['session']}"])
     for one in report["criteria"]:
         verdict = Span("  held ", "good") if one["passed"] else Span("  unmet ", "bad")
-        lines.append([verdict, f"{one['type']}: {one['observed']!r:.80}"])
+        lines.append([verdict, one["words"]])
     if "reason" in report:
         lines.append([f"  {report['reason']}"])
     return lines
