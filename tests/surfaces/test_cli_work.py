@@ -12,7 +12,7 @@ from tests.runtime.scripted import HANG, Script, chat, chat_saying, failure
 from tests.surfaces.approving import opened
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell, running
-from tests.surfaces.test_cli_broker import stock, wait_until
+from tests.surfaces.test_cli_broker import PATIENCE_SECONDS, stock, wait_until
 from weft.ledger.api import Runs
 from weft.programs import Programs
 
@@ -45,8 +45,10 @@ def test_assigned_work_is_shown_done_by_a_broker_and_stopped(weft: Shell) -> Non
         assert "a broker goes on with it: `weft broker` runs one" in given.err
         with running(weft.folder, "broker", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as broker:
             with opened(weft) as ledger:
+                quiet = 0
                 while not server.hanging.is_set():
-                    Runs(ledger).wait_for_news(ledger.newest(), 0.05)
+                    quiet = 0 if Runs(ledger).wait_for_news(ledger.newest(), 0.05) else quiet + 1
+                    assert quiet * 0.05 < PATIENCE_SECONDS, "the model is not asked a second time"
             status = weft.json("agent", "status", "ada")
             work = status["work"]
             assert (status["state"], work["task"], work["doing"]) == ("thinking", "greet", "thinks")
@@ -63,7 +65,7 @@ def test_assigned_work_is_shown_done_by_a_broker_and_stopped(weft: Shell) -> Non
             with opened(weft) as ledger:
                 wait_until(ledger, lambda: ledger.log()[0].interruption_reason is not None)
             broker.send_signal(signal.SIGTERM)
-            assert broker.wait() == 0
+            assert broker.wait(PATIENCE_SECONDS) == 0
     with opened(weft) as ledger:
         programs = Programs(ledger)
         assert (programs.get("ada").state, programs.get("greet").state) == ("idle", "failed")
