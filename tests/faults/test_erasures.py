@@ -17,8 +17,8 @@ from tests.faults.sizes import Record, sized
 from tests.ledger.canaries import files_with_canary
 from weft.ledger.api.ledger import Ledger
 
-STATEMENTS, WRITES = sized(test=101, prove=1), sized(test=47, prove=1)
-PACKING = sized(test=211, prove=5)
+STATEMENTS, WRITES = sized(test=211, prove=1), sized(test=97, prove=1)
+PACKING = sized(test=421, prove=5)
 
 
 @pytest.fixture(scope="module")

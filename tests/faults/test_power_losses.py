@@ -36,8 +36,8 @@ from weft.store.sqlite import SqliteStore
 from weft.store.sqlite import store as sqlite_store
 
 PARTS = sized(test=1, prove=10)
-RECORDINGS = sized(test=3, prove=20)
-LOSSES = sized(test=20, prove=50)
+RECORDINGS = sized(test=2, prove=20)
+LOSSES = sized(test=15, prove=50)
 WEAK_LOSSES = sized(test=30, prove=500)
 ACTIONS = 10
 OUTCOMES = ("kept", "refused", "damaged", "lost")
