@@ -185,6 +185,7 @@ if TYPE_CHECKING:
     from weft.ledger.runs.worker_answers import WorkerReply as WorkerReply
     from weft.ledger.runs.worker_answers import end_worker as end_worker
     from weft.ledger.runs.workers import Worker as Worker
+    from weft.ledger.runs.workers import have_answered as have_answered
     from weft.ledger.search.hits import Hit as Hit
     from weft.ledger.search.related_passages import QueryWord as QueryWord
     from weft.ledger.search.related_turns import RelatedTurn as RelatedTurn
@@ -236,7 +237,7 @@ _NAMES = {
     "weft.ledger.runs.stream_log": "StreamCursor TurnSessions",
     "weft.ledger.runs.spawning": "MAX_WORKER_DEPTH NewWorker",
     "weft.ledger.runs.worker_answers": "WorkerReply end_worker",
-    "weft.ledger.runs.workers": "Worker",
+    "weft.ledger.runs.workers": "Worker have_answered",
     "weft.ledger.read.request_inputs": "InputChain",
     "weft.ledger.write.turn_events": "Setting",
     "weft.ledger.api.base": "LedgerBase is_recorded_here open_thread_facts owner_of patience_of store_of writer_of",

@@ -8,7 +8,7 @@ worker whose session is archived or deleted is told so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import UNSET, Struct
 
@@ -23,7 +23,7 @@ from weft.ledger.runs.inbox import own_run
 from weft.ledger.runs.model import EndedRun, RecordedEvent
 from weft.ledger.runs.run_responses import response_of
 from weft.ledger.runs.turn_commands import cut_open_turn
-from weft.ledger.runs.workers import ROUTE, is_idle, ready_answers, turn_senders
+from weft.ledger.runs.workers import ROUTE, find_worker, have_answered, is_idle, ready_answers, turn_senders
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.rows import SessionRow, TurnRow, load_session_number, load_turn
 from weft.ledger.views.values import text_of
@@ -32,7 +32,6 @@ from weft.ledger.write.content_marks import content_mark
 from weft.ledger.write.turn_events import TurnEvents
 from weft.store.port import ReadTxn
 from weft.store.replica_names import OwnEvents
-from weft.store.sql import Sql
 
 
 class WorkerReply(Struct, frozen=True, kw_only=True):
@@ -71,15 +70,6 @@ def _why_ended(session: SessionRow | None) -> str | None:
     if session is None or session.status == SessionStatus.ACTIVE:
         return None
     return f"its session was {session.status}"
-
-
-def is_answered(sql: Sql, workers: Iterable[tuple[str, int]], *, is_any: bool) -> bool:
-    """Whether a call need not wait any more for workers, given as ids and numbers of their sessions: all of them are
-    done, or one that has an answer where one is enough."""
-    idle = [session for session, number in workers if is_idle(sql, number)]
-    if is_any and any(ready_answers(sql, session) for session in idle):
-        return True
-    return len(idle) == len(list(workers))
 
 
 def settle_workers(append: Append, run: EndedRun) -> None:
@@ -151,10 +141,11 @@ def tell_spawner(append: Append, session: str, fresh: Sequence[RecordedEvent] = 
 
 def answers_for(append: Append, workers: Sequence[str], *, is_any: bool) -> tuple[str, ...] | None:
     """The answers that workers, by the ids of their sessions, have for a call; None where it has still to wait."""
-    sessions = [(worker, append.view.session(worker).n) for worker in workers]
-    if not is_answered(append.sql, sessions, is_any=is_any):
+    txn = ReadTxn(append.sql, append.txn.facts)
+    found = [worker for worker in (find_worker(txn, session) for session in workers) if worker is not None]
+    if not have_answered(found, is_any=is_any):
         return None
-    return tuple(answer for worker in workers for answer in ready_answers(append.sql, worker))
+    return tuple(answer for worker in found for answer in worker.ready)
 
 
 def _wake(append: Append, turn: TurnRow, call: str) -> None:

@@ -105,6 +105,13 @@ def is_idle(sql: Sql, session: int) -> bool:
     return sql.one(query, (session, *values)) is None
 
 
+def have_answered(workers: Sequence[Worker], *, is_any: bool) -> bool:
+    """Whether a call need not wait any more for workers: all of them are done, or one that has an answer where one is
+    enough."""
+    idle = [worker for worker in workers if worker.is_idle]
+    return len(idle) == len(workers) or (is_any and any(worker.ready for worker in idle))
+
+
 def ready_answers(sql: Sql, session: str) -> list[str]:
     rows = sql.all(
         "SELECT turn FROM worker_answer WHERE worker = ? AND state = ? ORDER BY n",

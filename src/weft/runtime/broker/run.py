@@ -64,7 +64,9 @@ class RunCall(Struct):
     outcome: ToolCallStatus | None = None
     result: str | None = None
     """The event that tells its outcome."""
-    is_lost: bool = False
+    needs_repeat: bool = False
+    """Whether it is to be performed once more, where its tool allows that: whoever performed it is gone, or the workers
+    have answered that it waited for."""
     is_parked: bool = False
     parked_until: int | None = None
     """When a parked call is given up, in Unix milliseconds; None: never."""
@@ -179,7 +181,7 @@ class Run:
         """Whether an open call is to be run now, for the first time or again."""
         if call.is_parked or (self.is_gated and call.decision is not Decision.ALLOW):
             return False
-        return not call.is_lost or self.may_repeat(call)
+        return not call.needs_repeat or self.may_repeat(call)
 
     def may_repeat(self, call: RunCall) -> bool:
         """Whether a call may be run again of which nobody knows whether it ran."""
@@ -209,7 +211,7 @@ class Run:
         if self.last_request is not None:
             self.last_request.is_lost = self.last_request.is_open
         for call in self.open_calls:
-            call.is_lost = not call.is_parked
+            call.needs_repeat = not call.is_parked
         return self
 
     def _apply(self, id: str, event: Event) -> None:
@@ -289,7 +291,7 @@ class Run:
         call = self.calls.get(event.call.event_id)
         if call is None:
             return
-        call.decision, call.answer, call.is_lost = event.decision, None, False
+        call.decision, call.answer, call.needs_repeat = event.decision, None, False
         call.bound = None if event.bound is UNSET else event.bound
         call.plan = None if event.plan is UNSET else event.plan
         call.rationale = None if event.rationale is UNSET else event.rationale
@@ -322,7 +324,7 @@ class Run:
         call = self.calls.get(event.call.event_id)
         if call is not None and call.outcome is None and call.is_parked:
             call.is_parked = self.is_parked = False
-            call.is_lost = True
+            call.needs_repeat = True
 
     def hear(self, events: Iterable[RecordedEvent]) -> bool:
         """Take answers up that people or workers gave while the turn was worked on; whether there was one."""

@@ -148,7 +148,7 @@ def _for_calls(run: Run, now_ms: int) -> tuple[Step, ...]:
     if run.is_gated and (steps := _for_decisions(run)):
         return steps
     held = [call for call in run.open_calls if run.is_gated and call.needs_decision]
-    lost = [call for call in run.open_calls if call.is_lost and call not in held]
+    lost = [call for call in run.open_calls if call.needs_repeat and call not in held]
     if lost:
         return tuple(_after_lost_call(run, call) for call in lost)
     late = [call for call in run.open_calls if call.is_parked and _is_late(call, now_ms)]

@@ -116,7 +116,7 @@ class ToolCalls:
                     self._deciding[call.event] = asyncio.ensure_future(self._decide(run, call))
             elif call.event not in self._performed and run.may_run(call):
                 self._performed.add(call.event)
-                call.is_lost = False
+                call.needs_repeat = False
                 calls.append(call)
         if calls:
             self._reading = asyncio.ensure_future(self._read_together(calls))

@@ -213,7 +213,7 @@ class TurnRunner:
         if run.last_request is not None and run.last_request.is_lost:
             entries.append(Interrupted(InterruptionReason.SHUTDOWN, (run.last_request.event,)))
         for call in run.open_calls:
-            if call.is_lost and call.tool not in run.idempotent:
+            if call.needs_repeat and call.tool not in run.idempotent:
                 error = NewError(code=InterruptionReason.SHUTDOWN.value, message="whoever ran it was shut down")
                 entries.append(ended(call, ToolCallStatus.INTERRUPTED, error=error))
         if entries:

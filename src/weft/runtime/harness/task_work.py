@@ -42,7 +42,7 @@ OnAdmitted = Callable[[Admission], Awaitable[None]]
 
 
 class FinishedWork(Struct, frozen=True, kw_only=True):
-    """What came of the work: the task and the agent as they are now, and the last facts of the work."""
+    """What came of the work on a task: the task as it is now, what is recorded of the work, and its last answer."""
 
     task: Program
     facts: WorkFacts

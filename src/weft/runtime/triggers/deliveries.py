@@ -23,4 +23,4 @@ def deliver(sender: TriggerSender, name: str, delivery: WebhookDelivery, variabl
     occasion = Occasion(
         digest=occasion_digest("webhook", signed.occasion), source=MessageSource.WEBHOOK, payload=signed.payload
     )
-    return sender.fire(trigger, occasion, is_recorded=False)
+    return sender.fire(trigger, occasion, raises=True)

@@ -154,10 +154,10 @@ class TriggerSender:
         return self.programs.acting_as(context.authority)
 
     def fire(
-        self, trigger: ReadyTrigger, occasion: Occasion, cursor: CursorMove | None = None, *, is_recorded: bool = True
+        self, trigger: ReadyTrigger, occasion: Occasion, cursor: CursorMove | None = None, *, raises: bool = False
     ) -> FiringOutcome:
-        """Fire once for this occasion. What goes wrong is recorded and, with `is_recorded`, ends there; else it is
-        raised, too: the sender of a delivery tries again."""
+        """Fire once for this occasion. What goes wrong is recorded; with `raises` it is raised, too: the sender
+        of a delivery tries again."""
         empty = self._firing(trigger, occasion, NewMessage(role=MessageRole.USER, content=""), cursor)
         try:
             programs = self.acting(trigger)
@@ -169,12 +169,12 @@ class TriggerSender:
         except StoreError:
             raise
         except InboxFull:
-            if is_recorded:
+            if not raises:
                 return self.log.record_error(empty, InboxFull("too many messages wait"))
             raise  # no error of the trigger: the sender tries again later
         except WeftError as error:
             outcome = self.log.record_error(empty, error)
-            if not is_recorded:
+            if raises:
                 raise
             return outcome
 
@@ -191,9 +191,7 @@ class TriggerSender:
         occasion = Occasion(digest=digest, source=MessageSource.TRIGGER, due_ms=now, payload=payload)
         standing = trigger.standing
         principals = tuple(dict.fromkeys((*standing.principals, *self._person_ids())))
-        return self.fire(
-            ReadyTrigger(trigger.program, replace(standing, principals=principals)), occasion, is_recorded=False
-        )
+        return self.fire(ReadyTrigger(trigger.program, replace(standing, principals=principals)), occasion, raises=True)
 
     def _person_ids(self) -> list[str]:
         """The ids of everybody in whose name a trigger is fired by hand; nobody where that is the ledger's owner."""

@@ -13,14 +13,13 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from weft.kernel.clock import Clock
-from weft.ledger.api import NewWorker, Runs, Worker
+from weft.ledger.api import NewWorker, Runs, Worker, have_answered
 from weft.runtime.broker.tools import Later, ToolCallContext
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
 from weft.runtime.turns.ledger_port import Crossing
 from weft.runtime.workers.constraints import WorkerConstraints
 
 SPAWN, AWAIT, MESSAGE = "spawn", "await_workers", "message_worker"
-WORKER_TOOLS = (SPAWN, AWAIT, MESSAGE)
 TASK_CHARACTERS = 100_000
 PATTERN_CHARACTERS = 1000
 LONGEST_WAIT_SECONDS = 7 * 24 * 3600
@@ -134,13 +133,12 @@ class AwaitTool(StructTool[AwaitArguments]):
     async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput | Later:
         names = plan.exact["workers"]
         workers = await self._workers.named(None if names is None else tuple(names))
-        done = [worker for worker in workers if worker.is_idle]
-        is_enough = len(done) == len(workers) or (plan.exact["any"] and any(worker.ready for worker in done))
-        if not is_enough:
+        if not have_answered(workers, is_any=plan.exact["any"]):
             return self._later(plan, workers)
         replies = [
             (worker, await self._crossing.run(partial(self._runs.worker_reply, answer)))
-            for worker in done
+            for worker in workers
+            if worker.is_idle
             for answer in worker.ready
         ]
         result = {
