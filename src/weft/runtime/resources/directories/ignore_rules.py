@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from weft.kernel.errors import LimitExceeded
+from weft.kernel.errors import LimitExceeded, StoreFailed
 from weft.runtime.resources.directories.git import Git
 from weft.runtime.resources.directories.known_files import OuterFile, stamp_of
 from weft.runtime.resources.directories.trees import joined
@@ -25,7 +25,7 @@ REPOSITORY = b".git"
 _MOST_RULE_BYTES = 4 * 1024 * 1024
 _MOST_ANSWER_BYTES = 64 * 1024
 _GIT_FILE_BYTES = 8192
-_ANSWER_SECONDS = 120.0
+ANSWER_SECONDS = 30.0
 """For the names of one folder: some rules take endless time to compare with some names."""
 
 
@@ -182,7 +182,7 @@ class _RuleTree:
         self._process = git.start(
             *("check-ignore", "--stdin", "-z", "--no-index", "--verbose", "--non-matching"),
             work_tree=os.fsdecode(self._top + b"/top"),
-            seconds=_ANSWER_SECONDS,
+            seconds=ANSWER_SECONDS,
             settings=[f"core.excludesFile={os.fsdecode(self._top)}/exclude"],
         )
 
@@ -196,6 +196,15 @@ class _RuleTree:
         self._write(place + b"/" + IGNORE_FILE, rules)
 
     def ignored(self, folder: bytes, names: list[bytes]) -> set[bytes]:
+        try:
+            return self._ask(folder, names)
+        except StoreFailed as error:
+            raise StoreFailed(
+                f"git cannot tell what the folder {os.fsdecode(folder)!r} ignores: {error}",
+                "look for rules with many stars in .gitignore files, and simplify them",
+            ) from None
+
+    def _ask(self, folder: bytes, names: list[bytes]) -> set[bytes]:
         paths = [b"./" + joined(folder, name) for name in names]  # a colon in front would be a sign of git's
         self._process.write(b"".join(path + b"\0" for path in paths))
         found = set()
