@@ -1,5 +1,6 @@
 """Files of turns: forked, checked out, compared, undone and merged, over real folders and the real git."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tests.ledger.histories import grow, problems
 from weft.kernel.enums import SnapshotState, VolumeMode
 from weft.kernel.errors import HeadMoved, InvalidInput, NotApplicable, WeftError
 from weft.ledger.api import Ledger, ResourceLog
+from weft.runtime.resources.controller import ResourceController
 from weft.runtime.resources.directories import FileStore
 from weft.runtime.resources.directory_driver import DirectoryDriver
 from weft.runtime.resources.drivers import Drivers
@@ -120,8 +122,8 @@ def test_a_turn_is_checked_out_beside_or_in_place(desk: Desk, tmp_path: Path) ->
         desk.files.check_out(first, to=str(tmp_path / "out"))
     desk.files.check_out(first)
     assert listed(desk.folder) == {"a": "1"}
+    grow(desk.ledger, "talk", "x")
     with pytest.raises(NotApplicable, match="no files are known"):
-        grow(desk.ledger, "talk", "x")
         desk.files.check_out("talk", to=str(tmp_path / "none"))
 
 
@@ -170,11 +172,8 @@ def test_a_plan_of_a_person_is_followed(desk: Desk) -> None:
     owner = desk.ledger.resources.get("project").owner
     assert owner is not None
     assert owner.name == "alt"
-    for wrong in (
-        b"no",
-        b'[{"resource": "project", "mode": "burn"}]',
-        b'[{"resource": "project", "mode": "keep", "x": 1}]',
-    ):
+    odd = (b'"mode": "burn"', b'"mode": "keep", "x": 1', b'"mode": "keep", "kept_by": "nobody"')
+    for wrong in (b"no", *(b'[{"resource": "project", %s}]' % fields for fields in odd)):
         with pytest.raises(InvalidInput):
             desk.planner.read(lines, wrong)
 
@@ -191,8 +190,6 @@ def test_one_decision_for_all(desk: Desk, mode: VolumeMode, owner: str | None) -
 
 def test_what_cannot_be_copied_stays(desk: Desk) -> None:
     grow(desk.ledger, "main", "one")
-    from weft.runtime.resources.controller import ResourceController
-
     uri = UriDriver()
     ResourceController(desk.ledger, Drivers(uri)).add(uri, "https://example.org/x", session="main")
     lines = desk.planner.propose("main", "alt")
@@ -254,8 +251,6 @@ def test_conflicts_are_shown_and_nothing_is_overwritten(desk: Desk, tmp_path: Pa
 
 def test_a_snapshot_says_what_it_left_out(desk: Desk) -> None:
     (desk.folder / "pipe").unlink(missing_ok=True)
-    import os
-
     os.mkfifo(desk.folder / "pipe")
     desk.work("main", a="1")
     kept = desk.files.snapshot_of("main")
