@@ -39,6 +39,7 @@ bench: ## Measure Weft against its peers, in an environment of its own
 
 docs: setup ## Write the generated pages again
 	$(python) scripts/generate_docs.py
+	$(python) scripts/generate_graph_docs.py
 	$(python) scripts/generate_json_docs.py
 	$(python) scripts/generate_aio.py
 

@@ -1,7 +1,7 @@
 """Writes the asynchronous mirror of the public API. `make docs` runs it; a test compares both.
 
 In src/weft/aio/, `__init__.py` has the functions, `ledger.py` the ledger, `objects.py` what its verbs give and
-`programs.py` the programs of a ledger and what is similar in it.
+`programs.py` the programs of a ledger and what is similar in it, `graph.py` its graph.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from weft import opening
+from weft.graph.graph import Graph
 from weft.ledger.api import (
     approvals,
     audit,
@@ -70,6 +71,7 @@ MIRRORED: dict[str, type] = {
     "Rooms": rooms.Rooms,
     "Programs": Programs,
     "Similarity": Similarity,
+    "Graph": Graph,
 }
 HOMES = {
     "ledger": tuple(
@@ -78,9 +80,10 @@ HOMES = {
     ),
     "objects": ("TurnWriter", "Thread", "FullThreads", "Listing", "ImportWriter"),
     "programs": ("Programs", "Similarity"),
+    "graph": ("Graph",),
 }
 """Which module has which mirrors."""
-OVER_A_LEDGER = HOMES["programs"]
+OVER_A_LEDGER = HOMES["programs"] + HOMES["graph"]
 """Made by whoever wants one, of an open ledger; the others are given by verbs."""
 ATTRIBUTES = {
     "TurnWriter": {"id": "str", "session": "str | None"},
@@ -374,6 +377,7 @@ ABOUT = {
     "ledger": "The ledger and its groups of verbs, awaited.",
     "objects": "What the verbs of the ledger return that has verbs of its own, awaited.",
     "programs": "The programs of a ledger, and what is similar in it, awaited.",
+    "graph": "The graph of a ledger, awaited.",
 }
 ALWAYS = {
     "Any": ("typing", "Any"),
@@ -409,7 +413,7 @@ def renamed(source: str) -> str:
 
 
 def module(name: str) -> str:
-    """One of the four; what it does not use of its imports is taken away again."""
+    """One of them; what it does not use of its imports is taken away again."""
     names = Names()
     if name == "__init__":
         parts = [OPENING, opened(names), *(function(each, names) for each in FUNCTIONS)]

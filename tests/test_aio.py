@@ -17,11 +17,11 @@ from scripts import generate_aio
 from tests.ledger.histories import grow, problems, queries
 from tests.programs.similarity.test_similarity import Words
 from weft import opening
-from weft.aio import ledger, objects, programs
+from weft.aio import graph, ledger, objects, programs
 from weft.kernel.errors import InvalidInput, LedgerMissing, SessionBusy, StoreError, VersionConflict
 from weft.store.sqlite import SqliteStore
 
-MODULES = {module.__name__: module for module in (ledger, objects, programs)}
+MODULES = {module.__name__: module for module in (graph, ledger, objects, programs)}
 MIRRORS: dict[str, type] = {
     name: getattr(MODULES[f"weft.aio.{home}"], f"Async{name}")
     for home, names in generate_aio.HOMES.items()

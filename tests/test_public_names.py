@@ -40,7 +40,7 @@ def verbs_of(owner: type) -> Iterator[Any]:
 
 def returned() -> set[type]:
     """What verbs return, what the fields of those records hold, and what their own verbs return."""
-    waiting: list[type] = [weft.Ledger, Programs]
+    waiting: list[type] = [weft.Ledger, Programs, weft.Graph]
     met: set[type] = set()
     while waiting:
         kind = waiting.pop()

@@ -8,6 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from weft.graph.graph import Graph as Graph
+    from weft.graph.model import CallPair as CallPair
+    from weft.graph.model import GraphEdge as GraphEdge
+    from weft.graph.model import GraphNode as GraphNode
+    from weft.graph.model import GraphPath as GraphPath
+    from weft.graph.model import GraphWalk as GraphWalk
+    from weft.graph.model import Neighbours as Neighbours
+    from weft.graph.model import PathsFound as PathsFound
+    from weft.graph.model import PolicyStep as PolicyStep
+    from weft.graph.model import ResourceState as ResourceState
+    from weft.graph.model import RunHistory as RunHistory
     from weft.kernel.advice import Advice as Advice
     from weft.kernel.authority import Authority as Authority
     from weft.kernel.authority import Layer as Layer
@@ -194,6 +205,7 @@ if TYPE_CHECKING:
     from weft.ledger.upkeep.packing import Packed as Packed
     from weft.ledger.upkeep.salvage import Salvaged as Salvaged
     from weft.ledger.upkeep.verify import Problem as Problem
+    from weft.ledger.views.edge_types import EdgeType as EdgeType
     from weft.ledger.views.lease_rows import Lease as Lease
     from weft.ledger.views.recorded_events import Recorded as Recorded
     from weft.ledger.write.turn_writer import TurnWriter as TurnWriter
@@ -236,6 +248,11 @@ _NAMES = {
     "weft.kernel.errors": "WeftError",
     "weft.kernel.events": "Event Receipt UnknownEvent",
     "weft.kernel.fields": "PolicyTests Usage",
+    "weft.graph.graph": "Graph",
+    "weft.graph.model": (
+        "CallPair GraphEdge GraphNode GraphPath GraphWalk Neighbours PathsFound PolicyStep ResourceState RunHistory"
+    ),
+    "weft.ledger.views.edge_types": "EdgeType",
     "weft.ledger.api.approvals": "Approvals Policies",
     "weft.ledger.approvals.model": "Approval CallDecision Policy",
     "weft.ledger.api.resources": "Resources",

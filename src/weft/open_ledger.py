@@ -1,12 +1,14 @@
-"""An open ledger with its programs: `ledger.programs["researcher"].invoke("hello")`. Everything here blocks.
+"""An open ledger with its graph and its programs: `ledger.programs["researcher"].invoke("hello")`. Everything here
+blocks.
 
-Programs and what invokes them are loaded when they are first used.
+The graph, programs and what invokes them are loaded when they are first used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timezone, tzinfo
+from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -18,11 +20,12 @@ from weft.ledger.api.ledger import Ledger
 from weft.store.port import Store
 
 if TYPE_CHECKING:
+    from weft.graph.graph import Graph
     from weft.program_handles import Invoker, LedgerPrograms
 
 
 class OpenLedger(Ledger):
-    """What `weft.open` gives: the ledger, and its programs, which can be invoked."""
+    """What `weft.open` gives: the ledger, its graph, and its programs, which can be invoked."""
 
     def __init__(
         self,
@@ -50,6 +53,12 @@ class OpenLedger(Ledger):
             progress=progress,
         )
         self._invoker = InvokerSlot(variable)
+
+    @cached_property
+    def graph(self) -> Graph:
+        from weft.graph.graph import Graph
+
+        return Graph(self)
 
     @property
     def programs(self) -> LedgerPrograms:

@@ -24,6 +24,7 @@ from weft.kernel.program_events import TriggerFired, TriggerMissed
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep import recompute, verify
 from weft.ledger.upkeep.recompute import VIEW_TABLES
+from weft.ledger.views import edges
 from weft.ledger.write.append import Append
 from weft.programs import Programs
 
@@ -81,6 +82,7 @@ COLUMN = {  # one column of each view that a reader would miss
     "resource_handle": "provider",
     "resource_snapshot": "state",
     "resource_restore": "outcome",
+    "edge": "type",
 }
 
 
@@ -135,6 +137,7 @@ def full_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fire(ledger, agent)
         tell_of_resources(ledger)
         ledger.upkeep.catch_up()
+        edges.catch_up(ledger._store)
         assert problems(ledger) == []
     return path
 
@@ -385,7 +388,7 @@ def test_a_content_that_is_looked_up_and_gone_is_told_as_such(open_ledger: OpenL
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small ledger is read in many goes."""
-    for name, size in (("ROWS", 5), ("LOG_ROWS", 2), ("BLOCK_EVENTS", 7)):
+    for name, size in (("ROWS", 5), ("LOG_ROWS", 2), ("FILLED_EVENTS", 7)):
         monkeypatch.setattr(recompute, name, size)
     for name in ("ROWS", "LOG_ROWS"):
         monkeypatch.setattr(verify, name, 3)

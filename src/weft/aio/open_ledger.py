@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, UnsetType
 
 from weft.aio.crossing import Pool
+from weft.aio.graph import AsyncGraph
 from weft.aio.ledger import AsyncLedger
 from weft.aio.programs import AsyncPrograms
 from weft.kernel.authority import Authority, Principal, PrincipalKind
@@ -73,6 +74,10 @@ class AsyncOpenLedger(AsyncLedger):
     def __init__(self, sync: Ledger, pool: Pool, inference: SharedInference) -> None:
         super().__init__(sync, pool)
         self.inference = inference
+
+    @property
+    def graph(self) -> AsyncGraph:
+        return AsyncGraph(self)
 
     @property
     def programs(self) -> AsyncLedgerPrograms:

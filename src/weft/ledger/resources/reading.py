@@ -212,6 +212,11 @@ def listed_snapshots(txn: ReadTxn, resource: str, limit: int = 100) -> list[Snap
     return [to_snapshot(txn, row) for row in rows]
 
 
+def find_snapshot(txn: ReadTxn, id: str) -> Snapshot | None:
+    row = txn.sql.one(f"{_SNAPSHOT} WHERE s.id = ?", (id,))
+    return None if row is None else to_snapshot(txn, row)
+
+
 def load_snapshot(txn: ReadTxn, name: str) -> Snapshot:
     """By its id, or the end of it."""
     text = name.strip().upper()

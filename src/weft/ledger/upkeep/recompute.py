@@ -16,7 +16,7 @@ from weft.kernel.errors import Damaged, IdCollision, ReadOnlyLedger, StoreFailed
 from weft.kernel.events import GENESIS, Event, UnknownEvent
 from weft.kernel.facts import content_refs
 from weft.ledger.search import index_check
-from weft.ledger.views import Projector, codeblocks
+from weft.ledger.views import Projector, codeblocks, edges
 from weft.ledger.views.projector import when_of
 from weft.ledger.views.recorded_events import decoded, recorded_after
 from weft.ledger.views.rows import RowMemory
@@ -82,8 +82,11 @@ VIEW_TABLES: dict[str, tuple[str, ...]] = {
     "resource_handle": ("id",),
     "resource_snapshot": ("id",),
     "resource_restore": ("id",),
+    "edge": ("id",),
 }
-ROWS, LOG_ROWS, BLOCK_EVENTS = 2048, 256, 4096
+LAGGING_VIEWS = {"code blocks": codeblocks, "graph": edges}
+"""What progress calls each view that lags behind the log and is filled from it."""
+ROWS, LOG_ROWS, FILLED_EVENTS = 2048, 256, 4096
 KNOWN_CONTENTS = 65_536
 TRIES = 8
 VIEWS_STALE = "views_stale"  # local state: the last content that came after an event that names it
@@ -146,13 +149,19 @@ class FreshViews:
                 end, more = txn.facts.tip().n, self._advance(txn.facts)
             progress("views", self.done, end)
             store.breathe()
+        for stage in LAGGING_VIEWS:
+            self._compute_lagging(store, stage, progress)
+
+    def _compute_lagging(self, store: Store, stage: str, progress: Progress) -> None:
+        """As far as the stored view has come."""
+        view = LAGGING_VIEWS[stage].VIEW
         while True:
             with store.read() as txn:
-                mark, end = self._block_mark(), _blocks_end(txn)
-                self._fill_blocks(txn.facts, min(mark + BLOCK_EVENTS, end))
+                mark, end = self._mark(view), _end_of(txn, view)
+                self._fill(stage, txn.facts, min(mark + FILLED_EVENTS, end))
             if mark >= end:
                 return
-            progress("code blocks", min(mark + BLOCK_EVENTS, end), end)
+            progress(stage, min(mark + FILLED_EVENTS, end), end)
 
     def follow(self, txn: ReadTxn | WriteTxn) -> None:
         """Up to the very moment of this transaction."""
@@ -160,7 +169,8 @@ class FreshViews:
             raise StoreFailed("the log is no longer what the views were computed from", "run it again")
         while self._advance(txn.facts):
             pass
-        self._fill_blocks(txn.facts, _blocks_end(txn))
+        for stage, module in LAGGING_VIEWS.items():
+            self._fill(stage, txn.facts, _end_of(txn, module.VIEW))
 
     def is_at(self, txn: WriteTxn) -> bool:
         return txn.facts.tip().n == self.done and txn.facts.chain_at(self.done) in (self._chain, None)
@@ -181,17 +191,18 @@ class FreshViews:
         projector.flush()
         self.done, self._chain = row.n, row.chain
 
-    def _block_mark(self) -> int:
-        return FactReader(self.sql).watermark(codeblocks.VIEW)
+    def _mark(self, view: str) -> int:
+        return FactReader(self.sql).watermark(view)
 
-    def _fill_blocks(self, facts: FactReader, until: int) -> None:
-        if until > (mark := self._block_mark()):
-            codeblocks.fill(self.sql, facts, mark, until)
+    def _fill(self, stage: str, facts: FactReader, until: int) -> None:
+        module = LAGGING_VIEWS[stage]
+        if until > (mark := self._mark(module.VIEW)):
+            module.fill(self.sql, facts, mark, until)
 
 
-def _blocks_end(txn: ReadTxn | WriteTxn) -> int:
-    """How far the code blocks have come; a mark beyond the log is no place to go to."""
-    return min(txn.facts.watermark(codeblocks.VIEW), txn.facts.tip().n)
+def _end_of(txn: ReadTxn | WriteTxn, view: str) -> int:
+    """How far a lagging view has come; a mark beyond the log is no place to go to."""
+    return min(txn.facts.watermark(view), txn.facts.tip().n)
 
 
 def _apply_line(projector: Projector, n: int, at: int, line: bytes) -> Event | UnknownEvent:

@@ -1,0 +1,120 @@
+"""The graph of a ledger, awaited.
+
+`make docs` writes this module from the synchronous API, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from weft.aio import crossing
+from weft.aio.ledger import (
+    AsyncLedger,
+)
+from weft.graph.graph import FEW_PATHS, LIMIT, LONGEST_PATH, Graph, When
+from weft.graph.model import (
+    CallPair,
+    GraphNode,
+    GraphWalk,
+    Neighbours,
+    PathsFound,
+    PolicyStep,
+    ResourceState,
+    RunHistory,
+)
+
+
+class AsyncGraph(crossing.Mirror[Graph]):
+    """`ledger.graph`: nodes, edges and the questions about them. What may not be read is not in any answer."""
+
+    def __init__(self, ledger: AsyncLedger) -> None:
+        super().__init__(Graph(ledger._sync), ledger._pool)
+        self.ledger = ledger
+
+    async def catch_up(self, *, progress: Any = None) -> None:
+        """Bring the graph up to the newest fact. Every other verb does that first; this one tells how far it is."""
+        await self._run(partial(self._sync.catch_up, progress=crossing.told(progress)))
+
+    async def node(self, name: str, *, known_at: When = None) -> GraphNode:
+        """A node, by its name."""
+        return await self._run(partial(self._sync.node, name=name, known_at=known_at))
+
+    async def neighbours(
+        self,
+        name: str,
+        types: Sequence[str] = (),
+        *,
+        direction: str = "both",
+        at: When = None,
+        known_at: When = None,
+        limit: int = LIMIT,
+    ) -> Neighbours:
+        """The edges of a node, of these types or all, that lead from it (`out`), to it (`in`) or both."""
+        return await self._run(
+            partial(
+                self._sync.neighbours,
+                name=name,
+                types=types,
+                direction=direction,
+                at=at,
+                known_at=known_at,
+                limit=limit,
+            )
+        )
+
+    async def path(
+        self,
+        start: str,
+        end: str,
+        types: Sequence[str] = (),
+        *,
+        at: When = None,
+        known_at: When = None,
+        limit: int = FEW_PATHS,
+        longest: int = LONGEST_PATH,
+    ) -> PathsFound:
+        """The shortest ways between two nodes, whichever way the edges lead, of at most `longest` edges."""
+        return await self._run(
+            partial(
+                self._sync.path,
+                start=start,
+                end=end,
+                types=types,
+                at=at,
+                known_at=known_at,
+                limit=limit,
+                longest=longest,
+            )
+        )
+
+    async def history(self, run: str, *, known_at: When = None, limit: int = LIMIT) -> RunHistory:
+        """The events of a turn in order."""
+        return await self._run(partial(self._sync.history, run=run, known_at=known_at, limit=limit))
+
+    async def lineage(self, name: str, *, at: When = None, known_at: When = None, limit: int = LIMIT) -> GraphWalk:
+        """What a node was derived from, step by step."""
+        return await self._run(partial(self._sync.lineage, name=name, at=at, known_at=known_at, limit=limit))
+
+    async def calls(self, name: str, *, known_at: When = None, limit: int = LIMIT) -> list[CallPair]:
+        """The tool calls of a turn or of an answer, each with its results."""
+        return await self._run(partial(self._sync.calls, name=name, known_at=known_at, limit=limit))
+
+    async def resources(
+        self, name: str | None = None, *, at: When = None, known_at: When = None, limit: int = LIMIT
+    ) -> list[ResourceState]:
+        """Who owned, used and mounted resources at a time, by default now: all resources, one, or those of a turn, a
+        session or an agent."""
+        return await self._run(partial(self._sync.resources, name=name, at=at, known_at=known_at, limit=limit))
+
+    async def policies(
+        self, name: str | None = None, *, at: When = None, known_at: When = None, limit: int = LIMIT
+    ) -> list[PolicyStep]:
+        """Which approval policies were proposed and active, and for how long: all, one, or those of an agent. With `at`
+        those that were then."""
+        return await self._run(partial(self._sync.policies, name=name, at=at, known_at=known_at, limit=limit))
+
+    async def ancestry(self, name: str, *, known_at: When = None, limit: int = LIMIT) -> GraphWalk:
+        """Of which sessions a session is a fork or a subagent, and they in turn; of a turn, those of its session."""
+        return await self._run(partial(self._sync.ancestry, name=name, known_at=known_at, limit=limit))

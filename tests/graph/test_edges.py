@@ -1,0 +1,93 @@
+"""The edges of the graph: which events open and close them, and that they can be made again from the facts."""
+
+from pathlib import Path
+
+import pytest
+
+import weft
+from scripts.generate_graph_docs import PAGE, graph_page
+from tests.graph.histories import tell_everything
+from tests.ledger.histories import problems, select
+from weft.graph.nodes import NODE_EVENTS, NODE_KINDS_OF
+from weft.kernel.kinds import KINDS
+from weft.ledger.views import edges
+from weft.ledger.views.edge_types import EDGE_FACTS, NODE_KINDS, SEED_TYPES, EdgeType
+from weft.ledger.views.recorded_events import fields_of
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed ledger in which every type of edge occurs, with its graph."""
+    path = tmp_path_factory.mktemp("graph") / "ledger.db"
+    with weft.open(path) as ledger:
+        tell_everything(ledger)
+        edges.catch_up(ledger._store)
+        assert problems(ledger) == []
+    return path
+
+
+def test_there_are_the_22_types_of_the_schema() -> None:
+    assert len(SEED_TYPES) == 22
+
+
+def test_one_history_has_every_type_of_edge(told: Path) -> None:
+    there = {row["type"] for row in select(told, "SELECT DISTINCT type FROM edge")}
+    assert there == {type.value for type in EdgeType}
+
+
+def test_edges_join_what_their_types_say_and_have_their_attributes(told: Path) -> None:
+    for row in select(told, "SELECT * FROM edge"):
+        facts = EDGE_FACTS[EdgeType(row["type"])]
+        assert row["source"].partition(":")[0] in facts.sources, row
+        assert row["target"].partition(":")[0] in facts.targets, row
+        assert edges.read_attributes(row["attributes"]).keys() <= set(facts.attributes), row
+
+
+def kinds_of(path: Path, column: str) -> dict[str, set[str]]:
+    """By type of edge the kinds of event that a column names."""
+    with weft.open(path, read_only=True) as ledger, ledger._store.read() as txn:
+        found: dict[str, set[str]] = {}
+        for type, n in txn.sql.all(f"SELECT type, {column} FROM edge WHERE {column} IS NOT NULL"):
+            line = txn.facts.line(n)
+            assert line is not None
+            found.setdefault(type, set()).add(str(fields_of(n, line)["kind"]))
+        return found
+
+
+def test_edges_are_opened_and_closed_by_the_events_that_the_table_names(told: Path) -> None:
+    for type, kinds in kinds_of(told, "id / 65536").items():
+        opened_by = EDGE_FACTS[EdgeType(type)].opened_by
+        assert opened_by == ("every event of a run",) or kinds <= set(opened_by), type
+    closed = kinds_of(told, "closed")
+    for type, kinds in closed.items():
+        assert kinds <= set(EDGE_FACTS[EdgeType(type)].closed_by), type
+    assert {"OWNS_RESOURCE", "ATTACHED_TO", "MOUNTS_RESOURCE", "ACTIVATES_POLICY", "HANDLE_OF"} <= closed.keys()
+
+
+def test_a_graph_that_was_filled_bit_by_bit_is_the_same(told: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = select(told, "SELECT * FROM edge ORDER BY id")
+    monkeypatch.setattr(edges, "BATCH", 1)
+    with weft.open(told) as ledger:
+        ledger._store.write(lambda txn: txn.sql.run("DELETE FROM edge"))
+        ledger._store.write(lambda txn: txn.sql.run("DELETE FROM watermark WHERE view = ?", (edges.VIEW,)))
+        edges.catch_up(ledger._store)
+    assert select(told, "SELECT * FROM edge ORDER BY id") == whole
+
+
+def test_an_edge_holds_no_text(told: Path) -> None:
+    words = "folder", "/data", "/work", "careful", "resource://notes", "they looked", "docker volume"
+    for row in select(told, "SELECT * FROM edge"):
+        assert not [word for word in words if word in f"{row['source']} {row['target']} {row['attributes']}"], row
+
+
+def test_the_page_about_the_graph_says_what_the_code_does() -> None:
+    page = PAGE.read_text()
+    assert graph_page(page) == page
+
+
+def test_every_kind_of_node_has_a_type_and_every_event_of_a_type_exists() -> None:
+    assert {kind for kinds in NODE_KINDS_OF.values() for kind in kinds} == {*NODE_KINDS, "agent"}
+    events = {event for names in NODE_EVENTS.values() for event in names if " " not in event}
+    for facts in EDGE_FACTS.values():
+        events |= {event for event in (*facts.opened_by, *facts.closed_by) if " " not in event}
+    assert events <= KINDS.kinds.keys()
