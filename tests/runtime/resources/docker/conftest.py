@@ -15,7 +15,7 @@ from weft.runtime.resources.docker.engine_labels import MadeBy
 from weft.runtime.resources.docker.volumes import DockerVolumes
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def engine() -> Iterator[ContainerEngine]:
     try:
         address = engine_address()
@@ -25,9 +25,17 @@ def engine() -> Iterator[ContainerEngine]:
         yield engine
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def image(engine: ContainerEngine) -> str:
     return image_of(engine.address)
+
+
+@pytest.fixture(scope="session")
+def sleeper(engine: ContainerEngine, image: str) -> Iterator[str]:
+    """The id of a container that runs and does nothing."""
+    runner = Runner(engine, image)
+    yield runner.started(["/bin/sleep", "1000"])
+    runner.remove_all()
 
 
 @pytest.fixture

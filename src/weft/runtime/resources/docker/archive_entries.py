@@ -58,6 +58,8 @@ class ArchiveRules(Struct, frozen=True, kw_only=True):
     depth: int = 512
     header_bytes: int = 1 * MIB
     """Of the extended headers of one entry."""
+    may_omit_folders: bool = False
+    """An entry may lie in folders that the archive does not name."""
     may_link_out: bool = False
     """Symbolic links that lead out of the archive: kept as they are, never followed."""
     may_raise_privileges: bool = False
@@ -67,6 +69,8 @@ class ArchiveRules(Struct, frozen=True, kw_only=True):
 OWN_ARCHIVE = ArchiveRules(may_link_out=True, may_raise_privileges=True)
 """For what an engine of the user packs itself: a volume is kept as it is."""
 FOREIGN_ARCHIVE = ArchiveRules()
+IMAGE_ARCHIVE = ArchiveRules(may_omit_folders=True)
+"""For images as an engine saves them."""
 
 
 def shown(path: bytes) -> str:
@@ -102,7 +106,7 @@ def checked_entries(entries: Iterable[ArchiveEntry], rules: ArchiveRules) -> tup
         by_path[entry.path] = entry
         _check_privileges(entry, rules)
     for entry in by_path.values():
-        _check_place(entry, by_path)
+        _check_place(entry, by_path, rules)
         if entry.kind is ArchiveEntryKind.SYMBOLIC_LINK and not rules.may_link_out and leads_out(entry, by_path):
             raise ArchiveRefused(f"the link {shown(entry.path)} leads out of the archive, to {shown(entry.target)}")
     return _ordered(by_path)
@@ -123,17 +127,19 @@ def _check_privileges(entry: ArchiveEntry, rules: ArchiveRules) -> None:
         raise ArchiveRefused(f"{shown(entry.path)} has the attribute {shown(foreign[0])}")
 
 
-def _check_place(entry: ArchiveEntry, by_path: Mapping[bytes, ArchiveEntry]) -> None:
+def _check_place(entry: ArchiveEntry, by_path: Mapping[bytes, ArchiveEntry], rules: ArchiveRules) -> None:
+    if not entry.path and entry.kind is not ArchiveEntryKind.FOLDER:
+        raise ArchiveRefused("its top is no folder")
     folder = entry.path.rpartition(b"/")[0]
-    if not entry.path:
-        if entry.kind is not ArchiveEntryKind.FOLDER:
-            raise ArchiveRefused("its top is no folder")
-    elif folder:
+    while folder:
         parent = by_path.get(folder)
-        if parent is None:
+        if parent is not None:
+            if parent.kind is not ArchiveEntryKind.FOLDER:
+                raise ArchiveRefused(f"{shown(entry.path)} lies below {shown(folder)}, which is no folder")
+            return  # which is judged by itself
+        if not rules.may_omit_folders:
             raise ArchiveRefused(f"the folder of {shown(entry.path)} is not in it")
-        if parent.kind is not ArchiveEntryKind.FOLDER:
-            raise ArchiveRefused(f"{shown(entry.path)} lies below {shown(folder)}, which is no folder")
+        folder = folder.rpartition(b"/")[0]
 
 
 def leads_out(link: ArchiveEntry, by_path: Mapping[bytes, ArchiveEntry]) -> bool:

@@ -6,19 +6,16 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from weft.kernel.enums import ResourceCapability, ResourceKind, VolumeMode
-
-CRASH_CONSISTENT = "crash_consistent"
-"""As after a power cut: whoever was writing was not told to stop."""
+from weft.kernel.enums import ResourceCapability, ResourceKind, SnapshotConsistency, SubresourcePart, VolumeMode
 
 
 class ContainerPart(Struct, frozen=True, kw_only=True):
     """A part of a container about which a fork decides by itself."""
 
-    part: str
-    """`file_system`, `volume` or `network`."""
+    part: SubresourcePart
     name: str
     mount: str = ""
+    is_read_only: bool = False
     kind: ResourceKind | None = None
     """As what it can be a resource of its own."""
     capabilities: tuple[ResourceCapability, ...] = ()
@@ -45,7 +42,8 @@ class EngineSnapshot(Struct, frozen=True, kw_only=True):
     reference_kind: str
     reference_id: str
     size_bytes: int
-    consistency: str = CRASH_CONSISTENT
+    consistency: SnapshotConsistency = SnapshotConsistency.CRASH_CONSISTENT
+    """As after a power cut: whoever was writing was not told to stop."""
     restorable: bool = True
 
 

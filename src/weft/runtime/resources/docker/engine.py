@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 from urllib.parse import SplitResult, quote, urlsplit
@@ -182,7 +182,7 @@ class ContainerEngine:
 
     def transfer(
         self, path: str, *, asked: str, about: About, query: Mapping[str, str] | None = None
-    ) -> Iterator[bytes]:
+    ) -> Generator[bytes]:
         """A long answer in parts: all of it, or an error."""
         size = 0
         limits = self.limits

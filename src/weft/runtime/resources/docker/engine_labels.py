@@ -19,6 +19,9 @@ from weft.kernel.errors import EngineObjectMissing, EngineRefused, InvalidInput
 from weft.runtime.resources.docker.engine import About, ContainerEngine, container_path, image_path, volume_path
 
 RESOURCE_LABEL, OPERATION_LABEL, ROLE_LABEL = "weft.resource", "weft.operation", "weft.role"
+SNAPSHOT_IMAGE = "weft.local/snapshot"
+"""Images that Weft made, or keeps from being swept away, have a tag of this name."""
+_OF_IMAGE = "-of-image"
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,199}\Z")
 
 
@@ -48,6 +51,15 @@ class MadeBy(Struct, frozen=True):
         return {RESOURCE_LABEL: self.resource, OPERATION_LABEL: self.operation, ROLE_LABEL: role.value}
 
     @property
+    def image_labels(self) -> dict[str, str]:
+        """Under other names than those of containers, which have the labels of their image too."""
+        return {f"{RESOURCE_LABEL}{_OF_IMAGE}": self.resource, f"{OPERATION_LABEL}{_OF_IMAGE}": self.operation}
+
+    @property
+    def image_tag(self) -> str:
+        return f"{SNAPSHOT_IMAGE}:{self.object_name}"
+
+    @property
     def object_name(self) -> str:
         """A name for what it makes, the same at each try."""
         digest = hashlib.sha256(msgspec.json.encode([self.resource, self.operation])).hexdigest()
@@ -71,18 +83,19 @@ def list_made_by(
     """What an operation, or any for a resource, has left in the engine: containers first, which hold the others."""
     labels = [f"{label}={value}" for label, value in _wanted(resource, operation)] or [OPERATION_LABEL]
     filters = msgspec.json.encode({"label": labels}).decode()
-    return (*_containers(engine, filters), *_volumes(engine, filters), *_images(engine, filters))
+    return (*_containers(engine, filters), *_volumes(engine, filters), *_images(engine, resource, operation))
 
 
 def remove_made(engine: ContainerEngine, made: MadeObject) -> bool:
-    """Removes it, a container also while it runs. Whether it was there."""
+    """Removes it, a container also while it runs, an image by Weft's name for it. Whether it was there."""
     paths = {
         ResourceKind.DOCKER_CONTAINER: container_path,
         ResourceKind.DOCKER_VOLUME: volume_path,
         ResourceKind.DOCKER_IMAGE: image_path,
     }
+    name = made.name if made.kind is ResourceKind.DOCKER_IMAGE else made.id
     query = {"force": "true", "v": "true"} if made.kind is ResourceKind.DOCKER_CONTAINER else {}
-    return removed(engine, paths[made.kind](made.id), made.kind, made.id, query)
+    return removed(engine, paths[made.kind](name), made.kind, name, query)
 
 
 def removed(engine: ContainerEngine, path: str, kind: ResourceKind, name: str, query: dict[str, str]) -> bool:
@@ -130,8 +143,29 @@ def _volumes(engine: ContainerEngine, filters: str) -> Iterator[MadeObject]:
         yield _made(ResourceKind.DOCKER_VOLUME, item["Name"], item["Name"], item.get("Labels"))
 
 
-def _images(engine: ContainerEngine, filters: str) -> Iterator[MadeObject]:
-    listed = engine.call("GET", "/images/json", asked="list images", query={"filters": filters})
+def _images(engine: ContainerEngine, resource: str | None, operation: str | None) -> Iterator[MadeObject]:
+    """By their tag: labels of an image also stand on the images and containers that others make of it."""
+    listed = engine.call("GET", "/images/json", asked="list images")
     for item in listed or ():
-        name = (item.get("RepoTags") or [""])[0]
-        yield _made(ResourceKind.DOCKER_IMAGE, item["Id"], name, item.get("Labels"))
+        labels = item.get("Labels") or {}
+        made = _made(ResourceKind.DOCKER_IMAGE, item["Id"], "", {ROLE_LABEL: MadeRole.RESULT, **_image_labels(labels)})
+        for tag in item.get("RepoTags") or ():
+            if not tag.startswith(f"{SNAPSHOT_IMAGE}:"):
+                continue
+            if tag != _tag_of(made):
+                made = _made(ResourceKind.DOCKER_IMAGE, item["Id"], tag, {ROLE_LABEL: MadeRole.RESULT})
+            if resource and operation and tag == MadeBy(resource, operation).image_tag:
+                made = msgspec.structs.replace(made, resource=resource, operation=operation)
+            if resource in (None, made.resource) and operation in (None, made.operation):
+                yield msgspec.structs.replace(made, name=tag)
+
+
+def _image_labels(labels: dict[str, str]) -> dict[str, str]:
+    return {label: str(labels.get(f"{label}{_OF_IMAGE}", "")) for label in (RESOURCE_LABEL, OPERATION_LABEL)}
+
+
+def _tag_of(made: MadeObject) -> str | None:
+    try:
+        return MadeBy(made.resource, made.operation).image_tag
+    except InvalidInput:
+        return None
