@@ -146,7 +146,7 @@ NEVER = {
     "two long names": long_name(b"a") + long_name(b"b") + PLAIN + END,
     "an extended header without an entry": pax(record("path", "a")) + END,
     "a record that nobody knows": pax(record("WEFT.trust", "yes")) + PLAIN + END,
-    "another set of characters": pax(record("hdrcharset", "BINARY")) + PLAIN + END,
+    "another set of characters": pax(record("hdrcharset", "EBCDIC")) + PLAIN + END,
     "a record that is longer than its header": pax(b"999 path=a\n") + PLAIN + END,
     "a record of no length": pax(b"0 path=a\n") + PLAIN + END,
     "a record that does not end": pax(b"9 path=abcdef") + PLAIN + END,

@@ -7,9 +7,11 @@ import secrets
 import tarfile
 
 from weft.kernel.errors import EngineObjectMissing, EngineRefused
+from weft.runtime.resources.docker.archive_entries import OWN_ARCHIVE
 from weft.runtime.resources.docker.copying import make_volume, remove_container, ulimits, write_volume
 from weft.runtime.resources.docker.engine import ContainerEngine, container_path, volume_path
 from weft.runtime.resources.docker.engine_labels import MadeBy
+from weft.runtime.resources.docker.tar_reader import read_archive
 
 
 def entry(name: str, kind: bytes = tarfile.REGTYPE, mode: int = 0o644, **fields: object) -> tarfile.TarInfo:
@@ -55,7 +57,8 @@ class Runner:
         return name
 
     def fill(self, volume: str, archive: bytes) -> None:
-        write_volume(self._engine, volume, [archive], MadeBy("tests", volume))
+        source = io.BytesIO(archive)
+        write_volume(self._engine, volume, read_archive(source, OWN_ARCHIVE), source, MadeBy("tests", volume))
 
     def forget_later(self, volume: str) -> None:
         self._volumes.append(volume)

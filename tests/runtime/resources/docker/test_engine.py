@@ -131,6 +131,12 @@ def test_what_is_no_engine_is_refused(serve: Serve, body: bytes) -> None:
         engine.facts()
 
 
+def test_a_compressed_answer_is_refused(serve: Serve) -> None:
+    packed = answer(VERSION, more="Content-Encoding: gzip\r\n")
+    with ContainerEngine(serve(packed), limits=SHORT) as engine, pytest.raises(EngineRefused, match="compressed"):
+        engine.facts()
+
+
 def test_a_redirect_is_not_followed(serve: Serve) -> None:
     moved = answer(b"", "302 Found", "Location: http://127.0.0.1:1/\r\n")
     with ContainerEngine(serve(moved), limits=SHORT) as engine, pytest.raises(EngineRefused, match="302"):

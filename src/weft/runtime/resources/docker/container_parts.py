@@ -87,7 +87,7 @@ def _mounts(container: Any) -> Iterator[ContainerPart]:
 
 
 def _network(container: Any) -> ContainerPart:
-    networks = sorted(container.get("NetworkSettings", {}).get("Networks") or {})
+    networks = _networks(container)
     return ContainerPart(
         part=SubresourcePart.NETWORK,
         name=", ".join(networks) or str(container["HostConfig"].get("NetworkMode", "")),
@@ -95,6 +95,10 @@ def _network(container: Any) -> ContainerPart:
         proposed=VolumeMode.DISCARD,
         reason="connections cannot be kept; a new container has no network unless one is named",
     )
+
+
+def _networks(container: Any) -> list[str]:
+    return sorted(name for name in container.get("NetworkSettings", {}).get("Networks") or {} if name != "none")
 
 
 def not_carried_over(container: Any) -> Iterator[str]:
@@ -115,5 +119,5 @@ def not_carried_over(container: Any) -> Iterator[str]:
         yield "restart policy"
     if any(mount.get("Type") == "bind" for mount in container.get("Mounts") or ()):
         yield "folders of the host"
-    if container.get("NetworkSettings", {}).get("Networks"):
+    if _networks(container):
         yield "networks"

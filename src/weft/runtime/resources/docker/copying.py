@@ -10,8 +10,10 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from itertools import islice
+from typing import BinaryIO
 
 import msgspec
+from msgspec.structs import replace
 
 from weft.kernel.enums import ResourceKind
 from weft.kernel.errors import EngineRefused, Unsupported
@@ -215,15 +217,29 @@ class _TarRun:
                 raise EngineRefused(asked, 200, " ".join(reason.split()))
 
 
-def write_volume(engine: ContainerEngine, volume: str, chunks: Iterable[bytes], made_by: MadeBy) -> None:
-    """Unpacks an archive into a volume; owners, modes and times are those of the archive."""
+def write_volume(
+    engine: ContainerEngine, volume: str, entries: Iterable[ArchiveEntry], source: BinaryIO, made_by: MadeBy
+) -> None:
+    """Unpacks an archive into a volume; owners, modes and times are those of the archive.
+
+    Docker refuses links that lead out of where it unpacks, so it unpacks into the root of the copier, which has the
+    volume as a folder. Podman does not see the volume from there."""
+    is_docker = engine.facts().archives_have_owners
+    placed = [_below_mount(entry) for entry in entries] if is_docker else entries
     with copier(engine, volume, made_by, read_only=False) as container:
         engine.call(
             "PUT",
             f"{container_path(container)}/archive",
             asked=f"write the volume {volume}",
             about=About("container", container),
-            query={"path": MOUNT, "noOverwriteDirNonDir": "true"},
-            data=chunks,
+            query={"path": "/" if is_docker else MOUNT, "noOverwriteDirNonDir": "true"},
+            data=archive_chunks(placed, source),
             seconds=engine.limits.transfer_seconds,
         )
+
+
+def _below_mount(entry: ArchiveEntry) -> ArchiveEntry:
+    folder = MOUNT.strip("/").encode()
+    path = folder + b"/" + entry.path if entry.path else folder
+    is_hard_link = entry.kind is ArchiveEntryKind.HARD_LINK
+    return replace(entry, path=path, target=folder + b"/" + entry.target if is_hard_link else entry.target)

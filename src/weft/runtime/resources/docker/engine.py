@@ -213,6 +213,9 @@ class ContainerEngine:
         if answer.status_code >= 300:
             with answer:
                 raise _refusal(answer, asked, about)
+        if answer.headers.get("Content-Encoding", "identity") != "identity":
+            with answer:
+                raise EngineRefused(asked, answer.status_code, "its answer is compressed, which was not asked for")
         return answer
 
     def _limited(self, data: Iterable[bytes], asked: str) -> Iterator[bytes]:

@@ -37,7 +37,9 @@ _REFUSED_TYPES = {
     b"V": "names a part of an archive",
 }
 _ATTRIBUTE = b"SCHILY.xattr."
-_PASSED_OVER = (b"atime", b"ctime", b"uname", b"gname", b"comment")
+_PASSED_OVER = (b"atime", b"ctime", b"uname", b"gname", b"comment", b"hdrcharset")
+_CHARACTER_SETS = (b"BINARY", b"ISO-IR 10646 2000 UTF-8")
+"""Names are bytes here, whichever of the two an archive says."""
 _TAKEN = (b"path", b"linkpath", b"size", b"uid", b"gid", b"mtime")
 _RECORD_LENGTH = re.compile(rb"([1-9][0-9]{0,7}) ")
 _OCTAL = re.compile(rb"[0-7]*\Z")
@@ -163,6 +165,8 @@ def _records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         if not separator or not key or key in keys or b"\0" in key:
             raise ArchiveRefused(f"an extended header is malformed, or says twice what {shown(key)} is")
         _check_key(key)
+        if key == b"hdrcharset" and value not in _CHARACTER_SETS:
+            raise ArchiveRefused(f"its names are in the character set {shown(value)}, which is not read")
         keys.add(key)
         if key not in _PASSED_OVER:
             yield key, value

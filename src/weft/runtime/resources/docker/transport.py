@@ -46,6 +46,7 @@ def engine_session(socket_path: str | None, seconds: float) -> requests.Session:
     """A session that reads nothing of the environment; with a path everything goes through that socket."""
     session = requests.Session()
     session.trust_env = False
+    session.headers["Accept-Encoding"] = "identity"  # what a call gives is as long as what is read
     if socket_path is not None:
         session.mount("http+docker://", EngineTransport(f"http+unix://{socket_path}", timeout=seconds))
     return session

@@ -31,7 +31,6 @@ from weft.runtime.resources.docker.engine_labels import (
     remove_made,
     removed,
 )
-from weft.runtime.resources.docker.tar_writer import archive_chunks
 
 VOLUME_METHOD = "docker_volume_tar"
 VOLUME_CAPABILITIES = (
@@ -100,7 +99,7 @@ class DockerVolumes:
             self._mark(made_by)
             try:
                 self._create(name, digest, made_by, _owner_of_top(entries))
-                write_volume(self._engine, name, archive_chunks(entries, file), made_by)
+                write_volume(self._engine, name, entries, file, made_by)
             except WeftError:
                 self._remove_unfinished(made_by)
                 raise
