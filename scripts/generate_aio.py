@@ -90,7 +90,7 @@ ATTRIBUTES = {
     "ImportWriter": {"origin": "str", "mapping": "str", "secret": "ImportSecret"},
 }
 AT_HAND = {
-    "Ledger": ("path", "replica", "authority", "trust", "acting_as"),
+    "Ledger": ("path", "replica", "authority", "trust", "acting_as", "originals"),
     "Thread": ("id", "depth"),
     "FullThreads": ("strands",),
     "Programs": ("acting_as",),
@@ -100,7 +100,7 @@ ADDED = {"Ledger": ("sync", "crossing")}
 """What a mirror has beyond the verbs: for whoever awaits calls of their own."""
 WAITING = ("record_turn", "record_turns", "record", "cherry_pick", "summarize")
 FUNCTIONS = ("copy", "examine", "restore", "salvage")
-LEFT_OUT = {"Ledger": ("close", "acting_as", "follow")}  # written by hand
+LEFT_OUT = {"Ledger": ("close", "acting_as", "originals", "follow")}  # written by hand
 HEAD = '''"""{about}
 
 `make docs` writes this module from the synchronous API, and a test compares the two.
@@ -159,6 +159,12 @@ LEDGER = '''
     def acting_as(self, who: Authority | str) -> Self:
         """The same open ledger, changed in the name of somebody else, as the synchronous one. Reads nothing."""
         ledger = type(self)(self._sync.acting_as(who), self._pool)
+        ledger._is_original = False
+        return ledger
+
+    def originals(self) -> Self:
+        """The same open ledger, which shows what was recorded, as the synchronous one. Reads nothing."""
+        ledger = type(self)(self._sync.originals(), self._pool)
         ledger._is_original = False
         return ledger
 

@@ -215,8 +215,7 @@ def _kinds() -> Iterator[str]:
     for name, kind in EVENT_KINDS.items():
         yield from ("", f"### `{name}`", "", f"*{kind.category.value}.* {kind.about}", "")
         yield from field_rows(kind, envelope)
-        if producers[name]:
-            yield from ("", f"Written by {', '.join(f'`{module}`' for module in producers[name])}.")
+        yield from ("", f"Written by {', '.join(f'`{module}`' for module in producers[name])}.")
 
 
 def _structures() -> Iterator[str]:

@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from weft.ledger.model import Session as Session
     from weft.ledger.model import SessionMove as SessionMove
     from weft.ledger.model import StoredContent as StoredContent
+    from weft.ledger.model import Substituted as Substituted
     from weft.ledger.model import TextPart as TextPart
     from weft.ledger.model import ToolCall as ToolCall
     from weft.ledger.model import ToolResultPart as ToolResultPart
@@ -284,7 +285,7 @@ _NAMES = {
     "weft.ledger.model": (
         "Branch Codeblock Compaction FileNote HeadMove ImagePart LintNote Message NewError "
         "NewMessage NewToolCall Point ReasoningPart RecordedTurn Session SessionMove StoredContent "
-        "TextPart ToolCall ToolResultPart ToolUsePart Turn"
+        "Substituted TextPart ToolCall ToolResultPart ToolUsePart Turn"
     ),
     "weft.ledger.read.context_cuts": "ContextCut",
     "weft.ledger.read.contexts": "Context",

@@ -34,7 +34,9 @@ from weft.programs.program_writer import VERB_RIGHTS
 from weft.surfaces.cli.main import OWNER_COMMANDS, run
 
 NOON = 1_794_700_800_000
-NEUTRAL = set("close acting_as upkeep.catch_up upkeep.search_lag policies.list policies.get policies.active".split())
+NEUTRAL = set(
+    "close acting_as originals upkeep.catch_up upkeep.search_lag policies.list policies.get policies.active".split()
+)
 """Tells and changes nothing of what was recorded."""
 FILTERED = set(
     """

@@ -47,7 +47,7 @@ READS = """
     secrets.remainders full_threads
     rooms.get rooms.list rooms.participants rooms.messages rooms.invitations rooms.pending
     rooms.agent rooms.person rooms.posted_as rooms.search
-    upkeep.note_export imports.provisional merges.branches authority acting_as
+    upkeep.note_export imports.provisional merges.branches authority acting_as originals
 """.split()  # what an import writer records is tested with the imports, `acting_as` in test_authority.py
 
 # content: kept as a content, never in an event.   name: in the event if it looks like a name, else a content.
@@ -77,6 +77,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     },
     "compactions.choose": {"refused": "session compaction"},
     "record_late_result": {"content": "result error", "refused": "turn call_id status"},
+    "substitute": {"content": "with_ reason", "refused": "event with_event"},
     "put_content": {"content": "data"},
     "merges.cherry_pick": {"content": "key", "refused": "turns onto expected", "local": "wait"},
     "merges.summarize": {"content": "text key", "refused": "branch into expected", "local": "wait"},
@@ -177,6 +178,7 @@ VERB_BASE: dict[str, dict[str, Any]] = {
     "compactions.record": {"session": "main", "summary": "s"},
     "compactions.choose": {"session": "main", "compaction": None},
     "record_late_result": {"turn": "cut", "call_id": "c1"},
+    "substitute": {"event": "answer", "with_": "w"},
     "put_content": {},
     "merges.cherry_pick": {"turns": "main", "onto": "main"},
     "merges.summarize": {"branch": "main", "into": "main", "text": "t"},
@@ -304,6 +306,8 @@ def call_verb(ledger: Ledger, verb: str, argument: str, value: object) -> None:
             given["data"] = str(value).encode()
         if given.get("message") in ("waiting", "dead"):
             given["message"] = inbox_message(ledger, is_dead=given["message"] == "dead")
+        if given.get("event") == "answer":
+            given["event"] = ledger.record_turn(session="main", query="m", response="r").response_message_id
         if given.get("turn") == "failed":
             given["turn"] = ledger.record_turn(session="main", query="m", error="x").id
         if given.get("room") == "plans":

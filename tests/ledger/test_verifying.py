@@ -77,6 +77,7 @@ COLUMN = {  # one column of each view that a reader would miss
     "trigger_firing": "source",
     "trigger_gap": "count",
     "resource": "liveness",
+    "substitution": "actor",
     "resource_part": "part",
     "resource_use": "mode",
     "resource_handle": "provider",
@@ -122,6 +123,7 @@ def full_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
         diverge(ledger, "main")
         ledger.record_turn(session="gone", query="a secret", response="another")
         ledger.erasure.erase(ledger.resolve("gone"), reason="asked for")
+        ledger.substitute(ledger.messages("alt~2")[-1].id, "other words", reason="better ones")
         ledger.inbox.admit("hello", session="asked")
         begun(ledger, "asked")
         asking(ledger, "deciding")

@@ -46,6 +46,7 @@ def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) ->
             "interrupt": ["x"],
             "follow": ["main"],
             "retry": ["x"],
+            "substitute": ["x", "--with", "y"],
             "config": ["x"],
             "toolset": ["list"],
             "room": ["list"],

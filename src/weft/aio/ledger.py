@@ -51,6 +51,7 @@ from weft.ledger.model import (
     Session,
     SessionMove,
     StoredContent,
+    Substituted,
     ToolCall,
     ToolCallInput,
     Turn,
@@ -116,6 +117,12 @@ class AsyncLedger(crossing.Mirror[Ledger]):
     def acting_as(self, who: Authority | str) -> Self:
         """The same open ledger, changed in the name of somebody else, as the synchronous one. Reads nothing."""
         ledger = type(self)(self._sync.acting_as(who), self._pool)
+        ledger._is_original = False
+        return ledger
+
+    def originals(self) -> Self:
+        """The same open ledger, which shows what was recorded, as the synchronous one. Reads nothing."""
+        ledger = type(self)(self._sync.originals(), self._pool)
         ledger._is_original = False
         return ledger
 
@@ -530,6 +537,18 @@ class AsyncLedger(crossing.Mirror[Ledger]):
             partial(
                 self._sync.record_late_result, turn=turn, call_id=call_id, result=result, error=error, status=status
             )
+        )
+
+    async def substitute(
+        self, event: str, with_: Any = UNSET, *, with_event: str | None = None, reason: str | None = None
+    ) -> Substituted:
+        """Have a message, a model's answer or the result of a tool shown with other words, or as another event of its
+        kind tells it; `with_event` the event itself takes that back. Contexts, exports and searches go by it from now
+        on. What was recorded stays, as does the digest of its turn; `originals` shows it. The event goes by the
+        beginning of its id, by the id of its message, by that of its tool call, or by a turn, for its answer. Returns
+        what is noted of it."""
+        return await self._run(
+            partial(self._sync.substitute, event=event, with_=with_, with_event=with_event, reason=reason)
         )
 
     async def put_content(self, data: bytes | Iterable[bytes] | Any) -> StoredContent:

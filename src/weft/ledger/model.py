@@ -132,8 +132,20 @@ PROMPT_SEQUENCE = -2
 """The sequence of a system prompt that no turn has recorded yet; its message bears the id of the agent."""
 
 
+class Substituted(Struct, frozen=True, gc=False, kw_only=True):
+    """What is shown was recorded later, in the place of another event, which stays as it was."""
+
+    original: str
+    """The id of the event that was recorded there."""
+    replacement: str
+    """The id of the event that is shown in its place; the same where the original is shown again."""
+    by: str
+    at: int
+    reason: str | None = None
+
+
 class Message(Struct, frozen=True, gc=False):
-    """One message, exactly as it was recorded."""
+    """One message, exactly as it was recorded, or as it was substituted since."""
 
     id: str
     role: str
@@ -148,6 +160,8 @@ class Message(Struct, frozen=True, gc=False):
     metadata: Any = None
     native_id: str | None = None
     """The id that the tool gave it that it was imported from."""
+    substituted: Substituted | UnsetType = UNSET
+    """Left out where it is shown as it was recorded."""
 
     @property
     def turn_id(self) -> str:
@@ -187,6 +201,8 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     server: str | None = None
     spawned_session: str | None = None
     metadata: Any = None
+    substituted: Substituted | UnsetType = UNSET
+    """Of its result; left out where that is shown as it was recorded."""
 
 
 def repeated_id(native: str, earlier: int) -> str:

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 import weft
 from tests.ledger.histories import exported, import_into
 from tests.ledger.test_inbox import begun
 from tests.runtime.broker.bench import Bench, run, saying
 from weft.kernel.clock import FixedClock
+from weft.kernel.dag_events import ModelRequest
 from weft.kernel.errors import InvalidInput, NotApplicable, SessionBusy, StoreFailed
+from weft.kernel.fields import EventRef
 from weft.ledger.api import Ledger, Runs, SessionStanding
 from weft.runtime.broker import broker as broker_module
 from weft.runtime.broker import session_turns
@@ -150,6 +153,27 @@ def test_a_message_that_is_cancelled_as_its_turn_begins_is_not_sent(ledger: Ledg
         await bench.answered(kept, bench.broker(planner))
         assert bench.provider.sent() == ["kept"]
         assert bench.state(taken_back)[0] == "cancelled"
+
+    run(body())
+
+
+def test_the_next_request_sends_what_was_substituted_since(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, saying("it is Lyon"), saying("so it is"), saying("yes"), clock=clock)
+        broker = bench.broker()
+        await bench.answered(bench.admit("which town?"), broker)
+        note = ledger.substitute("main", "it is Paris")
+        second = bench.admit("sure?")
+        await bench.answered(second, broker)
+        assert bench.provider.sent() == ["which town?", "it is Paris", "sure?"]
+        (request,) = [one.event for one in bench.events(second) if isinstance(one.event, ModelRequest)]
+        assert request.input is not UNSET
+        assert EventRef(note.replacement) in request.input.then
+        ledger.substitute("main~1", with_event="main~1")
+        await bench.answered(bench.admit("really?"), broker)
+        assert bench.provider.sent() == ["which town?", "it is Lyon", "sure?", "so it is", "really?"]
+        sent = [message.text for message in ledger.context(ledger.inbox.get(second).turn).messages]
+        assert sent == ["which town?", "it is Paris", "sure?"]
 
     run(body())
 

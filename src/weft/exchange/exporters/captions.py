@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from msgspec import UNSET
+
 from weft.exchange.edits.arguments import NEW, OLD, PATCHES, PATHS, WRITTEN, opened
 from weft.exchange.edits.changes import FileChange, changes_of
 from weft.exchange.exporters.port import Story
@@ -89,6 +91,8 @@ def speaker(message: Message, turn: Turn) -> str:
         facts.append(str(message.source))
     if message.model not in (*UNKNOWN_MODELS, turn.model):
         facts.append(str(message.model))
+    if message.substituted is not UNSET:
+        facts.append("substituted")
     return DOT.join(facts)
 
 
@@ -102,6 +106,8 @@ def call_facts(call: ToolCall) -> list[str]:
         facts.append(f"on {call.server}")
     if call.spawned_session:
         facts.append(f"started {call.spawned_session}")
+    if call.substituted is not UNSET:
+        facts.append("result substituted")
     return [on_one_line(fact) for fact in facts if fact]
 
 

@@ -107,6 +107,8 @@ def entry(told: FullTurn, message: Message, parent: str | None) -> dict[str, Any
             "message": said,
         }
     )
+    if message.substituted is not UNSET:
+        made["substitutes"] = message.substituted.original
     if is_answer:
         noted = _noted(message, turn)
         made |= _known(

@@ -14,7 +14,7 @@ from weft.kernel.errors import InvalidInput, StoreError
 from weft.ledger.arguments import checked_number
 from weft.ledger.erasing.erasure import finish as finish_erasing
 from weft.ledger.model import Point, Session
-from weft.ledger.read.access import READ_LEDGER, LimitedStore
+from weft.ledger.read.access import READ_LEDGER, LimitedStore, OriginalsStore
 from weft.ledger.read.pages import Cursor, PageRequest
 from weft.ledger.read.projects import RepositoryOf
 from weft.ledger.read.revisions import Revision, parse_moment, require, resolve
@@ -85,13 +85,22 @@ class LedgerBase:
     def acting_as(self, who: Authority | str) -> Self:
         """The same open ledger, read and changed in the name of somebody else: an authority, or the name of an agent
         or a person. Reads nothing; who is not there is refused by the first verb. Closing is left to the original."""
-        ledger = copy.copy(self)
         authority = authority_of(who)
         store = self._store._store if isinstance(self._store, LimitedStore) else self._store
         if not authority.is_unlimited:
             store = cast(Store, LimitedStore(store, authority, self._writer.creators))
+        return self._through(store, self._writer.acting_as(authority))
+
+    def originals(self) -> Self:
+        """The same open ledger, whose readers are shown every message and result as it was recorded, whatever was
+        substituted since. Searching finds what is shown otherwise. Closing is left to the original."""
+        return self._through(cast(Store, OriginalsStore(self._store)), self._writer)
+
+    def _through(self, store: Store, writer: LedgerWriter) -> Self:
+        """The same open ledger, read and written another way."""
+        ledger = copy.copy(self)
         ledger._store, ledger._is_original, ledger._closed_with = store, False, None
-        ledger._writer = self._writer.acting_as(authority)
+        ledger._writer = writer
         for name in [name for name, part in vars(self).items() if isinstance(part, LedgerPart)]:
             delattr(ledger, name)  # its groups of verbs are made anew, in the other name
         return ledger

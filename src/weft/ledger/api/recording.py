@@ -19,12 +19,14 @@ from weft.ledger.model import (
     NewError,
     RecordedTurn,
     StoredContent,
+    Substituted,
     ToolCallInput,
     UsageInput,
 )
 from weft.ledger.write.append import requires
 from weft.ledger.write.late_results import record_late_result
 from weft.ledger.write.record_turn import NewTurn, PlacedTurn, record_turns
+from weft.ledger.write.substitutions import find_event, find_replacement, last_substitution, substitute
 from weft.ledger.write.turn_events import Setting, member
 from weft.ledger.write.turn_writer import TurnWriter, begin_turn
 from weft.store.records import LEDGER_SCOPE
@@ -158,6 +160,24 @@ class RecordVerbs(LedgerBase):
         ended = None if status is None else member(ToolCallStatus, status, "status")
         checked_text(call_id, "tool call id")
         record_late_result(self._writer, self.resolve(turn), call_id, result, fault, ended)
+
+    @requires("turn:record")
+    def substitute(
+        self, event: str, with_: Any = UNSET, *, with_event: str | None = None, reason: str | None = None
+    ) -> Substituted:
+        """Have a message, a model's answer or the result of a tool shown with other words, or as another event of its
+        kind tells it; `with_event` the event itself takes that back. Contexts, exports and searches go by it from now
+        on. What was recorded stays, as does the digest of its turn; `originals` shows it. The event goes by the
+        beginning of its id, by the id of its message, by that of its tool call, or by a turn, for its answer. Returns
+        what is noted of it."""
+        if (with_ is UNSET) == (with_event is None):
+            raise InvalidInput("it is not said what is to be shown instead", "give words or an event, one of them")
+        with self._store.read() as txn:
+            original = find_event(txn, event, self._resolve)
+            other = None if with_event is None else find_replacement(txn, with_event, original, self._resolve)
+        substitute(self._writer, original, other, with_, None if reason is None else checked_text(reason, "reason"))
+        with self._store.read() as txn:
+            return last_substitution(txn, original)
 
     @requires("content:put")
     def put_content(self, data: bytes | Iterable[bytes] | Any) -> StoredContent:

@@ -15,6 +15,7 @@ from weft.ledger.read.content_uses import About, ContentUse, Report, TaggedNodes
 from weft.ledger.read.sessions import sessions_containing
 from weft.ledger.read.targets import Resolve, Target, find_target
 from weft.ledger.upkeep.copy_register import KnownCopy, known_copies
+from weft.ledger.views.recorded_events import stream_of
 from weft.ledger.views.rows import SESSION, SessionRow, load_session, load_turn
 from weft.ledger.views.values import remainder_of
 from weft.store.authorship import counts
@@ -111,14 +112,19 @@ class ErasurePlan(Struct, frozen=True, kw_only=True):
         return not (self.contents or self.untagged or standing)
 
 
+_SHOWING = "SELECT t.id FROM substitution s JOIN turn t ON t.n = s.turn WHERE s.replacement_n IN"
+"""Turns that show what an event says in the place of what was recorded."""
+
+
 def make_plan(
     store: Store, names: str | Sequence[str], resolve: Resolve, *, tree: bool, everywhere: bool, report: Report
 ) -> ErasurePlan:
     store.catch_up()
     with store.read() as txn:
         target = find_target(txn, names, tree, resolve)
-        nodes, admissions = _nodes(txn.sql, target), _admissions(txn.sql, target)
-        uses = find_uses(txn.facts, target.streams(), target.contents, everywhere, report, nodes, admissions)
+        nodes = _nodes(txn.sql, target)
+        about = _admissions(txn.sql, target) | _substitutions(txn, target)
+        uses = find_uses(txn.facts, target.streams(), target.contents, everywhere, report, nodes, about)
         return _plan(store, txn, target, uses, everywhere)
 
 
@@ -180,6 +186,20 @@ def _admissions(sql: Sql, target: Target) -> dict[int, tuple[str | None, str | N
     return {n: (turn, None) for n, turn in rows}
 
 
+def _substitutions(txn: ReadTxn, target: Target) -> dict[int, tuple[str | None, str | None]]:
+    """The events that substituted what these turns say, and those that are shown instead; but for one that is part of
+    another turn, which goes with that."""
+    of_number = {turn.n: turn.id for turn in target.turns.values()}
+    rows = rows_in(txn.sql, "SELECT turn, n, replacement_n FROM substitution WHERE turn IN", list(of_number))
+    events = [(event, of_number[turn]) for turn, n, replacement in rows for event in (n, replacement)]
+    return {event: (turn, None) for event, turn in events if not _is_of_run(txn, event)}
+
+
+def _is_of_run(txn: ReadTxn, n: int) -> bool:
+    line = txn.facts.line(n)
+    return line is not None and stream_of(n, line).startswith("run:")
+
+
 def _nodes(sql: Sql, target: Target) -> TaggedNodes:
     """What is named and can have tags: turns with their messages, and sessions."""
     nodes: dict[str, About] = {turn: (turn, None) for turn in target.turns}
@@ -199,8 +219,22 @@ def _untagged(sql: Sql, uses: Uses, going: set[bytes], sizes: dict[bytes, int]) 
 
 def _reached_turns(sql: Sql, target: Target, uses: Uses) -> tuple[str, ...]:
     streams = (stream.partition(":") for stream in uses.reached)
-    found = rows_in(sql, "SELECT id FROM turn WHERE id IN", [name for kind, _, name in streams if kind in TELLING])
-    return tuple(sorted(id for (id,) in found if id not in target.turns))
+    found = list(
+        rows_in(sql, "SELECT id FROM turn WHERE id IN", [name for kind, _, name in streams if kind in TELLING])
+    )
+    found += rows_in(sql, _SHOWING, _outside_runs(uses))
+    return tuple(sorted({id for (id,) in found if id not in target.turns}))
+
+
+def _outside_runs(uses: Uses) -> list[int]:
+    """Events of ledgers' own streams that use a content which goes wherever it is used."""
+    return [
+        use.n
+        for ref, found in uses.outside.items()
+        if uses.everywhere is None or ref in uses.everywhere
+        for use in found
+        if use.stream.startswith("ledger:")
+    ]
 
 
 def _verbatim(

@@ -403,6 +403,8 @@ class LimitedTxn(ReadTxn, frozen=True):
     """A view of the whole ledger that is read in somebody's name."""
 
     access: Any
+    shows_originals: bool = False
+    """What was substituted is shown as it was recorded."""
 
 
 class LimitedStore:
@@ -421,6 +423,22 @@ class LimitedStore:
             yield LimitedTxn(txn.sql, txn.facts, access)
 
 
+class OriginalsStore:
+    """A store whose readers are shown what was recorded, whatever was substituted. All else is the store's own."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    @contextmanager
+    def read(self) -> Iterator[ReadTxn]:
+        with self._store.read() as txn:
+            access = txn.access if isinstance(txn, LimitedTxn) else Access(txn.sql, txn.facts, LOCAL, {})
+            yield LimitedTxn(txn.sql, txn.facts, access, shows_originals=True)
+
+
 _UNLIMITED = Access(cast(Sql, None), cast(FactReader, None), LOCAL, {})
 """Of whoever opened the ledger: it looks nothing up."""
 
@@ -428,6 +446,16 @@ _UNLIMITED = Access(cast(Sql, None), cast(FactReader, None), LOCAL, {})
 def access_of(txn: ReadTxn) -> Access:
     """What whoever reads in this transaction may."""
     return txn.access if isinstance(txn, LimitedTxn) else _UNLIMITED
+
+
+def shows_originals(txn: ReadTxn) -> bool:
+    """Whether what was substituted is to be shown as it was recorded."""
+    return isinstance(txn, LimitedTxn) and txn.shows_originals
+
+
+def as_shown(txn: ReadTxn) -> ReadTxn:
+    """The same view, with what was substituted."""
+    return LimitedTxn(txn.sql, txn.facts, txn.access) if isinstance(txn, LimitedTxn) else txn
 
 
 def session_of_number(txn: ReadTxn, n: int) -> SessionRow | None:

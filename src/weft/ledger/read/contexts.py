@@ -122,7 +122,7 @@ def _assemble(
             turns.append(leaf.turn.id)
             rest += others
     leading, query = _split_system(own)
-    prompt = leading or system or _earlier_system(txn, ranges, start, persona)
+    prompt = leading or system or _earlier_system(txn, ranges, start, arrived, persona)
     return Context((*prompt, *summary, *rest, *query), tuple(turns), compaction)
 
 
@@ -151,7 +151,9 @@ def readable_prompt(txn: ReadTxn, session: SessionRow) -> Message | None:
     return replace(prompt, content=(TextPart(WITHHELD),))
 
 
-def _earlier_system(txn: ReadTxn, ranges: list[Range], start: int, persona: str | None) -> list[Message]:
+def _earlier_system(
+    txn: ReadTxn, ranges: list[Range], start: int, arrived: int | None, persona: str | None
+) -> list[Message]:
     """The system prompt in effect, where the last turn that brought one was summarised away."""
     for part in reversed(ranges):
         last = min(part.high, start - 1)
@@ -165,7 +167,7 @@ def _earlier_system(txn: ReadTxn, ranges: list[Range], start: int, persona: str 
             (part.segment, part.low, last),
         )
         if row is not None:
-            leading, _ = _split_system(messages_between(txn, part.segment, row[0], row[0]))
+            leading, _ = _split_system(messages_between(txn, part.segment, row[0], row[0], arrived))
             return _passed_on(txn, row[1], persona, leading)
     return []
 
@@ -196,8 +198,9 @@ def _split_system(messages: Iterable[Message]) -> tuple[list[Message], list[Mess
 
 
 def _query(txn: ReadTxn, turn: TurnRow, asked: int | None) -> list[Message]:
-    """A turn's messages until its model was asked; where that was not recorded, until the agent first acted."""
-    messages = placed_messages(txn, turn.segment, turn.depth, main_only=True)
+    """A turn's messages until its model was asked; where that was not recorded, until the agent first acted. What was
+    substituted later it did not see."""
+    messages = placed_messages(txn, turn.segment, turn.depth, main_only=True, until=0)
     if asked is not None:
         return [placed.message for placed in messages if placed.position < asked]
     called = min((row.position for row, _ in calls_of(txn, turn)), default=turn.events)

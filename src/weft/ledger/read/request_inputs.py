@@ -6,7 +6,8 @@ on one that brought no more than itself, as a binary counter carries: so a list 
 log n requests, and costs log n entries each on average.
 
 An entry is a message, a compaction that stands for its summary, or the event of a tool call or of its result; such
-neighbours of one turn are one message, as a transcript tells them.
+neighbours of one turn are one message, as a transcript tells them. What was substituted is named by the event that is
+shown in its place: so a request tells for ever what it was sent.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from weft.kernel.dag_events import ModelRequest
 from weft.kernel.errors import NotFound
 from weft.kernel.events import event_id
 from weft.kernel.fields import EventRef, RequestInput
-from weft.ledger.model import Message, TextPart, ToolCall, ToolUsePart
+from weft.ledger.model import Message, Part, TextPart, ToolCall, ToolUsePart
+from weft.ledger.read.access import as_shown
+from weft.ledger.read.substitutions import Change, change_to
 from weft.ledger.read.turns import call_messages, calls_of, messages_between, placed_messages
-from weft.ledger.views.recorded_events import place_of_event, recorded, run_events
-from weft.ledger.views.rows import TurnRow, is_message, load_turn
+from weft.ledger.views.recorded_events import place_of_event, recorded, run_events, stream_of
+from weft.ledger.views.rows import TurnRow, is_message, load_turn, load_turn_number
+from weft.ledger.views.substitutions import MESSAGE
 from weft.ledger.views.values import shown_text
 from weft.store.port import ReadTxn
 
@@ -40,9 +44,14 @@ def input_of(txn: ReadTxn, turn: str, request: str | None, messages: Sequence[Me
     the end of a call that was never told, nothing is said: a list that is not quite what was sent would be no record.
     """
     refs = refs_of(txn, messages)
-    if refs is None or messages_named(txn, refs) != list(messages):
+    if refs is None or list(map(_words, messages_named(txn, refs))) != list(map(_words, messages)):
         return UNSET
     return InputChain(_chain_before(txn, turn, request), refs).input()
+
+
+def _words(message: Message) -> tuple[str, tuple[Part, ...]]:
+    """What a model is sent of a message."""
+    return message.role, message.content
 
 
 def _base_and_keep(chain: Sequence[InputStep], shared: int, length: int) -> tuple[str | None, int]:
@@ -140,7 +149,8 @@ def refs_of(txn: ReadTxn, messages: Iterable[Message]) -> list[Ref] | None:
     for message in messages:
         place, _, of_calls = message.id.partition("#")
         if not of_calls:
-            refs.append(message.id)
+            substituted = message.substituted
+            refs.append(message.id if substituted is UNSET else EventRef(substituted.replacement))
             continue
         turn = place.partition(":")[0]
         if turn not in turns:
@@ -169,10 +179,13 @@ class TurnCalls(Struct):
 def _calls_in(txn: ReadTxn, turn: str) -> TurnCalls:
     row = _turn(txn, turn)
     events = [found.id for found in run_events(txn.facts, row)]
-    found = []
+    found: list[tuple[ToolCall, str, str | None]] = []
     for place, call in calls_of(txn, row):
-        ended = place.result_position
-        found.append((call, events[place.position], None if ended is None or ended < 0 else events[ended]))
+        ended, substituted = place.result_position, call.substituted
+        if substituted is not UNSET:
+            found.append((call, events[place.position], substituted.replacement))
+        else:
+            found.append((call, events[place.position], None if ended is None or ended < 0 else events[ended]))
     return TurnCalls(found)
 
 
@@ -305,15 +318,35 @@ def _as_message(calls: list[ToolCall], of: tuple[str, bool] | None) -> Iterator[
 
 
 def _told(txn: ReadTxn, event: str) -> Message | tuple[ToolCall, bool]:
-    """What an event brought: a message, or a tool call and whether it is its beginning."""
+    """What an event brought: a message, or a tool call and whether it is its beginning. Or what it was put in the place
+    of, where it belongs to no turn."""
+    if (change := change_to(txn, event)) is not None and not _is_of_run(txn, change.replacement_n):
+        return _told_instead(txn, change)
     turn, position = place_of_event(txn.sql, txn.facts, event)
-    for placed in placed_messages(txn, turn.segment, turn.depth):
+    for placed in placed_messages(txn, turn.segment, turn.depth, until=0):
         if placed.position == position:
             return placed.message
-    for place, call in calls_of(txn, turn):
+    for place, call in calls_of(txn, turn, until=0):
         if position in (place.position, place.result_position):
             return call, position == place.position
     raise NotFound("message of event", event)
+
+
+def _is_of_run(txn: ReadTxn, n: int) -> bool:
+    line = txn.facts.line(n)
+    return line is not None and stream_of(n, line).startswith("run:")
+
+
+def _told_instead(txn: ReadTxn, change: Change) -> Message | tuple[ToolCall, bool]:
+    """A message or a tool call as a substitution left it: that was sent, whatever the reader is shown else."""
+    txn = as_shown(txn)
+    turn = load_turn_number(txn.sql, change.turn)
+    if turn is None:
+        raise NotFound("turn of event", change.original.hex())
+    if change.place == MESSAGE:
+        messages = messages_between(txn, turn.segment, turn.depth, turn.depth, change.n)
+        return next(message for message in messages if message.sequence == change.seq)
+    return next(call for place, call in calls_of(txn, turn, until=change.n) if place.seq == change.seq), False
 
 
 def _messages(txn: ReadTxn, ids: Sequence[str]) -> dict[str, Message]:
@@ -327,7 +360,7 @@ def _messages(txn: ReadTxn, ids: Sequence[str]) -> dict[str, Message]:
         if compaction is not None:
             found[id] = summary_message(txn, id, compaction[0])
             continue
-        found |= {message.id: message for message in _neighbours(txn, id, more)}
+        found |= {message.id: message for message in _neighbours(txn, id, more, until=0)}
         more = min(2 * more + 1, MOST_TURNS)  # they mostly follow one another: more at a time, the longer the list
         if id not in found:
             raise NotFound("message", id)
@@ -344,8 +377,8 @@ def find_message(txn: ReadTxn, message: str) -> Message | None:
     return next((found for found in _neighbours(txn, message) if found.id == message), None)
 
 
-def _neighbours(txn: ReadTxn, message: str, more: int = 0) -> list[Message]:
+def _neighbours(txn: ReadTxn, message: str, more: int = 0, until: int | None = None) -> list[Message]:
     """All messages of its turn, and of so many turns that follow. A message's id lies just behind its turn's, so the
     turn before it in id order is the one to ask."""
     row = txn.sql.one("SELECT id, segment, depth FROM turn WHERE id < ? ORDER BY id DESC LIMIT 1", (message,))
-    return [] if row is None else messages_between(txn, row[1], row[2], row[2] + more)
+    return [] if row is None else messages_between(txn, row[1], row[2], row[2] + more, until)

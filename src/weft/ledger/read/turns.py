@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, TypeVar
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.contents import CONTENT_DOMAIN, bytes_text
 from weft.kernel.errors import FactDamaged
@@ -16,6 +16,7 @@ from weft.ledger.model import (
     Message,
     Part,
     ReasoningPart,
+    Substituted,
     TextPart,
     ToolCall,
     ToolResultPart,
@@ -25,6 +26,7 @@ from weft.ledger.model import (
 )
 from weft.ledger.read.access import access_of, session_of_number
 from weft.ledger.read.sessions import agent_names
+from weft.ledger.read.substitutions import Substitutions, substitutions_between, substitutions_in
 from weft.ledger.views.rows import CALL, MESSAGE, CallRow, MessageRow, TurnRow
 from weft.ledger.views.runs import TOKENS
 from weft.ledger.views.sightings import IN_PIECES
@@ -49,23 +51,31 @@ class Placed(Struct, frozen=True):
     message: Message
 
 
-def messages_between(txn: ReadTxn, segment: int, low: int, high: int) -> list[Message]:
-    """The messages of a range of one segment."""
-    return to_messages(txn, txn.sql.all(f"SELECT {MESSAGE_COLUMNS} {_FROM} {_ORDER}", (segment, low, high)))
+def messages_between(txn: ReadTxn, segment: int, low: int, high: int, until: int | None = None) -> list[Message]:
+    """The messages of a range of one segment; with `until` as they were shown at that arrival number."""
+    rows = txn.sql.all(f"SELECT {MESSAGE_COLUMNS} {_FROM} {_ORDER}", (segment, low, high))
+    return to_messages(txn, rows, substitutions_between(txn, segment, low, high, until))
 
 
 def placed_messages(
-    txn: ReadTxn, segment: int, depth: int, events: int | None = None, *, main_only: bool = False
+    txn: ReadTxn,
+    segment: int,
+    depth: int,
+    events: int | None = None,
+    *,
+    main_only: bool = False,
+    until: int | None = None,
 ) -> list[Placed]:
-    """One turn's messages with their positions; with `events` only what so many of its events brought."""
+    """One turn's messages with their positions; with `events` only what so many of its events brought, with `until` as
+    they were shown at that arrival number."""
     which = _MAIN if main_only else ""
     rows = txn.sql.all(f"SELECT m.position, {MESSAGE_COLUMNS} {_FROM} {which} {_ORDER}", (segment, depth, depth))
     rows = [row for row in rows if events is None or row[0] < events]
-    messages = to_messages(txn, [row[1:] for row in rows])
+    messages = to_messages(txn, [row[1:] for row in rows], substitutions_between(txn, segment, depth, depth, until))
     return [Placed(row[0], message) for row, message in zip(rows, messages, strict=True)]
 
 
-def to_messages(txn: ReadTxn, rows: Iterable[Sequence[Any]]) -> list[Message]:
+def to_messages(txn: ReadTxn, rows: Iterable[Sequence[Any]], substitutions: Substitutions) -> list[Message]:
     """Messages from rows of `MESSAGE_COLUMNS`. Most are one text and nothing more; those are made here, in one loop
     that the reading bar rests on."""
     made: list[Message] = []
@@ -74,8 +84,8 @@ def to_messages(txn: ReadTxn, rows: Iterable[Sequence[Any]]) -> list[Message]:
         if role == "system" and not access.may_read_prompt(turn):
             made.append(Message(id, role, (TextPart(WITHHELD),), seq, at, source))
             continue
-        if data is None:
-            made.append(_to_message(txn, turn, seq))
+        if data is None or (substitutions and substitutions.has_message(turn, seq)):
+            made.append(_to_message(txn, turn, seq, substitutions))
             continue
         if sha256(CONTENT_DOMAIN + salt + data).digest() != ref:
             raise FactDamaged("content", ref.hex(), "its bytes do not hash to its reference")
@@ -87,11 +97,12 @@ def to_messages(txn: ReadTxn, rows: Iterable[Sequence[Any]]) -> list[Message]:
     return made
 
 
-def _to_message(txn: ReadTxn, *place: int) -> Message:
-    """A message with several parts, with a large text, or with more beside it."""
-    row = txn.sql.one(f"{MESSAGE.select} WHERE turn = ? AND seq = ?", place)
+def _to_message(txn: ReadTxn, turn: int, seq: int, substitutions: Substitutions) -> Message:
+    """A message with several parts, with a large text, with more beside it, or that was substituted."""
+    row = txn.sql.one(f"{MESSAGE.select} WHERE turn = ? AND seq = ?", (turn, seq))
     assert row is not None, "it was read in this very snapshot"
     m = MessageRow(*row)
+    substituted = substitutions.message(m) if substitutions else UNSET
     content: tuple[Part, ...]
     if m.text is not None:
         content = (TextPart(shown_text(txn.facts, m.text)),)
@@ -100,7 +111,7 @@ def _to_message(txn: ReadTxn, *place: int) -> Message:
     return Message(
         m.id, m.role, content, m.seq, m.at, m.source, m.parent,
         name_of(txn, m.model), json_of(txn, m.thinking_config), _context(txn, m), json_of(txn, m.metadata),
-        text_of(txn, m.native),
+        text_of(txn, m.native), substituted,
     )  # fmt: skip
 
 
@@ -145,11 +156,29 @@ def _known_part(txn: ReadTxn, part: dict[str, Any]) -> Part:
     raise FactDamaged("message part", str(part["type"]), "no such type of part")
 
 
-def calls_of(txn: ReadTxn, turn: TurnRow, events: int | None = None) -> list[tuple[CallRow, ToolCall]]:
-    """The turn's tool calls in order; those that its first `events` events left open appear as interrupted."""
-    rows = txn.sql.all(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))
-    found = [_as_of(CallRow(*row), events, None) for row in rows]
-    return [(row, _to_call(txn, turn, row)) for row in found if events is None or row.position < events]
+def calls_of(
+    txn: ReadTxn, turn: TurnRow, events: int | None = None, *, until: int | None = None
+) -> list[tuple[CallRow, ToolCall]]:
+    """The turn's tool calls in order; those that its first `events` events left open appear as interrupted. With
+    `until` their results as they were shown at that arrival number."""
+    rows = [CallRow(*row) for row in txn.sql.all(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))]
+    substitutions = substitutions_in(txn, [turn.n], until) if rows else None
+    shown = [row for row in rows if events is None or row.position < events]
+    return [_shown_call(txn, turn, row, substitutions, events, None) for row in shown]
+
+
+def _shown_call(
+    txn: ReadTxn,
+    turn: TurnRow,
+    row: CallRow,
+    substitutions: Substitutions | None,
+    events: int | None,
+    arrived: int | None,
+) -> tuple[CallRow, ToolCall]:
+    """A call with the result that it has for this reader, at this time."""
+    substituted = substitutions.call(row) if substitutions else UNSET
+    seen = _as_of(row, events, arrived)
+    return seen, _to_call(txn, turn, seen, UNSET if seen.outcome == "interrupted" else substituted)
 
 
 class Leaf(Struct, frozen=True):
@@ -171,18 +200,19 @@ def read_leaves(
     which = _MAIN if main_only else ""
     rows = txn.sql.all(f"SELECT m.position, {MESSAGE_COLUMNS} {_FROM} {which} {_ORDER}", span)
     calls = [CallRow(*row) for row in txn.sql.all(f"{CALL.select} WHERE turn IN ({_SPAN}) ORDER BY turn, seq", span)]
+    substitutions = substitutions_between(txn, *span, arrived)
     txn.facts.hold(n for call in calls for n in (call.call_id, call.params, call.result, call.error) if n)
     messages_by = _by_turn(rows, lambda row: int(row[6]))
     calls_by = _by_turn(calls, lambda call: call.turn)
     for turn in turns:
         events = last_events if turn is turns[-1] else None
         shown = [row for row in messages_by.get(turn.n, ()) if events is None or row[0] < events]
-        messages = to_messages(txn, [row[1:] for row in shown])
-        seen = [_as_of(call, events, arrived) for call in calls_by.get(turn.n, ())]
+        messages = to_messages(txn, [row[1:] for row in shown], substitutions)
+        made = [call for call in calls_by.get(turn.n, ()) if events is None or call.position < events]
         yield Leaf(
             turn,
             [Placed(row[0], message) for row, message in zip(shown, messages, strict=True)],
-            [(call, _to_call(txn, turn, call)) for call in seen if events is None or call.position < events],
+            [_shown_call(txn, turn, call, substitutions, events, arrived) for call in made],
         )
 
 
@@ -203,7 +233,7 @@ def _as_of(row: CallRow, events: int | None, arrived: int | None) -> CallRow:
     return row
 
 
-def _to_call(txn: ReadTxn, turn: TurnRow, row: CallRow) -> ToolCall:
+def _to_call(txn: ReadTxn, turn: TurnRow, row: CallRow, substituted: Substituted | UnsetType) -> ToolCall:
     native = text_of(txn, row.call_id) or ""
     spawned = session_of_number(txn, row.spawned) if row.spawned else None
     return ToolCall(
@@ -226,6 +256,7 @@ def _to_call(txn: ReadTxn, turn: TurnRow, row: CallRow) -> ToolCall:
         server=name_of(txn, row.server),
         spawned_session=spawned.label if spawned else None,
         metadata=json_of(txn, row.detail),
+        substituted=substituted,
     )
 
 

@@ -209,6 +209,7 @@ def standing(txn: ReadTxn, session: str, most: int = QUEUE_SHOWN) -> SessionStan
         raise NotFound("session", session, Action.LIST_SESSIONS)
     turn, state, until, stop, since = own_run(txn.sql, row.n) or (None, None, None, None, None)
     (erasures,) = txn.sql.one("SELECT max(n) FROM erasure") or (0,)
+    (substitutions,) = txn.sql.one("SELECT max(n) FROM substitution") or (0,)
     return SessionStanding(
         id=row.id,
         label=row.label,
@@ -219,6 +220,7 @@ def standing(txn: ReadTxn, session: str, most: int = QUEUE_SHOWN) -> SessionStan
         head_events=row.head_events,
         compaction=row.compaction,
         erasures=erasures or 0,
+        substitutions=substitutions or 0,
         open_turn=turn,
         open_since=since,
         open_principals=() if since is None else run_principals(txn.facts, since),

@@ -110,6 +110,8 @@ class SessionStanding(Struct, frozen=True, kw_only=True):
     compaction: str | None
     erasures: int
     """How far erasing had come: words that were read before it may be gone."""
+    substitutions: int = 0
+    """The last substitution: words that were read before it may have been replaced."""
     open_turn: str | None
     open_since: int | None = None
     """The arrival number of the event that began the open turn."""

@@ -282,10 +282,21 @@ class Touched(Struct):
             case "turn_superseded":
                 self.turns |= dict.fromkeys((event["turn"], event["by"]))
             case "tool_result":
-                n = facts.find_event(bytes.fromhex(event["call"]["event_id"]))
-                line = None if n is None else facts.line(n)
-                if n is not None and line is not None:
-                    self.turns[stream_of(n, line).removeprefix("run:")] = None
+                self._take_turn_of(facts, event["call"]["event_id"])
+            case "substitution":
+                self._take_turn_of(facts, event["original_event"]["event_id"])
+
+    def _take_turn_of(self, facts: FactReader, event: str) -> None:
+        """The turn of an event; a late result belongs to that of its call."""
+        n = facts.find_event(bytes.fromhex(event))
+        line = None if n is None else facts.line(n)
+        if n is None or line is None:
+            return
+        stream = stream_of(n, line)
+        if stream.startswith("run:"):
+            self.turns[stream.removeprefix("run:")] = None
+        elif (called := fields_of(n, line).get("call")) is not None:
+            self._take_turn_of(facts, called["event_id"])
 
 
 def touched(txn: Txn, mark: int, log_rows: int | None = None, turns: int = MAX_INTEGER) -> Touched:

@@ -15,6 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.contents import ROW_BYTES, content_ref
 from weft.kernel.errors import FactDamaged, NotApplicable
 from weft.kernel.facts import content_refs
@@ -127,13 +128,15 @@ class Copying:
             is_empty = tip.n == 0 and txn.sql.one("SELECT 1 FROM content LIMIT 1") is None
         with self._source.read() as txn:
             is_ours = tip.n == 0 or txn.facts.chain_at(tip.n) == tip.chain
+            former = txn.sql.all("SELECT key, value FROM local WHERE key LIKE ?", (f"{FORMER}%",))
         if self._source.replica == self._target.replica:
             raise NotApplicable(f"{self._target.path} is the ledger itself", "copy to a new place")
         if marked is None and not is_empty:
             raise NotApplicable(f"{self._target.path} is not empty", "copy to a new place")
         if not is_ours:
             raise NotApplicable(f"{self._target.path} is a copy of another ledger", "copy to a new place")
-        self._target.write(partial(_note, COPYING, self._source.replica))
+        names = [*former, (FORMER + self._source.replica, str(MAX_INTEGER))]
+        self._target.write(partial(_note_names, self._source.replica, names))
 
     def remember(self) -> None:
         """So that an erasure in the source names the copy: noted at its beginning, as one that is cut short holds
@@ -274,6 +277,13 @@ def is_unfinished(store: Store) -> bool:
 
 def _log_row(n: int, count: int, at: int, chain: bytes, events: bytes, contents: int) -> tuple[LogRow, int]:
     return LogRow(n, count, at, bytes(chain), bytes(events)), contents
+
+
+def _note_names(source: str, names: list[Row], txn: WriteTxn) -> None:
+    """What the origin wrote, under all its names, is the copy's own from the beginning: views go by that."""
+    _note(COPYING, source, txn)
+    for key, value in names:
+        _note(key, value, txn)
 
 
 def _last_content(facts: FactReader) -> int:

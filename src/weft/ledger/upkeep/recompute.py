@@ -76,6 +76,7 @@ VIEW_TABLES: dict[str, tuple[str, ...]] = {
     "awaiting": ("turn", "call", "worker"),
     "trigger_firing": ("trigger_id", "occasion"),
     "trigger_gap": ("n",),
+    "substitution": ("original", "n"),
     "resource": ("id",),
     "resource_part": ("resource", "part_ref"),
     "resource_use": ("resource", "way", "user_kind", "user_id"),

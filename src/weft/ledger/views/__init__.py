@@ -9,6 +9,7 @@ from weft.ledger.views import (
     runs,
     sessions,
     sightings,
+    substitutions,
     triggers,
     versions,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "runs",
     "sessions",
     "sightings",
+    "substitutions",
     "triggers",
     "versions",
 ]

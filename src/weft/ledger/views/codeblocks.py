@@ -86,8 +86,9 @@ def fill(sql: Sql, facts: FactReader, after: int, until: int) -> None:
 
 
 def load(txn: ReadTxn, message: str) -> list[Codeblock]:
-    """A message's blocks, exact: from the view, or from the newest events where the view lags behind."""
-    facts = txn.facts
+    """A message's blocks, exact: from the view, or from the newest events where the view lags behind. Of one that was
+    substituted, those of the message that is shown in its place."""
+    facts, message = txn.facts, _shown_message(txn, message)
     rows = txn.sql.all(
         "SELECT language, content, start, length, path, line_start, line_end FROM codeblock"
         " WHERE message = ? ORDER BY idx",
@@ -97,6 +98,17 @@ def load(txn: ReadTxn, message: str) -> list[Codeblock]:
         if message.encode() in line:
             rows += [row[3:] for row in _blocks(facts, n, line) if row[1] == message]
     return [_to_block(facts, *row) for row in rows]
+
+
+def _shown_message(txn: ReadTxn, message: str) -> str:
+    row = txn.sql.one(
+        "SELECT s.replacement_n FROM message m JOIN substitution s ON s.turn = m.turn AND s.place = 'message'"
+        " AND s.seq = m.seq WHERE m.id = ? ORDER BY s.n DESC LIMIT 1",
+        (message,),
+    )
+    line = None if row is None else txn.facts.line(row[0])
+    shown = None if row is None or line is None else _message_in(row[0], line)
+    return message if shown is None else shown.id
 
 
 def _to_block(

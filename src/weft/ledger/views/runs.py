@@ -222,15 +222,7 @@ def usage_total(usage: Usage) -> int:
 
 def _add_message(view: Projector, moment: Moment, message: MessageFact, listed: str | None) -> None:
     row: TurnRow = moment.row
-    parts = message.parts
-    text: int | None = None
-    shaped: str | None = None
-    thinking: int | None = None
-    if len(parts) == 1 and isinstance(only := parts[0], TextFact) and _is_plain(message):
-        text = view.contents.number(only.text)
-    else:
-        shaped = orjson.dumps([part_columns(view.contents, part) for part in parts]).decode()
-        thinking = next((view.contents.number(part.text) for part in parts if isinstance(part, ReasoningFact)), None)
+    text, shaped, thinking = word_columns(view.contents, message, is_plain=is_plain(message))
     view.messages.append(
         MessageRow(
             turn=row.n,
@@ -257,7 +249,7 @@ def _add_message(view: Projector, moment: Moment, message: MessageFact, listed: 
         add_annotations(view, moment.n, 0, message.id, message.files or (), message.lints or ())
 
 
-def _is_plain(message: MessageFact) -> bool:
+def is_plain(message: MessageFact) -> bool:
     """Nothing beside its role, source and parts; such messages are read in one go."""
     unset = UNSET
     return (
@@ -268,6 +260,18 @@ def _is_plain(message: MessageFact) -> bool:
         and message.metadata is unset
         and message.native is unset
     )
+
+
+def word_columns(
+    contents: ContentNumbers, message: MessageFact, *, is_plain: bool
+) -> tuple[int | None, str | None, int | None]:
+    """What a message says, in columns: its text where it is one and nothing is beside it, else its parts; and its
+    thinking."""
+    parts = message.parts
+    if is_plain and len(parts) == 1 and isinstance(only := parts[0], TextFact):
+        return contents.number(only.text), None, None
+    thinking = next((contents.number(part.text) for part in parts if isinstance(part, ReasoningFact)), None)
+    return None, orjson.dumps([part_columns(contents, part) for part in parts]).decode(), thinking
 
 
 class ContentNumbers(Protocol):
@@ -408,7 +412,7 @@ def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None
     if event.untrusted is True:
         turn.untrusted = 1
         if late:
-            _distrust(view, turn)
+            distrust(view, turn)
     if call.message is not None and (event.files is not UNSET or event.lints is not UNSET):
         add_annotations(view, moment.n, 0, call.message, event.files or (), event.lints or ())
     if turn.inbox is not None and event.error is not UNSET:
@@ -417,7 +421,7 @@ def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None
         unpark(view, turn)
 
 
-def _distrust(view: Projector, turn: TurnRow) -> None:
+def distrust(view: Projector, turn: TurnRow) -> None:
     """Mark a turn that ended, and those that follow it: they began before the words came, and theirs will follow."""
     view.flush(keep=True)
     rows = view.sql.all(

@@ -137,7 +137,7 @@ class SessionContexts:
         runner.chain.add(answer)
         usage = end.reply.usage
         tokens = None if usage is None or usage.total_tokens is UNSET else usage.total_tokens
-        key = (recorded.id, None, standing.compaction, standing.erasures)
+        key = (recorded.id, None, standing.compaction, standing.erasures, standing.substitutions)
         fitting = runner.fitting
         size = estimated_tokens(runner.messages) if fitting.tokens is None else fitting.tokens
         self._kept[standing.id] = KeptContext(key, runner.messages, runner.chain, tokens, size, fitting.cut)
@@ -146,7 +146,7 @@ class SessionContexts:
 
 
 def _key(standing: SessionStanding) -> tuple[Any, ...]:
-    return (standing.head, standing.head_events, standing.compaction, standing.erasures)
+    return (standing.head, standing.head_events, standing.compaction, standing.erasures, standing.substitutions)
 
 
 def as_new_message(message: InboxMessage) -> NewMessage:

@@ -88,6 +88,10 @@ key_option = click.option(
 )
 
 
+def original_option(command: F) -> F:
+    return click.option("--original", is_flag=True, help="What was recorded, whatever was substituted since.")(command)
+
+
 def expected_head(ledger: Ledger, rev: str | None) -> str | UnsetType:
     return UNSET if rev is None else ledger.resolve(rev)
 

@@ -27,6 +27,7 @@ COMMANDS = {
         "import": "Bring in the sessions that other tools left behind.",
         "record": "Record a turn, from JSON or from options.",
         "compact": "Summarise a session's past, or switch between summaries.",
+        "substitute": "Have a message or a tool's result shown with other words.",
     },
     "look": {
         "read": "Read a whole conversation: prompts and answers in full.",

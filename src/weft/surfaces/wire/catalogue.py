@@ -124,7 +124,8 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         sessions.PickedTurn, sessions.SummaryTurn, sessions.ChatReply, sessions.NodeTags,
         broker.SentMessage, broker.InterruptedTurn, broker.BrokerReady, ListedSession,
         model.Session, model.Turn, model.RecordedTurn, model.Message, model.ToolCall, model.Codeblock, model.Compaction,
-        model.Branch, model.HeadMove, model.SessionMove, model.Point, Provenance, Unification, ProvisionalTurn, Context,
+        model.Branch, model.HeadMove, model.SessionMove, model.Point, model.Substituted, Provenance, Unification,
+        ProvisionalTurn, Context,
         VouchedMessage, Voucher, ThreadDiff, Hit, RelatedTurns, RouteChoice, Recorded, ComparedCompaction,
         Admission, InboxMessage,
         Receipt, Usage,
@@ -187,7 +188,7 @@ NAMES: Mapping[str, Any] = {
             ListedSession, OriginTotals, Packed, Participant, PostedMessage, Problem,
             Provenance, ProvisionalTurn, ProgramReach, Reached, Receipt, Remote, Resume, Room, RoomMessage, Salvaged,
             Spending, Synced, Usage, WorkProgress, programs_model.Program,
-            model.Compaction, model.Message,
+            model.Compaction, model.Message, model.Substituted,
             model.ToolCall,
             model.Turn,
         )

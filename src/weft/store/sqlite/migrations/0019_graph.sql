@@ -102,6 +102,25 @@ CREATE TABLE resource_restore (
 CREATE INDEX resource_restore_snapshot ON resource_restore (snapshot);
 CREATE INDEX resource_restore_open ON resource_restore (n) WHERE outcome IS NULL;
 
+-- Messages and results of tools that are shown as another event tells them. Each row is one change; the last one counts.
+CREATE TABLE substitution (
+    original BLOB NOT NULL,         -- id of the event in whose place another one is shown
+    n INTEGER NOT NULL,             -- arrival number of the event that says so
+    turn INTEGER NOT NULL,
+    place TEXT NOT NULL,            -- message or call
+    seq INTEGER NOT NULL,           -- which of the turn's messages or calls
+    original_n INTEGER NOT NULL,
+    replacement BLOB NOT NULL,      -- the original itself: it is shown again
+    replacement_n INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    reason INTEGER,
+    "at" INTEGER NOT NULL,
+    PRIMARY KEY (original, n)
+) WITHOUT ROWID;
+CREATE INDEX substitution_n ON substitution (n);
+CREATE INDEX substitution_turn ON substitution (turn);
+CREATE INDEX substitution_replacement ON substitution (replacement);
+
 -- The agent graph: what relates to what, since when, and until when. It lags behind the log.
 CREATE TABLE edge (
     id INTEGER PRIMARY KEY,         -- arrival number of the event that opened it, times 65536, and which of its edges

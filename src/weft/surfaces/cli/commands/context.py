@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 @weft_command("context")
 @arguments.rev(required=False)
 @arguments.session_option("What the next turn of this session would see. Default: the latest.")
-def command(call: Call, rev: str | None, session: str | None) -> None:
+@arguments.original_option
+def command(call: Call, rev: str | None, session: str | None, original: bool) -> None:
     """Show what an agent saw at a turn, or would see next.
 
     With REV: what the agent was given before it answered that turn. Without: what the session's next request would
@@ -38,7 +39,7 @@ def command(call: Call, rev: str | None, session: str | None) -> None:
             if session is None:
                 return
         place = None if rev is None else place_in_latest(call, ledger, rev)
-        context = ledger.context(place, session=session)
+        context = (ledger.originals() if original else ledger).context(place, session=session)
         if place is None:
             context = _as_sent(call, ledger, session or "main", context)
     if call.json:

@@ -59,6 +59,7 @@ def _complete_forms(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
 )
 @click.option("--no-tools", is_flag=True, help="Leave tool calls and their results out.")
 @click.option("--assets", metavar="DIR", type=click.Path(), help="A folder for the images of Markdown.")
+@arguments.original_option
 def command(
     call: Call,
     revs: tuple[str, ...],
@@ -73,6 +74,7 @@ def command(
     thinking: str | None,
     no_tools: bool,
     assets: str | None,
+    original: bool,
 ) -> None:
     """Write threads as Markdown, HTML, JSON lines or message lists.
 
@@ -93,7 +95,7 @@ def command(
     chosen = form or _form_of(file, ROOM_FORMS if room is not None else FORMS)
     if revs and every:
         raise click.UsageError("name turns or sessions, or say --all: not both")
-    if room is not None and (revs or every or tree or context or thinking or no_tools or assets):
+    if room is not None and (revs or every or tree or context or thinking or no_tools or assets or original):
         raise click.UsageError("--room goes with --as, -o, --title and --force alone")
     if file == STANDARD:
         _check_stdout(call)
@@ -102,7 +104,7 @@ def command(
         return
     with call.copying() if file != STANDARD else call.reading() as ledger, progress(call, "export") as bar:
         done = export(
-            ledger,
+            ledger.originals() if original else ledger,
             _heads(ledger) if every else [require_named_or_latest(call, ledger, rev) for rev in revs or (None,)],
             chosen,
             stdout_bytes() if file == STANDARD else file,

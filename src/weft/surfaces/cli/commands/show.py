@@ -39,7 +39,8 @@ NAME_COLUMNS = 9
 @weft_command("show")
 @arguments.rev(required=False)
 @click.option("--full", is_flag=True, help="Fold nothing: whole results, arguments and thinking.")
-def command(call: Call, rev: str | None, full: bool) -> None:
+@arguments.original_option
+def command(call: Call, rev: str | None, full: bool, original: bool) -> None:
     """Show one turn: messages, tool calls, usage.
 
     Without REV it is where the latest session stands. Long results and thinking are folded to a few lines. Where REV is
@@ -49,7 +50,7 @@ def command(call: Call, rev: str | None, full: bool) -> None:
     with call.reading() as ledger:
         name = (require_named_or_latest if call.json else named_or_latest)(call, ledger, rev)
         if name is not None:
-            show_turn(call, ledger, name, full)
+            show_turn(call, ledger.originals() if original else ledger, name, full)
 
 
 def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec import UNSET
+
 from weft.exchange.edits.arguments import PATHS, opened
 from weft.exchange.edits.changes import FileChange, changes_of
 from weft.ledger.model import ToolCall
@@ -112,6 +114,8 @@ class CallRenderer:
             values.append((f" exit {code}", "bad"))
         if took := self._took(call, detail):
             values.append((f" {duration_text(took)}", "dim"))
+        if call.substituted is not UNSET:
+            values.append((" result substituted", "warn"))
         if call.spawned_session:
             started = self._page.labels.get(call.spawned_session, call.spawned_session)
             values.append((f" {self._page.marks.arrow} {started}", "label"))

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec import UNSET, UnsetType
+
 from weft.exchange.edits.arguments import opened
-from weft.ledger.model import FileNote, ImagePart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from weft.ledger.model import (
+    FileNote,
+    ImagePart,
+    Message,
+    Part,
+    ReasoningPart,
+    Substituted,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+)
 from weft.surfaces.cli.rendering.page import STEP, PageLayout, image_text
 from weft.surfaces.cli.rendering.results import result_text
 from weft.surfaces.cli.rendering.shapes import lead_of, lines_text, rest_text
@@ -18,6 +30,14 @@ FOLD_FILES = 5
 ROLE_STYLES = {"user": "user", "assistant": "assistant", "system": "dim", "tool": "tool"}
 
 
+def substitution_mark(substituted: Substituted | UnsetType) -> Line:
+    """What stands beside words that were put in the place of others."""
+    if substituted is UNSET:
+        return []
+    reason = f": {safe(substituted.reason)}" if substituted.reason else ""
+    return [Span(f" substituted by {safe(substituted.by)}{reason}", "warn")]
+
+
 class MessageRenderer:
     """Lines of messages on one page."""
 
@@ -26,7 +46,11 @@ class MessageRenderer:
 
     def heading(self, message: Message) -> Line:
         source = f" ({message.source})" if message.source not in (None, "human") else ""
-        return [Span(message.role, ROLE_STYLES.get(message.role, "heading")), Span(source, "dim")]
+        return [
+            Span(message.role, ROLE_STYLES.get(message.role, "heading")),
+            Span(source, "dim"),
+            *substitution_mark(message.substituted),
+        ]
 
     def body(self, message: Message, parts: Sequence[Part], files: Sequence[FileNote]) -> Iterator[Line]:
         typed = message.role in ("user", "assistant") and message.source in (None, "human")
