@@ -25,7 +25,7 @@ Check = Callable[[str, Any], Any]
 """Takes a path and a value; returns the value in its one form, or raises InvalidConfig."""
 RIGHTS = ("approve", "assign", "configure")
 RIGHT_PATTERN = re.compile(
-    r"(session|turn|content|compaction|program):[a-z*]+(\(.+\))?|"
+    r"(session|turn|content|compaction|program|resource):[a-z*]+(\(.+\))?|"
     r"(ledger|upkeep|facts|history|secret|remote|policy|approval):[a-z*]+",
     re.DOTALL,
 )
@@ -38,6 +38,7 @@ RIGHTS_BY_NAME = tuple(
         "compaction": "record choose",
         "content": "put erase",
         "program": "read",
+        "resource": "change",
     }.items()
     for verb in verbs.split()
 )

@@ -30,7 +30,7 @@ from weft.runtime.configuration.gathering import LayerReader, TurnRequest
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import ModelSettings, RetryPolicy
 from weft.runtime.mcp.servers import McpServers
-from weft.runtime.tools.toolbox import Toolbox
+from weft.runtime.tools.toolbox import Toolbox, ToolboxSettings
 
 pytestmark = [pytest.mark.prove] if PROVING else []
 CALC = "add() { echo $(($1 - $2)); }\n"
@@ -89,12 +89,15 @@ async def work(
     doom: Doom,
     settings: ModelSettings | None = None,
     servers: McpServers | None = None,
+    tools: ToolboxSettings | None = None,
+    *,
+    key: str = "once",
 ) -> str:
     """Admit the message, unless it is admitted already, and serve its session until it is settled. A person grants
     whatever is asked, tests for the whole session."""
     crossing = DoomedCrossing(doom, ledger)
     programs = Programs(ledger)
-    toolbox = Toolbox(ledger, crossing, programs, servers=servers, on_asked=lambda request: grant())
+    toolbox = Toolbox(ledger, crossing, programs, servers=servers, settings=tools, on_asked=lambda request: grant())
 
     def grant() -> None:
         async def granted() -> None:
@@ -123,7 +126,7 @@ async def work(
         broker = Broker(ledger, crossing, plan)
         try:
             admission = await crossing.run(
-                lambda: ledger.inbox.admit("Mend it", session="main", persona="coder", key="once")
+                lambda: ledger.inbox.admit("Mend it", session="main", persona="coder", key=key)
             )
             grant()
             await broker.answered(admission.message, admission.session_id)

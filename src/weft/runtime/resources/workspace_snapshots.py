@@ -2,7 +2,7 @@
 
 What was kept is recorded with the result of the call, in the same transaction. A folder belongs to the session that
 works in it: another one that begins to takes it over, and that is recorded. What cannot be kept is recorded as that,
-and stands in nobody's way.
+and stands in nobody's way. For whoever may not change resources nothing is kept.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from weft.kernel.enums import ResourceKind
-from weft.kernel.errors import WeftError
+from weft.kernel.errors import NotAllowed, WeftError
 from weft.ledger.api import Failure, KeptState, Ledger, NewResource, ResourceLog
 from weft.runtime.resources.directory_driver import DirectoryDriver
 from weft.runtime.turns.ledger_port import Crossing
@@ -29,6 +29,7 @@ class WorkspaceSnapshots:
         """Turns whose beginning is kept, or was by another broker."""
         self._waiting: list[KeptState] = []
         self._resource = ""
+        """Its id; empty where nothing may be kept."""
 
     async def before(self, turn: str) -> None:
         """Keep the workspace as it is before a call of a turn, if it is the first that may change it."""
@@ -40,12 +41,18 @@ class WorkspaceSnapshots:
     async def after(self) -> tuple[KeptState, ...]:
         """What is to be recorded with the result of a call."""
         async with self._lock:
+            if not self._resource:
+                return ()
             state = await self._crossing.run(self._kept)
             kept, self._waiting = (*self._waiting, state), []
             return kept
 
     def _keep_beginning(self, turn: str) -> None:
-        self._resource = workspace_resource(self._log, self._driver, self._session, self._folder)
+        try:
+            self._resource = workspace_resource(self._log, self._driver, self._session, self._folder)
+        except NotAllowed:
+            self._resource = ""
+            return
         if not self._log.is_kept(turn):
             self._waiting = [self._kept(is_before=True)]
 

@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from hashlib import sha256
 from pathlib import Path
 
 import msgspec
@@ -22,9 +21,8 @@ from msgspec.structs import replace
 
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.errors import NotApplicable
-from weft.kernel.sites import Site
 from weft.store.atomic_files import aside_of, make_folder, open_aside, open_to_append
-from weft.surfaces.cli.user_files import user_ledger
+from weft.surfaces.cli.user_files import beside_ledger
 from weft.surfaces.wire.exchange import ImportStatus
 
 STOP_SECONDS, TRY_SECONDS = 60.0, 0.05
@@ -49,10 +47,7 @@ class ImportJob:
 
     def __init__(self, ledger: str) -> None:
         self.ledger = ledger
-        if Site.of(ledger).is_address:
-            stem = user_ledger().parent / f"server-{sha256(ledger.encode()).hexdigest()[:12]}"
-        else:
-            stem = Path(ledger).absolute()
+        stem = beside_ledger(ledger)
         self._lock, self._note, self.log = (Path(f"{stem}-import.{kind}") for kind in ("lock", "json", "log"))
 
     @contextmanager

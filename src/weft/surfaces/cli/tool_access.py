@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.ledger.api import Ledger, Runs, SessionStanding
+from weft.store.atomic_files import make_folder
+from weft.surfaces.cli.resource_access import directory_driver, files_folder, load_resource_settings
 from weft.surfaces.cli.user_files import configuration_folder, state_folder
 
 if TYPE_CHECKING:
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
 
 
 def withheld_places(ledger: Ledger) -> tuple[Path, ...]:
-    """What no tool reads or writes, also where a workspace contains it: the ledger, the user's keys and decisions."""
-    places = (Path(ledger.path), configuration_folder(), state_folder())
+    """What no tool reads or writes, also where a workspace contains it: the ledger, what is kept beside it of
+    resources, the user's keys and decisions."""
+    places = (Path(ledger.path), files_folder(ledger.path), configuration_folder(), state_folder())
     return tuple(place for place in places if place.exists())
 
 
@@ -59,6 +62,9 @@ class ToolAccess:
         from weft.surfaces.cli.mcp_servers import load_mcp_servers
 
         if self._toolbox is None:
+            kept = load_resource_settings().snapshots
+            if kept.turns:
+                make_folder(files_folder(self._ledger.path))  # it is withheld from tools from the beginning
             servers = McpServers(
                 load_mcp_servers,
                 acting=self._person(),
@@ -70,7 +76,10 @@ class ToolAccess:
                 self._crossing,
                 self._programs,
                 servers=servers,
-                settings=ToolboxSettings(withheld=withheld_places(self._ledger)),
+                settings=ToolboxSettings(
+                    withheld=withheld_places(self._ledger),
+                    files=directory_driver(self._ledger.path, kept) if kept.turns else None,
+                ),
                 on_asked=self._on_asked,
             )
         return self._toolbox

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,14 @@ def user_ledger() -> Path:
     data = os.environ.get("XDG_DATA_HOME", "")
     home = Path(data) if data.startswith("/") else Path("~/.local/share").expanduser()
     return home / "weft" / FILE
+
+
+def beside_ledger(ledger: str) -> Path:
+    """What the names of files begin with that lie beside a ledger: its own path; for one on a server, a path in the
+    user's data folder."""
+    if Site.of(ledger) is Site.FILE:
+        return Path(ledger).absolute()
+    return user_ledger().parent / f"server-{sha256(ledger.encode()).hexdigest()[:12]}"
 
 
 def user_cache() -> Path:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -51,7 +51,7 @@ from weft.runtime.resources.directories.upkeep import (
     remove_snapshots,
     send_snapshot,
 )
-from weft.runtime.tools.beneath import READ_FOLDER_FLAGS
+from weft.runtime.tools.beneath import READ_FOLDER_FLAGS, Identity
 from weft.store.atomic_files import make_folder
 
 _CONFIG = b"""[core]
@@ -74,8 +74,11 @@ class FileStore:
         clock: Clock | None = None,
         random: RandomBytes = system_random,
         git: str | None = None,
+        apart: Callable[[], Iterable[Path]] = tuple,
     ) -> None:
+        """`apart` gives files and folders that are in no snapshot, wherever they lie."""
         self._path, self._random, self._program = path.absolute(), random, git
+        self._list_apart = apart
         self._clock = clock or SystemClock()
         self._repository = self._path / "git"
         self._is_checked = False
@@ -200,8 +203,7 @@ class FileStore:
             self._keep(git, [snapshot])
 
     def _take(self, place: Path, root: int, git: Git, known: KnownFiles, limit: SnapshotLimit) -> SeenFolder:
-        identity = self._path.stat()
-        apart = frozenset(((identity.st_dev, identity.st_ino),))
+        apart = frozenset(_identities((self._path, *self._list_apart())))
         taking = FolderTaking(git, known, self._scratch, self._clock, limit, apart)
         return taking.take(place, root, lambda snapshot: self._keep(git, [snapshot]))
 
@@ -287,6 +289,13 @@ class FileStore:
                 (self._repository / SNAPSHOTS / f"{snapshot}.lock").unlink(missing_ok=True)
             lines = "".join(f"update {SNAPSHOTS}/{snapshot} {snapshot}\n" for snapshot in snapshots)
             git.holding(lock).run("update-ref", "--stdin", stdin=lines.encode())
+
+
+def _identities(paths: Iterable[Path]) -> Iterator[Identity]:
+    for path in paths:
+        with suppress(FileNotFoundError):  # gone since it was listed
+            status = path.lstat()
+            yield status.st_dev, status.st_ino
 
 
 def _checked_id(snapshot: str) -> str:

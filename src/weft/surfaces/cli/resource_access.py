@@ -1,0 +1,145 @@
+"""The resources of an open ledger: where what is kept of them lies, what acts on them, and what the person configured.
+
+Kept files lie in a folder beside the ledger, `<ledger>-files`; for a ledger on a server, in the user's data folder.
+`resources.toml` of the configuration folder says whether turns keep their files, how much of a folder is kept, and
+where the container engine is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from weft.kernel.errors import InvalidInput
+from weft.surfaces.cli.user_files import beside_ledger, configuration_folder
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Ledger
+    from weft.runtime.resources.controller import ResourceController
+    from weft.runtime.resources.directory_driver import DirectoryDriver
+    from weft.runtime.resources.drivers import Drivers
+
+SETTINGS_FILE = "resources.toml"
+TREES, COPIES = "trees", "copies"
+_FILES = "-files"
+_BESIDE_LEDGERS = (
+    "-wal", "-shm", "-journal", "-lock", "-head", "-near-", "-import.", _FILES, ".replaced-", ".schema-",
+)  # fmt: skip
+"""How the names of what lies beside a ledger go on after its own; docs/state.md lists them."""
+_LOOK_SECONDS = 30.0
+
+
+class SnapshotSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept of folders."""
+
+    turns: bool = True
+    """Whether the workspace of a turn is kept before and after each call that may change it."""
+    file_bytes: int = 64 * 1024**2
+    """A larger file is left out."""
+    total_bytes: int = 8 * 1024**3
+    """A folder that holds more is not kept."""
+    files: int = 1_000_000
+
+
+class DockerSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the container engine is."""
+
+    host: str | None = None
+    """None: where DOCKER_HOST says, else its usual socket."""
+
+
+class ResourceSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The file `resources.toml`."""
+
+    snapshots: SnapshotSettings = SnapshotSettings()
+    docker: DockerSettings = DockerSettings()
+
+
+def load_resource_settings() -> ResourceSettings:
+    path = configuration_folder() / SETTINGS_FILE
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return ResourceSettings()
+    except ValueError as error:
+        raise InvalidInput(f"{path}: {error}", "write it in UTF-8") from None
+    import tomllib
+
+    try:
+        settings = msgspec.convert(tomllib.loads(text), ResourceSettings)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise InvalidInput(f"{path}: {error}", "docs/resources.md shows how it is written") from None
+    kept = settings.snapshots
+    if min(kept.file_bytes, kept.total_bytes, kept.files) < 1:
+        raise InvalidInput(f"{path}: a limit of snapshots is below 1", "give numbers from 1 on")
+    return settings
+
+
+def files_folder(ledger: str) -> Path:
+    """Where what is kept of the resources of a ledger lies, by the path of the ledger."""
+    stem = beside_ledger(ledger)
+    return stem.with_name(stem.name + _FILES)
+
+
+def ledger_files(ledger: str) -> Iterator[Path]:
+    """The files and folders that a ledger consists of and that lie beside it, as far as they are there."""
+    stem = beside_ledger(ledger)
+    try:
+        names = os.listdir(stem.parent)
+    except FileNotFoundError:
+        return
+    for name in names:
+        if name == stem.name or name.startswith(tuple(stem.name + ending for ending in _BESIDE_LEDGERS)):
+            yield stem.with_name(name)
+
+
+def directory_driver(ledger: str, settings: SnapshotSettings) -> DirectoryDriver:
+    """Keeps folders for a ledger. Neither the ledger nor what lies beside it is in any snapshot."""
+    from weft.runtime.resources.directories import FileStore, SnapshotLimit
+    from weft.runtime.resources.directory_driver import DirectoryDriver
+
+    limit = SnapshotLimit(file_bytes=settings.file_bytes, total_bytes=settings.total_bytes, files=settings.files)
+    store = FileStore(files_folder(ledger) / TREES, apart=lambda: ledger_files(ledger))
+    return DirectoryDriver(store, limit)
+
+
+def resource_drivers(ledger: str) -> Drivers:
+    """What acts on resources of a ledger: folders, files and addresses."""
+    from weft.runtime.resources.drivers import Drivers
+    from weft.runtime.resources.file_driver import FileDriver
+    from weft.runtime.resources.uri_driver import UriDriver
+
+    settings = load_resource_settings()
+    return Drivers(
+        directory_driver(ledger, settings.snapshots),
+        FileDriver(files_folder(ledger) / COPIES),
+        UriDriver(look_at_address),
+    )
+
+
+def resource_controller(ledger: Ledger) -> ResourceController:
+    from weft.runtime.resources.controller import ResourceController
+
+    return ResourceController(ledger, resource_drivers(ledger.path))
+
+
+def look_at_address(address: str) -> int:
+    """The status of the answer to a request for an address of the web, by the rules of `fetch_url`: plain addresses of
+    public hosts, without keys. Raises OutsideError."""
+    import asyncio
+
+    from weft.kernel.errors import ConnectionForbidden
+    from weft.runtime.egress.page_requests import fetch_page
+    from weft.runtime.tools.calls import ToolFailure
+    from weft.runtime.tools.fetch_url import FETCH_RULES, parse_url
+
+    try:
+        url = str(parse_url(address))
+    except ToolFailure as failure:
+        raise ConnectionForbidden(failure.message) from None
+    return asyncio.run(fetch_page(url, FETCH_RULES, 0, _LOOK_SECONDS)).status

@@ -1,0 +1,199 @@
+"""Turns that work in a folder keep what it was like before and after: by tools and by shell commands, also killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import weft
+from tests.runtime.broker.crash_driver import Died, Doom, DoomedCrossing, raise_died
+from tests.runtime.broker.test_crashes import dead_owner
+from tests.runtime.scripted import Script, chat_saying, scripted
+from tests.runtime.tools.test_coding_session import prepare, work
+from tests.sandbox import machine_sandbox
+from weft.kernel.enums import SnapshotState
+from weft.ledger.api import Ledger, Snapshot
+from weft.programs import Programs
+from weft.runtime.resources.directories import SnapshotLimit
+from weft.runtime.resources.directory_driver import DirectoryDriver
+from weft.runtime.resources.workspace_snapshots import WorkspaceSnapshots
+from weft.runtime.tools.toolbox import ToolboxSettings
+from weft.surfaces.cli.resource_access import SnapshotSettings, directory_driver
+
+SHELL = "rm calc.sh && mkdir -p empty deep/er && printf two > deep/b.txt && chmod 600 deep/b.txt && ln -s b deep/link"
+WRITING: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("write", {"path": "a.txt", "content": "one\n"}),
+    ("shell", {"cmd": SHELL}),
+)
+MORE: tuple[tuple[str, dict[str, Any]], ...] = (("write", {"path": "a.txt", "content": "three\n"}),)
+
+
+def replies(*calls: tuple[str, dict[str, Any]]) -> Callable[[Any], Script]:
+    """One call after the other, by how many results the last turn of a request holds."""
+
+    def reply(body: Any) -> Script:
+        last = max(n for n, message in enumerate(body["messages"]) if message["role"] == "user")
+        place = sum(message["role"] == "tool" for message in body["messages"][last:])
+        if place == len(calls):
+            return chat_saying({"content": "Done"})
+        name, arguments = calls[place]
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        uses = [{"id": f"call-{len(body['messages'])}", "type": "function", "function": function}]
+        return chat_saying({"content": None, "tool_calls": uses}, "tool_calls")
+
+    return reply
+
+
+def files_of(folder: Path) -> dict[str, tuple[int, str]]:
+    """What lies in a folder, but for git's own and what is ignored."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if name.split("/")[0] != ".git" and name != "runs.log":
+            held = str(path.readlink()) if path.is_symlink() else "" if path.is_dir() else path.read_text()
+            found[name] = (path.lstat().st_mode, held)
+    return found
+
+
+def restored(driver: DirectoryDriver, snapshots: list[Snapshot], folder: Path) -> dict[str, tuple[int, str]]:
+    (snapshot,) = snapshots
+    assert snapshot.external_id is not None
+    driver.files.restore(snapshot.external_id, folder)
+    return files_of(folder)
+
+
+def head_of(ledger: Ledger) -> str:
+    turn = ledger.session("main").head
+    assert turn is not None
+    return turn
+
+
+async def one_turn(
+    folder: Path, workspace: Path, driver: DirectoryDriver | None, *calls: tuple[str, dict[str, Any]], key: str = "once"
+) -> str:
+    async with scripted([]) as server:
+        server.script_of = replies(*calls)
+        with weft.open(folder / "ledger.db") as ledger:
+            await work(ledger, server.url, workspace, Doom(), tools=ToolboxSettings(files=driver), key=key)
+            assert list(ledger.verify()) == []
+            return head_of(ledger)
+
+
+def test_every_turn_has_its_files_before_and_after(tmp_path: Path) -> None:
+    machine_sandbox()
+    workspace = prepare(tmp_path)
+    driver = directory_driver(str(tmp_path / "ledger.db"), SnapshotSettings())
+    states = [files_of(workspace)]
+    turns = []
+    for number, calls in enumerate((WRITING, MORE)):
+        turns.append(asyncio.run(one_turn(tmp_path, workspace, driver, *calls, key=str(number))))
+        states.append(files_of(workspace))
+    assert (states[2]["a.txt"][1], states[1]["a.txt"][1]) == ("three\n", "one\n")
+    assert "calc.sh" not in states[1]
+    with weft.open(tmp_path / "ledger.db", read_only=True) as ledger:
+        for number, turn in enumerate(turns):
+            before, after = ledger.resources.snapshots_before_turn(turn), ledger.resources.snapshots_of_turn(turn)
+            assert restored(driver, before, tmp_path / f"before-{number}") == states[number]
+            assert restored(driver, after, tmp_path / f"after-{number}") == states[number + 1]
+        (resource,) = ledger.resources.list(session="main")
+        assert resource.place == str(workspace)
+        kept = ledger.resources.snapshots(resource.id)
+        assert [one.is_before for one in kept] == [False, True, False, False, True]
+
+
+def test_keeping_the_files_of_a_turn_takes_no_commit_of_its_own(tmp_path: Path) -> None:
+    workspace = prepare(tmp_path)
+    driver = directory_driver(str(tmp_path / "ledger.db"), SnapshotSettings())
+    counts = [0]
+    for number, files in enumerate((driver, driver, None)):
+        asyncio.run(one_turn(tmp_path, workspace, files, *MORE, key=str(number)))
+        with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:
+            counts += database.execute("SELECT COUNT(*) FROM log").fetchone()
+    _, second, without = (after - before for before, after in pairwise(counts))
+    assert second == without, "only the first turn records more: what the folder is"
+
+
+def test_a_turn_that_was_killed_keeps_one_beginning(tmp_path: Path) -> None:
+    machine_sandbox()
+    owner = dead_owner()
+    for point in ("after:8", "before:10"):
+        folder = tmp_path / point.replace(":", "-")
+        workspace = prepare(folder)
+        first = files_of(workspace)
+        driver = directory_driver(str(folder / "ledger.db"), SnapshotSettings())
+
+        async def killed_and_resumed() -> None:
+            settings = ToolboxSettings(files=driver)  # noqa: B023
+            async with scripted([]) as server:
+                server.script_of = replies(*WRITING)
+                with weft.open(folder / "ledger.db") as ledger:  # noqa: B023
+                    ledger._owner = owner
+                    with suppress(Died):
+                        await work(ledger, server.url, workspace, Doom(point, raise_died), tools=settings)  # noqa: B023
+                    ledger._writer.give_all_up()
+                with weft.open(folder / "ledger.db") as ledger:  # noqa: B023
+                    await work(ledger, server.url, workspace, Doom(), tools=settings)  # noqa: B023
+
+        asyncio.run(killed_and_resumed())
+        with weft.open(folder / "ledger.db", read_only=True) as ledger:
+            turn = head_of(ledger)
+            kept = ledger.resources.snapshots(ledger.resources.list()[0].id)
+            assert sum(one.is_before for one in kept) == 1, point
+            assert restored(driver, ledger.resources.snapshots_before_turn(turn), folder / "before") == first
+            after = restored(driver, ledger.resources.snapshots_of_turn(turn), folder / "after")
+            assert after == files_of(workspace), point
+            assert list(ledger.verify()) == []
+
+
+def test_what_cannot_be_kept_is_recorded_and_the_result_is_as_ever(tmp_path: Path) -> None:
+    machine_sandbox()
+    workspace = prepare(tmp_path)
+    driver = directory_driver(str(tmp_path / "ledger.db"), SnapshotSettings(files=2))
+    turn = asyncio.run(one_turn(tmp_path, workspace, driver, *WRITING))
+    with weft.open(tmp_path / "ledger.db", read_only=True) as ledger:
+        calls = ledger.tool_calls(turn)
+        assert [call.outcome for call in calls] == ["ok", "ok"]
+        kept = ledger.resources.snapshots(ledger.resources.list()[0].id)
+        assert {(one.state, one.error_code) for one in kept} == {(SnapshotState.ERROR, "LimitExceeded")}
+        assert ledger.resources.snapshots_of_turn(turn) == []
+    assert (workspace / "a.txt").read_text() == "one\n"
+
+
+def test_nothing_is_kept_for_whoever_may_not_change_resources(tmp_path: Path) -> None:
+    workspace = prepare(tmp_path)
+    with weft.open(tmp_path / "ledger.db") as ledger:
+        session = Programs(ledger).create_session("main").id
+        Programs(ledger).create("human", "guest", {"permissions": ["session:*", "turn:*", "content:*", "ledger:read"]})
+        driver = directory_driver(ledger.path, SnapshotSettings())
+        for owner, kept in ((ledger.acting_as("guest"), 0), (ledger, 2)):
+            keeper = WorkspaceSnapshots(owner, DoomedCrossing(Doom(), owner), driver, session, workspace)
+
+            async def around_a_call() -> int:
+                await keeper.before("a turn")  # noqa: B023
+                return len(await keeper.after())  # noqa: B023
+
+            assert asyncio.run(around_a_call()) == kept
+
+
+def test_the_ledger_and_what_lies_beside_it_is_in_no_snapshot(tmp_path: Path) -> None:
+    workspace = tmp_path / "work"
+    workspace.mkdir()
+    (workspace / "a.txt").write_text("mine")
+    (workspace / "ledger.db.txt").write_text("also mine")
+    for name in ("ledger.db.replaced-1", "ledger.db-import.log", "ledger.db.schema-7.backup"):
+        (workspace / name).write_text("the ledger's")
+    with weft.open(workspace / "ledger.db") as ledger:
+        driver = directory_driver(ledger.path, SnapshotSettings())
+        taken = driver.take(workspace)
+    assert set(restored_names(driver, taken.external_id, tmp_path / "copy")) == {"a.txt", "ledger.db.txt"}
+
+
+def restored_names(driver: DirectoryDriver, tree: str, folder: Path) -> list[str]:
+    driver.files.restore(tree, folder, limit=SnapshotLimit())
+    return [path.name for path in folder.iterdir()]
