@@ -19,6 +19,7 @@ from weft.runtime.resources.directories import FileStore, SnapshotLimit, ignore_
 from weft.runtime.resources.directories.git import Git, find_git
 from weft.runtime.resources.directories.manifest import Manifest
 from weft.runtime.resources.directories.objects import BLOB, TREE, ObjectWriter
+from weft.runtime.resources.directories.restoring import FolderRestoring
 from weft.runtime.resources.directories.taking import write_snapshot
 
 Forge = Callable[[ObjectWriter, bytes], bytes]
@@ -346,7 +347,7 @@ def test_rules_that_are_pipes_links_or_endless_open_nothing_and_end(
         store.snapshot(folder)
 
 
-@pytest.mark.parametrize("plant", ["config", "commondir", "hooks", "objects/info/alternates", "git"])
+@pytest.mark.parametrize("plant", ["config", "commondir", "hooks", "objects/info/alternates", "info/grafts", "git"])
 def test_a_store_that_somebody_else_prepared_is_not_used(folder: Path, tmp_path: Path, plant: str) -> None:
     store = FileStore(tmp_path / "store")
     store.snapshot(folder)
@@ -378,6 +379,17 @@ def test_bytes_of_a_stranger_that_are_not_the_snapshot_are_refused(
         with pytest.raises(StoreFailed):
             other.receive(snapshot, io.BytesIO(data))
     assert snapshot not in other.ids()
+
+
+def test_names_of_a_repository_in_other_letters_are_not_restored_where_letters_are_not_told_apart(
+    store: FileStore, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, {".GIT/hooks/pre-commit": "evil", "fine": "f"})
+    snapshot = store.snapshot(folder).id
+    monkeypatch.setattr(FolderRestoring, "_folds_case", lambda self, folder: True)
+    done = store.restore(snapshot, tmp_path / "beside")
+    assert [left.path for left in done.left] == [".GIT", ".GIT/hooks", ".GIT/hooks/pre-commit"]
+    assert contents(tmp_path / "beside").keys() == {b"fine", b"mine"}
 
 
 def test_a_deep_folder_is_kept_as_far_as_its_paths_can_be_opened(

@@ -83,6 +83,10 @@ class PipedProcess:
             pipe.close()
 
     @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    @property
     def complaint(self) -> str:
         """The last line of what it said on its standard error."""
         lines = self._errors.decode(errors="replace").strip().splitlines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -244,6 +245,39 @@ def test_changes_name_kinds_and_modes(store: FileStore, folder: Path) -> None:
     assert (changes["turns"].old_kind, changes["turns"].new_kind) == (EntryKind.FILE, EntryKind.LINK)
     assert changes["empty"].old_kind is EntryKind.FOLDER
     assert store.changes(old.id, old.id) == []
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again_by_the_next_snapshot(
+    store: FileStore, folder: Path
+) -> None:
+    write(folder, {"log": "", "other": "o"})
+    stop = threading.Event()
+
+    def go_on_writing() -> None:
+        with open(folder / "log", "ab", buffering=0) as file:
+            while not stop.is_set():
+                file.write(b"line\n")
+
+    thread = threading.Thread(target=go_on_writing)
+    thread.start()
+    try:
+        during = [store.snapshot(folder) for _ in range(3)]
+    finally:
+        stop.set()
+        thread.join()
+    assert all(store.verify(snapshot.id) == [] for snapshot in during)
+    assert store.read(store.snapshot(folder).id, "log") == (folder / "log").read_bytes()
+
+
+def test_a_lost_or_damaged_cache_costs_only_time(store: FileStore, folder: Path, tmp_path: Path) -> None:
+    write(folder, {"a": "1", "b/c": "2"})
+    first = store.snapshot(folder)
+    (cache,) = (tmp_path / "store" / "folders").iterdir()
+    for path in [*cache.glob("head"), *cache.glob("table-*"), *cache.glob("index-*")]:
+        for damage in (b"", b"nonsense", path.read_bytes()[:-1]):
+            if path.exists():
+                path.write_bytes(damage)
+            assert store.snapshot(folder) == first
 
 
 def test_ids_and_folders_that_are_none_are_refused(store: FileStore, folder: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from weft.runtime.resources.directories.model import SkipReason, SnapshotLimit
 from weft.runtime.resources.directories.trees import FILE_MODE, LINK_MODE, PROGRAM_MODE, joined
-from weft.store.atomic_files import new_file
+from weft.store.atomic_files import aside_of, new_file, open_aside
 
 FORM = 1
 _DIGEST_BYTES = 32
@@ -197,9 +197,12 @@ class KnownFiles:
         return body if hashlib.sha256(body).digest() == data[:_DIGEST_BYTES] else None
 
     def _write(self, name: str, data: bytes) -> None:
-        with new_file(self.place / name) as file:
+        """Not synced: what a loss of power leaves of it is known by its digest, and not used."""
+        aside = aside_of(self.place / name)
+        with open_aside(aside) as file:
             file.write(hashlib.sha256(data).digest())
             file.write(data)
+        aside.rename(self.place / name)
 
 
 _ENTRY = struct.Struct(">10I32sH").pack

@@ -1,8 +1,8 @@
 """Objects into and out of the store, through git.
 
 What is new is gathered as one pack and handed to git, which checks it, names it by its own hashes, and makes it durable
-before it says so: a few objects as files of their own, many as a pack. A process that dies before that leaves nothing
-that anybody sees. What is read is hashed again here.
+before it says so: a few objects as files of their own; many as a pack, without those that the store has. A process that
+dies before that leaves nothing that anybody sees. What is read is hashed again here.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class ObjectWriter:
         if self._spool is None:
             self._spool = TemporaryFile(dir=self._scratch)  # noqa: SIM115 - closed by __exit__
             self._spool.write(bytes(_PACK_HEAD_BYTES))
-        missing = self._missing(list(self._pending))
+        is_small = not self._sent and len(self._pending) <= _MOST_LOOSE_OBJECTS
+        missing = list(self._pending) if is_small else self._missing(list(self._pending))
         for name in missing:
             kind, data = self._pending[name]
             self._spool.write(_object_head(_KINDS[kind], len(data)))

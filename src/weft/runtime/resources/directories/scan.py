@@ -309,7 +309,7 @@ class _FolderListing:
             names = sorted(os.fsencode(entry.name) for entry in listing)
         entries = {}
         for name in names:
-            if name in NEVER_KEPT or not is_kept_name(name):
+            if not is_kept_name(name) or self._is_another_name(name):
                 continue
             try:
                 status = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
@@ -321,6 +321,14 @@ class _FolderListing:
             elif not self._scan.is_apart(status):
                 entries[name] = status
         return entries, REPOSITORY in names
+
+    def _is_another_name(self, name: bytes) -> bool:
+        """Whether it is one of what is never kept, on a file system that does not tell small letters from large."""
+        small = name.lower()
+        if small not in NEVER_KEPT:
+            return False
+        one, other = (_stamp_at(self._folder, each) for each in (name, small))
+        return one == other
 
     def _ignored(self, entries: dict[bytes, os.stat_result]) -> set[bytes]:
         """Those that are ignored, with a slash after folders. What was decided before stands while the rules do."""

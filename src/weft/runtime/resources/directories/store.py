@@ -61,6 +61,7 @@ _CONFIG = b"""[core]
 [extensions]
 \tobjectformat = sha256
 """
+_INNER_PARTS = {"info": frozenset(("refs",)), "objects/info": frozenset(("packs",))}
 _PARTS = frozenset(("HEAD", "config", "objects", "refs", "info", "packed-refs", "packed-refs.lock", "packed-refs.new"))
 
 
@@ -241,7 +242,9 @@ class FileStore:
     def _using(self) -> Iterator[Git]:
         """The store, from which nothing is removed meanwhile."""
         self._ensure_made()
-        with locked(self._path / "lock", self._clock, shared=True) as lock:
+        with ExitStack() as stack:
+            with _told(self._path):
+                lock = stack.enter_context(locked(self._path / "lock", self._clock, shared=True))
             yield Git(self._git_program(), self._repository, (lock,))
 
     def _git_program(self) -> str:
@@ -254,8 +257,9 @@ class FileStore:
         if self._is_checked:
             return
         program = self._git_program()
-        make_folder(self._path)
-        with _told(self._path), locked(self._path / "lock", self._clock) as lock:
+        with _told(self._path), ExitStack() as stack:
+            make_folder(self._path)
+            lock = stack.enter_context(locked(self._path / "lock", self._clock))
             if not self._repository.exists():
                 aside = self._path / "git.partial"
                 shutil.rmtree(aside, ignore_errors=True)
@@ -272,8 +276,9 @@ class FileStore:
     def _ensure_ours(self) -> None:
         """Git obeys what stands in a repository. Raises Damaged where something does that Weft did not put there."""
         strangers = sorted(set(os.listdir(self._repository)) - _PARTS)
-        if (self._repository / "objects" / "info" / "alternates").exists():
-            strangers.append("objects/info/alternates")
+        for inner, known in _INNER_PARTS.items():
+            with suppress(FileNotFoundError):
+                strangers += [f"{inner}/{name}" for name in sorted(set(os.listdir(self._repository / inner)) - known)]
         if self._repository.is_symlink() or (self._repository / "config").read_bytes() != _CONFIG:
             strangers.append("config")
         if strangers:
