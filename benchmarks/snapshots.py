@@ -77,7 +77,7 @@ class Case:
 
     def run(self, rounds: int) -> dict[str, float]:
         git(self.folder, "init", "-q")
-        self.note("first commit", lambda: (git(self.folder, "add", "-A"), git(self.folder, "commit", "-qm", "one")))
+        self.note("first commit", self.commit_all)
         self.note("first snapshot", lambda: self.store.snapshot(self.folder))
         time.sleep(1.1)  # the index of either is younger than its files
         self.settle()
@@ -99,6 +99,10 @@ class Case:
         copy = ["cp", "-a", "--reflink=auto", str(self.folder), str(self.place / "copy")]
         self.note("cp -a", lambda: subprocess.run(copy, check=True))
         return {name: 1000 * median(values) for name, values in self.times.items()}
+
+    def commit_all(self) -> None:
+        git(self.folder, "add", "-A")
+        git(self.folder, "commit", "-qm", "one")
 
     def settle(self) -> None:
         for _ in range(2):

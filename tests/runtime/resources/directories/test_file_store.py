@@ -11,7 +11,7 @@ import pytest
 
 from tests.runtime.resources.directories.folders import contents, write
 from weft.kernel.errors import InvalidInput, LimitExceeded, NotFound, Unsupported
-from weft.runtime.resources.directories import ChangeStatus, EntryKind, FileStore, SnapshotLimit
+from weft.runtime.resources.directories import ChangeStatus, EntryKind, FileStore, SnapshotLimit, readable_path
 from weft.runtime.resources.directories.git import find_git
 from weft.runtime.resources.directories.model import SkipReason
 
@@ -100,6 +100,8 @@ def test_odd_names_and_names_that_mean_something_to_git_are_kept(
     store.restore(snapshot.id, tmp_path / "beside")
     assert contents(tmp_path / "beside") == before
     assert store.snapshot(folder).id == store.snapshot(tmp_path / "beside").id == snapshot.id
+    shown = {readable_path(change.path) for change in store.changes(None, snapshot.id)}
+    assert {"\\xff\\xfe not utf-8", "é", "new\nline"} <= shown
 
 
 def test_the_same_state_has_the_same_id_whatever_came_before(store: FileStore, folder: Path) -> None:

@@ -11,6 +11,7 @@ from weft.runtime.resources.directories.model import (
     MergeConflict,
     SkippedPath,
     SnapshotLimit,
+    readable_path,
 )
 from weft.runtime.resources.directories.store import FileStore
 
@@ -26,4 +27,5 @@ __all__ = [
     "MergeConflict",
     "SkippedPath",
     "SnapshotLimit",
+    "readable_path",
 ]

@@ -1,7 +1,7 @@
 """What a file store is asked for and answers: snapshots, changes between them, what a restore did, what a merge gave.
 
 Paths are relative to the folder, with `/` between their parts. Bytes of a name that are not UTF-8 stand in it as lone
-surrogates, as the functions of `os` give and take them.
+surrogates, as the functions of `os` give and take them; `readable_path` gives text that can be recorded and shown.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from msgspec import Struct
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
+
+
+def readable_path(path: str) -> str:
+    """A path as text that every JSON can hold: bytes that are not UTF-8 stand in it as `\\xff`."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 class SnapshotLimit(Struct, frozen=True, kw_only=True):

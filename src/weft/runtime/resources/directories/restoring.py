@@ -167,14 +167,12 @@ class FolderRestoring:
 
     def _write_file(self, path: bytes, entry: StoredEntry, data: bytes) -> None:
         folder, name = self._place(path)
-        try:
-            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        except FileNotFoundError:
+        with suppress(FileExistsError):
             self._ensure_name(folder, name)
             _make(folder, name, entry, data)
             self.written += 1
             return
-        seen = self._seen(path)
+        seen, status = self._seen(path), os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stamp_of(status) == seen:
             self._replace(path, entry, data, status)
         elif seen is not None:
