@@ -8,7 +8,7 @@ import pytest
 
 from tests.runtime.resources.docker.running import Runner, file, packed
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness, SubresourcePart, VolumeMode
-from weft.kernel.errors import EngineObjectMissing, EngineRefused, InvalidInput, Unsupported
+from weft.kernel.errors import EngineObjectMissing, EngineRefused, InvalidInput
 from weft.runtime.resources.docker.container_handles import ContainerHandle
 from weft.runtime.resources.docker.container_parts import not_carried_over
 from weft.runtime.resources.docker.containers import (
@@ -137,17 +137,6 @@ def test_what_a_restore_names_must_be_there_and_meant(containers: DockerContaine
     for network in ("host", "container:other", "ns:/proc/1/ns/net", ""):
         with pytest.raises(InvalidInput):
             containers.restore(image, key("restore"), settings, network=network)
-
-
-def test_what_the_engine_cannot_checkpoint_is_unsupported(containers: DockerContainers, sleeper: str, key: Key) -> None:
-    if containers.can_checkpoint():
-        pytest.skip("this engine makes checkpoints")
-    assert ResourceCapability.CHECKPOINT not in containers.describe(sleeper).capabilities
-    with pytest.raises(Unsupported, match="makes no checkpoints"):
-        containers.checkpoint(sleeper, key("checkpoint"))
-    with pytest.raises(Unsupported, match="restores no checkpoints"):
-        containers.restore_checkpoint(f"{sleeper}/name")
-    assert containers.probe(sleeper) is ResourceLiveness.ALIVE
 
 
 def test_what_a_strangers_container_was_given_is_named_and_not_carried_over() -> None:

@@ -16,23 +16,19 @@ from msgspec.structs import asdict
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness
 from weft.kernel.errors import (
     EngineObjectMissing,
-    EngineRefused,
     EngineUnreachable,
     InvalidInput,
-    Unsupported,
     WeftError,
 )
 from weft.kernel.read_budget import GIB
+from weft.runtime.resources.docker.checkpoints import ContainerCheckpoints
 from weft.runtime.resources.docker.container_parts import not_carried_over, parts_of
 from weft.runtime.resources.docker.copying import (
-    ensure_empty_image,
     remove_container,
-    temporary_container,
     ulimits,
 )
 from weft.runtime.resources.docker.descriptions import EngineSnapshot, ResourceDescription, RestoredObject
 from weft.runtime.resources.docker.engine import (
-    PODMAN_API,
     About,
     ContainerEngine,
     checked_name,
@@ -47,7 +43,7 @@ from weft.runtime.resources.docker.engine_labels import (
 )
 from weft.runtime.resources.docker.images import checked_image_id, inspect_image
 
-COMMIT_METHOD, CHECKPOINT_METHOD = "oci_commit", "app_checkpoint"
+COMMIT_METHOD = "oci_commit"
 _HOST_NETWORKS = ("host", "default")
 
 
@@ -76,15 +72,22 @@ class VolumeMount(Struct, frozen=True, kw_only=True):
 
 
 class DockerContainers:
-    def __init__(self, engine: ContainerEngine, *, limits: ContainerLimits | None = None) -> None:
-        self._engine, self._limits = engine, limits or ContainerLimits()
-        self._can_checkpoint: bool | None = None
+    """With `checkpoints` a description says whether the engine makes them."""
+
+    def __init__(
+        self,
+        engine: ContainerEngine,
+        *,
+        checkpoints: ContainerCheckpoints | None = None,
+        limits: ContainerLimits | None = None,
+    ) -> None:
+        self._engine, self._checkpoints, self._limits = engine, checkpoints, limits or ContainerLimits()
 
     def describe(self, name: str) -> ResourceDescription:
         """What it is and of which parts. Its variables and its command stay away: they may hold keys."""
         container = self._inspect(name)
         capabilities = [ResourceCapability.SNAPSHOT, ResourceCapability.RESTORE, ResourceCapability.FORK]
-        if self.can_checkpoint():
+        if self._checkpoints is not None and self._checkpoints.is_available():
             capabilities.append(ResourceCapability.CHECKPOINT)
         return ResourceDescription(
             kind=ResourceKind.DOCKER_CONTAINER,
@@ -172,72 +175,6 @@ class DockerContainers:
     def remove(self, name: str) -> bool:
         """Removes it, also while it runs, with the volumes that have no name. Whether it was there."""
         return remove_container(self._engine, name)
-
-    def can_checkpoint(self) -> bool:
-        """Whether the engine can keep the state of processes; found out once, on a container of its own."""
-        if self._can_checkpoint is None:
-            self._can_checkpoint = self._engine.facts().offers_checkpoints and self._has_criu()
-        return self._can_checkpoint
-
-    def checkpoint(self, name: str, made_by: MadeBy) -> EngineSnapshot:
-        """Keeps the state of its processes in the engine, beside the container; raises Unsupported where it cannot. The
-        container runs on."""
-        container = str(self._inspect(name)["Id"])
-        asked, about = f"checkpoint the container {name}", About("container", name)
-        seconds = self._engine.limits.transfer_seconds
-        if not self.can_checkpoint():
-            raise Unsupported("this container engine makes no checkpoints", "take a snapshot of its files instead")
-        if self._engine.facts().product == "podman":
-            path, query = (
-                f"{PODMAN_API}{container_path(container)}/checkpoint",
-                {"keep": "true", "leaveRunning": "true"},
-            )
-            self._engine.call("POST", path, asked=asked, about=about, query=query, seconds=seconds)
-        else:
-            body = {"CheckpointID": made_by.object_name, "Exit": False}
-            path = f"{container_path(container)}/checkpoints"
-            self._engine.call("POST", path, asked=asked, about=about, body=body, seconds=seconds)
-        return EngineSnapshot(
-            method=CHECKPOINT_METHOD,
-            reference_kind="checkpoint",
-            reference_id=f"{container}/{made_by.object_name}",
-            size_bytes=0,
-        )
-
-    def restore_checkpoint(self, reference_id: str) -> RestoredObject:
-        """Lets the processes of a stopped container go on where its checkpoint was made; it is no copy."""
-        container, _, checkpoint = reference_id.partition("/")
-        path = container_path(container)
-        checked_name(checkpoint, "checkpoint")
-        asked, about = f"restore the container {container}", About("container", container)
-        name = str(self._inspect(container)["Name"]).lstrip("/")
-        if not self.can_checkpoint():
-            raise Unsupported(
-                "this container engine restores no checkpoints", "restore a snapshot of its files instead"
-            )
-        if self._engine.facts().product == "podman":
-            self._engine.call("POST", f"{PODMAN_API}{path}/restore", asked=asked, about=about, query={"keep": "true"})
-        else:
-            self._engine.call("POST", f"{path}/start", asked=asked, about=about, query={"checkpoint": checkpoint})
-        return RestoredObject(kind=ResourceKind.DOCKER_CONTAINER, id=container, name=name, is_new=False)
-
-    def _has_criu(self) -> bool:
-        """Podman says that CRIU is missing before it says that a container does not run."""
-        if self._engine.facts().product != "podman":
-            return True
-        body: dict[str, object] = {
-            "Image": ensure_empty_image(self._engine),
-            "Cmd": ["none"],
-            "Labels": MadeBy("engine", "can-checkpoint").labels(MadeRole.COPIER),
-            "HostConfig": {"NetworkMode": "none", "Ulimits": ulimits()},
-        }
-        asked = "say whether it makes checkpoints"
-        with temporary_container(self._engine, body, asked) as container:
-            try:
-                self._engine.call("POST", f"{PODMAN_API}{container_path(container)}/checkpoint", asked=asked)
-            except EngineRefused as error:
-                return "CRIU" not in error.reason.upper() and error.status != 404
-        return True
 
     def _inspect(self, name: str) -> Any:
         return self._engine.call(

@@ -181,12 +181,14 @@ class ContainerEngine:
             answer.close()
 
     def transfer(
-        self, path: str, *, asked: str, about: About, query: Mapping[str, str] | None = None
+        self, path: str, *, asked: str, about: About, query: Mapping[str, str] | None = None, method: str = "GET"
     ) -> Generator[bytes]:
         """A long answer in parts: all of it, or an error."""
         size = 0
         limits = self.limits
-        with self.stream("GET", path, asked=asked, about=about, query=query, seconds=limits.transfer_seconds) as stream:
+        with self.stream(
+            method, path, asked=asked, about=about, query=query, seconds=limits.transfer_seconds
+        ) as stream:
             for chunk in stream.chunks():
                 size += len(chunk)
                 if size > limits.transfer_bytes:

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from enum import StrEnum
+from itertools import chain
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +23,7 @@ RESOURCE_LABEL, OPERATION_LABEL, ROLE_LABEL = "weft.resource", "weft.operation",
 SNAPSHOT_IMAGE = "weft.local/snapshot"
 """Images that Weft made, or keeps from being swept away, have a tag of this name."""
 _OF_IMAGE = "-of-image"
+_OBJECT_NAME = re.compile(r"weft-[0-9a-f]{32}\Z")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,199}\Z")
 
 
@@ -62,8 +64,7 @@ class MadeBy(Struct, frozen=True):
     @property
     def object_name(self) -> str:
         """A name for what it makes, the same at each try."""
-        digest = hashlib.sha256(msgspec.json.encode([self.resource, self.operation])).hexdigest()
-        return f"weft-{digest[:32]}"
+        return _object_name(self.resource, self.operation)
 
 
 class MadeObject(Struct, frozen=True, kw_only=True):
@@ -81,9 +82,15 @@ def list_made_by(
     engine: ContainerEngine, *, resource: str | None = None, operation: str | None = None
 ) -> tuple[MadeObject, ...]:
     """What an operation, or any for a resource, has left in the engine: containers first, which hold the others."""
-    labels = [f"{label}={value}" for label, value in _wanted(resource, operation)] or [OPERATION_LABEL]
-    filters = msgspec.json.encode({"label": labels}).decode()
-    return (*_containers(engine, filters), *_volumes(engine, filters), *_images(engine, resource, operation))
+    for value in (resource, operation):
+        if value is not None:
+            MadeBy(value, value)
+    listed = (_containers(engine, resource, operation), _volumes(engine), _images(engine, resource, operation))
+    return tuple(
+        made
+        for made in chain.from_iterable(listed)
+        if resource in (None, made.resource) and operation in (None, made.operation)
+    )
 
 
 def remove_made(engine: ContainerEngine, made: MadeObject) -> bool:
@@ -111,13 +118,6 @@ def removed(engine: ContainerEngine, path: str, kind: ResourceKind, name: str, q
     return True
 
 
-def _wanted(resource: str | None, operation: str | None) -> Iterator[tuple[str, str]]:
-    for label, value in ((RESOURCE_LABEL, resource), (OPERATION_LABEL, operation)):
-        if value is not None:
-            MadeBy(value, value)
-            yield label, value
-
-
 def _made(kind: ResourceKind, id: str, name: str, labels: dict[str, str] | None) -> MadeObject:
     known = labels or {}
     return MadeObject(
@@ -130,14 +130,29 @@ def _made(kind: ResourceKind, id: str, name: str, labels: dict[str, str] | None)
     )
 
 
-def _containers(engine: ContainerEngine, filters: str) -> Iterator[MadeObject]:
-    listed = engine.call("GET", "/containers/json", asked="list containers", query={"all": "true", "filters": filters})
-    for item in listed or ():
+def _containers(engine: ContainerEngine, resource: str | None, operation: str | None) -> Iterator[MadeObject]:
+    """Results by their name: a container that was copied has the labels of the first one."""
+    for item in engine.call("GET", "/containers/json", asked="list containers", query={"all": "true"}) or ():
         name = (item.get("Names") or [""])[0].lstrip("/")
-        yield _made(ResourceKind.DOCKER_CONTAINER, item["Id"], name, item.get("Labels"))
+        made = _made(ResourceKind.DOCKER_CONTAINER, item["Id"], name, item.get("Labels"))
+        if made.role not in (MadeRole.MARKER, MadeRole.COPIER):
+            if not _OBJECT_NAME.match(name):
+                continue
+            made = _by_name(made, name, resource, operation)
+        yield made
 
 
-def _volumes(engine: ContainerEngine, filters: str) -> Iterator[MadeObject]:
+def _by_name(made: MadeObject, object_name: str, resource: str | None, operation: str | None) -> MadeObject:
+    """Whose result it is by its name, if that can be told."""
+    for owner in ((made.resource, made.operation), (resource, operation)):
+        if all(owner) and _object_name(*map(str, owner)) == object_name:
+            return msgspec.structs.replace(made, role=MadeRole.RESULT, resource=str(owner[0]), operation=str(owner[1]))
+    return msgspec.structs.replace(made, role=MadeRole.RESULT, resource="", operation="")
+
+
+def _volumes(engine: ContainerEngine) -> Iterator[MadeObject]:
+    """By one label: of several, some engines take the volumes that have any of them."""
+    filters = msgspec.json.encode({"label": [OPERATION_LABEL]}).decode()
     listed = engine.call("GET", "/volumes", asked="list volumes", query={"filters": filters}) or {}
     for item in listed.get("Volumes") or ():
         yield _made(ResourceKind.DOCKER_VOLUME, item["Name"], item["Name"], item.get("Labels"))
@@ -145,27 +160,15 @@ def _volumes(engine: ContainerEngine, filters: str) -> Iterator[MadeObject]:
 
 def _images(engine: ContainerEngine, resource: str | None, operation: str | None) -> Iterator[MadeObject]:
     """By their tag: labels of an image also stand on the images and containers that others make of it."""
-    listed = engine.call("GET", "/images/json", asked="list images")
-    for item in listed or ():
+    for item in engine.call("GET", "/images/json", asked="list images") or ():
         labels = item.get("Labels") or {}
-        made = _made(ResourceKind.DOCKER_IMAGE, item["Id"], "", {ROLE_LABEL: MadeRole.RESULT, **_image_labels(labels)})
+        said = {label: str(labels.get(f"{label}{_OF_IMAGE}", "")) for label in (RESOURCE_LABEL, OPERATION_LABEL)}
         for tag in item.get("RepoTags") or ():
-            if not tag.startswith(f"{SNAPSHOT_IMAGE}:"):
-                continue
-            if tag != _tag_of(made):
-                made = _made(ResourceKind.DOCKER_IMAGE, item["Id"], tag, {ROLE_LABEL: MadeRole.RESULT})
-            if resource and operation and tag == MadeBy(resource, operation).image_tag:
-                made = msgspec.structs.replace(made, resource=resource, operation=operation)
-            if resource in (None, made.resource) and operation in (None, made.operation):
-                yield msgspec.structs.replace(made, name=tag)
+            if tag.startswith(f"{SNAPSHOT_IMAGE}:"):
+                made = _made(ResourceKind.DOCKER_IMAGE, item["Id"], tag, said)
+                yield _by_name(made, tag.removeprefix(f"{SNAPSHOT_IMAGE}:"), resource, operation)
 
 
-def _image_labels(labels: dict[str, str]) -> dict[str, str]:
-    return {label: str(labels.get(f"{label}{_OF_IMAGE}", "")) for label in (RESOURCE_LABEL, OPERATION_LABEL)}
-
-
-def _tag_of(made: MadeObject) -> str | None:
-    try:
-        return MadeBy(made.resource, made.operation).image_tag
-    except InvalidInput:
-        return None
+def _object_name(resource: str, operation: str) -> str:
+    digest = hashlib.sha256(msgspec.json.encode([resource, operation])).hexdigest()
+    return f"weft-{digest[:32]}"
