@@ -54,6 +54,7 @@ def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) ->
             "replay": ["x", "--model", "y"],
             "bisect": ["x", "--check", "true"],
             "policy": ["list"],
+            "graph": ["policies"],
             "approve": ["x"],
             "reject": ["x"],
             "route": ["x", "--dry-run"],

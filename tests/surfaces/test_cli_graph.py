@@ -1,125 +1,136 @@
-"""The drawing of turns, apart from any ledger: what is drawn says exactly who descends from whom."""
+"""`weft graph`: what it shows for people, as JSON and as pictures; and that it takes what it shows."""
 
-from __future__ import annotations
+import json
+from pathlib import Path
+from xml.etree import ElementTree
 
-from math import log2
+import pytest
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from weft.surfaces.cli.graph import ASCII, COLUMNS, UNICODE, GraphRow, Node, Row, downward, gutter, gutter_below, upward
-
-# Each turn in order of arrival: which earlier turn is its parent (0: none, it is a root).
-forests = st.integers(0, 60).flatmap(lambda size: st.tuples(*(st.integers(0, i) for i in range(size))))
-trees = st.integers(1, 60).flatmap(lambda size: st.tuples(st.just(0), *(st.integers(1, i) for i in range(1, size))))
-
-
-def newest_first(parents: tuple[int, ...]) -> list[Node]:
-    nodes: list[Node] = [(str(i), str(parent) if parent else None) for i, parent in enumerate(parents, 1)]
-    return nodes[::-1]
+import weft
+from tests.graph.histories import tell_everything
+from tests.surfaces.shell import Shell
+from weft.graph.model import GraphEdge, GraphNode
+from weft.graph.pictures import Picture, to_dot, to_svg
+from weft.ledger.views.edge_types import EdgeType
 
 
-def read_upward(rows: list[Row]) -> dict[str, str | None]:
-    """Follow the lines with a finger: each turn's parent, as a person would read it. '?' is not shown."""
-    parents: dict[str, str | None] = {}
-    lines: list[list[str]] = []  # by column: the turns whose line runs down there
-    for row in rows:
-        if row.place is GraphRow.JOIN:
-            assert len(lines) == row.column + 1
-            lines[row.column - 1] += lines.pop()
-            continue
-        assert row.place is GraphRow.GAP or row.column in (len(lines), len(lines) - 1)
-        arriving = lines.pop() if row.place is not GraphRow.GAP and row.column < len(lines) else []
-        if row.place is GraphRow.TURN:
-            parents |= {row.turn: None, **dict.fromkeys(arriving, row.turn)}
-            lines += [[row.turn]] if row.goes_on else []
-        elif row.place is GraphRow.CUT:
-            parents |= dict.fromkeys(arriving, "?")
-    assert lines == []
-    return parents
+@pytest.fixture
+def told(shell: Shell, folder: Path) -> Shell:
+    with weft.open(folder / "ledger.db") as ledger:
+        tell_everything(ledger)
+    return shell
 
 
-def read_downward(rows: list[Row]) -> dict[str, str | None]:
-    parents: dict[str, str | None] = {}
-    last: dict[int, str] = {}
-    for row in rows:
-        parents[row.turn] = last.get(row.column - (row.place is GraphRow.BRANCH))
-        last = {column: turn for column, turn in last.items() if column < row.column} | {row.column: row.turn}
-    return parents
+def ask(shell: Shell, *words: str) -> str:
+    answer = shell("--ledger", "ledger.db", "graph", *words)
+    assert (answer.code, answer.err) == (0, "")
+    return answer.out
 
 
-@given(forests)
-def test_the_lines_of_the_graph_say_who_descends_from_whom(parents: tuple[int, ...]) -> None:
-    nodes = newest_first(parents)
-    assert read_upward(list(upward(nodes))) == dict(nodes)
+def test_what_a_listing_shows_is_what_every_command_takes(told: Shell) -> None:
+    names = [line.split("\t")[2] for line in ask(told, "neighbours", "main~2").splitlines()]
+    assert len(names) > 10
+    for name in names:
+        assert json.loads(ask(told, "node", name, "--json"))["name"] == name
+    (call,) = ask(told, "calls", "main~2").splitlines()
+    assert call.split("\t")[1] == "ls"
+    assert json.loads(ask(told, "calls", call.split("\t")[0], "--json"))[0]["results"]
 
 
-@given(forests, st.integers(0, 60))
-def test_a_limited_graph_shows_where_lines_go_on_unseen(parents: tuple[int, ...], limit: int) -> None:
-    nodes = newest_first(parents)[:limit]
-    shown = {turn for turn, _ in nodes}
-    expected = {turn: parent if parent is None or parent in shown else "?" for turn, parent in nodes}
-    assert read_upward(list(upward(nodes))) == expected
+def test_every_command_answers_people_and_programs(told: Shell) -> None:
+    for words in (
+        ("node", "resource:folder"),
+        ("neighbours", "agent:researcher", "--direction", "out"),
+        ("path", "main~2", "resource:folder"),
+        ("history", "main~2"),
+        ("lineage", "main"),
+        ("calls", "main~2"),
+        ("resources",),
+        ("policies", "careful"),
+        ("ancestry", "other"),
+    ):
+        assert ask(told, *words)
+        assert json.loads(ask(told, *words, "--json"))
 
 
-@given(forests)
-def test_every_turn_comes_after_all_its_children(parents: tuple[int, ...]) -> None:
-    nodes = newest_first(parents)
-    order = [row.turn for row in upward(nodes) if row.place is GraphRow.TURN]
-    assert sorted(order) == sorted(turn for turn, _ in nodes)
-    places = {turn: i for i, turn in enumerate(order)}
-    assert all(parent is None or places[turn] < places[parent] for turn, parent in nodes)
+def test_times_are_iso_in_json(told: Shell) -> None:
+    (step, *_) = json.loads(ask(told, "policies", "careful", "--json"))
+    assert step["edge"]["valid_from"].endswith("Z")
+    assert step["edge"]["known_from"].endswith("Z")
 
 
-@given(trees)
-def test_the_lines_of_the_tree_say_who_descends_from_whom(parents: tuple[int, ...]) -> None:
-    nodes = newest_first(parents)[::-1]
-    rows = list(downward(nodes))
-    assert read_downward(rows) == dict(nodes)
-    assert max(row.column for row in rows) <= log2(len(nodes))
+def test_pictures_are_whole_and_have_no_address_of_anything_else(told: Shell) -> None:
+    for words in (
+        ("neighbours", "main~2"),
+        ("path", "main~2", "resource:folder"),
+        ("history", "main~2"),
+        ("lineage", "main"),
+        ("resources",),
+        ("policies",),
+        ("ancestry", "other"),
+    ):
+        picture = ask(told, *words, "--svg")
+        root = ElementTree.fromstring(picture)
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert "href" not in picture
+        dot = ask(told, *words, "--dot")
+        assert dot.startswith("digraph weft {")
+        assert dot.count("{") == dot.count("}") == 1
 
 
-def test_ten_thousand_children_take_two_columns() -> None:
-    nodes = newest_first((0, *[1] * 10_000))
-    assert max(row.column for row in upward(nodes)) == 1
-    assert max(row.column for row in downward(nodes[::-1])) == 1
+def test_an_empty_ledger_and_wrong_words_are_answered_in_words(shell: Shell) -> None:
+    shell("init")
+    for words, said in (
+        (("policies",), "there are no policies"),
+        (("resources",), "there are no resources"),
+        (("neighbours", "local"), "it has no such edges"),
+    ):
+        answer = shell("graph", *words)
+        assert (answer.code, answer.out) == (0, "")
+        assert said in answer.err
+    refused = shell("graph", "node", "nothing")
+    assert refused.code != 0
+    assert "hint: name a turn" in refused.err
+    both = shell("graph", "policies", "--dot", "--svg")
+    assert both.code == 2
 
 
-def test_a_thread_of_a_hundred_thousand_turns_is_drawn() -> None:
-    nodes = newest_first(tuple(range(100_000)))
-    assert sum(row.place is GraphRow.TURN for row in upward(nodes)) == 100_000
-    assert sum(row.place is GraphRow.TURN for row in downward(nodes[::-1])) == 100_000
+def node(name: str, text: str = "x") -> GraphNode:
+    return GraphNode(name=name, type="Agent", properties={"name": text})
 
 
-def test_forks_at_ever_earlier_turns_do_not_run_off_the_screen() -> None:
-    chain, forks = tuple(range(200)), tuple(range(200, 0, -1))
-    rows = list(upward(newest_first((*chain, *forks))))
-    assert read_upward(rows) == dict(newest_first((*chain, *forks)))
-    assert max(row.column for row in rows) <= COLUMNS + 1
+def edge(source: str, target: str, number: int = 0) -> GraphEdge:
+    return GraphEdge(
+        type=EdgeType.DERIVED_FROM,
+        source=source,
+        target=target,
+        attributes={},
+        valid_from=number,
+        valid_to=None,
+        is_synthesised=False,
+        known_from=0,
+        known_to=None,
+        opened_by="0" * 64,
+        closed_by=None,
+    )
 
 
-def test_the_newest_branch_and_the_newest_tree_come_first() -> None:
-    rows = list(upward(newest_first((0, 1, 1, 0, 2))))
-    assert [(row.place.value, row.column, row.turn) for row in rows] == [
-        ("turn", 0, "5"),
-        ("turn", 0, "2"),
-        ("turn", 1, "3"),
-        ("join", 1, ""),
-        ("turn", 0, "1"),
-        ("gap", 0, ""),
-        ("turn", 0, "4"),
-    ]
+def test_what_stands_in_a_ledger_is_escaped_in_pictures() -> None:
+    evil = '</text><script>alert(1)</script>"];\n} \\" \x00\x1b[31m'
+    picture = Picture([node("program:" + evil, evil)], [])
+    svg, dot = to_svg(picture), to_dot(picture)
+    assert "<script" not in svg
+    ElementTree.fromstring(svg)
+    assert "\x1b" not in dot + svg
+    assert dot.count("\n") == 5
 
 
-def test_lines_are_drawn_in_unicode_or_in_ascii() -> None:
-    join, branch = Row(GraphRow.JOIN, 2), Row(GraphRow.BRANCH, 2, "t", goes_on=True)
-    assert [gutter(join, glyphs) for glyphs in (UNICODE, ASCII)] == ["│ ├─╯", "| |/"]
-    assert [gutter(branch, glyphs) for glyphs in (UNICODE, ASCII)] == ["│ ├─", "| |-"]
-    assert [gutter_below(branch, glyphs) for glyphs in (UNICODE, ASCII)] == ["│ │ │", "| | |"]
-    assert "".join((*ASCII[:4], *ASCII.turn.values())).isascii()
-    assert UNICODE.turn.keys() == ASCII.turn.keys()
-
-
-def test_nothing_is_drawn_of_nothing() -> None:
-    assert list(upward([])) == []
-    assert list(downward([])) == []
+def test_pictures_are_bounded_and_circles_are_drawn() -> None:
+    names = [f"program:{number}" for number in range(300)]
+    edges = [edge(left, right) for left, right in zip(names, [*names[1:], names[0]], strict=True)]
+    picture = Picture(map(node, names), edges)
+    assert (len(picture.nodes), picture.left_out) == (200, 100)
+    assert "100 more nodes are not drawn" in to_svg(picture)
+    circle = Picture([node("a:1"), node("a:2")], [edge("a:1", "a:2"), edge("a:2", "a:1"), edge("a:1", "a:1")])
+    assert sorted(name for column in circle.columns() for name in column) == ["a:1", "a:2"]
+    assert to_svg(Picture([], []))

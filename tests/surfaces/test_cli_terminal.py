@@ -233,6 +233,7 @@ def complete(folder: Path, *words: str, shell: str = "bash") -> list[str]:
         (("move", "main", "al"), {"alt"}),
         (("log", "--session", "ap"), {"apart"}),
         (("fork", ""), {"main", "alt", "apart"}),
+        (("graph", "neighbours", "m"), {"main"}),
         (("log", "--gr"), {"--graph"}),
         (("import", "--format", "openc"), {"opencode"}),
     ],

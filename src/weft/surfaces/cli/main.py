@@ -35,6 +35,7 @@ COMMANDS = {
         "search": "Find messages and tool calls by their words.",
         "show": "Show one turn: messages, tool calls, usage.",
         "tree": "Show the whole tree that a turn belongs to.",
+        "graph": "Ask what relates to what: turns, events, tools, resources, policies, forks.",
         "diff": "Show where two threads part.",
         "bisect": "Find the first turn after which a check fails.",
         "context": "Show what an agent saw at a turn, or would see next.",

@@ -24,6 +24,7 @@ from weft.exchange.importing.sweep import FoundPlace
 from weft.exchange.resuming.session_files import Resume
 from weft.exchange.sync.commands import Synced
 from weft.exchange.sync.peers import Remote
+from weft.graph import model as graph_model
 from weft.kernel.events import Event, Receipt, UnknownEvent
 from weft.kernel.fields import Usage
 from weft.ledger import model
@@ -150,6 +151,11 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         forms.JsonValue, McpServer, mcp.ListedServer, mcp.ListedTool, mcp.ApprovedTools,
         tools.AgentRun, work.AgentStatus, WorkProgress, CriterionState, tools.ListedToolset, tools.OfferedTools,
         tokens.TokenForm, tokens.RevokedToken, tokens.RotatedKey,
+    ),
+    "The agent graph": (
+        graph_model.GraphNode, graph_model.GraphEdge, graph_model.Neighbours, graph_model.GraphWalk,
+        graph_model.PathsFound, graph_model.RunHistory, graph_model.CallPair, graph_model.ResourceState,
+        graph_model.PolicyStep,
     ),
     "Approval policies": (
         Policy, policies.PolicySource, policies.TestedPolicy, Backtest,

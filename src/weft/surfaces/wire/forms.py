@@ -1,10 +1,10 @@
 """The one JSON form of every record: what `--json` answers, and what other surfaces answer later.
 
 A form is made from the record by one rule. It has the record's fields by their own names, which are snake_case. Times
-in milliseconds (`at`, `*_at`, `*_time`) become ISO-8601 in UTC. Fields that are UNSET are left out; a tagged record
-says its tag as `type`. Bytes become base64. Values that users stored stay exactly as they are. `FLAT` names the
-records whose part is spread into them, `BEYOND_FIELDS` what a form has beside the fields, and `OWN` the records whose
-form is another one: programs have the form that seed 5 gives them.
+in milliseconds (`at`, `*_at`, `*_time`, and those of `SPANS`) become ISO-8601 in UTC. Fields that are UNSET are left
+out; a tagged record says its tag as `type`. Bytes become base64. Values that users stored stay exactly as they are.
+`FLAT` names the records whose part is spread into them, `BEYOND_FIELDS` what a form has beside the fields, and `OWN`
+the records whose form is another one: programs have the form that seed 5 gives them.
 
 Answers that are no records of the ledger are records of this package, one module to a family.
 """
@@ -97,9 +97,13 @@ def form(value: Any) -> Any:
     return b64encode(value).decode() if isinstance(value, bytes) else value
 
 
+SPANS = frozenset({"valid_from", "valid_to", "known_from", "known_to"})
+"""Times between which an edge of the graph held, and was known."""
+
+
 def is_time(field: str) -> bool:
     """Whether a number in this field is a time."""
-    return field == "at" or field.endswith(("_at", "_time"))
+    return field == "at" or field in SPANS or field.endswith(("_at", "_time"))
 
 
 def _fields(record: Struct) -> dict[str, Any]:
