@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 import weft
 from tests.ledger.canaries import CANARY, files_with_canary, told
@@ -46,6 +47,8 @@ def test_an_answer_is_shown_with_other_words_and_stays_what_it_was(ledger: Ledge
     assert ledger.messages("main")[-1] == ledger.context(session="main").messages[-1] == shown
     assert texts(ledger.thread("main").messages) == ["which town?", "it is Paris"]
     assert (found(ledger, "Paris"), found(ledger, "Lyon")) == ([answer.id], [])
+    assert [hit.substituted for hit in ledger.search("it")] == [note]
+    assert (ledger.turn("main").substitutions, ledger.originals().turn("main").substitutions) == (1, UNSET)
     assert ledger.originals().message(answer.id) == answer
     assert texts(ledger.originals().context(session="main").messages) == ["which town?", "it is Lyon"]
     assert ledger.turn("main").digest == digest
@@ -307,6 +310,24 @@ def test_an_erased_original_leaves_its_replacement_when_it_alone_is_erased(disk:
     assert disk.message(answer.id).text == "hidden"
     assert CANARY not in disk.originals().message(answer.id).text
     assert problems(disk) == []
+
+
+def test_what_two_turns_show_stays_with_the_other_one(disk: Ledger) -> None:
+    first, second = answered(disk), answered(disk, "other")
+    note = disk.substitute(first.id, "it is Paris")
+    disk.substitute(second.id, with_event=note.replacement)
+    disk.erasure.erase(first.turn_id, reason="asked for")
+    assert disk.message(second.id).text == "it is Paris"
+    disk.erasure.erase(second.turn_id, reason="asked for")
+    assert "Paris" not in disk.message(second.id).text
+    assert problems(disk) == []
+
+
+def test_a_credential_among_other_words_is_found_in_its_turn(disk: Ledger) -> None:
+    answer = answered(disk)
+    disk.substitute(answer.id, "it is AKIAQ3EGRIJ5CEXZ7YPM", reason="ghp_" + "a1B2c3D4e5" * 3 + "f6G7h8")
+    places = [place for secret in disk.secrets.find().secrets for place in secret.places]
+    assert {place.turn_id for place in places} == {answer.turn_id}
 
 
 def test_what_cannot_be_substituted_is_refused(ledger: Ledger) -> None:

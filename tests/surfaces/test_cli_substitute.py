@@ -45,6 +45,9 @@ def test_a_prompt_is_what_log_says_of_its_turn(town: Shell) -> None:
     prompt = town.json("show", "main")["messages"][0]["id"]
     assert town("substitute", prompt, "--with", "which city?").code == 0
     assert "which city?" in town("log").out
+    assert "[substituted]" in town("log").out
+    assert "substituted" in town("read").out
+    assert "user substituted" in town("search", "city").out
 
 
 def test_a_tools_result_comes_from_a_file_or_a_pipe_and_is_undone(town: Shell, folder: Path) -> None:

@@ -253,6 +253,8 @@ class Turn(Struct, frozen=True, kw_only=True):
     """False: another version of this imported turn stands in its place."""
     time_known: bool = True
     """False: its origin gave no time, and that of its arrival is shown."""
+    substitutions: int | UnsetType = UNSET
+    """How many of its messages and results are shown with other words than were recorded; left out where none is."""
 
 
 class RecordedTurn(Struct, frozen=True, gc=False, kw_only=True):

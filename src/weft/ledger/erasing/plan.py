@@ -173,8 +173,7 @@ def _shared(txn: ReadTxn, uses: Uses, everywhere: bool, named: Collection[bytes]
         if kind not in TELLING:
             return False
         if name not in erased:
-            rows = txn.sql.all("SELECT n FROM erasure WHERE turn = ?", (name,))
-            erased[name] = any(counts(txn, n) for (n,) in rows)
+            erased[name] = _is_erased(txn, name)
         return erased[name]
 
     return {ref for ref, outside in uses.outside.items() if ref not in named and not all(map(is_erased, outside))}
@@ -187,12 +186,26 @@ def _admissions(sql: Sql, target: Target) -> dict[int, tuple[str | None, str | N
 
 
 def _substitutions(txn: ReadTxn, target: Target) -> dict[int, tuple[str | None, str | None]]:
-    """The events that substituted what these turns say, and those that are shown instead; but for one that is part of
-    another turn, which goes with that."""
+    """The events that substituted what these turns say, and those that are shown instead; but for what another turn
+    says or shows, too."""
     of_number = {turn.n: turn.id for turn in target.turns.values()}
-    rows = rows_in(txn.sql, "SELECT turn, n, replacement_n FROM substitution WHERE turn IN", list(of_number))
+    columns = "SELECT turn, n, replacement_n FROM substitution WHERE"
+    rows = list(rows_in(txn.sql, f"{columns} turn IN", list(of_number)))
+    others = set(_shown_elsewhere(txn, of_number, [replacement for _, _, replacement in rows]))
     events = [(event, of_number[turn]) for turn, n, replacement in rows for event in (n, replacement)]
-    return {event: (turn, None) for event, turn in events if not _is_of_run(txn, event)}
+    return {event: (turn, None) for event, turn in events if event not in others and not _is_of_run(txn, event)}
+
+
+def _shown_elsewhere(txn: ReadTxn, named: Collection[int], replacements: Sequence[int]) -> Iterator[int]:
+    """Those of the events that another turn shows which was not erased itself."""
+    query = "SELECT s.replacement_n, t.n, t.id FROM substitution s JOIN turn t ON t.n = s.turn WHERE s.replacement_n IN"
+    for replacement, number, turn in rows_in(txn.sql, query, replacements):
+        if number not in named and not _is_erased(txn, turn):
+            yield replacement
+
+
+def _is_erased(txn: ReadTxn, turn: str) -> bool:
+    return any(counts(txn, n) for (n,) in txn.sql.all("SELECT n FROM erasure WHERE turn = ?", (turn,)))
 
 
 def _is_of_run(txn: ReadTxn, n: int) -> bool:

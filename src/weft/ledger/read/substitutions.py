@@ -6,6 +6,7 @@ from the event that said so.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -80,6 +81,14 @@ class Substitutions:
         if not changes:
             raise NotFound("substitution of event", event)
         return self._to_note(changes[-1])
+
+    def note_of(self, turn: int, place: str, seq: int) -> Substituted | UnsetType:
+        """What is to be noted of a place."""
+        return self._note(self._shown((turn, place, seq))[0])
+
+    def counts(self) -> dict[int, int]:
+        """How many places of each turn show other words than were recorded."""
+        return Counter(turn for turn, place, seq in self._changes if self._shown((turn, place, seq))[0] is not None)
 
     def message(self, row: MessageRow) -> Substituted | UnsetType:
         """Have a row say what is shown in its place; what is to be noted with it."""

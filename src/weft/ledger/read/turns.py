@@ -281,7 +281,10 @@ def to_turns(txn: ReadTxn, rows: Iterable[TurnRow]) -> list[Turn]:
     if not (access := access_of(txn)).is_unlimited:
         sessions = {n: id for n, id in sessions.items() if access.session_of_number(n) is not None}
     names = agent_names(txn.sql, (row.persona for row in kept))
-    return [_to_turn(txn, row, sessions.get(row.session), names[row.persona]) for row in kept]
+    changed = substitutions_in(txn, (row.n for row in kept)).counts()
+    return [
+        _to_turn(txn, row, sessions.get(row.session), names[row.persona], changed.get(row.n, UNSET)) for row in kept
+    ]
 
 
 def _contents(row: TurnRow) -> Iterator[int | None]:
@@ -293,7 +296,7 @@ def _contents(row: TurnRow) -> Iterator[int | None]:
             yield number_in(name)
 
 
-def _to_turn(txn: ReadTxn, row: TurnRow, session: str | None, persona: str) -> Turn:
+def _to_turn(txn: ReadTxn, row: TurnRow, session: str | None, persona: str, substitutions: int | UnsetType) -> Turn:
     tools = None if row.tools is None else tuple(_tools(txn, row.tools))
     counted = (*TOKENS, "total_tokens")
     usage = Usage(**{field: count for field in counted if (count := getattr(row, field)) is not None})
@@ -335,6 +338,7 @@ def _to_turn(txn: ReadTxn, row: TurnRow, session: str | None, persona: str) -> T
         metadata=json_of(txn, row.metadata),
         is_current=bool(row.current),
         time_known=not row.synthesised,
+        substitutions=substitutions,
     )
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
-from weft.ledger.model import repeated_id
+from weft.ledger.model import Substituted, repeated_id
 from weft.ledger.read.access import access_of
 from weft.ledger.read.listing import HERE
+from weft.ledger.read.substitutions import Substitutions, substitutions_in
 from weft.ledger.search.entries import Entry, EntryPlace, known_name, known_text
 from weft.ledger.search.query import Query, Span, Text
+from weft.ledger.views.substitutions import CALL, MESSAGE
 from weft.ledger.views.values import text_of
 from weft.store.port import ReadTxn
 from weft.store.sql import rows_in
@@ -49,6 +51,8 @@ class Hit(Struct, frozen=True, kw_only=True):
     """A piece of that text, on one line."""
     marks: tuple[tuple[int, int], ...]
     """Where the words stand in the snippet: from, to."""
+    substituted: Substituted | UnsetType = UNSET
+    """Of a message or a result that is shown with other words than were recorded; left out where it is not."""
 
 
 class TextMatch(Struct, frozen=True):
@@ -147,7 +151,10 @@ def to_hits(txn: ReadTxn, matches: Sequence[Match]) -> list[Hit]:
     if not access.is_unlimited:
         sessions = {n: names for n, names in sessions.items() if access.session_of_number(n) is not None}
     txn.facts.hold(names.title for names in sessions.values() if names.title is not None)
-    return [_to_hit(txn, match, sessions.get(match.entry.turn.session, _NO_SESSION), heads) for match in matches]
+    changed = substitutions_in(txn, (turn.n for turn in turns))
+    return [
+        _to_hit(txn, match, sessions.get(match.entry.turn.session, _NO_SESSION), heads, changed) for match in matches
+    ]
 
 
 class _SessionNames(NamedTuple):
@@ -163,7 +170,9 @@ _SESSIONS = "SELECT n, label, title, status FROM session WHERE n IN"
 _HEADS = "SELECT head, label, n FROM session WHERE status = 'active' AND head IS NOT NULL AND head_segment IN"
 
 
-def _to_hit(txn: ReadTxn, match: Match, session: _SessionNames, heads: dict[str, list[str]]) -> Hit:
+def _to_hit(
+    txn: ReadTxn, match: Match, session: _SessionNames, heads: dict[str, list[str]], changed: Substitutions
+) -> Hit:
     entry = match.entry
     turn, call = entry.turn, entry.call
     text, marks = snippet(match.found)
@@ -186,4 +195,12 @@ def _to_hit(txn: ReadTxn, match: Match, session: _SessionNames, heads: dict[str,
         place=match.found.place.value,
         snippet=text,
         marks=marks,
+        substituted=_substituted(changed, entry, match.found.place) if changed else UNSET,
     )
+
+
+def _substituted(changed: Substitutions, entry: Entry, place: EntryPlace) -> Substituted | UnsetType:
+    if entry.call is None:
+        return changed.note_of(entry.turn.n, MESSAGE, entry.seq)
+    is_result = place in (EntryPlace.RESULT, EntryPlace.ERROR)
+    return changed.note_of(entry.turn.n, CALL, entry.call.seq) if is_result else UNSET

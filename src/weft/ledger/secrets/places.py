@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from weft.kernel.dag_events import ToolCallRequested, ToolResult
+from weft.kernel.dag_events import HistoryAppend, ModelResponse, Substitution, ToolCallRequested, ToolResult
 from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.fields import MessageFact
 from weft.kernel.ledger_events import Sighting
@@ -23,6 +23,11 @@ KEPT_PLACES = 16
 REMEMBERED = 4096
 _hex = re.compile(rb"[0-9a-f]{64}").findall
 Report = Callable[[str, int, int], None]
+_SHOWING = (
+    "SELECT t.id FROM substitution s JOIN turn t ON t.n = s.turn"
+    " WHERE s.n = ? OR s.replacement_n = ? ORDER BY s.n LIMIT 1"
+)
+"""The turn that shows what an event says in the place of what was recorded."""
 
 
 class SecretPlace(Struct, frozen=True, kw_only=True):
@@ -81,7 +86,7 @@ class PlaceFinder:
 
     def _note(self, n: int, line: bytes) -> None:
         event = decoded(n, line)
-        turn, session = self._about(event)
+        turn, session = self._about(n, event)
         spot = self.owner(turn, session)
         if not self._fits(spot):
             return
@@ -92,7 +97,7 @@ class PlaceFinder:
                 if len(used.places) < KEPT_PLACES:
                     used.places.append(self._place(text, event, path[2:], spot))
 
-    def _about(self, event: Event | UnknownEvent) -> tuple[str | None, str | None]:
+    def _about(self, n: int, event: Event | UnknownEvent) -> tuple[str | None, str | None]:
         """The turn and the session that an event tells of."""
         kind, _, name = event.stream.partition(":")
         if isinstance(event, Sighting):
@@ -101,6 +106,9 @@ class PlaceFinder:
             called = self._txn.facts.find_event(bytes.fromhex(event.call.event_id))
             line = None if called is None else self._txn.facts.line(called)
             kind, _, name = stream_of(called, line).partition(":") if called and line else ("", "", "")
+        elif kind == "ledger" and isinstance(event, HistoryAppend | ModelResponse | Substitution):
+            shown = self._txn.sql.one(_SHOWING, (n, n))
+            return (None if shown is None else shown[0]), None
         return (name if kind == "run" else None), (name if kind == "session" else None)
 
     def owner(self, turn: str | None, session: str | None) -> SecretOwner:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from weft.kernel.shell_words import shell_line
 from weft.ledger.api import ListedSession, SessionFilter
 from weft.surfaces.cli.history import short
@@ -88,9 +90,14 @@ def _hit_lines(hit: Hit, columns: int) -> Iterator[Line]:
     """Where the words stand, and the text around them, broken at words below its beginning."""
     place = place_words(hit)
     lead: Line = [INDENT, Span(short(hit.turn_id), "id"), " ", Span(hit.role, ROLE_STYLES.get(hit.role, "tool"))]
-    yield [*lead, Span(f" {safe(place)}" if place else "", "dim")]
+    yield [*lead, Span(f" {safe(place)}" if place else "", "dim"), *hit_mark(hit)]
     for line in wrapped_spans(marked(hit.snippet, hit.marks), max(20, columns - 2 * len(INDENT))):
         yield [INDENT * 2, *line]
+
+
+def hit_mark(hit: Hit) -> Line:
+    """Beside words that were put in the place of others."""
+    return [] if hit.substituted is UNSET else [Span(" substituted", "warn")]
 
 
 def place_words(hit: Hit) -> str:

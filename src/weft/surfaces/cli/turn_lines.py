@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from weft.kernel.enums import TurnStatus, TurnType
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.graph import Glyphs
@@ -51,7 +53,8 @@ def decoration(labels: list[str]) -> Line:
 
 def flag(turn: Turn) -> Line:
     state = state_of(turn)
-    return [Span(f" [{STATE_WORDS[state]}]", STATE_STYLES[state])] if state in STATE_WORDS else []
+    flags: Line = [Span(f" [{STATE_WORDS[state]}]", STATE_STYLES[state])] if state in STATE_WORDS else []
+    return flags if turn.substitutions is UNSET else [*flags, Span(" [substituted]", "warn")]
 
 
 def one_line(turn: Turn, reader: Reader, columns: int) -> Line:

@@ -13,7 +13,7 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import Reader, quoted_title, short
-from weft.surfaces.cli.hit_groups import ROLE_STYLES, HitGroups, marked, place_words
+from weft.surfaces.cli.hit_groups import ROLE_STYLES, HitGroups, hit_mark, marked, place_words
 from weft.surfaces.cli.program_call import as_actor
 from weft.surfaces.cli.provisional import note_left_out
 from weft.surfaces.cli.screen import Line, Span
@@ -209,7 +209,7 @@ def _heading(hit: Hit, reader: Reader) -> Line:
     when, beside = local_time(hit.created_at) if hit.time_known else "time unknown", f", {what}" if what else ""
     session = (Span(label, "label"), title, Span(state, "dim"))
     lead = (Span(short(hit.turn_id), "id"), " ", Span(when, "dim"), " ", *session)
-    return (*lead, " ", Span(hit.role, style), Span(beside, "dim"))
+    return (*lead, " ", Span(hit.role, style), Span(beside, "dim"), *hit_mark(hit))
 
 
 def _nothing(ledger: Ledger, words: bool, filters: bool) -> str:

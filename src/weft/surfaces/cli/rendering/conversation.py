@@ -13,6 +13,7 @@ from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.pager import ReadLine, folded, heading
 from weft.surfaces.cli.rendering.markdown import markdown_lines
+from weft.surfaces.cli.rendering.messages import substitution_mark
 from weft.surfaces.cli.rendering.page import image_text
 from weft.surfaces.cli.rendering.transcript import Transcript
 from weft.surfaces.cli.screen import Span
@@ -83,11 +84,17 @@ class ReadingPage:
     def _prompt(self, message: Message) -> Iterator[ReadLine]:
         if message.source not in (None, "human"):
             yield ReadLine([INDENT, Span(f"({safe(str(message.source))})", "dim")])
+        yield from self._substitution(message)
         for part in message.content:
             if isinstance(part, TextPart):
                 yield from self._typed(str(part.text))
             else:
                 yield from self._other(part)
+
+    @staticmethod
+    def _substitution(message: Message) -> Iterator[ReadLine]:
+        if mark := substitution_mark(message.substituted):
+            yield ReadLine([INDENT, *mark])
 
     def _typed(self, text: str) -> Iterator[ReadLine]:
         """As it was typed; what a tool wrapped around it is folded."""
@@ -106,6 +113,7 @@ class ReadingPage:
             yield ReadLine([bar, line])
 
     def _answer(self, message: Message) -> Iterator[ReadLine]:
+        yield from self._substitution(message)
         for part in message.content:
             if not isinstance(part, TextPart):
                 yield from self._other(part)
