@@ -47,6 +47,8 @@ def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) ->
             "follow": ["main"],
             "retry": ["x"],
             "substitute": ["x", "--with", "y"],
+            "checkout": ["x"],
+            "merge": ["x", "--into", "y", "--text", "z"],
             "config": ["x"],
             "toolset": ["list"],
             "room": ["list"],

@@ -81,6 +81,10 @@ class TurnFiles:
     def text_diff(self, change: ChangedPath) -> list[str] | None:
         return self._driver.files.text_diff(change)
 
+    def keep(self, resource: Resource) -> Snapshot:
+        """A snapshot of a directory as it is now. Raises NotApplicable where none can be taken."""
+        return self._keep_present(resource)
+
     # --- brought back -----------------------------------------------------------------------------------------------
 
     def check_out(self, rev: str, to: str | None = None, *, resource: str | None = None) -> CheckedOut:

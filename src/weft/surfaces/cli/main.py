@@ -53,6 +53,8 @@ COMMANDS = {
     "move": {
         "fork": "Start a new session at any turn.",
         "move": "Move a session's head to another turn.",
+        "undo": "Take back the last turn of a session, and its files.",
+        "checkout": "Bring back the files of a turn.",
         "restore": "Move a session back, or bring a deleted one back.",
         "rename": "Give a session another label.",
         "alias": "Give a session a second name.",
@@ -75,6 +77,7 @@ COMMANDS = {
         "resume": "Write a session that another tool can resume, up to any turn.",
         "cherry-pick": "Bring turns of another branch onto a session.",
         "summarize": "Tell a session what another branch found.",
+        "merge": "Bring a branch back into a session: what it found, and its files.",
     },
     "work": {
         "provider": "Say where models are reached: gateways, vendors, local servers.",

@@ -115,6 +115,7 @@ from weft.surfaces.wire import (
     tokens,
     tools,
     triggers,
+    turn_files,
     upkeep,
     work,
 )
@@ -130,6 +131,11 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         VouchedMessage, Voucher, ThreadDiff, Hit, RelatedTurns, RouteChoice, Recorded, ComparedCompaction,
         Admission, InboxMessage,
         Receipt, Usage,
+    ),
+    "Files of turns": (
+        turn_files.ForkedSession, turn_files.ForkPlan, turn_files.PlannedCopy, turn_files.CheckedOutFiles,
+        turn_files.FilesDiff, turn_files.FileChange, turn_files.UndoneTurn, turn_files.MergedBranch,
+        turn_files.MergeObstacle,
     ),
     "Triggers": (triggers.ListedTrigger, triggers.ShownTrigger, triggers.FiredTrigger, Firing, MissedTimes),
     "Rooms": (

@@ -45,6 +45,7 @@ FLAT: Mapping[str, str] = {
     "ReadTurn": "turn",
     "PickedTurn": "turn",
     "SummaryTurn": "turn",
+    "ForkedSession": "session",
     "LedgerFigures": "counts",
     "PackAnswer": "packed",
     "SalvageAnswer": "salvaged",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from weft.kernel.errors import InvalidInput, NotFound
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -25,7 +27,7 @@ from weft.surfaces.plain_text import safe
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
     from weft.runtime.invoke.invocation import InvocationContext
-    from weft.runtime.replay.bisection import BisectResult, BisectStep, Check
+    from weft.runtime.replay.bisection import BisectResult, BisectStep, Check, Checked
 
 DEFAULT_SECONDS = 600.0
 VERDICTS = {
@@ -40,6 +42,7 @@ VERDICTS = {
 )
 @click.option("--model-check", "question", metavar="QUESTION", help="A model answers: yes is good, no is bad.")
 @click.option("--model", metavar="NAME", help="With --model-check: which, as `weft chat --model` names it.")
+@click.option("--restore", is_flag=True, help="With --check: run CMD in a folder with the files of each turn.")
 @click.option("--good", metavar="REV", help="A turn that is good. Default: the first of the thread.")
 @click.option("--bad", metavar="REV", help="A turn that is bad. Default: the last of the thread.")
 @click.option(
@@ -56,6 +59,7 @@ def command(
     check_line: str | None,
     question: str | None,
     model: str | None,
+    restore: bool,
     good: str | None,
     bad: str | None,
     timeout: float,
@@ -74,13 +78,16 @@ def command(
         raise click.UsageError("give one of --check and --model-check")
     if model is not None and question is None:
         raise click.UsageError("--model goes with --model-check")
+    if restore and check_line is None:
+        raise click.UsageError("--restore goes with --check")
     with call.reading() as ledger:
         thread = _ThreadDocuments(ledger, require_named_or_latest(call, ledger, rev))
         names = [None if end is None else ledger.resolve(place_in_latest(call, ledger, end)) for end in (good, bad)]
         thread.limit(*names)
         lines = _SearchLines(call, ledger, thread)
         if question is None:
-            result = _by_command(thread, str(check_line), timeout, lines.step)
+            files = _FolderOfTurns(ledger, thread.turns) if restore else None
+            result = _by_command(thread, str(check_line), timeout, lines.step, files)
         else:
             result = _by_model(call, thread, question, model, lines.step)
         if call.json:
@@ -146,13 +153,51 @@ class _SearchLines:
 
 
 def _by_command(
-    thread: _ThreadDocuments, line: str, seconds: float, on_step: Callable[[BisectStep, int], None]
+    thread: _ThreadDocuments,
+    line: str,
+    seconds: float,
+    on_step: Callable[[BisectStep, int], None],
+    files: _FolderOfTurns | None,
 ) -> BisectResult:
     from weft.runtime.replay.bisection import bisect
     from weft.runtime.replay.checks import command_check
 
-    check = command_check(line, thread.document, environment=os.environ, folder=Path.cwd(), seconds=seconds)
-    return asyncio.run(bisect(thread.turns, check, on_step))
+    with files or nullcontext(Path.cwd()) as folder:
+        check = command_check(line, thread.document, environment=os.environ, folder=folder, seconds=seconds)
+        if files is not None:
+            check = files.before(check)
+        return asyncio.run(bisect(thread.turns, check, on_step))
+
+
+class _FolderOfTurns:
+    """A folder of its own that has the files of whichever turn is checked; it is removed at the end."""
+
+    def __init__(self, ledger: Ledger, turns: list[str]) -> None:
+        from weft.surfaces.cli.turn_files_call import turn_files
+
+        self._files, self._turns = turn_files(ledger), turns
+        self._folder = tempfile.TemporaryDirectory(prefix="weft-bisect-")
+
+    def __enter__(self) -> Path:
+        return Path(self._folder.name) / "files"
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    def before(self, check: Check) -> Check:
+        """The same check, after the files were brought back. A turn of which none are known cannot be checked."""
+
+        async def restored(place: int) -> Checked:
+            from weft.runtime.replay.bisection import CheckVerdict
+
+            try:
+                snapshot = self._files.snapshot_of(self._turns[place])
+            except NotApplicable as error:
+                return CheckVerdict.SKIP, str(error)
+            await asyncio.to_thread(self._files.copy_into, snapshot, Path(self._folder.name) / "files")
+            return await check(place)
+
+        return restored
 
 
 def _by_model(

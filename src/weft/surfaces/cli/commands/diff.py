@@ -28,16 +28,19 @@ if TYPE_CHECKING:
 @arguments.rev("left")
 @arguments.rev("right", required=False)
 @click.option("-p", "--patch", is_flag=True, help="What was said and done in the turns, not only their first lines.")
-@click.option("--exit-code", is_flag=True, help="Exit with 1 if the threads differ.")
-def command(call: Call, left: str, right: str | None, patch: bool, exit_code: bool) -> int:
-    """Show where two threads part.
+@click.option("--files", is_flag=True, help="Compare the files of the two turns, not what was said.")
+@click.option("--exit-code", is_flag=True, help="Exit with 1 if they differ.")
+def command(call: Call, left: str, right: str | None, patch: bool, files: bool, exit_code: bool) -> int:
+    """Show where two threads part, or how their files differ.
 
     Turns that only LEFT has are marked with -, turns that only RIGHT has with +. Without RIGHT it is the latest
-    session.
+    session. With --files: A added, D deleted, M modified, P another mode, T another type; with -p the lines, too.
     """
     with call.reading() as ledger:
         other = require_named_or_latest(call, ledger, right)
         left = place_in_latest(call, ledger, left)
+        if files:
+            return _compare_files(call, ledger, left, other, patch=patch, exit_code=exit_code)
         difference = ledger.diff(left, other)
         if call.json:
             call.document(difference)
@@ -45,6 +48,22 @@ def command(call: Call, left: str, right: str | None, patch: bool, exit_code: bo
             comparison = _Comparison(ledger, patch, call.screen.columns, call.screen.unicode)
             call.screen.page(comparison.lines(left, other, difference))
     return DIFFERENT if exit_code and (difference.left or difference.right) else OK
+
+
+def _compare_files(call: Call, ledger: Ledger, left: str, right: str, *, patch: bool, exit_code: bool) -> int:
+    from weft.surfaces.cli.turn_files_call import change_lines, file_change, turn_files
+    from weft.surfaces.wire.turn_files import FilesDiff
+
+    kept = turn_files(ledger)
+    old, new = kept.snapshot_of(left), kept.snapshot_of(right)
+    changes = [file_change(one, kept.text_diff(one) if patch else None) for one in kept.changes(old, new)]
+    if call.json:
+        call.document(FilesDiff(left_id=ledger.resolve(left), right_id=ledger.resolve(right), changes=changes))
+    else:
+        call.screen.page(change_lines(changes))
+    if not changes:
+        call.note("their files are equal")
+    return DIFFERENT if exit_code and changes else OK
 
 
 class _Comparison:

@@ -1,15 +1,25 @@
-"""`weft fork`: a new session that stands at any turn."""
+"""`weft fork`: a new session that stands at any turn, with what it works with."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
+from weft.kernel.enums import VolumeMode
 from weft.kernel.shell_words import shell_line
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.exits import OK, UNFINISHED
 from weft.surfaces.cli.history import short
-from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.wire.turn_files import ForkedSession, ForkPlan
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Ledger
+    from weft.runtime.resources.fork_plans import ForkPlanner, PlanLine
 
 
 @weft_command("fork")
@@ -17,15 +27,107 @@ from weft.surfaces.cli.screen import Span
 @click.argument("label", required=False)
 @click.option("--label", "named", metavar="LABEL", help="The new session's label, instead of the argument.")
 @click.option("--persona", metavar="NAME", help="The agent that the new session belongs to.")
-def command(call: Call, rev: str, label: str | None, named: str | None, persona: str | None) -> None:
+@click.option(
+    "--files",
+    type=click.Choice([mode.value for mode in VolumeMode]),
+    help="One decision about everything that the session works with.",
+)
+@click.option("--plan", "plan_file", metavar="FILE", type=click.Path(), help="Decisions as JSON; --dry-run shows them.")
+@click.option("--in", "folder", metavar="DIR", help="Where the copy of the working directory goes.")
+@click.option("--dry-run", is_flag=True, help="Show what would become of files and other resources; fork nothing.")
+def command(
+    call: Call,
+    rev: str,
+    label: str | None,
+    named: str | None,
+    persona: str | None,
+    files: str | None,
+    plan_file: str | None,
+    folder: str | None,
+    dry_run: bool,
+) -> int:
     """Start a new session at any turn.
 
-    REV is a turn, or the digest of an event inside one; nothing is copied.
+    REV is a turn, or the digest of an event inside one. Of the conversation nothing is copied. What the session works
+    with, such as a working directory, is copied as it was at that turn where it can be, beside the original; what
+    cannot be copied stays where it is. `--files keep` copies nothing.
     """
     if (label is None) == (named is None):
         raise click.UsageError("give the new session one label: `weft fork REV LABEL`")
-    with call.writing() as ledger:
-        forked = ledger.fork(rev, label=str(label or named), persona=persona)
-    call.answer(forked, [Span(forked.label, "label"), " stands at ", Span(short(str(forked.head)), "id")])
-    chat, resume = (f"`weft {shell_line((command, forked.label))}`" for command in ("chat", "resume"))
+    if files is not None and plan_file is not None:
+        raise click.UsageError("decide once: --files or --plan")
+    request = _Request(rev, str(label or named), persona, files, plan_file, folder)
+    with call.reading() if dry_run else call.writing() as ledger:
+        planner, lines = _planned(ledger, request)
+        if dry_run:
+            return _show(call, ledger, request, lines)
+        if planner is None or not lines:
+            forked = ForkedSession(session=ledger.fork(rev, label=request.label, persona=persona), resources=[])
+            code = OK
+        else:
+            forked, code = _carry_out(ledger, planner, request, lines)
+    _tell(call, forked)
+    return code
+
+
+class _Request:
+    """What was asked for."""
+
+    def __init__(
+        self, rev: str, label: str, persona: str | None, files: str | None, plan_file: str | None, folder: str | None
+    ) -> None:
+        self.rev, self.label, self.persona, self.folder = rev, label, persona, folder
+        self.mode = None if files is None else VolumeMode(files)
+        self.written = None if plan_file is None else Path(plan_file).read_bytes()
+
+
+def _planned(ledger: Ledger, request: _Request) -> tuple[ForkPlanner | None, list[PlanLine]]:
+    """None where the ledger has no resources at all: nothing of them is loaded then."""
+    if not ledger.resources.list():
+        if request.folder is not None or request.written is not None:
+            raise click.UsageError("this session works with nothing that could be copied")
+        return None, []
+    from weft.runtime.resources.fork_plans import ForkPlanner
+    from weft.surfaces.cli.resource_access import resource_drivers
+
+    planner = ForkPlanner(ledger, resource_drivers(ledger.path))
+    lines = planner.propose(request.rev, request.label)
+    if request.written is not None:
+        lines = planner.read(lines, request.written)
+    return planner, planner.changed(lines, request.mode, request.folder)
+
+
+def _show(call: Call, ledger: Ledger, request: _Request, lines: list[PlanLine]) -> int:
+    from weft.surfaces.cli.fork_call import plan_lines, planned_copies
+
+    copies = planned_copies(ledger, lines, request.label)
+    if call.json:
+        call.document(ForkPlan(resources=copies))
+    elif not copies:
+        call.screen.show("the session works with nothing beside the conversation")
+    for line in () if call.json else plan_lines(copies, is_done=False):
+        call.screen.show(*line)
+    return OK
+
+
+def _carry_out(
+    ledger: Ledger, planner: ForkPlanner, request: _Request, lines: list[PlanLine]
+) -> tuple[ForkedSession, int]:
+    from weft.surfaces.cli.fork_call import planned_copies, set_workspace
+
+    point = ledger.point(request.rev)
+    origin = point.session or ledger.turn(point.turn_id).session_id
+    done = planner.carry_out(request.rev, request.label, lines, persona=request.persona)
+    set_workspace(ledger, origin, done)
+    copies = planned_copies(ledger, done.lines, request.label, done.restores)
+    return ForkedSession(session=ledger.session(done.session), resources=copies), UNFINISHED if done.failures else OK
+
+
+def _tell(call: Call, forked: ForkedSession) -> None:
+    from weft.surfaces.cli.fork_call import plan_lines
+
+    session = forked.session
+    line: Line = [Span(session.label, "label"), " stands at ", Span(short(str(session.head)), "id")]
+    call.answer(forked, line, *plan_lines(forked.resources, is_done=True))
+    chat, resume = (f"`weft {shell_line((command, session.label))}`" for command in ("chat", "resume"))
     call.note(f"go on there with {chat}, or in Claude Code or Codex with {resume}")

@@ -1,0 +1,61 @@
+"""`weft checkout`: the files of any turn, beside the working directory or over it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.call import Call, undo
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.default_session import place_in_latest
+from weft.surfaces.cli.figures import counted
+from weft.surfaces.cli.history import short
+from weft.surfaces.cli.questions import confirm
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.turn_files_call import file_change, short_change_lines, turn_files
+from weft.surfaces.plain_text import safe
+from weft.surfaces.wire.turn_files import CheckedOutFiles
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Ledger, Snapshot
+    from weft.runtime.resources.turn_files import TurnFiles
+
+
+@weft_command("checkout")
+@arguments.rev()
+@click.option("--to", metavar="DIR", help="A new folder for the files; the working directory stays as it is.")
+@click.option("--resource", metavar="NAME", help="Which directory, where the turn worked in several.")
+@click.option("--yes", is_flag=True, help="Overwrite the working directory without asking.")
+def command(call: Call, rev: str, to: str | None, resource: str | None, yes: bool) -> None:
+    """Bring back the files of a turn.
+
+    REV is a session or a turn. The files are what its working directory was like after that turn. Without --to they
+    replace what is there now, which is kept first: only files that Weft keeps are touched, never ignored ones.
+    """
+    with call.writing() as ledger:
+        name = place_in_latest(call, ledger, rev)
+        files, turn = turn_files(ledger), ledger.resolve(name)
+        snapshot = files.snapshot_of(turn, resource)
+        kept = _kept_first(call, ledger, files, snapshot, is_sure=yes) if to is None else None
+        done = files.check_out(turn, to, resource=resource)
+    answer = CheckedOutFiles(turn_id=turn, snapshot_id=done.snapshot.id, place=done.place, notes=list(done.notes))
+    call.answer(answer, [safe(done.place), " has the files of ", Span(short(turn), "id")])
+    for note in done.notes:
+        call.note(safe(note))
+    if kept is not None:
+        call.note(undo("resource", "restore", kept.id, "--yes"))
+
+
+def _kept_first(call: Call, ledger: Ledger, files: TurnFiles, snapshot: Snapshot, *, is_sure: bool) -> Snapshot:
+    """Keep the directory as it is, show what would change in it, and ask."""
+    place = ledger.resources.get(snapshot.resource)
+    kept = files.keep(place)
+    changes = [file_change(change) for change in files.changes(kept, snapshot)]
+    call.note(f"{counted(len(changes), 'path')} of {safe(place.place)} would change")
+    for line in short_change_lines(changes):
+        call.note(*line)
+    if changes:
+        confirm(call, "overwrite them?", "say --yes, or --to DIR for a folder beside it", is_sure=is_sure)
+    return kept

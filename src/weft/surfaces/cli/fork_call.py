@@ -1,0 +1,74 @@
+"""What `weft fork` does with the resources of a session: shows the plan, carries it out, tells what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from weft.kernel.enums import RestoreOutcome, VolumeMode
+from weft.surfaces.cli.figures import size_text
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.wire.turn_files import PlannedCopy
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Ledger, Restore
+    from weft.runtime.resources.fork_plans import ForkedResources, PlanLine
+
+
+def planned_copies(
+    ledger: Ledger, lines: Sequence[PlanLine], fork: str, restores: Sequence[Restore] = ()
+) -> list[PlannedCopy]:
+    """A plan, and what came of it, as it is told; `fork` is the label of the new session."""
+    by_snapshot = {one.snapshot: one for one in restores}
+    return [_copy(line, fork, by_snapshot.get(line.snapshot.id if line.snapshot else "")) for line in lines]
+
+
+def _copy(line: PlanLine, fork: str, restore: Restore | None) -> PlannedCopy:
+    owner = line.resource.owner
+    origin = None if owner is None else owner.name or owner.id
+    return PlannedCopy(
+        resource_id=line.resource.id,
+        name=line.resource.name,
+        kind=line.resource.kind.value,
+        mode=line.mode,
+        why=line.why,
+        kept_by=None if line.mode is not VolumeMode.KEEP else fork if line.is_kept_by_fork else origin,
+        snapshot_id=None if line.snapshot is None else line.snapshot.id,
+        size_bytes=None if line.snapshot is None else line.snapshot.size_bytes,
+        place=line.place,
+        outcome=None if restore is None else restore.outcome,
+        error=None if restore is None else restore.error,
+    )
+
+
+def plan_lines(copies: Sequence[PlannedCopy], *, is_done: bool) -> Iterator[Line]:
+    for copy in copies:
+        yield ["  ", Span(copy.name, "label"), " ", *_told(copy, is_done=is_done)]
+
+
+def _told(copy: PlannedCopy, *, is_done: bool) -> Line:
+    if copy.mode is VolumeMode.DISCARD:
+        return [f"{'is' if is_done else 'would be'} nobody's any more; what it is stays where it is"]
+    if copy.mode is VolumeMode.KEEP:
+        return [f"stays with {copy.kept_by} ({copy.why})"]
+    size = "" if copy.size_bytes is None else f", {size_text(copy.size_bytes)}"
+    if not is_done:
+        return [f"would be copied to {copy.place} ({copy.why}{size})"]
+    if copy.outcome is RestoreOutcome.OK:
+        return [f"was copied to {copy.place} ({copy.why}{size})"]
+    reason = copy.error or "somebody works on it; the broker copies it later"
+    return [Span(f"could not be copied: {reason}", "bad")]
+
+
+def set_workspace(ledger: Ledger, origin: str | None, done: ForkedResources) -> str | None:
+    """Where the session that was forked works in a folder by its configuration, the fork works in its copy; which."""
+    from weft.programs import Programs
+
+    config = Programs(ledger).get(origin, "session").config if origin is not None else None
+    folder = config.get("workspace") if isinstance(config, dict) else None
+    made = {one.new_resource for one in done.restores if one.outcome is RestoreOutcome.OK and one.new_resource}
+    for line in done.lines:
+        if folder is not None and line.mode is VolumeMode.SNAPSHOT and line.resource.place == folder and made:
+            Programs(ledger).change(done.session, {"workspace": line.place})
+            return line.place
+    return None

@@ -1,0 +1,52 @@
+"""What the commands share that work on the files of turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from weft.surfaces.cli.figures import counted
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.plain_text import safe
+from weft.surfaces.wire.turn_files import FileChange
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Ledger
+    from weft.runtime.resources.directories import ChangedPath
+    from weft.runtime.resources.turn_files import TurnFiles
+
+LETTERS = {"added": "A", "deleted": "D", "modified": "M", "mode": "P", "kind": "T"}
+STYLES = {"A": "good", "D": "bad"}
+MOST_LISTED = 20
+
+
+def turn_files(ledger: Ledger) -> TurnFiles:
+    from weft.runtime.resources.turn_files import TurnFiles
+    from weft.surfaces.cli.resource_access import directory_driver, load_resource_settings
+
+    return TurnFiles(ledger, directory_driver(ledger.path, load_resource_settings().snapshots))
+
+
+def file_change(change: ChangedPath, lines: list[str] | None = None) -> FileChange:
+    return FileChange(
+        path=change.path,
+        status=change.status.value,
+        old_kind=None if change.old_kind is None else change.old_kind.value,
+        new_kind=None if change.new_kind is None else change.new_kind.value,
+        lines=lines,
+    )
+
+
+def change_lines(changes: Sequence[FileChange]) -> Iterator[Line]:
+    for change in changes:
+        letter = LETTERS.get(change.status, "?")
+        yield [Span(letter, STYLES.get(letter, "id")), " ", safe(change.path)]
+        for line in change.lines or ():
+            yield [Span(safe(line), {"+": "good", "-": "bad", "@": "dim"}.get(line[:1], "text"))]
+
+
+def short_change_lines(changes: Sequence[FileChange]) -> Iterator[Line]:
+    """The first of them, for whoever is asked whether they may be made."""
+    yield from change_lines(changes[:MOST_LISTED])
+    if len(changes) > MOST_LISTED:
+        yield [Span(f"… and {counted(len(changes) - MOST_LISTED, 'more path')}", "dim")]

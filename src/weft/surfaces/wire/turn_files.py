@@ -1,0 +1,89 @@
+"""What the commands answer that fork, bring back, compare, undo and merge the files of turns."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from weft.kernel.enums import RestoreOutcome, VolumeMode
+from weft.ledger.model import Session, Turn
+
+
+class PlannedCopy(Struct, frozen=True, kw_only=True):
+    """`fork`: what becomes of one resource. `kept_by` names the session that has it afterwards; `place` is where a copy
+    goes."""
+
+    resource_id: str
+    name: str
+    kind: str
+    mode: VolumeMode
+    why: str
+    kept_by: str | None = None
+    snapshot_id: str | None = None
+    size_bytes: int | None = None
+    place: str | None = None
+    outcome: RestoreOutcome | None = None
+    error: str | None = None
+
+
+class ForkedSession(Struct, frozen=True, kw_only=True):
+    """`fork`: a new session, and what became of the resources of the one that it comes from."""
+
+    session: Session
+    resources: list[PlannedCopy]
+
+
+class ForkPlan(Struct, frozen=True, kw_only=True):
+    """`fork --dry-run`: what a fork would do with resources."""
+
+    resources: list[PlannedCopy]
+
+
+class CheckedOutFiles(Struct, frozen=True, kw_only=True):
+    """`checkout`: where the files of a turn are now, from which snapshot, and what could not be made equal."""
+
+    turn_id: str
+    snapshot_id: str
+    place: str
+    notes: list[str]
+
+
+class FileChange(Struct, frozen=True, kw_only=True):
+    """`diff --files`: a path that differs, with the lines that do where it is a text and they were asked for."""
+
+    path: str
+    status: str
+    old_kind: str | None
+    new_kind: str | None
+    lines: list[str] | None = None
+
+
+class FilesDiff(Struct, frozen=True, kw_only=True):
+    """`diff --files`: the paths that differ between the files of two turns."""
+
+    left_id: str
+    right_id: str
+    changes: list[FileChange]
+
+
+class UndoneTurn(Struct, frozen=True, kw_only=True):
+    """`undo`: a session, where it stood and stands, and the directories that were restored."""
+
+    session: Session
+    before_id: str | None
+    restored: list[str]
+
+
+class MergeObstacle(Struct, frozen=True):
+    """A path that two sessions changed differently."""
+
+    path: str
+    why: str
+
+
+class MergedBranch(Struct, frozen=True, kw_only=True):
+    """`merge`: the turn that tells of a branch, and the folder that its files were merged into; or the conflicts, with
+    which nothing was done."""
+
+    turn: Turn | None
+    place: str | None
+    conflicts: list[MergeObstacle]

@@ -1,0 +1,160 @@
+"""Commands on the files of turns: `fork`, `checkout`, `diff --files`, `undo`, `merge` and `bisect --restore`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import weft as library
+from tests.surfaces.shell import Shell
+from weft.ledger.api import ResourceLog
+from weft.runtime.resources.workspace_snapshots import workspace_resource
+from weft.surfaces.cli.resource_access import directory_driver, load_resource_settings
+from weft.surfaces.cli.user_files import find_ledger
+
+
+class Desk:
+    """A session that works in a folder."""
+
+    def __init__(self, weft: Shell, folder: Path) -> None:
+        self.weft, self.folder = weft, folder / "site"
+        self.folder.mkdir()
+
+    def work(self, session: str = "main", folder: Path | None = None, **files: str) -> str:
+        """A turn that writes these files."""
+        place = folder or self.folder
+        turn: str = self.weft.json("record", "--session", session, "--query", "do", "--response", "done")["id"]
+        path = find_ledger(None)
+        with library.open(path) as ledger:
+            driver, log = directory_driver(path, load_resource_settings().snapshots), ResourceLog(ledger)
+            resource = workspace_resource(log, driver, ledger.session(session).id, place)
+            log.record_snapshot(resource, driver.take(place), run=turn, is_before=True)
+            for name, text in files.items():
+                (place / name).write_text(text)
+            log.record_snapshot(resource, driver.take(place), run=turn)
+        return turn
+
+
+def listed(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture
+def desk(weft: Shell, folder: Path) -> Desk:
+    made = Desk(weft, folder)
+    made.work(page="one\n")
+    made.work(page="two\n", more="x\n")
+    return made
+
+
+def test_a_fork_copies_the_files_of_its_turn(desk: Desk, folder: Path) -> None:
+    shown = desk.weft("fork", "main~1", "alt", "--dry-run")
+    assert "site would be copied to" in shown.out
+    assert desk.weft("show", "alt").code == 3, "nothing was forked"
+    answer = desk.weft("fork", "main~1", "alt")
+    assert answer.code == 0, answer.err
+    assert answer.out.splitlines()[0].startswith("alt stands at ")
+    assert f"site was copied to {folder / 'site-alt'}" in answer.out
+    assert listed(folder / "site-alt") == {"page": "one\n"}
+    assert listed(desk.folder) == {"more": "x\n", "page": "two\n"}
+    forked = desk.weft.json("fork", "main", "third", "--in", "elsewhere")
+    assert forked["label"] == "third"
+    assert [(one["mode"], one["outcome"], one["place"]) for one in forked["resources"]] == [
+        ("snapshot", "ok", "elsewhere")
+    ]
+    assert listed(folder / "elsewhere") == {"more": "x\n", "page": "two\n"}
+
+
+def test_a_fork_follows_a_plan_or_one_decision(desk: Desk, folder: Path) -> None:
+    kept = desk.weft.json("fork", "main", "a", "--files", "keep")["resources"]
+    assert [(one["mode"], one["kept_by"]) for one in kept] == [("keep", "main")]
+    (folder / "plan.json").write_text('[{"resource": "site", "mode": "keep", "kept_by": "fork"}]')
+    moved = desk.weft.json("fork", "main", "b", "--plan", "plan.json")["resources"]
+    assert moved[0]["kept_by"] == "b"
+    assert desk.weft("fork", "main", "c", "--files", "keep", "--plan", "plan.json").code == 2
+    assert desk.weft("fork", "main", "c", "--plan", "none.json").code != 0
+    (folder / "plan.json").write_text("nonsense")
+    assert "the plan cannot be read" in desk.weft("fork", "main", "c", "--plan", "plan.json").err
+
+
+def test_a_copy_that_fails_is_told_and_the_session_is_there(desk: Desk, folder: Path) -> None:
+    (folder / "full").mkdir()
+    (folder / "full" / "own").write_text("mine")
+    answer = desk.weft("fork", "main", "alt", "--in", "full")
+    assert answer.code == 9
+    assert "could not be copied" in answer.out
+    assert desk.weft("show", "alt").code == 0
+    assert listed(folder / "full") == {"own": "mine"}
+
+
+def test_a_session_without_files_is_forked_as_ever(weft: Shell) -> None:
+    weft.record("hello")
+    answer = weft.json("fork", "main", "alt")
+    assert (answer["label"], answer["resources"]) == ("alt", [])
+    assert "nothing beside the conversation" in weft("fork", "main", "x", "--dry-run").out
+    assert weft("fork", "main", "x", "--in", "dir").code == 2
+
+
+def test_files_are_checked_out_beside_and_over_the_directory(desk: Desk, folder: Path) -> None:
+    answer = desk.weft("checkout", "main~1", "--to", "old")
+    assert answer.code == 0, answer.err
+    assert listed(folder / "old") == {"page": "one\n"}
+    refused = desk.weft("checkout", "main~1")
+    assert refused.code != 0
+    assert "2 paths of" in refused.err
+    assert listed(desk.folder) == {"more": "x\n", "page": "two\n"}
+    done = desk.weft("checkout", "main~1", "--yes")
+    assert done.code == 0, done.err
+    assert listed(desk.folder) == {"page": "one\n"}
+    assert "undo: weft resource restore" in done.err
+
+
+def test_files_of_two_turns_are_compared(desk: Desk) -> None:
+    assert desk.weft("diff", "--files", "main~1", "main").out == "A more\nM page\n"
+    patch = desk.weft("diff", "--files", "-p", "main~1", "main").out
+    assert "-one\n+two\n" in patch
+    assert desk.weft("diff", "--files", "--exit-code", "main~1", "main").code == 1
+    equal = desk.weft("diff", "--files", "--exit-code", "main", "main")
+    assert (equal.code, equal.out, "equal" in equal.err) == (0, "", True)
+    changes = desk.weft.json("diff", "--files", "main~1", "main")["changes"]
+    assert [(one["path"], one["status"]) for one in changes] == [("more", "added"), ("page", "modified")]
+
+
+def test_undo_and_redo(desk: Desk) -> None:
+    answer = desk.weft("undo")
+    assert answer.code == 0, answer.err
+    assert listed(desk.folder) == {"page": "one\n"}
+    assert "undo: weft undo main --redo" in answer.err
+    again = desk.weft.json("undo", "main", "--redo")
+    assert (again["session"]["label"], again["restored"]) == ("main", [str(desk.folder)])
+    assert listed(desk.folder) == {"more": "x\n", "page": "two\n"}
+    assert desk.weft("undo", "main", "--redo").code == 4
+
+
+def test_a_branch_is_merged_with_its_files(desk: Desk, folder: Path) -> None:
+    desk.weft("fork", "main", "alt")
+    desk.work("alt", folder / "site-alt", more="changed\n")
+    desk.work(page="three\n")
+    answer = desk.weft("merge", "alt", "--into", "main", "--text", "more is better")
+    assert answer.code == 0, answer.err
+    assert listed(desk.folder) == {"more": "changed\n", "page": "three\n"}
+    assert "more is better" in desk.weft("show", "main").out
+    desk.work("alt", folder / "site-alt", page="theirs\n")
+    before = desk.weft.json("show", "main")["id"]
+    conflict = desk.weft("merge", "alt", "--into", "main", "--pick")
+    assert conflict.code == 1
+    assert "page" in conflict.out
+    assert listed(desk.folder)["page"] == "three\n"
+    assert desk.weft.json("show", "main")["id"] == before
+    told = desk.weft("merge", "alt", "--into", "main", "--pick", "--json").json
+    assert [one["path"] for one in told["conflicts"]] == ["page"]
+
+
+def test_bisect_runs_the_check_in_the_files_of_each_turn(desk: Desk) -> None:
+    third = desk.work(page="broken\n")
+    desk.work(more="y\n")
+    result = desk.weft.json("bisect", "main", "--restore", "--check", "! grep -q broken page")
+    assert result["first_bad"] == third
+    assert listed(desk.folder) == {"more": "y\n", "page": "broken\n"}
+    assert desk.weft("bisect", "main", "--restore", "--model-check", "?").code == 2
