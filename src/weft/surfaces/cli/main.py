@@ -36,7 +36,7 @@ COMMANDS = {
         "show": "Show one turn: messages, tool calls, usage.",
         "tree": "Show the whole tree that a turn belongs to.",
         "graph": "Ask what relates to what: turns, events, tools, resources, policies, forks.",
-        "diff": "Show where two threads part.",
+        "diff": "Show where two threads part, or how their files differ.",
         "bisect": "Find the first turn after which a check fails.",
         "context": "Show what an agent saw at a turn, or would see next.",
         "sessions": "List sessions and where they stand.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import safe
-from weft.surfaces.wire.turn_files import FileChange
+from weft.surfaces.wire.turn_files import ChangedFile
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -27,8 +27,8 @@ def turn_files(ledger: Ledger) -> TurnFiles:
     return TurnFiles(ledger, directory_driver(ledger.path, load_resource_settings().snapshots))
 
 
-def file_change(change: ChangedPath, lines: list[str] | None = None) -> FileChange:
-    return FileChange(
+def file_change(change: ChangedPath, lines: list[str] | None = None) -> ChangedFile:
+    return ChangedFile(
         path=change.path,
         status=change.status.value,
         old_kind=None if change.old_kind is None else change.old_kind.value,
@@ -37,7 +37,7 @@ def file_change(change: ChangedPath, lines: list[str] | None = None) -> FileChan
     )
 
 
-def change_lines(changes: Sequence[FileChange]) -> Iterator[Line]:
+def change_lines(changes: Sequence[ChangedFile]) -> Iterator[Line]:
     for change in changes:
         letter = LETTERS.get(change.status, "?")
         yield [Span(letter, STYLES.get(letter, "id")), " ", safe(change.path)]
@@ -45,7 +45,7 @@ def change_lines(changes: Sequence[FileChange]) -> Iterator[Line]:
             yield [Span(safe(line), {"+": "good", "-": "bad", "@": "dim"}.get(line[:1], "text"))]
 
 
-def short_change_lines(changes: Sequence[FileChange]) -> Iterator[Line]:
+def short_change_lines(changes: Sequence[ChangedFile]) -> Iterator[Line]:
     """The first of them, for whoever is asked whether they may be made."""
     yield from change_lines(changes[:MOST_LISTED])
     if len(changes) > MOST_LISTED:

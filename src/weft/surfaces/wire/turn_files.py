@@ -47,7 +47,7 @@ class CheckedOutFiles(Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-class FileChange(Struct, frozen=True, kw_only=True):
+class ChangedFile(Struct, frozen=True, kw_only=True):
     """`diff --files`: a path that differs, with the lines that do where it is a text and they were asked for."""
 
     path: str
@@ -62,7 +62,7 @@ class FilesDiff(Struct, frozen=True, kw_only=True):
 
     left_id: str
     right_id: str
-    changes: list[FileChange]
+    changes: list[ChangedFile]
 
 
 class UndoneTurn(Struct, frozen=True, kw_only=True):

@@ -56,7 +56,7 @@ def command(
         raise click.UsageError("give the new session one label: `weft fork REV LABEL`")
     if files is not None and plan_file is not None:
         raise click.UsageError("decide once: --files or --plan")
-    request = _Request(rev, str(label or named), persona, files, plan_file, folder)
+    request = _ForkRequest(rev, str(label or named), persona, files, plan_file, folder)
     with call.reading() if dry_run else call.writing() as ledger:
         planner, lines = _planned(ledger, request)
         if dry_run:
@@ -70,7 +70,7 @@ def command(
     return code
 
 
-class _Request:
+class _ForkRequest:
     """What was asked for."""
 
     def __init__(
@@ -81,7 +81,7 @@ class _Request:
         self.written = None if plan_file is None else Path(plan_file).read_bytes()
 
 
-def _planned(ledger: Ledger, request: _Request) -> tuple[ForkPlanner | None, list[PlanLine]]:
+def _planned(ledger: Ledger, request: _ForkRequest) -> tuple[ForkPlanner | None, list[PlanLine]]:
     """None where the ledger has no resources at all: nothing of them is loaded then."""
     if not ledger.resources.list():
         if request.folder is not None or request.written is not None:
@@ -97,7 +97,7 @@ def _planned(ledger: Ledger, request: _Request) -> tuple[ForkPlanner | None, lis
     return planner, planner.changed(lines, request.mode, request.folder)
 
 
-def _show(call: Call, ledger: Ledger, request: _Request, lines: list[PlanLine]) -> int:
+def _show(call: Call, ledger: Ledger, request: _ForkRequest, lines: list[PlanLine]) -> int:
     from weft.surfaces.cli.fork_call import plan_lines, planned_copies
 
     copies = planned_copies(ledger, lines, request.label)
@@ -111,7 +111,7 @@ def _show(call: Call, ledger: Ledger, request: _Request, lines: list[PlanLine]) 
 
 
 def _carry_out(
-    ledger: Ledger, planner: ForkPlanner, request: _Request, lines: list[PlanLine]
+    ledger: Ledger, planner: ForkPlanner, request: _ForkRequest, lines: list[PlanLine]
 ) -> tuple[ForkedSession, int]:
     from weft.surfaces.cli.fork_call import planned_copies, set_workspace
 
