@@ -267,6 +267,14 @@ def test_records_of_the_tool_itself_stay_as_they_were(own_session: Ledger, tmp_p
     assert written[3]["toolUseResult"] == {"stdout": "c1"}
 
 
+def test_words_that_were_substituted_are_gone_on_from(own_session: Ledger, tmp_path: Path) -> None:
+    own_session.substitute("own~1", "all of it done")
+    made = resume(own_session, "own~1", "claude-code", tmp_path / "home", None)
+    assert made.verbatim == 0
+    text = json.dumps(records(made))
+    assert ("all of it done" in text, "both done" in text) == (True, False)
+
+
 def test_any_branch_of_a_session_can_be_gone_on_from(own_session: Ledger, tmp_path: Path) -> None:
     known = {turn.id for turn in own_session.log()}
     dead = next(turn for turn in own_session.tree.children("own~1") if said(own_session, turn.id)[0][1] == "a dead end")

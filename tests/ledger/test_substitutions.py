@@ -247,6 +247,23 @@ def test_imported_turns_are_substituted_and_imported_again_in_vain(ledger: Ledge
     assert problems(ledger) == []
 
 
+def test_a_turn_is_picked_as_it_is_shown(ledger: Ledger) -> None:
+    answer = answered(ledger, tool_calls=[{"id": "c1", "name": "read", "result": "old"}])
+    prompt = ledger.messages("main")[0]
+    for event, words in (
+        (prompt.id, "which city?"),
+        (answer.id, "it is Paris"),
+        (ledger.tool_calls("main")[0].id, "new"),
+    ):
+        ledger.substitute(event, words)
+    grow(ledger, "other", "before")
+    ledger.merges.cherry_pick("main", onto="other")
+    assert texts(ledger.messages("other")) == ["which city?", "it is Paris"]
+    assert ledger.tool_calls("other")[0].result == "new"
+    assert ledger.turn("other").substitutions is UNSET
+    assert problems(ledger) == []
+
+
 def test_code_is_that_of_the_words_that_are_shown(ledger: Ledger) -> None:
     answer = ledger.messages(ledger.record_turn(session="main", query="q", response="```py\nold\n```").id)[-1]
     ledger.substitute(answer.id, "```py\nnew\n```")

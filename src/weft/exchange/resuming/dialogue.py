@@ -25,7 +25,7 @@ class Said(Struct, kw_only=True):
     calls: list[ToolCall] = field(default_factory=list)
     compaction: Compaction | None = None
     verbatim: Records | None = None
-    """Its own records, where the tool itself wrote them and they were kept."""
+    """Its own records, where the tool itself wrote them and they were kept, and nothing was substituted since."""
 
 
 class Writer(Protocol):
@@ -51,7 +51,7 @@ def said_of(ledger: Ledger, turn: Turn, cut: str | None, verbatim: Records | Non
         messages=ledger.thread(name).transcript,
         calls=ledger.tool_calls(name),
         compaction=compaction,
-        verbatim=verbatim if cut is None else None,
+        verbatim=verbatim if cut is None and turn.substitutions is UNSET else None,
     )
 
 

@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.dag_events import ToolResult
 from weft.kernel.errors import FactDamaged, NotFound
+from weft.kernel.events import Event, UnknownEvent
 from weft.ledger.model import Substituted
 from weft.ledger.read.access import shows_originals
 from weft.ledger.read.sessions import agent_names
@@ -94,7 +95,7 @@ class Substitutions:
         """Have a row say what is shown in its place; what is to be noted with it."""
         change, event = self._shown((row.turn, MESSAGE, row.seq))
         if event is not None:
-            message = message_of(decoded(event, self._line(event)))
+            message = message_of(decoded(event, _line(self._txn, event)))
             assert message is not None, "what stands in for a message is one"
             show_message(_Numbers(self._txn), row, message, is_original=change is None)
         return self._note(change)
@@ -103,7 +104,7 @@ class Substitutions:
         """The same of the result of a call."""
         change, event = self._shown((row.turn, CALL, row.seq))
         if event is not None:
-            result = decoded(event, self._line(event))
+            result = decoded(event, _line(self._txn, event))
             assert isinstance(result, ToolResult), "what stands in for a result is one"
             show_result(_Numbers(self._txn), row, result)
         return self._note(change)
@@ -118,12 +119,6 @@ class Substitutions:
         last = counting[-1] if counting and not counting[-1].is_undone else None
         wanted = changes[0].original_n if last is None else last.replacement_n
         return last, None if wanted == changes[-1].replacement_n else wanted
-
-    def _line(self, n: int) -> bytes:
-        line = self._txn.facts.line(n)
-        if line is None:
-            raise FactDamaged("event number", str(n), "the log has a hole there")
-        return line
 
     def _note(self, change: Change | None) -> Substituted | UnsetType:
         return UNSET if change is None else self._to_note(change)
@@ -157,6 +152,21 @@ def substitutions_between(txn: ReadTxn, segment: int, low: int, high: int, until
 def substitutions_in(txn: ReadTxn, turns: Iterable[int], until: int | None = None) -> Substitutions:
     """Those of turns by their numbers."""
     return Substitutions(txn, rows_in(txn.sql, f"SELECT {_COLUMNS} FROM substitution WHERE turn IN", turns), until)
+
+
+def shown_events(txn: ReadTxn, turn: int) -> dict[str, Event | UnknownEvent]:
+    """By the id of each event of a turn that was substituted, the event that is shown in its place now."""
+    query = f"SELECT {_COLUMNS} FROM substitution WHERE turn = ? ORDER BY n"
+    last = {change.original: change for change in map(_to_change, txn.sql.all(query, (turn,)))}
+    shown = {change.original.hex(): change.replacement_n for change in last.values() if not change.is_undone}
+    return {original: decoded(n, _line(txn, n)) for original, n in shown.items()}
+
+
+def _line(txn: ReadTxn, n: int) -> bytes:
+    line = txn.facts.line(n)
+    if line is None:
+        raise FactDamaged("event number", str(n), "the log has a hole there")
+    return line
 
 
 def change_to(txn: ReadTxn, replacement: str) -> Change | None:

@@ -29,6 +29,7 @@ from weft.kernel.fields import ErrorFact, EventRef, MessageFact, is_name
 from weft.kernel.ledger_events import TurnLinked
 from weft.ledger.model import NewMessage
 from weft.ledger.read.access import access_of
+from weft.ledger.read.substitutions import shown_events
 from weft.ledger.read.threads import common_depth, ranges_to
 from weft.ledger.sessions.heads import require_session
 from weft.ledger.views.recorded_events import run_events
@@ -104,7 +105,7 @@ def _turn(append: Append, place: Placement, setting: Setting, write: Writer) -> 
 
 
 class Pick:
-    """Says again what a turn said, by the same contents."""
+    """Says again what a turn says, by the same contents: where it was substituted, what is shown."""
 
     def __init__(self, source: TurnRow) -> None:
         if source.status != "completed":
@@ -116,13 +117,29 @@ class Pick:
     def __call__(self, turn_events: TurnEvents) -> None:
         self._turn_events, self._events, self._messages = turn_events, dict[str, str](), dict[str, str]()
         self._open: dict[str, ToolCallRequested] = {}
+        append = turn_events.append
+        self._shown = shown_events(ReadTxn(append.sql, append.txn.facts), self.source.n)
         for recorded in list(run_events(turn_events.append.txn.facts, self.source)):
             if not isinstance(recorded.event, UnknownEvent):
-                self._again(recorded.id, recorded.event)
+                self._again(recorded.id, self._as_shown(recorded.id, recorded.event))
         self._settle()
         _link(turn_events, self.source.id, LinkReason.CHERRY_PICK)
         response = self._messages.get(self.source.response or "")
         turn_events.finish(RunExit.SUCCESS, response=response)
+
+    def _as_shown(self, id: str, event: Event) -> Event:
+        """An event with the words of the one that is shown in its place."""
+        shown = self._shown.get(id)
+        match event, shown:
+            case HistoryAppend(), HistoryAppend():
+                message = replace(event.message, parts=shown.message.parts, source=shown.message.source)
+                return replace(event, message=message, untrusted=shown.untrusted or event.untrusted)
+            case ModelResponse(output=MessageFact() as said), ModelResponse(output=MessageFact() as instead):
+                return replace(event, output=replace(said, parts=instead.parts, source=instead.source))
+            case ToolResult(), ToolResult():
+                untrusted = shown.untrusted or event.untrusted
+                return replace(event, status=shown.status, result=shown.result, error=shown.error, untrusted=untrusted)
+        return event
 
     def _again(self, id: str, event: Event) -> None:
         match event:
