@@ -182,6 +182,17 @@ def test_a_watch_in_the_background_is_stopped_on_request(weft: Shell, home: Path
     assert "no import is going on" in again.err
 
 
+def test_a_watch_in_the_background_keeps_folders(weft: Shell, home: Path) -> None:
+    weft("import")
+    assert weft("import", "--watch", "--background", "--files", str(home)).code == 0
+    job = ImportJob(str(weft.folder / ".weft" / "ledger.db"))
+    while (status := job.status()) is not None and status.state == "running":
+        SystemClock().sleep(0.02)
+    assert weft.json("import", "--stop")["problems"] == 0
+    trees = weft.folder / ".weft" / "ledger.db-files" / "trees"
+    assert any(trees.iterdir()), "what the folder was like when the watch began is kept before it ends"
+
+
 def test_none_is_begun_where_the_ledger_cannot_be_opened(weft: Shell, home: Path) -> None:
     ledger = weft.folder / ".weft" / "ledger.db"
     with ledger.open("r+b") as file:

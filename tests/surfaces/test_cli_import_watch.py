@@ -216,3 +216,34 @@ def test_what_is_a_turn_now_is_not_provisional_any_more(weft: Shell, live: Path)
 
 def test_a_wrong_name_is_refused_as_ever_while_something_is_provisional(weft: Shell, live: Path) -> None:
     assert weft("log", "nothing-like-it").code == weft("show", "nothing-like-it").code == 3
+
+
+def live_turn(number: int, folder: Path) -> str:
+    """One that ends now, of a session that works in a folder."""
+    now = iso_from_ms(SystemClock().now_ms())
+    return turn(number).replace("2026-01-02T03:04:05.678Z", now).replace('"/home/dev/shop"', json.dumps(str(folder)))
+
+
+def test_the_files_of_turns_are_kept_where_a_folder_is_named(weft: Shell, session: Path, folder: Path) -> None:
+    shop = folder.parent / "shop"
+    shop.mkdir()
+    with watching(folder, "--files", str(shop)) as watch:
+        for kind in ("watching", "kept"):  # whichever comes first
+            if all(told["type"] != kind for told in watch.told):
+                watch.until(kind)
+        (shop / "a").write_text("1")
+        write(session, live_turn(0, shop), seed=7)
+        kept = watch.until("kept")
+        assert kept["folder"] == str(shop)
+        (shop / "a").unlink()
+        code, stopped = watch.end()
+    assert (code, stopped["turns"], stopped["snapshots"], stopped["problems"]) == (0, 1, 1, 0)
+    with library.open(folder / ".weft" / "ledger.db") as ledger:
+        (snapshot,) = ledger.resources.snapshots_of_turn(kept["turn"])
+        assert snapshot.id == kept["snapshot"]
+    assert (folder / ".weft" / "ledger.db-files" / "trees").is_dir()
+
+
+def test_folders_are_kept_by_a_watch_alone(weft: Shell, folder: Path) -> None:
+    assert "--files goes with --watch" in weft("import", "--files", str(folder)).err
+    assert weft("import", "--watch", "--files", str(folder / "nowhere")).code == 2

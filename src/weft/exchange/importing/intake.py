@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from weft.exchange.importers.port import NativeTurn, Source, Transcript
+from weft.exchange.importers.port import NativeSession, NativeTurn, Source, Transcript
 from weft.ledger.imports import ImportCounts, ImportWriter, Landed, OpenTail, RawBytes, RawFile
+
+
+class EndedTurn(Struct, frozen=True, kw_only=True):
+    """A turn that was not in the ledger before, and that its tool has ended."""
+
+    session: str
+    """The ids under which the ledger has them."""
+    turn: str
+    workspace: str | None
+    ended_at: int | None
+    """The latest time that its records tell, in Unix milliseconds."""
+    is_subagent: bool = False
+    """Whether a call of another session started its session."""
+
+
+OnEnded = Callable[[Sequence[EndedTurn]], None]
+"""Told of turns once they are facts. It must not raise, nor take long."""
 
 
 class Taking(Struct):
@@ -29,6 +46,7 @@ class Taking(Struct):
     is_open: bool = False
     is_plain: bool = True
     """Nothing was passed over because it was erased, and no session came twice: a reader can go on from here."""
+    on_ended: OnEnded | None = None
 
     def take(self, transcript: Transcript) -> None:
         session, counts = transcript.session, self.counts
@@ -38,9 +56,11 @@ class Taking(Struct):
         self.file.end = self.source.size if transcript.until is None else transcript.until
         raw = self.file if transcript.raw is None else RawBytes(transcript.raw)
         sieve, erased = OpenTailFilter(self.source, raw, OpenTail(self.stamp), known), counts.erased
+        ends = None if self.on_ended is None else TurnEnds(session)
+        closed = sieve.closed(transcript.turns)
         landed = self.writer.take(
             session,
-            sieve.closed(transcript.turns),
+            closed if ends is None else ends.noted(closed),
             self.source.name,
             counts,
             reread=self.reread,
@@ -53,6 +73,35 @@ class Taking(Struct):
         if session.id in self.landed or counts.erased > erased or self.writer.refuses(session):
             self.is_plain = False
         self.landed[session.id] = landed[: sieve.leading]
+        if self.on_ended is not None and ends is not None:
+            self.on_ended(ends.of_new(self.writer.secret.session_id(session.id), landed[len(known) :]))
+
+
+class TurnEnds:
+    """Where and when the turns of one transcript ended."""
+
+    def __init__(self, session: NativeSession) -> None:
+        self._session = session
+        self._ends: list[tuple[str | None, int | None]] = []
+
+    def noted(self, turns: Iterable[NativeTurn]) -> Iterator[NativeTurn]:
+        for turn in turns:
+            self._ends.append((turn.workspace, turn.last_time))
+            yield turn
+
+    def of_new(self, session: str, landed: Sequence[Landed]) -> list[EndedTurn]:
+        """Of those that the ledger did not have before. A session that was erased has landed none."""
+        return [
+            EndedTurn(
+                session=session,
+                turn=at.id,
+                workspace=workspace or self._session.workspace,
+                ended_at=ended_at,
+                is_subagent=self._session.parent is not None,
+            )
+            for at, (workspace, ended_at) in zip(landed, self._ends, strict=False)
+            if at.is_new
+        ]
 
 
 class OpenTailFilter:

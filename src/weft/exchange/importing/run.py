@@ -26,7 +26,7 @@ from weft.exchange.importers.port import (
 )
 from weft.exchange.importers.servers import Address, OnServer
 from weft.exchange.importers.sources import Candidate, candidates, claiming, is_log
-from weft.exchange.importing.intake import Taking
+from weft.exchange.importing.intake import OnEnded, Taking
 from weft.exchange.importing.read_positions import Follower, Followers
 from weft.kernel.clock import Clock
 from weft.kernel.errors import LimitExceeded, StoreError
@@ -127,12 +127,14 @@ class ImportRun:
         force: bool = False,
         follow: bool = False,
         progress: Progress = _silent,
+        on_ended: OnEnded | None = None,
     ) -> None:
         """Without a ledger nothing is written: a dry run. `force`: the one importer given takes every file. `follow`:
-        the same files will be read again and again, and are remembered for that."""
+        the same files will be read again and again, and are remembered for that. `on_ended` is told of turns that were
+        not in the ledger before."""
         self._ledger, self._importers, self._clock = ledger, importers, clock
         self._since, self._remap, self._force = since, remap, force
-        self._progress = progress
+        self._progress, self._on_ended = progress, on_ended
         self._followers = Followers() if follow else None
         self._desks: dict[str, ImportWriter] = {}
         self.summary = ImportSummary()
@@ -339,7 +341,9 @@ class ImportRun:
         file = _still_to_keep(source, before, beginning)
         follower = self._follower(writer, importer, before, file.grows)
         known = {} if follower is None else follower.landed
-        taking = Taking(writer, source, candidate.stamp, file, totals.counts, before is not None, known)
+        taking = Taking(
+            writer, source, candidate.stamp, file, totals.counts, before is not None, known, on_ended=self._on_ended
+        )
         found = importer.read(source, report) if follower is None else follower.read(source, report)
         for transcript in found:
             taking.take(transcript)

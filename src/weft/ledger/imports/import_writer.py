@@ -310,7 +310,7 @@ class ImportWriter:
             counts.known += 1
         self._see(append, seeing.turn(id, turn) if written is None else seeing.copy(id, turn), new)
         note_replaced(append, counts, landed=id, is_new=new, is_remapping=self._remap)
-        return Landed(id, digest, turn.end, outdated=row is not None and not row.current)
+        return Landed(id, digest, turn.end, outdated=row is not None and not row.current, is_new=new)
 
     def _is_erased(self, session: NativeSession) -> bool:
         """Was this session erased as a whole?"""

@@ -97,6 +97,8 @@ class Landed(Struct, frozen=True):
     erased: bool = False
     outdated: bool = False
     """It was here already, and another version stood in its place."""
+    is_new: bool = False
+    """It was not here before."""
 
 
 class Task(Struct):

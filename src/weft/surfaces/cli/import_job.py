@@ -40,6 +40,8 @@ class Order(Struct, frozen=True, kw_only=True):
     since: int | None = None
     remap: bool = False
     watch: bool = False
+    folders: list[str] = []
+    """With `watch`: those that are kept when turns end."""
 
 
 class ImportJob:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,10 @@ from msgspec import Struct
 from weft.exchange.importing.change_notices import listening
 from weft.exchange.importing.watch import Began, Gone, Happening, Imported, Troubled, Watched, Watching
 from weft.kernel.clock import SystemClock
+from weft.runtime.resources.followed_folders import KeptFolder
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.figures import counted, size_text
+from weft.surfaces.cli.import_files import kept_folders
 from weft.surfaces.cli.import_lines import shortened
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.times import local_time
@@ -27,38 +30,70 @@ from weft.surfaces.wire.json_text import document
 
 if TYPE_CHECKING:
     from weft.exchange.importers.servers import Address
+    from weft.exchange.importing.intake import OnEnded
     from weft.exchange.importing.run import ImportRun
+    from weft.ledger.api import Ledger
 
 CLOCK = slice(len("2026-11-15 "), len("2026-11-15 09:30:00"))
 
 
-def follow(call: Call, importing: ImportRun, places: Sequence[Path | Address]) -> int:
-    """Ends with 0, whatever interrupts it: that is how it is meant to end."""
-    clock, end = SystemClock(), EndedWatch()
-    watching = Watching(importing, partial(listening, clock=clock), clock)
+class WatchLines:
+    """Counts and shows what happens, whichever thread tells it."""
+
+    def __init__(self, call: Call) -> None:
+        self._call, self._lock = call, Lock()
+        self.end = EndedWatch()
+
+    def tell(self, event: Happening | KeptFolder) -> None:
+        with self._lock:
+            _count(self.end, event)
+            _show(self._call, event)
+
+
+def follow(
+    call: Call,
+    importing: Callable[[OnEnded | None], ImportRun],
+    places: Sequence[Path | Address],
+    ledger: Ledger,
+    folders: Sequence[str],
+) -> int:
+    """Ends with 0, whatever interrupts it: that is how it is meant to end. `importing` makes the import, which tells of
+    turns that ended where folders are kept."""
+    clock, lines = SystemClock(), WatchLines(call)
+    end, files = lines.end, 0
     try:
-        with _ended_by_signals(), closing(watching.run(places)) as happening:
-            for event in happening:
-                _count(end, event)
-                _show(call, event)
+        with _ended_by_signals(), kept_folders(ledger, folders, lines.tell) as on_ended:
+            watching = Watching(importing(on_ended), partial(listening, clock=clock), clock)
+            try:
+                with closing(watching.run(places)) as happening:
+                    for event in happening:
+                        lines.tell(event)
+            finally:
+                files = watching.files
     except KeyboardInterrupt:
         pass
-    end.files = watching.files
+    end.files = files
     if call.json:
         _line(end)
     else:
         counts = f"{counted(end.sessions, 'new session')}, {counted(end.turns, 'new turn')}"
-        call.note(f"watch ended: {counted(end.files, 'file')} followed, {counts}, {counted(end.problems, 'problem')}")
+        kept = f", {counted(end.snapshots, 'snapshot')}" if folders else ""
+        call.note(
+            f"watch ended: {counted(end.files, 'file')} followed, {counts}{kept}, {counted(end.problems, 'problem')}"
+        )
     return 0
 
 
-def _count(end: EndedWatch, happening: Happening) -> None:
+def _count(end: EndedWatch, happening: Happening | KeptFolder) -> None:
     if isinstance(happening, Imported):
         end.sessions += happening.sessions
         end.turns += happening.turns
         end.superseded += happening.superseded
     elif isinstance(happening, Troubled):
         end.problems += 1
+    elif isinstance(happening, KeptFolder):
+        end.snapshots += happening.snapshot is not None
+        end.problems += happening.error is not None
 
 
 @contextmanager
@@ -79,7 +114,7 @@ def _line(value: Struct) -> None:
     click.echo(document(form(value)), color=True)
 
 
-def _show(call: Call, event: Happening) -> None:
+def _show(call: Call, event: Happening | KeptFolder) -> None:
     if call.json:
         _line(event)
     elif isinstance(event, Imported):
@@ -96,6 +131,10 @@ def _show(call: Call, event: Happening) -> None:
         call.note(Span(where, "warn"), f": {event.what}")
     elif isinstance(event, Gone):
         call.note(Span(shortened(event.source), "dim"), " is gone; what was imported of it stays")
+    elif event.error is not None:
+        call.note(Span(event.folder, "warn"), f": its files were not kept: {event.error}")
+    elif event.turn is not None:
+        call.note("kept the files of turn ", Span(event.turn[-8:], "id"), f" in {shortened(event.folder)}")
 
 
 def _row(imported: Imported) -> list[Span | str]:

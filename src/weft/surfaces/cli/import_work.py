@@ -8,6 +8,7 @@ import sys
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from weft.exchange.importers.servers import Address
     from weft.exchange.importing.run import ImportRun, ImportStep, Pace
     from weft.exchange.importing.watch import Happening
+    from weft.runtime.resources.followed_folders import KeptFolder
 
 TELL_SECONDS = 0.5
 
@@ -39,6 +41,8 @@ class ImportWork:
         now, before = self._clock.now_ms(), job.status()
         self._pace: Pace = Pace(self._clock, before.rate if before else None)
         self._told_at = 0.0
+        self._lock = Lock()
+        """Of the note, while folders are kept by another thread."""
         self.status = ImportStatus(
             state="running", pid=os.getpid(), started_at=now, updated_at=now, ledger=shown, log=str(job.log)
         )
@@ -58,11 +62,15 @@ class ImportWork:
         from weft.exchange.importers.port import load_importers
         from weft.exchange.importing.run import ImportRun
         from weft.opening import open as open_ledger
+        from weft.surfaces.cli.import_files import kept_folders
         from weft.surfaces.cli.trust import trust_store
 
         order = self._order
         importers = load_importers(order.only)
-        with open_ledger(order.ledger, create=False, trust=trust_store()) as ledger:
+        with (
+            open_ledger(order.ledger, create=False, trust=trust_store()) as ledger,
+            kept_folders(ledger, order.folders, self._kept) as on_ended,
+        ):
             importing = ImportRun(
                 ledger,
                 importers,
@@ -70,7 +78,9 @@ class ImportWork:
                 since=order.since,
                 remap=order.remap,
                 force=order.only is not None and bool(order.paths),
+                follow=order.watch,
                 progress=self._progress,
+                on_ended=on_ended,
             )
             try:
                 if order.watch:
@@ -127,18 +137,27 @@ class ImportWork:
     def _happened(self, event: Happening) -> None:
         from weft.exchange.importing.watch import Began, Imported, Troubled, Watched
 
-        status = self.status
-        if isinstance(event, Began):
-            status = replace(status, of_files=event.files, of_bytes=event.bytes)
-        elif isinstance(event, Watched):
-            status = replace(status, state="watching", files=event.files, of_files=event.files)
-        elif isinstance(event, Imported):
-            status = replace(status, sessions=status.sessions + event.sessions, turns=status.turns + event.turns)
-        elif isinstance(event, Troubled):
-            status = replace(status, problems=status.problems + 1)
-            say(f"{event.source}: {event.what}")
-        self.status = status
-        self.tell(now=isinstance(event, Watched))
+        with self._lock:
+            status = self.status
+            if isinstance(event, Began):
+                status = replace(status, of_files=event.files, of_bytes=event.bytes)
+            elif isinstance(event, Watched):
+                status = replace(status, state="watching", files=event.files, of_files=event.files)
+            elif isinstance(event, Imported):
+                status = replace(status, sessions=status.sessions + event.sessions, turns=status.turns + event.turns)
+            elif isinstance(event, Troubled):
+                status = replace(status, problems=status.problems + 1)
+                say(f"{event.source}: {event.what}")
+            self.status = status
+            self.tell(now=isinstance(event, Watched))
+
+    def _kept(self, kept: KeptFolder) -> None:
+        """Told by another thread."""
+        if kept.error is not None:
+            say(f"{kept.folder}: its files were not kept: {kept.error}")
+            with self._lock:
+                self.status = replace(self.status, problems=self.status.problems + 1)
+                self.tell()
 
 
 def say(line: str) -> None:

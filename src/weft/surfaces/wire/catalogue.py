@@ -95,6 +95,7 @@ from weft.runtime.invoke.invocation import InvocationResult
 from weft.runtime.mcp.server_settings import McpServer
 from weft.runtime.policies.backtest import Backtest
 from weft.runtime.replay.bisection import BisectResult
+from weft.runtime.resources.followed_folders import KeptFolder
 from weft.runtime.routing.smart_routes import RouteChoice
 from weft.store.diagnosis import Diagnosis
 from weft.store.trust_store import TrustedFolder, TrustedLedger
@@ -169,7 +170,8 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     "Replay and bisect": (replay.ReplayReport, replay.PolicyReplayReport, BisectResult),
     "Imports, exports, bundles and other ledgers": (
         exchange.ImportAnswer, exchange.ImportStatus, exchange.NoImport, exchange.EndedWatch, watch.Began,
-        watch.Watched, watch.Imported, watch.Troubled, watch.Gone, FoundPlace, KeptStretch, exchange.ExportedFile,
+        watch.Watched, watch.Imported, watch.Troubled, watch.Gone, KeptFolder, FoundPlace, KeptStretch,
+        exchange.ExportedFile,
         exchange.ResumedSession, exchange.BundleFile, exchange.SignedBundle, exchange.ImportedBundle, BundleReport,
         exchange.KeyForm, exchange.DeletedKey, exchange.ClonedLedger, Remote, exchange.ListedRemote, Synced,
         exchange.Removed, exchange.RepinnedRemote, FactsIn,

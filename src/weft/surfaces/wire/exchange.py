@@ -69,6 +69,8 @@ class EndedWatch(Struct, tag="stopped"):
     turns: int = 0
     superseded: int = 0
     problems: int = 0
+    snapshots: int = 0
+    """With `--files`: snapshots of folders, each of the turn that ended then."""
 
 
 class ExportedFile(Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from weft.surfaces.cli.user_files import find_ledger, named_ledger, user_ledger
 if TYPE_CHECKING:
     from weft.exchange.importers.port import Importer
     from weft.exchange.importers.servers import Address
+    from weft.exchange.importing.intake import OnEnded
     from weft.exchange.importing.run import ImportRun
     from weft.ledger.api import Ledger
 
@@ -58,10 +59,26 @@ def _formats(context: click.Context, parameter: click.Parameter, begun: str) -> 
 @click.option("--remap", is_flag=True, help="Read again what an older version of an importer has read.")
 @click.option("--discover", is_flag=True, help="Only say which files lie in the usual places; nothing is read.")
 @click.option("--watch", is_flag=True, help="Go on: follow sessions while they are written, until interrupted.")
+@click.option(
+    "--files",
+    "folders",
+    metavar="DIR",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="With --watch: keep this folder whenever a turn of a session that works in it has ended; several are allowed.",
+)
 @click.option("--background", is_flag=True, help="Import in a process of its own, which goes on by itself.")
 @click.option("--status", is_flag=True, help="Say how far the import in the background is.")
 @click.option("--stop", is_flag=True, help="End the import in the background; what it has read stays.")
-def command(call: Call, path: tuple[str, ...], only: str | None, since: str | None, remap: bool, **modes: bool) -> int:
+def command(
+    call: Call,
+    path: tuple[str, ...],
+    only: str | None,
+    since: str | None,
+    remap: bool,
+    folders: tuple[str, ...],
+    **modes: bool,
+) -> int:
     """Bring in the sessions that other tools left behind.
 
     PATH is a file, a folder, an archive (.zip, .zst), or the address of a PostgreSQL database that holds checkpoints of
@@ -71,7 +88,8 @@ def command(call: Call, path: tuple[str, ...], only: str | None, since: str | No
     run does not look into the ledger: what was imported before counts like the rest.
 
     With --watch a turn is in the ledger moments after it has ended, and what is still open is shown as provisional by
-    `weft sessions`, `weft log` and `weft show`. With --json each thing that happens is a line of JSON.
+    `weft sessions`, `weft log` and `weft show`. With --json each thing that happens is a line of JSON. With --files a
+    folder is kept as the files of each turn that ends in it from now on.
     """
     from weft.exchange.importers.port import load_importers
     from weft.ledger.read.revisions import parse_moment
@@ -80,8 +98,12 @@ def command(call: Call, path: tuple[str, ...], only: str | None, since: str | No
     if len(chosen) > 1 and chosen not in TOGETHER:
         words = " and ".join("--" + name.replace("_", "-") for name in sorted(chosen))
         raise click.UsageError(f"{words} exclude each other")
+    if folders and "watch" not in chosen:
+        raise click.UsageError("--files goes with --watch")
     after = None if since is None else parse_moment(since, SystemClock().now_ms(), LocalZone())
-    asked = _Asked(call, _named(path), load_importers(only), only, after, remap)
+    asked = _Asked(
+        call, _named(path), load_importers(only), only, after, remap, [os.path.abspath(dir) for dir in folders]
+    )
     if "background" in chosen:
         return asked.begin(watch="watch" in chosen)
     ways: dict[str, Callable[[], int]] = {
@@ -103,6 +125,7 @@ class _Asked(Struct, frozen=True):
     only: str | None
     since: int | None
     remap: bool
+    folders: list[str]
 
     def importing(self, ledger: Ledger | None, **more: Any) -> ImportRun:
         from weft.exchange.importing.run import ImportRun
@@ -158,7 +181,12 @@ class _Asked(Struct, frozen=True):
 
         with _ledger(self.call, False) as ledger:
             assert ledger is not None
-            return follow(self.call, self.importing(ledger), self.paths or [*all_places(self.importers)])
+            importing = partial(self._followed, ledger)
+            places = self.paths or [*all_places(self.importers)]
+            return follow(self.call, importing, places, ledger, self.folders)
+
+    def _followed(self, ledger: Ledger, on_ended: OnEnded | None) -> ImportRun:
+        return self.importing(ledger, follow=True, on_ended=on_ended)
 
     def begin(self, watch: bool) -> int:
         from weft.surfaces.cli.import_job import Order, start
@@ -170,8 +198,14 @@ class _Asked(Struct, frozen=True):
         where = _place_of_ledger(self.call)
         paths = [path.url if not isinstance(path, Path) else str(path) for path in self.paths]
         order = Order(
-            ledger=where, paths=paths, only=self.only, since=self.since, remap=self.remap, watch=watch
-        )  # fmt: skip
+            ledger=where,
+            paths=paths,
+            only=self.only,
+            since=self.since,
+            remap=self.remap,
+            watch=watch,
+            folders=self.folders,
+        )
         show_begun(self.call, start(order))
         return 0
 
