@@ -118,6 +118,11 @@ class ResourceLog(LedgerPart):
         with self._store.read() as txn:
             return reading.load_restore(txn, checked_text(restore, "restore"))
 
+    def is_superseded(self, restore: str) -> bool:
+        """Whether the resource that a wish would go over was worked with, restored or given to another since."""
+        with self._store.read() as txn:
+            return reading.is_superseded(txn, reading.load_restore(txn, checked_text(restore, "restore")))
+
     def pending(self) -> tuple[list[Snapshot], list[Restore]]:
         """Snapshots and restores that are wanted and not carried out yet, the oldest first."""
         with self._store.read() as txn:

@@ -86,9 +86,8 @@ def load_resource(txn: ReadTxn, name: str) -> Resource:
     """By its id or the end of it, else by its name."""
     text = name.strip()
     access = access_of(txn)
-    rows = (
-        txn.sql.all(f"{_RESOURCE} WHERE id LIKE ? ORDER BY n LIMIT 3", (f"%{text.upper()}",)) if len(text) > 5 else []
-    )
+    is_id = len(text) > 5 and text.isalnum()
+    rows = txn.sql.all(f"{_RESOURCE} WHERE id LIKE ? ORDER BY n LIMIT 3", (f"%{text.upper()}",)) if is_id else []
     found = [to_resource(txn, row) for row in rows] or [
         resource for resource in listed_resources(txn, is_discarded=True) if text in (resource.name, resource.place)
     ]
@@ -220,7 +219,8 @@ def find_snapshot(txn: ReadTxn, id: str) -> Snapshot | None:
 def load_snapshot(txn: ReadTxn, name: str) -> Snapshot:
     """By its id, or the end of it."""
     text = name.strip().upper()
-    rows = txn.sql.all(f"{_SNAPSHOT} WHERE s.id LIKE ? ORDER BY s.n LIMIT 3", (f"%{text}",)) if len(text) > 5 else []
+    is_id = len(text) > 5 and text.isalnum()
+    rows = txn.sql.all(f"{_SNAPSHOT} WHERE s.id LIKE ? ORDER BY s.n LIMIT 3", (f"%{text}",)) if is_id else []
     found = [to_snapshot(txn, row) for row in rows]
     access = access_of(txn)
     found = [one for one in found if _may_read_snapshot(access, txn, one)]
@@ -309,7 +309,7 @@ def _parent_of_segment(txn: ReadTxn, turn: TurnRow) -> TurnRow | None:
 def pending_snapshots(txn: ReadTxn) -> list[Snapshot]:
     """Wishes of this ledger that nobody has carried out, the oldest first."""
     rows = txn.sql.all(f"{_SNAPSHOT} JOIN resource r ON r.id = s.resource WHERE s.state = 'requested' ORDER BY s.n", ())
-    return [one for one in (to_snapshot(txn, row) for row in rows) if _is_own(txn, one.resource)]
+    return [one for one in (to_snapshot(txn, row) for row in rows) if _may_act_on(txn, one.resource)]
 
 
 def pending_restores(txn: ReadTxn) -> list[Restore]:
@@ -317,19 +317,42 @@ def pending_restores(txn: ReadTxn) -> list[Restore]:
     found = []
     for row in rows:
         snapshot = txn.sql.one("SELECT resource FROM resource_snapshot WHERE id = ?", (row[1],))
-        if snapshot is not None and _is_own(txn, snapshot[0]):
+        if snapshot is not None and _may_act_on(txn, snapshot[0]):
             found.append(to_restore(txn, row))
     return found
 
 
-def _is_own(txn: ReadTxn, resource: str) -> bool:
-    row = txn.sql.one("SELECT n, replica FROM resource WHERE id = ?", (resource,))
-    return row is not None and is_written_here(txn.sql, row[0], row[1])
+def _may_act_on(txn: ReadTxn, id: str) -> bool:
+    """Whether it is a resource of this ledger, and of whoever asks."""
+    resource = find_resource(txn, id)
+    if resource is None or not resource.is_own:
+        return False
+    return may_use_resource(access_of(txn), txn, resource, CHANGE_RESOURCE)
+
+
+def is_superseded(txn: ReadTxn, restore: Restore) -> bool:
+    """Whether, since a restore over a resource was wished for, it was given to another, another such wish came, or a
+    turn kept what it had made of it."""
+    resource, n, owner = txn.sql.all(
+        "SELECT s.resource, r.n, r.owner FROM resource_restore r JOIN resource_snapshot s ON s.id = r.snapshot"
+        " WHERE r.id = ?",
+        (restore.id,),
+    )[0]
+    newer = txn.sql.one(
+        "SELECT 1 FROM resource_snapshot s WHERE s.resource = ? AND (s.n > ? AND s.run IS NOT NULL OR EXISTS"
+        " (SELECT 1 FROM resource_restore r WHERE r.snapshot = s.id AND r.n > ? AND r.new_resource IS NULL)) LIMIT 1",
+        (resource, n, n),
+    )
+    present = find_resource(txn, resource)
+    is_given = present is None or present.owner is None or owner not in (None, present.owner.id)
+    return newer is not None or is_given
 
 
 def load_restore(txn: ReadTxn, id: str) -> Restore:
     row = txn.sql.one(f"{_RESTORE} WHERE id = ?", (id,))
-    if row is None:
+    snapshot = None if row is None else txn.sql.one(f"{_SNAPSHOT} WHERE s.id = ?", (row[1],))
+    may_read = snapshot is not None and _may_read_snapshot(access_of(txn), txn, to_snapshot(txn, snapshot))
+    if row is None or not may_read:
         raise NotFound("restore", id, Action.LIST_RESOURCES)
     return to_restore(txn, row)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from weft.kernel.enums import OwnershipReason, ResourceCapability, RestoreOutcome, SnapshotOutcome, SnapshotState
-from weft.kernel.errors import NotApplicable
+from weft.kernel.errors import NotApplicable, NotFound
 from weft.kernel.fields import ErrorFact, EventRef, ExtRef
 from weft.kernel.resource_events import (
     CompensationRecorded,
@@ -36,6 +36,7 @@ def request_snapshot(writer: LedgerWriter, name: str, run: str | None) -> str:
             raise NotApplicable(f"resource {resource.name!r} is discarded")
         if not resource.can(ResourceCapability.SNAPSHOT):
             raise NotApplicable(f"unsupported: no snapshot can be taken of a {resource.kind}")
+        ensure_own_turn(append, run)
         id = append.ulids.mint()
         stream_of_resource(append, resource.id).add(
             SnapshotRequested, resource_ref=resource.id, snapshot_ref=id, run=UNSET if run is None else run
@@ -76,6 +77,7 @@ def add_snapshot(
     is_before: bool = False,
 ) -> str:
     resource = require_resource(append, name)
+    ensure_own_turn(append, run)
     if snapshot is not None:
         known = append.sql.one(
             "SELECT state FROM resource_snapshot WHERE id = ? AND resource = ?", (snapshot, resource.id)
@@ -85,6 +87,16 @@ def add_snapshot(
         if known[0] != SnapshotState.REQUESTED:
             return snapshot
     return _add_outcome(append, resource.id, snapshot or append.ulids.mint(), taken, run=run, is_before=is_before)
+
+
+def ensure_own_turn(append: Append, run: str | None) -> None:
+    """Whose files a turn's are, is said by whoever may write to the turn."""
+    if run is None:
+        return
+    turn = append.view.find_turn(run)
+    if turn is None:
+        raise NotFound("turn", run)
+    append.access.ensure_turn("turn:record", turn, run)
 
 
 def add_kept_state(append: Append, state: KeptState, run: str, after: str) -> None:
@@ -184,15 +196,14 @@ def add_restore_request(append: Append, snapshot: Snapshot, place: str | None, o
     if snapshot.state is not SnapshotState.OK:
         raise NotApplicable(f"snapshot {snapshot.id} is {snapshot.state}: it holds nothing to restore")
     resource = require_resource(append, snapshot.resource)
+    if place is None and resource.owner is None:
+        raise NotApplicable(f"resource {resource.name!r} is discarded", "restore it beside")
     id = append.ulids.mint()
-    new: dict[str, object] = {}
+    owner = owner or resource.owner or Owner("agent", append.acting_ids[0])
+    new: dict[str, object] = {"owner": scope_of_owner(owner)}
     if place is not None:
-        scope = scope_of_owner(owner or resource.owner)
-        new = {
-            "new_resource_ref": append.ulids.mint(),
-            "place": append.put_text(checked_text(place, "place"), "place"),
-            "owner": UNSET if scope is None else scope,
-        }
+        new["new_resource_ref"] = append.ulids.mint()
+        new["place"] = append.put_text(checked_text(place, "place"), "place")
     stream_of_resource(append, resource.id).add(RestoreRequested, snapshot_ref=snapshot.id, restore=id, **new)
     return id
 

@@ -2,7 +2,8 @@
 
 Wishes stand in the ledger, so a controller asks what is open and does it: whoever died in the middle left the wish
 open, and the next one does it again under the same key. A restore that fails is undone where it had made something new,
-and that is recorded beside the failure.
+and that is recorded beside the failure. A restore over a resource that nobody waited for keeps what is there first, and
+is left undone where the resource was worked with since.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-from weft.kernel.enums import ResourceLiveness, RestoreOutcome, SnapshotState
-from weft.kernel.errors import NotApplicable, Unsupported, WeftError
+from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness, RestoreOutcome, SnapshotState
+from weft.kernel.errors import NotApplicable, NotFound, Unsupported, WeftError
 from weft.ledger.api import (
     Failure,
     Ledger,
@@ -24,6 +25,8 @@ from weft.ledger.api import (
     Restore,
     Snapshot,
 )
+from weft.runtime.resources.claims import Claim, ClaimingDriver, ClaimKind, Claims
+from weft.runtime.resources.directory_driver import new_folder
 from weft.runtime.resources.drivers import Description, Driver, Drivers, RestoredPlace
 
 
@@ -34,6 +37,8 @@ class Reconciled(Struct, frozen=True, kw_only=True):
     restores: tuple[Restore, ...] = ()
     busy: tuple[str, ...] = ()
     """Ids of resources that somebody else works on."""
+    left: tuple[str, ...] = ()
+    """What was to be removed and could not be, for people; it is tried again."""
 
 
 class ResourceController:
@@ -63,7 +68,7 @@ class ResourceController:
         for part in found.parts:
             if part.place in known:
                 continue
-            made = self.log.declare(
+            made = self.log.find_at(part.kind, part.place) or self.log.declare(
                 NewResource(
                     name=part.name,
                     kind=part.kind,
@@ -97,8 +102,10 @@ class ResourceController:
         return taken
 
     def restore(self, snapshot: Snapshot, *, place: str | None = None, session: str | None = None) -> Restore:
-        """Ask for a restore and do it at once. Raises NotApplicable while somebody else works on the resource."""
+        """Ask for a restore and do it at once; the wish stays open while somebody else works on the resource."""
         self._ledger.trust.ensure("restore a snapshot")
+        if place is not None:
+            place = self.absolute_place(self._ledger.resources.get(snapshot.resource), place)
         return self.finish_restore(self.log.request_restore(snapshot.id, place=place, session=session).id)
 
     def finish_restore(self, restore: str) -> Restore:
@@ -106,12 +113,34 @@ class ResourceController:
         wish = self.log.restore(restore)
         return self._bring_back(wish) or wish
 
+    def absolute_place(self, resource: Resource, place: str) -> str:
+        """Where a copy goes, as it is written down: whoever carries the wish out may stand in another folder. Raises
+        NotApplicable where it would lie in what it is a copy of."""
+        if resource.kind not in (ResourceKind.DIRECTORY, ResourceKind.FILE):
+            return place
+        target = new_folder(place)
+        if resource.kind is ResourceKind.DIRECTORY and target.is_relative_to(resource.place):
+            raise NotApplicable(f"{target} lies in {resource.place}, of which it would be a copy", "name one beside it")
+        return str(target)
+
     def discard(self, resource: Resource) -> Resource:
         """Let nobody own it any more; what Weft made is removed, what was there before stays."""
         self._ledger.trust.ensure("discard a resource")
-        gone = self._ledger.resources.discard(resource.id)
-        if resource.is_made:
-            self._drivers.of(resource.kind).remove(resource)
+        if not resource.is_made:
+            return self._ledger.resources.discard(resource.id)
+        driver = self._drivers.of(resource.kind)
+        claims = driver.claims if isinstance(driver, ClaimingDriver) else None
+        if claims is not None:
+            claims.put(Claim(key=resource.id, kind=ClaimKind.REMOVAL, place=resource.place))
+        try:
+            gone = self._ledger.resources.discard(resource.id)
+        except WeftError:
+            if claims is not None:
+                claims.drop(resource.id)
+            raise
+        driver.remove(resource)
+        if claims is not None:
+            claims.drop(resource.id)
         return gone
 
     # --- all that is open -------------------------------------------------------------------------------------------
@@ -119,14 +148,44 @@ class ResourceController:
     def reconcile(self) -> Reconciled:
         """Carry out every open wish that nobody else is at."""
         self._ledger.trust.ensure("act on resources")
+        left = [why for driver in self._drivers.all() for why in self._tidy_up(driver)]
         snapshots, restores = self.log.pending()
-        taken = {wish.resource: self._take(wish) for wish in snapshots}
-        done = {wish.id: self._bring_back(wish) for wish in restores}
+        taken = [(wish.resource, self._take(wish, is_late=True)) for wish in snapshots]
+        done = [(self._resource_of(wish), self._bring_back(wish, is_late=True)) for wish in restores]
         return Reconciled(
-            snapshots=tuple(one for one in taken.values() if one is not None),
-            restores=tuple(one for one in done.values() if one is not None),
-            busy=tuple(id for id, one in taken.items() if one is None),
+            snapshots=tuple(one for _, one in taken if one is not None),
+            restores=tuple(one for _, one in done if one is not None),
+            busy=tuple(dict.fromkeys(id for id, one in (*taken, *done) if one is None)),
+            left=tuple(left),
         )
+
+    def _resource_of(self, wish: Restore) -> str:
+        return self._ledger.resources.snapshot(wish.snapshot).resource
+
+    def _tidy_up(self, driver: Driver) -> Iterator[str]:
+        """Finish what somebody left who died after the ledger had recorded what came of it; what cannot be is told."""
+        if not isinstance(driver, ClaimingDriver):
+            return
+        claims: Claims = driver.claims
+        for claim in claims.all():
+            try:
+                is_settled = self._is_settled(driver, claim)
+            except NotFound:
+                continue  # of another ledger, or not for whoever acts
+            except WeftError as error:
+                yield str(error)
+            else:
+                if is_settled:
+                    claims.drop(claim.key)
+
+    def _is_settled(self, driver: Driver, claim: Claim) -> bool:
+        """Whether nobody needs the note any more."""
+        if claim.kind is ClaimKind.RESTORE:
+            return self.log.restore(claim.key).outcome is not None
+        resource = self._ledger.resources.get(claim.key)
+        if resource.owner is None and resource.is_own and resource.is_made:
+            driver.remove(resource)
+        return True
 
     @contextmanager
     def _held(self, resource: str) -> Iterator[bool]:
@@ -137,8 +196,9 @@ class ResourceController:
             if lease is not None:
                 self.log.let_go(lease)
 
-    def _take(self, wish: Snapshot) -> Snapshot | None:
-        """None while somebody else works on the resource."""
+    def _take(self, wish: Snapshot, *, is_late: bool = False) -> Snapshot | None:
+        """None while somebody else works on the resource. One that is taken late is none of the turn's files: who
+        knows what has changed since."""
         with self._held(wish.resource) as is_ours:
             if not is_ours:
                 return None
@@ -147,7 +207,8 @@ class ResourceController:
                 return present
             resource = self._ledger.resources.get(wish.resource)
             outcome = self._try_taking(resource, wish.id)
-            return self.log.record_snapshot(resource.id, outcome, snapshot=wish.id, run=wish.run)
+            run = None if is_late else wish.run
+            return self.log.record_snapshot(resource.id, outcome, snapshot=wish.id, run=run)
 
     def _try_taking(self, resource: Resource, key: str) -> NewSnapshot | Failure:
         try:
@@ -155,7 +216,7 @@ class ResourceController:
         except WeftError as error:
             return _failure(error)
 
-    def _bring_back(self, wish: Restore) -> Restore | None:
+    def _bring_back(self, wish: Restore, *, is_late: bool = False) -> Restore | None:
         snapshot = self._ledger.resources.snapshot(wish.snapshot)
         with self._held(snapshot.resource) as is_ours:
             if not is_ours:
@@ -163,7 +224,33 @@ class ResourceController:
             present = self.log.restore(wish.id)
             if present.outcome is not None:
                 return present
-            return self._try_restoring(present, snapshot, self._ledger.resources.get(snapshot.resource))
+            resource = self._ledger.resources.get(snapshot.resource)
+            refused = self._why_not(present, resource, is_late=is_late)
+            if refused is not None:
+                return self.log.record_restore(wish.id, "error", failure=refused)
+            done = self._try_restoring(present, snapshot, resource)
+            driver = self._drivers.of(resource.kind) if self._drivers.has(resource.kind) else None
+            if isinstance(driver, ClaimingDriver):
+                driver.claims.drop(wish.id)
+            return done
+
+    def _why_not(self, wish: Restore, resource: Resource, *, is_late: bool) -> Failure | None:
+        """Why a restore over a resource is not carried out; what is there is kept where nobody did so just before."""
+        if wish.new_resource is not None:
+            return None
+        if resource.owner is None:
+            return Failure("discarded", f"{resource.name!r} is discarded")
+        if self.log.is_superseded(wish.id):
+            return Failure("superseded", f"{resource.name!r} was worked with, restored or given to another since")
+        if not is_late or not resource.can(ResourceCapability.SNAPSHOT) or not self._drivers.has(resource.kind):
+            return None
+        kept = self._try_taking(resource, wish.id)
+        self.log.record_snapshot(resource.id, kept)
+        return (
+            Failure("not_kept", f"what is there now cannot be kept: {kept.message}")
+            if isinstance(kept, Failure)
+            else None
+        )
 
     def _try_restoring(self, wish: Restore, snapshot: Snapshot, resource: Resource) -> Restore:
         if not self._drivers.has(resource.kind) or not snapshot.restorable:
@@ -173,8 +260,6 @@ class ResourceController:
         try:
             restored = driver.restore(resource, snapshot, wish.place, wish.id)
             new = None if wish.new_resource is None else self._restored_resource(driver, resource, wish, restored)
-        except Unsupported as error:
-            return self.log.record_restore(wish.id, "unsupported", failure=_failure(error))
         except WeftError as error:
             return self._record_failure(driver, wish, error)
         return self.log.record_restore(wish.id, RestoreOutcome.OK.value, new=new)
@@ -196,7 +281,8 @@ class ResourceController:
 
     def _record_failure(self, driver: Driver, wish: Restore, error: WeftError) -> Restore:
         undone = None if wish.place is None else driver.undo_restore(wish.place, wish.id)
-        return self.log.record_restore(wish.id, "error", failure=_failure(error), compensation=undone)
+        outcome = RestoreOutcome.UNSUPPORTED if isinstance(error, Unsupported) else RestoreOutcome.ERROR
+        return self.log.record_restore(wish.id, outcome.value, failure=_failure(error), compensation=undone)
 
 
 def _failure(error: WeftError) -> Failure:

@@ -1,20 +1,27 @@
 """Working directories as resources: kept as trees in a store of files, restored in place or beside.
 
-A restore beside makes a folder of its own, and marks it until it is whole: what a crash left is recognised by the mark
-and made again, and nothing that lay there before is ever taken for it.
+A restore beside makes a folder of its own, and notes which one it is: what a crash left is recognised by that and
+finished, and nothing that lay there before is ever taken for it. A folder that is restored or removed is where it was
+when it was declared: a link that has come in its way is not followed.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness
 from weft.kernel.errors import InvalidInput, NotApplicable, StoreFailed
 from weft.ledger.api import NewSnapshot, Resource, Snapshot
-from weft.runtime.resources.directories import FileStore, SnapshotLimit
+from weft.runtime.resources.claims import Claim, ClaimKind, Claims, status_of
+from weft.runtime.resources.directories import FileStore, FolderRestore, SnapshotLimit
 from weft.runtime.resources.directories.model import DEFAULT_LIMIT
 from weft.runtime.resources.drivers import Description, RestoredPlace
 
@@ -26,7 +33,6 @@ CAPABILITIES = (
     ResourceCapability.SHARE,
     ResourceCapability.SNAPSHOT,
 )
-_MARK = ".weft-restoring"
 MOST_SKIPPED = 100
 
 
@@ -37,6 +43,7 @@ class DirectoryDriver:
 
     def __init__(self, files: FileStore, limit: SnapshotLimit = DEFAULT_LIMIT) -> None:
         self.files, self._limit = files, limit
+        self.claims = Claims(files.path / "restoring")
 
     def describe(self, place: str) -> Description:
         folder = real_folder(place)
@@ -49,7 +56,7 @@ class DirectoryDriver:
             return ResourceLiveness.UNKNOWN
 
     def snapshot(self, resource: Resource, key: str) -> NewSnapshot:
-        return self.take(Path(resource.place))
+        return self.take(standing_folder(resource.place))
 
     def take(self, folder: Path) -> NewSnapshot:
         taken = self.files.snapshot(folder, limit=self._limit)
@@ -67,39 +74,54 @@ class DirectoryDriver:
     def restore(self, resource: Resource, snapshot: Snapshot, place: str | None, key: str) -> RestoredPlace:
         tree = tree_of(snapshot)
         if place is None:
-            done = self.files.restore(tree, real_folder(resource.place), limit=self._limit)
-            notes = tuple(f"{one.path}: {one.why}" for one in done.left)
-            return RestoredPlace(place=resource.place, is_new=False, notes=notes)
+            done = self.files.restore(tree, standing_folder(resource.place), limit=self._limit)
+            return RestoredPlace(place=resource.place, is_new=False, notes=_notes(done))
         target = new_folder(place)
-        mark = target.with_name(f"{target.name}{_MARK}-{key[-8:]}")
-        self._begin(target, mark)
-        done = self.files.restore(tree, target, limit=self._limit)
-        mark.unlink(missing_ok=True)
-        notes = tuple(f"{one.path}: {one.why}" for one in done.left)
-        return RestoredPlace(place=str(target), is_new=True, notes=notes)
+        claim = self._begin(target, key)
+        if claim.is_whole:
+            return RestoredPlace(place=str(target), is_new=True)
+        done = self.files.restore(tree, target, limit=self._limit, is_new=True)
+        with told(target):
+            self.claims.put(replace(claim, is_whole=True))
+        return RestoredPlace(place=str(target), is_new=True, notes=_notes(done))
 
-    def _begin(self, target: Path, mark: Path) -> None:
-        """The mark stands beside the folder before the folder is there, so that a folder without one is another's."""
-        try:
-            if target.exists() and not mark.exists() and any(target.iterdir()):
-                raise NotApplicable(f"{target} exists and is not empty", "name a new folder")
-            mark.touch(mode=0o600)
-        except OSError as error:
-            raise StoreFailed(f"{target}: {error.strerror}", "choose another folder") from None
+    def _begin(self, target: Path, key: str) -> Claim:
+        """The folder is noted before it is made, and which one it is before anything is in it: what else lies there is
+        somebody's."""
+        with told(target):
+            claim = self.claims.find(key)
+            if claim is None:
+                _ensure_empty(target)
+                claim = self.claims.put(Claim(key=key, kind=ClaimKind.RESTORE, place=str(target)))
+            if claim.inode is None:
+                _ensure_empty(target)
+                target.mkdir(0o700, exist_ok=True)
+                claim = self.claims.put(claim.made(target.lstat()))
+            status = status_of(target)
+            if status is None or not claim.is_of(status):
+                raise NotApplicable(f"{target} is not what was begun there", "name a new folder")
+            return claim
 
     def undo_restore(self, place: str, key: str) -> str | None:
-        target = Path(place).absolute()
-        mark = target.with_name(f"{target.name}{_MARK}-{key[-8:]}")
-        if not mark.exists():
+        claim = self.claims.find(key)
+        target = None if claim is None else Path(claim.place)
+        status = None if target is None else status_of(target)
+        if claim is None or target is None or status is None or not claim.is_of(status):
             return None
-        shutil.rmtree(target, ignore_errors=True)
-        mark.unlink(missing_ok=True)
+        try:
+            _remove_tree(target)
+        except OSError as error:
+            return f"the unfinished folder {target} could not be removed: {error.strerror}"
         return f"the unfinished folder {target} was removed"
 
     def remove(self, resource: Resource) -> None:
         if not resource.is_made:
             raise NotApplicable(f"{resource.place} was not made by Weft", "remove it yourself")
-        shutil.rmtree(resource.place, ignore_errors=True)
+        if not os.path.lexists(resource.place):
+            return
+        folder = standing_folder(resource.place)
+        with told(folder):
+            _remove_tree(folder)
 
     def forget_snapshot(self, snapshot: Snapshot) -> None:
         """What other snapshots need stays: `prune` removes what none refers to."""
@@ -107,7 +129,7 @@ class DirectoryDriver:
     def new_place(self, resource: Resource, label: str) -> str:
         """Beside the folder, with the session's label."""
         folder = Path(resource.place)
-        return str(free_folder(folder.with_name(f"{folder.name}-{_word(label)}")))
+        return str(free_folder(folder.with_name(f"{folder.name}-{label_word(label)}")))
 
 
 def tree_of(snapshot: Snapshot) -> str:
@@ -127,8 +149,51 @@ def real_folder(place: str) -> Path:
     return folder
 
 
+def standing_folder(place: str) -> Path:
+    """A folder that is still where it was declared. Raises NotApplicable where a link leads elsewhere now."""
+    folder = real_folder(place)
+    if str(folder) != place:
+        raise NotApplicable(f"{place} leads to {folder} now: it is another folder", "put it back where it was")
+    return folder
+
+
+def _ensure_empty(target: Path) -> None:
+    status = status_of(target)
+    if status is not None and (not stat.S_ISDIR(status.st_mode) or any(target.iterdir())):
+        raise NotApplicable(f"{target} exists and is not empty", "name a new folder")
+
+
+@contextmanager
+def told(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreFailed(
+            f"{error.filename or place}: {error.strerror}", "mend that, or choose another place"
+        ) from None
+
+
+def _notes(done: FolderRestore) -> tuple[str, ...]:
+    return tuple(f"{one.path}: {one.why}" for one in done.left)
+
+
+def _remove_tree(folder: Path) -> None:
+    """Also what its owner may not write to, as snapshots restore it."""
+
+    def open_up(act: Callable[..., Any], path: str, _: object) -> None:
+        for one in (os.path.dirname(path), path):
+            if not os.path.islink(one) and os.path.isdir(one):
+                os.chmod(one, 0o700)
+        if os.path.lexists(path):
+            shutil.rmtree(path) if act in (os.open, os.scandir) else act(path)
+
+    shutil.rmtree(folder, onerror=open_up)
+
+
 def new_folder(place: str) -> Path:
     """Where a folder is to be: the one above it exists."""
+    if "\0" in place:
+        raise InvalidInput(f"{place!r:.200} is no path", "name a folder")
     target = Path(os.path.abspath(place))
     return real_folder(str(target.parent)) / target.name
 
@@ -142,7 +207,7 @@ def free_folder(wanted: Path) -> Path:
     return folder
 
 
-def _word(label: str) -> str:
-    """A label as a part of a name of a folder."""
+def label_word(label: str) -> str:
+    """A label as a part of a name of a file, of 64 bytes at most."""
     kept = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in label)
-    return kept.strip(".-")[:64] or "fork"
+    return kept.encode()[:64].decode(errors="ignore").strip(".-") or "fork"

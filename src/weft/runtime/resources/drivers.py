@@ -110,6 +110,9 @@ class Drivers:
             raise Unsupported(f"nothing here acts on a {kind}", "connect what does, such as a container engine")
         return driver
 
+    def all(self) -> tuple[Driver, ...]:
+        return tuple(self._drivers.values())
+
     def has(self, kind: ResourceKind) -> bool:
         return kind in self._drivers
 

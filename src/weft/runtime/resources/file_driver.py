@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from weft.kernel.clock import RandomBytes, system_random
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness
 from weft.kernel.errors import Damaged, InvalidInput, LimitExceeded, NotApplicable, StoreFailed
 from weft.ledger.api import NewSnapshot, Resource, Snapshot
+from weft.runtime.resources.claims import Claim, ClaimKind, Claims, status_of
+from weft.runtime.resources.directory_driver import label_word, new_folder
 from weft.runtime.resources.drivers import Description, RestoredPlace
-from weft.store.atomic_files import make_folder
+from weft.store.atomic_files import make_folder, open_aside, put_in_place, sync
 
 METHOD, REFERENCE = "fs_copy", "file"
 CAPABILITIES = (
@@ -33,9 +36,10 @@ class FileDriver:
 
     def __init__(self, copies: Path, *, most_bytes: int = MOST_BYTES, random: RandomBytes = system_random) -> None:
         self._copies, self._most, self._random = copies, most_bytes, random
+        self.claims = Claims(copies / "restoring")
 
     def describe(self, place: str) -> Description:
-        path = Path(os.path.abspath(place))
+        path = new_folder(place)
         status = _status(path)
         if not stat.S_ISREG(status.st_mode):
             raise InvalidInput(f"{place} is not a file", "name a file; a link or a folder is not one")
@@ -53,15 +57,16 @@ class FileDriver:
 
     def snapshot(self, resource: Resource, key: str) -> NewSnapshot:
         """The reference is the digest of the bytes, and the mode."""
-        make_folder(self._copies)
-        aside = self._copies / f"{key}.partial"
+        path, aside = _standing_file(resource.place), self._copies / f"{key}.partial"
         try:
-            digest, size, mode = self._copy(Path(resource.place), aside)
-            aside.replace(self._copies / digest)
+            make_folder(self._copies)
+            digest, size, mode = self._copy(path, aside)
+            put_in_place(aside, self._copies / digest)
         except OSError as error:
             raise StoreFailed(f"{error.filename or resource.place}: {error.strerror}") from None
         finally:
-            aside.unlink(missing_ok=True)
+            with suppress(OSError):  # an error that is on its way says more; the next attempt removes it
+                aside.unlink()
         return NewSnapshot(method=METHOD, external_kind=REFERENCE, external_id=f"{digest}:{mode:o}", size_bytes=size)
 
     def _copy(self, path: Path, aside: Path) -> tuple[str, int, int]:
@@ -83,23 +88,44 @@ class FileDriver:
 
     def restore(self, resource: Resource, snapshot: Snapshot, place: str | None, key: str) -> RestoredPlace:
         digest, mode = _reference(snapshot)
-        target = Path(resource.place if place is None else os.path.abspath(place))
-        aside = target.with_name(f".{target.name}.{key[-8:]}.partial")
+        target = _standing_file(resource.place) if place is None else new_folder(place)
+        aside = target.with_name(f".weft-{key}.partial")
         try:
-            if place is not None and os.path.lexists(target) and not self._is_copy(target, digest):
-                raise NotApplicable(f"{target} exists", "name a place where nothing is")
-            self._write(self._copies / digest, aside, digest, mode)
-            aside.replace(target)
+            if place is None:
+                self._write(self._copies / digest, aside, digest, mode)
+                aside.replace(target)
+            elif not self._is_ours(target, key):
+                self._write(self._copies / digest, aside, digest, mode)
+                self._put_at_new_place(aside, target, key)
+            sync(target.parent)
         except OSError as error:
             raise StoreFailed(f"{error.filename or target}: {error.strerror}") from None
         finally:
-            aside.unlink(missing_ok=True)
+            with suppress(OSError):  # an error that is on its way says more; the next attempt removes it
+                aside.unlink()
         return RestoredPlace(place=str(target), is_new=place is not None)
+
+    def _is_ours(self, target: Path, key: str) -> bool:
+        """Whether an attempt before a crash has put it there. Raises NotApplicable where something else is."""
+        status, claim = status_of(target), self.claims.find(key)
+        if status is None:
+            return False
+        if claim is None or not claim.is_of(status):
+            raise NotApplicable(f"{target} exists", "name a place where nothing is")
+        return True
+
+    def _put_at_new_place(self, aside: Path, target: Path, key: str) -> None:
+        """By a second name, which is never put over another file; which file it is, is noted before."""
+        claim = Claim(key=key, kind=ClaimKind.RESTORE, place=str(target), is_whole=True)
+        self.claims.put(claim.made(aside.lstat()))
+        try:
+            os.link(aside, target, follow_symlinks=False)
+        except FileExistsError:
+            raise NotApplicable(f"{target} exists", "name a place where nothing is") from None
 
     def _write(self, copy: Path, aside: Path, digest: str, mode: int) -> None:
         hashed = hashlib.sha256()
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as out, copy.open("rb") as source:
+        with open_aside(aside) as out, copy.open("rb") as source:
             while chunk := source.read(_CHUNK):
                 hashed.update(chunk)
                 out.write(chunk)
@@ -109,33 +135,45 @@ class FileDriver:
             out.flush()
             os.fsync(out.fileno())
 
-    def _is_copy(self, path: Path, digest: str) -> bool:
-        """Whether an attempt before a crash has written it already."""
-        if not stat.S_ISREG(os.lstat(path).st_mode) or os.lstat(path).st_size > self._most:
-            return False
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == digest
-
     def undo_restore(self, place: str, key: str) -> str | None:
-        """A file appears whole or not at all, so there is nothing to undo."""
-        return None
+        claim = self.claims.find(key)
+        target = None if claim is None else Path(claim.place)
+        status = None if target is None else status_of(target)
+        if claim is None or target is None or status is None or not claim.is_of(status):
+            return None
+        target.unlink(missing_ok=True)
+        return f"the file {target} was removed"
 
     def remove(self, resource: Resource) -> None:
         if not resource.is_made:
             raise NotApplicable(f"{resource.place} was not made by Weft", "remove it yourself")
-        Path(resource.place).unlink(missing_ok=True)
+        if not os.path.lexists(resource.place):
+            return
+        path = _standing_file(resource.place)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreFailed(f"{path}: {error.strerror}", "remove it yourself") from None
 
     def forget_snapshot(self, snapshot: Snapshot) -> None:
         (self._copies / _reference(snapshot)[0]).unlink(missing_ok=True)
 
     def new_place(self, resource: Resource, label: str) -> str:
         path = Path(resource.place)
-        word = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in label)[:64]
-        target, number = path.with_name(f"{path.stem}-{word}{path.suffix}"), 1
+        word, number = label_word(label), 1
+        target = path.with_name(f"{path.stem}-{word}{path.suffix}")
         while os.path.lexists(target):
             number += 1
             target = path.with_name(f"{path.stem}-{word}-{number}{path.suffix}")
         return str(target)
+
+
+def _standing_file(place: str) -> Path:
+    """A file that is where it was declared. Raises NotApplicable where a link leads elsewhere now."""
+    path = new_folder(place)
+    if str(path) != place:
+        raise NotApplicable(f"{place} leads to {path} now: it is another file", "put it back where it was")
+    return path
 
 
 def _status(path: Path) -> os.stat_result:

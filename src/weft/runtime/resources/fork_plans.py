@@ -129,10 +129,23 @@ class ForkPlanner:
         """Raises NotApplicable, before anything else was done, where a snapshot that is needed cannot be taken."""
         self._ledger.trust.ensure("fork resources")
         turn = self._ledger.point(rev).turn_id
-        ready = [self._with_snapshot(line, turn) for line in lines]
+        ready = [self._with_snapshot(line, turn) for line in self._with_places(lines)]
         fork = self._controller.log.fork(rev, [_planned(line) for line in ready], label=label, persona=persona)
         restores = [self._controller.finish_restore(id) for id in fork.restores]
         return ForkedResources(session=fork.session, lines=tuple(ready), restores=tuple(restores))
+
+    def _with_places(self, lines: Sequence[PlanLine]) -> list[PlanLine]:
+        """Raises InvalidInput where two copies would go to one place."""
+        made = [
+            line
+            if line.place is None
+            else replace(line, place=self._controller.absolute_place(line.resource, line.place))
+            for line in lines
+        ]
+        places = [line.place for line in made if line.place is not None]
+        if len(set(places)) != len(places):
+            raise InvalidInput("two copies of the plan would go to one place", "give each its own")
+        return made
 
     def _with_snapshot(self, line: PlanLine, turn: str) -> PlanLine:
         if line.mode is not VolumeMode.SNAPSHOT or line.snapshot is not None:

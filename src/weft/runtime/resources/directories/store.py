@@ -84,15 +84,26 @@ class FileStore:
         self._repository = self._path / "git"
         self._is_checked = False
 
+    @property
+    def path(self) -> Path:
+        return self._path
+
     def snapshot(self, folder: Path, *, limit: SnapshotLimit = DEFAULT_LIMIT) -> FolderSnapshot:
         """Keep the state of a folder. Raises LimitExceeded where it holds more than the limit lets it."""
         with self._opened(folder) as (place, root, git, known):
             return self._take(place, root, git, known, limit).snapshot
 
     def restore(
-        self, snapshot: str, folder: Path, *, only: Collection[str] | None = None, limit: SnapshotLimit = DEFAULT_LIMIT
+        self,
+        snapshot: str,
+        folder: Path,
+        *,
+        only: Collection[str] | None = None,
+        limit: SnapshotLimit = DEFAULT_LIMIT,
+        is_new: bool = False,
     ) -> FolderRestore:
         """Make a folder equal to a snapshot, or make the folder. `only` names files and folders in it; all, if None.
+        One that is new, whoever made it, also gets the mode of the folder that the snapshot was taken of.
 
         What the folder ignores, or is in no snapshot for another reason, is neither written nor removed. A snapshot of
         the folder is taken first.
@@ -100,7 +111,7 @@ class FileStore:
         paths = None if only is None else {_checked_path(path) for path in only}
         with self._using() as git, ObjectReader(git) as reader:
             target = load_snapshot(reader, _checked_id(snapshot))
-        is_new = _make_missing(folder)
+        is_new = _make_missing(folder) or is_new
         with self._opened(folder) as (place, root, git, known), ObjectReader(git) as reader:
             seen = self._take(place, root, git, known, limit)
             before = load_snapshot(reader, seen.snapshot.id)
