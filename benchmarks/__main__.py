@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.bars import bars
 from benchmarks.broker import measure_broker
 from benchmarks.fsyncs import count_fsyncs
+from benchmarks.graph import measure_graph
 from benchmarks.imports import measure_import
 from benchmarks.machine import IN_MEMORY, describe_machine, file_system, versions
 from benchmarks.measure import NotMeasured, say
@@ -119,6 +120,8 @@ def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Pa
         results.broker = measure_broker(sizes, directory, peers=specs is ALL)
     if "rooms" in sections:
         results.rooms = measure_rooms(sizes, directory)
+    if "graph" in sections:
+        results.graph = measure_graph(sizes, directory)
     if "plot" in sections:
         draw_curves(stages, results)
     for stage in stages.values():

@@ -6,6 +6,7 @@ from typing import Literal
 from benchmarks.broker import WEFT as BROKER
 from benchmarks.broker import TurnCost, is_sqlite_peer
 from benchmarks.fsyncs import Fsyncs
+from benchmarks.graph import GraphCosts
 from benchmarks.imports import Import
 from benchmarks.measure import Figure
 from benchmarks.peers import BARE
@@ -46,6 +47,7 @@ def bars(results: Results) -> list[Bar]:
         *sync_bars(results),
         *broker_bars(results),
         *room_bars(results),
+        *graph_bars(results),
     ]
 
 
@@ -91,6 +93,19 @@ def room_bars(results: Results) -> list[Bar]:
         ),
         Bar(f"rooms: triage among {sizes.triage_agents:,} agents, p95", triage.p95_ms if triage else None, 50, "ms"),
         Bar(f"rooms: {grown}, against an empty one", times, 1.25, "x"),
+    ]
+
+
+def graph_bars(results: Results) -> list[Bar]:
+    """Questions in the largest ledger are compared with the same ones in the smallest, the worst of them counts."""
+    found = [costs for costs in results.graph.values() if isinstance(costs, GraphCosts)]
+    rates = [costs.filled_per_second for costs in found]
+    ends = (found[0], found[-1]) if len(found) > 1 else None
+    times = [ends[1].cpu[name].p50_ms / ends[0].cpu[name].p50_ms for name in ends[0].cpu] if ends else []
+    most = f"{results.sizes.graph_events[-1]:,} events against {results.sizes.graph_events[0]:,}"
+    return [
+        Bar("graph: events filled, by CPU", min(rates) if rates else None, 10_000, "/s", "at least"),
+        Bar(f"graph: a question, {most}, worst", max(times) if times else None, 1.5, "x"),
     ]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from benchmarks.broker_report import broker_tables
 from benchmarks.postgres import PACKAGES
 from benchmarks.report import (
+    graph_tables,
     notes,
     postgres_tables,
     room_tables,
@@ -27,6 +28,7 @@ ALONE = {
     "postgres": postgres_tables,
     "broker": broker_tables,
     "rooms": room_tables,
+    "graph": graph_tables,
 }
 """Blocks of their own: each may be measured alone, and stands until it is measured again."""
 RAN = {
@@ -38,6 +40,7 @@ RAN = {
     "postgres": PACKAGES,
     "broker": (*PACKAGES, "langgraph-checkpoint-sqlite", "openai-agents", "openai", "pydantic-ai-slim"),
     "rooms": ("weft", "apsw"),
+    "graph": ("weft", "apsw"),
 }
 OTHERS = ("append", "fork", "load", "read", "verify", "group", "imports", "command_line", "fsyncs")
 
@@ -86,7 +89,7 @@ more.
 - *PostgreSQL* is measured on a server that the run starts, with `fsync` and `synchronous_commit` on: Weft beside
   LangGraph's PostgresSaver and one bare INSERT a turn, from one process and from many at once. `--only postgres`
   measures it alone. So do `--only search`, `--only similarity`, `--only routing`, `--only streams`,
-  `--only sync`, `--only broker` and `--only rooms`.
+  `--only sync`, `--only broker`, `--only rooms` and `--only graph`.
 - *Broker* takes whole turns, with one call of a tool, on threads of different depths: Weft's broker, LangGraph and the
   OpenAI Agents SDK, all against one small local server. The overhead is the time of a turn without that spent inside
   the subject's own model layer, measured within the same turn: the provider's time, the wire's and the model layer's
@@ -96,6 +99,7 @@ more.
   of them.
 - *Rooms* suggests whom typed letters mean among many names, finds out without a model for whom a message is, and posts
   a message that an agent answers: in a new room, and in one of many agents and messages.
+- *Graph* fills the agent graph of ledgers of different sizes, and asks the same questions of all of them.
 
 ![Append cost against depth](images/append-cost.svg)
 

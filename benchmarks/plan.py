@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 SECTIONS = (
     "append", "fork", "load", "read", "verify", "group", "import", "search", "similarity", "routing", "streams", "sync",
-    "cli", "fsync", "postgres", "broker", "rooms", "plot",
+    "cli", "fsync", "postgres", "broker", "rooms", "graph", "plot",
 )  # fmt: skip
 
 
@@ -63,6 +63,8 @@ class Sizes:
     room_agents: int = 20
     room_messages: int = 10_000
     room_operations: int = 10
+    graph_events: tuple[int, ...] = (1_000, 100_000, 1_000_000)
+    graph_operations: int = 40
 
 
 FULL = Sizes()
@@ -104,6 +106,8 @@ QUICK = Sizes(
     triage_agents=100,
     room_messages=100,
     room_operations=3,
+    graph_events=(1_000, 10_000),
+    graph_operations=10,
 )
 
 

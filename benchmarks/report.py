@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.bars import Bar, bars, broker_bars, room_bars, search_bars, similarity_bars, sync_bars
+from benchmarks.bars import Bar, bars, broker_bars, graph_bars, room_bars, search_bars, similarity_bars, sync_bars
 from benchmarks.fsyncs import Fsyncs
 from benchmarks.imports import Import
 from benchmarks.measure import Figure, NotMeasured
@@ -47,7 +47,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def bar_table(results: Results) -> Table:
-    apart_bars = (search_bars, similarity_bars, sync_bars, broker_bars, room_bars)
+    apart_bars = (search_bars, similarity_bars, sync_bars, broker_bars, room_bars, graph_bars)
     alone = [bar for judged in apart_bars for bar in judged(results)]
     apart = {bar.name for bar in alone}
     return bar_table_of("Bars", [bar for bar in bars(results) if bar.name not in apart])
@@ -222,6 +222,30 @@ def room_tables(results: Results) -> list[Table]:
     ]
     header = ("rooms", "names, agents or messages", "p50 CPU ms", "p95 CPU ms")
     return [bar_table_of("Rooms", room_bars(results)), Table("What rooms cost", header, rows)]
+
+
+def graph_tables(results: Results) -> list[Table]:
+    """How the graph is filled, and what questions cost."""
+    if not results.graph:
+        return []
+    measured = {name: found for name, found in results.graph.items() if not isinstance(found, NotMeasured)}
+    filled = [
+        (f"{name}: {found}", ABSENT, ABSENT, ABSENT)
+        if isinstance(found, NotMeasured)
+        else (name, f"{found.edges:,}", f"{found.filled_per_second:,.0f}", number(found.bytes_per_event))
+        for name, found in results.graph.items()
+    ]
+    questions = next((list(found.cpu) for found in measured.values()), [])
+    asked = [
+        (question, *(f"{number(cpu.p50_ms)} / {number(cpu.p95_ms)}" for cpu in costs))
+        for question in questions
+        for costs in [[found.cpu[question] for found in measured.values()]]
+    ]
+    return [
+        bar_table_of("The agent graph", graph_bars(results)),
+        Table("How it is filled", ("graph", "edges", "events/s of CPU", "bytes an event"), filled),
+        Table("Questions, p50 / p95 CPU ms", ("question", *measured), asked),
+    ]
 
 
 def sync_tables(results: Results) -> list[Table]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from benchmarks.broker import BrokerResults
 from benchmarks.fsyncs import Fsyncs
+from benchmarks.graph import GraphCosts
 from benchmarks.imports import Import
 from benchmarks.measure import Figure, NotMeasured
 from benchmarks.plan import Sizes
@@ -61,6 +62,8 @@ class Results:
     postgres: dict[str, Served | NotMeasured] = field(default_factory=dict)
     broker: BrokerResults = field(default_factory=BrokerResults)
     rooms: dict[str, RoomCosts | NotMeasured] = field(default_factory=dict)
+    graph: dict[str, GraphCosts | NotMeasured] = field(default_factory=dict)
+    """By the events that a ledger has."""
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     seconds: float = 0
 
