@@ -6,13 +6,22 @@ import pytest
 
 import weft
 from scripts.generate_graph_docs import PAGE, graph_page
-from tests.graph.histories import tell_everything
-from tests.ledger.histories import problems, select
+from tests.graph.histories import new, tell_everything
+from tests.ledger.histories import copy_in_memory, exported, grow, import_into, problems, select
 from weft.graph.nodes import NODE_EVENTS, NODE_KINDS_OF
+from weft.kernel.clock import FixedClock
+from weft.kernel.enums import OwnershipReason
+from weft.kernel.events import resource_stream
 from weft.kernel.kinds import KINDS
+from weft.kernel.resource_events import ResourceOwned
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.api.resources import ResourceLog
 from weft.ledger.views import edges
 from weft.ledger.views.edge_types import EDGE_FACTS, NODE_KINDS, SEED_TYPES, EdgeType
 from weft.ledger.views.recorded_events import fields_of
+from weft.ledger.write.append import Append
+
+NOON, HOUR = 1_794_700_800_000, 3_600_000
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +75,7 @@ def test_edges_are_opened_and_closed_by_the_events_that_the_table_names(told: Pa
 
 def test_a_graph_that_was_filled_bit_by_bit_is_the_same(told: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = select(told, "SELECT * FROM edge ORDER BY id")
-    monkeypatch.setattr(edges, "BATCH", 1)
+    monkeypatch.setattr(edges, "BATCH_EVENTS", 1)
     with weft.open(told) as ledger:
         ledger._store.write(lambda txn: txn.sql.run("DELETE FROM edge"))
         ledger._store.write(lambda txn: txn.sql.run("DELETE FROM watermark WHERE view = ?", (edges.VIEW,)))
@@ -91,3 +100,55 @@ def test_every_kind_of_node_has_a_type_and_every_event_of_a_type_exists() -> Non
     for facts in EDGE_FACTS.values():
         events |= {event for event in (*facts.opened_by, *facts.closed_by) if " " not in event}
     assert events <= KINDS.kinds.keys()
+
+
+def disown(ledger: Ledger, resource: str) -> None:
+    """Say that nobody owns a resource, whoever declared it."""
+
+    def work(append: Append) -> None:
+        name = resource_stream(resource)
+        tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
+        stream = append.stream(name, bytes(tip[0]).hex() if tip else None)
+        stream.add(ResourceOwned, resource_ref=resource, owner=None, before=None, why=next(iter(OwnershipReason)))
+        append.seal()
+
+    ledger._writer.write(work)
+
+
+def test_what_another_ledger_says_of_a_resource_opens_and_closes_nothing() -> None:
+    with weft.open(":memory:") as ledger:
+        grow(ledger, "main", "one")
+        grow(ledger, "other", "one")
+        folder = ResourceLog(ledger).declare(new("folder"))
+        with copy_in_memory(ledger) as elsewhere:
+            ledger.graph.catch_up()
+            before = ledger.graph.resources("folder")
+            disown(elsewhere, folder.id)
+            import_into(ledger, exported(elsewhere))
+        assert [one for one in ledger.changes() if isinstance(one.event, ResourceOwned) and one.event.owner is None]
+        assert ledger.graph.resources("folder") == before
+        assert problems(ledger) == []
+
+
+def test_what_came_from_another_ledger_held_before_it_was_known() -> None:
+    there, here = FixedClock(NOON), FixedClock(NOON + HOUR)
+    with weft.open(":memory:", clock=there) as origin, weft.open(":memory:", clock=here) as ledger:
+        (turn,) = grow(origin, "main", "one")
+        import_into(ledger, exported(origin))
+        assert ledger.graph.neighbours(f"run:{turn}", at=NOON + 1).edges
+        assert ledger.graph.neighbours(f"run:{turn}", known_at=NOON + HOUR, at=NOON + 1).edges
+        assert not ledger.graph.neighbours(f"run:{turn}", known_at=NOON + 1, at=NOON + 1).edges
+        (edge, *_) = ledger.graph.neighbours(f"run:{turn}").edges
+        assert (edge.valid_from, edge.known_from) == (NOON, NOON + HOUR)
+
+
+def test_an_erased_text_is_in_no_answer() -> None:
+    with weft.open(":memory:") as ledger:
+        names = tell_everything(ledger)
+        ledger.record_turn(session="gone", query="a canary", response="fine")
+        gone = ledger.resolve("gone")
+        assert "a canary" in str(ledger.graph.neighbours(f"run:{gone}"))
+        ledger.erasure.erase(gone, reason="asked for")
+        assert "a canary" not in str(ledger.graph.neighbours(f"run:{gone}"))
+        assert ledger.graph.node(f"resource:{names['folder']}").properties["name"] == "folder"
+        assert problems(ledger) == []

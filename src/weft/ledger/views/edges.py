@@ -37,7 +37,8 @@ from weft.store.sql import Sql
 assert _rules_of_resources.__name__  # registers its rules
 
 VIEW = "edge"
-BATCH = 1024
+BATCH_ROWS, BATCH_EVENTS = 512, 8192
+"""Of the log, so many go into one transaction at most: writers wait for it. A row alone may have more events."""
 REMEMBERED_EVENTS, REMEMBERED_RUNS = 65_536, 16_384
 Progress = Callable[[str, int, int], None]
 _INSERT = (
@@ -101,11 +102,13 @@ def is_behind(store: Store) -> bool:
 def advance(memory: EdgeMemory, txn: WriteTxn) -> bool:
     """One batch from the watermark on; True when there is more of what was there."""
     mark = txn.facts.watermark(VIEW)
-    rows = txn.facts.log(mark, BATCH)
+    rows = txn.facts.log(mark, BATCH_ROWS)
     if not rows:
         return False
-    fill(txn.sql, txn.facts, mark, rows[-1].n, memory=memory)
-    return len(rows) == BATCH
+    first = rows[0].first
+    taken = [row for row in rows if row.n - first < BATCH_EVENTS] or rows[:1]
+    fill(txn.sql, txn.facts, mark, taken[-1].n, memory=memory)
+    return len(taken) < len(rows) or len(rows) == BATCH_ROWS
 
 
 def fill(
