@@ -124,38 +124,43 @@ class Comparison:
         return sorted(different, key=lambda one: one.path.split(b"/"))
 
     def _compare_trees(self) -> None:
-        waiting = [(b"", self._old.files, self._new.files)]
-        while waiting:
-            path, old, new = waiting.pop()
-            olds = self._tree(path, old)
-            news = olds if new == old else self._tree(path, new)
-            for name in olds.keys() | news.keys():
-                one, two = olds.get(name), news.get(name)
-                inner = joined(path, name)
-                if len(inner) > LONGEST_PATH_BYTES:
-                    raise LimitExceeded("the bytes of a path in the snapshot", len(inner), LONGEST_PATH_BYTES)
-                if one == two and not self._is_full:
-                    continue
-                self._found[inner] = EntryDifference(
-                    inner,
-                    self._old.entry(inner, one) if one else None,
-                    self._new.entry(inner, two) if two else None,
-                )
-                old_tree, new_tree = (entry.id if entry and entry.is_folder else b"" for entry in (one, two))
-                if old_tree or new_tree:
-                    waiting.append((inner, old_tree, new_tree))
+        """All folders of one depth at once: their trees are asked for together."""
+        level = [(b"", self._old.files, self._new.files)]
+        while level:
+            trees = self._trees(level)
+            deeper = []
+            for path, old, new in level:
+                olds = next(trees) if old else {}
+                news = olds if new == old else next(trees) if new else {}
+                for name in olds.keys() | news.keys():
+                    one, two = olds.get(name), news.get(name)
+                    if one == two and not self._is_full:
+                        continue
+                    inner = self._note(joined(path, name), one, two)
+                    old_tree, new_tree = (entry.id if entry and entry.is_folder else b"" for entry in (one, two))
+                    if old_tree or new_tree:
+                        deeper.append((inner, old_tree, new_tree))
+            level = deeper
 
-    def _tree(self, path: bytes, tree: bytes) -> dict[bytes, TreeEntry]:
-        if not tree:
-            return {}
-        data = self._reader.read(TREE, tree, _MOST_TREE_BYTES)
-        entries = {entry.name: entry for entry in parse_tree(data, os.fsdecode(path) or "itself")}
-        if not entries:
-            raise Damaged("a folder without files is stored as a tree", "do not use this snapshot")
-        self._entries += len(entries)
-        if self._entries > self._most_entries:
-            raise LimitExceeded("the entries of the snapshot", self._entries, self._most_entries)
-        return entries
+    def _note(self, path: bytes, old: TreeEntry | None, new: TreeEntry | None) -> bytes:
+        if len(path) > LONGEST_PATH_BYTES:
+            raise LimitExceeded("the bytes of a path in the snapshot", len(path), LONGEST_PATH_BYTES)
+        self._found[path] = EntryDifference(
+            path, self._old.entry(path, old) if old else None, self._new.entry(path, new) if new else None
+        )
+        return path
+
+    def _trees(self, level: list[tuple[bytes, bytes, bytes]]) -> Iterator[dict[bytes, TreeEntry]]:
+        wanted = [(path, tree) for path, old, new in level for tree in dict.fromkeys((old, new)) if tree]
+        contents = self._reader.read_all(TREE, (tree for _, tree in wanted), _MOST_TREE_BYTES)
+        for (path, _), data in zip(wanted, contents, strict=True):
+            entries = {entry.name: entry for entry in parse_tree(data, os.fsdecode(path) or "itself")}
+            if not entries:
+                raise Damaged("a folder without files is stored as a tree", "do not use this snapshot")
+            self._entries += len(entries)
+            if self._entries > self._most_entries:
+                raise LimitExceeded("the entries of the snapshot", self._entries, self._most_entries)
+            yield entries
 
     def _add_empty(self) -> None:
         for path in self._old.manifest.empty:

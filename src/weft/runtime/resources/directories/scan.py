@@ -34,7 +34,7 @@ from weft.runtime.resources.directories.known_files import (
     is_settled,
     stamp_of,
 )
-from weft.runtime.resources.directories.manifest import PERMISSIONS
+from weft.runtime.resources.directories.manifest import PERMISSIONS, ancestors
 from weft.runtime.resources.directories.model import SkipReason, SnapshotLimit
 from weft.runtime.resources.directories.objects import BLOB, ObjectWriter
 from weft.runtime.resources.directories.trees import LONGEST_PATH_BYTES, NEVER_KEPT, is_kept_name, joined
@@ -122,6 +122,8 @@ class Scan:
         self.changed_files: set[bytes] = set()
         """Paths of files that are new or changed, and of those that are gone."""
         self._entered: set[bytes] = set()
+        self._names: dict[bytes, set[bytes]] = {}
+        self._files = self._size = 0
         self.is_full = True
         """Whether what was decided before about names counts for nothing."""
 
@@ -151,19 +153,22 @@ class Scan:
             if folder is None:
                 gone.append(path)
                 continue
+            names = self._names[path] = set(folder.folders)
             if old is not None:
-                gone += [joined(path, name) for name in old.folders if name not in folder.folders]
+                gone += [joined(path, name) for name in old.folders if name not in names]
             self.folders[path] = folder
             self.touched.add(path)
-            waiting += [joined(path, name) for name in folder.folders if joined(path, name) not in self.folders]
-            self._ensure_limit()
+            waiting += [inner for name in folder.folders if (inner := joined(path, name)) not in self.folders]
+            self._ensure_room(folder)
         self._drop(gone)
 
     def _is_listed(self, path: bytes) -> bool:
         """Whether the folder above still holds it."""
         above, _, name = path.rpartition(b"/")
         parent = self.folders.get(above)
-        return parent is not None and name in parent.folders
+        if parent is not None and above not in self._names:
+            self._names[above] = set(parent.folders)
+        return parent is not None and name in self._names[above]
 
     def _drop(self, gone: list[bytes]) -> None:
         """Folders that are no longer there, and all that is below them."""
@@ -172,23 +177,28 @@ class Scan:
         for path in gone:
             above, _, name = path.rpartition(b"/")
             parent = self.folders.get(above)
-            if parent is not None and name in parent.folders:  # it vanished after it was listed
+            if parent is not None and name in self._names.get(above, ()):  # it vanished after it was listed
                 parent.folders.remove(name)
                 parent.stamp = UNSETTLED
-        prefixes, dropped = tuple(path + b"/" for path in gone), set(gone)
-        for path in [one for one in self.folders if one in dropped or one.startswith(prefixes)]:
-            del self.folders[path]
-            self.table.pop(path, None)
-            self.touched.discard(path)
+        dropped = set(gone)
+        for path in list(self.folders):
+            if path in dropped or not dropped.isdisjoint(ancestors(path)):
+                del self.folders[path]
+                self.table.pop(path, None)
+                self.touched.discard(path)
 
-    def _ensure_limit(self) -> None:
-        if not len(self.touched) % 64:
-            self.ensure_limit()
+    def _ensure_room(self, folder: FolderRecord) -> None:
+        """A folder with too much in it is not read to its end."""
+        self._files += folder.files + 1
+        self._size += folder.size
+        self._ensure(self._files, self._size)
 
     def ensure_limit(self) -> None:
         """Raises LimitExceeded where the folder holds more than is kept."""
-        files = sum(folder.files + 1 for folder in self.folders.values())
-        size = sum(folder.size for folder in self.folders.values())
+        records = self.folders.values()
+        self._ensure(sum(folder.files + 1 for folder in records), sum(folder.size for folder in records))
+
+    def _ensure(self, files: int, size: int) -> None:
         if files > self.limit.files:
             raise LimitExceeded("the files and folders in the folder", files, self.limit.files, _SPENT)
         if size > self.limit.total_bytes:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from weft.kernel.errors import Damaged, InvalidInput, NotFound, WeftError
+from weft.kernel.errors import Damaged, InvalidInput, LimitExceeded, NotFound, WeftError
 from weft.runtime.resources.directories.comparing import (
     NOTHING,
     Comparison,
@@ -19,7 +19,7 @@ from weft.runtime.resources.directories.comparing import (
 from weft.runtime.resources.directories.git import Git, ended_well
 from weft.runtime.resources.directories.known_files import KnownFiles
 from weft.runtime.resources.directories.model import SnapshotLimit
-from weft.runtime.resources.directories.objects import BLOB, ObjectReader
+from weft.runtime.resources.directories.objects import BLOB, MOST_OBJECT_BYTES, ObjectReader
 
 SNAPSHOTS = "refs/snapshots"
 _MOST_PACKS = 20
@@ -64,7 +64,7 @@ def pack_objects(git: Git) -> None:
     git.run("pack-refs", "--all")
 
 
-def found_problems(git: Git, snapshot: str, limit: SnapshotLimit) -> list[str]:
+def found_problems(git: Git, snapshot: str, limit: SnapshotLimit, most: int = MOST_OBJECT_BYTES) -> list[str]:
     """What is wrong with a stored snapshot, after reading all of it; nothing, if it is whole."""
     problems: list[str] = []
     with ObjectReader(git) as reader:
@@ -75,18 +75,19 @@ def found_problems(git: Git, snapshot: str, limit: SnapshotLimit) -> list[str]:
             return [str(error)]
         problems += _manifest_problems(folder, entries)
     files = [one for one in entries if one.new is not None and not one.new.is_folder]
-    return problems + [f"{os.fsdecode(path)!r}: {why}" for path, why in _unreadable(git, files)]
+    return problems + [f"{os.fsdecode(path)!r}: {why}" for path, why in _unreadable(git, files, most)]
 
 
-def _unreadable(git: Git, files: list[EntryDifference]) -> Iterator[tuple[bytes, str]]:
+def _unreadable(git: Git, files: list[EntryDifference], most: int) -> Iterator[tuple[bytes, str]]:
     """After an object that cannot be read, the rest is read by another process."""
     position = 0
     while position < len(files):
         with ObjectReader(git) as reader:
             try:
-                for _ in reader.read_all(BLOB, [one.new.id for one in files[position:] if one.new is not None]):
+                rest = [one.new.id for one in files[position:] if one.new is not None]
+                for _ in reader.read_all(BLOB, rest, most):
                     position += 1
-            except (Damaged, NotFound) as error:
+            except (Damaged, LimitExceeded, NotFound) as error:
                 yield files[position].path, str(error)
                 position += 1
 
@@ -113,6 +114,6 @@ def receive_snapshot(git: Git, snapshot: str, file: BinaryIO, limit: SnapshotLim
         while data := file.read(_CHUNK_BYTES):
             process.write(data)
         ended_well(process, "index-pack")
-    problems = found_problems(git, snapshot, limit)
+    problems = found_problems(git, snapshot, limit, limit.file_bytes)
     if problems:
         raise InvalidInput(f"this is not the snapshot {snapshot}: {problems[0]}", "ask for it again")
