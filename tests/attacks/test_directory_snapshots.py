@@ -26,13 +26,13 @@ Forge = Callable[[ObjectWriter, bytes], bytes]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> FileStore:
-    return FileStore(tmp_path / "store")
+def store(quick_path: Path) -> FileStore:
+    return FileStore(quick_path / "store")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    place = tmp_path / "outer" / "work"
+def folder(quick_path: Path) -> Path:
+    place = quick_path / "outer" / "work"
     place.mkdir(parents=True)
     write(place.parent, {"outside": "untouched", "work/mine": "mine"})
     return place
@@ -42,12 +42,12 @@ def entry(mode: bytes, name: bytes, id: bytes) -> bytes:
     return mode + b" " + name + b"\0" + id
 
 
-def forged(store: FileStore, tmp_path: Path, files: Forge | None = None, manifest: bytes | None = None) -> str:
+def forged(store: FileStore, quick_path: Path, files: Forge | None = None, manifest: bytes | None = None) -> str:
     """A snapshot as no program of ours would write it."""
     with store.hold():
         pass
-    git = Git(find_git(), tmp_path / "store" / "git")
-    with ObjectWriter(git, tmp_path / "store" / "scratch") as writer:
+    git = Git(find_git(), quick_path / "store" / "git")
+    with ObjectWriter(git, quick_path / "store" / "scratch") as writer:
         blob = writer.add(BLOB, b"planted")
         tree = files(writer, blob) if files else writer.add(TREE, entry(b"100644", b"a", blob))
         if manifest is None:
@@ -125,31 +125,31 @@ MANIFESTS = {
 
 @pytest.mark.parametrize("what", TREES)
 def test_a_forged_tree_is_refused_and_nothing_is_written(
-    store: FileStore, folder: Path, tmp_path: Path, what: str
+    store: FileStore, folder: Path, quick_path: Path, what: str
 ) -> None:
     try:
-        snapshot = forged(store, tmp_path, TREES[what])
+        snapshot = forged(store, quick_path, TREES[what])
     except StoreFailed:
         return  # git itself refuses to store it
     before = contents(folder.parent)
     limit = SnapshotLimit(files=2000)
     for act in (
         lambda: store.restore(snapshot, folder, limit=limit),
-        lambda: store.restore(snapshot, tmp_path / "beside", limit=limit),
+        lambda: store.restore(snapshot, quick_path / "beside", limit=limit),
         lambda: store.changes(None, snapshot, limit=limit),
     ):
         with pytest.raises((Damaged, LimitExceeded)):
             act()
     assert store.verify(snapshot, limit=limit) != []
     assert contents(folder.parent) == before
-    assert contents(tmp_path / "beside") == {}
+    assert contents(quick_path / "beside") == {}
 
 
 @pytest.mark.parametrize("what", MANIFESTS)
 def test_a_forged_manifest_is_refused_and_nothing_is_written(
-    store: FileStore, folder: Path, tmp_path: Path, what: str
+    store: FileStore, folder: Path, quick_path: Path, what: str
 ) -> None:
-    snapshot = forged(store, tmp_path, manifest=MANIFESTS[what])
+    snapshot = forged(store, quick_path, manifest=MANIFESTS[what])
     before = contents(folder.parent)
     with pytest.raises(Damaged):
         store.restore(snapshot, folder)
@@ -158,22 +158,22 @@ def test_a_forged_manifest_is_refused_and_nothing_is_written(
 
 
 def test_a_manifest_of_paths_that_are_not_there_does_no_harm_and_is_told(
-    store: FileStore, folder: Path, tmp_path: Path
+    store: FileStore, folder: Path, quick_path: Path
 ) -> None:
-    snapshot = forged(store, tmp_path, manifest=HEAD + b"d 700 none\0f 777 nowhere\0")
+    snapshot = forged(store, quick_path, manifest=HEAD + b"d 700 none\0f 777 nowhere\0")
     assert len(store.verify(snapshot)) == 2
     store.restore(snapshot, folder)
     assert contents(folder).keys() == {b"a"}
 
 
 def test_a_folder_that_becomes_a_link_while_it_is_restored_leads_nowhere(
-    store: FileStore, folder: Path, tmp_path: Path
+    store: FileStore, folder: Path, quick_path: Path
 ) -> None:
     write(folder, {f"d/e/{number}": "one" for number in range(20)})
     first = store.snapshot(folder).id
     write(folder, {f"d/e/{number}": "two" for number in range(20)})
     second = store.snapshot(folder).id
-    outside = tmp_path / "elsewhere"
+    outside = quick_path / "elsewhere"
     write(outside, {"e/0": "outside", "e/1": "outside"})
     before = contents(outside)
     stop = threading.Event()
@@ -202,10 +202,10 @@ def test_a_folder_that_becomes_a_link_while_it_is_restored_leads_nowhere(
     assert contents(outside) == before
 
 
-def test_links_are_kept_and_never_gone_through(store: FileStore, folder: Path, tmp_path: Path) -> None:
+def test_links_are_kept_and_never_gone_through(store: FileStore, folder: Path, quick_path: Path) -> None:
     write(folder, {"d/a": "inside"})
     snapshot = store.snapshot(folder).id
-    outside = tmp_path / "elsewhere"
+    outside = quick_path / "elsewhere"
     write(outside, {"a": "outside", "b": "outside"})
     (folder / "d/a").unlink()
     (folder / "d").rmdir()
@@ -227,13 +227,13 @@ def test_a_second_name_of_a_file_outside_is_not_written_through(store: FileStore
     assert (folder / "file").read_text() == "inside"
 
 
-def test_bits_that_give_rights_are_neither_kept_nor_restored(store: FileStore, folder: Path, tmp_path: Path) -> None:
+def test_bits_that_give_rights_are_neither_kept_nor_restored(store: FileStore, folder: Path, quick_path: Path) -> None:
     write(folder, {"program": "p", "d/": b""})
     (folder / "program").chmod(0o6755)
     (folder / "d").chmod(0o3777)
-    store.restore(store.snapshot(folder).id, tmp_path / "beside")
-    assert stat.S_IMODE((tmp_path / "beside/program").stat().st_mode) == 0o755
-    assert stat.S_IMODE((tmp_path / "beside/d").stat().st_mode) == 0o777
+    store.restore(store.snapshot(folder).id, quick_path / "beside")
+    assert stat.S_IMODE((quick_path / "beside/program").stat().st_mode) == 0o755
+    assert stat.S_IMODE((quick_path / "beside/d").stat().st_mode) == 0o777
 
 
 def hostile_repository(folder: Path) -> Path:
@@ -257,7 +257,7 @@ def hostile_repository(folder: Path) -> Path:
 
 
 def test_nothing_that_git_obeys_in_the_folder_or_the_environment_is_obeyed(
-    store: FileStore, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FileStore, folder: Path, quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     canary = hostile_repository(folder)
     for name, value in {
@@ -281,8 +281,8 @@ def test_nothing_that_git_obeys_in_the_folder_or_the_environment_is_obeyed(
     assert store.merge(first, second, first).id == second
     store.restore(first, folder)
     assert contents(folder) == before
-    store.restore(first, tmp_path / "beside")
-    assert contents(tmp_path / "beside") == before
+    store.restore(first, quick_path / "beside")
+    assert contents(quick_path / "beside") == before
     store.prune(lambda: [first])
     assert not canary.exists()
 
@@ -293,9 +293,9 @@ def git(folder: Path, *words: str) -> bytes:
 
 
 def test_a_repository_with_a_submodule_and_a_changed_index_stays_as_it_is(
-    store: FileStore, folder: Path, tmp_path: Path
+    store: FileStore, folder: Path, quick_path: Path
 ) -> None:
-    library = tmp_path / "library"
+    library = quick_path / "library"
     write(library, {"lib.py": "library\n"})
     git(library, "init", "-q")
     git(library, "add", ".")
@@ -329,7 +329,7 @@ def test_a_repository_with_a_submodule_and_a_changed_index_stays_as_it_is(
     assert contents(folder) == files
     assert git(folder, "status", "--porcelain=v2", "--ignored") == before[0]
     assert git(folder, "for-each-ref") == before[1]
-    inner = FileStore(tmp_path / "inner").snapshot(folder / "module")
+    inner = FileStore(quick_path / "inner").snapshot(folder / "module")
     assert inner.files == 2
 
 
@@ -348,30 +348,30 @@ def test_rules_that_are_pipes_links_or_endless_open_nothing_and_end(
 
 
 @pytest.mark.parametrize("plant", ["config", "commondir", "hooks", "objects/info/alternates", "info/grafts", "git"])
-def test_a_store_that_somebody_else_prepared_is_not_used(folder: Path, tmp_path: Path, plant: str) -> None:
-    store = FileStore(tmp_path / "store")
+def test_a_store_that_somebody_else_prepared_is_not_used(folder: Path, quick_path: Path, plant: str) -> None:
+    store = FileStore(quick_path / "store")
     store.snapshot(folder)
-    repository = tmp_path / "store" / "git"
+    repository = quick_path / "store" / "git"
     if plant == "git":
-        repository.rename(tmp_path / "moved")
-        repository.symlink_to(tmp_path / "moved")
+        repository.rename(quick_path / "moved")
+        repository.symlink_to(quick_path / "moved")
     elif plant == "config":
         with open(repository / plant, "a") as file:
             file.write("[core]\n\tfsmonitor = touch /tmp/ran\n")
     else:
         write(repository, {plant: str(folder)})
     with pytest.raises(Damaged, match="not as Weft made it"):
-        FileStore(tmp_path / "store").snapshot(folder)
+        FileStore(quick_path / "store").snapshot(folder)
 
 
 def test_bytes_of_a_stranger_that_are_not_the_snapshot_are_refused(
-    store: FileStore, folder: Path, tmp_path: Path
+    store: FileStore, folder: Path, quick_path: Path
 ) -> None:
-    snapshot = forged(FileStore(tmp_path / "store"), tmp_path, TREES["the folder above"])
-    other = FileStore(tmp_path / "other")
+    snapshot = forged(FileStore(quick_path / "store"), quick_path, TREES["the folder above"])
+    other = FileStore(quick_path / "other")
     pack = io.BytesIO()
     with other.hold():
-        command = ["git", "--git-dir", str(tmp_path / "store/git"), "pack-objects", "--stdout", "--revs", "-q"]
+        command = ["git", "--git-dir", str(quick_path / "store/git"), "pack-objects", "--stdout", "--revs", "-q"]
         pack.write(subprocess.run(command, input=snapshot.encode(), capture_output=True, check=True).stdout)
     with pytest.raises(InvalidInput, match="not the snapshot"):
         other.receive(snapshot, io.BytesIO(pack.getvalue()))
@@ -382,18 +382,18 @@ def test_bytes_of_a_stranger_that_are_not_the_snapshot_are_refused(
 
 
 def test_names_of_a_repository_in_other_letters_are_not_restored_where_letters_are_not_told_apart(
-    store: FileStore, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FileStore, folder: Path, quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(folder, {".GIT/hooks/pre-commit": "evil", "fine": "f"})
     snapshot = store.snapshot(folder).id
     monkeypatch.setattr(FolderRestoring, "_folds_case", lambda self, folder: True)
-    done = store.restore(snapshot, tmp_path / "beside")
+    done = store.restore(snapshot, quick_path / "beside")
     assert [left.path for left in done.left] == [".GIT", ".GIT/hooks", ".GIT/hooks/pre-commit"]
-    assert contents(tmp_path / "beside").keys() == {b"fine", b"mine"}
+    assert contents(quick_path / "beside").keys() == {b"fine", b"mine"}
 
 
 def test_a_deep_folder_is_kept_as_far_as_its_paths_can_be_opened(
-    store: FileStore, folder: Path, tmp_path: Path
+    store: FileStore, folder: Path, quick_path: Path
 ) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     for _ in range(200):
@@ -405,6 +405,6 @@ def test_a_deep_folder_is_kept_as_far_as_its_paths_can_be_opened(
     snapshot = store.snapshot(folder)
     assert [skipped.why for skipped in snapshot.skipped] == ["path_too_long"]
     assert store.snapshot(folder) == snapshot
-    store.restore(snapshot.id, tmp_path / "beside")
-    assert store.snapshot(tmp_path / "beside").id == snapshot.id
-    subprocess.run(["rm", "-rf", str(folder), str(tmp_path / "beside")], check=True)  # too deep for Python's own
+    store.restore(snapshot.id, quick_path / "beside")
+    assert store.snapshot(quick_path / "beside").id == snapshot.id
+    subprocess.run(["rm", "-rf", str(folder), str(quick_path / "beside")], check=True)  # too deep for Python's own

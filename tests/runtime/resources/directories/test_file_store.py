@@ -39,18 +39,20 @@ ODD_NAMES = (
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> FileStore:
-    return FileStore(tmp_path / "store")
+def store(quick_path: Path) -> FileStore:
+    return FileStore(quick_path / "store")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    place = tmp_path / "work"
+def folder(quick_path: Path) -> Path:
+    place = quick_path / "work"
     place.mkdir()
     return place
 
 
-def test_a_folder_comes_back_byte_for_byte_beside_and_in_place(store: FileStore, folder: Path, tmp_path: Path) -> None:
+def test_a_folder_comes_back_byte_for_byte_beside_and_in_place(
+    store: FileStore, folder: Path, quick_path: Path
+) -> None:
     write(folder, {"a.txt": "one", "deep/er/b.bin": bytes(range(256)), "empty/inner/": b"", "nothing": b""})
     (folder / "run.sh").write_text("#!/bin/sh\n")
     (folder / "run.sh").chmod(0o750)
@@ -64,8 +66,8 @@ def test_a_folder_comes_back_byte_for_byte_beside_and_in_place(store: FileStore,
     snapshot = store.snapshot(folder)
     assert (snapshot.files, snapshot.skipped) == (8, ())
 
-    store.restore(snapshot.id, tmp_path / "beside")
-    assert contents(tmp_path / "beside") == before
+    store.restore(snapshot.id, quick_path / "beside")
+    assert contents(quick_path / "beside") == before
 
     write(folder, {"a.txt": "two", "new/file": "x", "new/empty/": b""})
     (folder / "run.sh").unlink()
@@ -85,7 +87,7 @@ def test_a_folder_comes_back_byte_for_byte_beside_and_in_place(store: FileStore,
 
 
 def test_odd_names_and_names_that_mean_something_to_git_are_kept(
-    store: FileStore, folder: Path, tmp_path: Path
+    store: FileStore, folder: Path, quick_path: Path
 ) -> None:
     top = os.fsencode(folder)
     for name in ODD_NAMES:
@@ -97,9 +99,9 @@ def test_odd_names_and_names_that_mean_something_to_git_are_kept(
     before = contents(folder)
     snapshot = store.snapshot(folder)
     assert snapshot.files == len(ODD_NAMES) + 1
-    store.restore(snapshot.id, tmp_path / "beside")
-    assert contents(tmp_path / "beside") == before
-    assert store.snapshot(folder).id == store.snapshot(tmp_path / "beside").id == snapshot.id
+    store.restore(snapshot.id, quick_path / "beside")
+    assert contents(quick_path / "beside") == before
+    assert store.snapshot(folder).id == store.snapshot(quick_path / "beside").id == snapshot.id
     shown = {readable_path(change.path) for change in store.changes(None, snapshot.id)}
     assert {"\\xff\\xfe not utf-8", "é", "new\nline"} <= shown
 
@@ -222,6 +224,27 @@ def test_only_some_paths_are_restored(store: FileStore, folder: Path) -> None:
             store.restore(first.id, folder, only=[path])
 
 
+@pytest.mark.parametrize("how", ["written", "replaced", "linked"])
+def test_what_changes_while_the_folder_is_restored_is_left_and_told(folder: Path, quick_path: Path, how: str) -> None:
+    def change_at_the_last_moment(count: int) -> bytes:
+        if how == "written":
+            write(folder, {"a": "somebody wrote this just now"})
+        else:
+            (folder / "a").rename(folder / "moved")
+            write(folder, {"a": "another file"}) if how == "replaced" else (folder / "a").symlink_to("moved")
+        return os.urandom(count)
+
+    store = FileStore(quick_path / "store", random=change_at_the_last_moment)
+    write(folder, {"a": "one", "b": "1"})
+    first = store.snapshot(folder).id
+    write(folder, {"a": "two", "b": "1"})
+    done = store.restore(first, folder)
+    assert [(left.path, left.why) for left in done.left] == [("a", "it changed while the folder was restored")]
+    expected = {"written": "somebody wrote this just now", "replaced": "another file", "linked": "two"}
+    assert (folder / "a").read_text() == expected[how]
+    assert not [name for name in os.listdir(folder) if name.startswith(".weft")]
+
+
 def test_changes_name_kinds_and_modes(store: FileStore, folder: Path) -> None:
     write(folder, {"same": "s", "text": "1", "mode": "m", "turns": "t", "gone/deep/file": "g", "empty/": b""})
     old = store.snapshot(folder)
@@ -271,10 +294,10 @@ def test_a_file_that_changes_while_it_is_read_is_read_again_by_the_next_snapshot
     assert store.read(store.snapshot(folder).id, "log") == (folder / "log").read_bytes()
 
 
-def test_a_lost_or_damaged_cache_costs_only_time(store: FileStore, folder: Path, tmp_path: Path) -> None:
+def test_a_lost_or_damaged_cache_costs_only_time(store: FileStore, folder: Path, quick_path: Path) -> None:
     write(folder, {"a": "1", "b/c": "2"})
     first = store.snapshot(folder)
-    (cache,) = (tmp_path / "store" / "folders").iterdir()
+    (cache,) = (quick_path / "store" / "folders").iterdir()
     for path in [*cache.glob("head"), *cache.glob("table-*"), *cache.glob("index-*")]:
         for damage in (b"", b"nonsense", path.read_bytes()[:-1]):
             if path.exists():
@@ -282,15 +305,15 @@ def test_a_lost_or_damaged_cache_costs_only_time(store: FileStore, folder: Path,
             assert store.snapshot(folder) == first
 
 
-def test_ids_and_folders_that_are_none_are_refused(store: FileStore, folder: Path, tmp_path: Path) -> None:
+def test_ids_and_folders_that_are_none_are_refused(store: FileStore, folder: Path, quick_path: Path) -> None:
     with pytest.raises(InvalidInput, match="not the id"):
         store.restore("HEAD", folder)
     with pytest.raises(NotFound):
         store.restore("0" * 64, folder)
     with pytest.raises(InvalidInput, match="cannot be opened"):
-        store.snapshot(tmp_path / "missing")
+        store.snapshot(quick_path / "missing")
     with pytest.raises(InvalidInput, match="part of the store"):
-        store.snapshot(tmp_path / "store" / "folders")
+        store.snapshot(quick_path / "store" / "folders")
 
 
 def test_a_store_inside_the_folder_is_not_a_part_of_it(folder: Path) -> None:
@@ -301,11 +324,11 @@ def test_a_store_inside_the_folder_is_not_a_part_of_it(folder: Path) -> None:
     assert (folder / "kept").stat().st_mode & 0o777 == 0o700
 
 
-def test_without_git_or_with_an_old_one_nothing_is_kept(tmp_path: Path) -> None:
+def test_without_git_or_with_an_old_one_nothing_is_kept(quick_path: Path) -> None:
     with pytest.raises(Unsupported, match="git is not installed"):
-        find_git(str(tmp_path))
-    program = tmp_path / "git"
+        find_git(str(quick_path))
+    program = quick_path / "git"
     program.write_text("#!/bin/sh\necho git version 2.20.1\n")
     program.chmod(0o755)
     with pytest.raises(Unsupported, match=r"git 2\.20 is too old"):
-        find_git(str(tmp_path))
+        find_git(str(quick_path))

@@ -10,9 +10,11 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.faults.sizes import sized
 from tests.runtime.resources.directories.folders import contents
 from weft.runtime.resources.directories import FileStore
 
+MEMORY = "/dev/shm"
 NAMES = st.sampled_from(
     [
         b"a",
@@ -76,10 +78,10 @@ def apply(folder: Path, steps: list[Step]) -> None:
             os.chmod(place, mode)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=sized(test=12, prove=300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(STEPS, max_size=8), min_size=1, max_size=4))
 def test_every_state_of_a_random_folder_comes_back(rounds: list[list[Step]]) -> None:
-    with tempfile.TemporaryDirectory() as top:
+    with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as top:
         store, folder = FileStore(Path(top) / "store"), Path(top) / "work"
         folder.mkdir()
         states = []

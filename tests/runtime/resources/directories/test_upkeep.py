@@ -17,13 +17,13 @@ from weft.runtime.resources.directories.locks import locked
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> FileStore:
-    return FileStore(tmp_path / "store")
+def store(quick_path: Path) -> FileStore:
+    return FileStore(quick_path / "store")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    place = tmp_path / "work"
+def folder(quick_path: Path) -> Path:
+    place = quick_path / "work"
     place.mkdir()
     return place
 
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 LINES = "".join(f"line {number}\n" for number in range(20))
 
 
-def test_changes_of_two_sides_come_together(store: FileStore, folder: Path, tmp_path: Path) -> None:
+def test_changes_of_two_sides_come_together(store: FileStore, folder: Path, quick_path: Path) -> None:
     write(folder, {"text": LINES, ".gitattributes": "* merge=union\n", "run": "r", "gone": "g", "a/": b"", "c/": b""})
     base = store.snapshot(folder)
     write(folder, {"text": LINES.replace("line 1\n", "line one\n"), "ours": "o", "b/": b""})
@@ -47,12 +47,12 @@ def test_changes_of_two_sides_come_together(store: FileStore, folder: Path, tmp_
     merge = store.merge(base.id, ours.id, theirs.id)
     assert merge.conflicts == ()
     assert merge.id is not None
-    store.restore(merge.id, tmp_path / "merged")
-    found = contents(tmp_path / "merged")
+    store.restore(merge.id, quick_path / "merged")
+    found = contents(quick_path / "merged")
     assert found.keys() == {b"text", b".gitattributes", b"run", b"ours", b"theirs", b"b", b"c"}
     assert found[b"text"][2].decode() == LINES.replace("line 1\n", "line one\n").replace("18\n", "eighteen\n")
     assert [found[name][1] for name in (b"run", b"theirs", b"c")] == [0o700, 0o600, 0o700]
-    assert store.snapshot(tmp_path / "merged").id == merge.id
+    assert store.snapshot(quick_path / "merged").id == merge.id
     assert store.merge(base.id, ours.id, base.id).id == ours.id
     assert store.merge(base.id, base.id, theirs.id).id == theirs.id
 
@@ -122,7 +122,7 @@ def test_changed_lines_are_told(store: FileStore, folder: Path) -> None:
     assert [change.path for change in store.changes(None, old)] == ["a", "bytes", "gone", "link"]
 
 
-def test_what_is_not_kept_is_gone_from_the_disk(store: FileStore, folder: Path, tmp_path: Path) -> None:
+def test_what_is_not_kept_is_gone_from_the_disk(store: FileStore, folder: Path, quick_path: Path) -> None:
     write(folder, {"a": "stays", "secret": "a secret that is to be erased"})
     first = store.snapshot(folder).id
     (folder / "secret").unlink()
@@ -135,10 +135,12 @@ def test_what_is_not_kept_is_gone_from_the_disk(store: FileStore, folder: Path, 
     with pytest.raises(NotFound):
         store.read(first, "a")
     assert blob is not None
-    assert not any(blob[2:] in name for _, _, names in os.walk(tmp_path / "store") for name in names)
+    assert not any(blob[2:] in name for _, _, names in os.walk(quick_path / "store") for name in names)
     assert store.snapshot(folder).id == second
     assert store.prune(list) == 1
-    assert [name for _, _, names in os.walk(tmp_path / "store/git/objects") for name in names if name != "packs"] == []
+    assert [
+        name for _, _, names in os.walk(quick_path / "store/git/objects") for name in names if name != "packs"
+    ] == []
     assert store.snapshot(folder).id == second
     assert store.verify(second) == []
 
@@ -156,9 +158,9 @@ def test_nothing_is_removed_while_a_snapshot_is_being_recorded(store: FileStore,
     assert store.ids() == {snapshot}
 
 
-def test_a_folder_that_somebody_has_for_himself_is_waited_for_only_so_long(tmp_path: Path) -> None:
-    with locked(tmp_path / "lock", SystemClock()), pytest.raises(InUse):
-        locked(tmp_path / "lock", SystemClock(), wait_seconds=0).__enter__()
+def test_a_folder_that_somebody_has_for_himself_is_waited_for_only_so_long(quick_path: Path) -> None:
+    with locked(quick_path / "lock", SystemClock()), pytest.raises(InUse):
+        locked(quick_path / "lock", SystemClock(), wait_seconds=0).__enter__()
 
 
 def test_packing_changes_nothing_that_is_read(store: FileStore, folder: Path) -> None:
@@ -171,31 +173,31 @@ def test_packing_changes_nothing_that_is_read(store: FileStore, folder: Path) ->
     assert store.ids() == set(ids)
 
 
-def test_a_snapshot_is_handed_to_another_store(store: FileStore, folder: Path, tmp_path: Path) -> None:
+def test_a_snapshot_is_handed_to_another_store(store: FileStore, folder: Path, quick_path: Path) -> None:
     write(folder, {"a": "1", "deep/b": "2", "empty/": b""})
     snapshot = store.snapshot(folder).id
     file = io.BytesIO()
     store.send(snapshot, file)
-    other = FileStore(tmp_path / "other")
+    other = FileStore(quick_path / "other")
     with pytest.raises(InvalidInput, match="not the snapshot"):
         other.receive("1" * 64, io.BytesIO(file.getvalue()))
     other.receive(snapshot, io.BytesIO(file.getvalue()))
     assert other.verify(snapshot) == []
-    other.restore(snapshot, tmp_path / "beside")
-    assert contents(tmp_path / "beside") == contents(folder)
+    other.restore(snapshot, quick_path / "beside")
+    assert contents(quick_path / "beside") == contents(folder)
     assert snapshot in other.ids()
 
 
-def test_damaged_bytes_are_found_and_never_restored(store: FileStore, folder: Path, tmp_path: Path) -> None:
+def test_damaged_bytes_are_found_and_never_restored(store: FileStore, folder: Path, quick_path: Path) -> None:
     write(folder, {"a": "good bytes", "b": "others"})
     snapshot = store.snapshot(folder).id
     change = next(change for change in store.changes(None, snapshot) if change.path == "a")
     assert change.new_content is not None
-    place = tmp_path / "store/git/objects" / change.new_content[:2] / change.new_content[2:]
+    place = quick_path / "store/git/objects" / change.new_content[:2] / change.new_content[2:]
     place.chmod(0o600)
     other = next(change for change in store.changes(None, snapshot) if change.path == "b").new_content
     assert other is not None
-    place.write_bytes((tmp_path / "store/git/objects" / other[:2] / other[2:]).read_bytes())
+    place.write_bytes((quick_path / "store/git/objects" / other[:2] / other[2:]).read_bytes())
     assert [problem.split(":")[0] for problem in store.verify(snapshot)] == ["'a'"]
     place.unlink()
     assert len(store.verify(snapshot)) == 1
