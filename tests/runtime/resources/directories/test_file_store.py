@@ -298,11 +298,17 @@ def test_a_lost_or_damaged_cache_costs_only_time(store: FileStore, folder: Path,
     write(folder, {"a": "1", "b/c": "2"})
     first = store.snapshot(folder)
     (cache,) = (quick_path / "store" / "folders").iterdir()
-    for path in [*cache.glob("head"), *cache.glob("table-*"), *cache.glob("index-*")]:
-        for damage in (b"", b"nonsense", path.read_bytes()[:-1]):
-            if path.exists():
-                path.write_bytes(damage)
+    for pattern in ("head", "table-*", "index-*"):
+        for damage in (lambda _: b"", lambda _: b"nonsense", lambda data: data[:-1]):
+            (path,) = cache.glob(pattern)
+            path.write_bytes(damage(path.read_bytes()))
             assert store.snapshot(folder) == first
+    write(folder, {"a": "other"})
+    store.snapshot(folder)
+    for path in cache.glob("table-*"):
+        path.write_bytes(b"nonsense")
+    assert store.restore(first.id, folder).left == ()
+    assert (folder / "a").read_text() == "1"
 
 
 def test_ids_and_folders_that_are_none_are_refused(store: FileStore, folder: Path, quick_path: Path) -> None:

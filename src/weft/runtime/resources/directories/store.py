@@ -25,7 +25,7 @@ from weft.runtime.resources.directories.comparing import (
     told_changes,
 )
 from weft.runtime.resources.directories.git import Git, ensure_merges, find_git, is_object_id
-from weft.runtime.resources.directories.known_files import KnownFiles
+from weft.runtime.resources.directories.known_files import KnownFiles, Table
 from weft.runtime.resources.directories.locks import locked
 from weft.runtime.resources.directories.merging import merge_snapshots
 from weft.runtime.resources.directories.model import (
@@ -113,11 +113,11 @@ class FileStore:
             target = load_snapshot(reader, _checked_id(snapshot))
         is_new = _make_missing(folder) or is_new
         with self._opened(folder) as (place, root, git, known), ObjectReader(git) as reader:
-            seen = self._take(place, root, git, known, limit)
+            seen, table = self._take_with_files(place, root, git, known, limit)
             before = load_snapshot(reader, seen.snapshot.id)
             differences = chosen(Comparison(reader, before, target, limit).differences(), paths)
             folders = {one.path: one for one in seen.head.folders}
-            restoring = FolderRestoring(root, reader, folders, known.load_table(seen.head) or {}, self._random)
+            restoring = FolderRestoring(root, reader, folders, table, self._random)
             restoring.run(differences)
             if is_new and paths is None:
                 os.fchmod(root, target.manifest.folder_mode(b""))
@@ -218,6 +218,18 @@ class FileStore:
         apart = frozenset(_identities((self._path, *self._list_apart())))
         taking = FolderTaking(git, known, self._scratch, self._clock, limit, apart)
         return taking.take(place, root, lambda snapshot: self._keep(git, [snapshot]))
+
+    def _take_with_files(
+        self, place: Path, root: int, git: Git, known: KnownFiles, limit: SnapshotLimit
+    ) -> tuple[SeenFolder, Table]:
+        """Also what was seen of every file. What a damaged cache does not tell is looked for again."""
+        seen = self._take(place, root, git, known, limit)
+        table = known.load_table(seen.head)
+        if table is None:
+            known.forget()
+            seen = self._take(place, root, git, known, limit)
+            table = known.load_table(seen.head)
+        return seen, table or {}
 
     @property
     def _scratch(self) -> Path:
