@@ -24,7 +24,9 @@ class Desk:
     def work(self, session: str = "main", folder: Path | None = None, **files: str) -> str:
         """A turn that writes these files."""
         place = folder or self.folder
-        turn: str = self.weft.json("record", "--session", session, "--query", "do", "--response", "done")["id"]
+        turn: str = self.weft.json("record", "--session", session, "--query", f"write {files}", "--response", "done")[
+            "id"
+        ]
         path = find_ledger(None)
         with library.open(path) as ledger:
             driver, log = directory_driver(path, load_resource_settings().snapshots), ResourceLog(ledger)
@@ -61,7 +63,7 @@ def test_a_fork_copies_the_files_of_its_turn(desk: Desk, folder: Path) -> None:
     forked = desk.weft.json("fork", "main", "third", "--in", "elsewhere")
     assert forked["label"] == "third"
     assert [(one["mode"], one["outcome"], one["place"]) for one in forked["resources"]] == [
-        ("snapshot", "ok", "elsewhere")
+        ("snapshot", "ok", str(folder / "elsewhere"))
     ]
     assert listed(folder / "elsewhere") == {"more": "x\n", "page": "two\n"}
 
@@ -149,6 +151,29 @@ def test_a_branch_is_merged_with_its_files(desk: Desk, folder: Path) -> None:
     assert desk.weft.json("show", "main")["id"] == before
     told = desk.weft("merge", "alt", "--into", "main", "--pick", "--json").json
     assert [one["path"] for one in told["conflicts"]] == ["page"]
+
+
+def test_erasing_a_turn_takes_its_files_along(desk: Desk, folder: Path) -> None:
+    secret = desk.work("other", note="hunter2 is the password\n")
+    (desk.folder / "note").write_text("nothing\n")
+    desk.work("other", more="z\n")
+    kept = Path(f"{find_ledger(None)}-files")
+
+    def is_found() -> bool:
+        with library.open(find_ledger(None)) as ledger:
+            driver = directory_driver(find_ledger(None), load_resource_settings().snapshots)
+            trees = driver.files.ids()
+            shown = [one for tree in trees for one in driver.files.changes(None, tree) if one.path == "note"]
+            lines = [line for one in shown for line in driver.files.text_diff(one) or ()]
+            return any("hunter2" in line for line in lines) and bool(ledger.replica)
+
+    assert is_found()
+    answer = desk.weft("erase", secret, "--reason", "asked for", "--yes")
+    assert answer.code == 0, answer.err
+    assert "snapshots of their files went, too" in answer.err
+    assert kept.exists()
+    assert not is_found()
+    assert desk.weft("verify").code == 0
 
 
 def test_bisect_runs_the_check_in_the_files_of_each_turn(desk: Desk) -> None:

@@ -152,6 +152,16 @@ class ResourceLog(LedgerPart):
         """A session that works with it owns it from now on."""
         recording.take_over(self._writer, resource, session)
 
+    def taken_in(self, turn: str) -> list[Snapshot]:
+        """Every snapshot of a turn, by its id, that still holds something."""
+        with self._store.read() as txn:
+            return reading.taken_in(txn, turn)
+
+    def held_references(self, kind: str) -> set[str]:
+        """The external ids of snapshots that still hold something, of one kind of reference."""
+        with self._store.read() as txn:
+            return reading.held_references(txn, kind)
+
     def is_kept(self, turn: str) -> bool:
         """Whether any snapshot was taken in a turn, by its id."""
         with self._store.read() as txn:

@@ -284,6 +284,18 @@ def snapshots_of_turn(txn: ReadTxn, turn: TurnRow) -> list[Snapshot]:
     return []
 
 
+def taken_in(txn: ReadTxn, turn: str) -> list[Snapshot]:
+    """Every snapshot of a turn, by its id, that still holds something."""
+    rows = txn.sql.all(f"{_SNAPSHOT} WHERE s.run = ? AND s.state = 'ok' ORDER BY s.n", (turn,))
+    return [to_snapshot(txn, row) for row in rows]
+
+
+def held_references(txn: ReadTxn, kind: str) -> set[str]:
+    """How whoever took snapshots finds those again that still hold something, of one kind of reference."""
+    rows = txn.sql.all("SELECT ref FROM resource_snapshot WHERE state = 'ok' AND ref_kind = ?", (kind,))
+    return {text for (number,) in rows if (text := text_of(txn, number)) is not None}
+
+
 def is_kept(txn: ReadTxn, turn: str) -> bool:
     return txn.sql.one("SELECT 1 FROM resource_snapshot WHERE run = ? LIMIT 1", (turn,)) is not None
 

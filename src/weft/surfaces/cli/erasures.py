@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -48,10 +48,21 @@ def carry_out(
     with progress(call, "erase") as bar:
         done = ledger.erasure.erase(plan, reason=reason or "", remainders=remainders, progress=bar.staged)
     ImportJob(find_ledger(call.ledger)).forget()
+    _forget_files(call, ledger, plan.turns, reason or "")
     call.answer(done, *_done_lines(done))
     _note_remotes(call, ledger)
     if not done.complete:
         call.note(f"the files still hold old bytes: {HELD}: `weft erase --finish`")
+
+
+def _forget_files(call: Call, ledger: Ledger, turns: Sequence[str], reason: str) -> None:
+    """Throw away the files that were kept in turns that are erased. Other turns keep theirs."""
+    if not ledger.resources.list(kind="directory", include_discarded=True):
+        return
+    from weft.surfaces.cli.turn_files_call import turn_files
+
+    if count := turn_files(ledger).forget(turns, reason):
+        call.note(f"{counted(count, 'snapshot')} of their files went, too; what later turns still have stays in theirs")
 
 
 def _note_remotes(call: Call, ledger: Ledger) -> None:
