@@ -53,6 +53,7 @@ def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) ->
             "toolset": ["list"],
             "room": ["list"],
             "trigger": ["list"],
+            "resource": ["list"],
             "replay": ["x", "--model", "y"],
             "bisect": ["x", "--check", "true"],
             "policy": ["list"],

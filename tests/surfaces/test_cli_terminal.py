@@ -225,6 +225,7 @@ def complete(folder: Path, *words: str, shell: str = "bash") -> list[str]:
                 "remote",
                 "replay",
                 "replica",
+                "resource",
                 "retry",
             },
         ),

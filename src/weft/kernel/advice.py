@@ -92,6 +92,7 @@ class Action(StrEnum):
     LIST_TOOLSETS = "list_toolsets", "list the toolsets"
     LIST_POLICIES = "list_policies", "list the approval policies"
     LIST_RESOURCES = "list_resources", "list the resources"
+    RECONCILE_RESOURCES = "reconcile_resources", "carry out what is wanted of resources"
     NAME_A_NODE = "name_a_node", "name a turn, a session, a program, a resource, a policy or an event"
     INTERRUPT_SESSION = "interrupt_session", "interrupt session {session!r} to end its turn"
     BEGIN_TURN_AFTER_LOSS = (

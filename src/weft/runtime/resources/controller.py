@@ -45,8 +45,10 @@ class ResourceController:
     """Acts on the resources of one ledger, in the name of whoever the ledger acts for."""
 
     def __init__(self, ledger: Ledger, drivers: Drivers) -> None:
-        self._ledger, self._drivers = ledger, drivers
+        self._ledger, self.drivers = ledger, drivers
         self.log = ResourceLog(ledger)
+        self.notes: dict[str, tuple[str, ...]] = {}
+        """What restores of this controller could not make equal, for people, by the ids of the restores."""
 
     # --- one resource -----------------------------------------------------------------------------------------------
 
@@ -85,7 +87,7 @@ class ResourceController:
     def probe(self, resource: Resource) -> ResourceLiveness:
         """Look whether it is there, and record what was seen. Handles of what is dead are closed."""
         self._ledger.trust.ensure("look at a resource")
-        status = self._drivers.of(resource.kind).probe(resource.place)
+        status = self.drivers.of(resource.kind).probe(resource.place)
         self.log.record_probe(resource.id, status.value)
         if status is ResourceLiveness.DEAD:
             for handle in resource.handles:
@@ -128,7 +130,7 @@ class ResourceController:
         self._ledger.trust.ensure("discard a resource")
         if not resource.is_made:
             return self._ledger.resources.discard(resource.id)
-        driver = self._drivers.of(resource.kind)
+        driver = self.drivers.of(resource.kind)
         claims = driver.claims if isinstance(driver, ClaimingDriver) else None
         if claims is not None:
             claims.put(Claim(key=resource.id, kind=ClaimKind.REMOVAL, place=resource.place))
@@ -148,7 +150,7 @@ class ResourceController:
     def reconcile(self) -> Reconciled:
         """Carry out every open wish that nobody else is at."""
         self._ledger.trust.ensure("act on resources")
-        left = [why for driver in self._drivers.all() for why in self._tidy_up(driver)]
+        left = [why for driver in self.drivers.all() for why in self._tidy_up(driver)]
         snapshots, restores = self.log.pending()
         taken = [(wish.resource, self._take(wish, is_late=True)) for wish in snapshots]
         done = [(self._resource_of(wish), self._bring_back(wish, is_late=True)) for wish in restores]
@@ -212,7 +214,7 @@ class ResourceController:
 
     def _try_taking(self, resource: Resource, key: str) -> NewSnapshot | Failure:
         try:
-            return self._drivers.of(resource.kind).snapshot(resource, key)
+            return self.drivers.of(resource.kind).snapshot(resource, key)
         except WeftError as error:
             return _failure(error)
 
@@ -229,7 +231,7 @@ class ResourceController:
             if refused is not None:
                 return self.log.record_restore(wish.id, "error", failure=refused)
             done = self._try_restoring(present, snapshot, resource)
-            driver = self._drivers.of(resource.kind) if self._drivers.has(resource.kind) else None
+            driver = self.drivers.of(resource.kind) if self.drivers.has(resource.kind) else None
             if isinstance(driver, ClaimingDriver):
                 driver.claims.drop(wish.id)
             return done
@@ -242,7 +244,7 @@ class ResourceController:
             return Failure("discarded", f"{resource.name!r} is discarded")
         if self.log.is_superseded(wish.id):
             return Failure("superseded", f"{resource.name!r} was worked with, restored or given to another since")
-        if not is_late or not resource.can(ResourceCapability.SNAPSHOT) or not self._drivers.has(resource.kind):
+        if not is_late or not resource.can(ResourceCapability.SNAPSHOT) or not self.drivers.has(resource.kind):
             return None
         kept = self._try_taking(resource, wish.id)
         self.log.record_snapshot(resource.id, kept)
@@ -253,12 +255,13 @@ class ResourceController:
         )
 
     def _try_restoring(self, wish: Restore, snapshot: Snapshot, resource: Resource) -> Restore:
-        if not self._drivers.has(resource.kind) or not snapshot.restorable:
+        if not self.drivers.has(resource.kind) or not snapshot.restorable:
             why = f"a {resource.kind} cannot be restored here"
             return self.log.record_restore(wish.id, "unsupported", failure=Failure("unsupported", why))
-        driver = self._drivers.of(resource.kind)
+        driver = self.drivers.of(resource.kind)
         try:
             restored = driver.restore(resource, snapshot, wish.place, wish.id)
+            self.notes[wish.id] = restored.notes
             new = None if wish.new_resource is None else self._restored_resource(driver, resource, wish, restored)
         except WeftError as error:
             return self._record_failure(driver, wish, error)

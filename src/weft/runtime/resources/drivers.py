@@ -6,8 +6,8 @@ can be done again under it: after a crash nobody knows how far the first attempt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -97,6 +97,52 @@ class Driver(Protocol):
         """Where a copy for another session would go."""
 
 
+class EndedCommand(Protocol):
+    """What became of a command."""
+
+    @property
+    def rc(self) -> int | None: ...
+    @property
+    def stdout(self) -> str: ...
+    @property
+    def stderr(self) -> str: ...
+    @property
+    def is_truncated(self) -> bool: ...
+    @property
+    def has_timed_out(self) -> bool: ...
+
+
+class PrintedOutput(Protocol):
+    """What was printed, as far as it was kept."""
+
+    @property
+    def stdout(self) -> bytes: ...
+    @property
+    def stderr(self) -> bytes: ...
+    @property
+    def is_truncated(self) -> bool: ...
+
+
+class LiveHandle(Protocol):
+    """What runs, to be acted on."""
+
+    def exec(self, command: Sequence[str], *, seconds: float = 60) -> EndedCommand:
+        """Run a command in it, and wait for its end so long."""
+
+    def logs(self, *, lines: int = 1000) -> PrintedOutput:
+        """The last lines that it printed."""
+
+    def kill(self, signal: str = "KILL") -> bool:
+        """Send a signal; whether it was running."""
+
+
+@runtime_checkable
+class HandlingDriver(Protocol):
+    """A driver of a kind that is acted on while it lives."""
+
+    def handle(self, provider_id: str) -> LiveHandle: ...
+
+
 class Drivers:
     """The drivers that are there, by kind."""
 
@@ -109,6 +155,13 @@ class Drivers:
         if driver is None:
             raise Unsupported(f"nothing here acts on a {kind}", "connect what does, such as a container engine")
         return driver
+
+    def handle(self, kind: ResourceKind, provider_id: str) -> LiveHandle:
+        """Raises Unsupported where nothing of this kind is acted on."""
+        driver = self.of(kind)
+        if not isinstance(driver, HandlingDriver):
+            raise Unsupported(f"a {kind} is not acted on while it lives")
+        return driver.handle(provider_id)
 
     def all(self) -> tuple[Driver, ...]:
         return tuple(self._drivers.values())

@@ -25,7 +25,7 @@ def background_jobs(call: Call, access: BrokerAccess) -> BackgroundJobs:
         call.note(Span(f"{name}: {error}", "warn"))
 
     harness = HarnessJob(programs, crossing, os.environ.get, on_error=note)
-    return BackgroundJobs([harness, trigger_job(call, access)], on_error=note)
+    return BackgroundJobs([harness, trigger_job(call, access), resource_job(access)], on_error=note)
 
 
 def trigger_job(call: Call, access: BrokerAccess) -> BackgroundJob:
@@ -38,3 +38,12 @@ def trigger_job(call: Call, access: BrokerAccess) -> BackgroundJob:
 
     programs = Programs(access.ledger)
     return TriggerJob(TriggerSender(programs, acting_person(call, programs), SystemClock()), access.mirror.crossing)
+
+
+def resource_job(access: BrokerAccess) -> BackgroundJob:
+    """Snapshots and restores that are wanted and were not done."""
+    from weft.runtime.resources.job import ResourceJob
+    from weft.surfaces.cli.resource_access import resource_controller
+
+    ledger = access.ledger
+    return ResourceJob(ledger, access.mirror.crossing, lambda: resource_controller(ledger))

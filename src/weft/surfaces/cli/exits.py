@@ -31,8 +31,8 @@ OK, DIFFERENT, USAGE, UNFINISHED, INTERRUPTED, BUG = 0, 1, 2, 9, 130, 70
 
 EXIT_CODES = {
     OK: "it worked",
-    DIFFERENT: "verify, audit, doctor, secrets, import, replay or task run found problems, or diff --exit-code a"
-    " difference",
+    DIFFERENT: "verify, audit, doctor, secrets, import, replay, resource or task run found problems, or diff"
+    " --exit-code a difference",
     USAGE: "the command line is wrong",
     3: "there is no such session, turn, message, move or program, or the name could mean several",
     4: "a conflict: somebody else was first, the request does not fit the ledger's state, whoever acts may not, or the"

@@ -100,6 +100,7 @@ COMMANDS = {
         "route": "Find the thread that a text belongs to, and say why.",
         "embed-stats": "Show how many nodes were embedded, by model.",
         "apply": "Make and change programs as files say.",
+        "resource": "Declare folders, files, addresses and containers; keep them, bring them back, say whose they are.",
         "sandbox": "Run commands in the sandbox, as agents' tools do.",
         "config": "Show what the next message to a session is answered with, and why.",
     },

@@ -30,6 +30,7 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.LIST_TOOLSETS: "`weft toolset list` lists them, with those that are built in",
     Action.LIST_POLICIES: "`weft policy list` lists them",
     Action.LIST_RESOURCES: "`weft resource list` lists them",
+    Action.RECONCILE_RESOURCES: "`weft resource reconcile` carries them out, and so does `weft broker` while it runs",
     Action.NAME_A_NODE: "name a turn (`main~1`), an event by its id, or KIND:NAME, such as `session:main`",
     Action.WAIT_FOR_INBOX: "wait until some are answered; `weft inbox` lists them, `weft inbox --cancel ID` drops one",
     Action.INTERRUPT_SESSION: "`weft interrupt {session}` ends the turn that has it",

@@ -65,6 +65,7 @@ def _examined(call: Call, full: bool) -> Iterator[Diagnosis]:
         if is_sound:
             with suppress(LedgerTooOld):  # the next command upgrades it; the doctor changes nothing
                 yield _trust(call, path)
+                yield from _wishes(call, path)
     from weft.surfaces.cli.chat.servers import examine_servers
 
     yield from examine_servers()
@@ -81,6 +82,18 @@ def _trust(call: Call, path: str) -> Diagnosis:
             return good("trust", "you trust it: it may act for you")
         why = f"it may not act for you: {trust.doubt}"
     return note("trust", why, "reading and recording work", Action.TRUST_LEDGER.of(ledger=path))
+
+
+def _wishes(call: Call, path: str) -> Iterator[Diagnosis]:
+    """Snapshots and restores that somebody asked for and nobody carried out."""
+    from weft.ledger.api import ResourceLog
+
+    with call.looking(path) as ledger:
+        snapshots, restores = ResourceLog(ledger).pending()
+    if snapshots or restores:
+        open_ones = f"{counted(len(snapshots), 'snapshot')} and {counted(len(restores), 'restore')} of resources"
+        why = "whoever asked for them ended before they were done, or is at them now"
+        yield note("resources", f"{open_ones} are wanted and not done", why, Action.RECONCILE_RESOURCES)
 
 
 def _show(call: Call, finding: Diagnosis) -> None:

@@ -1,0 +1,160 @@
+"""`weft resource probe`, `snapshot`, `restore` and `reconcile`: acts on what is outside of the ledger."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.kernel.enums import ResourceCapability, ResourceKind, RestoreOutcome, SnapshotState
+from weft.kernel.errors import NotApplicable, Unsupported
+from weft.surfaces.cli.arguments import session_option
+from weft.surfaces.cli.call import Call, undo
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.exits import DIFFERENT, OK
+from weft.surfaces.cli.figures import counted
+from weft.surfaces.cli.history import short
+from weft.surfaces.cli.questions import confirm
+from weft.surfaces.cli.resource_access import resource_controller
+from weft.surfaces.cli.resources.reading import resource_argument
+from weft.surfaces.cli.resources.text import change_lines, snapshot_lines
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.wire.resources import ProbedResource, ReconciledResources, RestoredSnapshot
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Ledger, Resource, Restore, Snapshot
+    from weft.runtime.resources.controller import ResourceController
+
+
+@weft_command("probe")
+@resource_argument
+def probe(call: Call, resource: str) -> None:
+    """Look whether a resource is there, and record what was seen. It is advice: it may change at any moment."""
+    call.ensure_owner("resource probe")
+    with call.writing() as ledger:
+        found = ledger.resources.get(resource)
+        status = resource_controller(ledger).probe(found)
+    answer = ProbedResource(id=found.id, name=found.name, liveness=status.value)
+    call.answer(answer, [Span(found.name, "label"), f" is {status.value}"])
+
+
+@weft_command("snapshot")
+@resource_argument
+def snapshot(call: Call, resource: str) -> int:
+    """Keep what a resource is like now. Exits with 1 if it could not be kept, which is recorded."""
+    call.ensure_owner("resource snapshot")
+    with call.writing() as ledger:
+        found = ledger.resources.get(resource)
+        if not found.can(ResourceCapability.SNAPSHOT):
+            raise Unsupported(f"nothing can be kept of a {found.kind.value}", "`weft resource show` tells what can")
+        taken = resource_controller(ledger).snapshot(found)
+    call.answer(taken, *snapshot_lines(found, taken))
+    return OK if taken.state is SnapshotState.OK else DIFFERENT
+
+
+@weft_command("restore")
+@click.argument("snapshot")
+@click.option(
+    "--to", "place", metavar="PLACE", type=click.Path(), help="As a new resource there; else over what it is of."
+)
+@session_option("A new resource for this session, beside the first one unless --to says where.")
+@click.option("-y", "--yes", is_flag=True, help="Overwrite without asking.")
+def restore(call: Call, snapshot: str, place: str | None, session: str | None, yes: bool) -> int:
+    """Bring back what a snapshot kept: over the resource, or as a new one beside it.
+
+    SNAPSHOT is the id of one, or its end, as `weft resource show` lists it. Before something is overwritten it is shown
+    what would change, and what is there is kept as a snapshot of its own. Exits with 1 if it could not be restored.
+    """
+    call.ensure_owner("resource restore")
+    with call.writing() as ledger:
+        found = ledger.resources.snapshot(snapshot)
+        resource = ledger.resources.get(found.resource)
+        controller = resource_controller(ledger)
+        if not found.restorable:
+            raise Unsupported(f"snapshot {found.id} cannot be restored", "it tells what was, and holds no bytes")
+        wanted = _new_place(ledger, controller, resource, place, session)
+        before = None
+        if wanted is None:
+            _ask_first(call, controller, resource, found, is_sure=yes)
+            before = _kept_present(controller, resource)
+        done = controller.restore(found, place=wanted, session=session)
+    left = controller.notes.get(done.id, ())
+    answer = RestoredSnapshot(restore=done, place=wanted or resource.place, before=before, left=left)
+    call.answer(answer, *_restore_lines(resource, done, answer))
+    if before is not None and done.outcome is RestoreOutcome.OK:
+        call.note(undo("resource", "restore", short(before)))
+    return OK if done.outcome is RestoreOutcome.OK else DIFFERENT
+
+
+def _new_place(
+    ledger: Ledger, controller: ResourceController, resource: Resource, place: str | None, session: str | None
+) -> str | None:
+    """Where a new resource goes; None: over the old one."""
+    if place is not None:
+        return controller.absolute_place(resource, os.path.expanduser(place))
+    if session is None:
+        return None
+    return controller.drivers.of(resource.kind).new_place(resource, ledger.session(session).label)
+
+
+def _ask_first(
+    call: Call, controller: ResourceController, resource: Resource, snapshot: Snapshot, *, is_sure: bool
+) -> None:
+    if is_sure:
+        return
+    hint = "look at what would change and say --yes"
+    if resource.kind is ResourceKind.DIRECTORY:
+        from weft.runtime.resources.directory_driver import DirectoryDriver, tree_of
+
+        driver = controller.drivers.of(resource.kind)
+        assert isinstance(driver, DirectoryDriver)  # the one of its kind
+        present = driver.take(Path(resource.place)).external_id
+        changes = driver.files.changes(present, tree_of(snapshot))
+        for line in change_lines(changes):
+            call.note(*line)
+        hint = f"{counted(len(changes), 'path')} would change: say --yes if you mean it"
+    confirm(call, f"overwrite {resource.place}?", hint, is_sure=False)
+
+
+def _kept_present(controller: ResourceController, resource: Resource) -> str:
+    """The snapshot of what is about to be overwritten. Raises NotApplicable where that cannot be kept."""
+    present = controller.snapshot(resource)
+    if present.state is not SnapshotState.OK:
+        raise NotApplicable(
+            f"{resource.place} as it is now cannot be kept: {present.error}", "restore it to another place with --to"
+        )
+    return present.id
+
+
+def _restore_lines(resource: Resource, done: Restore, answer: RestoredSnapshot) -> list[Line]:
+    if done.outcome is None:
+        return [["somebody else works on ", Span(resource.name, "label"), Span(": it is restored after them", "warn")]]
+    if done.outcome is not RestoreOutcome.OK:
+        word = "unsupported" if done.outcome is RestoreOutcome.UNSUPPORTED else "failed"
+        return [[Span(resource.name, "label"), Span(f": {word}: {done.error}", "bad")]]
+    lines: list[Line] = [["restored ", Span(resource.name, "label"), f" at {answer.place}"]]
+    return [*lines, *([Span(f"  left as it was: {one}", "warn")] for one in answer.left)]
+
+
+@weft_command("reconcile")
+def reconcile(call: Call) -> int:
+    """Carry out the snapshots and restores that are wanted and were not done, as after a crash.
+
+    `weft broker` does the same while it runs. Exits with 1 if one of them failed.
+    """
+    call.ensure_owner("resource reconcile")
+    with call.writing() as ledger:
+        done = resource_controller(ledger).reconcile()
+    answer = ReconciledResources(snapshots=done.snapshots, restores=done.restores, busy=done.busy, left=done.left)
+    bad = [one.error for one in done.snapshots if one.state is not SnapshotState.OK]
+    bad += [one.error for one in done.restores if one.outcome is not RestoreOutcome.OK]
+    words = f"{counted(len(done.snapshots), 'snapshot')} taken, {counted(len(done.restores), 'restore')} done"
+    if not done.snapshots and not done.restores:
+        words = "nothing is open"
+    lines: list[Line] = [[words], *([Span(f"  failed: {error}", "bad")] for error in bad)]
+    lines += [[Span(f"  somebody else works on {one}", "warn")] for one in done.busy]
+    lines += [[Span(f"  not removed: {one}", "warn")] for one in done.left]
+    call.answer(answer, *lines)
+    return DIFFERENT if bad else OK

@@ -1,0 +1,151 @@
+"""`weft resource`: declaring, keeping, bringing back and handing over what conversations work with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.surfaces.shell import Shell, on_terminal
+from weft.ledger.api import ResourceLog
+from weft.surfaces.cli.resource_access import files_folder, load_resource_settings
+from weft.surfaces.cli.user_files import configuration_folder
+
+
+@pytest.fixture
+def work(shell: Shell, folder: Path) -> Path:
+    """A ledger with a session, and a folder to work in."""
+    assert shell("init").code == 0
+    assert shell("record", "--session", "main", "--query", "hello").code == 0
+    made = folder / "work"
+    made.mkdir()
+    (made / "a.txt").write_text("one\n")
+    return made
+
+
+def test_a_folder_is_kept_changed_and_brought_back(shell: Shell, folder: Path, work: Path) -> None:
+    added = shell.json("resource", "add", "work", "--session", "main")
+    assert (added["kind"], added["name"], added["place"]) == ("directory", "work", str(work))
+    taken = shell.json("resource", "snapshot", "work")
+    assert (taken["state"], taken["method"], taken["size_bytes"]) == ("ok", "git_tree", 4)
+    (work / "a.txt").write_text("two\n")
+    (work / "b.txt").write_text("more\n")
+    refused = shell("resource", "restore", taken["id"])
+    assert (refused.code, "2 paths would change: say --yes" in refused.err) == (5, True)
+    assert "  write a.txt\n  remove b.txt\n" in refused.err
+    assert (work / "a.txt").read_text() == "two\n"
+    done = shell("resource", "restore", taken["id"][-6:], "--yes")
+    assert (done.code, done.out) == (0, f"restored work at {work}\n")
+    assert [path.name for path in work.iterdir()] == ["a.txt"]
+    assert (work / "a.txt").read_text() == "one\n"
+    (undo,) = [line for line in done.err.splitlines() if line.startswith("undo: weft ")]
+    assert shell(*undo.removeprefix("undo: weft ").split(), "--yes").code == 0
+    assert (work / "b.txt").read_text() == "more\n"
+    shown = shell.json("resource", "show", "work")
+    assert [one["state"] for one in shown["snapshots"]] == ["ok"] * 3
+    assert files_folder(str(folder / ".weft" / "ledger.db")).is_dir()
+
+
+def test_a_person_is_shown_what_changes_and_asked(shell: Shell, folder: Path, work: Path) -> None:
+    shell("resource", "add", "work", "--session", "main")
+    taken = shell.json("resource", "snapshot", "work")["id"]
+    (work / "a.txt").write_text("two\n")
+    code, screen = on_terminal(folder, "resource", "restore", taken, typed="n\n")
+    assert (code, "write a.txt" in screen, f"overwrite {work}? [y/N]" in screen) == (4, True, True)
+    assert (work / "a.txt").read_text() == "two\n"
+
+
+def test_a_copy_goes_beside_for_another_session(shell: Shell, folder: Path, work: Path) -> None:
+    shell("fork", "main", "alt")
+    shell("resource", "add", "work", "--session", "main")
+    taken = shell.json("resource", "snapshot", "work")["id"]
+    copy = shell.json("resource", "restore", taken, "--session", "alt")
+    assert copy["place"] == f"{work}-alt"
+    assert (Path(copy["place"]) / "a.txt").read_text() == "one\n"
+    other = shell.json("resource", "restore", taken, "--to", "other")
+    assert other["place"] == str(folder / "other")
+    (listed,) = shell.json("resource", "list", "--session", "alt")
+    assert (listed["is_made"], listed["place"]) == (True, copy["place"])
+    gone = shell("resource", "discard", listed["id"])
+    assert (gone.code, Path(copy["place"]).exists()) == (5, True), "nobody said yes"
+    assert shell("resource", "discard", listed["id"], "--yes").code == 0
+    assert not Path(copy["place"]).exists()
+    assert shell("resource", "discard", "work").out == f"work is discarded; {work} stays as it is\n"
+    assert work.is_dir()
+    assert [one["name"] for one in shell.json("resource", "list")] == ["work-main"]
+    assert len(shell.json("resource", "list", "--all")) == 3
+
+
+def test_owners_are_told_from_when_to_when(shell: Shell, work: Path) -> None:
+    shell("fork", "main", "alt")
+    shell("resource", "add", "work", "--session", "main")
+    assert shell("resource", "migrate", "work", "--session", "alt").out == "work belongs to session alt\n"
+    first, second = shell.json("resource", "owners", "work")
+    assert (first["owner"]["kind"], first["owner"]["name"], first["why"]) == ("session", "main", "declared")
+    assert (second["owner"]["name"], second["why"]) == ("alt", "migrate")
+    assert first["until_at"] == second["since_at"]
+    assert second["until_at"] is None
+    assert len(shell("resource", "owners", "work").out.splitlines()) == 2
+
+
+def test_it_is_attached_to_write_to_one_and_read_only_to_others(shell: Shell, work: Path) -> None:
+    shell("fork", "main", "alt")
+    shell("resource", "add", "work", "--session", "main")
+    shell.json("resource", "attach", "work", "--session", "main")
+    assert shell("resource", "attach", "work", "--session", "alt").code == 4
+    uses = shell.json("resource", "attach", "work", "--session", "alt", "--read-only")["uses"]
+    assert [(use["user"]["name"], use["mode"]) for use in uses] == [("main", "rw"), ("alt", "ro")]
+    assert len(shell.json("resource", "detach", "work", "--session", "alt")["uses"]) == 1
+
+
+def test_files_and_addresses_are_guessed(shell: Shell, work: Path) -> None:
+    assert shell("resource", "list").err.startswith("there is no resource; ")
+    assert shell.json("resource", "add", "work/a.txt", "--name", "notes")["kind"] == "file"
+    assert shell.json("resource", "add", "https://example.org/x")["kind"] == "uri"
+    assert shell("resource", "add", "gone").code == 5
+    assert shell("resource", "snapshot", "https://example.org/x").code == 7, "unsupported"
+    probed = shell.json("resource", "probe", "notes")
+    assert probed["liveness"] == "alive"
+    (work / "a.txt").unlink()
+    assert shell("resource", "probe", "notes").out == "notes is dead\n"
+    for words in (("exec", "notes", "ls"), ("logs", "notes"), ("kill", "notes")):
+        refused = shell("resource", *words)
+        assert (refused.code, "has no open handle for" in refused.err) == (7, True)
+
+
+def test_a_snapshot_that_cannot_be_taken_is_told_and_recorded(shell: Shell, work: Path) -> None:
+    configuration_folder().mkdir(parents=True, exist_ok=True)
+    (configuration_folder() / "resources.toml").write_text("[snapshots]\nfile_bytes = 2\nturns = false\n")
+    assert load_resource_settings().snapshots.turns is False
+    shell("resource", "add", "work")
+    taken = shell("resource", "snapshot", "work")
+    assert taken.out.endswith("  without a.txt: too large\n")
+    (configuration_folder() / "resources.toml").write_text("[snapshots]\ntotal_bytes = 2\n")
+    failed = shell("resource", "snapshot", "work")
+    assert (failed.code, failed.out.startswith("work was not kept: ")) == (1, True)
+    assert [one["state"] for one in shell.json("resource", "show", "work")["snapshots"]] == ["error", "ok"]
+    for text in ("[snapshots]\nturn = 1\n", "[snapshots]\nfiles = 0\n", "[", "\xff"):
+        (configuration_folder() / "resources.toml").write_text(text, encoding="latin-1")
+        refused = shell("resource", "snapshot", "work")
+        assert (refused.code, "resources.toml" in refused.err) == (5, True), text
+
+
+def test_open_wishes_are_told_by_the_doctor_and_carried_out(shell: Shell, folder: Path, work: Path) -> None:
+    added = shell.json("resource", "add", "work")
+    assert shell("resource", "reconcile").out == "nothing is open\n"
+    with weft.open(folder / ".weft" / "ledger.db") as ledger:
+        ResourceLog(ledger).request_snapshot(added["id"])
+    examined = shell("doctor")
+    assert "1 snapshot and 0 restores of resources are wanted and not done" in examined.out
+    assert "`weft resource reconcile`" in examined.out
+    done = shell.json("resource", "reconcile")
+    assert [one["state"] for one in done["snapshots"]] == ["ok"]
+    assert "wanted and not done" not in shell("doctor").out
+
+
+def test_in_another_name_nothing_outside_of_the_ledger_is_touched(shell: Shell, work: Path) -> None:
+    shell("human", "create", "guest", "--set", 'permissions=["resource:*","ledger:read","session:*"]')
+    shell("resource", "add", "work")
+    for words in (("add", "work"), ("snapshot", "work"), ("probe", "work"), ("reconcile",), ("exec", "work", "ls")):
+        assert shell("--as", "guest", "resource", *words).code == 4, words
