@@ -249,6 +249,18 @@ def check_conveniences(ledger: OpenLedger, graph: PlainGraph, now: int) -> None:
     assert [seen(step.edge) for step in ledger.graph.policies()] == [edge.seen() for edge in steps]
 
 
+def asked_everything(ledger: OpenLedger, story: Story) -> list[Any]:
+    """What every verb answers, of now and of a while ago."""
+    graph, earlier = ledger.graph, NOON + 2000
+    answers: list[Any] = [graph.resources(), graph.policies()]
+    answers += [graph.resources(at=earlier, known_at=earlier), graph.policies(at=earlier, known_at=earlier)]
+    for turn in story.turns[:4]:
+        answers += [graph.node(turn), graph.history(turn), graph.lineage(turn), graph.calls(turn)]
+        answers += [graph.neighbours(turn), graph.neighbours(turn, at=earlier, known_at=earlier)]
+        answers += [graph.path(turn, story.resources[0])]
+    return answers + [graph.ancestry(session) for session in story.sessions[:4]]
+
+
 @(pytest.mark.prove if PROVING else pytest.mark.filterwarnings("error"))
 @pytest.mark.parametrize("seed", range(20 if PROVING else 1))
 def test_both_engines_have_the_same_edges(seed: int, new_postgres_ledger: NewPostgresLedger) -> None:
@@ -256,11 +268,15 @@ def test_both_engines_have_the_same_edges(seed: int, new_postgres_ledger: NewPos
     steps = [(choose.choice(VERBS), choose.randrange(4), choose.randrange(4)) for _ in range(4 * STEPS)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.db"
+        answers = []
         for where in (path, address):
             clock = FixedClock(NOON)
             with weft.open(where, clock=clock, random_bytes=Random(f"{seed}").randbytes) as ledger:
-                Story(ledger, clock).tell(steps)
+                story = Story(ledger, clock)
+                story.tell(steps)
                 edges.catch_up(ledger._store)
+                answers.append(asked_everything(ledger, story))
+        assert answers[0] == answers[1]
         named = parse_address(address)
         with psycopg.connect(named.conninfo, row_factory=psycopg.rows.dict_row) as connection:
             theirs = connection.execute(f"SELECT * FROM {named.quoted}.edge".encode()).fetchall()
