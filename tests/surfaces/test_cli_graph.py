@@ -1,6 +1,7 @@
 """`weft graph`: what it shows for people, as JSON and as pictures; and that it takes what it shows."""
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -8,7 +9,7 @@ import pytest
 
 import weft
 from tests.graph.histories import tell_everything
-from tests.surfaces.shell import Shell
+from tests.surfaces.shell import Shell, on_terminal
 from weft.graph.model import GraphEdge, GraphNode
 from weft.graph.pictures import Picture, to_dot, to_svg
 from weft.ledger.views.edge_types import EdgeType
@@ -35,6 +36,15 @@ def test_what_a_listing_shows_is_what_every_command_takes(told: Shell) -> None:
     (call,) = ask(told, "calls", "main~2").splitlines()
     assert call.split("\t")[1] == "ls"
     assert json.loads(ask(told, "calls", call.split("\t")[0], "--json"))[0]["results"]
+
+
+def test_a_terminal_shows_labels_and_the_beginnings_of_ids(told: Shell, folder: Path) -> None:
+    code, screen = on_terminal(folder, "--ledger", "ledger.db", "graph", "neighbours", "main~2")
+    assert code == 0
+    assert "session:main" in screen
+    beginning = re.findall(r"generation:[0-9a-f]+|event:[0-9a-f]+", screen)[0]
+    assert len(beginning.partition(":")[2]) == 12
+    assert json.loads(ask(told, "node", beginning, "--json"))["name"].startswith(beginning)
 
 
 def test_every_command_answers_people_and_programs(told: Shell) -> None:

@@ -72,7 +72,8 @@ class Picture:
 def caption(node: GraphNode) -> tuple[str, str]:
     """Two short lines for a node: its type, and what tells it from others."""
     properties = node.properties
-    words = next((str(properties[name]) for name in _TITLES if isinstance(properties.get(name), str)), "")
+    titles = () if node.type == "Run" else _TITLES
+    words = next((str(properties[name]) for name in titles if isinstance(properties.get(name), str)), "")
     kind, _, id = node.name.partition(":")
     short = id[:12] if len(id) == 64 else id[-8:]
     own = words if words and words != id else ""

@@ -23,14 +23,19 @@ CALLS = ("call", "tool", "asked by", "result", "status")
 RESOURCES = ("resource", "name", "kind", "owner", "attached to", "mounted by")
 POLICIES = ("policy", "name", "was", "since", "until")
 _SHOWN_DIGITS = 12
+_OWN_NAMES = {"session": "label", "program": "name"}
+"""Kinds of nodes that have a name which no other one has, and the property that it is."""
 Row = tuple[Span | str, ...]
 
 
-def shown_name(name: str, *, whole: bool) -> str:
-    """A node as it can be typed; on a terminal no longer than it must be."""
+def shown_name(name: str, node: GraphNode | None = None, *, whole: bool) -> str:
+    """A node as it can be typed; on a terminal no longer than it must be, and by its label where that is its own."""
     kind, _, id = name.partition(":")
     if whole:
         return safe(name)
+    own = None if node is None else node.properties.get(_OWN_NAMES.get(kind, ""))
+    if isinstance(own, str) and own:
+        return safe(f"{kind}:{own}")
     if kind == "run":
         return f"{kind}:{short(id)}"
     return safe(f"{kind}:{id[:_SHOWN_DIGITS]}" if len(id) == 64 and kind != "uri" else name)
@@ -60,25 +65,28 @@ def since_until(edge: GraphEdge) -> tuple[str, str]:
 
 
 class GraphTables:
-    """Rows for a screen. When piped, names stay whole."""
+    """Rows for a screen, with what is known of the nodes. When piped, names stay whole."""
 
-    def __init__(self, screen: Screen) -> None:
-        self._whole = not screen.terminal
+    def __init__(self, screen: Screen, nodes: Mapping[str, GraphNode] | None = None) -> None:
+        self._whole, self._nodes = not screen.terminal, nodes or {}
+
+    def _shown(self, name: str) -> str:
+        return shown_name(name, self._nodes.get(name), whole=self._whole)
 
     def name(self, name: str) -> Span:
-        return Span(shown_name(name, whole=self._whole), "label")
+        return Span(self._shown(name), "label")
 
     def names(self, names: Sequence[str]) -> str:
-        return ", ".join(shown_name(name, whole=self._whole) for name in names)
+        return ", ".join(map(self._shown, names))
 
     def edges(self, edges: Sequence[GraphEdge]) -> list[Row]:
         return [(self.name(edge.source), edge.type.value, self.name(edge.target), *since_until(edge)) for edge in edges]
 
-    def neighbours(self, of: str, edges: Sequence[GraphEdge], nodes: Mapping[str, GraphNode]) -> list[Row]:
+    def neighbours(self, of: str, edges: Sequence[GraphEdge]) -> list[Row]:
         rows: list[Row] = []
         for edge in edges:
             way, other = ("->", edge.target) if edge.source == of else ("<-", edge.source)
-            rows.append((way, edge.type.value, self.name(other), about(nodes.get(other)), *since_until(edge)))
+            rows.append((way, edge.type.value, self.name(other), about(self._nodes.get(other)), *since_until(edge)))
         return rows
 
     def history(self, events: Sequence[GraphNode]) -> list[Row]:
@@ -90,7 +98,7 @@ class GraphTables:
     def calls(self, pairs: Sequence[CallPair]) -> list[Row]:
         rows: list[Row] = []
         for pair in pairs:
-            asked = "" if pair.requested_by is None else shown_name(pair.requested_by, whole=self._whole)
+            asked = "" if pair.requested_by is None else self._shown(pair.requested_by)
             results = self.names([result.name for result in pair.results])
             states = ", ".join(str(result.properties.get("status")) for result in pair.results) or "open"
             tool = safe(str(pair.call.properties.get("tool")))
@@ -103,7 +111,7 @@ class GraphTables:
                 self.name(state.resource.name),
                 safe(str(state.resource.properties.get("name"))),
                 str(state.resource.properties.get("kind")),
-                "" if state.owner is None else shown_name(state.owner.source, whole=self._whole),
+                "" if state.owner is None else self._shown(state.owner.source),
                 self.names([edge.target for edge in state.attached]),
                 self.names([edge.source for edge in state.mounted]),
             )

@@ -151,7 +151,7 @@ def neighbours(
     if call.json:
         call.document(found)
         return
-    rows = text.GraphTables(call.screen).neighbours(found.node.name, found.edges, found.nodes)
+    rows = text.GraphTables(call.screen, found.nodes).neighbours(found.node.name, found.edges)
     _table(call, rows, text.NEIGHBOURS, "it has no such edges", ("until", "since"))
     _note_cut(call, found.is_cut, limit)
 
@@ -186,7 +186,7 @@ def path(
         call.document(found)
         return
     if found.paths:
-        call.screen.page(text.GraphTables(call.screen).paths(found))
+        call.screen.page(text.GraphTables(call.screen, found.nodes).paths(found))
     else:
         call.note("there is no way between them of so few edges")
     if found.is_cut:
@@ -228,7 +228,7 @@ def lineage(call: Call, node: str, at: str | None, known_at: str | None, limit: 
     if call.json:
         call.document(found)
         return
-    rows = text.GraphTables(call.screen).edges(found.edges)
+    rows = text.GraphTables(call.screen, found.nodes).edges(found.edges)
     _table(call, rows, text.EDGES, "it was derived from nothing that is recorded", ("until", "since"))
     _note_cut(call, found.is_cut, limit)
 
@@ -262,17 +262,18 @@ def resources(
     """
     with _asking(call) as graph:
         found = graph.resources(node, at=at, known_at=known_at, limit=limit)
-        if dot or svg:
-            edges = [edge for state in found for edge in (*state.attached, *state.mounted, *state.parts)]
-            edges += [state.owner for state in found if state.owner is not None]
+        nodes = {state.resource.name: state.resource for state in found}
+        edges = [edge for state in found for edge in (*state.attached, *state.mounted, *state.parts)]
+        edges += [state.owner for state in found if state.owner is not None]
+        if not call.json:
             ends = dict.fromkeys(end for edge in edges for end in (edge.source, edge.target))
-            nodes = [state.resource for state in found] + [graph.node(end) for end in ends]
-            _drawn(call, dot, svg, nodes, edges)
-            return
+            nodes |= {end: graph.node(end) for end in ends if end not in nodes}
+    if _drawn(call, dot, svg, nodes.values(), edges):
+        return
     if call.json:
         call.documents(found)
         return
-    rows = text.GraphTables(call.screen).resources(found)
+    rows = text.GraphTables(call.screen, nodes).resources(found)
     _table(call, rows, text.RESOURCES, "there are no resources", ("mounted by", "attached to"))
 
 
@@ -315,6 +316,6 @@ def ancestry(call: Call, node: str, known_at: str | None, limit: int, dot: bool,
     if call.json:
         call.document(found)
         return
-    rows = text.GraphTables(call.screen).edges(found.edges)
+    rows = text.GraphTables(call.screen, found.nodes).edges(found.edges)
     _table(call, rows, text.EDGES, "it is no fork and no subagent", ("until", "since"))
     _note_cut(call, found.is_cut, limit)
