@@ -16,7 +16,7 @@ from weft.kernel.errors import Damaged, IdCollision, ReadOnlyLedger, StoreFailed
 from weft.kernel.events import GENESIS, Event, UnknownEvent
 from weft.kernel.facts import content_refs
 from weft.ledger.search import index_check
-from weft.ledger.views import Projector, codeblocks, edges
+from weft.ledger.views import Projector, codeblocks
 from weft.ledger.views.projector import when_of
 from weft.ledger.views.recorded_events import decoded, recorded_after
 from weft.ledger.views.rows import RowMemory
@@ -85,8 +85,6 @@ VIEW_TABLES: dict[str, tuple[str, ...]] = {
     "resource_restore": ("id",),
     "edge": ("id",),
 }
-LAGGING_VIEWS = {"code blocks": codeblocks, "graph": edges}
-"""What progress calls each view that lags behind the log and is filled from it."""
 ROWS, LOG_ROWS, FILLED_EVENTS = 2048, 256, 4096
 KNOWN_CONTENTS = 65_536
 TRIES = 8
@@ -95,6 +93,14 @@ VIEWS_STALE = "views_stale"  # local state: the last content that came after an 
 
 def silent(stage: str, done: int, of: int) -> None:
     """No progress wanted."""
+
+
+def lagging_views() -> dict[str, Any]:
+    """The modules of views that lag behind the log and are filled from it, by what progress calls them. The graph's is
+    loaded here: opening a ledger needs none of it."""
+    from weft.ledger.views import edges
+
+    return {"code blocks": codeblocks, "graph": edges}
 
 
 class StoredContents:
@@ -150,12 +156,12 @@ class FreshViews:
                 end, more = txn.facts.tip().n, self._advance(txn.facts)
             progress("views", self.done, end)
             store.breathe()
-        for stage in LAGGING_VIEWS:
+        for stage in lagging_views():
             self._compute_lagging(store, stage, progress)
 
     def _compute_lagging(self, store: Store, stage: str, progress: Progress) -> None:
         """As far as the stored view has come."""
-        view = LAGGING_VIEWS[stage].VIEW
+        view = lagging_views()[stage].VIEW
         while True:
             with store.read() as txn:
                 mark, end = self._mark(view), _end_of(txn, view)
@@ -170,7 +176,7 @@ class FreshViews:
             raise StoreFailed("the log is no longer what the views were computed from", "run it again")
         while self._advance(txn.facts):
             pass
-        for stage, module in LAGGING_VIEWS.items():
+        for stage, module in lagging_views().items():
             self._fill(stage, txn.facts, _end_of(txn, module.VIEW))
 
     def is_at(self, txn: WriteTxn) -> bool:
@@ -196,7 +202,7 @@ class FreshViews:
         return FactReader(self.sql).watermark(view)
 
     def _fill(self, stage: str, facts: FactReader, until: int) -> None:
-        module = LAGGING_VIEWS[stage]
+        module = lagging_views()[stage]
         if until > (mark := self._mark(module.VIEW)):
             module.fill(self.sql, facts, mark, until)
 
