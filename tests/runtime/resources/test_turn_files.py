@@ -252,6 +252,13 @@ def test_conflicts_are_shown_and_nothing_is_overwritten(desk: Desk, tmp_path: Pa
 def test_a_snapshot_says_what_it_left_out(desk: Desk) -> None:
     (desk.folder / "pipe").unlink(missing_ok=True)
     os.mkfifo(desk.folder / "pipe")
+    os.mkfifo(os.fsencode(desk.folder) + b"/\xff")
     desk.work("main", a="1")
     kept = desk.files.snapshot_of("main")
-    assert (kept.state, kept.skipped) == (SnapshotState.OK, [{"path": "pipe", "why": "special"}])
+    assert (kept.state, kept.skipped) == (
+        SnapshotState.OK,
+        [
+            {"path": "pipe", "why": "special"},
+            {"path": "\\xff", "why": "special"},
+        ],
+    )

@@ -22,7 +22,7 @@ from weft.kernel.errors import InvalidInput, NotApplicable, StoreFailed
 from weft.ledger.api import NewSnapshot, Resource, Snapshot
 from weft.runtime.resources.claims import Claim, ClaimKind, Claims, status_of
 from weft.runtime.resources.directories import FileStore, FolderRestore, SnapshotLimit
-from weft.runtime.resources.directories.model import DEFAULT_LIMIT
+from weft.runtime.resources.directories.model import DEFAULT_LIMIT, readable_path
 from weft.runtime.resources.drivers import Description, RestoredPlace
 
 METHOD, REFERENCE = "git_tree", "git"
@@ -60,7 +60,9 @@ class DirectoryDriver:
 
     def take(self, folder: Path) -> NewSnapshot:
         taken = self.files.snapshot(folder, limit=self._limit)
-        skipped: list[dict[str, Any]] = [{"path": one.path, "why": one.why.value} for one in taken.skipped]
+        skipped: list[dict[str, Any]] = [
+            {"path": readable_path(one.path), "why": one.why.value} for one in taken.skipped
+        ]
         if len(skipped) > MOST_SKIPPED:
             skipped = [*skipped[:MOST_SKIPPED], {"more": len(skipped) - MOST_SKIPPED}]
         return NewSnapshot(
@@ -174,7 +176,7 @@ def told(place: Path) -> Iterator[None]:
 
 
 def _notes(done: FolderRestore) -> tuple[str, ...]:
-    return tuple(f"{one.path}: {one.why}" for one in done.left)
+    return tuple(f"{readable_path(one.path)}: {one.why}" for one in done.left)
 
 
 def _remove_tree(folder: Path) -> None:

@@ -17,6 +17,7 @@ from weft.ledger.api import REDO, Ledger, NewSnapshot, Resource, Restore, Snapsh
 from weft.ledger.model import HeadMove, Turn
 from weft.runtime.resources.controller import ResourceController
 from weft.runtime.resources.directories import ChangedPath, FolderMerge
+from weft.runtime.resources.directories.model import readable_path
 from weft.runtime.resources.directory_driver import METHOD, REFERENCE, DirectoryDriver, new_folder, tree_of
 from weft.runtime.resources.drivers import Drivers
 
@@ -100,7 +101,7 @@ class TurnFiles:
         if folder.exists() and any(folder.iterdir()):
             raise NotApplicable(f"{folder} exists and is not empty", "name a new folder")
         done = self._driver.files.restore(tree_of(snapshot), folder)
-        notes = tuple(f"{one.path}: {one.why}" for one in done.left)
+        notes = tuple(f"{readable_path(one.path)}: {one.why}" for one in done.left)
         return CheckedOut(snapshot=snapshot, place=str(folder), notes=notes)
 
     def copy_into(self, snapshot: Snapshot, folder: Path) -> None:
@@ -127,7 +128,8 @@ class TurnFiles:
         for one in kept:
             log.discard_snapshot(one.id, reason=reason)
         if kept:
-            self._driver.files.prune(lambda: log.held_references(REFERENCE))
+            trees = {tree_of(one) for one in kept}
+            self._driver.files.remove(lambda: trees - log.held_references(REFERENCE))
         return len(kept)
 
     # --- undone -----------------------------------------------------------------------------------------------------

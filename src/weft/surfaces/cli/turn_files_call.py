@@ -28,8 +28,10 @@ def turn_files(ledger: Ledger) -> TurnFiles:
 
 
 def file_change(change: ChangedPath, lines: list[str] | None = None) -> ChangedFile:
+    from weft.runtime.resources.directories.model import readable_path
+
     return ChangedFile(
-        path=change.path,
+        path=readable_path(change.path),
         status=change.status.value,
         old_kind=None if change.old_kind is None else change.old_kind.value,
         new_kind=None if change.new_kind is None else change.new_kind.value,

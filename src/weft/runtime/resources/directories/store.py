@@ -191,6 +191,17 @@ class FileStore:
             remove_snapshots(git, self._caches, unkept)
         return len(unkept)
 
+    def remove(self, unwanted: Callable[[], Collection[str]]) -> int:
+        """Remove these snapshots, with every byte that only they have; how many were there.
+
+        `unwanted` is called when nobody else uses the store any longer.
+        """
+        with self._alone() as git:
+            clear_remains(git, self._scratch)
+            gone = kept_snapshots(git) & set(unwanted())
+            remove_snapshots(git, self._caches, gone)
+        return len(gone)
+
     def pack(self) -> None:
         """Let what is kept take less room. Nothing is removed but what killed processes left."""
         with self._alone() as git:
