@@ -132,6 +132,11 @@ def test_undo_and_redo(desk: Desk) -> None:
     assert (again["session"]["label"], again["restored"]) == ("main", [str(desk.folder)])
     assert listed(desk.folder) == {"more": "x\n", "page": "two\n"}
     assert desk.weft("undo", "main", "--redo").code == 4
+    loose = Path(f"{find_ledger(None)}-files") / "trees" / "git" / "objects"
+    before = [path for path in loose.rglob("*") if path.is_file()]
+    assert desk.weft("pack").code == 0
+    assert len([path for path in loose.rglob("*") if path.is_file()]) < len(before)
+    assert desk.weft("diff", "--files", "main~1", "main").out == "A more\nM page\n"
 
 
 def test_a_branch_is_merged_with_its_files(desk: Desk, folder: Path) -> None:

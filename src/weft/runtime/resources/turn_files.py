@@ -132,6 +132,10 @@ class TurnFiles:
             self._driver.files.remove(lambda: trees - log.held_references(REFERENCE))
         return len(kept)
 
+    def pack(self) -> None:
+        """Let what is kept take less room."""
+        self._driver.files.pack()
+
     # --- undone -----------------------------------------------------------------------------------------------------
 
     def undo(self, session: str, *, force: bool = False) -> Undone:

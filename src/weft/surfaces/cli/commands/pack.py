@@ -15,7 +15,7 @@ from weft.surfaces.cli.screen import Span
 from weft.surfaces.wire.upkeep import PackAnswer
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Packed
+    from weft.ledger.api import Ledger, Packed
 
 DEFAULT = "90d"
 
@@ -30,7 +30,7 @@ def command(call: Call, what: tuple[str, ...], older_than: str | None, back: boo
 
     Whole trees are packed: those that the names lead to, or, without any, those in which nothing happened for 90 days.
     Everything stays addressable, readable, verified and exported as before; only a plain SQL shell cannot read the long
-    texts of a packed tree.
+    texts of a packed tree. Kept files of turns take less room, too.
     """
     if back and (older_than or dry_run):
         raise click.UsageError("--undo takes names only")
@@ -42,6 +42,8 @@ def command(call: Call, what: tuple[str, ...], older_than: str | None, back: boo
         else:
             done = ledger.upkeep.pack(list(what), older_than=when, dry_run=dry_run, progress=bar.staged)
         after = ledger.upkeep.disk_bytes()
+        if not (back or dry_run):
+            _pack_files(ledger)
     answer = PackAnswer(packed=done, dry_run=dry_run, file_bytes_before=before, file_bytes_after=after)
     call.answer(answer, [Span(_verb(back, dry_run), "good"), _words(done)])
     if done.contents and not dry_run:
@@ -52,6 +54,14 @@ def command(call: Call, what: tuple[str, ...], older_than: str | None, back: boo
         call.note("somebody still reads what was there before: the room is given back once that has ended")
     if not (done.contents or back):
         call.note(_why_nothing(done, bool(what), when))
+
+
+def _pack_files(ledger: Ledger) -> None:
+    """Let the kept files of turns take less room, too, where there are any."""
+    if ledger.resources.list(kind="directory", include_discarded=True):
+        from weft.surfaces.cli.turn_files_call import turn_files
+
+        turn_files(ledger).pack()
 
 
 def _verb(back: bool, dry_run: bool) -> str:
