@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from weft.runtime.resources.drivers import Drivers
 
 SETTINGS_FILE = "resources.toml"
-TREES, COPIES = "trees", "copies"
+TREES, COPIES, ARCHIVES = "trees", "copies", "archives"
 _FILES = "-files"
 _BESIDE_LEDGERS = (
     "-wal", "-shm", "-journal", "-lock", "-head", "-near-", "-import.", _FILES, ".replaced-", ".schema-",
@@ -51,6 +51,8 @@ class DockerSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     host: str | None = None
     """None: where DOCKER_HOST says, else its usual socket."""
+    tar_image: str | None = None
+    """An image of the engine that has `tar`. Podman needs one to read volumes."""
 
 
 class ResourceSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,16 +111,24 @@ def directory_driver(ledger: str, settings: SnapshotSettings) -> DirectoryDriver
 
 
 def resource_drivers(ledger: str) -> Drivers:
-    """What acts on resources of a ledger: folders, files and addresses."""
+    """What acts on resources of a ledger: folders, files, addresses, and a container engine, which is connected to when
+    it is first needed."""
+    from weft.runtime.resources.docker.archive_store import ArchiveStore
+    from weft.runtime.resources.docker.engine import DEFAULT_ADDRESS, ContainerEngine
+    from weft.runtime.resources.docker_drivers import docker_drivers
     from weft.runtime.resources.drivers import Drivers
     from weft.runtime.resources.file_driver import FileDriver
     from weft.runtime.resources.uri_driver import UriDriver
 
-    settings = load_resource_settings()
+    settings, folder = load_resource_settings(), files_folder(ledger)
+    address = settings.docker.host or os.environ.get("DOCKER_HOST") or DEFAULT_ADDRESS
     return Drivers(
         directory_driver(ledger, settings.snapshots),
-        FileDriver(files_folder(ledger) / COPIES),
+        FileDriver(folder / COPIES),
         UriDriver(look_at_address),
+        *docker_drivers(
+            lambda: ContainerEngine(address), ArchiveStore(folder / ARCHIVES), tar_image=settings.docker.tar_image
+        ),
     )
 
 

@@ -76,12 +76,18 @@ def restore(call: Call, snapshot: str, place: str | None, session: str | None, y
             raise Unsupported(f"snapshot {found.id} cannot be restored", "it tells what was, and holds no bytes")
         wanted = _new_place(ledger, controller, resource, place, session)
         before = None
+        if wanted is None and resource.kind not in (ResourceKind.DIRECTORY, ResourceKind.FILE):
+            raise Unsupported(
+                f"a {resource.kind.value} is not restored over itself", "say --to PLACE or --session SESSION"
+            )
         if wanted is None:
             _ask_first(call, controller, resource, found, is_sure=yes)
             before = _kept_present(controller, resource)
         done = controller.restore(found, place=wanted, session=session)
+        is_new = done.outcome is RestoreOutcome.OK and done.new_resource is not None
+        stands_at = ledger.resources.get(str(done.new_resource)).place if is_new else wanted or resource.place
     left = controller.notes.get(done.id, ())
-    answer = RestoredSnapshot(restore=done, place=wanted or resource.place, before=before, left=left)
+    answer = RestoredSnapshot(restore=done, place=stands_at, before=before, left=left)
     call.answer(answer, *_restore_lines(resource, done, answer))
     if before is not None and done.outcome is RestoreOutcome.OK:
         call.note(undo("resource", "restore", short(before)))

@@ -1,0 +1,135 @@
+"""Volumes, containers and images as resources of a ledger, through the controller, on a real engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.ledger.histories import grow, problems
+from tests.runtime.resources.docker.running import Runner, file, packed
+from weft.kernel.enums import ResourceKind, ResourceLiveness, RestoreOutcome, SnapshotState, SubresourcePart
+from weft.kernel.errors import EngineObjectMissing, Unsupported
+from weft.ledger.api import Ledger
+from weft.runtime.resources.controller import ResourceController
+from weft.runtime.resources.docker.archive_store import ArchiveStore
+from weft.runtime.resources.docker.engine import ContainerEngine
+from weft.runtime.resources.docker.images import DockerImages
+from weft.runtime.resources.docker_drivers import CONTAINER, IMAGE, VOLUME, docker_drivers
+from weft.runtime.resources.drivers import Drivers
+from weft.runtime.resources.uri_driver import UriDriver
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with weft.open(tmp_path / "ledger.db") as opened:
+        grow(opened, "main", "one")
+        yield opened
+        opened.upkeep.catch_up()
+        assert problems(opened) == []
+
+
+@pytest.fixture
+def controller(ledger: Ledger, engine: ContainerEngine, store: ArchiveStore, image: str) -> ResourceController:
+    return ResourceController(ledger, Drivers(*docker_drivers(lambda: engine, store, tar_image=image), UriDriver()))
+
+
+def text_in(controller: ResourceController, container: str, path: str) -> str:
+    return controller.drivers.handle(ResourceKind.DOCKER_CONTAINER, container).exec(["/bin/cat", path]).stdout
+
+
+def test_a_volume_is_kept_and_brought_back_as_a_new_one(
+    ledger: Ledger, controller: ResourceController, run: Runner
+) -> None:
+    volume = run.volume(packed(file("a.txt", "one")))
+    driver = controller.drivers.of(ResourceKind.DOCKER_VOLUME)
+    resource = controller.add(driver, VOLUME + volume, session="main")
+    assert (resource.name, resource.place) == (volume, VOLUME + volume)
+    assert controller.probe(resource) is ResourceLiveness.ALIVE
+    taken = controller.snapshot(resource)
+    assert (taken.state, taken.method, taken.external_kind) == (SnapshotState.OK, "docker_volume_tar", "tar")
+    ledger.fork("main", label="alt")
+    place = driver.new_place(resource, "alt")
+    assert place == f"{VOLUME}{volume}-alt"
+    done = controller.restore(taken, place=place, session="alt")
+    assert done.outcome is RestoreOutcome.OK, done.error
+    (copy,) = ledger.resources.list(session="alt")
+    run.forget_later(copy.place.removeprefix(VOLUME))
+    assert (copy.place, copy.is_made) == (place, True)
+    assert driver.new_place(resource, "alt") == f"{place}-2"
+    reader = run.started(["/bin/sleep", "100"], volume=copy.place.removeprefix(VOLUME))
+    assert text_in(controller, reader, "/data/a.txt") == "one"
+    run.remove_all()
+    controller.discard(copy)
+    assert controller.probe(resource) is ResourceLiveness.DEAD, "the test removed it"
+    over = controller.restore(taken)
+    assert over.outcome is not RestoreOutcome.OK
+
+
+def test_a_container_has_parts_a_handle_and_a_copy(
+    ledger: Ledger, controller: ResourceController, run: Runner, engine: ContainerEngine
+) -> None:
+    volume = run.volume()
+    container = run.started(["/bin/sh", "-c", "echo said; echo here > /new.txt; sleep 100"], volume=volume)
+    driver = controller.drivers.of(ResourceKind.DOCKER_CONTAINER)
+    resource = controller.add(driver, CONTAINER + container, session="main")
+    assert resource.place == CONTAINER + container
+    parts = {ledger.resources.get(part.resource).place: part.part for part in resource.parts}
+    assert parts[f"{CONTAINER}{container}/files"] is SubresourcePart.FILE_SYSTEM
+    assert parts[VOLUME + volume] is SubresourcePart.VOLUME
+    assert SubresourcePart.NETWORK in parts.values()
+    (handle,) = resource.handles
+    assert (handle.provider, handle.provider_id, handle.restorable) == ("docker", container, False)
+    live = controller.drivers.handle(resource.kind, handle.provider_id)
+    assert live.exec(["/bin/sh", "-c", "until [ -e /new.txt ]; do :; done; echo more > /kept.txt"]).rc == 0
+    assert live.logs().stdout == b"said\n"
+    assert len(controller.add(driver, CONTAINER + container).handles) == 1, "described anew"
+
+    taken = controller.snapshot(resource)
+    assert (taken.state, taken.external_kind) == (SnapshotState.OK, "image"), taken.error
+    files = ledger.resources.get(f"{CONTAINER}{container}/files")
+    kept = controller.snapshot(files)
+    assert kept.state is SnapshotState.OK, kept.error
+    done = controller.restore(taken, place=driver.new_place(resource, "copy"))
+    assert done.outcome is RestoreOutcome.OK, done.error
+    copy = ledger.resources.get(str(done.new_resource))
+    assert text_in(controller, copy.place.removeprefix(CONTAINER), "/kept.txt") == "more\n"
+    assert controller.restore(taken).outcome is not RestoreOutcome.OK, "never over a container that is there"
+    controller.discard(copy)
+    assert driver.probe(copy.place) is ResourceLiveness.DEAD
+
+    assert live.kill("KILL")
+    assert controller.probe(resource) is ResourceLiveness.DEAD
+    assert ledger.resources.get(resource.id).handles == ()
+    images = controller.drivers.of(ResourceKind.DOCKER_IMAGE)
+    driver.forget_snapshot(taken)
+    images.forget_snapshot(kept)
+    with pytest.raises(EngineObjectMissing):
+        DockerImages(engine, ArchiveStore(Path("/nowhere"))).describe(str(taken.external_id))
+
+
+def test_an_image_is_kept_by_a_tag(controller: ResourceController, ledger: Ledger, image: str) -> None:
+    driver = controller.drivers.of(ResourceKind.DOCKER_IMAGE)
+    resource = controller.add(driver, IMAGE + image)
+    taken = controller.snapshot(resource)
+    assert (taken.state, taken.method) == (SnapshotState.OK, "oci_image")
+    done = controller.restore(taken, place=driver.new_place(resource, "again"))
+    assert done.outcome is RestoreOutcome.OK, done.error
+    copy = ledger.resources.get(str(done.new_resource))
+    assert driver.probe(copy.place) is ResourceLiveness.ALIVE
+    controller.discard(copy)
+    driver.forget_snapshot(taken)
+    assert driver.probe(resource.place) is ResourceLiveness.ALIVE
+
+
+def test_an_engine_that_is_not_there_stands_in_nobodys_way(tmp_path: Path, ledger: Ledger) -> None:
+    def connect() -> ContainerEngine:
+        return ContainerEngine(f"unix://{tmp_path}/none.sock")
+
+    drivers = Drivers(*docker_drivers(connect, ArchiveStore(tmp_path / "archives")))
+    driver = drivers.of(ResourceKind.DOCKER_VOLUME)
+    assert driver.probe(VOLUME + "x") is ResourceLiveness.UNKNOWN
+    with pytest.raises(Unsupported):
+        drivers.handle(ResourceKind.DOCKER_VOLUME, "x")
