@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 import weft
-from tests.surfaces.shell import Shell, on_terminal
+from tests.container_engine import EngineMissing, engine_address, image_of
+from tests.runtime.resources.docker.running import Runner
+from tests.surfaces.shell import Shell, masked, on_terminal
+from tests.surfaces.test_cli_docs import run_example
 from weft.ledger.api import ResourceLog
-from weft.surfaces.cli.resource_access import files_folder, load_resource_settings
-from weft.surfaces.cli.user_files import configuration_folder
+from weft.runtime.resources.docker.engine import ContainerEngine
+from weft.surfaces.cli.resource_access import SnapshotSettings, files_folder, load_resource_settings
+from weft.surfaces.cli.user_files import configuration_folder, user_ledger
 
 
 @pytest.fixture
@@ -149,3 +154,53 @@ def test_in_another_name_nothing_outside_of_the_ledger_is_touched(shell: Shell, 
     shell("resource", "add", "work")
     for words in (("add", "work"), ("snapshot", "work"), ("probe", "work"), ("reconcile",), ("exec", "work", "ls")):
         assert shell("--as", "guest", "resource", *words).code == 4, words
+
+
+def test_the_page_says_what_the_commands_do(shell: Shell, folder: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "resources.md").read_text()
+    (folder / "notes").mkdir()
+    (folder / "notes" / "a.md").write_text("milk\n")
+    (block,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+    for line, output in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+        answer = run_example(shell, line)
+        assert answer.code == 0, f"{line}\n{answer.err}"
+        assert not output or masked(answer.out) == masked(output)
+    (settings,) = re.findall(r"```toml\n(\[snapshots\].*?)```", page, re.DOTALL)
+    (engine,) = re.findall(r"```toml\n(\[docker\].*?)```", page, re.DOTALL)
+    configuration_folder().mkdir(parents=True, exist_ok=True)
+    (configuration_folder() / "resources.toml").write_text(settings + engine)
+    loaded = load_resource_settings()
+    assert loaded.snapshots == SnapshotSettings(), "the page shows what holds without the file"
+    assert loaded.docker.tar_image is not None
+
+
+def test_what_is_kept_for_a_ledger_on_a_server_lies_in_the_data_folder() -> None:
+    folder = files_folder("postgresql://me@host/weft")
+    assert folder.parent == user_ledger().parent
+    assert folder.name.startswith("server-")
+    assert folder.name.endswith("-files")
+
+
+def test_a_container_is_acted_on_through_its_handle(shell: Shell, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        address = engine_address()
+    except EngineMissing as reason:
+        pytest.skip(f"no container engine: {reason}")
+    monkeypatch.setenv("DOCKER_HOST", address)
+    with ContainerEngine(address) as engine:
+        runner = Runner(engine, image_of(address))
+        container = runner.started(["/bin/sh", "-c", "echo said; sleep 1000"])
+        try:
+            added = shell.json("resource", "add", f"docker:container/{container}", "--name", "box")
+            assert [handle["provider"] for handle in added["handles"]] == ["docker"]
+            ran = shell("resource", "exec", "box", "--", "/bin/sh", "-c", "echo out; exit 3")
+            assert (ran.code, ran.out, ran.err) == (1, "out\n", "it ended with 3\n")
+            assert shell("resource", "logs", "box").out == "said\n"
+            refused = shell("resource", "restore", shell.json("resource", "snapshot", "box")["id"], "--yes")
+            assert (refused.code, "is not restored over itself" in refused.err) == (7, True)
+            killed = shell.json("resource", "kill", "box", "--signal", "KILL")
+            assert killed["was_running"] is True
+            assert shell.json("resource", "probe", "box")["liveness"] == "dead"
+            assert shell("resource", "exec", "box", "ls").code == 7
+        finally:
+            runner.remove_all()

@@ -20,6 +20,7 @@ from weft.programs.kinds.toolset import BUILT_IN_TOOLSETS
 from weft.runtime.configuration.permissions import limits_of, sandbox_config
 from weft.runtime.sandbox.profiles import parse_profile
 from weft.runtime.tools.toolsets import BUILT_IN, BUILT_IN_TOOLS
+from weft.surfaces.cli.user_files import configuration_folder
 
 
 @pytest.fixture(autouse=True)
@@ -153,6 +154,32 @@ def test_a_run_that_is_interrupted_ends_its_turn_with_what_it_has(weft: Shell) -
             assert run.stderr.read().strip() == b"weft: interrupted"
     shown = weft.json("show", "ada:main")
     assert (shown["status"], shown["interruption_reason"]) == ("completed", "canceled")
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_run_keeps_the_files_of_its_turns_unless_they_are_not_wanted(weft: Shell, is_kept: bool) -> None:
+    (weft.folder / "work").mkdir()
+    configuration_folder().mkdir(parents=True, exist_ok=True)
+    (configuration_folder() / "resources.toml").write_text(f"[snapshots]\nturns = {str(is_kept).lower()}\n")
+
+    def grant(ledger: Ledger) -> None:
+        wait_until(ledger, lambda: bool(ledger.approvals.list(states=("open",))))
+        (request,) = ledger.approvals.list(states=("open",))
+        ledger.approvals.grant(request.id, bound=request.bound)
+
+    with serving(calling("write", path="new.txt", content="x\n"), chat()) as server:
+        stock(weft, server.url)
+        weft.json("agent", "create", "ada", "--model", "fast")
+        with beside(weft, grant):
+            assert weft("agent", "run", "ada", "Write", "--in", "work").code == 0
+    resources = weft.json("resource", "list")
+    kept = [weft.json("resource", "show", one["id"])["snapshots"] for one in resources]
+    assert [[(one["state"], one["is_before"]) for one in snapshots] for snapshots in kept] == (
+        [[("ok", False), ("ok", True)]] if is_kept else []
+    )
+    assert [(one["owner"]["name"], one["place"]) for one in resources] == (
+        [("ada:main", str(weft.folder / "work"))] if is_kept else []
+    )
 
 
 def test_a_run_waits_for_a_person_and_ends_as_they_say(weft: Shell) -> None:
