@@ -14,7 +14,10 @@ from tests.surfaces.shell import Shell, masked, on_terminal
 from tests.surfaces.test_cli_docs import run_example
 from weft.ledger.api import ResourceLog
 from weft.runtime.resources.docker.engine import ContainerEngine
+from weft.runtime.tools.calls import ToolFailure
+from weft.runtime.tools.workspace import WorkspaceFolder
 from weft.surfaces.cli.resource_access import SnapshotSettings, files_folder, load_resource_settings
+from weft.surfaces.cli.tool_access import withheld_places
 from weft.surfaces.cli.user_files import configuration_folder, user_ledger
 
 
@@ -204,3 +207,15 @@ def test_a_container_is_acted_on_through_its_handle(shell: Shell, work: Path, mo
             assert shell("resource", "exec", "box", "ls").code == 7
         finally:
             runner.remove_all()
+
+
+def test_no_tool_sees_what_is_kept(folder: Path) -> None:
+    with weft.open(folder / "project.db") as ledger:
+        workspace = WorkspaceFolder(folder, withheld=withheld_places(ledger))
+        with pytest.raises(ToolFailure):
+            workspace.resolve("project.db-files/trees")
+        files_folder(ledger.path).mkdir()
+        (folder / "link").symlink_to("project.db-files")
+        for path in ("project.db-files/trees", "project.db-files", "link", "link/new.txt"):
+            with pytest.raises(ToolFailure):
+                workspace.resolve(path)

