@@ -120,6 +120,7 @@ def _call(call: dict[str, Any]) -> NativeCall:
         arguments=call.get("arguments", {}),
         status=ToolCallStatus.OK if "result" in call else None,
         spawned=call.get("spawned"),
+        detail=call.get("detail"),
         files=tuple(FileNote(kind="read", path=path) for path in call.get("files", ())),  # type: ignore[arg-type]
         **({"result": call["result"]} if "result" in call else {}),
     )

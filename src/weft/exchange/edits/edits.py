@@ -53,7 +53,7 @@ def edits_of(arguments: Any, detail: Any) -> list[FileEdit]:
     arguments = opened(arguments)
     told = patched(arguments, detail)
     if told:
-        return [_from_patch(change) for change in told]
+        return [patch_edit(change) for change in told]
     path = text_at(arguments, PATHS)
     swaps = tuple(swap for each in swaps_in(arguments) if (swap := _swap(each)) is not None)
     if swaps:
@@ -62,7 +62,7 @@ def edits_of(arguments: Any, detail: Any) -> list[FileEdit]:
     return [FileEdit(path, whole=whole)] if path is not None and whole is not None else []
 
 
-def _from_patch(change: FileChange) -> FileEdit:
+def patch_edit(change: FileChange) -> FileEdit:
     if change.lines == [DELETED]:
         return FileEdit(change.path, deleted=True)
     hunks: list[Hunk] = []
