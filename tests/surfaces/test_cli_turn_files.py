@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 import weft as library
 from tests.surfaces.shell import Shell
+from tests.surfaces.test_cli_import import SESSION, line
 from weft.ledger.api import ResourceLog
 from weft.runtime.resources.workspace_snapshots import workspace_resource
 from weft.surfaces.cli.resource_access import directory_driver, load_resource_settings
@@ -110,6 +112,39 @@ def test_files_are_checked_out_beside_and_over_the_directory(desk: Desk, folder:
     assert done.code == 0, done.err
     assert listed(desk.folder) == {"page": "one\n"}
     assert "undo: weft resource restore" in done.err
+
+
+def test_files_that_nobody_kept_are_put_together_from_what_the_session_tells(weft: Shell, folder: Path) -> None:
+    def call(number: int, name: str, **given: str) -> str:
+        use = {"type": "tool_use", "id": f"toolu_{number}", "name": name, "input": given}
+        back = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": "done"}
+        asked = line(f"a{number}", f"r{number - 1}", "assistant", [use])
+        return asked + line(f"r{number}", f"a{number}", "user", [back])
+
+    source = folder / "session.jsonl"
+    source.write_text(
+        line("r0", None, "user", "please")
+        + call(1, "Write", file_path="/home/dev/shop/a", content="one\n")
+        + call(2, "Edit", file_path="/home/dev/shop/b", old_string="x", new_string="y")
+        + line("a9", "r2", "assistant", [{"type": "text", "text": "done"}])
+    )
+    os.utime(source, (1_000_000_000, 1_000_000_000))
+    assert weft("import", str(source)).code == 0
+    assert "no files are known" in weft("checkout", SESSION, "--to", "out").err
+    shown = weft("checkout", SESSION, "--reconstruct", "--to", "out")
+    assert shown.code == 0, shown.err
+    assert "has 1 file that" in shown.out
+    assert "this is a reconstruction" in shown.err
+    assert "b: its text before the edit is not told" in shown.err
+    assert listed(folder / "out") == {"a": "one\n"}
+    again = weft("checkout", SESSION, "--reconstruct", "--to", "out")
+    assert "is not empty" in again.err
+    kept = weft.json("checkout", SESSION, "--reconstruct", "--record", "--to", "more")
+    assert [gap["path"] for gap in kept["gaps"]] == ["b"]
+    assert kept["snapshot_id"] is not None
+    assert weft("checkout", SESSION, "--to", "third").code == 0
+    for wrong in (["--reconstruct"], ["--record", "--to", "x"], ["--reconstruct", "--yes", "--to", "x"]):
+        assert weft("checkout", SESSION, *wrong).code == 2
 
 
 def test_files_of_two_turns_are_compared(desk: Desk) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.kernel.clock import SystemClock
-from weft.surfaces.cli.resource_access import directory_driver, load_resource_settings
+from weft.surfaces.cli.turn_files_call import ledger_directories
 
 if TYPE_CHECKING:
     from weft.exchange.importing.intake import OnEnded
@@ -26,7 +26,6 @@ def kept_folders(
         return
     from weft.runtime.resources.followed_folders import FollowedFolders
 
-    driver = directory_driver(ledger.path, load_resource_settings().snapshots)
     paths = [Path(folder) for folder in folders]
-    with FollowedFolders(ledger, driver, paths, SystemClock(), tell) as followed:
+    with FollowedFolders(ledger, ledger_directories(ledger), paths, SystemClock(), tell) as followed:
         yield followed.on_ended

@@ -13,6 +13,7 @@ from weft.surfaces.wire.turn_files import ChangedFile
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
     from weft.runtime.resources.directories import ChangedPath
+    from weft.runtime.resources.directory_driver import DirectoryDriver
     from weft.runtime.resources.turn_files import TurnFiles
 
 LETTERS = {"added": "A", "deleted": "D", "modified": "M", "mode": "P", "kind": "T"}
@@ -22,9 +23,15 @@ MOST_LISTED = 20
 
 def turn_files(ledger: Ledger) -> TurnFiles:
     from weft.runtime.resources.turn_files import TurnFiles
+
+    return TurnFiles(ledger, ledger_directories(ledger))
+
+
+def ledger_directories(ledger: Ledger) -> DirectoryDriver:
+    """What keeps working directories for a ledger, as the person configured it."""
     from weft.surfaces.cli.resource_access import directory_driver, load_resource_settings
 
-    return TurnFiles(ledger, directory_driver(ledger.path, load_resource_settings().snapshots))
+    return directory_driver(ledger.path, load_resource_settings().snapshots)
 
 
 def file_change(change: ChangedPath, lines: list[str] | None = None) -> ChangedFile:

@@ -141,6 +141,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     ),
     "Files of turns": (
         turn_files.ForkedSession, turn_files.ForkPlan, turn_files.PlannedCopy, turn_files.CheckedOutFiles,
+        turn_files.ReconstructedFiles, turn_files.ReconstructionGap,
         turn_files.FilesDiff, turn_files.ChangedFile, turn_files.UndoneTurn, turn_files.MergedBranch,
         turn_files.MergeObstacle,
     ),

@@ -47,6 +47,26 @@ class CheckedOutFiles(Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
+class ReconstructionGap(Struct, frozen=True, kw_only=True):
+    """A file that is not known, or with no path some file that is not, why, and since which turn."""
+
+    path: str | None
+    why: str
+    turn_id: str
+
+
+class ReconstructedFiles(Struct, frozen=True, kw_only=True):
+    """`checkout --reconstruct`: where the files are that a session tells of, what it deleted, and what is not known."""
+
+    turn_id: str
+    place: str
+    files: int
+    deleted: list[str]
+    gaps: list[ReconstructionGap]
+    snapshot_id: str | None = None
+    """With `--record`: the inferred snapshot."""
+
+
 class ChangedFile(Struct, frozen=True, kw_only=True):
     """`diff --files`: a path that differs, with the lines that do where it is a text and they were asked for."""
 
