@@ -276,8 +276,8 @@ def snapshots_of_turn(txn: ReadTxn, turn: TurnRow) -> list[Snapshot]:
             (row.segment, row.depth),
         )
         if nearest is not None:
-            query = f"{_SNAPSHOT} WHERE s.run = ? AND s.state = 'ok' AND s.before = 0 ORDER BY s.n"
-            rows = txn.sql.all(query, nearest)
+            counted = "s.run = ? AND s.segment IS NOT NULL AND s.state = 'ok' AND s.before = 0"
+            rows = txn.sql.all(f"{_SNAPSHOT} WHERE {counted} ORDER BY s.n", nearest)
             newest = {one.resource: one for one in (to_snapshot(txn, row) for row in rows)}
             return list(newest.values())
         row = _parent_of_segment(txn, row)
@@ -297,12 +297,16 @@ def held_references(txn: ReadTxn, kind: str) -> set[str]:
 
 
 def is_kept(txn: ReadTxn, turn: str) -> bool:
-    return txn.sql.one("SELECT 1 FROM resource_snapshot WHERE run = ? LIMIT 1", (turn,)) is not None
+    row = txn.sql.one("SELECT 1 FROM resource_snapshot WHERE run = ? AND segment IS NOT NULL LIMIT 1", (turn,))
+    return row is not None
 
 
 def snapshots_before_turn(txn: ReadTxn, turn: TurnRow) -> list[Snapshot]:
     """What resources were like before a turn changed them: what was kept then, else what the turns before it left."""
-    rows = txn.sql.all(f"{_SNAPSHOT} WHERE s.run = ? AND s.state = 'ok' AND s.before = 1 ORDER BY s.n DESC", (turn.id,))
+    rows = txn.sql.all(
+        f"{_SNAPSHOT} WHERE s.run = ? AND s.segment IS NOT NULL AND s.state = 'ok' AND s.before = 1 ORDER BY s.n DESC",
+        (turn.id,),
+    )
     first = {one.resource: one for one in (to_snapshot(txn, row) for row in rows)}
     parent = None if turn.parent is None else load_turn(txn.sql, turn.parent)
     left = [] if parent is None else snapshots_of_turn(txn, parent)

@@ -65,6 +65,14 @@ def require_resource(append: Append, name: str) -> Resource:
     return resource
 
 
+def require_standing(append: Append, name: str) -> Resource:
+    """One that somebody owns."""
+    resource = require_resource(append, name)
+    if resource.owner is None:
+        raise NotApplicable(f"resource {resource.name!r} is discarded")
+    return resource
+
+
 def scope_of_owner(owner: Owner | None) -> ResourceScope | None:
     if owner is None:
         return None
@@ -131,7 +139,8 @@ def describe(writer: LedgerWriter, name: str, new: NewResource) -> None:
 
 
 def add_owned(append: Append, resource: Resource, owner: Owner | None, why: OwnershipReason) -> None:
-    """Another owner, or none; whoever had it attached to write has it no more."""
+    """Another owner, or none; whoever had it attached to write has it no more, and where there is none, nobody uses it.
+    Only an agent itself can say that it is no longer attached: such an attachment is told of in its own name."""
     stream = stream_of_resource(append, resource.id)
     stream.add(
         ResourceOwned,
@@ -142,7 +151,10 @@ def add_owned(append: Append, resource: Resource, owner: Owner | None, why: Owne
     )
     for use in resource.uses:
         is_owners = owner is not None and (use.user.kind, use.user.id) == (owner.kind, owner.id)
-        if use.way == ATTACHED and not is_owners and (owner is None or use.mode is MountMode.RW):
+        if use.way == MOUNTED and owner is None:
+            stream.add(ResourceUnmounted, resource_ref=resource.id, **{use.user.kind: use.user.id})
+        is_ended = use.way == ATTACHED and not is_owners and (owner is None or use.mode is MountMode.RW)
+        if is_ended and (use.user.kind != "agent" or use.user.id == append.acting_ids[0]):
             stream.add(ResourceDetached, resource_ref=resource.id, **_attachment_fields(use.user))
 
 
@@ -202,7 +214,7 @@ def add_discarded(append: Append, resource: Resource, why: OwnershipReason) -> N
 
 def add_part(writer: LedgerWriter, name: str, part_name: str, part: SubresourcePart) -> None:
     def work(append: Append) -> None:
-        resource, inner = require_resource(append, name), require_resource(append, part_name)
+        resource, inner = require_standing(append, name), require_standing(append, part_name)
         if inner.id == resource.id:
             raise InvalidInput("a resource is no part of itself", "name another one")
         stream_of_resource(append, resource.id).add(
@@ -230,7 +242,7 @@ def open_handle(
     """Its id. One that is open for the same thing is given again."""
 
     def work(append: Append) -> str:
-        resource = require_resource(append, name)
+        resource = require_standing(append, name)
         for handle in resource.handles:
             if (handle.provider, handle.provider_id) == (provider, provider_id):
                 return handle.id
@@ -273,7 +285,7 @@ def attach(writer: LedgerWriter, name: str, mode: MountMode, session: str | None
     where it can be shared."""
 
     def work(append: Append) -> None:
-        resource = require_resource(append, name)
+        resource = require_standing(append, name)
         user = _user(append, session, run)
         _ensure_attachable(append, resource, mode, user)
         stream_of_resource(append, resource.id).add(
@@ -311,9 +323,8 @@ def _user(append: Append, session: str | None, run: str | None) -> Owner:
 
 
 def _ensure_attachable(append: Append, resource: Resource, mode: MountMode, user: Owner) -> None:
-    if resource.owner is None:
-        raise NotApplicable(f"resource {resource.name!r} is discarded")
     owner = resource.owner
+    assert owner is not None, "resources without an owner are refused"
     turn = append.view.find_turn(user.id) if user.kind == "run" else None
     session = None if turn is None or turn.session is None else append.view.session_of_number(turn.session)
     ids = {user.id} | ({session.id} if session is not None else set())
@@ -343,7 +354,7 @@ def mount(
     """A run, or a container that is a resource, sees the resource under a path."""
 
     def work(append: Append) -> None:
-        resource = require_resource(append, name)
+        resource = require_standing(append, name)
         stream_of_resource(append, resource.id).add(
             ResourceMounted,
             resource_ref=resource.id,

@@ -21,7 +21,13 @@ from weft.kernel.resource_events import (
 from weft.ledger.arguments import checked_text
 from weft.ledger.resources.model import Failure, KeptState, NewResource, NewSnapshot, Owner, Restore, Snapshot
 from weft.ledger.resources.reading import CHANGE_RESOURCE, load_restore, load_snapshot
-from weft.ledger.resources.recording import add_declared, require_resource, scope_of_owner, stream_of_resource
+from weft.ledger.resources.recording import (
+    add_declared,
+    require_resource,
+    require_standing,
+    scope_of_owner,
+    stream_of_resource,
+)
 from weft.ledger.sessions.heads import require_session
 from weft.ledger.write.append import Append, LedgerWriter
 from weft.store.port import ReadTxn
@@ -31,9 +37,7 @@ def request_snapshot(writer: LedgerWriter, name: str, run: str | None) -> str:
     """The id of a snapshot that is wanted."""
 
     def work(append: Append) -> str:
-        resource = require_resource(append, name)
-        if resource.owner is None:
-            raise NotApplicable(f"resource {resource.name!r} is discarded")
+        resource = require_standing(append, name)
         if not resource.can(ResourceCapability.SNAPSHOT):
             raise NotApplicable(f"unsupported: no snapshot can be taken of a {resource.kind}")
         ensure_own_turn(append, run)

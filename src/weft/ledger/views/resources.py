@@ -13,6 +13,7 @@ from weft.kernel.enums import ResourceLiveness, RestoreOutcome, SnapshotOutcome,
 from weft.kernel.events import Event
 from weft.kernel.fields import ErrorFact, ResourceScope
 from weft.ledger.views.projector import OTHERS, Moment, Projector, handles, plain
+from weft.ledger.views.rows import TurnRow
 
 ATTACHED, MOUNTED = "attached", "mounted"
 
@@ -223,14 +224,25 @@ def _snapshot_requested(view: Projector, moment: Moment, event: kinds.SnapshotRe
         )
 
 
+def _may_tell_of_turn(view: Projector, moment: Moment, event: Event, turn: TurnRow) -> bool:
+    """What another ledger says of a turn's files counts in sessions of other ledgers alone."""
+    if view.own_events.has(moment.n, plain(event.replica)):
+        return True
+    session = None if turn.session is None else view.session_of_number(turn.session)
+    return session is not None and view.may_change(moment, event, (session.n, session.replica))
+
+
 @handles(kinds.SnapshotCreated, OTHERS)
 def _snapshot_created(view: Projector, moment: Moment, event: kinds.SnapshotCreated) -> None:
-    """The outcome of a request, or a snapshot that nobody had asked for; the first outcome counts."""
+    """The outcome of a request, or a snapshot that nobody had asked for; the first outcome counts. It is one of the
+    turn's files (it has a segment and a depth) where it comes from the ledger that began the turn's session."""
     if not _may_tell(view, moment, event, event.resource_ref):
         return
     is_ok = event.outcome is SnapshotOutcome.OK
     reference = None if event.external_ref is UNSET else event.external_ref
     turn = None if event.run is UNSET else view.find_turn(event.run)
+    if turn is not None and not _may_tell_of_turn(view, moment, event, turn):
+        turn = None
     after = None if event.after is UNSET else event.after.event_id
     view.sql.run(
         "INSERT INTO resource_snapshot(id, n, replica, resource, state, run, segment, depth, after, before, method,"

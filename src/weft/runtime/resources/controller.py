@@ -112,6 +112,7 @@ class ResourceController:
 
     def finish_restore(self, restore: str) -> Restore:
         """Carry out a wish, by its id; it stays open while somebody else works on the resource."""
+        self._ledger.trust.ensure("restore a snapshot")
         wish = self.log.restore(restore)
         return self._bring_back(wish) or wish
 

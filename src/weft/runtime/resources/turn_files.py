@@ -106,6 +106,7 @@ class TurnFiles:
 
     def copy_into(self, snapshot: Snapshot, folder: Path) -> None:
         """The files of a snapshot in an empty folder, for somebody who throws them away afterwards."""
+        self._ledger.trust.ensure("write files")
         self._driver.files.restore(tree_of(snapshot), folder)
 
     def _keep_present(self, resource: Resource, run: str | None = None) -> Snapshot:
