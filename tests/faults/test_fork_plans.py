@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.faults.fork_processes import FORKED, State, World, act, build, decided, fill, opened, state_at, state_of
 from tests.faults.processes import KILLED, run, run_well
@@ -75,6 +79,8 @@ def check_fork(path: Path, seed: int, k: int) -> bool:
         names = {one.name for one in world.places.iterdir()}
         pasts = {one.id: [*states.get(one.place, ()), before[one.id]] for one in owned}
     code, _ = run(act, str(path), "fork", seed, k)
+    if PROVING:  # whoever finishes it is killed, too
+        run(act, str(path), "reconcile", seed, chance("again", seed, k).randint(1, GUESSED_STEPS))
     with opened(path) as world:
         world.controller.reconcile()
         assert_settled(world)
@@ -121,6 +127,33 @@ def test_a_fork_killed_at_any_step_is_carried_out_once_or_did_not_happen(
             shutil.rmtree(path)
     assert kills > 0
     record_property("kills", kills)
+
+
+@pytest.mark.parametrize("call", range(1, sized(test=3, prove=12)))
+def test_a_copy_that_finds_no_room_is_undone_and_both_sessions_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    left = iter(range(call - 1, -1, -1))
+
+    def write(descriptor: int, data: bytes) -> int:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode) and next(left, 1) == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data)
+
+    build(tmp_path, 3)
+    with opened(tmp_path) as world:
+        lines, names = world.planner.propose("main", FORKED), set(os.listdir(world.places))
+        ready = [replace(line, snapshot=world.controller.snapshot(line.resource)) for line in lines if line.place]
+        real = os.write
+        monkeypatch.setattr(os, "write", write)
+        forked = world.planner.carry_out("main", FORKED, ready)
+        monkeypatch.undo()
+        done = {one.place for one in forked.restores if one.outcome == "ok"}
+        assert set(os.listdir(world.places)) == names | {Path(place).name for place in done if place is not None}
+        assert len(forked.failures) <= 1
+        assert_settled(world)
+        for session in ("main", FORKED):
+            grow(world.ledger, session, "goes on")
 
 
 # --- undone, done again, discarded -----------------------------------------------------------------------------------

@@ -216,7 +216,7 @@ class ResourceController:
     def _try_taking(self, resource: Resource, key: str) -> NewSnapshot | Failure:
         try:
             return self.drivers.of(resource.kind).snapshot(resource, key)
-        except WeftError as error:
+        except (WeftError, OSError) as error:
             return _failure(error)
 
     def _bring_back(self, wish: Restore, *, is_late: bool = False) -> Restore | None:
@@ -264,7 +264,7 @@ class ResourceController:
             restored = driver.restore(resource, snapshot, wish.place, wish.id)
             self.notes[wish.id] = restored.notes
             new = None if wish.new_resource is None else self._restored_resource(driver, resource, wish, restored)
-        except WeftError as error:
+        except (WeftError, OSError) as error:
             return self._record_failure(driver, wish, error)
         return self.log.record_restore(wish.id, RestoreOutcome.OK.value, new=new)
 
@@ -283,13 +283,13 @@ class ResourceController:
             metadata=found.metadata,
         )
 
-    def _record_failure(self, driver: Driver, wish: Restore, error: WeftError) -> Restore:
+    def _record_failure(self, driver: Driver, wish: Restore, error: WeftError | OSError) -> Restore:
         undone = None if wish.place is None else driver.undo_restore(wish.place, wish.id)
         outcome = RestoreOutcome.UNSUPPORTED if isinstance(error, Unsupported) else RestoreOutcome.ERROR
         return self.log.record_restore(wish.id, outcome.value, failure=_failure(error), compensation=undone)
 
 
-def _failure(error: WeftError) -> Failure:
+def _failure(error: WeftError | OSError) -> Failure:
     return Failure(type(error).__name__, str(error))
 
 
