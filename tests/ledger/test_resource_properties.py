@@ -11,7 +11,7 @@ import pytest
 from msgspec import UNSET
 
 import weft
-from tests.conftest import PROVING, NewPostgresLedger
+from tests.conftest import NewPostgresLedger
 from tests.faults.sizes import chance, sized
 from tests.ledger.histories import grow, problems
 from weft.kernel import resource_events as kinds
@@ -21,7 +21,6 @@ from weft.kernel.fields import ResourceScope
 from weft.ledger.api import Failure, Ledger, NewResource, NewSnapshot, PlannedResource, Resource, ResourceLog
 from weft.programs import Programs
 
-pytestmark = [pytest.mark.prove] if PROVING else []
 TREE = NewSnapshot(method="git_tree", external_kind="git", external_id="4b825dc6")
 FAILED = Failure("disk_full", "no room")
 REFUSALS = (NotApplicable, NotFound, InvalidInput, AmbiguousName, NotAllowed)
