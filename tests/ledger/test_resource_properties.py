@@ -11,7 +11,7 @@ import pytest
 from msgspec import UNSET
 
 import weft
-from tests.conftest import NewPostgresLedger
+from tests.conftest import PROVING, NewPostgresLedger
 from tests.faults.sizes import chance, sized
 from tests.ledger.histories import grow, problems
 from weft.kernel import resource_events as kinds
@@ -21,6 +21,7 @@ from weft.kernel.fields import ResourceScope
 from weft.ledger.api import Failure, Ledger, NewResource, NewSnapshot, PlannedResource, Resource, ResourceLog
 from weft.programs import Programs
 
+pytestmark = [pytest.mark.prove] if PROVING else []
 TREE = NewSnapshot(method="git_tree", external_kind="git", external_id="4b825dc6")
 FAILED = Failure("disk_full", "no room")
 REFUSALS = (NotApplicable, NotFound, InvalidInput, AmbiguousName, NotAllowed)
@@ -114,7 +115,9 @@ def owner(scope: ResourceScope) -> tuple[str, str]:
 def attached(event: kinds.ResourceAttached | kinds.ResourceDetached) -> tuple[str, str]:
     if event.run is not UNSET:
         return "run", event.run
-    return ("agent", event.actor) if event.session is UNSET else ("session", event.session)
+    if event.session is not UNSET:
+        return "session", event.session
+    return "agent", event.actor if event.agent is UNSET else event.agent
 
 
 def mounted(event: kinds.ResourceMounted | kinds.ResourceUnmounted) -> tuple[str, str]:
@@ -283,8 +286,7 @@ def assert_equal(ledger: Ledger, player: Player) -> None:
         told = {taken.id: (taken.state.value, taken.run, taken.restorable) for taken in snapshots}
         assert told == replay.snapshots[id]
         if one.owner is None:
-            others = [use for use in one.uses if use.user.kind != "agent"]  # an agent says itself that it has left
-            assert (others, one.handles) == ([], ()), "what is discarded is used by nobody"
+            assert (one.uses, one.handles) == ((), ()), "what is discarded is used by nobody"
     restores = [log.restore(id) for id in player.restores]
     assert {one.id: (one.snapshot, one.new_resource, one.outcome) for one in restores} == replay.restores
     open_snapshots, open_restores = log.pending()

@@ -24,7 +24,7 @@ from weft.kernel.enums import (
     SubresourcePart,
 )
 from weft.kernel.events import Event
-from weft.kernel.fields import Content, ErrorFact, EventRef, ExtRef, Named, NodeId, ResourceScope, Ulid
+from weft.kernel.fields import Content, ErrorFact, EventRef, ExtRef, Name, Named, NodeId, ResourceScope, Ulid
 
 
 class ResourceDeclared(Event, frozen=True, gc=False, kw_only=True, tag="resource_declared"):
@@ -102,6 +102,7 @@ class ResourceAttached(Event, frozen=True, gc=False, kw_only=True, tag="resource
     mode: MountMode
     run: Ulid | UnsetType = UNSET
     session: Ulid | UnsetType = UNSET
+    agent: Name | Ulid | UnsetType = UNSET
 
 
 class ResourceDetached(Event, frozen=True, gc=False, kw_only=True, tag="resource_detached"):
@@ -111,6 +112,7 @@ class ResourceDetached(Event, frozen=True, gc=False, kw_only=True, tag="resource
     resource_ref: NodeId
     run: Ulid | UnsetType = UNSET
     session: Ulid | UnsetType = UNSET
+    agent: Name | Ulid | UnsetType = UNSET
 
 
 class ResourceMounted(Event, frozen=True, gc=False, kw_only=True, tag="resource_mounted"):

@@ -139,8 +139,8 @@ def describe(writer: LedgerWriter, name: str, new: NewResource) -> None:
 
 
 def add_owned(append: Append, resource: Resource, owner: Owner | None, why: OwnershipReason) -> None:
-    """Another owner, or none; whoever had it attached to write has it no more, and where there is none, nobody uses it.
-    Only an agent itself can say that it is no longer attached: such an attachment is told of in its own name."""
+    """Another owner, or none; whoever had it attached to write has it no more, and where there is none, nobody uses
+    it."""
     stream = stream_of_resource(append, resource.id)
     stream.add(
         ResourceOwned,
@@ -154,7 +154,7 @@ def add_owned(append: Append, resource: Resource, owner: Owner | None, why: Owne
         if use.way == MOUNTED and owner is None:
             stream.add(ResourceUnmounted, resource_ref=resource.id, **{use.user.kind: use.user.id})
         is_ended = use.way == ATTACHED and not is_owners and (owner is None or use.mode is MountMode.RW)
-        if is_ended and (use.user.kind != "agent" or use.user.id == append.acting_ids[0]):
+        if is_ended:
             stream.add(ResourceDetached, resource_ref=resource.id, **_attachment_fields(use.user))
 
 
@@ -344,8 +344,7 @@ def _is_use(use: ResourceUse, way: str, user: Owner) -> bool:
 
 
 def _attachment_fields(user: Owner) -> dict[str, Any]:
-    """An attachment to an agent is told of in the agent's name, so nothing names it."""
-    return {user.kind: user.id} if user.kind in ("session", "run") else {}
+    return {user.kind: user.id} if user.kind in ("session", "run", "agent") else {}
 
 
 def mount(

@@ -137,12 +137,12 @@ def _handle_closed(view: Projector, moment: Moment, event: kinds.HandleClosed) -
 
 
 def attachment_user(event: kinds.ResourceAttached | kinds.ResourceDetached) -> tuple[str, str]:
-    """To what a resource is attached: a run, else a session, else the agent that acted."""
+    """To what a resource is attached: a run, else a session, else an agent; where none is named, the one that acted."""
     if event.run is not UNSET:
         return "run", event.run
     if event.session is not UNSET:
         return "session", event.session
-    return "agent", event.actor
+    return "agent", event.actor if event.agent is UNSET else event.agent
 
 
 def mount_user(event: kinds.ResourceMounted | kinds.ResourceUnmounted) -> tuple[str, str] | None:
