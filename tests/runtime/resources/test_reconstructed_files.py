@@ -65,3 +65,6 @@ def test_a_recorded_one_says_so_and_is_never_restored_over_the_workspace(
     (resource,) = ledger.resources.list()
     assert resource.place == str(shop)
     assert record_reconstruction(ledger, driver, found).resource == resource.id
+    TurnFiles(ledger, driver).undo("s")
+    assert ledger.session("s").head is None, "the conversation alone goes back"
+    assert (shop / "own").read_text() == "mine"

@@ -146,7 +146,7 @@ class TurnFiles:
         if standing.head is None:
             raise NotApplicable(f"session {standing.label!r} has no turn to undo")
         turn = self._ledger.turn(standing.head)
-        before = [one for one in self._ledger.resources.snapshots_before_turn(turn.id) if _is_tree(one)]
+        before = [one for one in self._ledger.resources.snapshots_before_turn(turn.id) if _is_restorable(one)]
         after = self._changed_in(turn)
         unknown = sorted(after - {one.resource for one in before})
         if unknown:
@@ -159,7 +159,7 @@ class TurnFiles:
     def _changed_in(self, turn: Turn) -> set[str]:
         """The directories that were kept in a turn."""
         kept = self._ledger.resources.snapshots_of_turn(turn.id)
-        return {one.resource for one in kept if one.run == turn.id and _is_tree(one)}
+        return {one.resource for one in kept if one.run == turn.id and _is_restorable(one)}
 
     def redo(self, session: str, *, force: bool = False) -> Undone:
         """Take the last undo back: head and files are again what they were before it."""
@@ -228,6 +228,11 @@ class TurnFiles:
 
 def _is_tree(snapshot: Snapshot) -> bool:
     return snapshot.external_kind == REFERENCE
+
+
+def _is_restorable(snapshot: Snapshot) -> bool:
+    """Whether a directory can be made equal to it: not to what was only put together from what a session tells."""
+    return _is_tree(snapshot) and snapshot.restorable
 
 
 def _turn_of(move: HeadMove) -> str:
