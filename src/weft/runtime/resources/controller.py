@@ -8,7 +8,7 @@ is left undone where the resource was worked with since.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from msgspec import Struct
@@ -145,6 +145,17 @@ class ResourceController:
         if claims is not None:
             claims.drop(resource.id)
         return gone
+
+    def forget(self, snapshots: Sequence[Snapshot], reason: str) -> None:
+        """Throw away what snapshots kept, but for what others hold that still are to be had."""
+        self._ledger.trust.ensure("throw snapshots away")
+        for one in snapshots:
+            self.log.discard_snapshot(one.id, reason=reason)
+        gone = {(one.external_kind, one.external_id): one for one in snapshots if one.external_kind is not None}
+        for (kind, reference), one in gone.items():
+            driver = self.drivers.of(self._ledger.resources.get(one.resource).kind)
+            if reference not in self.log.held_references(str(kind)):
+                driver.forget_snapshot(one)
 
     # --- all that is open -------------------------------------------------------------------------------------------
 

@@ -126,7 +126,8 @@ class DirectoryDriver:
             _remove_tree(folder)
 
     def forget_snapshot(self, snapshot: Snapshot) -> None:
-        """What other snapshots need stays: `prune` removes what none refers to."""
+        """What other snapshots have too stays."""
+        self.files.remove(lambda: {tree_of(snapshot)})
 
     def new_place(self, resource: Resource, label: str) -> str:
         """Beside the folder, with the session's label."""

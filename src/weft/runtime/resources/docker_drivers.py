@@ -36,7 +36,7 @@ class EngineAccess:
     """A container engine that is connected to when something first asks for it, and the archives of its volumes."""
 
     def __init__(self, connect: Callable[[], ContainerEngine], store: ArchiveStore, tar_image: str | None) -> None:
-        self._connect, self._store, self._tar_image = connect, store, tar_image
+        self._connect, self.store, self._tar_image = connect, store, tar_image
 
     @cached_property
     def engine(self) -> ContainerEngine:
@@ -44,7 +44,7 @@ class EngineAccess:
 
     @cached_property
     def volumes(self) -> DockerVolumes:
-        return DockerVolumes(self.engine, self._store, tar_image=self._tar_image)
+        return DockerVolumes(self.engine, self.store, tar_image=self._tar_image)
 
     @cached_property
     def containers(self) -> DockerContainers:
@@ -52,7 +52,7 @@ class EngineAccess:
 
     @cached_property
     def images(self) -> DockerImages:
-        return DockerImages(self.engine, self._store)
+        return DockerImages(self.engine, self.store)
 
     def remove_made(self, key: str) -> str | None:
         """Remove all that an operation made, by its key; what was done, for people."""
@@ -102,7 +102,8 @@ class VolumeDriver:
         self._access.volumes.remove(_name(resource.place, VOLUME))
 
     def forget_snapshot(self, snapshot: Snapshot) -> None:
-        """An archive is named by its bytes, so other snapshots may be the same one: it stays."""
+        if snapshot.external_id is not None:
+            self._access.store.remove(snapshot.external_id)
 
     def new_place(self, resource: Resource, label: str) -> str:
         wanted = f"{_name(resource.place, VOLUME)}-{_word(label)}"

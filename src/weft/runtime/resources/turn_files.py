@@ -6,7 +6,6 @@ it that has one. Whatever is overwritten is kept first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -121,17 +120,6 @@ class TurnFiles:
         if done.outcome is not RestoreOutcome.OK:
             raise NotApplicable(f"the files could not be restored: {done.error or 'somebody works on them'}")
         return ()
-
-    def forget(self, turns: Sequence[str], reason: str) -> int:
-        """Throw away what was kept in turns, with every byte that no other snapshot has; how many snapshots."""
-        log = self._controller.log
-        kept = [one for turn in turns for one in log.taken_in(turn) if _is_tree(one)]
-        for one in kept:
-            log.discard_snapshot(one.id, reason=reason)
-        if kept:
-            trees = {tree_of(one) for one in kept}
-            self._driver.files.remove(lambda: trees - log.held_references(REFERENCE))
-        return len(kept)
 
     def pack(self) -> None:
         """Let what is kept take less room."""

@@ -56,13 +56,17 @@ def carry_out(
 
 
 def _forget_files(call: Call, ledger: Ledger, turns: Sequence[str], reason: str) -> None:
-    """Throw away the files that were kept in turns that are erased. Other turns keep theirs."""
-    if not ledger.resources.list(kind="directory", include_discarded=True):
-        return
-    from weft.surfaces.cli.turn_files_call import turn_files
+    """Throw away the snapshots of erased turns. Other turns keep theirs."""
+    from weft.ledger.api import ResourceLog
 
-    if count := turn_files(ledger).forget(turns, reason):
-        call.note(f"{counted(count, 'snapshot')} of their files went, too; what later turns still have stays in theirs")
+    log = ResourceLog(ledger)
+    kept = [one for turn in turns for one in log.taken_in(turn)]
+    if kept:
+        from weft.surfaces.cli.resource_access import resource_controller
+
+        resource_controller(ledger).forget(kept, reason)
+        files = f"{counted(len(kept), 'snapshot')} of their files"
+        call.note(f"{files} went, too; what later turns still have stays in theirs")
 
 
 def _note_remotes(call: Call, ledger: Ledger) -> None:
