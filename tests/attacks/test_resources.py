@@ -137,7 +137,7 @@ def test_another_ledger_does_not_say_what_the_files_of_a_turn_were(world: World,
 
 READS = {"pending", "find_at", "is_kept", "list", "snapshots_of_turn", "snapshots_before_turn"}
 """Verbs that answer with what whoever asks may see."""
-UPKEEP = {"held_references", "taken_in"}
+UPKEEP = {"held_references", "taken_in", "kept_beside"}
 """Asked before kept files are thrown away, in the name of the whole ledger: whoever saw less would throw away more."""
 OWN_LEASES = {"renew", "let_go"}
 """Take a lease that only its holder has."""

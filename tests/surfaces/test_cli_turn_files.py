@@ -195,6 +195,8 @@ def test_a_branch_is_merged_with_its_files(desk: Desk, folder: Path) -> None:
 
 def test_erasing_a_turn_takes_its_files_along(desk: Desk, folder: Path) -> None:
     secret = desk.work("other", note="hunter2 is the password\n")
+    assert desk.weft("undo", "other").code == 0
+    assert desk.weft("undo", "other", "--redo").code == 0
     (desk.folder / "note").write_text("nothing\n")
     desk.work("other", more="z\n")
     kept = Path(f"{find_ledger(None)}-files")

@@ -237,6 +237,45 @@ def test_files_of_a_branch_are_merged(desk: Desk, tmp_path: Path) -> None:
     assert desk.files.snapshot_of("main").run == turn
 
 
+def test_a_merge_keeps_what_people_changed(desk: Desk, tmp_path: Path) -> None:
+    base = desk.work("main", a="1\n")
+    desk.planner.carry_out(base, "alt", desk.planner.propose(base, "alt"))
+    desk.work("alt", tmp_path / "project-alt", a="theirs\n")
+    (desk.folder / "a").write_text("by hand\n")
+    (desk.folder / "own").write_text("mine\n")
+    merged = desk.files.merge("alt", "main")
+    assert [one.path for one in merged.merge.conflicts] == ["a"], "the base is what the turn left"
+    assert desk.files.check_out(base, to=str(tmp_path / "base")).place
+    assert listed(tmp_path / "base") == {"a": "1\n"}, "the files of a turn are never rewritten"
+    (desk.folder / "a").write_text("1\n")
+    merged = desk.files.merge("alt", "main")
+    (desk.folder / "own").write_text("changed\n")
+    turn = desk.ledger.merges.summarize("alt", into="main", text="x").id
+    with pytest.raises(NotApplicable, match="has changed since"):
+        desk.files.apply_merge(merged, turn)
+    assert listed(desk.folder) == {"a": "1\n", "own": "changed\n"}
+
+
+def test_nothing_goes_over_what_another_session_works_in(desk: Desk, tmp_path: Path) -> None:
+    base = desk.work("main", a="1\n")
+    desk.planner.carry_out(base, "alt", desk.planner.propose(base, "alt"))
+    desk.work("other", a="2\n")
+    with pytest.raises(NotApplicable, match="no directory of its own"):
+        desk.files.merge("alt", "main")
+    with pytest.raises(NotApplicable, match="'other' works in"):
+        desk.files.check_out(base)
+    assert listed(desk.folder) == {"a": "2\n"}
+
+
+def test_a_fork_of_the_present_leaves_undo_of_its_origin(desk: Desk) -> None:
+    desk.work("main", a="1")
+    grow(desk.ledger, "main", "talk")
+    desk.planner.carry_out("main", "alt", desk.planner.propose("main", "alt"))
+    desk.files.undo("main")
+    desk.files.undo("main")
+    assert listed(desk.folder) == {}
+
+
 def test_conflicts_are_shown_and_nothing_is_overwritten(desk: Desk, tmp_path: Path) -> None:
     base = desk.work("main", a="1\n")
     desk.planner.carry_out(base, "alt", desk.planner.propose(base, "alt"))

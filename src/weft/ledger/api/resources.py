@@ -157,6 +157,11 @@ class ResourceLog(LedgerPart):
         with self._store.read() as txn:
             return reading.taken_in(txn, turn)
 
+    def kept_beside(self, references: Sequence[str]) -> list[Snapshot]:
+        """Snapshots of no turn with one of these external ids."""
+        with self._store.read() as txn:
+            return reading.kept_beside(txn, references)
+
     def held_references(self, kind: str) -> set[str]:
         """The external ids of snapshots that still hold something, of one kind of reference."""
         with self._store.read() as txn:

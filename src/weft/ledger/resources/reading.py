@@ -285,15 +285,31 @@ def snapshots_of_turn(txn: ReadTxn, turn: TurnRow) -> list[Snapshot]:
 
 
 def taken_in(txn: ReadTxn, turn: str) -> list[Snapshot]:
-    """Every snapshot of a turn, by its id, that still holds something."""
-    rows = txn.sql.all(f"{_SNAPSHOT} WHERE s.run = ? AND s.state = 'ok' ORDER BY s.n", (turn,))
-    return [to_snapshot(txn, row) for row in rows]
+    """Every snapshot of a turn, by its id, that holds something, or did: whoever was to throw that away may have died.
+    Only those of this ledger's resources."""
+    rows = txn.sql.all(f"{_SNAPSHOT} WHERE s.run = ? AND s.state IN ('ok', 'discarded') ORDER BY s.n", (turn,))
+    return [one for one in (to_snapshot(txn, row) for row in rows) if _is_own(txn, one.resource)]
+
+
+def _is_own(txn: ReadTxn, resource: str) -> bool:
+    """Whether this ledger declared a resource."""
+    row = txn.sql.one("SELECT n, replica FROM resource WHERE id = ?", (resource,))
+    return row is not None and is_written_here(txn.sql, row[0], row[1])
+
+
+def kept_beside(txn: ReadTxn, references: Sequence[str]) -> list[Snapshot]:
+    """Snapshots of no turn, such as those that were taken before something was overwritten, with one of these external
+    ids."""
+    rows = txn.sql.all(f"{_SNAPSHOT} WHERE s.run IS NULL AND s.state = 'ok' ORDER BY s.n", ())
+    found = (to_snapshot(txn, row) for row in rows)
+    return [one for one in found if one.external_id in references and _is_own(txn, one.resource)]
 
 
 def held_references(txn: ReadTxn, kind: str) -> set[str]:
     """How whoever took snapshots finds those again that still hold something, of one kind of reference."""
-    rows = txn.sql.all("SELECT ref FROM resource_snapshot WHERE state = 'ok' AND ref_kind = ?", (kind,))
-    return {text for (number,) in rows if (text := text_of(txn, number)) is not None}
+    rows = txn.sql.all("SELECT ref, resource FROM resource_snapshot WHERE state = 'ok' AND ref_kind = ?", (kind,))
+    own = {id for id in {resource for _, resource in rows} if _is_own(txn, id)}
+    return {text for number, id in rows if id in own and (text := text_of(txn, number)) is not None}
 
 
 def is_kept(txn: ReadTxn, turn: str) -> bool:

@@ -162,7 +162,7 @@ def migrate(writer: LedgerWriter, name: str, session: str) -> None:
     """Another session owns the resource, where such a resource can change hands."""
 
     def work(append: Append) -> None:
-        resource = require_resource(append, name)
+        resource = require_standing(append, name)
         if not resource.can(ResourceCapability.MIGRATE):
             raise NotApplicable(
                 f"unsupported: a {resource.kind} such as {resource.name!r} cannot change hands",

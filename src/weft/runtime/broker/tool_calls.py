@@ -239,7 +239,8 @@ def _fault(error: BaseException) -> NewError:
 
 def _status(error: BaseException) -> ToolCallStatus:
     """A tool that ran out of its time has a status of its own."""
-    is_timeout = isinstance(error, TimeoutError) or (isinstance(error, ToolFailure) and error.code == "timeout")
+    code = error.code if isinstance(error, ToolFailure) else ""
+    is_timeout = isinstance(error, TimeoutError) or code in ("timeout", TimeoutError.__name__)
     return ToolCallStatus.TIMEOUT if is_timeout else ToolCallStatus.ERROR
 
 

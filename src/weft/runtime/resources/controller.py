@@ -29,6 +29,9 @@ from weft.runtime.resources.claims import Claim, ClaimingDriver, ClaimKind, Clai
 from weft.runtime.resources.directory_driver import new_folder
 from weft.runtime.resources.drivers import Description, Driver, Drivers, RestoredPlace
 
+MOST_LETTERS = 200
+"""Of the name of a copy: copies of copies would have ever longer ones."""
+
 
 class Reconciled(Struct, frozen=True, kw_only=True):
     """What a controller did."""
@@ -149,9 +152,11 @@ class ResourceController:
     def forget(self, snapshots: Sequence[Snapshot], reason: str) -> None:
         """Throw away what snapshots kept, but for what others hold that still are to be had."""
         self._ledger.trust.ensure("throw snapshots away")
-        for one in snapshots:
-            self.log.discard_snapshot(one.id, reason=reason)
         gone = {(one.external_kind, one.external_id): one for one in snapshots if one.external_kind is not None}
+        beside = self.log.kept_beside([reference for _, reference in gone if reference is not None])
+        for one in (*snapshots, *beside):
+            if one.state is SnapshotState.OK:
+                self.log.discard_snapshot(one.id, reason=reason)
         for (kind, reference), one in gone.items():
             driver = self.drivers.of(self._ledger.resources.get(one.resource).kind)
             if reference not in self.log.held_references(str(kind)):
@@ -197,7 +202,8 @@ class ResourceController:
         if claim.kind is ClaimKind.RESTORE:
             return self.log.restore(claim.key).outcome is not None
         resource = self._ledger.resources.get(claim.key)
-        if resource.owner is None and resource.is_own and resource.is_made:
+        is_used_anew = self.log.find_at(resource.kind.value, resource.place) is not None
+        if resource.owner is None and resource.is_own and resource.is_made and not is_used_anew:
             driver.remove(resource)
         return True
 
@@ -285,7 +291,7 @@ class ResourceController:
         found = driver.describe(restored.place)
         owner = wish.owner.name if wish.owner is not None and wish.owner.kind == "session" else None
         return NewResource(
-            name=f"{resource.name}-{owner}" if owner else found.name,
+            name=f"{resource.name}-{owner}"[:MOST_LETTERS] if owner else found.name,
             kind=resource.kind,
             place=found.place,
             capabilities=found.capabilities,
@@ -295,7 +301,10 @@ class ResourceController:
         )
 
     def _record_failure(self, driver: Driver, wish: Restore, error: WeftError | OSError) -> Restore:
-        undone = None if wish.place is None else driver.undo_restore(wish.place, wish.id)
+        try:
+            undone = None if wish.place is None else driver.undo_restore(wish.place, wish.id)
+        except (WeftError, OSError) as fault:
+            undone = f"what was begun could not be undone: {fault}"
         outcome = RestoreOutcome.UNSUPPORTED if isinstance(error, Unsupported) else RestoreOutcome.ERROR
         return self.log.record_restore(wish.id, outcome.value, failure=_failure(error), compensation=undone)
 

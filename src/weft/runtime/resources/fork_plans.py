@@ -150,7 +150,7 @@ class ForkPlanner:
     def _with_snapshot(self, line: PlanLine, turn: str) -> PlanLine:
         if line.mode is not VolumeMode.SNAPSHOT or line.snapshot is not None:
             return line
-        taken = self._controller.snapshot(line.resource, run=turn)
+        taken = self._controller.snapshot(line.resource)
         if taken.state is not SnapshotState.OK:
             raise NotApplicable(f"no snapshot of {line.resource.name!r} could be taken: {taken.error}", "keep it")
         return replace(line, snapshot=taken)

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from weft.kernel.enums import RestoreOutcome, SnapshotState
-from weft.kernel.errors import InvalidInput, NotApplicable
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.ledger.api import REDO, Ledger, NewSnapshot, Resource, Restore, Snapshot, kept_by_undo, undo_reason
 from weft.ledger.model import HeadMove, Turn
 from weft.runtime.resources.controller import ResourceController
@@ -93,6 +93,8 @@ class TurnFiles:
         snapshot = self.snapshot_of(rev, resource)
         if to is None:
             place = self._ledger.resources.get(snapshot.resource)
+            session = self._ledger.turn(self._ledger.resolve(rev)).session_id
+            self._ensure_owned(place, "" if session is None else self._ledger.session(session).label, force=False)
             self._keep_present(place)
             return CheckedOut(snapshot=snapshot, place=place.place, notes=self._restored(snapshot))
         self._ledger.trust.ensure("write files")
@@ -119,7 +121,7 @@ class TurnFiles:
         done = self._controller.restore(snapshot)
         if done.outcome is not RestoreOutcome.OK:
             raise NotApplicable(f"the files could not be restored: {done.error or 'somebody works on them'}")
-        return ()
+        return self._controller.notes.get(done.id, ())
 
     def pack(self) -> None:
         """Let what is kept take less room."""
@@ -186,29 +188,39 @@ class TurnFiles:
     # --- merged -----------------------------------------------------------------------------------------------------
 
     def merge(self, branch: str, into: str) -> MergedFiles:
-        """What git's three-way merge makes of the files of two sessions; nothing is written to a directory."""
+        """What git's three-way merge makes of the files of two sessions; nothing is written to a directory. Raises
+        NotApplicable where the session that gets them has no directory of its own."""
         tips = [self._ledger.resolve(name) for name in (branch, into)]
         ancestor = self._ledger.tree.common_ancestor(*tips)
         if ancestor is None:
             raise NotApplicable(f"{branch!r} and {into!r} have no turn in common", "copy what you need by hand")
-        theirs, ours = self._present_or_kept(branch, tips[0]), self._present_or_kept(into, tips[1])
-        base = self.snapshot_of(ancestor)
-        resource = self._ledger.resources.get(ours.resource)
+        base, target = self.snapshot_of(ancestor), self._directory_of(into)
+        if target is None:
+            raise NotApplicable(f"session {into!r} works in no directory of its own", "check the branch out beside")
+        source = self._directory_of(branch)
+        theirs = self.snapshot_of(tips[0]) if source is None else self._keep_present(source)
+        ours = self._keep_present(target)
         merge = self._driver.files.merge(tree_of(base), tree_of(ours), tree_of(theirs))
-        return MergedFiles(resource=resource, base=base.id, ours=ours.id, theirs=theirs.id, merge=merge)
+        return MergedFiles(resource=target, base=base.id, ours=ours.id, theirs=theirs.id, merge=merge)
 
-    def _present_or_kept(self, name: str, turn: str) -> Snapshot:
-        """The directory of a session as it is now; else what it was like at its last turn."""
-        session = self._ledger.session(name) if name not in ("", turn) else None
-        owned = [] if session is None else self._ledger.resources.list(session=session.label, kind="directory")
+    def _directory_of(self, name: str) -> Resource | None:
+        """The one directory that a session owns and that is there."""
+        try:
+            session = self._ledger.session(name)
+        except NotFound:
+            return None  # a turn
+        owned = self._ledger.resources.list(session=session.label, kind="directory")
         present = [one for one in owned if one.is_own and Path(one.place).is_dir()]
-        return self._keep_present(present[0], turn) if len(present) == 1 else self.snapshot_of(turn)
+        return present[0] if len(present) == 1 else None
 
     def apply_merge(self, merged: MergedFiles, turn: str) -> Restore:
         """Write merged files to the directory of the session that they were merged into, as the files of a turn of
-        it."""
+        it. Raises NotApplicable where the directory has changed since."""
         if merged.merge.id is None:
             raise NotApplicable("the files were not merged: there are conflicts", "settle them first")
+        present, ours = self._keep_present(merged.resource), self._ledger.resources.snapshot(merged.ours)
+        if present.external_id != ours.external_id:
+            raise NotApplicable(f"{merged.resource.place} has changed since the files were merged", "merge again")
         new = NewSnapshot(method=METHOD, external_kind=REFERENCE, external_id=merged.merge.id)
         kept = self._controller.log.record_snapshot(merged.resource.id, new, run=turn)
         return self._controller.restore(kept)

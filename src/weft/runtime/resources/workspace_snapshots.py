@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from weft.kernel.enums import ResourceKind
-from weft.kernel.errors import NotAllowed, WeftError
+from weft.kernel.errors import InvalidInput, NotAllowed, WeftError
 from weft.ledger.api import Failure, KeptState, Ledger, NewResource, ResourceLog
 from weft.runtime.resources.directory_driver import DirectoryDriver
 from weft.runtime.turns.ledger_port import Crossing
@@ -50,7 +50,7 @@ class WorkspaceSnapshots:
     def _keep_beginning(self, turn: str) -> None:
         try:
             self._resource = workspace_resource(self._log, self._driver, self._session, self._folder)
-        except NotAllowed:
+        except (NotAllowed, InvalidInput):  # whoever acts may not, or the folder is gone: nothing is kept
             self._resource = ""
             return
         if not self._log.is_kept(turn):

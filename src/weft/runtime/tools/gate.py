@@ -125,6 +125,10 @@ class ToolGate:
         except ToolFailure as failure:
             failure.kept = await keeper.after()
             raise
+        except Exception as error:
+            ended = ToolFailure(type(error).__name__, str(error) or type(error).__name__)
+            ended.kept = await keeper.after()
+            raise ended from error
         return output if isinstance(output, Later) else replace(output, kept=await keeper.after())
 
     async def _plan(self, tool: str, arguments: Any, context: ToolCallContext) -> CallPlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -66,9 +67,10 @@ def set_workspace(ledger: Ledger, origin: str | None, done: ForkedResources) -> 
 
     config = Programs(ledger).get(origin, "session").config if origin is not None else None
     folder = config.get("workspace") if isinstance(config, dict) else None
-    made = {one.new_resource for one in done.restores if one.outcome is RestoreOutcome.OK and one.new_resource}
+    done_of = {one.snapshot: one for one in done.restores if one.outcome is RestoreOutcome.OK}
     for line in done.lines:
-        if folder is not None and line.mode is VolumeMode.SNAPSHOT and line.resource.place == folder and made:
+        is_copied = line.snapshot is not None and line.snapshot.id in done_of
+        if folder is not None and is_copied and line.resource.place == os.path.realpath(folder):
             Programs(ledger).change(done.session, {"workspace": line.place})
             return line.place
     return None

@@ -56,7 +56,7 @@ def command(
         raise click.UsageError("give the new session one label: `weft fork REV LABEL`")
     if files is not None and plan_file is not None:
         raise click.UsageError("decide once: --files or --plan")
-    request = _ForkRequest(rev, str(label or named), persona, files, plan_file, folder)
+    request = _ForkRequest(rev, str(named if label is None else label), persona, files, plan_file, folder)
     with call.reading() if dry_run else call.writing() as ledger:
         planner, lines = _planned(ledger, request)
         if dry_run:

@@ -39,16 +39,16 @@ def command(call: Call, branch: str, into: str, text: str | None, file: str | No
     """
     if pick and (text is not None or file is not None):
         raise click.UsageError("bring the turn itself or a summary: --pick, or --text and --file")
+    summary = None if pick else text if text is not None else _read(file)
     with call.writing() as ledger:
         files = turn_files(ledger)
         merged = files.merge(branch, into)
         obstacles = [MergeObstacle(one.path, one.why) for one in merged.merge.conflicts]
         if obstacles:
             return _refuse(call, branch, obstacles)
-        if pick:
+        if summary is None:
             turn = ledger.merges.cherry_pick(branch, onto=into)[0]
         else:
-            summary = text if text is not None else decode_utf8(read_input(file, NO_TEXT), "summary").rstrip("\n")
             turn = ledger.merges.summarize(branch, into=into, text=summary)
         done = files.apply_merge(merged, turn.id)
         label = ledger.session(into).label
@@ -62,6 +62,10 @@ def command(call: Call, branch: str, into: str, text: str | None, file: str | No
         call.note(f"the files were not written: {safe(done.error or 'somebody works on them')}")
         return UNFINISHED
     return OK
+
+
+def _read(file: str | None) -> str:
+    return decode_utf8(read_input(file, NO_TEXT), "summary").rstrip("\n")
 
 
 def _refuse(call: Call, branch: str, obstacles: list[MergeObstacle]) -> int:
