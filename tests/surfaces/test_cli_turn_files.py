@@ -193,6 +193,14 @@ def test_a_branch_is_merged_with_its_files(desk: Desk, folder: Path) -> None:
     assert [one["path"] for one in told["conflicts"]] == ["page"]
 
 
+def test_a_branch_without_files_is_merged_as_a_conversation(weft: Shell) -> None:
+    weft.record("hello")
+    weft("fork", "main", "alt")
+    weft.record("found it", session="alt")
+    assert "no files were kept of it" in weft("merge", "alt", "--into", "main", "--text", "it is there").out
+    assert "it is there" in weft("show", "main").out
+
+
 def test_erasing_a_turn_takes_its_files_along(desk: Desk, folder: Path) -> None:
     secret = desk.work("other", note="hunter2 is the password\n")
     assert desk.weft("undo", "other").code == 0

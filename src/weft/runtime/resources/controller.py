@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness, RestoreOutcome, SnapshotState
-from weft.kernel.errors import NotApplicable, NotFound, Unsupported, WeftError
+from weft.kernel.errors import Damaged, NotApplicable, NotFound, Unsupported, WeftError
 from weft.ledger.api import (
     Failure,
     Ledger,
@@ -130,11 +130,15 @@ class ResourceController:
         return str(target)
 
     def discard(self, resource: Resource) -> Resource:
-        """Let nobody own it any more; what Weft made is removed, what was there before stays."""
+        """Let nobody own it any more; what Weft made is kept and then removed, what was there before stays."""
         self._ledger.trust.ensure("discard a resource")
         if not resource.is_made:
             return self._ledger.resources.discard(resource.id)
         driver = self.drivers.of(resource.kind)
+        if resource.can(ResourceCapability.SNAPSHOT) and driver.probe(resource.place) is ResourceLiveness.ALIVE:
+            kept = self.snapshot(resource)
+            if kept.state is not SnapshotState.OK:
+                raise NotApplicable(f"{resource.place} cannot be kept before it is removed: {kept.error}")
         claims = driver.claims if isinstance(driver, ClaimingDriver) else None
         if claims is not None:
             claims.put(Claim(key=resource.id, kind=ClaimKind.REMOVAL, place=resource.place))
@@ -186,7 +190,12 @@ class ResourceController:
         if not isinstance(driver, ClaimingDriver):
             return
         claims: Claims = driver.claims
-        for claim in claims.all():
+        try:
+            noted = claims.all()
+        except Damaged as error:
+            yield str(error)
+            return
+        for claim in noted:
             try:
                 is_settled = self._is_settled(driver, claim)
             except NotFound:

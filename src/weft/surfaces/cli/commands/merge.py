@@ -42,23 +42,24 @@ def command(call: Call, branch: str, into: str, text: str | None, file: str | No
     summary = None if pick else text if text is not None else _read(file)
     with call.writing() as ledger:
         files = turn_files(ledger)
-        merged = files.merge(branch, into)
-        obstacles = [MergeObstacle(one.path, one.why) for one in merged.merge.conflicts]
+        merged = files.merge(branch, into) if ledger.resources.list(kind="directory") else None
+        obstacles = [MergeObstacle(one.path, one.why) for one in merged.merge.conflicts] if merged else []
         if obstacles:
             return _refuse(call, branch, obstacles)
         if summary is None:
             turn = ledger.merges.cherry_pick(branch, onto=into)[0]
         else:
             turn = ledger.merges.summarize(branch, into=into, text=summary)
-        done = files.apply_merge(merged, turn.id)
+        done = None if merged is None else files.apply_merge(merged, turn.id)
         label = ledger.session(into).label
-    place = merged.resource.place
+    place = None if merged is None else merged.resource.place
+    told = "; no files were kept of it" if place is None else f"; its files are in {safe(place)}"
     call.answer(
         MergedBranch(turn=turn, place=place, conflicts=[]),
-        [Span(short(turn.id), "id"), " on ", Span(label, "label"), f"; its files are in {safe(place)}"],
+        [Span(short(turn.id), "id"), " on ", Span(label, "label"), told],
     )
     call.note(f"undo: weft {shell_line(('undo', label))}")
-    if done.outcome is not RestoreOutcome.OK:
+    if done is not None and done.outcome is not RestoreOutcome.OK:
         call.note(f"the files were not written: {safe(done.error or 'somebody works on them')}")
         return UNFINISHED
     return OK
