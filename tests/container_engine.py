@@ -23,7 +23,7 @@ from weft.kernel.errors import EngineUnreachable
 from weft.runtime.resources.docker.engine import ContainerEngine
 
 PREFIX = "weft-engine-"
-IDLE_SECONDS, START_SECONDS = 300, 30
+IDLE_SECONDS, START_SECONDS = 1800, 120
 NEEDED = ("podman", "runc", "busybox", "unshare", "mount")
 APPLETS = "sh cat ls echo sleep mkdir chown tar true env id dd touch rm yes printf".split()
 SETTINGS = """\

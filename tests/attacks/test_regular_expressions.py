@@ -39,6 +39,11 @@ OWN = "it reads Weft's own statements, never a foreign text"
 ADDRESS = "at most 500 characters are looked at"
 RUNS = "blanks and others share no letter, and each run is taken whole"
 LINEAR = {
+    r'weft.exchange.edits.told_files: "(\*\*\* Begin Patch(?:[^"\\\n]++|\\.)*+)"': (
+        "each letter fits one branch alone, and what was taken is never given back; it begins at fixed words"
+    ),
+    r"weft.exchange.edits.shell_commands: \bgit[ \t]++(?:-\S++[ \t]++)*+(?:am|apply|checkout|cherry-pick|clean|merge|"
+    r"pull|rebase|reset|restore|revert|stash|switch)\b": "what was taken is never given back; it begins at one word",
     r"weft.runtime.triggers.messages: \$\{((?:trigger|time|payload|sessions)(?:\.[\w-]+)*)\}": (
         "each name begins with a full stop, which none contains: there is one way to divide them"
     ),

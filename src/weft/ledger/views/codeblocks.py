@@ -101,13 +101,13 @@ def load(txn: ReadTxn, message: str) -> list[Codeblock]:
 
 
 def _shown_message(txn: ReadTxn, message: str) -> str:
-    row = txn.sql.one(
-        "SELECT s.replacement_n FROM message m JOIN substitution s ON s.turn = m.turn AND s.place = 'message'"
-        " AND s.seq = m.seq WHERE m.id = ? ORDER BY s.n DESC LIMIT 1",
-        (message,),
-    )
-    line = None if row is None else txn.facts.line(row[0])
-    shown = None if row is None or line is None else _message_in(row[0], line)
+    turn = txn.sql.one("SELECT n FROM turn WHERE id < ? ORDER BY id DESC LIMIT 1", (message,))  # its id lies behind it
+    place = turn and txn.sql.one("SELECT turn, seq FROM message WHERE turn = ? AND id = ?", (*turn, message))
+    query = "SELECT n, replacement_n FROM substitution WHERE turn = ? AND place = 'message' AND seq = ?"
+    rows = [] if place is None else txn.sql.all(query, place)
+    replacement = max(rows)[1] if rows else None
+    line = None if replacement is None else txn.facts.line(replacement)
+    shown = None if replacement is None or line is None else _message_in(replacement, line)
     return message if shown is None else shown.id
 
 

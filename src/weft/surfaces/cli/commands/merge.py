@@ -73,6 +73,8 @@ def _refuse(call: Call, branch: str, obstacles: list[MergeObstacle]) -> int:
     lines: list[Line] = [["  ", Span(safe(one.path), "bad"), f"  {safe(one.why)}"] for one in obstacles]
     head = [f"{counted(len(obstacles), 'path')} in conflict; nothing was changed"]
     call.answer(MergedBranch(turn=None, place=None, conflicts=obstacles), head, *lines)
-    look = shell_line(("checkout", branch, "--to", "DIR"))
-    call.note(f"look at the files of the branch with `weft {look}`, settle the conflicts, and try again")
+    call.note(
+        f"look at the files of the branch with `weft {shell_line(('checkout', branch, '--to', 'DIR'))}`, settle the"
+        " conflicts, and try again"
+    )
     return DIFFERENT
