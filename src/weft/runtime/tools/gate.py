@@ -125,7 +125,7 @@ class ToolGate:
         except ToolFailure as failure:
             failure.kept = await keeper.after()
             raise
-        except Exception as error:
+        except Exception as error:  # a defect of a tool, or the end of its time: files may have changed all the same
             ended = ToolFailure(type(error).__name__, str(error) or type(error).__name__)
             ended.kept = await keeper.after()
             raise ended from error
