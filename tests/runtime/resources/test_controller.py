@@ -67,6 +67,21 @@ def test_a_file_is_kept_changed_and_brought_back(controller: ResourceController,
     assert note.stat().st_mode & 0o777 == 0o640
 
 
+def test_what_another_snapshot_has_is_not_thrown_away(
+    ledger: Ledger, controller: ResourceController, files: FileDriver, note: Path
+) -> None:
+    resource = controller.add(files, str(note), session="main")
+    first = controller.snapshot(resource)
+    note.chmod(0o600)
+    other, same = controller.snapshot(resource), controller.snapshot(resource, run=ledger.resolve("main"))
+    controller.forget([first, other], "asked for")
+    assert controller.restore(same).outcome == "ok"
+    with pytest.raises(NotApplicable, match="nothing to restore"):
+        controller.restore(first)
+    controller.forget([same], "asked for")
+    assert list(files._copies.glob("*.6*")) == [], "no bytes are left of it"
+
+
 def test_a_copy_beside_is_a_resource_of_its_own(
     ledger: Ledger, controller: ResourceController, files: FileDriver, note: Path
 ) -> None:

@@ -30,7 +30,7 @@ from weft.ledger.resources.model import (
     Restore,
     Snapshot,
 )
-from weft.ledger.views.rows import SessionRow, TurnRow, load_session, load_turn
+from weft.ledger.views.rows import TurnRow, load_session, load_turn
 from weft.ledger.views.values import text_of
 from weft.store.authorship import is_written_here
 from weft.store.port import ReadTxn
@@ -403,8 +403,3 @@ def to_restore(txn: ReadTxn, row: Sequence[Any]) -> Restore:
         error_code=_name(txn, error_code),
         ended_at=ended_at,
     )
-
-
-def session_of(txn: ReadTxn, resource: Resource) -> SessionRow | None:
-    owner = resource.owner
-    return load_session(txn.sql, owner.id) if owner is not None and owner.kind == "session" else None

@@ -154,11 +154,12 @@ class ResourceController:
         return gone
 
     def forget(self, snapshots: Sequence[Snapshot], reason: str) -> None:
-        """Throw away what snapshots kept, but for what others hold that still are to be had."""
+        """Throw away what snapshots kept, and with them those of no turn that hold the same, such as what was kept
+        before an undo. What snapshots of other turns hold stays."""
         self._ledger.trust.ensure("throw snapshots away")
         gone = {(one.external_kind, one.external_id): one for one in snapshots if one.external_kind is not None}
         beside = self.log.kept_beside([reference for _, reference in gone if reference is not None])
-        for one in (*snapshots, *beside):
+        for one in {one.id: one for one in (*snapshots, *beside)}.values():
             if one.state is SnapshotState.OK:
                 self.log.discard_snapshot(one.id, reason=reason)
         for (kind, reference), one in gone.items():

@@ -77,15 +77,15 @@ class DirectoryDriver:
         tree = tree_of(snapshot)
         if place is None:
             done = self.files.restore(tree, standing_folder(resource.place), limit=self._limit)
-            return RestoredPlace(place=resource.place, is_new=False, notes=_notes(done))
+            return RestoredPlace(place=resource.place, notes=_notes(done))
         target = new_folder(place)
         claim = self._begin(target, key)
         if claim.is_whole:
-            return RestoredPlace(place=str(target), is_new=True)
+            return RestoredPlace(place=str(target))
         done = self.files.restore(tree, target, limit=self._limit, is_new=True)
         with told(target):
             self.claims.put(replace(claim, is_whole=True))
-        return RestoredPlace(place=str(target), is_new=True, notes=_notes(done))
+        return RestoredPlace(place=str(target), notes=_notes(done))
 
     def _begin(self, target: Path, key: str) -> Claim:
         """The folder is noted before it is made, and which one it is before anything is in it: what else lies there is

@@ -92,7 +92,7 @@ class VolumeDriver:
         name = _name(_required(place, resource), VOLUME)
         digest = _reference(snapshot, "tar")
         made = self._access.volumes.restore(digest, made_by, name=name, rules=OWN_ARCHIVE)
-        return RestoredPlace(place=VOLUME + made.name, is_new=True)
+        return RestoredPlace(place=VOLUME + made.name)
 
     def undo_restore(self, place: str, key: str) -> str | None:
         return self._access.remove_made(key)
@@ -151,7 +151,7 @@ class ContainerDriver:
         )
         described = resource.metadata if isinstance(resource.metadata, dict) else {}
         notes = tuple(f"not carried over: {one}" for one in described.get("not_carried_over") or ())
-        return RestoredPlace(place=CONTAINER + made.id, is_new=True, notes=notes)
+        return RestoredPlace(place=CONTAINER + made.id, notes=notes)
 
     def undo_restore(self, place: str, key: str) -> str | None:
         return self._access.remove_made(key)
@@ -195,7 +195,7 @@ class ImageDriver:
     def restore(self, resource: Resource, snapshot: Snapshot, place: str | None, key: str) -> RestoredPlace:
         _required(place, resource)
         made = self._access.images.restore(_reference(snapshot, "image"), MadeBy(resource.id, key))
-        return RestoredPlace(place=IMAGE + made.name, is_new=True)
+        return RestoredPlace(place=IMAGE + made.name)
 
     def undo_restore(self, place: str, key: str) -> str | None:
         """A tag is all that a restore makes, and that in one step."""

@@ -61,8 +61,6 @@ class RestoredPlace(Struct, frozen=True, kw_only=True):
     """What came of a restore."""
 
     place: str
-    is_new: bool
-    """Whether something is there now that was not."""
     notes: tuple[str, ...] = ()
     """What could not be made equal, for people."""
 

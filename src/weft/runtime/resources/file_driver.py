@@ -1,4 +1,4 @@
-"""Single files as resources: copies by their digest in a folder of Weft's own, with their modes."""
+"""Single files as resources: copies in a folder of Weft's own, named by the digest of their bytes and their mode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from weft.kernel.clock import RandomBytes, system_random
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness
 from weft.kernel.errors import Damaged, InvalidInput, LimitExceeded, NotApplicable, StoreFailed
 from weft.ledger.api import NewSnapshot, Resource, Snapshot
@@ -30,12 +29,12 @@ _CHUNK = 1024 * 1024
 
 
 class FileDriver:
-    """Files, whose copies lie in one folder under the digest of their bytes."""
+    """Files, whose copies lie in one folder. Each reference has a copy of its own, so that it can be thrown away."""
 
     kind = ResourceKind.FILE
 
-    def __init__(self, copies: Path, *, most_bytes: int = MOST_BYTES, random: RandomBytes = system_random) -> None:
-        self._copies, self._most, self._random = copies, most_bytes, random
+    def __init__(self, copies: Path, *, most_bytes: int = MOST_BYTES) -> None:
+        self._copies, self._most = copies, most_bytes
         self.claims = Claims(copies / "restoring")
 
     def describe(self, place: str) -> Description:
@@ -61,7 +60,7 @@ class FileDriver:
         try:
             make_folder(self._copies)
             digest, size, mode = self._copy(path, aside)
-            put_in_place(aside, self._copies / digest)
+            put_in_place(aside, self._place_of(digest, mode))
         except OSError as error:
             raise StoreFailed(f"{error.filename or resource.place}: {error.strerror}") from None
         finally:
@@ -92,10 +91,10 @@ class FileDriver:
         aside = target.with_name(f".weft-{key}.partial")
         try:
             if place is None:
-                self._write(self._copies / digest, aside, digest, mode)
+                self._write(self._place_of(digest, mode), aside, digest, mode)
                 aside.replace(target)
             elif not self._is_ours(target, key):
-                self._write(self._copies / digest, aside, digest, mode)
+                self._write(self._place_of(digest, mode), aside, digest, mode)
                 self._put_at_new_place(aside, target, key)
             sync(target.parent)
         except OSError as error:
@@ -103,7 +102,7 @@ class FileDriver:
         finally:
             with suppress(OSError):  # an error that is on its way says more; the next attempt removes it
                 aside.unlink()
-        return RestoredPlace(place=str(target), is_new=place is not None)
+        return RestoredPlace(place=str(target))
 
     def _is_ours(self, target: Path, key: str) -> bool:
         """Whether an attempt before a crash has put it there. Raises NotApplicable where something else is."""
@@ -155,8 +154,11 @@ class FileDriver:
         except OSError as error:
             raise StoreFailed(f"{path}: {error.strerror}", "remove it yourself") from None
 
+    def _place_of(self, digest: str, mode: int) -> Path:
+        return self._copies / f"{digest}.{mode:o}"
+
     def forget_snapshot(self, snapshot: Snapshot) -> None:
-        (self._copies / _reference(snapshot)[0]).unlink(missing_ok=True)
+        self._place_of(*_reference(snapshot)).unlink(missing_ok=True)
 
     def new_place(self, resource: Resource, label: str) -> str:
         path = Path(resource.place)

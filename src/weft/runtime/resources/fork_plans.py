@@ -128,8 +128,7 @@ class ForkPlanner:
     ) -> ForkedResources:
         """Raises NotApplicable, before anything else was done, where a snapshot that is needed cannot be taken."""
         self._ledger.trust.ensure("fork resources")
-        turn = self._ledger.point(rev).turn_id
-        ready = [self._with_snapshot(line, turn) for line in self._with_places(lines)]
+        ready = [self._with_snapshot(line) for line in self._with_places(lines)]
         fork = self._controller.log.fork(rev, [_planned(line) for line in ready], label=label, persona=persona)
         restores = [self._controller.finish_restore(id) for id in fork.restores]
         return ForkedResources(session=fork.session, lines=tuple(ready), restores=tuple(restores))
@@ -147,7 +146,7 @@ class ForkPlanner:
             raise InvalidInput("two copies of the plan would go to one place", "give each its own")
         return made
 
-    def _with_snapshot(self, line: PlanLine, turn: str) -> PlanLine:
+    def _with_snapshot(self, line: PlanLine) -> PlanLine:
         if line.mode is not VolumeMode.SNAPSHOT or line.snapshot is not None:
             return line
         taken = self._controller.snapshot(line.resource)

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from weft.runtime.resources.fork_plans import ForkedResources, PlanLine
 
 
-def planned_copies(
-    ledger: Ledger, lines: Sequence[PlanLine], fork: str, restores: Sequence[Restore] = ()
-) -> list[PlannedCopy]:
+def planned_copies(lines: Sequence[PlanLine], fork: str, restores: Sequence[Restore] = ()) -> list[PlannedCopy]:
     """A plan, and what came of it, as it is told; `fork` is the label of the new session."""
     by_snapshot = {one.snapshot: one for one in restores}
     return [_copy(line, fork, by_snapshot.get(line.snapshot.id if line.snapshot else "")) for line in lines]

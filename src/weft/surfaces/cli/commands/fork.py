@@ -60,7 +60,7 @@ def command(
     with call.reading() if dry_run else call.writing() as ledger:
         planner, lines = _planned(ledger, request)
         if dry_run:
-            return _show(call, ledger, request, lines)
+            return _show(call, request, lines)
         if planner is None or not lines:
             forked = ForkedSession(session=ledger.fork(rev, label=request.label, persona=persona), resources=[])
             code = OK
@@ -97,10 +97,10 @@ def _planned(ledger: Ledger, request: _ForkRequest) -> tuple[ForkPlanner | None,
     return planner, planner.changed(lines, request.mode, request.folder)
 
 
-def _show(call: Call, ledger: Ledger, request: _ForkRequest, lines: list[PlanLine]) -> int:
+def _show(call: Call, request: _ForkRequest, lines: list[PlanLine]) -> int:
     from weft.surfaces.cli.fork_call import plan_lines, planned_copies
 
-    copies = planned_copies(ledger, lines, request.label)
+    copies = planned_copies(lines, request.label)
     if call.json:
         call.document(ForkPlan(resources=copies))
     elif not copies:
@@ -119,7 +119,7 @@ def _carry_out(
     origin = point.session or ledger.turn(point.turn_id).session_id
     done = planner.carry_out(request.rev, request.label, lines, persona=request.persona)
     set_workspace(ledger, origin, done)
-    copies = planned_copies(ledger, done.lines, request.label, done.restores)
+    copies = planned_copies(done.lines, request.label, done.restores)
     return ForkedSession(session=ledger.session(done.session), resources=copies), UNFINISHED if done.failures else OK
 
 
