@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import threading
@@ -279,9 +280,12 @@ def test_a_file_that_changes_while_it_is_read_is_read_again_by_the_next_snapshot
     stop = threading.Event()
 
     def go_on_writing() -> None:
-        with open(folder / "log", "ab", buffering=0) as file:
-            while not stop.is_set():
-                file.write(b"line\n")
+        with open(folder / "log", "r+b", buffering=0) as file:
+            for number in itertools.count():
+                if stop.is_set():
+                    return
+                file.seek(0)
+                file.write(b"%020d\n" % number)
 
     thread = threading.Thread(target=go_on_writing)
     thread.start()
@@ -338,3 +342,18 @@ def test_without_git_or_with_an_old_one_nothing_is_kept(quick_path: Path) -> Non
     program.chmod(0o755)
     with pytest.raises(Unsupported, match=r"git 2\.20 is too old"):
         find_git(str(quick_path))
+
+
+def test_git_is_found_on_the_path_where_nobody_else_can_have_put_it(quick_path: Path) -> None:
+    nowhere, own, open_to_all = str(quick_path / "nowhere"), quick_path / "own", quick_path / "open"
+    for folder in (own, open_to_all):
+        folder.mkdir(0o755)
+        (folder / "git").write_text("#!/bin/sh\necho git version 2.50.1\n")
+        (folder / "git").chmod(0o755)
+    open_to_all.chmod(0o777)
+    assert find_git(nowhere, path=f"{open_to_all}:.::{own}") == str(own / "git")
+    with pytest.raises(Unsupported, match="git is not installed"):
+        find_git(nowhere, path=f"{open_to_all}")
+    (own / "git").chmod(0o775)
+    with pytest.raises(Unsupported, match="git is not installed"):
+        find_git(nowhere, path=str(own))
