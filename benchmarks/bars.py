@@ -9,10 +9,11 @@ from benchmarks.fsyncs import Fsyncs
 from benchmarks.graph import GraphCosts
 from benchmarks.imports import Import
 from benchmarks.measure import Figure
-from benchmarks.peers import BARE
+from benchmarks.peers import BARE, FORKING_PEER
+from benchmarks.postgres import SAVER
 from benchmarks.rates import Rate
-from benchmarks.registry import WEFT
-from benchmarks.results import START, Results, ratio, wall
+from benchmarks.registry import SAME_ROWS, WEFT
+from benchmarks.results import IDLE, LOADED_AGAIN, ONE_WRITER, START, Results, Served, ratio, wall
 from benchmarks.rooms import RoomCosts
 from benchmarks.searching import Searched
 from benchmarks.similarity import Compared
@@ -45,6 +46,7 @@ def bars(results: Results) -> list[Bar]:
         *_other_bars(results),
         *similarity_bars(results),
         *sync_bars(results),
+        *server_bars(results),
         *broker_bars(results),
         *room_bars(results),
         *graph_bars(results),
@@ -109,6 +111,21 @@ def graph_bars(results: Results) -> list[Bar]:
     ]
 
 
+def server_bars(results: Results) -> list[Bar]:
+    """Many processes that record into one ledger on a server."""
+    found = {name: each for name, each in results.postgres.items() if isinstance(each, Served)}
+    rates = {name: each.many.per_second for name, each in found.items() if isinstance(each.many, Rate)}
+    own, many = found.get(WEFT.name), rates.get(WEFT.name)
+    alone = own.alone.per_second if own and isinstance(own.alone, Rate) else None
+    title = f"PostgreSQL, {results.sizes.server_processes} processes"
+    return [
+        Bar(f"{title}: turns/s, against one process", ratio(many, alone), 1.5, "x", "at least"),
+        Bar(f"{title}: turns/s, against PostgresSaver", ratio(many, rates.get(SAVER)), 2.0, "x", "at least"),
+        Bar(f"{title}: turns/s, against a bare INSERT", ratio(many, rates.get(BARE.name)), 0.12, "x", "at least"),
+        Bar(f"{title}: lock held by an append", own.lock_held_ms if own else None, 0.5, "ms"),
+    ]
+
+
 def broker_bars(results: Results) -> list[Bar]:
     """Overhead of a turn, against that of the peer which has the least; on SQLite all of them, and durable after every
     step."""
@@ -147,27 +164,30 @@ def _overhead(cost: object) -> float | None:
 
 
 def _append_bars(results: Results) -> list[Bar]:
-    depths = results.sizes.depths
-    weft, bare = results.append.get(WEFT.name, {}), results.append.get(BARE.name, {})
-    cpu = [found.cpu_ms for found in weft.values() if isinstance(found, Figure)]
-    to_bare = [ratio(wall(weft, depth), wall(bare, depth)) for depth in depths]
+    """Beside the engine with the same rows, and beside the quickest peer that can fork, at depths that both have."""
+    depths, peer_depths = results.sizes.depths, results.sizes.peer_depths
+    weft, rows = results.append.get(WEFT.name, {}), results.append.get(SAME_ROWS.name, {})
+    peer = results.append.get(FORKING_PEER, {})
+    to_rows = [ratio(wall(weft, depth), wall(rows, depth)) for depth in peer_depths]
+    to_peer = [ratio(wall(weft, depth), wall(peer, depth)) for depth in peer_depths]
     deepest = ratio(wall(weft, depths[-1]), wall(weft, depths[0]))
     fsyncs = results.fsyncs.get(WEFT.name)
     return [
         Bar("append: fsyncs a turn", fsyncs.median if isinstance(fsyncs, Fsyncs) else None, 1, ""),
-        Bar("append: CPU, worst depth", max(cpu, default=None), 0.4, "ms"),
-        Bar("append: wall, against the bare insert, worst depth", _worst(to_bare), 4, "x"),
+        Bar("append: against the same rows, bare, worst depth", _worst(to_rows), 3, "x"),
+        Bar(f"append: against {FORKING_PEER}, worst depth", _worst(to_peer), 1, "x"),
         Bar(f"append: {depths[-1]:,} deep against {depths[0]:,}", deepest, 1.2, "x"),
     ]
 
 
 def _group_bars(results: Results) -> list[Bar]:
+    one = _per_second(results.group.get(ONE_WRITER))
     return [
         Bar(
-            f"group commit, {name}: durable turns",
-            _per_second(results.group.get(name)),
-            4_000,
-            "/s",
+            f"group commit, {name}: durable turns, against one writer",
+            ratio(_per_second(results.group.get(name)), one),
+            2,
+            "x",
             "at least",
         )
         for name in ("fresh", "deep")
@@ -175,18 +195,16 @@ def _group_bars(results: Results) -> list[Bar]:
 
 
 def _fork_and_read_bars(results: Results) -> list[Bar]:
+    """A context is compared with what the one peer loads that reads as much and can branch."""
     depths, fork = results.sizes.depths, results.fork.get(WEFT.name, {})
     flat = ratio(wall(fork, depths[-1]), wall(fork, depths[0]))
-    reads = [
-        Bar(
-            f"read {depth:,} turns, against a bare scan",
-            ratio(wall(results.read.get("thread"), depth), wall(results.read.get("thread scan"), depth)),
-            2,
-            "x",
-        )
-        for depth in results.sizes.read_depths
+    depth, peer = results.sizes.peer_depths[-1], results.load.get(FORKING_PEER)
+    first, again = (ratio(wall(results.load.get(name), depth), wall(peer, depth)) for name in (WEFT.name, LOADED_AGAIN))
+    return [
+        Bar(f"fork: {depths[-1]:,} deep against {depths[0]:,}", flat, 1.5, "x"),
+        Bar(f"load a context of {depth:,} turns, against AdvancedSQLiteSession", first, 1, "x"),
+        Bar(f"load it again, against AdvancedSQLiteSession: {depth:,} turns", again, 0.25, "x"),
     ]
-    return [Bar(f"fork: {depths[-1]:,} deep against {depths[0]:,}", flat, 1.5, "x"), *reads]
 
 
 def _import_bars(results: Results) -> list[Bar]:
@@ -214,12 +232,11 @@ def search_bars(results: Results) -> list[Bar]:
 
 
 def _other_bars(results: Results) -> list[Bar]:
-    start = results.command_line.get(START)
-    seconds = start.wall_ms / 1e3 if isinstance(start, Figure) else None
+    starts = {name: found.wall_ms for name, found in results.command_line.items() if isinstance(found, Figure)}
     return [
         Bar("verify facts: events", _per_second(results.verify.get("facts")), 100_000, "/s", "at least"),
         Bar("verify views: events", _per_second(results.verify.get("views")), 20_000, "/s", "at least"),
-        Bar(f"command line: `{START}`", seconds, 0.25, "s"),
+        Bar(f"command line: `{START}`, against `{IDLE}`", ratio(starts.get(START), starts.get(IDLE)), 20, "x"),
     ]
 
 

@@ -72,6 +72,8 @@ more.
 - *Read* compares a thread as typed messages with a scan, in Python, of a bare table of the same messages
   in the ten columns of `messages`. A *thread* gives queries and responses; a *context* adds the tool calls and results
   in their places, as the peers do when they load one.
+- *Load* is the context of one thread, in each store its cheapest public way. Weft is measured twice: with nothing kept
+  in memory, and again with the turns that it kept from the time before, of which it reads the rows alone.
 - *Group commit* lets many threads record, each into its own session: in new ledgers, and in sessions
   forked at the end of the deepest thread.
 - *Import* reads Claude Code sessions, each time in a process of its own: made-up ones of one length and of four times

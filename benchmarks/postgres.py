@@ -16,6 +16,7 @@ from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from benchmarks.measure import NotMeasured, attempt, interleave, say, timed
 from benchmarks.peers import BARE
@@ -57,6 +58,13 @@ def open_bare(address: str, session: str) -> Subject:
     return found
 
 
+@runtime_checkable
+class HoldsLock(Protocol):
+    """A store whose writers take turns under a lock."""
+
+    def lock_held_ms(self) -> float | None: ...
+
+
 STORES = {
     WEFT.name: OnServer(open_weft, modules=(WEFT_MODULE, "weft.store.postgres")),
     BARE.name: OnServer(open_bare, loaded_per_turn=1, modules=("psycopg",)),
@@ -68,7 +76,7 @@ STORES = {
 
 def measure_postgres(sizes: Sizes) -> dict[str, Served | NotMeasured]:
     say("on PostgreSQL")
-    server = attempt(lambda: import_module("tests.postgres").Server())
+    server = attempt(lambda: import_module("tests.postgres").Server(track_commit_timestamp="on"))
     if isinstance(server, NotMeasured):
         return dict.fromkeys(STORES, server)
     try:
@@ -90,7 +98,8 @@ def _measure(address: str, sizes: Sizes) -> dict[str, Served | NotMeasured]:
         stage.subject.close()
     for name, each in served.items():
         each.load, each.fork, each.append = loads[name], forks.get(name), appends[name]
-        each.many = attempt(partial(_many, name, address, sizes))
+        each.alone = attempt(partial(_rate, name, address, 1, sizes.server_turns, each))
+        each.many = attempt(partial(_rate, name, address, sizes.server_processes, sizes.server_turns, each))
     return {name: served.get(name) or _reason(stage) for name, stage in stages.items()}
 
 
@@ -107,15 +116,15 @@ def _build(name: str, address: str, depth: int) -> Stage:
     return Stage(spec, depth, subject, supply, 0.0, list(run.walls), sum(run.walls))
 
 
-def _many(name: str, address: str, sizes: Sizes) -> Rate:
+def _rate(name: str, address: str, processes: int, amount: int, served: Served) -> Rate:
     """In a process of its own, which has nothing open when it divides."""
-    say(f"{name}: {sizes.server_processes} processes at once")
-    amounts = [str(sizes.server_processes), str(sizes.server_turns)]
-    command = [sys.executable, "-m", "benchmarks.postgres", name, address, *amounts]
+    say(f"{name}: {processes} processes at once")
+    command = [sys.executable, "-m", "benchmarks.postgres", name, address, str(processes), str(amount)]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, cwd=Path(__file__).parents[1])
     if ran.returncode:
         raise RuntimeError((ran.stderr.strip().splitlines() or ["it failed without a word"])[-1])
     found = json.loads(ran.stdout)
+    served.lock_held_ms = found.get("lock_held_ms")
     return Rate(found["turns"] / found["seconds"], 1e3 * found["cpu"] / found["turns"])
 
 
@@ -125,7 +134,7 @@ def record_many(name: str, address: str, processes: int, amount: int) -> dict[st
         import_module(module)
     processing = multiprocessing.get_context("fork")
     start, end = processing.Barrier(processes + 1), processing.Barrier(processes + 1)
-    cpu = processing.Array("d", processes)
+    cpu, held = processing.Array("d", processes), processing.Array("d", processes)
 
     def work(number: int) -> None:
         subject = STORES[name].open(address, f"writer-{number}")
@@ -136,6 +145,8 @@ def record_many(name: str, address: str, processes: int, amount: int) -> dict[st
             action()
         cpu[number] = time.process_time() - before
         end.wait()
+        if isinstance(subject, HoldsLock):
+            held[number] = subject.lock_held_ms() or 0.0
         subject.close()
 
     writers = [processing.Process(target=work, args=(number,)) for number in range(processes)]
@@ -149,7 +160,9 @@ def record_many(name: str, address: str, processes: int, amount: int) -> dict[st
         writer.join()
     if any(writer.exitcode for writer in writers):
         raise RuntimeError(f"{name}: a process failed")
-    return {"turns": processes * amount, "seconds": seconds, "cpu": sum(cpu[:])}
+    locks = [each for each in held[:] if each]
+    counted = {"turns": processes * amount, "seconds": seconds, "cpu": sum(cpu[:])}
+    return {**counted, "lock_held_ms": sum(locks) / len(locks)} if locks else counted
 
 
 def main() -> None:

@@ -276,8 +276,10 @@ def postgres_table(results: Results) -> Table:
         "x bare",
         "fork, ms",
         "load, ms",
+        "one process, turns/s",
         f"{sizes.server_processes} processes, turns/s",
         "x bare",
+        "lock held, ms",
         "ran with",
     )
     return Table("On PostgreSQL", header, [_served_row(results, name) for name in results.postgres])
@@ -286,7 +288,7 @@ def postgres_table(results: Results) -> Table:
 def _served_row(results: Results, name: str) -> tuple[str, ...]:
     found, bare = results.postgres[name], results.postgres.get(BARE.name)
     if isinstance(found, NotMeasured):
-        return (name, *[ABSENT] * 6, str(found))
+        return (name, *[ABSENT] * 8, str(found))
     floor = bare if isinstance(bare, Served) else Served("")
     append, rate = _ms(found.append), _per_second(found.many)
     return (
@@ -295,8 +297,10 @@ def _served_row(results: Results, name: str) -> tuple[str, ...]:
         number(ratio(append, _ms(floor.append))),
         number(_ms(found.fork)),
         number(_ms(found.load)),
+        number(_per_second(found.alone)),
         number(rate),
         number(ratio(rate, _per_second(floor.many))),
+        number(found.lock_held_ms),
         found.settings,
     )
 

@@ -17,8 +17,15 @@ from benchmarks.similarity import Compared
 from benchmarks.streaming import Streamed
 from benchmarks.syncing import Moved
 
+LOADED_AGAIN = "weft, again"
+"""Under this name is what loading costs where most turns were kept from the time before."""
 START = "weft log -n 20"
 """The command whose time is the command line's start; without a limit it prints every turn."""
+
+IDLE = "python -c pass"
+"""What every command written in Python takes."""
+ONE_WRITER = "one writer"
+"""Beside the groups of writers: their turns, recorded by one of them."""
 
 ByDepth = dict[int, Figure | NotMeasured]
 
@@ -33,6 +40,10 @@ class Served:
     load: Figure | NotMeasured | None = None
     many: Rate | NotMeasured | None = None
     """Turns a second of many processes, each with a session of its own."""
+    alone: Rate | NotMeasured | None = None
+    """The same of one process."""
+    lock_held_ms: float | None = None
+    """How long an append of these many held the writers' lock, by the server's clock."""
 
 
 @dataclass(slots=True)

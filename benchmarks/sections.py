@@ -14,7 +14,7 @@ from benchmarks.measure import Figure, NotMeasured, Run, attempt, interleave, sa
 from benchmarks.peers.bare import BareScan
 from benchmarks.rates import Rate
 from benchmarks.registry import WEFT, WEFT_MODULE, open_weft
-from benchmarks.results import START, ByDepth, Results
+from benchmarks.results import IDLE, LOADED_AGAIN, ONE_WRITER, START, ByDepth, Results
 from benchmarks.stages import Stage
 from benchmarks.workload import Turn, turns
 
@@ -42,10 +42,31 @@ def measure_fork(stages: Stages, results: Results) -> None:
 
 
 def measure_load(stages: Stages, results: Results) -> None:
+    """Weft keeps the turns that it read for the next time: it is measured without them, and with them."""
     say("load a thread")
     depth = results.sizes.peer_depths[-1]
     runs = {key: stage.load_run for key, stage in stages.items() if key[1] == depth}
+    stage, subject = stages.get((WEFT.name, depth)), _weft(stages, depth)
+    if stage is not None and subject is not None:
+        runs[WEFT.name, depth] = _loaded_first(stage, subject)
+        runs[LOADED_AGAIN, depth] = _loaded_again(stage)
     results.load = _by_name(interleave(runs, results.sizes.rounds))
+
+
+def _loaded_first(stage: Stage, subject: "WeftLedger") -> Callable[[], Run]:
+    def run() -> Run:
+        subject.forget()
+        return stage.load_run()
+
+    return run
+
+
+def _loaded_again(stage: Stage) -> Callable[[], Run]:
+    def run() -> Run:
+        stage.load_run()
+        return stage.load_run()
+
+    return run
 
 
 def measure_read(stages: Stages, results: Results, directory: Path) -> None:
@@ -94,19 +115,24 @@ def measure_group(stages: Stages, results: Results, directory: Path) -> None:
     def work() -> list[tuple[str, list[Turn]]]:
         return [(label, list(islice(supply, results.sizes.turns_per_writer))) for label in labels]
 
-    def fresh_run() -> Run:
+    def run_fresh(sessions: list[tuple[str, list[Turn]]]) -> Run:
         place = directory / f"fresh-{next(fresh)}"
         place.mkdir()
         subject = cast("WeftLedger", open_weft(place))
         try:
-            return timed([subject.record_together(work())])
+            return timed([subject.record_together(sessions)])
         finally:
             subject.close()
+
+    def one_run() -> Run:
+        return run_fresh([(labels[0], list(islice(supply, turns_in_all)))])
 
     def deep_run() -> Run:
         return timed([deep.record_together(work())])
 
-    figures = interleave({"fresh": fresh_run, "deep": deep_run}, results.sizes.rounds)
+    figures = interleave(
+        {ONE_WRITER: one_run, "fresh": lambda: run_fresh(work()), "deep": deep_run}, results.sizes.rounds
+    )
     results.group = {name: _rate(found, turns_in_all) for name, found in figures.items()}
 
 
@@ -123,7 +149,7 @@ def measure_command_line(stages: Stages, results: Results) -> None:
     commands = {
         START: [program, *START.split()[1:]],
         "weft log": [program, "log"],
-        "python -c pass": [sys.executable, "-c", "pass"],
+        IDLE: [sys.executable, "-c", "pass"],
     }
     processes = {name: _process(command, subject.path) for name, command in commands.items()}
     attempt(processes[START])  # the first start warms the caches

@@ -1,10 +1,10 @@
 """`python -m benchmarks.snapshots [FILES…]`: what a snapshot of a folder costs, next to what else keeps files.
 
 For each number of files: the first snapshot, one of the unchanged folder, one after one file changed, a restore of
-that file, and a checkout beside; next to `git status`, `git stash` of one file, a first commit, a commit of one file, a
-clone and `cp -a --reflink=auto` of the same files. What is done again is done by turns, so that a busy machine slows
-all alike. The bar is about 50,000 files: a snapshot of the unchanged folder against `git status`. On a busy machine it
-is shown and not judged.
+that file, a checkout beside, and a fork of a session with its folder; next to `git status`, `git stash` of one file, a
+first commit, a commit of one file, a clone and `cp -a --reflink=auto` of the same files. What is done again is done by
+turns, so that a busy machine slows all alike. The bar is about 50,000 files: a snapshot of the unchanged folder against
+`git status`. On a busy machine it is shown and not judged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+import weft
+from weft.kernel.enums import ResourceKind, VolumeMode
+from weft.ledger.api import Ledger
+from weft.runtime.resources.controller import ResourceController
 from weft.runtime.resources.directories import FileStore
+from weft.runtime.resources.directory_driver import DirectoryDriver
+from weft.runtime.resources.drivers import Drivers
+from weft.runtime.resources.fork_plans import ForkPlanner
 
 SIZES = (100, 1_000, 10_000, 50_000, 100_000)
 ROUNDS = 7
@@ -96,9 +103,21 @@ class Case:
         last = self.store.snapshot(self.folder).id
         self.note("checkout beside", lambda: self.store.restore(last, self.place / "beside"))
         self.note("clone", lambda: git(self.place, "clone", "-q", str(self.folder), str(self.place / "clone")))
+        with weft.open(self.place / "ledger.db") as ledger:
+            ledger.record_turn(session="main", query="begin", response="begun")
+            self.note("fork with files", lambda: self.fork(ledger))
         copy = ["cp", "-a", "--reflink=auto", str(self.folder), str(self.place / "copy")]
         self.note("cp -a", lambda: subprocess.run(copy, check=True))
         return {name: 1000 * median(values) for name, values in self.times.items()}
+
+    def fork(self, ledger: Ledger) -> None:
+        """A session and its folder, which is declared and kept first: as `weft fork` does it."""
+        drivers = Drivers(DirectoryDriver(self.store))
+        ResourceController(ledger, drivers).add(drivers.of(ResourceKind.DIRECTORY), str(self.folder), session="main")
+        planner = ForkPlanner(ledger, drivers)
+        lines = planner.changed(planner.propose("main", "fork"), VolumeMode.SNAPSHOT, str(self.place / "forked"))
+        done = planner.carry_out("main", "fork", lines)
+        assert not done.failures, done.failures
 
     def commit_all(self) -> None:
         git(self.folder, "add", "-A")
@@ -118,6 +137,7 @@ RATIOS = (
     ("restore, one file", "git stash"),
     ("checkout beside", "clone"),
     ("checkout beside", "cp -a"),
+    ("fork with files", "cp -a"),
 )
 
 

@@ -11,6 +11,7 @@ from benchmarks.measure import Action
 from benchmarks.subject import durability
 from benchmarks.workload import Turn
 from weft import Message, TextPart, ToolResultPart, ToolUsePart
+from weft.store.sql import rows_in
 
 SESSION = "main"
 LEDGER = "ledger.db"
@@ -25,6 +26,10 @@ class WeftLedger:
         self.ledger = weft.open(address)
         self._session = session
         self._forks = 0
+
+    def forget(self) -> None:
+        """Nothing that was read before is at hand but what the database itself keeps, as the peers' databases do."""
+        self.ledger._kept_turns.clear()
 
     def appender(self, turn: Turn) -> Action:
         fields = as_fields(turn)
@@ -113,6 +118,17 @@ class WeftServer(WeftLedger):
     def settings(self) -> str:
         """Opening asserts both."""
         return "fsync=on, synchronous_commit=on"
+
+    def lock_held_ms(self) -> float | None:
+        """How long the last turns held the writers' lock: from when they took it to their commit, both by the server's
+        clock. None where no turn went straight."""
+        locks: dict[int, int] = dict(self.ledger._store._straight.locks)  # type: ignore[attr-defined]
+        if not locks:
+            return None
+        with self.ledger._store.read() as txn:
+            asked = "SELECT n, CAST(extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000000 AS BIGINT) FROM log"
+            ends: dict[int, int] = dict(rows_in(txn.sql, f"{asked} WHERE n IN", locks))
+        return sum(ends[n] - began for n, began in locks.items()) / len(locks) / 1e3
 
 
 def columns(messages: Sequence[Message]) -> list[tuple[str | int | None, ...]]:

@@ -8,6 +8,7 @@ static busybox. WEFT_TEST_ENGINE names another engine to run the tests with, by 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import io
 import os
 import shutil
@@ -16,6 +17,8 @@ import subprocess
 import tarfile
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +26,9 @@ from weft.kernel.errors import EngineUnreachable
 from weft.runtime.resources.docker.engine import ContainerEngine
 
 PREFIX = "weft-engine-"
-IDLE_SECONDS, START_SECONDS = 1800, 120
+PLACE = Path(tempfile.gettempdir())
+"""Chosen when tests are collected, as a test may set another place. Podman takes folders of at most 50 letters."""
+IDLE_SECONDS, START_SECONDS, STARTS = 7200, 120, 3
 NEEDED = ("podman", "runc", "busybox", "unshare", "mount")
 APPLETS = "sh cat ls echo sleep mkdir chown tar true env id dd touch rm yes printf".split()
 SETTINGS = """\
@@ -44,25 +49,22 @@ class TestEngine:
 
     __test__ = False
 
-    def __init__(self) -> None:
-        if missing := [name for name in NEEDED if shutil.which(name) is None]:
-            raise EngineMissing(f"not installed here: {', '.join(missing)}")
-        if b"/ld-linux" in busybox_program().read_bytes()[:4096]:
-            raise EngineMissing("busybox is not a static one here (Debian: busybox-static)")
-        if os.geteuid() != 0:
-            raise EngineMissing("the tests' own container engine runs as root only")
-        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
-        self.address = f"unix://{self.folder}/engine.sock"
-        self._process = self._start()
-        try:
-            self._wait()
-        except BaseException:
-            self.stop()
-            raise
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.address = folder, f"unix://{folder}/engine.sock"
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def answers(self) -> bool:
+        with ContainerEngine(self.address) as engine:
+            try:
+                engine.ping()
+            except EngineUnreachable:
+                return False
+        return True
+
+    def start(self) -> None:
+        """Start it in an empty folder; raises EngineMissing with what it said."""
         for name in ("cache", "root", "run", "tmp"):
-            (self.folder / name).mkdir()
+            (self.folder / name).mkdir(parents=True)
         (self.folder / "containers.conf").write_text(SETTINGS)
         podman = (
             f"exec 2>{self.folder}/log; mkdir -p /var/lib/containers"
@@ -70,33 +72,88 @@ class TestEngine:
             f" && podman --root {self.folder}/root --runroot {self.folder}/run --tmpdir {self.folder}/tmp"
             f" system service --time {IDLE_SECONDS} {self.address}; exit $?"
         )
-        return subprocess.Popen(
+        process = self._process = subprocess.Popen(
             ["unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "sh", "-c", podman],
             env={"PATH": os.environ["PATH"], "CONTAINERS_CONF": str(self.folder / "containers.conf"), "HOME": "/root"},
+            cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
-
-    def _wait(self) -> None:
+        (self.folder / "pid").write_text(f"{process.pid} {started_at(process.pid)}")
         end = time.monotonic() + START_SECONDS
-        with ContainerEngine(self.address) as engine:
-            while True:
-                try:
-                    engine.ping()
-                except EngineUnreachable:
-                    if self._process.poll() is not None or time.monotonic() > end:
-                        said = (self.folder / "log").read_text() if (self.folder / "log").exists() else ""
-                        raise EngineMissing(f"podman does not start here: {said[-300:]}") from None
-                    time.sleep(0.02)
-                else:
-                    return
+        while not self.answers():
+            if process.poll() is not None or time.monotonic() > end:
+                said = (self.folder / "log").read_text() if (self.folder / "log").exists() else ""
+                state = "ended" if process.poll() is not None else f"did not answer for {START_SECONDS} seconds"
+                self.stop()
+                raise EngineMissing(f"podman {state}: {said[-300:]}")
+            time.sleep(0.02)
 
     def stop(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        """End it, if it is still the process that was started here, and remove all that it stored."""
+        noted = self.folder / "pid"
+        pid, _, began = noted.read_text().partition(" ") if noted.exists() else ("", "", "")
+        if pid and began and started_at(int(pid)) == began:
+            os.killpg(int(pid), signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
         _remove_groups()
+
+
+def started_at(pid: int) -> str:
+    """When a process began, as the system counts; empty: there is none, or nothing is left of it but its name."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] == "Z" else fields[19]
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Alone with a file. It stays there: whoever waits for it holds it by its name."""
+    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
+
+
+def ensure_installed() -> None:
+    if missing := [name for name in NEEDED if shutil.which(name) is None]:
+        raise EngineMissing(f"not installed here: {', '.join(missing)}")
+    if b"/ld-linux" in busybox_program().read_bytes()[:4096]:
+        raise EngineMissing("busybox is not a static one here (Debian: busybox-static)")
+    if os.geteuid() != 0:
+        raise EngineMissing("the tests' own container engine runs as root only")
+
+
+def remove_left() -> None:
+    """The engines of processes that were killed: they go on until they are idle for long."""
+    for folder in PLACE.glob(f"{PREFIX}*-*"):
+        owner = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if owner.isdigit() and not started_at(int(owner)):
+            TestEngine(folder).stop()
+
+
+def start_engine() -> TestEngine:
+    """An engine for this process: one process after the other starts its own, and tries again if it did not start."""
+    ensure_installed()
+    with locked(PLACE / f"{PREFIX}start"):
+        remove_left()
+        for attempt in range(1, STARTS + 1):
+            engine = TestEngine(PLACE / f"{PREFIX}{os.getpid()}-{attempt}")
+            try:
+                engine.start()
+            except EngineMissing:
+                if attempt == STARTS:
+                    raise
+            else:
+                return engine
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _remove_groups() -> None:
@@ -134,7 +191,7 @@ def engine_address() -> str:
     """The address of the engine that this process tests with; raises EngineMissing."""
     if address := os.environ.get("WEFT_TEST_ENGINE"):
         return address
-    engine = TestEngine()
+    engine = start_engine()
     atexit.register(engine.stop)
     return engine.address
 

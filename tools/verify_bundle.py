@@ -58,6 +58,7 @@ def references(value, digests, depth=1):
 class Bundle:
     def __init__(self, first, database):
         database.execute("CREATE TABLE known (name TEXT PRIMARY KEY, told TEXT)")
+        self.unnamed = set()
         self.given, self.piece, self.ended, self.keys, self.n = set(), None, False, [], dict.fromkeys(TOLD, 0)
         self.database, self.events, self.turns, self.hash = database, 0, 0, hashlib.sha256(first + b"\n")
         self.heads = [(head["turn"], head["event"]) for head in json.loads(first)["heads"]]
@@ -91,6 +92,7 @@ class Bundle:
             counts = {"absent": sum(self.n.values()) - self.n["content"], "contents": self.n["content"]}
             need(line == canonical({**counts, "events": self.events, "sha256": self.hash.hexdigest()}), "its last line")
             need(self.piece is None and not self.given, "a content that no event names")
+            need(not self.unnamed, "words that no substitution names")
             need(all(self.known(event) == f"run:{turn}" for turn, event in self.heads), "a head is not in it")
             self.ended = True
         self.hash.update(line + b"\n")
@@ -131,7 +133,11 @@ class Bundle:
             need(prev is None, f"{stream} is a set")
         elif owner[1] == "ledger":
             late = kind == "tool_result" and self.known(event["call"]["event_id"]).startswith("run:")
-            need(late or (kind == "content_erased" and HEX[64](event["content"])), f"event {name} stands alone")
+            erased = kind == "content_erased" and HEX[64](event["content"])
+            shown = kind == "substitution" and self.known(event["original_event"]["event_id"])[:4] in ("run:", "ledg")
+            self.unnamed |= {name} if (words := kind in ("history_append", "model_response")) else set()
+            self.unnamed -= {event["replacement_event"]["event_id"]} if shown else set()
+            need(late or erased or shown or (words and len(self.unnamed) <= 10_000), f"event {name} stands alone")
         else:
             tip, depth = (self.known(stream) or " 0").split(" ")
             need(tip == (prev or ""), f"event {name} does not follow the last one of {stream}")

@@ -23,9 +23,12 @@ BARE = Spec(
     loaded_per_turn=1,
 )
 
+FORKING_PEER = "OpenAI Agents AdvancedSQLiteSession"
+"""The quickest of those that can fork."""
+
 PEERS = (
     Spec(
-        "OpenAI Agents AdvancedSQLiteSession",
+        FORKING_PEER,
         AdvancedSession,
         ("openai-agents",),
         note="one `add_items` a turn; without usage",

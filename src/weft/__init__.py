@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weft.graph.graph import Graph as Graph
+    from weft.graph.model import Ancestry as Ancestry
+    from weft.graph.model import AncestryStep as AncestryStep
     from weft.graph.model import CallPair as CallPair
     from weft.graph.model import GraphEdge as GraphEdge
     from weft.graph.model import GraphNode as GraphNode
@@ -251,7 +253,8 @@ _NAMES = {
     "weft.kernel.fields": "PolicyTests Usage",
     "weft.graph.graph": "Graph",
     "weft.graph.model": (
-        "CallPair GraphEdge GraphNode GraphPath GraphWalk Neighbours PathsFound PolicyStep ResourceState RunHistory"
+        "Ancestry AncestryStep CallPair GraphEdge GraphNode GraphPath GraphWalk Neighbours PathsFound PolicyStep"
+        " ResourceState RunHistory"
     ),
     "weft.ledger.views.edge_types": "EdgeType",
     "weft.ledger.api.approvals": "Approvals Policies",

@@ -19,6 +19,7 @@ from weft.ledger.api import RepositoryOf, writer_of
 from weft.ledger.api.base import LEASE_TTL
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import (
+    checked_call,
     checked_file,
     checked_flag,
     checked_paths,
@@ -126,19 +127,25 @@ def _checked_clock(clock: Clock | None) -> Clock:
 
 
 def copy(
-    source: str | Path | Ledger, target: str | Path, *, progress: Progress | None = None, clock: Clock | None = None
+    source: str | Path | Ledger,
+    target: str | Path,
+    *,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+    beside: Callable[[], object] | None = None,
 ) -> Copied:
     """Copy a ledger, by its address or open, to a new address, on whatever backend: same facts, same order, same
-    digests, a replica id of its own. One that was cut short is run again and goes on where it was."""
-    clock = clock or SystemClock()
+    digests, a replica id of its own. One that was cut short is run again and goes on where it was. `beside` is called
+    before the copy counts as finished, so that what belongs beside it is there first."""
+    clock, beside = clock or SystemClock(), checked_call(beside, "beside")
     if not isinstance(source, Ledger):
         with _open_to_copy(source, clock) as opened:
-            return copy(opened, target, progress=progress, clock=clock)
+            return copy(opened, target, progress=progress, clock=clock, beside=beside)
     checked_place(target, "target")
     writer_of(source).ensure_whole("ledger:read")
     store = _store(str(target), True, False, False, clock, system_random)
     try:
-        return ledger_copy.copy_ledger(source._store, store, progress)
+        return ledger_copy.copy_ledger(source._store, store, progress, beside)
     finally:
         store.close()
 
@@ -165,14 +172,21 @@ def _open_to_copy(path: str | Path, clock: Clock) -> Ledger:
 
 
 def restore(
-    backup: str | Path, path: str | Path, *, progress: Progress | None = None, clock: Clock | None = None
+    backup: str | Path,
+    path: str | Path,
+    *,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+    beside: Callable[[], object] | None = None,
 ) -> Restored:
-    """Put a backup in the place of the ledger at `path`, which nobody has open. What lay there is moved aside."""
+    """Put a backup in the place of the ledger at `path`, which nobody has open. What lay there is moved aside. `beside`
+    is called before that, once the copy is written: what belongs beside the ledger is then there first."""
+    beside = checked_call(beside, "beside")
     from weft.store.sqlite.restore import restore as put_back
 
     file, copy = checked_file(path, "path", Action.COPY_BACKUP), checked_file(backup, "backup", Action.COPY_BACKUP)
     try:
-        return put_back(copy, file, clock or SystemClock(), progress)
+        return put_back(copy, file, clock or SystemClock(), progress, beside)
     except OSError as error:
         raise path_error(file, error) from error
 

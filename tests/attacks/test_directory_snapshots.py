@@ -347,6 +347,15 @@ def test_rules_that_are_pipes_links_or_endless_open_nothing_and_end(
         store.snapshot(folder)
 
 
+def test_rules_that_are_slow_in_every_folder_have_one_time_for_all(
+    store: FileStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, {".gitignore": "*.log\n", "a/x": "1", "b/x": "1"})
+    monkeypatch.setattr(ignore_rules, "MOST_SECONDS", 0.0)
+    with pytest.raises(StoreFailed, match="more than 0 seconds for the folders before"):
+        store.snapshot(folder)
+
+
 @pytest.mark.parametrize("plant", ["config", "commondir", "hooks", "objects/info/alternates", "info/grafts", "git"])
 def test_a_store_that_somebody_else_prepared_is_not_used(folder: Path, quick_path: Path, plant: str) -> None:
     store = FileStore(quick_path / "store")

@@ -11,14 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import weft
 from tests.faults.fork_processes import World, opened, state_at
 from tests.faults.processes import Say, run
 from tests.ledger.histories import exported, grow, import_into, lines, problems
-from weft.kernel.enums import MountMode, OwnershipReason, ResourceCapability, ResourceKind, SnapshotOutcome, VolumeMode
+from weft.kernel.enums import (
+    MountMode,
+    MoveReason,
+    OwnershipReason,
+    ResourceCapability,
+    ResourceKind,
+    SnapshotOutcome,
+    VolumeMode,
+)
 from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable, NotFound, NotTrusted
 from weft.kernel.fields import ExtRef, ResourceScope
+from weft.kernel.ledger_events import SessionMoved
 from weft.kernel.resource_events import (
     ResourceAttached,
     ResourceDeclared,
@@ -28,13 +38,17 @@ from weft.kernel.resource_events import (
     SnapshotDiscarded,
     SnapshotRequested,
 )
-from weft.ledger.api import Failure, NewResource, NewSnapshot, PlannedResource, Resource, ResourceLog
+from weft.ledger.api import Failure, Lease, NewResource, NewSnapshot, Owner, PlannedResource, Resource, ResourceLog
 from weft.ledger.api.resources import Resources
-from weft.ledger.resources.recording import stream_of_resource
+from weft.ledger.resources.recording import add_declared, stream_of_resource
+from weft.ledger.resources.undoing import UndoneMove
+from weft.ledger.sessions.heads import require_session, stream_of
 from weft.ledger.write.append import Append
 from weft.programs import Programs
+from weft.runtime.resources.directories.comparing import load_snapshot
 from weft.runtime.resources.fork_plans import PlanLine
 from weft.store.trust_store import TrustStore
+from weft.surfaces.cli.resources.text import skipped_count, skipped_lines
 
 TREE = NewSnapshot(method="git_tree", external_kind="git", external_id="0" * 64)
 ULID = "01M7E81W00RGHTHTD1FJHKE0KC"
@@ -114,6 +128,43 @@ def test_events_of_another_ledger_change_no_resource_and_are_no_wish(world: Worl
     assert (done.snapshots, done.restores) == ((), ())
 
 
+def test_a_third_ledger_changes_nothing_of_what_another_one_declared(tmp_path: Path) -> None:
+    new = NewResource(name="site", kind=ResourceKind.DIRECTORY, place="/work/site", capabilities=(), session="main")
+    paths = [tmp_path / f"{name}.db" for name in ("ours", "theirs", "third")]
+    with weft.open(paths[0]) as ours, weft.open(paths[1]) as theirs, weft.open(paths[2]) as third:
+        grow(theirs, "main", "one")
+        log = ResourceLog(theirs)
+        declared = log.declare(new)
+        kept = log.record_snapshot(declared.id, TREE)
+        log.request_restore(kept.id)
+        import_into(third, exported(theirs))
+        third._writer.write(lambda append: forge(append, declared, kept.id, theirs.resolve("main")))
+        import_into(ours, exported(theirs))
+        before = shown_rows(ours)
+        import_into(ours, exported(third))
+        assert shown_rows(ours) == before, "what a third ledger says of it is kept and changes nothing"
+        assert shown_rows(third)["resource"] == before["resource"], "nor does it in that ledger itself"
+        theirs.resources.discard("site")
+        log.discard_snapshot(kept.id)
+        import_into(ours, exported(theirs))
+        assert ours.resources.get(declared.id).owner is None, "the ledger that declared it is heeded"
+        for ledger in (ours, third):
+            ledger.upkeep.catch_up()
+            assert problems(ledger) == []
+
+
+def shown_rows(ledger: weft.Ledger) -> dict[str, list[Any]]:
+    """What is told of resources, without the numbers of arrivals and contents, which are each ledger's own."""
+    columns = {
+        "resource": "id, replica, kind, capabilities, made, owner, liveness, machine, name_digest, place_digest",
+        "resource_use": "resource, way, user_id, mode",
+        "resource_snapshot": "id, resource, state, ref_digest",
+        "resource_restore": "id, snapshot, outcome",
+    }
+    with ledger._store.read() as txn:
+        return {table: txn.sql.all(f"SELECT {names} FROM {table} ORDER BY 1", ()) for table, names in columns.items()}
+
+
 def test_another_ledger_does_not_say_what_the_files_of_a_turn_were(world: World, tmp_path: Path) -> None:
     turn = world.ledger.resolve("main")
     after, before = world.ledger.resources.snapshots_of_turn(turn), world.ledger.resources.snapshots_before_turn(turn)
@@ -133,11 +184,124 @@ def test_another_ledger_does_not_say_what_the_files_of_a_turn_were(world: World,
     assert state_at(world.places / "project").keys() == {b""}
 
 
+def test_no_folder_is_looked_at_because_another_ledger_names_its_place(world: World, tmp_path: Path) -> None:
+    """Also not to tell what an undo of its session would change."""
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "key").write_text("secret")
+    with weft.open(tmp_path / "other.db") as other:
+        (turn,) = grow(other, "theirs", "x")
+        log = ResourceLog(other)
+        new = NewResource(name="p", kind=ResourceKind.DIRECTORY, place=str(private), capabilities=(), session="theirs")
+        theirs = log.declare(new)
+        for is_before in (True, False):
+            log.record_snapshot(theirs.id, TREE, run=turn, is_before=is_before)
+        import_into(world.ledger, exported(other))
+    kept = world.store.ids()
+    claimed = tuple(world.ledger.resources.snapshots(theirs.id))
+    plan = replace(world.turn_files.plan_undo("theirs"), wanted=claimed)
+    named = world.ledger.resources.get(theirs.id)
+    for act in (
+        lambda: world.turn_files.present_changes(plan),
+        lambda: world.turn_files.present_changes(plan, force=True),
+        lambda: world.controller.ensure_own(named, "look at files"),
+    ):
+        with pytest.raises(NotApplicable, match=r"no longer|another ledger"):
+            act()
+    assert world.store.ids() == kept
+
+
+def test_an_undo_of_another_ledger_is_not_taken_back_with_snapshots_of_this_one(world: World, tmp_path: Path) -> None:
+    """It names whatever snapshots it knows: redoing it would bring them back over a folder that it has nothing to do
+    with."""
+    folder = world.places / "notes"
+    folder.mkdir()
+    (folder / "a").write_text("old")
+    kept = world.controller.snapshot(world.controller.add(world.directories, str(folder)))
+    (folder / "a").write_text("new")
+
+    def claim_undo(append: Append) -> None:
+        session = require_session(append, "theirs", "session:move")
+        told = {"undoes": session.head, "kept": (kept.id,), "reason": append.put_text("undo", "reason")}
+        stream_of(append, session).add(SessionMoved, to=None, before=session.head, why=MoveReason.MOVE, **told)
+        append.seal()
+
+    with weft.open(tmp_path / "other.db") as other:
+        import_into(other, exported(world.ledger))
+        grow(other, "theirs", "x")
+        other._writer.write(claim_undo)
+        import_into(world.ledger, exported(other))
+    with pytest.raises(NotApplicable, match="nothing of session 'theirs' was undone"):
+        world.turn_files.redo("theirs")
+    assert (folder / "a").read_text() == "new"
+
+
+@pytest.mark.parametrize("told", ["no JSON", "[" * 100_000, '"text"', '[{"more": "x"}, {"path": {}}, 1]', "{}"])
+def test_whatever_another_ledger_tells_of_its_resources_ours_are_listed(
+    world: World, tmp_path: Path, told: str
+) -> None:
+    (ours,) = world.ledger.resources.list()
+
+    def declare_oddly(append: Append) -> None:
+        id, odd = append.ulids.mint(), append.put_text(told, "metadata")
+        stream = stream_of_resource(append, id)
+        name, place = (append.put_text(text, "name") for text in ("theirs", "/theirs"))
+        kind = {"resource_kind": ResourceKind.DIRECTORY, "capabilities": ()}
+        stream.add(ResourceDeclared, name=name, place=place, metadata=odd, **kind)
+        stream.add(ResourceOwned, resource_ref=id, owner=ResourceScope(agent="evil"), before=None, why="declared")
+        kept = {"snapshot_ref": append.ulids.mint(), "outcome": SnapshotOutcome.OK, "skipped": odd}
+        stream.add(SnapshotCreated, resource_ref=id, **kept)
+        append.seal()
+
+    with weft.open(tmp_path / "other.db") as other:
+        other._writer.write(declare_oddly)
+        import_into(world.ledger, exported(other))
+    listed = world.ledger.resources.list()
+    assert [one.name for one in listed] == ["project", "theirs"]
+    assert world.ledger.resources.get("project") == ours
+    (kept,) = world.ledger.resources.snapshots("theirs")
+    assert (skipped_count(kept), skipped_lines(kept)) == (0, [])
+    world.controller.reconcile()
+
+
+def test_a_wish_of_another_ledger_does_not_keep_what_is_to_be_thrown_away(world: World, tmp_path: Path) -> None:
+    able = (ResourceCapability.SNAPSHOT,)
+    new = NewResource(name="theirs", kind=ResourceKind.DIRECTORY, place="/theirs", capabilities=able)
+    with weft.open(tmp_path / "other.db") as other:
+        log = ResourceLog(other)
+        log.request_snapshot(log.declare(new).id)
+        import_into(world.ledger, exported(other))
+    assert world.log.is_quiet()
+    wish = world.log.request_snapshot(world.ledger.resources.get("project").id)
+    assert not world.log.is_quiet()
+    world.log.record_snapshot("project", Failure("x", "y"), snapshot=wish)
+    assert world.log.is_quiet()
+
+
+def test_an_id_that_another_ledger_chose_does_not_hide_a_name_of_this_one(world: World, tmp_path: Path) -> None:
+    folder = world.places / "backend"
+    folder.mkdir()
+    ours = world.controller.add(world.directories, str(folder), session="main")
+    new = NewResource(name="theirs", kind=ResourceKind.DIRECTORY, place="/theirs", capabilities=())
+    with weft.open(tmp_path / "other.db") as other:
+        chosen = f"{ResourceLog(other).declare(new).id[:-7]}BACKEND"
+
+        def declare_named(append: Append) -> None:
+            add_declared(append, chosen, new, Owner("agent", "evil"), OwnershipReason.DECLARED)
+            append.seal()
+
+        other._writer.write(declare_named)
+        import_into(world.ledger, exported(other))
+    assert world.ledger.resources.get("backend") == ours
+    assert world.ledger.resources.get(chosen).place == "/theirs"
+    assert world.ledger.resources.get(chosen[-8:]).place == "/theirs"
+
+
 # --- an agent without rights -----------------------------------------------------------------------------------------
 
-READS = {"pending", "find_at", "is_kept", "list", "snapshots_of_turn", "snapshots_before_turn"}
+READS = {"pending", "own_ids", "find_at", "is_begun", "tried_in", "list", "snapshots_of_turn", "snapshots_before_turn"}
 """Verbs that answer with what whoever asks may see."""
-UPKEEP = {"held_references", "taken_in", "kept_beside"}
+UPKEEP = {"is_held", "taken_in", "kept_beside"}
 """Asked before kept files are thrown away, in the name of the whole ledger: whoever saw less would throw away more."""
 OWN_LEASES = {"renew", "let_go"}
 """Take a lease that only its holder has."""
@@ -172,6 +336,8 @@ def arguments(
         "to": None,
         "reason": "undo",
         "snapshots": [snapshot],
+        "kept": [snapshot],
+        "undone": UndoneMove(event="0" * 64, turn=world.ledger.resolve("main"), at_event=None, kept=(snapshot,)),
         "kind": "directory",
         "place": resource.place,
     }
@@ -305,10 +471,33 @@ def test_a_folder_whose_place_became_a_link_is_neither_kept_nor_restored_nor_rem
     assert world.controller.restore(taken).outcome == "error"
     with pytest.raises(NotApplicable):
         world.turn_files.undo("main")
-    with pytest.raises(NotApplicable):
-        world.controller.discard(made)
+    assert world.controller.discard(made).why_left == "it is another folder than the one that Weft made"
     world.controller.reconcile()
     assert state_at(precious) == before
+
+
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_a_link_that_comes_after_the_place_was_looked_at_is_not_followed(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_beside: bool
+) -> None:
+    """At the moment at which the store reads what it is to write."""
+    place, precious = world.places / ("copy" if is_beside else "project"), world.path / "precious"
+    taken = world.ledger.resources.snapshots("project")[0]
+    precious.mkdir()
+    if not is_beside:
+        (precious / "mine").write_text("mine")
+    before = state_at(precious)
+
+    def swap(*arguments: Any) -> Any:
+        if not place.is_symlink():
+            place.rename(place.with_name("moved"))
+            place.symlink_to(precious)
+        return load_snapshot(*arguments)
+
+    monkeypatch.setattr("weft.runtime.resources.directories.store.load_snapshot", swap)
+    done = world.controller.restore(taken, place=str(place) if is_beside else None, session="main")
+    assert place.is_symlink()
+    assert (done.outcome, state_at(precious)) == ("error", before)
 
 
 def test_a_file_whose_folder_became_a_link_is_left(world: World) -> None:
@@ -356,7 +545,7 @@ def hold_and_die(say: Say, path: str) -> None:
     with opened(Path(path)) as world:
         (resource,) = world.ledger.resources.list()
         world.log.request_snapshot(resource.id)
-        assert world.log.hold(resource.id) is not None
+        assert isinstance(world.log.hold(resource.id), Lease)
         os._exit(1)
 
 
@@ -365,7 +554,7 @@ def test_two_controllers_do_not_act_on_one_resource_and_a_dead_one_is_succeeded(
     with weft.open(world.path / "ledger.db") as again:
         other = World(world.path, again)
         lease = other.log.hold(resource.id)
-        assert lease is not None
+        assert isinstance(lease, Lease)
         with pytest.raises(NotApplicable, match="somebody else"):
             world.controller.snapshot(resource)
         assert world.controller.reconcile().busy == (resource.id,)
@@ -391,7 +580,10 @@ def test_nothing_acts_on_resources_of_a_ledger_that_nobody_trusts(world: World, 
             lambda: stranger.controller.discard(resource),
             stranger.controller.reconcile,
             lambda: stranger.planner.carry_out("main", "alt", stranger.planner.propose("main", "alt")),
+            lambda: stranger.planner.propose("main", "alt"),
+            lambda: stranger.controller.ensure_own(resource, "look at files"),
             lambda: stranger.turn_files.undo("main"),
+            lambda: stranger.turn_files.present_changes(stranger.turn_files.plan_undo("main")),
             lambda: stranger.turn_files.check_out("main"),
             lambda: stranger.turn_files.check_out("main", to=str(world.places / "out")),
             lambda: stranger.turn_files.copy_into(taken, world.places / "out"),

@@ -4,16 +4,20 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pytest
 
 import weft
 from tests.exchange.conftest import take
-from tests.exchange.timeline import Action, Stage
+from tests.exchange.timeline import START_MS, Action, Stage
 from tests.exchange.toy import Toy
 from tests.postgres import shared_server
+from tests.surfaces.test_cli_import import SESSION as SESSION_ID
+from tests.surfaces.test_cli_import import line
 from weft import Ledger
-from weft.exchange.importers.port import Report, Source, Transcript
+from weft.exchange.importers.port import Report, Source, Transcript, load_importers
 from weft.exchange.importing.watch import Began, Gone, Happening, Imported, Troubled, Watched
+from weft.kernel.clock import iso_from_ms
 from weft.kernel.contents import ERASED
 
 SESSION = {"session": "s1", "title": "First"}
@@ -100,6 +104,35 @@ def test_an_open_tail_is_provisional_until_it_is_a_turn(stage: Stage) -> None:
     assert said == ["hi", "yo"]
     assert stage.ledger.imports.provisional() == []
     assert texts(stage.ledger) == ["hi", "yo", "and?", "so"]
+
+
+def told(second: int, uuid: str, parent: str | None, reason: str | None = None) -> str:
+    """A line of Claude Code: a prompt, or an answer after which the model stopped for this reason."""
+    at = iso_from_ms(START_MS + 1000 * second)
+    if reason is None:
+        return line(uuid, parent, "user", uuid, timestamp=at)
+    record = orjson.loads(line(uuid, parent, "assistant", [{"type": "text", "text": uuid}], timestamp=at))
+    record["message"]["stop_reason"] = reason
+    return orjson.dumps(record).decode() + "\n"
+
+
+def test_a_turn_of_claude_code_ends_with_the_last_answer_of_the_model(ledger: Ledger, sources: Path) -> None:
+    stage = Stage(ledger, sources, load_importers("claude-code"))
+    seen, look = noted(lambda: texts(ledger, SESSION_ID) if any(one.head for one in ledger.sessions()) else [])
+    stage.follow(
+        (5, stage.add("a.jsonl", told(5, "u0", None), told(5, "a0", "u0", "tool_use"))),
+        (12, look),
+        (13, stage.add("a.jsonl", told(13, "a1", "a0", "end_turn"))),
+        (15, look),
+        (18, look),
+        (19, stage.add("a.jsonl", told(19, "a2", "a1", "end_turn"))),
+        (24, look),
+        (25, stage.add("a.jsonl", told(25, "u1", "a2"))),
+        end=30,
+    )
+    assert seen[:2] == [[], []], "a call of a tool, and an answer to which hooks may still add"
+    assert seen[2:] == [["u0", "a0", "a1"], ["u0", "a0", "a1", "a2"]], "what comes later makes the turn longer"
+    assert [tail.items[0].text for tail in ledger.imports.provisional()] == ["u1"]
 
 
 def test_a_watch_is_the_same_over_postgresql(on_server: Stage) -> None:

@@ -128,14 +128,14 @@ def build(path: Path, seed: int) -> dict[str, list[State]]:
         return world.states
 
 
-def decided(world: World, seed: int) -> list[PlanLine]:
+def decided(planner: ForkPlanner, seed: int) -> list[PlanLine]:
     """A plan whose decisions are random; always the same for one seed."""
     chosen, lines = chance("fork-plan", seed), []
-    for line in world.planner.propose("main", FORKED):
+    for line in planner.propose("main", FORKED):
         modes = [VolumeMode.KEEP, VolumeMode.DISCARD, *([VolumeMode.SNAPSHOT] * 3 if line.place else [])]
         mode = chosen.choice(modes)
         written = {"resource": line.resource.id, "mode": mode.value, "kept_by": chosen.choice(["fork", "origin"])}
-        lines += world.planner.read([line], orjson.dumps([written]))
+        lines += planner.read([line], orjson.dumps([written]), FORKED)
     return lines
 
 
@@ -197,7 +197,7 @@ def act(say: Say, path: str, action: str, seed: int, k: int) -> None:
 def prepared(world: World, action: str, seed: int) -> Any:
     match action:
         case "fork":
-            lines = decided(world, seed)
+            lines = decided(world.planner, seed)
             return lambda: world.planner.carry_out("main", FORKED, lines)
         case "undo":
             return lambda: world.turn_files.undo("main")

@@ -73,7 +73,7 @@ def check_fork(path: Path, seed: int, k: int) -> bool:
     """Whether the process was killed."""
     states = build(path, seed)
     with opened(path) as world:
-        lines = decided(world, seed)
+        lines = decided(world.planner, seed)
         owned = [one for one in world.ledger.resources.list() if one.kind.value != "uri"]
         before = {one.id: state_of(one) for one in owned}
         names = {one.name for one in world.places.iterdir()}
@@ -239,9 +239,7 @@ def wished_restore(world: World) -> str:
     """As an undo leaves it whose process died when the head had moved."""
     turn = world.ledger.turn("main")
     (before,) = world.ledger.resources.snapshots_before_turn(turn.id)
-    (wish,) = world.log.move_with_files(
-        "main", expected=turn.id, to=turn.parent_id, reason="undo", snapshots=[before.id]
-    )
+    (wish,) = world.log.undo("main", expected=turn.id, to=turn.parent_id, kept=[], snapshots=[before.id])
     return wish
 
 

@@ -3,9 +3,9 @@
 Written from docs/graph.md, without the code that it is compared with. It knows the kinds of event that `stories` tells.
 """
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import log2
 from typing import Any
 
 Fields = dict[str, Any]
@@ -226,28 +226,33 @@ class PlainGraph:
                     waiting.append(edge.target)
         return found
 
-    def distance(self, start: str, end: str) -> int | None:
-        distances, waiting = {start: 0}, deque([start])
-        while waiting:
-            here = waiting.popleft()
-            for edge in self.of(here):
-                other = edge.target if edge.source == here else edge.source
-                if other not in distances:
-                    distances[other] = distances[here] + 1
-                    waiting.append(other)
-        return distances.get(end)
+    def cost(self, edge: PlainEdge) -> int:
+        """1, and for each end the binary logarithm of how many edges of this type lead the same way there."""
+        alike = [other for other in self.edges if other.type == edge.type]
+        leaving = sum(1 for other in alike if other.source == edge.source)
+        arriving = sum(1 for other in alike if other.target == edge.target)
+        return 1 + int(log2(leaving)) + int(log2(arriving))
 
-    def shortest(self, start: str, end: str) -> set[tuple[str, ...]]:
-        """All shortest ways, by trying every one."""
-        length = self.distance(start, end)
-        if length is None:
-            return set()
-        ways: list[tuple[str, ...]] = [(start,)]
-        for _ in range(length):
-            ways = [
-                (*way, other)
-                for way in ways
-                for other in {e.target if e.source == way[-1] else e.source for e in self.of(way[-1])}
-                if other not in way
-            ]
-        return {way for way in ways if way[-1] == end}
+    def cheapest(self, start: str, end: str, longest: int) -> tuple[int, set[tuple[str, ...]]] | None:
+        """What the cheapest ways cost, and of these the ones with the fewest edges: all ways are made longer, step by
+        step, and of those to one node the cheapest are kept."""
+        steps: dict[str, dict[str, int]] = {}
+        for edge in self.edges:
+            price = self.cost(edge)
+            for here, there in ((edge.source, edge.target), (edge.target, edge.source)):
+                known = steps.setdefault(here, {})
+                known[there] = min(price, known.get(there, price))
+        ways: dict[str, tuple[int, set[tuple[str, ...]]]] = {start: (0, {(start,)})}
+        best = ways.get(end)
+        for _ in range(longest):
+            longer: dict[str, tuple[int, set[tuple[str, ...]]]] = {}
+            for here, (so_far, nodes) in ways.items():
+                for there, price in steps.get(here, {}).items():
+                    cost, kept = longer.get(there, (so_far + price, set()))
+                    if so_far + price <= cost:
+                        kept = kept if so_far + price == cost else set()
+                        longer[there] = so_far + price, kept | {(*way, there) for way in nodes}
+            ways = longer
+            if end in ways and (best is None or ways[end][0] < best[0]):
+                best = ways[end]
+        return best

@@ -6,13 +6,17 @@ import pytest
 
 import weft
 from scripts.generate_graph_docs import PAGE, graph_page
+from tests.conftest import NewPostgresLedger
 from tests.graph.histories import new, tell_everything
 from tests.ledger.histories import copy_in_memory, exported, grow, import_into, problems, select
-from weft.graph.nodes import NODE_EVENTS, NODE_KINDS_OF
+from tests.ledger.imported import native_turn, rich_import, take
+from weft.graph.edge_reader import EdgeReader
+from weft.graph.nodes import NODE_EVENTS, NODE_KINDS_OF, NodeReader
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import OwnershipReason
-from weft.kernel.events import resource_stream
+from weft.kernel.events import import_stream, resource_stream
 from weft.kernel.kinds import KINDS
+from weft.kernel.ledger_events import Sighting
 from weft.kernel.resource_events import ResourceOwned
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.api.resources import ResourceLog
@@ -20,6 +24,7 @@ from weft.ledger.views import edges
 from weft.ledger.views.edge_types import EDGE_FACTS, NODE_KINDS, SEED_TYPES, EdgeType
 from weft.ledger.views.recorded_events import fields_of
 from weft.ledger.write.append import Append
+from weft.store.records import VIEW_RULES
 
 NOON, HOUR = 1_794_700_800_000, 3_600_000
 
@@ -42,6 +47,14 @@ def test_there_are_the_22_types_of_the_schema() -> None:
 def test_one_history_has_every_type_of_edge(told: Path) -> None:
     there = {row["type"] for row in select(told, "SELECT DISTINCT type FROM edge")}
     assert there == {type.value for type in EdgeType}
+
+
+def test_one_history_has_every_type_of_node(told: Path) -> None:
+    with weft.open(told, read_only=True) as ledger, ledger._store.read() as txn:
+        rows = txn.sql.all("SELECT source, target FROM edge")
+        nodes = NodeReader(EdgeReader(txn, txn.sql)).nodes(end for row in rows for end in row)
+        assert {node.type for node in nodes.values()} == NODE_EVENTS.keys()
+        assert [node.name for node in nodes.values() if node.properties.get("missing")] == []
 
 
 def test_edges_join_what_their_types_say_and_have_their_attributes(told: Path) -> None:
@@ -151,4 +164,41 @@ def test_an_erased_text_is_in_no_answer() -> None:
         ledger.erasure.erase(gone, reason="asked for")
         assert "a canary" not in str(ledger.graph.neighbours(f"run:{gone}"))
         assert ledger.graph.node(f"resource:{names['folder']}").properties["name"] == "folder"
+        assert problems(ledger) == []
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_edges_that_an_older_program_left_out_are_there_after_opening(
+    engine: str, tmp_path: Path, new_postgres_ledger: NewPostgresLedger
+) -> None:
+    address = tmp_path / "ledger.db" if engine == "sqlite" else new_postgres_ledger()
+    with weft.open(address) as ledger:
+        rich_import(ledger)
+        turn = next(iter(ledger.log())).id
+        whole = ledger.graph.neighbours(f"run:{turn}", ["SESSION_HAS_RUN"]).edges
+        assert whole
+        ledger._store.write(lambda txn: txn.sql.run("DELETE FROM edge WHERE type = 'SESSION_HAS_RUN'"))
+        ledger._store.write(lambda txn: txn.sql.run("UPDATE local SET value = '7' WHERE key = ?", (VIEW_RULES,)))
+        assert not ledger.graph.neighbours(f"run:{turn}", ["SESSION_HAS_RUN"]).edges
+    with weft.open(address) as ledger:
+        assert ledger.graph.neighbours(f"run:{turn}", ["SESSION_HAS_RUN"]).edges == whole
+        assert problems(ledger) == []
+
+
+def test_a_session_that_was_recorded_here_has_no_turn_because_a_source_says_so() -> None:
+    with weft.open(":memory:") as ledger:
+        grow(ledger, "main", "one")
+        take(ledger, "theirs", native_turn("t1", started=1_000, end=10))
+        theirs, mine = ledger.resolve("theirs"), ledger.session("main").id
+
+        def claim(append: Append) -> None:
+            seen = Sighting(
+                stream=import_stream(theirs), prev=None, actor="imported", origin="toy", session=mine, turn=theirs
+            )
+            append.add_event(seen)
+            append.seal()
+
+        ledger._writer.write(claim)
+        sources = [edge.source for edge in ledger.graph.neighbours(f"run:{theirs}", ["SESSION_HAS_RUN"]).edges]
+        assert sources == [f"session:{ledger.session('theirs').id}"]
         assert problems(ledger) == []

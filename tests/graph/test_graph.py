@@ -7,11 +7,13 @@ import pytest
 
 import weft
 from tests.graph.histories import new, tell_everything
-from tests.ledger.histories import grow
-from tests.ledger.imported import rich_import
+from tests.ledger.histories import grow, problems
+from tests.ledger.imported import native_turn, rich_import, take
+from weft.graph import paths
 from weft.graph.model import GraphEdge
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotApplicable, NotFound
+from weft.kernel.fields import PolicyTests
 from weft.ledger.api.resources import ResourceLog
 from weft.open_ledger import OpenLedger
 
@@ -106,20 +108,24 @@ def test_policies_tell_what_was_proposed_and_active_and_for_how_long(told: Told)
 def test_ancestry_leads_from_a_fork_and_from_a_subagent_to_where_they_came_from(told: Told) -> None:
     ledger, names = told
     fork = ledger.graph.ancestry("other")
-    assert ("FORKED_FROM", "session", "run") in map(brief, fork.edges)
+    assert ("FORKED_FROM", "session", "run") in [brief(step.edge) for step in fork.steps]
     assert f"run:{names['turn']}" in fork.nodes
+    main = f"session:{ledger.session('main').id}"
+    assert {step.parent for step in fork.steps} == {main}
+    assert fork.nodes[main].properties["label"] == "main"
     worker = next(session for session in ledger.sessions() if session.label.startswith("worker:"))
     walk = ledger.graph.ancestry(worker.label)
-    assert {"FORKED_FROM", "SPAWNED_FROM"} == {edge.type.value for edge in walk.edges}
+    assert {"FORKED_FROM", "SPAWNED_FROM"} == {step.edge.type.value for step in walk.steps}
+    parents = {step.parent for step in walk.steps if step.edge.type.value == "FORKED_FROM"}
+    assert parents == {f"session:{ledger.session('led').id}"}
     assert ledger.graph.node(f"session:{worker.label}").type == "Subagent"
 
 
-def test_a_way_between_two_nodes_is_the_shortest(told: Told) -> None:
+def test_a_way_between_two_nodes_joins_them_edge_by_edge(told: Told) -> None:
     ledger, names = told
     found = ledger.graph.path(names["request"], names["folder"])
     assert found.paths
-    lengths = {len(path.edges) for path in found.paths}
-    assert len(lengths) == 1
+    assert len({path.cost for path in found.paths}) == 1
     for path in found.paths:
         assert len(path.nodes) == len(path.edges) + 1
         for left, edge, right in zip(path.nodes[:-1], path.edges, path.nodes[1:], strict=True):
@@ -205,3 +211,108 @@ def test_a_ledger_that_cannot_be_written_answers_too(tmp_path: Path) -> None:
         assert ledger.graph.neighbours("main~1", direction="out").edges
         assert ledger.graph.neighbours("main").node.name == f"run:{head}"
         assert expected.node.name in ledger.graph.neighbours("main", ["DERIVED_FROM"]).nodes
+
+
+def test_imported_turns_belong_to_the_sessions_whose_sources_hold_them(tmp_path: Path) -> None:
+    with weft.open(tmp_path / "ledger.db") as ledger:
+        rich_import(ledger)
+        for turn in ledger.log():
+            (edge,) = ledger.graph.neighbours(f"run:{turn.id}", ["SESSION_HAS_RUN"]).edges
+            assert edge.source == f"session:{turn.session_id}"
+            assert (edge.valid_from, edge.is_synthesised) == (turn.started_at, True)
+        copied = native_turn("t1", started=1_000, ended=2_000, end=10)
+        take(ledger, "copy", copied, native_turn("t9", parent=0, started=9_000, offset=10, end=20), file="c.jsonl")
+        first = next(turn for turn in ledger.log() if turn.started_at == 1_000)
+        holders = [edge.source for edge in ledger.graph.neighbours(f"run:{first.id}", ["SESSION_HAS_RUN"]).edges]
+        assert holders == [f"session:{ledger.session(label).id}" for label in ("main", "copy")]
+        assert ledger.graph.ancestry(first.id).start == f"session:{ledger.turn(first.id).session_id}" == holders[1]
+        assert problems(ledger) == []
+
+
+def test_an_imported_subagent_began_when_its_source_says(tmp_path: Path) -> None:
+    with weft.open(tmp_path / "ledger.db") as ledger:
+        rich_import(ledger)
+        forks = ledger.graph.neighbours("session:main/child", ["FORKED_FROM", "SPAWNED_FROM"], direction="out").edges
+        times = {edge.target.partition(":")[0]: edge.valid_from for edge in forks}
+        assert times == {"run": 2_500, "session": 2_400, "program": 2_400}
+        (main,) = ledger.graph.neighbours("session:main", ["AGENT_HAS_SESSION"]).edges
+        assert (main.valid_from, main.is_synthesised) == (1_000, True)
+        assert {step.parent for step in ledger.graph.ancestry("main/child").steps} == {main.target, None}
+
+
+def test_a_way_goes_by_what_two_nodes_have_to_do_with_each_other_and_not_by_what_everything_has() -> None:
+    with weft.open(":memory:") as ledger:
+        first, *_, last = grow(ledger, "main", *"abcde")
+        for number in range(30):
+            grow(ledger, f"s{number}", "x", "y")
+        (path,) = ledger.graph.path(first, last).paths
+        assert [edge.type.value for edge in path.edges] == ["DERIVED_FROM"] * 4
+        assert path.cost == 4
+        assert ledger.graph.path(first, last, longest=2).paths[0].cost > 4
+        assert ledger.graph.path(first, last, ["AGENT_HAS_RUN"]).paths[0].nodes[1] == "program:local"
+
+
+def test_a_way_that_would_take_too_many_edges_to_find_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "PATH_EDGES", 10)
+    with weft.open(":memory:") as ledger:
+        first, *_, last = grow(ledger, "main", *"abcde")
+        found = ledger.graph.path(first, last)
+        assert (found.paths, found.is_cut) == ((), True)
+
+
+def test_a_session_names_its_resources_and_those_of_later_are_not_listed() -> None:
+    clock = FixedClock(NOON)
+    with weft.open(":memory:", clock=clock) as ledger:
+        grow(ledger, "main", "one")
+        ResourceLog(ledger).declare(new("early"))
+        clock.tick(HOUR)
+        ResourceLog(ledger).declare(new("late"))
+        assert [state.resource.properties["name"] for state in ledger.graph.resources("main")] == ["early", "late"]
+        assert [state.resource.properties["name"] for state in ledger.graph.resources(at=NOON)] == ["early"]
+        assert ledger.graph.resources("late", at=NOON) == []
+        assert len(ledger.graph.resources("late")) == 1
+
+
+def test_a_node_is_as_it_was_known_at_a_time(tmp_path: Path) -> None:
+    clock = FixedClock(NOON)
+    with weft.open(tmp_path / "ledger.db", clock=clock) as ledger:
+        grow(ledger, "main", "one")
+        policy = ledger.policies.propose("careful", "print(1)")
+        turn = ledger.begin_turn(session="main")
+        message = turn.message("look")
+        clock.tick(HOUR)
+        turn.response("there")
+        turn.finish()
+        ledger.policies.activate(policy.id, digest=policy.digest, tests=PolicyTests(total=1, passed=1, failed=0))
+        (later,) = grow(ledger, "later", "two")
+        graph = ledger.graph
+        assert graph.node("policy:careful").properties["state"] == "active"
+        assert graph.node("policy:careful", known_at=NOON).properties["state"] == "proposal"
+        states = [graph.node(turn.id, known_at=when).properties["status"] for when in (NOON, None)]
+        assert states == ["pending", "completed"]
+        assert graph.node(f"message:{message}", known_at=NOON) == graph.node(f"message:{message}")
+        for name in (f"run:{later}", "session:later", f"event:{list(ledger.events(turn.id))[-1].id}"):
+            assert graph.node(name, known_at=NOON + HOUR) == graph.node(name)
+            with pytest.raises(NotFound) as refused:
+                graph.node(name, known_at=NOON)
+            assert "did not know it then" in str(refused.value.hint)
+
+
+def test_what_was_known_is_well_defined_where_the_clock_went_back(tmp_path: Path) -> None:
+    clock = FixedClock(NOON)
+    with weft.open(tmp_path / "ledger.db", clock=clock) as ledger:
+        turns = []
+        for when in (NOON, NOON + 2 * HOUR, NOON + HOUR, NOON + 3 * HOUR):
+            clock.set(when)
+            turns += grow(ledger, "main", "next")
+        known = {
+            hours: [bool(ledger.graph.neighbours(f"run:{turn}", known_at=NOON + hours * HOUR).edges) for turn in turns]
+            for hours in (-1, 0, 1, 2, 3)
+        }
+        assert known == {
+            -1: [False, False, False, False],
+            0: [True, False, False, False],
+            1: [True, True, True, False],
+            2: [True, True, True, False],
+            3: [True, True, True, True],
+        }

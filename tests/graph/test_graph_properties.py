@@ -218,9 +218,12 @@ def test_every_question_has_the_answer_of_its_plain_form(steps: list[Step], pick
             walk = ledger.graph.lineage(name, limit=10_000)
             assert {(edge.source, edge.target) for edge in walk.edges} == graph.lineage(name)
         for start, end in pairwise(chosen):
-            found = ledger.graph.path(start, end, limit=1000, longest=50)
-            assert not found.is_cut
-            assert {path.nodes for path in found.paths} == set(list(graph.shortest(start, end))[:1000])
+            for longest in (2, 12):
+                found = ledger.graph.path(start, end, limit=1000, longest=longest)
+                assert not found.is_cut
+                cost, ways = graph.cheapest(start, end, longest) or (0, set())
+                assert {path.nodes for path in found.paths} == ways
+                assert {path.cost for path in found.paths} <= {cost}
         check_conveniences(ledger, graph, clock.now_ms())
 
 

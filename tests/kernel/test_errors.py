@@ -77,6 +77,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "EngineUnreachable": ("unix:///engine.sock", "nobody listens there"),
     "EngineObjectMissing": ("volume", "x"),
     "EngineRefused": ("make a container", 500, "no space left"),
+    "FilesElsewhere": ("01AAAAAAAAAAAAAAAAAAAAAAAA", "the ledger …AAAAAAAA has them", "check them out there"),
     "NotTrusted": ("ledger.db", "run a program", "you did not make it", "trust it"),
 }
 
@@ -154,6 +155,10 @@ INSIDE = {
     "NotPlain": "what a shell line runs cannot be told",
     "ServerLost": "a process in the sandbox is started again",
     "RulesChanged": "a folder is looked through again",
+    "HoldLost": "somebody else works on a resource: the work stops, and the wish stays open",
+    "NotYet": "a call of a tool waits and is asked again",
+    "psycopg.OperationalError": "the server is asked again",
+    "Unusual": "a turn goes the general way",
     "EOFError": "the end of what is typed",
     "OSError": "what the kernel refused, as Python tells it",
     "Refused": "of the contract's own tests",

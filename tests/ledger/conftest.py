@@ -37,6 +37,7 @@ ON_POSTGRES = {
     "rooms",
     "room_profiles",
     "room_search",
+    "plain_turns",
 }
 
 

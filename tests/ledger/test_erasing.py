@@ -33,7 +33,7 @@ from weft.ledger.erasing import erasure
 from weft.ledger.imports.natives import NativeLink
 from weft.ledger.upkeep import ledger_copy
 from weft.ledger.upkeep.doctor import examine_ledger
-from weft.ledger.write.record_turn import NewTurn
+from weft.ledger.write.new_turn import NewTurn
 from weft.ledger.write.turn_events import TurnEvents
 from weft.store.port import Store
 from weft.store.postgres.address import parse_address

@@ -14,15 +14,19 @@ from tests.ledger.histories import change, grow, problems, select
 from tests.ledger.imported import native_turn, rich_import, take
 from tests.postgres import shared_server
 from weft.kernel.clock import FixedClock
-from weft.kernel.enums import FileKind
+from weft.kernel.enums import FileKind, ResourceCapability, ResourceKind
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.api.resources import ResourceLog
 from weft.ledger.model import FileNote
+from weft.ledger.resources.model import NewResource, NewSnapshot
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.connection import PostgresSql, translate
 from weft.store.sqlite.connection import SqliteSql
 
 MINUTE = 60_000
+MACHINE, TREE = "01M7KSKWW3EG4DEPDSR32C1N8V", "4b825dc6"
+OPEN_WISHES = ("USING INDEX resource_snapshot_open", "USING INDEX resource_restore_open")
 PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
 
 
@@ -259,6 +263,17 @@ LOOKUPS: dict[str, Callable[[Ledger], Any]] = {
     "files of messages": lambda ledger: ledger.listing().files([ledger.messages("main~1")[0].id]),
     "code blocks of a message": lambda ledger: ledger.codeblocks(ledger.messages("main~1")[0].id),
     "search": lambda ledger: ledger.search("four", session="main", role="user"),
+    "resources by id": lambda ledger: ledger.resources.get(ledger.resources.get("site").id),
+    "resources by the end of an id": lambda ledger: ledger.resources.get(ledger.resources.get("site").id[-8:]),
+    "resources by name": lambda ledger: ledger.resources.get("site"),
+    "resources by place": lambda ledger: ledger.resources.get("/work/site"),
+    "resources at a place": lambda ledger: ResourceLog(ledger).find_at("directory", "/work/site", MACHINE),
+    "resources of a session": lambda ledger: ledger.resources.list(session="main"),
+    "snapshots by id": lambda ledger: ledger.resources.snapshot(kept_snapshot(ledger)),
+    "snapshots by the end of an id": lambda ledger: ledger.resources.snapshot(kept_snapshot(ledger)[-6:]),
+    "snapshots of no turn by what they hold": lambda ledger: ResourceLog(ledger).kept_beside([TREE]),
+    "whether a snapshot holds something": lambda ledger: ResourceLog(ledger).is_held("git", TREE),
+    "wishes after a wish": lambda ledger: ResourceLog(ledger).is_superseded(ResourceLog(ledger).pending()[1][0].id),
 }
 
 
@@ -283,8 +298,25 @@ def prepared(ledger: Ledger, clock: FixedClock) -> Ledger:
     Story(ledger, clock)
     rich_import(ledger)
     ledger.labels.add_alias("nick", "main")
+    for number, name in enumerate(("site", "other")):
+        place = NewResource(
+            name=name,
+            kind=ResourceKind.DIRECTORY,
+            place=f"/work/{name}",
+            capabilities=tuple(ResourceCapability),
+            session="main",
+            machine=MACHINE,
+        )
+        made = ResourceLog(ledger).declare(place)
+        tree = NewSnapshot(method="git_tree", external_kind="git", external_id=TREE, size_bytes=number)
+        kept = ResourceLog(ledger).record_snapshot(made.id, tree)
+        ResourceLog(ledger).request_restore(kept.id)
     ledger.upkeep.catch_up()
     return ledger
+
+
+def kept_snapshot(ledger: Ledger) -> str:
+    return ledger.resources.snapshots("site")[0].id
 
 
 def test_no_lookup_scans_a_table_on_sqlite(disk: Ledger, clock: FixedClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,9 +334,9 @@ def test_no_lookup_scans_a_table_on_sqlite(disk: Ledger, clock: FixedClock, monk
 
 
 def is_small(step: str) -> bool:
-    """A match in the index of words, what a statement itself brings, or the last row by its key."""
+    """A match in the index of words, what a statement itself brings, the last row by its key, or all open wishes."""
     by_words = step.startswith("SCAN word VIRTUAL TABLE") and ":M" in step
-    return by_words or step.startswith(("SCAN CONSTANT ROW", "SCAN log"))
+    return by_words or step.startswith(("SCAN CONSTANT ROW", "SCAN log")) or step.endswith(OPEN_WISHES)
 
 
 def test_no_lookup_scans_a_table_on_postgresql(

@@ -67,7 +67,7 @@ def test_unpacking_puts_every_byte_back_where_it_was(disk: Ledger, path: Path) -
 
 
 def test_the_file_shrinks(disk: Ledger, path: Path) -> None:
-    grow(disk, "main", *(f"{i} {LONG * 4}" for i in range(200)))
+    grow(disk, "main", *(f"{i} {LONG * 4}" for i in range(300)))
     disk.upkeep.pack("main")
     before = path.stat().st_size
     disk.upkeep.unpack("main")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import UNSET
+from msgspec.structs import replace
 
 import weft
 from tests.ledger.histories import exported, grow, import_into, problems
@@ -12,6 +13,7 @@ from weft.kernel.dag_events import AgentForked
 from weft.kernel.enums import ResourceCapability, ResourceKind, SnapshotState, VolumeMode
 from weft.kernel.errors import InvalidInput, LabelTaken, NotAllowed, NotApplicable, NotFound, WeftError
 from weft.kernel.events import kind_of
+from weft.kernel.resource_events import ResourceDeclared, SnapshotCreated
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.api.resources import ResourceLog
 from weft.ledger.resources.model import Failure, NewResource, NewSnapshot, PlannedResource, Resource
@@ -52,6 +54,18 @@ def test_a_resource_is_found_by_its_id_its_name_and_its_place(ledger: Ledger) ->
         ledger.resources.get("elsewhere")
 
 
+def test_it_is_handed_over_only_while_the_named_session_owns_it(ledger: Ledger) -> None:
+    grow(ledger, "other", "three")
+    grow(ledger, "third", "four")
+    ResourceLog(ledger).declare(new("site", *ALL))
+    ledger.resources.migrate("site", session="other", former="main")
+    with pytest.raises(NotApplicable, match="'site' belongs to 'other', not to 'main'"):
+        ledger.resources.migrate("site", session="third", former="main")
+    owner = ledger.resources.get("site").owner
+    assert owner is not None
+    assert owner.name == "other"
+
+
 def test_a_resource_without_a_session_belongs_to_whoever_declared_it(ledger: Ledger) -> None:
     made = ResourceLog(ledger).declare(new("notes", session=None))
     assert made.owner is not None
@@ -59,11 +73,96 @@ def test_a_resource_without_a_session_belongs_to_whoever_declared_it(ledger: Led
 
 
 def test_two_resources_of_one_name_are_told_apart_by_their_ids(ledger: Ledger) -> None:
-    first, second = (ResourceLog(ledger).declare(new("twin")) for _ in range(2))
+    first, second = (ResourceLog(ledger).declare(replace(new("twin"), place=f"/work/{n}/twin")) for n in range(2))
     with pytest.raises(WeftError, match=first.id):
         ledger.resources.get("twin")
     ledger.resources.discard(first.id)
     assert ledger.resources.get("twin") == second, "one that nobody owns does not stand in the way"
+
+
+def test_one_resource_stands_at_a_place(tmp_path: Path, ledger: Ledger) -> None:
+    log = ResourceLog(ledger)
+    first = log.declare(new("site"))
+    with weft.open(tmp_path / "ledger.db") as other:
+        assert ResourceLog(other).declare(new("site", session=None)) == first, "the second finds the first"
+    assert log.find_at("directory", "/work/site") == first
+    assert log.find_at("file", "/work/site") is None
+    assert log.declare(replace(new("site"), kind=ResourceKind.FILE)).id != first.id
+    ledger.resources.discard(first.id)
+    assert log.find_at("directory", "/work/site") is None
+    again = log.declare(new("site"))
+    assert again.id != first.id
+    log.take_over(first.id, "main")
+    assert log.find_at("directory", "/work/site") == again, "the newest of two that stand there"
+    ledger.resources.discard(again.id)
+    found = log.find_at("directory", "/work/site")
+    assert found is not None
+    assert found.id == first.id
+    log.describe(first.id, new("moved"))
+    assert log.find_at("directory", "/work/site") is None
+    moved = log.find_at("directory", "/work/moved")
+    assert moved is not None
+    assert moved.id == first.id
+
+
+def test_the_same_path_of_two_machines_is_two_places(ledger: Ledger) -> None:
+    log = ResourceLog(ledger)
+    here, there = (log.declare(replace(new("site"), machine=machine)) for machine in ("0" * 26, "1" * 26))
+    assert here.id != there.id
+    assert (here.machine, there.machine) == ("0" * 26, "1" * 26)
+    assert log.find_at("directory", "/work/site", "0" * 26) == here
+    assert log.find_at("directory", "/work/site", "2" * 26) is None
+    assert log.find_at("directory", "/work/site") is None
+    unbound = log.declare(new("site"))
+    assert log.find_at("directory", "/work/site", "2" * 26) == unbound
+
+
+def test_what_another_ledger_says_of_a_place_changes_nothing_there(tmp_path: Path, ledger: Ledger) -> None:
+    log = ResourceLog(ledger)
+    with weft.open(tmp_path / "other.db") as other:
+        grow(other, "main", "one")
+        theirs = ResourceLog(other).declare(new("site"))
+        import_into(ledger, exported(other))
+        assert log.find_at("directory", "/work/site") is None
+        ours = log.declare(new("site"))
+        assert ours.id != theirs.id
+        ResourceLog(other).describe(theirs.id, new("site", *ALL))
+        import_into(ledger, exported(other))
+    assert log.find_at("directory", "/work/site") == ours
+    assert ledger.resources.get("site") == ours
+
+
+def test_places_of_a_history_that_says_one_twice_can_be_made_anew(ledger: Ledger) -> None:
+    log = ResourceLog(ledger)
+    first, second = log.declare(new("site")), log.declare(new("elsewhere"))
+    log.describe(second.id, new("site"))
+    with ledger._store.read() as txn:
+        rows = txn.sql.all("SELECT id, stands FROM resource ORDER BY n", ())
+    assert rows == [(first.id, None), (second.id, 1)]
+    ledger._store.write(lambda txn: txn.sql.run("UPDATE resource SET stands = NULL, place_digest = NULL"))
+    assert log.find_at("directory", "/work/site") is None
+    ledger.upkeep.rebuild()
+    found = log.find_at("directory", "/work/site")
+    assert found is not None
+    assert found.id == second.id
+
+
+def test_what_is_erased_finds_nothing_any_more(ledger: Ledger) -> None:
+    log = ResourceLog(ledger)
+    made = log.declare(new("site"))
+    kept = log.record_snapshot(made.id, TREE)
+    events = [one.event for one in ledger.changes() if one.event.stream == f"resource:{made.id}"]
+    declared = next(one for one in events if isinstance(one, ResourceDeclared))
+    taken = next(one for one in events if isinstance(one, SnapshotCreated))
+    assert taken.external_ref is not UNSET
+    ledger.erasure.erase([declared.place, declared.name, taken.external_ref.id], reason="a test", everywhere=True)
+    with ledger._store.read() as txn:
+        columns = "SELECT name_digest, place_digest, stands FROM resource"
+        assert txn.sql.all(columns, ()) == [(None, None, None)], "a digest would let a short text be guessed"
+        assert txn.sql.all("SELECT ref_digest FROM resource_snapshot", ()) == [(None,)]
+    assert log.find_at("directory", "/work/site") is None
+    assert not log.is_held("git", "4b825dc6")
+    assert ledger.resources.snapshot(kept.id).state is SnapshotState.OK
 
 
 def test_what_a_resource_is_can_be_said_anew(ledger: Ledger) -> None:

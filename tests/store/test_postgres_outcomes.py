@@ -1,6 +1,6 @@
 """A commit at which the server dies and stays away: nobody is told that it went well, nor that it did not."""
 
-from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -10,20 +10,25 @@ from tests.postgres import Server
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import OutcomeUnknown
 from weft.store.postgres.connection import PostgresSql
+from weft.store.postgres.straight_append import StraightAppends
 
 
-def test_a_commit_whose_server_stays_away_has_an_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    server, conclude = Server(), PostgresSql.conclude
+@pytest.mark.parametrize("way", ["conclude", "call"])
+def test_a_commit_whose_server_stays_away_has_an_unknown_outcome(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the general way it is at the commit, on the straight one at the call."""
+    server, go_on = Server(), getattr(PostgresSql, way)
 
-    def dying(sql: PostgresSql, statements: Sequence[str]) -> None:
+    def dying(sql: PostgresSql, *statements: Any) -> Any:
         server.kill()
         server.wait_until_gone()  # until then the connection's own process may still commit
-        conclude(sql, statements)
+        return go_on(sql, *statements)
 
     try:
         with weft.open(server.address(), clock=FixedClock(1_794_700_800_000)) as ledger:
             grow(ledger, "main", "before")
-            monkeypatch.setattr(PostgresSql, "conclude", dying)
+            monkeypatch.setattr(PostgresSql, way, dying)
+            if way == "conclude":
+                monkeypatch.setattr(StraightAppends, "suppose", lambda *_: None)
             with pytest.raises(OutcomeUnknown) as unknown:
                 grow(ledger, "main", "perhaps")
             assert "look whether it is there" in unknown.value.hint

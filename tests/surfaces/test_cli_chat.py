@@ -30,6 +30,7 @@ from tests.runtime.scripted import (
 from tests.surfaces.serving import serving as streaming
 from tests.surfaces.shell import PROGRAM, Shell, running, spawn
 from tests.surfaces.talking import PATIENCE, Served, Typist, screen_of, serving, typing, use
+from tests.surfaces.test_cli_turn_files import Desk, listed
 from weft.kernel.fields import Usage
 from weft.ledger.model import TextPart
 
@@ -188,6 +189,32 @@ def test_fork_undo_and_switch_move_between_sessions(weft: Shell, talking: tuple[
     assert [text for role, text in said(weft, "aside") if role == "user"] == ["one", "three", "four"]
     person.line("/fork")
     person.wait("chat-2> ")
+
+
+def test_undo_redo_and_fork_take_the_files_along(weft: Shell, talking: tuple[Served, Typist], folder: Path) -> None:
+    _, person = talking
+    exchange(person, "one")
+    desk = Desk(weft, folder)
+    desk.work("chat", page="one\n")
+    desk.work("chat", page="two\n", more="x\n")
+    person.line("/undo")
+    assert "2 paths: 1 changed, 1 removed, 0 restored" in person.wait("/redo brings it back")
+    assert listed(desk.folder) == {"page": "one\n"}
+    person.line("/redo")
+    assert "2 paths: 1 changed, 0 removed, 1 restored" in person.wait("again there: ")
+    assert listed(desk.folder) == {"more": "x\n", "page": "two\n"}
+    person.line("/redo")
+    person.wait("nothing of session 'chat' was undone")
+    person.line("/fork aside")
+    assert f"site was copied to {folder / 'site-aside'}" in person.wait("aside> ").replace("\n", "")
+    assert listed(folder / "site-aside") == {"more": "x\n", "page": "two\n"}
+    person.line("there")
+    person.wait("aside> ")
+    assert weft.json("show", "aside")["workspace_path"] == str(folder / "site-aside"), "it works in its copy"
+    sent = weft("send", "--session", "aside", "--no-wait", "on")
+    assert sent.code == 0, sent.err
+    (waiting,) = weft.json("inbox", "--session", "aside")
+    assert waiting["context"] == {"workspace": str(folder / "site-aside")}
 
 
 def test_the_first_exchange_can_be_undone_too(weft: Shell, talking: tuple[Served, Typist]) -> None:

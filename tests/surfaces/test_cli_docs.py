@@ -127,6 +127,9 @@ def run_example(shell: Shell, line: str) -> Answer:
         words, stdin = words[3:], words[1] + "\n"
     if words[-2] == ">":
         words, target = words[:-2], words[-1]
+    if words[0] == "mkdir":
+        Path(words[1]).mkdir()
+        return Answer(0, "", "")
     assert words[0] == "weft"
     answer = shell(*words[1:], stdin=stdin)
     if target is None:

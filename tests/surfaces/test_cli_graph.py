@@ -69,12 +69,31 @@ def test_times_are_iso_in_json(told: Shell) -> None:
     assert step["edge"]["known_from"].endswith("Z")
 
 
+def test_a_node_is_shown_with_times_of_this_place_and_without_what_is_not_known(told: Shell) -> None:
+    for name in ("main~2", "session:main", "resource:folder", "policy:careful"):
+        shown = ask(told, "node", name)
+        assert not re.search(r"\b[0-9]{13}\b|null", shown)
+    assert re.search(r"started_at: 20[0-9-]{8} [0-9:]{8} [+-][0-9]{4}", ask(told, "node", "main~2"))
+
+
+def test_an_ancestry_names_the_session_that_was_forked(told: Shell) -> None:
+    main = json.loads(ask(told, "node", "session:main", "--json"))["name"]
+    assert {line.split("\t")[3] for line in ask(told, "ancestry", "other").splitlines()} == {main}
+
+
+def test_a_picture_of_calls_has_the_call_its_result_and_what_asked_for_it(told: Shell) -> None:
+    dot = ask(told, "calls", "main~2", "--dot")
+    assert dot.count("CALLS_TOOL") == dot.count("RETURNS_RESULT") == 1
+    assert "generation:" in dot
+
+
 def test_pictures_are_whole_and_have_no_address_of_anything_else(told: Shell) -> None:
     for words in (
         ("neighbours", "main~2"),
         ("path", "main~2", "resource:folder"),
         ("history", "main~2"),
         ("lineage", "main"),
+        ("calls", "main~2"),
         ("resources",),
         ("policies",),
         ("ancestry", "other"),

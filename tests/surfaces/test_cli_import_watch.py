@@ -244,6 +244,54 @@ def test_the_files_of_turns_are_kept_where_a_folder_is_named(weft: Shell, sessio
     assert (folder / ".weft" / "ledger.db-files" / "trees").is_dir()
 
 
+def answered_turn(number: int, shop: Path) -> str:
+    """One of which the file does not say how long it took: it ends with the model's answer."""
+    asked, answer, _ = live_turn(number, shop).splitlines()
+    record = json.loads(answer)
+    record["message"]["stop_reason"] = "end_turn"
+    named = asked.replace(f'"e{number - 1}"', f'"a{number - 1}"')
+    return f"{named}\n{json.dumps(record)}\n"
+
+
+def test_commands_on_files_work_on_a_session_that_is_followed(weft: Shell, session: Path, folder: Path) -> None:
+    shop = folder.parent / "shop"
+    shop.mkdir()
+    with watching(folder, "--files", str(shop)) as watch:
+        for kind in ("watching", "kept"):  # whichever comes first
+            if all(told["type"] != kind for told in watch.told):
+                watch.until(kind)
+        for number, text in enumerate(("good\n", "good\nmore\n", "bad\n")):
+            (shop / "a").write_text(text)
+            write(session, answered_turn(number, shop), seed=number)
+            watch.until("kept")
+            (shop / f"hand{number}").write_text("by hand\n")
+        code, stopped = watch.end()
+    assert (code, stopped["turns"], stopped["snapshots"]) == (0, 3, 3)
+    (label,) = (one["label"] for one in weft.json("sessions"))
+    assert weft("diff", "--files", f"{label}~1", label).out == "M a\nA hand1\n", (
+        "by hand after a turn is the next one's"
+    )
+    found = weft("bisect", label, "--restore", "--check", "grep -q good a")
+    assert (found.code, "question 2" in found.out) == (0, True), found.err
+    assert weft("checkout", f"{label}~1", "--to", "out").code == 0
+    assert (folder / "out" / "a").read_text() == "good\nmore\n"
+    assert weft("fork", f"{label}~1", "alt", "--in", "copy").code == 0
+    (folder / "copy" / "b").write_text("found\n")
+    merged = weft("merge", "alt", "--into", label, "--text", "b is the answer")
+    assert merged.code == 0, merged.err
+    assert (shop / "b").read_text() == "found\n"
+    assert ((shop / "a").read_text(), (shop / "hand2").exists()) == ("bad\n", True)
+    for _ in range(2):
+        assert weft("undo", label).code == 0
+    assert {path.name: path.read_text() for path in shop.iterdir()} == {
+        "a": "good\nmore\n",
+        "hand0": "by hand\n",
+    }
+    for _ in range(2):
+        assert weft("undo", label, "--redo").code == 0
+    assert ((shop / "a").read_text(), (shop / "b").exists()) == ("bad\n", True)
+
+
 def test_folders_are_kept_by_a_watch_alone(weft: Shell, folder: Path) -> None:
     assert "--files goes with --watch" in weft("import", "--files", str(folder)).err
     assert weft("import", "--watch", "--files", str(folder / "nowhere")).code == 2

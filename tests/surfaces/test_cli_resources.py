@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import weft
 from tests.container_engine import EngineMissing, engine_address, image_of
+from tests.postgres import shared_server
 from tests.runtime.resources.docker.running import Runner
 from tests.surfaces.shell import Shell, masked, on_terminal
 from tests.surfaces.test_cli_docs import run_example
+from weft.kernel.errors import InvalidInput
 from weft.ledger.api import ResourceLog
 from weft.runtime.resources.docker.engine import ContainerEngine
 from weft.runtime.tools.calls import ToolFailure
 from weft.runtime.tools.workspace import WorkspaceFolder
 from weft.surfaces.cli.resource_access import SnapshotSettings, files_folder, load_resource_settings
 from weft.surfaces.cli.tool_access import withheld_places
-from weft.surfaces.cli.user_files import configuration_folder, user_ledger
+from weft.surfaces.cli.user_files import (
+    beside_ledger,
+    configuration_folder,
+    state_folder,
+    this_machine,
+    user_ledger,
+)
 
 
 @pytest.fixture
@@ -52,7 +62,8 @@ def test_a_folder_is_kept_changed_and_brought_back(shell: Shell, folder: Path, w
     assert (work / "b.txt").read_text() == "more\n"
     shown = shell.json("resource", "show", "work")
     assert [one["state"] for one in shown["snapshots"]] == ["ok"] * 3
-    assert files_folder(str(folder / ".weft" / "ledger.db")).is_dir()
+    with weft.open(folder / ".weft" / "ledger.db") as ledger:
+        assert files_folder(ledger).is_dir()
 
 
 def test_a_person_is_shown_what_changes_and_asked(shell: Shell, folder: Path, work: Path) -> None:
@@ -178,10 +189,61 @@ def test_the_page_says_what_the_commands_do(shell: Shell, folder: Path) -> None:
 
 
 def test_what_is_kept_for_a_ledger_on_a_server_lies_in_the_data_folder() -> None:
-    folder = files_folder("postgresql://me@host/weft")
-    assert folder.parent == user_ledger().parent
-    assert folder.name.startswith("server-")
-    assert folder.name.endswith("-files")
+    address = shared_server().address()
+    with weft.open(address) as ledger, weft.open(address.replace("host=/", "host=//")) as same:
+        assert same.path != ledger.path
+        earlier = beside_ledger(ledger.path)
+        kept = earlier.with_name(f"{earlier.name}-files")
+        kept.mkdir(parents=True)
+        (kept / "trees").mkdir()
+        folder = files_folder(same)
+        assert not folder.exists(), "the other spelling knows nothing of what an earlier version kept"
+        assert files_folder(ledger) == folder, "two spellings of an address are one ledger"
+        assert folder == user_ledger().with_name(f"server-{ledger.replica}-files")
+        assert (folder / "trees").is_dir(), "what an earlier version kept is taken along"
+        assert not kept.exists()
+
+
+def test_the_id_of_a_machine_is_drawn_once_and_never_guessed(shell: Shell) -> None:
+    with ThreadPoolExecutor() as threads:
+        assert len(set(threads.map(lambda _: this_machine(), range(8)))) == 1
+    path = state_folder() / "machine"
+    assert [one.name for one in path.parent.iterdir() if one.name.startswith("machine")] == ["machine"]
+    path.write_text("nonsense\n")
+    with pytest.raises(InvalidInput, match="does not hold the id of this machine"):
+        this_machine()
+
+
+def test_a_folder_on_another_machine_is_left_to_it(
+    shell: Shell, folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_LEDGER", shared_server().address())
+    assert shell("init").code == 0
+    assert shell("record", "--session", "main", "--query", "hello").code == 0
+    added = shell.json("resource", "add", "work", "--session", "main")
+    assert added["machine"] == this_machine() == (state_folder() / "machine").read_text().strip()
+    taken = shell.json("resource", "snapshot", "work")["id"]
+    assert shell("resource", "add", "urn:y", "--session", "main").code == 0
+    with weft.open(os.environ["WEFT_LEDGER"]) as ledger:
+        ResourceLog(ledger).request_snapshot("work")
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state of another"))
+    assert shell("trust").code == 0
+    assert this_machine() != added["machine"]
+    said = f"the directory {work} is on another machine"
+    for command in (
+        ("probe", "work"),
+        ("snapshot", "work"),
+        ("restore", taken, "--yes"),
+        ("restore", taken, "--to", str(folder / "copy"), "--yes"),
+    ):
+        refused = shell("resource", *command)
+        assert (refused.code, said in refused.err) == (4, True), refused.err
+    assert not (folder / "copy").exists()
+    assert "nothing is open" in shell("resource", "reconcile").out
+    assert shell("resource", "probe", "urn:y").code == 0, "an address is on every machine"
+    shown = shell("fork", "main", "alt", "--dry-run")
+    assert "work stays with main (it is on another machine" in shown.out
+    assert shell.json("resource", "add", "work", "--name", "mine")["id"] != added["id"]
 
 
 def test_a_container_is_acted_on_through_its_handle(shell: Shell, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,6 +258,7 @@ def test_a_container_is_acted_on_through_its_handle(shell: Shell, work: Path, mo
         try:
             added = shell.json("resource", "add", f"docker:container/{container}", "--name", "box")
             assert [handle["provider"] for handle in added["handles"]] == ["docker"]
+            assert "restored as a new one only, not in place" in shell("resource", "show", "box").out
             ran = shell("resource", "exec", "box", "--", "/bin/sh", "-c", "echo out; exit 3")
             assert (ran.code, ran.out, ran.err) == (1, "out\n", "it ended with 3\n")
             assert shell("resource", "logs", "box").out == "said\n"
@@ -214,7 +277,7 @@ def test_no_tool_sees_what_is_kept(folder: Path) -> None:
         workspace = WorkspaceFolder(folder, withheld=withheld_places(ledger))
         with pytest.raises(ToolFailure):
             workspace.resolve("project.db-files/trees")
-        files_folder(ledger.path).mkdir()
+        files_folder(ledger).mkdir()
         (folder / "link").symlink_to("project.db-files")
         for path in ("project.db-files/trees", "project.db-files", "link", "link/new.txt"):
             with pytest.raises(ToolFailure):

@@ -37,6 +37,9 @@ def test_readers_are_shown_the_other_words_and_the_original_on_request(town: She
     assert "it is Lyon" in (folder / "a.md").read_text()
     assert "it is Paris" in town("context").out
     assert "it is Lyon" in town("context", "--original").out
+    assert "it is Paris" in town("read").out
+    assert "it is Lyon" in town("read", "--original").out
+    assert "it is Lyon" in town("read", "--original", "--json").out
     assert "Paris" in town("search", "Paris").out
     assert town("verify").code == 0
 

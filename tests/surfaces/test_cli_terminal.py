@@ -261,6 +261,10 @@ def test_completion_goes_by_the_ledger_on_the_line_and_is_silent_without_one(for
     assert complete(forked.folder, "--ledger", "missing.db", "show", "e") == []
 
 
+MOST_OWN_MODULES, MOST_MODULES = 300, 500
+"""Of a `weft log`: each one more is time that every command takes."""
+
+
 def loaded(*arguments: str, folder: Path) -> set[str]:
     """The modules that one command loads."""
     script = (
@@ -277,6 +281,13 @@ def test_a_command_loads_itself_alone_and_nothing_that_it_does_not_need(forked: 
         modules = loaded(command, folder=forked.folder)
         assert {name for name in modules if name.startswith(prefix)} == {prefix + command}
         assert not {name for name in modules if name.split(".")[0] in ("rich", "asyncio", "sqlite3", "difflib")}
+
+
+def test_a_log_loads_no_more_modules_than_it_did(forked: Shell) -> None:
+    modules = loaded("log", folder=forked.folder)
+    print(len(modules), *sorted(modules), sep="\n")
+    assert len([name for name in modules if name.startswith("weft.")]) <= MOST_OWN_MODULES
+    assert len(modules) <= MOST_MODULES
 
 
 def test_the_help_loads_no_ledger_and_no_command(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -31,7 +32,7 @@ class Desk:
         ]
         path = find_ledger(None)
         with library.open(path) as ledger:
-            driver, log = directory_driver(path, load_resource_settings().snapshots), ResourceLog(ledger)
+            driver, log = directory_driver(ledger, load_resource_settings().snapshots), ResourceLog(ledger)
             resource = workspace_resource(log, driver, ledger.session(session).id, place)
             log.record_snapshot(resource, driver.take(place), run=turn, is_before=True)
             for name, text in files.items():
@@ -68,6 +69,68 @@ def test_a_fork_copies_the_files_of_its_turn(desk: Desk, folder: Path) -> None:
         ("snapshot", "ok", str(folder / "elsewhere"))
     ]
     assert listed(folder / "elsewhere") == {"more": "x\n", "page": "two\n"}
+
+
+@pytest.mark.parametrize("decision", [(), ("--files", "keep"), ("--files", "discard"), ("--in", "there")])
+def test_a_plan_that_was_shown_can_be_followed(desk: Desk, folder: Path, decision: tuple[str, ...]) -> None:
+    desk.weft("resource", "add", "urn:x", "--session", "main")
+    shown = desk.weft("--json", "fork", "main~1", "alt", *decision, "--dry-run")
+    assert shown.code == 0, shown.err
+    (folder / "plan.json").write_text(shown.out)
+    again = desk.weft("--json", "fork", "main~1", "alt", "--plan", "plan.json", "--dry-run")
+    told, retold = ([without(one, "why") for one in json.loads(text.out)["resources"]] for text in (shown, again))
+    assert told == retold
+    done = desk.weft.json("fork", "main~1", "alt", "--plan", "plan.json")["resources"]
+    assert [without(one, "why", "outcome") for one in done] == [without(one, "outcome") for one in told]
+
+
+def test_a_shown_plan_that_gives_to_the_fork_is_followed(desk: Desk, folder: Path) -> None:
+    (folder / "plan.json").write_text('[{"resource": "site", "mode": "keep", "kept_by": "fork"}]')
+    shown = desk.weft("--json", "fork", "main", "alt", "--plan", "plan.json", "--dry-run")
+    (folder / "plan.json").write_text(shown.out)
+    (moved,) = desk.weft.json("fork", "main", "alt", "--plan", "plan.json")["resources"]
+    assert moved["kept_by"] == "alt"
+    assert desk.weft.json("resource", "show", "site")["resource"]["owner"]["name"] == "alt"
+
+
+def without(line: dict[str, object], *fields: str) -> dict[str, object]:
+    return {name: value for name, value in line.items() if name not in fields}
+
+
+def test_a_fork_says_which_state_the_copy_has_and_what_it_lacks(desk: Desk, folder: Path) -> None:
+    os.mkfifo(desk.folder / "pipe")
+    last = desk.work(page="three\n")
+    (desk.folder / "page").write_text("by hand\n")
+    shown = desk.weft("fork", "main", "alt", "--dry-run").out
+    assert "a copy of what it was like at that turn" in shown
+    assert "without what changed since in 1 path, without 1 path that could not be kept, without .git" in shown
+    answer = desk.weft("fork", "main", "alt")
+    assert (folder / "site-alt" / "page").read_text() == "three\n"
+    assert f"`weft resource snapshot site --turn {last} --again` a fork has the present state" in answer.err
+    assert desk.weft("resource", "snapshot", "site", "--turn", last, "--again").code == 0
+    again = desk.weft("fork", "main", "present")
+    assert "changed since" not in again.out + again.err
+    assert (folder / "site-present" / "page").read_text() == "by hand\n"
+    assert "without pipe: special" in desk.weft("resource", "show", "site").out
+
+
+def test_hints_of_undo_are_commands_that_run(desk: Desk) -> None:
+    desk.work("other", page="theirs\n")
+    refused = desk.weft("undo", "main")
+    parent = desk.weft.json("show", "main~1")["id"]
+    assert f"`weft checkout {parent} --to DIR`" in refused.err
+    assert desk.weft("checkout", parent, "--to", "beside").code == 0
+    path = find_ledger(None)
+    with library.open(path) as ledger:
+        driver, log = directory_driver(ledger, load_resource_settings().snapshots), ResourceLog(ledger)
+        turn = desk.weft.json("record", "--session", "late", "--query", "x", "--response", "y")["id"]
+        place = desk.folder.parent / "late"
+        place.mkdir()
+        resource = workspace_resource(log, driver, ledger.session("late").id, place)
+        log.record_snapshot(resource, driver.take(place), run=turn)
+    assert "`weft undo late --files keep` takes the conversation back alone" in desk.weft("undo", "late").err
+    assert desk.weft("undo", "late", "--files", "keep").code == 0
+    assert desk.weft.json("undo", "late", "--redo")["session"]["head"] == turn
 
 
 def test_a_fork_follows_a_plan_or_one_decision(desk: Desk, folder: Path) -> None:
@@ -142,9 +205,35 @@ def test_files_that_nobody_kept_are_put_together_from_what_the_session_tells(wef
     kept = weft.json("checkout", SESSION, "--reconstruct", "--record", "--to", "more")
     assert [gap["path"] for gap in kept["gaps"]] == ["b"]
     assert kept["snapshot_id"] is not None
-    assert weft("checkout", SESSION, "--to", "third").code == 0
+    third = weft("checkout", SESSION, "--to", "third")
+    assert (third.code, "this is a reconstruction" in third.err, "without b: " in third.err) == (0, True, True)
+    assert "reconstruction" in weft("resource", "show", "shop").out
     for wrong in (["--reconstruct"], ["--record", "--to", "x"], ["--reconstruct", "--yes", "--to", "x"]):
         assert weft("checkout", SESSION, *wrong).code == 2
+
+
+def test_a_recorded_turn_is_given_its_files(weft: Shell, folder: Path) -> None:
+    site = folder / "site"
+    site.mkdir()
+    weft.record("begin")
+    assert weft("resource", "add", str(site), "--session", "main").code == 0
+    for text in ("one\n", "two\n"):
+        (site / "page").write_text(text)
+        weft.record(text)
+        kept = weft("resource", "snapshot", "site", "--turn", "main")
+        assert kept.code == 0, kept.err
+    assert weft("diff", "--files", "main~1", "main").out == "M page\n"
+    (site / "page").write_text("three\n")
+    refused = weft("resource", "snapshot", "site", "--turn", "main")
+    assert (refused.code, "has its files of 'site' already" in refused.err) == (4, True)
+    assert "`weft resource snapshot site --turn main --again`" in refused.err
+    assert weft("resource", "snapshot", "site", "--turn", "main", "--again").code == 0
+    assert weft("checkout", "main", "--to", "out").code == 0
+    assert listed(folder / "out") == {"page": "three\n"}
+    assert weft("undo", "main").code == 0
+    assert listed(site) == {"page": "one\n"}
+    assert weft("resource", "snapshot", "site", "--again").code == 2
+    assert weft("resource", "snapshot", "site", "--turn", "nowhere").code == 3
 
 
 def test_files_of_two_turns_are_compared(desk: Desk) -> None:
@@ -159,12 +248,23 @@ def test_files_of_two_turns_are_compared(desk: Desk) -> None:
 
 
 def test_undo_and_redo(desk: Desk) -> None:
+    planned = desk.weft("undo", "--dry-run")
+    assert planned.code == 0, planned.err
+    assert f"{desk.folder}: 2 paths would be: 1 changed, 1 removed, 0 restored" in planned.out
+    assert listed(desk.folder) == {"more": "x\n", "page": "two\n"}
     answer = desk.weft("undo")
     assert answer.code == 0, answer.err
+    assert f"{desk.folder}: 2 paths: 1 changed, 1 removed, 0 restored" in answer.out
     assert listed(desk.folder) == {"page": "one\n"}
     assert "undo: weft undo main --redo" in answer.err
+    told = desk.weft.json("undo", "main", "--redo", "--dry-run")
+    counts = {"place": str(desk.folder), "changed": 1, "removed": 0, "restored": 1, "error": None}
+    assert (told["label"], told["directories"]) == ("main", [counts])
+    assert desk.weft("undo").code == 0
+    assert listed(desk.folder) == {}
+    assert "no file differs" not in desk.weft("undo", "main", "--redo").out
     again = desk.weft.json("undo", "main", "--redo")
-    assert (again["session"]["label"], again["restored"]) == ("main", [str(desk.folder)])
+    assert (again["session"]["label"], again["directories"]) == ("main", [counts])
     assert listed(desk.folder) == {"more": "x\n", "page": "two\n"}
     assert desk.weft("undo", "main", "--redo").code == 4
     loose = Path(f"{find_ledger(None)}-files") / "trees" / "git" / "objects"
@@ -211,7 +311,7 @@ def test_erasing_a_turn_takes_its_files_along(desk: Desk, folder: Path) -> None:
 
     def is_found() -> bool:
         with library.open(find_ledger(None)) as ledger:
-            driver = directory_driver(find_ledger(None), load_resource_settings().snapshots)
+            driver = directory_driver(ledger, load_resource_settings().snapshots)
             trees = driver.files.ids()
             shown = [one for tree in trees for one in driver.files.changes(None, tree) if one.path == "note"]
             lines = [line for one in shown for line in driver.files.text_diff(one) or ()]
@@ -224,6 +324,24 @@ def test_erasing_a_turn_takes_its_files_along(desk: Desk, folder: Path) -> None:
     assert kept.exists()
     assert not is_found()
     assert desk.weft("verify").code == 0
+
+
+def test_an_erasure_that_was_cut_short_is_finished_by_the_next(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = desk.weft.json("show", "main")["id"]
+    with monkeypatch.context() as cut:
+        cut.setattr("weft.surfaces.cli.erasures._forget_files", lambda *_: None)
+        assert desk.weft("erase", secret, "--reason", "asked for", "--yes").code == 0
+
+    def states() -> set[str]:
+        with library.open(find_ledger(None)) as ledger:
+            return {one.state.value for one in ResourceLog(ledger).taken_in(secret)}
+
+    assert states() == {"ok"}
+    again = desk.weft("erase", secret, "--reason", "asked for", "--yes")
+    assert (again.code, "snapshots of their files went, too" in again.err) == (0, True), again.err
+    assert states() == {"discarded"}
+    third = desk.weft("erase", secret, "--reason", "asked for", "--yes")
+    assert "went, too" not in third.err, "what is gone is not told again"
 
 
 def test_bisect_runs_the_check_in_the_files_of_each_turn(desk: Desk) -> None:

@@ -18,6 +18,9 @@ from weft.kernel.authority import Authority
 from weft.kernel.events import Event, UnknownEvent
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.resources.leases import BusyResource
+from weft.ledger.resources.model import KeptReference
+from weft.ledger.resources.undoing import UndoneMove
 from weft.ledger.views.lease_rows import Lease
 from weft.programs import Programs
 from weft.programs.similarity.similarity import Similarity
@@ -33,7 +36,13 @@ RECORDS: set[type[Struct]] = {record for family in catalogue.records().values() 
 OWNERS: list[type] = [Ledger, *LedgerPart.__subclasses__(), Programs, Similarity]
 SORTED = sorted(RECORDS, key=catalogue.title)
 SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
-NOT_ANSWERED = {Lease: "its holder passes it back", Authority: "who acts, which is passed on and never answered"}
+NOT_ANSWERED = {
+    Lease: "its holder passes it back",
+    BusyResource: "who acts on a resource, for whoever would",
+    Authority: "who acts, which is passed on and never answered",
+    KeptReference: "for whoever looks for kept files",
+    UndoneMove: "whoever takes it back passes it on",
+}
 
 
 def returned(owner: type) -> Iterator[tuple[str, type[Struct]]]:

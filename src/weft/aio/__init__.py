@@ -114,9 +114,11 @@ async def copy(
     *,
     progress: Progress | None = None,
     clock: Clock | None = None,
+    beside: Callable[[], object] | None = None,
 ) -> Copied:
     """Copy a ledger, by its address or open, to a new address, on whatever backend: same facts, same order, same
-    digests, a replica id of its own. One that was cut short is run again and goes on where it was."""
+    digests, a replica id of its own. One that was cut short is run again and goes on where it was. `beside` is called
+    before the copy counts as finished, so that what belongs beside it is there first."""
     return await crossing.alone(
         partial(
             opening.copy,
@@ -124,6 +126,7 @@ async def copy(
             target=target,
             progress=crossing.told(progress),
             clock=clock,
+            beside=beside,
         )
     )
 
@@ -135,11 +138,17 @@ def examine(path: str | Path, *, full: bool = False, clock: Clock | None = None)
 
 
 async def restore(
-    backup: str | Path, path: str | Path, *, progress: Progress | None = None, clock: Clock | None = None
+    backup: str | Path,
+    path: str | Path,
+    *,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+    beside: Callable[[], object] | None = None,
 ) -> Restored:
-    """Put a backup in the place of the ledger at `path`, which nobody has open. What lay there is moved aside."""
+    """Put a backup in the place of the ledger at `path`, which nobody has open. What lay there is moved aside. `beside`
+    is called before that, once the copy is written: what belongs beside the ledger is then there first."""
     return await crossing.alone(
-        partial(opening.restore, backup=backup, path=path, progress=crossing.told(progress), clock=clock)
+        partial(opening.restore, backup=backup, path=path, progress=crossing.told(progress), clock=clock, beside=beside)
     )
 
 

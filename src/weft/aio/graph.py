@@ -15,6 +15,7 @@ from weft.aio.ledger import (
 )
 from weft.graph.graph import FEW_PATHS, LIMIT, LONGEST_PATH, Graph, When
 from weft.graph.model import (
+    Ancestry,
     CallPair,
     GraphNode,
     GraphWalk,
@@ -38,7 +39,8 @@ class AsyncGraph(crossing.Mirror[Graph]):
         await self._run(partial(self._sync.catch_up, progress=crossing.told(progress)))
 
     async def node(self, name: str, *, known_at: When = None) -> GraphNode:
-        """A node, by its name."""
+        """A node, by its name. With `known_at` as it was known then, which takes as long as making the views anew up to
+        that time; raises NotFound for one that was not known yet."""
         return await self._run(partial(self._sync.node, name=name, known_at=known_at))
 
     async def neighbours(
@@ -75,7 +77,8 @@ class AsyncGraph(crossing.Mirror[Graph]):
         limit: int = FEW_PATHS,
         longest: int = LONGEST_PATH,
     ) -> PathsFound:
-        """The shortest ways between two nodes, whichever way the edges lead, of at most `longest` edges."""
+        """The ways between two nodes that tell most, whichever way the edges lead, of at most `longest` edges: an edge
+        costs more where it is one of many, and the ways that cost least are given."""
         return await self._run(
             partial(
                 self._sync.path,
@@ -115,6 +118,6 @@ class AsyncGraph(crossing.Mirror[Graph]):
         those that were then."""
         return await self._run(partial(self._sync.policies, name=name, at=at, known_at=known_at, limit=limit))
 
-    async def ancestry(self, name: str, *, known_at: When = None, limit: int = LIMIT) -> GraphWalk:
+    async def ancestry(self, name: str, *, known_at: When = None, limit: int = LIMIT) -> Ancestry:
         """Of which sessions a session is a fork or a subagent, and they in turn; of a turn, those of its session."""
         return await self._run(partial(self._sync.ancestry, name=name, known_at=known_at, limit=limit))

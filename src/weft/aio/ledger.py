@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -1046,10 +1046,13 @@ class AsyncUpkeep(crossing.Mirror[Upkeep]):
             partial(self._sync.import_facts, source=source, excerpts=excerpts, progress=crossing.told(progress))
         )
 
-    async def backup(self, target: str | Path, *, progress: Any = None) -> None:
+    async def backup(
+        self, target: str | Path, *, progress: Any = None, beside: Callable[[], object] | None = None
+    ) -> None:
         """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by
-        a replica id of its own."""
-        await self._run(partial(self._sync.backup, target=target, progress=crossing.told(progress)))
+        a replica id of its own. `beside` is called once the copy is written and before it has its name, so that what
+        belongs beside it is there first; where it fails, there is no copy."""
+        await self._run(partial(self._sync.backup, target=target, progress=crossing.told(progress), beside=beside))
 
     async def note_export(self, target: str | Path, *, turn: str | None = None) -> None:
         """Remember that a file holds what was said here, so that an erasure names it; not if open for reading. `turn`:
@@ -1249,17 +1252,18 @@ class AsyncResources(crossing.Mirror[Resources]):
         return await self._run(partial(self._sync.snapshot, snapshot=snapshot))
 
     async def snapshots_of_turn(self, turn: str) -> list[Snapshot]:
-        """What resources were like after a turn: the last snapshot of each, taken in it or in the nearest turn before
-        it that has any."""
+        """What resources were like after a turn: of each the last snapshot, taken in it or in the nearest turn
+        before it that has one of that resource."""
         return await self._run(partial(self._sync.snapshots_of_turn, turn=turn))
 
     async def snapshots_before_turn(self, turn: str) -> list[Snapshot]:
         """What resources were like before a turn changed them."""
         return await self._run(partial(self._sync.snapshots_before_turn, turn=turn))
 
-    async def migrate(self, resource: str, *, session: str) -> Resource:
-        """Let another session own it; NotApplicable where it cannot change hands."""
-        return await self._run(partial(self._sync.migrate, resource=resource, session=session))
+    async def migrate(self, resource: str, *, session: str, former: str | None = None) -> Resource:
+        """Let another session own it; NotApplicable where it cannot change hands, or where `former` is named and does
+        not own it by now."""
+        return await self._run(partial(self._sync.migrate, resource=resource, session=session, former=former))
 
     async def discard(self, resource: str) -> Resource:
         """Let nobody own or use it any more. What it is stays where it is."""

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from weft.graph.model import GraphEdge
 from weft.graph.visibility import NodeAccess
 from weft.kernel.errors import Damaged
 from weft.kernel.events import Event, UnknownEvent, event_id
+from weft.kernel.ledger_events import Sighting
+from weft.ledger.model import UNDATED
 from weft.ledger.views import edge_types as kinds
-from weft.ledger.views.edge_types import EdgeType
+from weft.ledger.views.edge_types import EdgeType, node_key
 from weft.ledger.views.edges import read_attributes
 from weft.ledger.views.recorded_events import decoded
-from weft.ledger.views.rows import load_turn
+from weft.ledger.views.rows import load_session, load_session_number, load_turn
 from weft.ledger.views.runs import ROWS_PER_EVENT
+from weft.ledger.views.sightings import is_dated
 from weft.ledger.views.values import shown_text
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql
@@ -62,7 +65,7 @@ class EdgeReader:
         self.txn, self.access, self.at = txn, NodeAccess(txn, edges), at
         self._edges = edges
         self.newest = txn.facts.tip().n if known_at is None else newest_known(txn, known_at)
-        self._started: dict[str, int | None] = {}
+        self._began: dict[str, int | None] = {}
         self._ids: dict[int, str] = {}
 
     def of(
@@ -133,18 +136,37 @@ class EdgeReader:
         event = self.event(edge.opened)
         if isinstance(event.ts, str):
             return edge.stored_from, False
-        return self._time_of(event, edge.stored_from), True
+        when = _call_time(event, edge)
+        if when is None:
+            when = self._time_of(event)
+        return (edge.stored_from if when is None else when), True
 
-    def _time_of(self, event: Event | UnknownEvent, arrived: int) -> int:
-        """Of an event without a time: when its turn began, as its sources tell, else when it came."""
-        if event.stream[:4] != "run:":
-            return arrived
-        run = event.stream[4:]
-        if run not in self._started:
-            turn = load_turn(self.txn.sql, run)
-            self._started[run] = None if turn is None else turn.started_at
-        started = self._started[run]
-        return arrived if started is None else started
+    def _time_of(self, event: Event | UnknownEvent) -> int | None:
+        """Of an event without a time: when the turn or the session that it is about began, as their sources tell."""
+        stream, _, id = event.stream.partition(":")
+        if stream not in ("run", "session", "import"):
+            return None
+        if event.stream not in self._began:
+            began = self._turn_time(id) if stream != "session" else None
+            self._began[event.stream] = self._session_time(id) if began is None and stream != "run" else began
+        return self._began[event.stream]
+
+    def _turn_time(self, id: str) -> int | None:
+        turn = load_turn(self.txn.sql, id)
+        return None if turn is None else turn.started_at
+
+    def _session_time(self, id: str) -> int | None:
+        """A session that no source dates began with the turn that called it."""
+        session = load_session(self.txn.sql, id)
+        if session is None or session.created_at != UNDATED:
+            return None if session is None else session.created_at
+        return None if session.parent_turn is None else self._turn_time(session.parent_turn)
+
+    def owner_of(self, run: str) -> str | None:
+        """The session that a run is listed under."""
+        turn = load_turn(self.txn.sql, run.partition(":")[2])
+        session = None if turn is None or turn.session is None else load_session_number(self.txn.sql, turn.session)
+        return None if session is None else node_key(kinds.SESSION, session.id)
 
     # --- events and what they name ------------------------------------------------------------------------------
 
@@ -197,18 +219,24 @@ class EdgeReader:
         return shown_text(self.txn.facts, self.txn.facts.find_content(bytes.fromhex(ref)) or 0)
 
 
+def _call_time(event: Event | UnknownEvent, edge: EdgeRow) -> int | None:
+    """When the call began that started a session, if that is what an edge tells and a source says when."""
+    if edge.type is not EdgeType.FORKED_FROM or not isinstance(event, Sighting):
+        return None
+    times = (
+        call.at
+        for call in event.calls or ()
+        if call.spawned is not UNSET and node_key(kinds.SESSION, call.spawned) == edge.source
+    )
+    return next((when for when in times if when is not UNSET and is_dated(when)), None)
+
+
 def newest_known(txn: ReadTxn, when: int) -> int:
-    """The number of the newest event that had arrived at a time, 0 where none had. Arrivals are in order of time, so it
-    is looked for by halves."""
-    low, high = 0, txn.facts.tip().n
-    while low < high:
-        middle = (low + high + 1) // 2
-        row = txn.sql.one("SELECT n, count, at FROM log WHERE n >= ? ORDER BY n LIMIT 1", (middle,))
-        if row is None or row[2] > when:
-            high = (middle if row is None else row[0] - row[1] + 1) - 1
-        else:
-            low = row[0]
-    return low
+    """The number of the newest event that this ledger had when its clock last showed a time: the last one to arrive at
+    that time or an earlier one, 0 where none did. What came before it counts, also if the clock, which was set back
+    since, showed a later time then. Looked for from the newest arrival back: clocks may go back, numbers do not."""
+    row = txn.sql.one('SELECT n FROM log WHERE "at" <= ? ORDER BY n DESC LIMIT 1', (when,))
+    return 0 if row is None else int(row[0])
 
 
 def arrival_of(txn: ReadTxn, n: int) -> int:

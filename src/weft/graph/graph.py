@@ -13,6 +13,7 @@ from typing import Any
 
 from weft.graph.edge_reader import Direction, EdgeReader
 from weft.graph.model import (
+    Ancestry,
     CallPair,
     GraphNode,
     GraphPath,
@@ -24,12 +25,15 @@ from weft.graph.model import (
     RunHistory,
 )
 from weft.graph.names import NodeNames
+from weft.graph.nodes import NodeReader
+from weft.graph.paths import PathFinder
 from weft.graph.queries import GraphQueries
-from weft.graph.walks import PathFinder, ancestry, lineage, session_of
-from weft.kernel.errors import InvalidInput, NotApplicable
+from weft.graph.walks import ancestry, lineage, session_of
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import checked_names, checked_number, checked_progress
+from weft.ledger.upkeep.recompute import FreshViews
 from weft.ledger.views import edge_types as kinds
 from weft.ledger.views import edges
 from weft.ledger.views.edge_types import EdgeType
@@ -51,9 +55,19 @@ class Graph(LedgerPart):
         edges.catch_up(self._store, checked_progress(progress))
 
     def node(self, name: str, *, known_at: When = None) -> GraphNode:
-        """A node, by its name."""
+        """A node, by its name. With `known_at` as it was known then, which takes as long as making the views anew up to
+        that time; raises NotFound for one that was not known yet."""
         with self._reading(None, known_at) as (queries, names):
-            return queries.node(names.key(name))
+            key = names.key(name)
+            reader = queries.reader
+            if reader.newest == reader.txn.facts.tip().n:
+                return queries.node(key)
+            with self._store.scratch() as scratch:
+                FreshViews(scratch).compute_until(reader.txn, reader.newest)
+                node = NodeReader(reader, ReadTxn(scratch, reader.txn.facts)).node(key)
+            if node.properties.get("missing", False):
+                raise NotFound("node", name, "this ledger did not know it then: ask about a later time")
+            return node
 
     def neighbours(
         self,
@@ -81,22 +95,24 @@ class Graph(LedgerPart):
         limit: int = FEW_PATHS,
         longest: int = LONGEST_PATH,
     ) -> PathsFound:
-        """The shortest ways between two nodes, whichever way the edges lead, of at most `longest` edges."""
+        """The ways between two nodes that tell most, whichever way the edges lead, of at most `longest` edges: an edge
+        costs more where it is one of many, and the ways that cost least are given."""
         wanted, most, steps = _edge_types(types), _limit(limit), _limit(longest, "longest")
         with self._reading(at, known_at) as (queries, names):
             finder = PathFinder(queries.reader, wanted)
-            ways = finder.find(names.key(start), names.key(end), most, steps)
+            found = finder.find(names.key(start), names.key(end), most, steps)
             name_of = queries.reader.name_of
             paths = tuple(
-                GraphPath(nodes=tuple(map(name_of, keys)), edges=queries.edges(rows)) for keys, rows in ways.paths
+                GraphPath(nodes=tuple(map(name_of, way.nodes)), edges=queries.edges(way.edges), cost=way.cost)
+                for way in found.ways
             )
-            keys = [key for nodes, _ in ways.paths for key in nodes]
-            return PathsFound(paths=paths, nodes=queries.nodes.nodes(keys), is_cut=ways.is_cut)
+            keys = [key for way in found.ways for key in way.nodes]
+            return PathsFound(paths=paths, nodes=queries.nodes.nodes(keys), is_cut=found.is_cut)
 
     def history(self, run: str, *, known_at: When = None, limit: int = LIMIT) -> RunHistory:
         """The events of a turn in order."""
         with self._reading(None, known_at) as (queries, names):
-            return queries.history(names.key(run, first=kinds.RUN), _limit(limit))
+            return queries.history(names.key(run, first=(kinds.RUN,)), _limit(limit))
 
     def lineage(self, name: str, *, at: When = None, known_at: When = None, limit: int = LIMIT) -> GraphWalk:
         """What a node was derived from, step by step."""
@@ -107,7 +123,7 @@ class Graph(LedgerPart):
     def calls(self, name: str, *, known_at: When = None, limit: int = LIMIT) -> list[CallPair]:
         """The tool calls of a turn or of an answer, each with its results."""
         with self._reading(None, known_at) as (queries, names):
-            return queries.calls(names.key(name, first=kinds.RUN), _limit(limit))
+            return queries.calls(names.key(name, first=(kinds.RUN,)), _limit(limit))
 
     def resources(
         self, name: str | None = None, *, at: When = None, known_at: When = None, limit: int = LIMIT
@@ -115,7 +131,7 @@ class Graph(LedgerPart):
         """Who owned, used and mounted resources at a time, by default now: all resources, one, or those of a turn, a
         session or an agent."""
         with self._reading(self._clock.now_ms() if at is None else at, known_at) as (queries, names):
-            key = None if name is None else names.key(name, first=kinds.RESOURCE)
+            key = None if name is None else names.key(name, first=(kinds.RESOURCE, kinds.SESSION, kinds.PROGRAM))
             return queries.resources(key, _limit(limit))
 
     def policies(
@@ -124,17 +140,17 @@ class Graph(LedgerPart):
         """Which approval policies were proposed and active, and for how long: all, one, or those of an agent. With `at`
         those that were then."""
         with self._reading(at, known_at) as (queries, names):
-            key = None if name is None else names.key(name, first=kinds.POLICY)
+            key = None if name is None else names.key(name, first=(kinds.POLICY,))
             return queries.policies(key, _limit(limit))
 
-    def ancestry(self, name: str, *, known_at: When = None, limit: int = LIMIT) -> GraphWalk:
+    def ancestry(self, name: str, *, known_at: When = None, limit: int = LIMIT) -> Ancestry:
         """Of which sessions a session is a fork or a subagent, and they in turn; of a turn, those of its session."""
         with self._reading(None, known_at) as (queries, names):
-            key = names.key(name, first=kinds.SESSION)
+            key = names.key(name, first=(kinds.SESSION,))
             session = session_of(queries.reader, key)
             if session is None:
                 raise NotApplicable(f"{queries.reader.name_of(key)} belongs to no session", "name a session or a turn")
-            return queries.walk(session, ancestry(queries.reader, session, _limit(limit)))
+            return queries.ancestry(session, ancestry(queries.reader, session, _limit(limit)))
 
     # --- reading ------------------------------------------------------------------------------------------------
 

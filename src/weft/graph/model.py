@@ -58,15 +58,34 @@ class GraphWalk(Struct, frozen=True, kw_only=True):
     is_cut: bool = False
 
 
+class AncestryStep(Struct, frozen=True, kw_only=True):
+    """Of what a session is a fork or a subagent. `parent` is the name of the session that it came from; None where the
+    edge tells of an agent, or where that session is not known or may not be seen."""
+
+    edge: GraphEdge
+    parent: str | None
+
+
+class Ancestry(Struct, frozen=True, kw_only=True):
+    """Where a session came from, step by step, and the nodes that the steps name."""
+
+    start: str
+    steps: tuple[AncestryStep, ...]
+    nodes: dict[str, GraphNode]
+    is_cut: bool = False
+
+
 class GraphPath(Struct, frozen=True, kw_only=True):
-    """A way between two nodes: the names of its nodes in order, and the edges between them, whichever way they lead."""
+    """A way between two nodes: the names of its nodes in order, and the edges between them, whichever way they lead.
+    `cost`: each edge costs 1, and more where it is one of many of its type at an end."""
 
     nodes: tuple[str, ...]
     edges: tuple[GraphEdge, ...]
+    cost: int
 
 
 class PathsFound(Struct, frozen=True, kw_only=True):
-    """The shortest ways between two nodes. `is_cut`: not everything could be looked at, so there may be others."""
+    """The ways between two nodes that cost least. `is_cut`: not everything could be looked at, so there may be some."""
 
     paths: tuple[GraphPath, ...]
     nodes: dict[str, GraphNode]

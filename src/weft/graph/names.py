@@ -44,9 +44,10 @@ class NodeNames:
             kinds.POLICY: self._policy,
         }
 
-    def key(self, name: str, *, first: str | None = None) -> str:
-        """The key of the node that a name means. Of nodes of several kinds the one of kind `first` is meant, else the
-        name must be the name of one. Raises NotFound, also for what may not be seen, and AmbiguousName."""
+    def key(self, name: str, *, first: tuple[str, ...] = ()) -> str:
+        """The key of the node that a name means. Of nodes of several kinds the one is meant whose kind stands first in
+        `first`, else the name must be the name of one. Raises NotFound, also for what may not be seen, and
+        AmbiguousName."""
         text = checked_text(name, "node").strip()
         kind, colon, rest = text.partition(":")
         kind = _ALIASES.get(kind, kind)
@@ -68,7 +69,7 @@ class NodeNames:
             return node_key(kind, id) if _REF.fullmatch(id) else None
         return node_key(kind, id) if is_ulid(id) or _REF.fullmatch(id) else None
 
-    def _of_any_kind(self, text: str, first: str | None) -> str | None:
+    def _of_any_kind(self, text: str, first: tuple[str, ...]) -> str | None:
         if _HEX.fullmatch(text) and (event := self._event(kinds.EVENT, text)) is not None:
             return event
         visible: dict[str, str] = {}
@@ -83,8 +84,9 @@ class NodeNames:
                 visible[kind] = key
         if not visible and ambiguity is not None:
             raise ambiguity
-        if first in visible:
-            return visible[first]
+        for kind in first:
+            if kind in visible:
+                return visible[kind]
         if len(visible) > 1:
             names = [self._reader.name_of(key) for key in visible.values()]
             raise AmbiguousName(text, names, "say which one: KIND:NAME")
@@ -92,9 +94,9 @@ class NodeNames:
             return next((key for key in self._by_ulid(text) if self._reader.access.may_see(key)), None)
         return next(iter(visible.values()), None)
 
-    def _wanted(self, first: str | None) -> tuple[str, ...]:
+    def _wanted(self, first: tuple[str, ...]) -> tuple[str, ...]:
         bare = (kinds.RUN, kinds.PROGRAM, kinds.RESOURCE, kinds.POLICY, kinds.SNAPSHOT)
-        return bare if first is None else (first, *(kind for kind in bare if kind != first))
+        return tuple(dict.fromkeys((*first, *bare)))
 
     def _found(self, kind: str, text: str) -> str | None:
         try:

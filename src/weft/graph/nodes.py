@@ -95,10 +95,11 @@ class ReadableContents:
 
 
 class NodeReader:
-    """Nodes by their keys, in the transaction of an `EdgeReader`. Whoever asks has made sure that they may be seen."""
+    """Nodes by their keys, in the transaction of an `EdgeReader`. Whoever asks has made sure that they may be seen.
+    `views`: what the rows of the views were when the newest event came that the reader knows of, if not as they are."""
 
-    def __init__(self, reader: EdgeReader) -> None:
-        self._reader, self._txn = reader, reader.txn
+    def __init__(self, reader: EdgeReader, views: ReadTxn | None = None) -> None:
+        self._reader, self._txn = reader, reader.txn if views is None else views
         self._contents = ReadableContents(reader.txn)
         self._readers: dict[str, Callable[[str], tuple[str, Properties]]] = {
             kinds.PROGRAM: self._program,
@@ -132,7 +133,7 @@ class NodeReader:
     def _event_node(self, kind: str, id: str) -> tuple[str, Properties]:
         type = _EVENT_TYPES.get(kind, kind)
         n = int(id) if id.isdecimal() and len(id) < 16 else 0
-        line = self._txn.facts.line(n) if n else None
+        line = self._txn.facts.line(n) if 0 < n <= self._reader.newest else None
         if line is None:
             return type, {"event_id": id, "missing": True}
         event = self._reader.event(n)
@@ -144,7 +145,8 @@ class NodeReader:
     def _program(self, id: str) -> tuple[str, Properties]:
         row = load_program(self._txn.sql, id)
         if row is None:
-            return "Agent", {"id": id, "name": id}
+            is_later = load_program(self._reader.txn.sql, id) is not None
+            return "Agent", {"id": id, **({"missing": True} if is_later else {"name": id})}
         properties = {
             "id": id,
             "kind": row.kind,
@@ -182,13 +184,18 @@ class NodeReader:
     def _message(self, id: str) -> tuple[str, Properties]:
         """By the first event that brought it and may be seen."""
         access = self._reader.access
-        for source in access.producers(f"message:{id}"):
+        for source in self._producers(f"message:{id}"):
             if access.may_see(source):
                 event = self._reader.event(int(source.partition(":")[2]))
                 shape = self._message_in(event)
                 if shape is not None:
                     return "Message", {**shape, "id": id}
         return "Message", {"id": id, "missing": True}
+
+    def _producers(self, key: str) -> list[str]:
+        """The events that brought a node, as far as they are known."""
+        sources = self._reader.access.producers(key)
+        return [source for source in sources if int(source.partition(":")[2]) <= self._reader.newest]
 
     def _message_in(self, event: Event | UnknownEvent) -> Properties | None:
         ts = event.ts if isinstance(event.ts, str) else None
@@ -219,6 +226,8 @@ class NodeReader:
         return "Resource", {**shown, **({"scope": scope} if scope else {})}
 
     def _uri(self, ref: str) -> tuple[str, Properties]:
+        if next(self._reader.of(f"{kinds.URI}:{ref}", direction="in"), None) is None:
+            return "Resource", {"id": ref, "kind": "uri", "missing": True}
         text = self._contents.text(ref)
         return "Resource", {"id": ref, "kind": "uri", "name": text, "capabilities": []}
 
@@ -269,7 +278,7 @@ class NodeReader:
         return "Policy", {name: value for name, value in shown.items() if value is not None}
 
     def _materialization(self, id: str) -> tuple[str, Properties]:
-        for source in self._reader.access.producers(f"{kinds.MATERIALIZATION}:{id}"):
+        for source in self._producers(f"{kinds.MATERIALIZATION}:{id}"):
             event = self._reader.event(int(source.partition(":")[2]))
             if isinstance(event, dag.SnapshotMaterialized) and self._reader.access.may_see(source):
                 kind = event.content_ref.kind

@@ -8,6 +8,8 @@ from itertools import islice
 
 from weft.graph.edge_reader import Direction, EdgeReader, EdgeRow
 from weft.graph.model import (
+    Ancestry,
+    AncestryStep,
     CallPair,
     GraphEdge,
     GraphNode,
@@ -20,6 +22,7 @@ from weft.graph.model import (
 from weft.graph.nodes import NodeReader
 from weft.graph.walks import Walk
 from weft.kernel import dag_events as dag
+from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.errors import NotApplicable
 from weft.ledger.views import edge_types as kinds
 from weft.ledger.views.edge_types import EdgeType, node_key
@@ -54,6 +57,19 @@ class GraphQueries:
         return GraphWalk(
             start=self.reader.name_of(start),
             edges=self.edges(walk.edges),
+            nodes=self.nodes.nodes(ends),
+            is_cut=walk.is_cut,
+        )
+
+    def ancestry(self, start: str, walk: Walk) -> Ancestry:
+        name_of = self.reader.name_of
+        ends = [start, *(end for row, parent in walk.steps for end in (row.source, row.target, parent) if end)]
+        return Ancestry(
+            start=name_of(start),
+            steps=tuple(
+                AncestryStep(edge=self.reader.to_edge(row), parent=None if parent is None else name_of(parent))
+                for row, parent in walk.steps
+            ),
             nodes=self.nodes.nodes(ends),
             is_cut=walk.is_cut,
         )
@@ -107,14 +123,23 @@ class GraphQueries:
         return [self._state(resource) for resource in islice(keys, limit)]
 
     def _all_resources(self) -> Iterator[str]:
-        for (id,) in self.reader.txn.sql.all("SELECT id FROM resource WHERE n <= ? ORDER BY n", (self.reader.newest,)):
+        query = "SELECT id FROM resource WHERE n <= ? AND declared_at <= ? ORDER BY n"
+        for (id,) in self.reader.txn.sql.all(query, (self.reader.newest, self._until)):
             key = node_key(kinds.RESOURCE, id)
             if self.reader.access.may_see(key):
                 yield key
 
+    @property
+    def _until(self) -> int:
+        """Resources that were declared after this time were not there yet."""
+        return MAX_INTEGER if self.reader.at is None else self.reader.at
+
     def _resources_of(self, key: str) -> Iterator[str]:
-        if key.partition(":")[0] == kinds.RESOURCE:
-            yield key
+        kind, _, id = key.partition(":")
+        if kind == kinds.RESOURCE:
+            query = "SELECT 1 FROM resource WHERE id = ? AND n <= ? AND declared_at <= ?"
+            if self.reader.txn.sql.one(query, (id, self.reader.newest, self._until)) is not None:
+                yield key
             return
         self._ensure_kind(key, (kinds.RUN, kinds.SESSION, kinds.PROGRAM), "a turn, a session or an agent has resources")
         rows = list(self.reader.of(key, _OF_RESOURCES))

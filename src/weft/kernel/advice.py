@@ -82,6 +82,7 @@ class Action(StrEnum):
     READ_AGAIN = "read_again", "read the ledger again and decide anew"
     READ_SESSION_AGAIN = "read_session_again", "read the session again and decide with its new head"
     WAIT_OR_FORK = "wait_or_fork", "wait for that turn to finish, or fork the session and go on there"
+    UNDO_WITHOUT_FILES = "undo_without_files", "undo the conversation of session {session!r} alone: its files stay"
     WAIT_FOR_INBOX = "wait_for_inbox", "wait until some of them are answered, or cancel some"
     LIST_INBOX = "list_inbox", "list the messages that wait"
     LIST_ROOMS = "list_rooms", "list the rooms that you are in"
@@ -108,7 +109,9 @@ class Action(StrEnum):
         "try_again_with_new_id",
         "try again; should it stay so, give the ledger better randomness",
     )
-    COMPARE_BOTH = "compare_both", "look at both, and name others"
+    COMPARE_BOTH = "compare_both", "look at what there is, and name others"
+    RESET_HEAD_ALONE = "reset_head_alone", "reset the head of session {session!r}: its files stay"
+    CHECK_OUT_BESIDE = "check_out_beside", "check the files of {rev!r} out beside"
     CREATE_SESSION = "create_session", "call create_session"
     RESUME_SESSION = "resume_session", "resume session {session!r}: it goes on then"
     RESTORE_SESSION = "restore_session", "restore session {session!r}"

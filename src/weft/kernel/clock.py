@@ -112,8 +112,35 @@ _RANDOM_BYTES = 10
 _END = 1 << 128
 LAST_ULID = _END - 1
 _PAIRS = tuple(high + low for high in ALPHABET for low in ALPHABET)
+_NUMBERS = {pair: number for number, pair in enumerate(_PAIRS)}
 _TO_BASE_32 = str.maketrans(ALPHABET, "0123456789ABCDEFGHIJKLMNOPQRSTUV")
 _matches = re.compile(f"[0-7][{ALPHABET}]{{25}}").fullmatch
+
+
+class RepeatedIds:
+    """Ids of one piece of work: when it is run again because nothing came of it, it gets the same ones, so that of
+    all its runs at most one can be kept."""
+
+    def __init__(self, source: UlidSource) -> None:
+        self._source = source
+        self._minted: list[tuple[int, str]] = []
+        self._next = 0
+
+    def begin(self) -> RepeatedIds:
+        """From the first on."""
+        self._next = 0
+        return self
+
+    def mint(self, room: int = 1) -> str:
+        if self._next == len(self._minted) or self._minted[self._next][0] != room:
+            self._minted[self._next :] = [(room, self._source.mint(room))]
+        self._next += 1
+        return self._minted[self._next - 1][1]
+
+    def skip(self) -> None:
+        """These are taken: others, from elsewhere."""
+        self._minted = []
+        self._source.skip()
 
 
 class UlidSource:
@@ -168,6 +195,9 @@ def decode(text: str) -> int:
 
 def offset(ulid: str, by: int) -> str:
     """The ULID that lies `by` after this one: how messages are numbered within their turn's room."""
+    last = _NUMBERS[ulid[-2:]] + by
+    if 0 <= last < 1024:
+        return ulid[:-2] + _PAIRS[last]
     return encode((int(ulid.translate(_TO_BASE_32), 32) + by) % _END)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from json import dumps as exact_dumps
 from json import loads as exact_loads
@@ -70,6 +70,26 @@ class Salts:
             first, *rest = (fresh[i : i + SALT_BYTES] for i in range(0, len(fresh), SALT_BYTES))
             self._drawn += rest
             return first
+
+    def give_back(self, drawn: Sequence[bytes]) -> None:
+        """What came of these was never kept: they are drawn again, in the same order."""
+        self._drawn += reversed(drawn)
+
+
+class BorrowedSalts(Salts):
+    """Salts of another one, which gets them back where nothing came of them."""
+
+    def __init__(self, source: Salts) -> None:
+        self._source = source
+        self._borrowed: list[bytes] = []
+
+    def draw(self) -> bytes:
+        self._borrowed.append(self._source.draw())
+        return self._borrowed[-1]
+
+    def return_all(self) -> None:
+        self._source.give_back(self._borrowed)
+        self._borrowed = []
 
 
 class ContentHasher:

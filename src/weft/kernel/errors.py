@@ -191,6 +191,14 @@ class ContentGone(LedgerError):
         self.ref = ref
 
 
+class FilesElsewhere(LedgerError):
+    """A snapshot is known here, and what it holds is not: facts travel between ledgers, files do not."""
+
+    def __init__(self, snapshot: str, where: str, hint: Hint) -> None:
+        super().__init__(f"the files of snapshot {snapshot} are not here: {where}", hint)
+        self.snapshot, self.where = snapshot, where
+
+
 class AmbiguousName(LedgerError):
     usual_action = Action.TYPE_MORE_CHARACTERS
 

@@ -73,7 +73,10 @@ class SessionCreated(Event, frozen=True, gc=False, kw_only=True, tag="session_cr
 
 
 class SessionMoved(Event, frozen=True, gc=False, kw_only=True, tag="session_moved"):
-    about: ClassVar[str] = "A session's head moved; `to` is null after a reset, `at` names an event inside the turn."
+    about: ClassVar[str] = (
+        "A session's head moved; `to` is null after a reset, `at` names an event inside the turn. `undoes` is the turn"
+        " that an undo took back, `redoes` the undo that was taken back, `kept` what the files were like until then."
+    )
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
     to: Ulid | None
@@ -82,6 +85,9 @@ class SessionMoved(Event, frozen=True, gc=False, kw_only=True, tag="session_move
     at: Digest | UnsetType = UNSET
     reason: Content | UnsetType = UNSET
     tips: tuple[EventRef, ...] | UnsetType = UNSET
+    undoes: Ulid | UnsetType = UNSET
+    redoes: EventRef | UnsetType = UNSET
+    kept: tuple[Ulid, ...] | UnsetType = UNSET
 
 
 class SessionArchived(Event, frozen=True, gc=False, kw_only=True, tag="session_archived"):

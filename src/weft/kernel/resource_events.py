@@ -30,7 +30,8 @@ from weft.kernel.fields import Content, ErrorFact, EventRef, ExtRef, Name, Named
 class ResourceDeclared(Event, frozen=True, gc=False, kw_only=True, tag="resource_declared"):
     about: ClassVar[str] = (
         "A resource exists, or is described anew. `imperative`: what it is cannot be brought back; `place` is where it"
-        " is found: a path, a uri, a name in an engine; `made`: Weft made it, so Weft may remove it."
+        " is found: a path, a uri, a name in an engine; `machine`: the machine that has the place, where several share"
+        " a ledger; `made`: Weft made it, so Weft may remove it."
     )
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -42,12 +43,13 @@ class ResourceDeclared(Event, frozen=True, gc=False, kw_only=True, tag="resource
     made: bool | UnsetType = UNSET
     scope: ResourceScope | UnsetType = UNSET
     metadata: Content | UnsetType = UNSET
+    machine: Ulid | UnsetType = UNSET
 
 
 class ResourceOwned(Event, frozen=True, gc=False, kw_only=True, tag="resource_owned"):
     about: ClassVar[str] = (
         "A resource has another owner, one at a time: a session (that is, a branch), an agent or a run; null: nobody,"
-        " it was discarded."
+        " it was discarded. `reason`: why what Weft made was left where it is."
     )
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -55,6 +57,7 @@ class ResourceOwned(Event, frozen=True, gc=False, kw_only=True, tag="resource_ow
     owner: ResourceScope | None
     before: ResourceScope | None
     why: OwnershipReason
+    reason: Content | UnsetType = UNSET
 
 
 class SubresourceAdded(Event, frozen=True, gc=False, kw_only=True, tag="subresource_added"):
@@ -144,12 +147,13 @@ class ResourceLivenessProbe(Event, frozen=True, gc=False, kw_only=True, tag="res
 
 
 class SnapshotRequested(Event, frozen=True, gc=False, kw_only=True, tag="snapshot_requested"):
-    about: ClassVar[str] = "A snapshot of a resource is wanted."
+    about: ClassVar[str] = "A snapshot of a resource is wanted; `method` says how, where whoever wants it does."
     category: ClassVar[EventClass] = EventClass.INTENT
 
     resource_ref: NodeId
     snapshot_ref: NodeId
     run: Ulid | UnsetType = UNSET
+    method: Named | UnsetType = UNSET
 
 
 class SnapshotCreated(Event, frozen=True, gc=False, kw_only=True, tag="snapshot_created"):

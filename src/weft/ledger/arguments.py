@@ -90,6 +90,12 @@ def checked_progress(value: Any) -> Any:
     return value
 
 
+def checked_call(value: Any, what: str) -> Any:
+    if value is not None and not callable(value):
+        raise InvalidInput(f"{what} is {type(value).__name__}", "give a function without arguments")
+    return value
+
+
 def checked_zone(value: Any) -> tzinfo:
     if not isinstance(value, tzinfo):
         raise InvalidInput(f"zone is {value!r:.80}", "give a time zone: zoneinfo.ZoneInfo(…)")
@@ -290,11 +296,15 @@ def as_usage_and_rest(value: Any) -> tuple[Usage | UnsetType, dict[str, Any]]:
     disjoint parts is refused."""
     if value is None:
         return UNSET, {}
-    tokens = _given_tokens(value) if isinstance(value, Usage) else plain(value)
-    if not isinstance(tokens, dict):
-        raise InvalidInput(f"usage is {type(value).__name__}, not a dict", f"known: {', '.join(sorted(_TOKEN_FIELDS))}")
-    if (foreign := foreign_usage(tokens)) is not None:
-        return foreign.usage, foreign.rest
+    tokens = _given_tokens(value) if isinstance(value, Usage) else value
+    if type(tokens) is not dict or not tokens.keys() <= _TOKEN_FIELDS:
+        tokens = plain(tokens)
+        if not isinstance(tokens, dict):
+            raise InvalidInput(
+                f"usage is {type(value).__name__}, not a dict", f"known: {', '.join(sorted(_TOKEN_FIELDS))}"
+            )
+        if (foreign := foreign_usage(tokens)) is not None:
+            return foreign.usage, foreign.rest
     for name, count in tokens.items():
         if name not in _TOKEN_FIELDS:
             raise InvalidInput(f"usage: unknown field {name!r}", f"known: {', '.join(sorted(_TOKEN_FIELDS))}")

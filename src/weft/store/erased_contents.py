@@ -20,6 +20,12 @@ ERASING = "erasing"
 UNFINISHED = "erasing"
 """Local state while erased bytes may still lie in free pages, in the log, or in views that hold words."""
 IN_LOG = " in the log"
+_DIGESTS = (
+    "UPDATE resource SET name_digest = NULL WHERE name = ?",
+    "UPDATE resource SET place_digest = NULL, stands = NULL WHERE place = ?",
+    "UPDATE resource_snapshot SET ref_digest = NULL WHERE ref = ?",
+)
+"""What else is told of a content by views: from a digest a short text could be guessed."""
 
 
 def make_husks(sql: Sql, numbers: Sequence[int], key_bytes: int) -> None:
@@ -36,6 +42,8 @@ def make_husks(sql: Sql, numbers: Sequence[int], key_bytes: int) -> None:
         [(b"", b"", ERASED, n) for n in numbers],
     )
     sql.run_many("UPDATE lookup_text SET text = ? WHERE content = ?", [(ERASED, n) for n in numbers])
+    for change in _DIGESTS:
+        sql.run_many(change, [(n,) for n in numbers])
 
 
 def is_husk(sql: Sql, n: int) -> bool:

@@ -47,11 +47,16 @@ class RecentContents:
         self.seen, self.erasures = -1, 0
         self.filled = 0
         """The view has contents up to this one that are not here; where it has none, nobody need ask it."""
+        self.newest = 0
+        """The highest content number that was heard of."""
+        self.seen_in: dict[int, int] = {}
+        """Of these trees, by scope, contents beyond `seen` are known too, up to this one."""
         self.by_digest: dict[Key, Stored] = {}
         self.asked: dict[Key, Stored | None] = {}
 
     def forget(self) -> None:
-        self.seen = -1
+        self.seen, self.newest = -1, 0
+        self.seen_in.clear()
         self.by_digest.clear()
         self.asked.clear()
 
@@ -71,6 +76,7 @@ class RecentContents:
             if scope < LEDGER_SCOPE or digest:
                 self.by_digest[scope, bytes(ref if scope < LEDGER_SCOPE else digest)] = Stored(n, bytes(ref))
             self.seen = n
+        self.newest = max(self.newest, self.seen)
 
     def drop(self, gone: set[int]) -> None:
         """These contents were erased: equal bytes are another content from now on. Imported ones are found by their
@@ -96,7 +102,7 @@ class RecentContents:
 
     @property
     def is_long(self) -> bool:
-        return len(self.by_digest) > self.LIMIT
+        return max(len(self.by_digest), self.newest - self.filled if self.newest else 0) > self.LIMIT
 
 
 def questions_about(wanted: Sequence[Key]) -> list[Question]:
@@ -104,9 +110,12 @@ def questions_about(wanted: Sequence[Key]) -> list[Question]:
     made = []
     for start in range(0, len(wanted), ASKED_AT_ONCE):
         some = list(wanted[start : start + ASKED_AT_ONCE])
-        some += [some[-1]] * ((A_FEW if len(some) <= A_FEW else ASKED_AT_ONCE) - len(some))
-        values = tuple(value for scope, digest in some for value in (scope, digest[:KEY_BYTES]))
-        made.append((_known_among(len(some)), values))
+        if len(some) > A_FEW:
+            some += [some[-1]] * (ASKED_AT_ONCE - len(some))
+        values: list[int | bytes] = []
+        for scope, digest in some:
+            values += (scope, digest[:KEY_BYTES])
+        made.append((_known_among(len(some)), tuple(values)))
     return made
 
 
@@ -186,7 +195,11 @@ class FactWriter(FactReader, kw_only=True, eq=False, dict=True):
         return None
 
     def put_prepared(self, content: Prepared, scope: int) -> Stored:
-        return self._known((scope, content.digest)) or self._insert(content, scope)
+        key = (scope, content.digest)
+        stored = self._known(key)
+        if stored is None:
+            stored = self._fresh[key] = self._place(content, scope)
+        return stored
 
     def _known(self, key: Key) -> Stored | None:
         tail = self.recent

@@ -55,7 +55,8 @@ class CommitBatch(list[CommitJob[T]]):
 
     def join(self) -> list[CommitJob[T]]:
         """Those who wait, as far as there is room for them; a first one always has."""
-        waiting, joined = self._waiting, list[CommitJob[T]]()
+        waiting = self._waiting
+        joined: list[CommitJob[T]] = []
         if not waiting:
             return joined
         with self._guard:

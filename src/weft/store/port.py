@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
 from weft.kernel.contents import Prepared
 from weft.store.fact_writer import FactWriter
 from weft.store.facts import FactReader
-from weft.store.records import Key, Stored
+from weft.store.records import Key, LogTip, Stored
 from weft.store.sql import Question, Sql
 from weft.store.word_index import WordIndex
 
@@ -47,6 +47,18 @@ class WriteTxn(Struct, frozen=True):
     """Which piece of work of this store it is, counted from 1: a gap means that somebody else's came between."""
 
 
+class Ordinary(Struct, frozen=True):
+    """That a piece of work is a plain turn of a session that is there: it asks one question, adds rows, and makes no
+    use of the numbers that its events and contents get. A store may run it before it knows these."""
+
+    question: Question
+    """The one that it asks: a session, its lease and the turn at its head."""
+    parts: Sequence[tuple[str, Sequence[str]]]
+    """The tables of which the answer has columns, in their order; one more says whether the head is followed."""
+    restate: Callable[[Any, LogTip], Any]
+    """The result of the work, made again for where the log ended with it."""
+
+
 class Store(Protocol):
     """A ledger's place on disk. Thread-safe. Raises only `StoreError` and what the caller's own work raises."""
 
@@ -70,6 +82,7 @@ class Store(Protocol):
         weight: int = 0,
         contents: Sequence[Key] = (),
         ahead: Sequence[Question] = (),
+        ordinary: Ordinary | None = None,
     ) -> T:
         """Run `work`, which will store about `weight` bytes, in a transaction; return once it is durable.
 
@@ -77,6 +90,7 @@ class Store(Protocol):
         first time did not count. Whether `contents` are known is asked for all callers at once, where it can be said
         beforehand which ones will be put; others are asked for one by one. The same goes for `ahead`, questions that
         `work` will likely ask before it changes anything: where a server answers them, they go with the first.
+        `ordinary` says that the work may be run on provisional numbers, and how its result is told the true ones.
         """
 
     def read(self) -> AbstractContextManager[ReadTxn]:
@@ -111,9 +125,11 @@ class Store(Protocol):
     def check_integrity(self) -> list[str]:
         """What the engine itself finds wrong."""
 
-    def backup(self, target: Path, progress: Progress | None = None) -> None:
+    def backup(
+        self, target: Path, progress: Progress | None = None, beside: Callable[[], object] | None = None
+    ) -> None:
         """Copy a consistent state to a new file while readers and writers go on. The copy is another ledger: opened for
-        writing, it goes by a replica id of its own."""
+        writing, it goes by a replica id of its own. `beside` is called once the copy is written and has no name yet."""
 
     def rewrite(self, patience: float = PATIENCE) -> bool:
         """Write everything anew, so that no file of this ledger holds what was deleted, and give the room back.

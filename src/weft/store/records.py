@@ -23,7 +23,7 @@ TAKEN = "taken:"
 """Local state: a row per event of another ledger that somebody here took over, by its id, with the time of that."""
 DECLINED = "declined:"
 """Local state: a row per event of another ledger that somebody here does not want to take over."""
-VIEW_RULES, CURRENT_VIEW_RULES = "view_rules", "7"
+VIEW_RULES, CURRENT_VIEW_RULES = "view_rules", "8"
 """Local state: by which rules all views were computed. The number rises when a program computes others of old facts."""
 Key = tuple[int, bytes]
 """A content's scope and the plain digest of its bytes: equal ones are one content."""

@@ -67,8 +67,9 @@ def watermark_of(sql: Sql, view: str) -> int:
 
 MAX_ROWS = 1024
 """So many rows of one piece of work wait at most."""
-MAX_CHUNK = 64
-"""So many rows go into one statement at most: few sizes, so that prepared statements are found again."""
+MAX_CHUNK, SMALL_CHUNK = 64, 8
+"""So many rows go into one statement at most, and so few in any number: few sizes, so that prepared statements are
+found again."""
 Rows = dict["Insert", list[Row]]
 
 
@@ -80,12 +81,12 @@ class Insert:
     """New rows of one table. With a `key`, which must be its first columns, a row that is there gets new `changes`;
     without any it stays as it is."""
 
-    __slots__ = ("_begin", "_end", "_row", "_statements", "key", "table")
+    __slots__ = ("_begin", "_end", "_row", "_statements", "columns", "key", "table")
 
     def __init__(
         self, table: str, columns: Sequence[str], key: Sequence[str] = (), changes: Sequence[str] = ()
     ) -> None:
-        self.table, self.key = table, len(key) if changes else 0
+        self.table, self.key, self.columns = table, len(key) if changes else 0, tuple(columns)
         self._begin = f"INSERT INTO {table}({', '.join(columns)}) VALUES "
         self._row = f"({','.join('?' * len(columns))})"
         changed = ", ".join(f"{column} = excluded.{column}" for column in changes)
@@ -199,10 +200,11 @@ class WriteBuffer:
 
 
 def chunks(total: int) -> Iterator[tuple[int, int]]:
-    """Where each statement's rows begin and how many they are: powers of two, the largest first."""
+    """Where each statement's rows begin and how many they are: powers of two, the largest first, down to a few."""
     start = 0
     while start < total:
-        size = min(MAX_CHUNK, 1 << (total - start).bit_length() - 1)
+        left = total - start
+        size = left if left <= SMALL_CHUNK else min(MAX_CHUNK, 1 << left.bit_length() - 1)
         yield start, size
         start += size
 

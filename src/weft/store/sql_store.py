@@ -34,7 +34,7 @@ from weft.kernel.errors import (
 from weft.store.fact_writer import FactWriter, RecentContents
 from weft.store.facts import FactReader, refuse_disorder
 from weft.store.group_commit import CommitBatch, CommitJob, GroupCommit
-from weft.store.port import WriteTxn
+from weft.store.port import Ordinary, WriteTxn
 from weft.store.records import CURRENT_VIEW_RULES, KEY_BYTES, VIEW_RULES, Key, LogTip, Stored
 from weft.store.sql import Insert, Question, RowsRefused, Sql, WriteBuffer
 
@@ -45,11 +45,13 @@ CLOSE_LAG = 256
 
 
 class WriteWork(Struct, frozen=True):
-    """What one caller wants done, which contents it will likely put, and what it will likely ask."""
+    """What one caller wants done, which contents it will likely put, what it will likely ask, and whether it is an
+    ordinary turn."""
 
     run: Callable[[WriteTxn], Any]
     contents: Sequence[Key]
     ahead: Sequence[Question]
+    ordinary: Ordinary | None = None
 
 
 class BufferedSql(Sql, Protocol):
@@ -160,11 +162,12 @@ class SqlStore:
         weight: int = 0,
         contents: Sequence[Key] = (),
         ahead: Sequence[Question] = (),
+        ordinary: Ordinary | None = None,
     ) -> T:
         self._refuse_closed()
         if self.read_only:
             raise ReadOnlyLedger(self.path)
-        result: T = self._jobs.submit(WriteWork(work, contents, ahead), weight)
+        result: T = self._jobs.submit(WriteWork(work, contents, ahead, ordinary), weight)
         if self._tail.is_long and self._lookups_fill:
             self._fill_lookups()
         return result

@@ -59,6 +59,33 @@ def test_a_bundle_holds_its_thread_and_nothing_beside(disk: Ledger, target: Path
     assert report.excerpts == 1 + report.absent["erased"]
 
 
+def test_a_bundle_has_the_substitutions_of_its_thread(ledger: Ledger, other: Ledger, target: Path) -> None:
+    said = ledger.messages(ledger.record_turn(session="main", query="q", response="Lyon").id)[-1].id
+    aside = ledger.messages(ledger.record_turn(session="aside", query="q", response="elsewhere").id)[-1].id
+    ledger.substitute(said, "Paris")
+    ledger.substitute(aside, "private replacement")
+    create_bundle(ledger, ["main"], target)
+    assert b"private replacement" not in b"\n".join(lines_of(target))
+    verified(target)
+    import_bundle(other, target)
+    assert other.message(said).text == "Paris"
+    assert other.originals().message(said).text == "Lyon"
+    assert problems(other) == []
+
+
+def test_a_bundle_leaves_out_substitutions_behind_a_fork_point(disk: Ledger, other: Ledger, target: Path) -> None:
+    turn = disk.record_turn(session="main", query="early", response="late words")
+    first, answer = disk.messages(turn.id)
+    disk.substitute(first.id, "earlier")
+    disk.substitute(answer.id, "later words")
+    disk.fork(disk.events(turn.id)[1].id, label="alt")
+    create_bundle(disk, ["alt"], target)
+    assert b"later words" not in b"\n".join(lines_of(target))
+    import_bundle(other, target)
+    assert texts(other.messages(turn.id)) == ["earlier"]
+    assert problems(other) == []
+
+
 def test_a_turn_that_is_forked_inside_goes_out_up_to_the_fork_point(disk: Ledger, other: Ledger, target: Path) -> None:
     rich_thread(disk)
     create_bundle(disk, ["alt"], target)

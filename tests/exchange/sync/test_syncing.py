@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -368,6 +369,53 @@ def test_a_limited_push_brings_tombstones_of_its_sessions_and_withholds_sources(
     push(here, there)
     assert events(here) == events(there)
     assert problems(there) == []
+
+
+def answer_of(ledger: Ledger, **turn: Any) -> str:
+    """The id of the answer of a new turn."""
+    return ledger.messages(ledger.record_turn(**turn).id)[-1].id
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_limited_push_brings_the_substitutions_of_its_sessions(make: Make, engine: str) -> None:
+    here, there = make("one", engine), make("two", engine)
+    call = {"id": "c1", "name": "t", "result": "old"}
+    said = answer_of(here, session="main", query="q", response="Lyon", tool_calls=[call])
+    aside = answer_of(here, session="aside", query="q", response="other words")
+    here.substitute(aside, "private replacement")
+    here.substitute(said, "Paris", reason="it is the capital")
+    here.substitute(here.tool_calls("main")[0].id, "new")
+    here.substitute(said, "Paris, France")
+    push(here, there, sessions=["main"])
+    assert there.message(said).text == "Paris, France"
+    assert there.message(said).substituted == here.message(said).substituted
+    assert there.tool_calls("main")[0].result == "new"
+    assert there.originals().message(said).text == "Lyon"
+    assert b"private replacement" not in exported(there)
+    assert problems(there) == []
+    assert there.upkeep.rebuild() == 0
+    push(here, there)
+    assert events(here) == events(there)
+    assert problems(there) == []
+
+
+def test_a_ledger_substitutes_its_own_words_alone_in_another_one_until_that_takes_it_over(
+    here: Ledger, there: Ledger
+) -> None:
+    mine = answer_of(here, session="main", query="q", response="mine")
+    push(here, there)
+    theirs = answer_of(there, session="theirs", query="q", response="theirs")
+    there.substitute(theirs, "said better")
+    note = there.substitute(mine, "put in my mouth")
+    pull(here, there)
+    assert here.message(theirs).text == "said better", "a ledger speaks for what it wrote"
+    assert here.message(mine).text == "mine", "and for nothing else"
+    here.substitute(mine, with_event=note.replacement)
+    assert here.message(mine).text == "put in my mouth"
+    here.substitute(mine, with_event=mine)
+    assert here.message(mine).text == "mine"
+    assert problems(here) == []
+    assert here.upkeep.rebuild() == 0
 
 
 def test_a_limited_push_sends_turns_that_other_sessions_have_too_as_its_own_source_tells_them(

@@ -181,6 +181,18 @@ def test_what_is_erased_has_no_vector_any_longer(ledger: Ledger) -> None:
     assert ids(similarity.similar_to_text("the secret word")) == [kept]
 
 
+def test_what_is_shown_with_other_words_is_embedded_anew(ledger: Ledger) -> None:
+    kept = ledger.record_turn(session="main", query="cats", response="mew").id
+    other = ledger.record_turn(session="main", query="dogs", response="the secret word").id
+    similarity = Similarity(ledger, Words())
+    assert similarity.embed_missing("turn") == 2
+    ledger.substitute(other, "they bark")
+    assert similarity.stats()[0].kinds == {"turn": 1}
+    assert similarity.embed_missing("turn") == 1
+    assert ids(similarity.similar_to_text("they bark", limit=1)) == [other]
+    assert [one.node.id for one in similarity.similar(kept)] == [other]
+
+
 def test_an_erased_text_that_stood_for_a_node_takes_its_vector_along(ledger: Ledger) -> None:
     turn = ledger.record_turn(session="main", query="cats").id
     similarity = Similarity(ledger, Words())

@@ -7,12 +7,15 @@ import pytest
 
 import weft
 from tests.ledger.histories import grow, problems
-from weft.kernel.enums import ResourceKind, SnapshotState
-from weft.kernel.errors import InvalidInput, NotApplicable, OutsideError, StoreFailed, Unsupported
-from weft.ledger.api import Ledger, Resource, Snapshot
-from weft.runtime.resources.controller import ResourceController
-from weft.runtime.resources.drivers import Drivers, RestoredPlace
+from tests.runtime.broker.crash_driver import Doom, DoomedCrossing
+from weft.kernel.enums import ResourceKind, ResourceLiveness, SnapshotState, SubresourcePart
+from weft.kernel.errors import EngineUnreachable, InvalidInput, NotApplicable, OutsideError, StoreFailed, Unsupported
+from weft.ledger.api import Lease, Ledger, NewSnapshot, Resource, Snapshot
+from weft.runtime.resources.claims import Claim, ClaimKind
+from weft.runtime.resources.controller import Reconciled, ResourceController
+from weft.runtime.resources.drivers import DescribedPart, Description, Drivers, RestoredPlace
 from weft.runtime.resources.file_driver import FileDriver
+from weft.runtime.resources.job import BUSY_MS, LEFT_MS, ResourceJob
 from weft.runtime.resources.uri_driver import UriDriver
 
 
@@ -103,6 +106,86 @@ def test_a_copy_beside_is_a_resource_of_its_own(
     assert note.exists(), "what Weft did not make stays"
 
 
+def test_a_wish_is_carried_out_on_the_machine_that_has_the_place(ledger: Ledger, tmp_path: Path, note: Path) -> None:
+    here, there = (
+        ResourceController(ledger, Drivers(FileDriver(tmp_path / machine), UriDriver(), machine=machine * 26))
+        for machine in "01"
+    )
+    resource = here.add(here.drivers.of(ResourceKind.FILE), str(note), session="main")
+    assert resource.machine == "0" * 26
+    first = here.snapshot(resource)
+    here.log.request_snapshot(resource.id)
+    here.log.request_restore(first.id)
+    here.log.request_restore(first.id, place=str(tmp_path / "copy.txt"))
+    assert there.pending() == ([], [])
+    assert there.reconcile() == Reconciled()
+    for act in (there.probe, there.snapshot):
+        with pytest.raises(NotApplicable, match=r"the file .*note\.txt is on another machine"):
+            act(resource)
+    with pytest.raises(NotApplicable, match="on another machine"):
+        there.restore(first, place=str(tmp_path / "other.txt"))
+    assert there.forget([first], "asked for") == [first]
+    assert there.add(there.drivers.of(ResourceKind.FILE), str(note)).id != resource.id, "the same path of another one"
+    uri = here.add(here.drivers.of(ResourceKind.URI), "x:y")
+    assert uri.machine is None
+    there.probe(uri)
+    done = here.reconcile()
+    assert [one.outcome for one in done.restores] == ["ok", "ok"]
+    assert [one.state for one in done.snapshots] == [SnapshotState.OK]
+    (copy,) = [one for one in ledger.resources.list(session="main") if one.is_made]
+    assert copy.machine == "0" * 26
+    with pytest.raises(NotApplicable, match="on another machine"):
+        there.discard(copy)
+
+
+class BoxDriver(UriDriver):
+    """Something with parts, as a container has them."""
+
+    kind = ResourceKind.DOCKER_CONTAINER
+    parts: tuple[DescribedPart, ...] = ()
+    liveness = ResourceLiveness.ALIVE
+
+    def describe(self, place: str) -> Description:
+        return Description(name="box", place=place, capabilities=(), parts=self.parts)
+
+    def probe(self, place: str) -> ResourceLiveness:
+        return self.liveness
+
+
+def test_parts_are_what_is_found_of_them(ledger: Ledger) -> None:
+    box = BoxDriver()
+    controller = ResourceController(ledger, Drivers(box))
+    data, more = (
+        DescribedPart(
+            name=name,
+            kind=ResourceKind.DOCKER_VOLUME,
+            place=f"docker:volume/{name}",
+            part=SubresourcePart.VOLUME,
+            capabilities=(),
+            mount=f"/{name}",
+        )
+        for name in ("data", "more")
+    )
+    box.parts = (data, more)
+    added = controller.add(box, "docker:container/box", session="main")
+
+    def seen() -> dict[str, list[str | None]]:
+        parts = [ledger.resources.get(one.resource) for one in ledger.resources.get(added.id).parts]
+        return {part.name: [use.mount for use in part.uses] for part in parts}
+
+    assert seen() == {"data": ["/data"], "more": ["/more"]}
+    box.parts = (data,)
+    controller.probe(ledger.resources.get(added.id))
+    assert seen() == {"data": ["/data"]}
+    assert ledger.resources.get("more").uses == (), "what is no part any more is not seen from it"
+    box.liveness = ResourceLiveness.DEAD
+    controller.probe(ledger.resources.get(added.id))
+    assert seen() == {"data": []}
+    box.liveness, box.parts = ResourceLiveness.ALIVE, (data, more)
+    assert controller.add(box, "docker:container/box").id == added.id
+    assert seen() == {"data": ["/data"], "more": ["/more"]}
+
+
 def test_what_lies_at_a_place_is_never_overwritten(
     controller: ResourceController, files: FileDriver, note: Path, tmp_path: Path
 ) -> None:
@@ -191,7 +274,7 @@ def test_one_at_a_time_works_on_a_resource(
 ) -> None:
     resource = controller.add(files, str(note), session="main")
     lease = controller.log.hold(resource.id)
-    assert lease is not None
+    assert isinstance(lease, Lease)
     with pytest.raises(NotApplicable, match="somebody else"):
         controller.snapshot(resource)
     assert controller.reconcile().busy == (resource.id,)
@@ -208,3 +291,83 @@ def test_what_nothing_here_acts_on_is_unsupported(ledger: Ledger, files: FileDri
     assert nobody.restore(taken).outcome == "unsupported"
     with pytest.raises(Unsupported):
         Drivers().of(ResourceKind.DOCKER_VOLUME)
+
+
+class AbsentEngine(FileDriver):
+    """A driver whose engine does not answer until it is there."""
+
+    is_there = False
+
+    def describe(self, place: str) -> Description:
+        self._ask()
+        return super().describe(place)
+
+    def snapshot(self, resource: Resource, key: str) -> NewSnapshot:
+        self._ask()
+        return super().snapshot(resource, key)
+
+    def restore(self, resource: Resource, snapshot: Snapshot, place: str | None, key: str) -> RestoredPlace:
+        self._ask()
+        return super().restore(resource, snapshot, place, key)
+
+    def _ask(self) -> None:
+        if not self.is_there:
+            raise EngineUnreachable("unix:///engine", "nobody listens")
+
+
+def test_what_an_engine_that_does_not_answer_was_to_do_stays_wanted(
+    ledger: Ledger, note: Path, tmp_path: Path, files: FileDriver
+) -> None:
+    driver = AbsentEngine(tmp_path / "absent")
+    controller = ResourceController(ledger, Drivers(driver))
+    driver.is_there = True
+    resource = controller.add(driver, str(note), session="main")
+    kept = controller.snapshot(resource)
+    driver.is_there = False
+    with pytest.raises(EngineUnreachable):
+        controller.snapshot(resource)
+    assert controller.restore(kept, place=str(tmp_path / "copy")).outcome is None
+    assert [len(wishes) for wishes in controller.log.pending()] == [1, 1]
+    again = controller.reconcile()
+    assert (again.snapshots, again.restores, again.busy, len(again.left)) == ((), (), (), 2)
+    assert controller.obstacle(resource) == again.left[0] == "the container engine at unix:///engine: nobody listens"
+    job = ResourceJob(ledger, DoomedCrossing(Doom(), ledger), lambda: controller)
+    assert job.run(0) == BUSY_MS
+    driver.is_there = True
+    assert controller.obstacle(resource) is None
+    assert job.run(0) is None
+    assert controller.log.pending() == ([], [])
+    assert (tmp_path / "copy").read_bytes() == note.read_bytes()
+
+
+class DefectiveDriver(FileDriver):
+    def snapshot(self, resource: Resource, key: str) -> NewSnapshot:
+        if resource.name == "broken":
+            raise KeyError("a defect")
+        return super().snapshot(resource, key)
+
+
+def test_one_wish_that_fails_for_an_unforeseen_reason_does_not_stop_the_others(
+    ledger: Ledger, note: Path, tmp_path: Path
+) -> None:
+    driver = DefectiveDriver(tmp_path / "kept-files")
+    controller = ResourceController(ledger, Drivers(driver))
+    (tmp_path / "other").write_text("x")
+    broken = controller.add(driver, str(tmp_path / "other"), name="broken", session="main")
+    whole = controller.add(driver, str(note), session="main")
+    wishes = [controller.log.request_snapshot(one.id) for one in (broken, whole)]
+    assert len(controller.reconcile().snapshots) == 2
+    first, second = (ledger.resources.snapshot(wish) for wish in wishes)
+    assert (first.state, first.error_code, second.state) == (SnapshotState.ERROR, "KeyError", SnapshotState.OK)
+
+
+def test_what_could_not_be_removed_is_tried_again(ledger: Ledger, note: Path, files: FileDriver) -> None:
+    controller = ResourceController(ledger, Drivers(files))
+    files.claims.put(Claim(key="01M7M2HJTWE36H6MSBKK7E9R7S", kind=ClaimKind.RESTORE, place=str(note)))
+    damaged = next(note.parent.rglob("01M7M2HJTWE36H6MSBKK7E9R7S.json"))
+    damaged.write_text("{")
+    job = ResourceJob(ledger, DoomedCrossing(Doom(), ledger), lambda: controller)
+    assert job.run(0) == LEFT_MS
+    assert job.run(0) == LEFT_MS
+    damaged.unlink()
+    assert job.run(0) is None

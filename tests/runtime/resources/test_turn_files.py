@@ -1,21 +1,26 @@
 """Files of turns: forked, checked out, compared, undone and merged, over real folders and the real git."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import weft
 from tests.ledger.histories import grow, problems
+from weft.kernel.clock import SystemClock
 from weft.kernel.enums import SnapshotState, VolumeMode
-from weft.kernel.errors import HeadMoved, InvalidInput, NotApplicable, WeftError
-from weft.ledger.api import Ledger, ResourceLog
+from weft.kernel.errors import HeadMoved, InUse, InvalidInput, LabelTaken, NotApplicable, WeftError
+from weft.ledger.api import Failure, Ledger, ResourceLog
 from weft.runtime.resources.controller import ResourceController
 from weft.runtime.resources.directories import FileStore
+from weft.runtime.resources.directories.locks import locked
 from weft.runtime.resources.directory_driver import DirectoryDriver
 from weft.runtime.resources.drivers import Drivers
-from weft.runtime.resources.fork_plans import ForkPlanner, plan_json
+from weft.runtime.resources.fork_plans import ForkPlanner
 from weft.runtime.resources.turn_files import TurnFiles
 from weft.runtime.resources.uri_driver import UriDriver
 from weft.runtime.resources.workspace_snapshots import workspace_resource
@@ -70,9 +75,99 @@ def test_undo_takes_turn_and_files_back_and_redo_brings_them_again(desk: Desk) -
     assert listed(desk.folder) == {"own": "mine"}, "also what was before the first turn is known"
     assert desk.ledger.session("main").head is None
     desk.files.redo("main")
-    assert listed(desk.folder) == {"a": "1", "own": "mine"}
-    with pytest.raises(NotApplicable, match="no undo"):
+    assert (listed(desk.folder), desk.ledger.session("main").head) == ({"a": "1", "own": "mine"}, first)
+    redone = desk.files.redo("main")
+    assert (redone.before, redone.head) == (first, second)
+    assert listed(desk.folder) == {"a": "2", "b": "new", "own": "changed since"}
+    assert desk.ledger.session("main").head == second
+    with pytest.raises(NotApplicable, match="nothing of session 'main' was undone"):
         desk.files.redo("main")
+
+
+def test_undos_are_taken_back_in_turn_also_those_that_are_done_again(desk: Desk) -> None:
+    turns = [desk.work("main", a=text) for text in "123"]
+    for _ in turns:
+        desk.files.undo("main")
+    desk.files.redo("main")
+    desk.files.redo("main")
+    desk.files.undo("main")
+    heads = []
+    for text in "23":
+        heads.append(desk.files.redo("main").head)
+        assert listed(desk.folder) == {"a": text}
+    assert heads == turns[1:]
+    with pytest.raises(NotApplicable, match="undone"):
+        desk.files.redo("main")
+
+
+def test_a_turn_or_another_move_ends_what_can_be_redone(desk: Desk) -> None:
+    first = desk.work("main", a="1")
+    second = desk.work("main", a="2")
+    kept = desk.files.snapshot_of(second)
+    desk.files.undo("main")
+    desk.ledger.move_head("main", new=second, reason=f"undo {kept.id}")
+    with pytest.raises(NotApplicable, match="undone"):
+        desk.files.redo("main")
+    desk.ledger.move_head("main", new=first, reason=f"undo {kept.id}")
+    with pytest.raises(NotApplicable, match="undone"):
+        desk.files.redo("main")
+    desk.work("main", a="3")
+    desk.files.undo("main")
+    desk.work("main", a="4")
+    with pytest.raises(NotApplicable, match="undone"):
+        desk.files.redo("main")
+    assert listed(desk.folder) == {"a": "4"}
+
+
+def test_a_session_that_was_renamed_is_redone(desk: Desk) -> None:
+    desk.work("main", a="1")
+    second = desk.work("main", a="2")
+    desk.files.undo("main")
+    desk.ledger.labels.rename("main", "renamed")
+    assert desk.files.redo("renamed").head == second
+    assert [(move.why, move.reason) for move in desk.ledger.reflog("renamed", limit=2)] == [
+        ("move", "redo"),
+        ("move", "undo"),
+    ]
+
+
+def test_a_head_inside_of_a_turn_comes_back_to_the_same_event(desk: Desk) -> None:
+    grow(desk.ledger, "main", "one", "two")
+    inside = desk.ledger.events("main")[0].id
+    standing = desk.ledger.move_head("main", new=inside)
+    assert standing.head_event is not None
+    desk.files.undo("main")
+    assert desk.ledger.session("main").head == desk.ledger.turn(standing.head or "").parent_id
+    desk.files.redo("main")
+    again = desk.ledger.session("main")
+    assert (again.head, again.head_event) == (standing.head, standing.head_event)
+
+
+def test_a_redo_that_others_were_quicker_with_is_refused(desk: Desk) -> None:
+    desk.work("main", a="1")
+    desk.work("main", a="2")
+    log = ResourceLog(desk.ledger)
+    desk.files.undo("main")
+    undone = log.last_undone("main")
+    assert undone is not None
+    desk.files.redo("main")
+    desk.files.undo("main")
+    with pytest.raises(NotApplicable, match="in between"):
+        log.redo("main", undone, kept=[])
+
+
+def test_what_an_undo_would_do_is_counted_and_nothing_is_done(desk: Desk) -> None:
+    desk.work("main", a="1", b="1", gone="x")
+    turn = desk.work("main", a="2", new="x", gone=None)
+    (desk.folder / "own").write_text("mine")
+    before = desk.ledger.resources.snapshots("project")
+    plan = desk.files.plan_undo("main")
+    (counts,) = desk.files.present_changes(plan)
+    assert (counts.place, counts.changed, counts.removed, counts.restored) == (str(desk.folder), 1, 2, 1)
+    assert (desk.ledger.session("main").head, desk.ledger.resources.snapshots("project")) == (turn, before)
+    assert desk.files.undo("main").changes == (counts,)
+    (back,) = desk.files.present_changes(desk.files.plan_redo("main"))
+    assert (back.changed, back.removed, back.restored) == (1, 1, 2)
 
 
 def test_redo_brings_back_what_people_changed_after_the_turn(desk: Desk) -> None:
@@ -109,7 +204,7 @@ def test_undo_is_refused_where_somebody_moved_the_head(desk: Desk) -> None:
     turn = desk.work("main", a="2")
     log = ResourceLog(desk.ledger)
     with pytest.raises(HeadMoved):
-        log.move_with_files("main", expected=desk.ledger.resolve("main~1"), to=None, reason="undo", snapshots=[])
+        log.undo("main", expected=desk.ledger.resolve("main~1"), to=None, kept=[], snapshots=[])
     assert desk.ledger.session("main").head == turn
 
 
@@ -166,16 +261,58 @@ def test_a_plan_of_a_person_is_followed(desk: Desk) -> None:
     turn = desk.work("main", a="1")
     lines = desk.planner.propose(turn, "alt")
     written = b'[{"resource": "project", "mode": "keep", "kept_by": "fork"}]'
-    changed = desk.planner.read(lines, written)
-    assert plan_json(changed) == [{"resource": lines[0].resource.id, "mode": "keep", "kept_by": "fork"}]
+    changed = desk.planner.read(lines, written, "alt")
+    assert [(line.mode, line.is_kept_by_fork) for line in changed] == [(VolumeMode.KEEP, True)]
     desk.planner.carry_out(turn, "alt", changed)
     owner = desk.ledger.resources.get("project").owner
     assert owner is not None
     assert owner.name == "alt"
     odd = (b'"mode": "burn"', b'"mode": "keep", "x": 1', b'"mode": "keep", "kept_by": "nobody"')
-    for wrong in (b"no", *(b'[{"resource": "project", %s}]' % fields for fields in odd)):
+    broken = (b"no", b'[{"resource": "\xff", "mode": "keep"}]', b'{"x":' + b"[" * 100_000)
+    for wrong in (*broken, *(b'[{"resource": "project", %s}]' % fields for fields in odd)):
         with pytest.raises(InvalidInput):
-            desk.planner.read(lines, wrong)
+            desk.planner.read(lines, wrong, "alt")
+
+
+def test_a_plan_decides_about_each_resource_once(desk: Desk) -> None:
+    lines = desk.planner.propose(desk.work("main", a="1"), "alt")
+    twice = b'[{"resource": "project", "mode": "keep"}, {"resource": "%s", "mode": "discard"}]'
+    with pytest.raises(InvalidInput, match="twice"):
+        desk.planner.read(lines, twice % str(desk.folder).encode(), "alt")
+
+
+@pytest.mark.parametrize("mode", [VolumeMode.DISCARD, VolumeMode.KEEP])
+def test_a_plan_gives_away_nothing_that_another_session_owns_by_now(desk: Desk, mode: VolumeMode) -> None:
+    turn = desk.work("main", a="1")
+    lines = [
+        replace(line, mode=mode, is_kept_by_fork=mode is VolumeMode.KEEP, snapshot=None, place=None)
+        for line in desk.planner.propose(turn, "alt")
+    ]
+    desk.work("other", b="2")
+    with pytest.raises(NotApplicable, match="belongs to session 'other'"):
+        desk.planner.carry_out(turn, "alt", lines)
+    owner = desk.ledger.resources.get("project").owner
+    assert owner is not None
+    assert owner.name == "other"
+    assert {one.label for one in desk.ledger.sessions()} == {"main", "other"}, "nothing was forked"
+    kept = [replace(line, mode=VolumeMode.KEEP, is_kept_by_fork=False) for line in lines]
+    desk.planner.carry_out(turn, "alt", kept)
+
+
+def test_a_plan_that_discards_removes_what_weft_made(desk: Desk, tmp_path: Path) -> None:
+    first = desk.work("main", a="1")
+    desk.planner.carry_out(first, "alt", desk.planner.propose(first, "alt"))
+    copy = tmp_path / "project-alt"
+    turn = desk.work("alt", copy, b="2")
+    lines = desk.planner.changed(desk.planner.propose(turn, "third"), VolumeMode.DISCARD, None)
+    with pytest.raises(LabelTaken):
+        desk.planner.carry_out(turn, "alt", lines)
+    assert copy.exists(), "a fork that is refused removes nothing"
+    assert not list((tmp_path / "kept" / "restoring").glob("*.json")), "nor is it noted any more"
+    assert desk.planner.carry_out(turn, "third", lines).not_removed == ()
+    assert not copy.exists()
+    assert desk.ledger.resources.get("project-alt").owner is None
+    assert not list((tmp_path / "kept" / "restoring").glob("*.json"))
 
 
 @pytest.mark.parametrize(("mode", "owner"), [(VolumeMode.KEEP, "main"), (VolumeMode.DISCARD, None)])
@@ -301,3 +438,102 @@ def test_a_snapshot_says_what_it_left_out(desk: Desk) -> None:
             {"path": "\\xff", "why": "special"},
         ],
     )
+
+
+def test_each_of_two_directories_has_the_files_of_the_nearest_turn_that_kept_it(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "second").mkdir()
+    desk.work("main", a="1")
+    first = desk.work("main", tmp_path / "second", b="1")
+    last = desk.work("main", a="2")
+    for turn, texts in ((first, {"project": "1", "second": "1"}), (last, {"project": "2", "second": "1"})):
+        for name, text in texts.items():
+            snapshot = desk.files.snapshot_of(turn, name)
+            path = "a" if name == "project" else "b"
+            assert desk.driver.files.read(snapshot.external_id or "", path) == text.encode()
+    assert [line.snapshot is not None for line in desk.planner.propose(last, "alt")] == [True, True]
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_undo_says_that_the_files_are_not_known_and_moves_the_conversation_alone_if_told(
+    desk: Desk, is_before: bool
+) -> None:
+    first = desk.work("main", a="1")
+    grow(desk.ledger, "main", "too much")
+    last, (resource,) = desk.ledger.resolve("main"), desk.ledger.resources.list()
+    log, failed = ResourceLog(desk.ledger), Failure("LimitExceeded", "there are too many files")
+    log.record_snapshot(resource.id, failed, run=last, is_before=True)
+    log.record_snapshot(resource.id, desk.driver.take(desk.folder) if is_before else failed, run=last)
+    (desk.folder / "a").write_text("2")
+    with pytest.raises(NotApplicable, match="not known: there are too many files"):
+        desk.files.undo("main")
+    assert desk.ledger.session("main").head == last
+    undone = desk.files.undo("main", keeps_files=True)
+    assert (undone.head, undone.restores, listed(desk.folder)) == (first, (), {"a": "2"})
+    assert desk.files.redo("main").head == last
+
+
+def test_undo_takes_back_files_of_which_only_the_beginning_was_kept(desk: Desk) -> None:
+    desk.work("main", a="1")
+    grow(desk.ledger, "main", "dies in the middle")
+    last, (resource,) = desk.ledger.resolve("main"), desk.ledger.resources.list()
+    ResourceLog(desk.ledger).record_snapshot(resource.id, desk.driver.take(desk.folder), run=last, is_before=True)
+    (desk.folder / "a").write_text("half")
+    desk.files.undo("main")
+    assert listed(desk.folder) == {"a": "1"}
+
+
+def test_a_folder_that_is_gone_is_brought_back_with_its_mode(desk: Desk) -> None:
+    desk.folder.chmod(0o750)
+    turn = desk.work("main", a="1")
+    shutil.rmtree(desk.folder)
+    done = desk.files.check_out(turn)
+    assert (done.kept is not None, listed(desk.folder)) == (True, {"a": "1"})
+    desk.work("main", a="2")
+    shutil.rmtree(desk.folder)
+    desk.files.undo("main")
+    assert (listed(desk.folder), desk.folder.stat().st_mode & 0o777) == ({"a": "1"}, 0o750)
+    desk.folder.chmod(0o700)
+    desk.files.check_out(turn)
+    assert desk.folder.stat().st_mode & 0o777 == 0o750, "in place, too"
+
+
+def test_a_checkout_keeps_what_was_there_once(desk: Desk) -> None:
+    turn = desk.work("main", a="1")
+    desk.work("main", a="2")
+    (resource,) = desk.ledger.resources.list()
+    before = len(desk.ledger.resources.snapshots(resource.id))
+    assert [one.path for one in desk.files.changes_of_checkout(desk.files.snapshot_of(turn))] == ["a"]
+    assert desk.files.check_out(turn).kept is not None
+    assert len(desk.ledger.resources.snapshots(resource.id)) == before + 1
+
+
+def test_nothing_is_thrown_away_between_a_snapshot_and_its_record(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.work("main", a="1")
+    (resource,), record, seen = desk.ledger.resources.list(), ResourceLog.record_snapshot, []
+
+    def recorded(self: ResourceLog, *arguments: Any, **options: Any) -> Any:
+        with pytest.raises(InUse), locked(desk.driver.files.path / "lock", SystemClock(), wait_seconds=0):
+            pass
+        seen.append(record(self, *arguments, **options))
+        return seen[-1]
+
+    monkeypatch.setattr(ResourceLog, "record_snapshot", recorded)
+    assert ResourceController(desk.ledger, Drivers(desk.driver)).snapshot(resource) in seen
+
+
+def test_a_tree_that_is_kept_again_while_it_is_to_be_thrown_away_stays(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = desk.work("main", a="1")
+    (resource,), (old,) = desk.ledger.resources.list(), desk.ledger.resources.snapshots_of_turn(turn)
+    controller, remove, again = ResourceController(desk.ledger, Drivers(desk.driver)), FileStore.remove, []
+
+    def removed(self: FileStore, unwanted: Any) -> int:
+        again.append(controller.snapshot(resource))
+        return remove(self, unwanted)
+
+    monkeypatch.setattr(FileStore, "remove", removed)
+    controller.forget([old], "erased")
+    assert desk.ledger.resources.snapshot(old.id).state is SnapshotState.DISCARDED
+    assert again[0].external_id == old.external_id
+    assert desk.driver.files.verify(old.external_id or "") == []

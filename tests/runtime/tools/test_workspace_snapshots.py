@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -11,18 +13,25 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import weft
+from tests.faults.processes import KILLED, Say, run
 from tests.runtime.broker.crash_driver import Died, Doom, DoomedCrossing, raise_died
 from tests.runtime.broker.test_crashes import dead_owner
 from tests.runtime.scripted import Script, chat_saying, scripted
 from tests.runtime.tools.test_coding_session import prepare, work
 from tests.sandbox import machine_sandbox
+from weft.kernel.clock import SystemClock
 from weft.kernel.enums import SnapshotState
-from weft.ledger.api import Ledger, Snapshot
+from weft.kernel.errors import InUse
+from weft.ledger.api import Ledger, RunWriter, Snapshot
 from weft.programs import Programs
 from weft.runtime.resources.directories import SnapshotLimit
+from weft.runtime.resources.directories.locks import locked
 from weft.runtime.resources.directory_driver import DirectoryDriver
 from weft.runtime.resources.workspace_snapshots import WorkspaceSnapshots
+from weft.runtime.tools.shell import ShellTool
 from weft.runtime.tools.toolbox import ToolboxSettings
 from weft.surfaces.cli.resource_access import SnapshotSettings, directory_driver
 
@@ -85,10 +94,15 @@ async def one_turn(
             return head_of(ledger)
 
 
+def driver_of(folder: Path, settings: SnapshotSettings) -> DirectoryDriver:
+    with weft.open(folder / "ledger.db") as ledger:
+        return directory_driver(ledger, settings)
+
+
 def test_every_turn_has_its_files_before_and_after(tmp_path: Path) -> None:
     machine_sandbox()
     workspace = prepare(tmp_path)
-    driver = directory_driver(str(tmp_path / "ledger.db"), SnapshotSettings())
+    driver = driver_of(tmp_path, SnapshotSettings())
     states = [files_of(workspace)]
     turns = []
     for number, calls in enumerate((WRITING, MORE)):
@@ -109,7 +123,7 @@ def test_every_turn_has_its_files_before_and_after(tmp_path: Path) -> None:
 
 def test_keeping_the_files_of_a_turn_takes_no_commit_of_its_own(tmp_path: Path) -> None:
     workspace = prepare(tmp_path)
-    driver = directory_driver(str(tmp_path / "ledger.db"), SnapshotSettings())
+    driver = driver_of(tmp_path, SnapshotSettings())
     counts = [0]
     for number, files in enumerate((driver, driver, None)):
         asyncio.run(one_turn(tmp_path, workspace, files, *MORE, key=str(number)))
@@ -126,7 +140,7 @@ def test_a_turn_that_was_killed_keeps_one_beginning(tmp_path: Path) -> None:
         folder = tmp_path / point.replace(":", "-")
         workspace = prepare(folder)
         first = files_of(workspace)
-        driver = directory_driver(str(folder / "ledger.db"), SnapshotSettings())
+        driver = driver_of(folder, SnapshotSettings())
 
         async def killed_and_resumed() -> None:
             settings = ToolboxSettings(files=driver)  # noqa: B023
@@ -151,10 +165,58 @@ def test_a_turn_that_was_killed_keeps_one_beginning(tmp_path: Path) -> None:
             assert list(ledger.verify()) == []
 
 
+def test_nothing_that_a_turn_keeps_is_thrown_away_before_it_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = prepare(tmp_path)
+    driver = driver_of(tmp_path, SnapshotSettings())
+    record, refused = RunWriter.record, 0
+
+    def recorded(writer: RunWriter, entries: Any, then: Any = None) -> Any:
+        nonlocal refused
+        if any(getattr(entry, "kept", ()) for entry in entries):
+            with pytest.raises(InUse), locked(driver.files.path / "lock", SystemClock(), wait_seconds=0):
+                pass
+            refused += 1
+        return record(writer, entries, then)
+
+    monkeypatch.setattr(RunWriter, "record", recorded)
+    asyncio.run(one_turn(tmp_path, workspace, driver, *MORE))
+    assert refused > 0
+    with locked(driver.files.path / "lock", SystemClock(), wait_seconds=0):
+        pass  # and nobody holds it afterwards
+
+
+def die_in_a_call(say: Say, folder: str, workspace: str) -> None:
+    """A process that is killed in the middle of a command, which has changed a file by then."""
+
+    async def perform(*_: Any) -> Any:
+        Path(workspace, "calc.sh").write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    ShellTool.perform = perform  # type: ignore[method-assign, assignment]
+    driver = driver_of(Path(folder), SnapshotSettings())
+    asyncio.run(one_turn(Path(folder), Path(workspace), driver, ("shell", {"cmd": "true"})))
+
+
+def test_what_a_turn_began_with_is_there_though_its_broker_dies_in_the_middle_of_the_first_call(tmp_path: Path) -> None:
+    workspace = prepare(tmp_path)
+    first = files_of(workspace)
+    code, _ = run(die_in_a_call, str(tmp_path), str(workspace))
+    assert code == KILLED
+    assert files_of(workspace) != first
+    driver = driver_of(tmp_path, SnapshotSettings())
+    with weft.open(tmp_path / "ledger.db", read_only=True) as ledger:
+        (resource,) = ledger.resources.list()
+        (kept,) = ledger.resources.snapshots(resource.id)
+        assert kept.is_before
+        assert restored(driver, [kept], tmp_path / "before") == first
+
+
 def test_what_cannot_be_kept_is_recorded_and_the_result_is_as_ever(tmp_path: Path) -> None:
     machine_sandbox()
     workspace = prepare(tmp_path)
-    driver = directory_driver(str(tmp_path / "ledger.db"), SnapshotSettings(files=2))
+    driver = driver_of(tmp_path, SnapshotSettings(files=2))
     turn = asyncio.run(one_turn(tmp_path, workspace, driver, *WRITING))
     with weft.open(tmp_path / "ledger.db", read_only=True) as ledger:
         calls = ledger.tool_calls(turn)
@@ -170,13 +232,14 @@ def test_nothing_is_kept_for_whoever_may_not_change_resources(tmp_path: Path) ->
     with weft.open(tmp_path / "ledger.db") as ledger:
         session = Programs(ledger).create_session("main").id
         Programs(ledger).create("human", "guest", {"permissions": ["session:*", "turn:*", "content:*", "ledger:read"]})
-        driver = directory_driver(ledger.path, SnapshotSettings())
+        driver = directory_driver(ledger, SnapshotSettings())
         for owner, kept in ((ledger.acting_as("guest"), 0), (ledger, 2)):
             keeper = WorkspaceSnapshots(owner, DoomedCrossing(Doom(), owner), driver, session, workspace)
 
             async def around_a_call() -> int:
-                await keeper.before("a turn")  # noqa: B023
-                return len(await keeper.after())  # noqa: B023
+                kept = await keeper.before("a turn")  # noqa: B023
+                await keeper.begin("a turn")  # noqa: B023
+                return len((*kept, *await keeper.after()))  # noqa: B023
 
             assert asyncio.run(around_a_call()) == kept
 
@@ -189,7 +252,7 @@ def test_the_ledger_and_what_lies_beside_it_is_in_no_snapshot(tmp_path: Path) ->
     for name in ("ledger.db.replaced-1", "ledger.db-import.log", "ledger.db.schema-7.backup"):
         (workspace / name).write_text("the ledger's")
     with weft.open(workspace / "ledger.db") as ledger:
-        driver = directory_driver(ledger.path, SnapshotSettings())
+        driver = directory_driver(ledger, SnapshotSettings())
         taken = driver.take(workspace)
     assert set(restored_names(driver, taken.external_id, tmp_path / "copy")) == {"a.txt", "ledger.db.txt"}
 

@@ -20,7 +20,10 @@ VISIBLE = (
     " also of what is withheld"
 )
 LINKED = "that chains joined by a link belong together: a link is what an importer found, and in no digest"
-EXCERPT = "that late results and tombstones are all there are: they stand alone, without the stream they are from"
+EXCERPT = (
+    "that late results, substitutions and tombstones are all there are: they stand alone, without the stream they are"
+    " from"
+)
 
 
 class ThreadProof(Struct, frozen=True, kw_only=True):

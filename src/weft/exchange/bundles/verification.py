@@ -24,6 +24,8 @@ from weft.kernel.contents import CONTENT_DOMAIN, MAX_CONTENT_BYTES
 from weft.kernel.errors import InvalidBundle
 from weft.ledger.read.thread_facts import ThreadHead
 
+MOST_UNNAMED = 10_000
+"""So many events of a ledger's own stream may wait for the substitution that names them."""
 PLACES = 1000
 HERE = "content"
 
@@ -48,6 +50,8 @@ class BundleCheck:
         self._heads: list[ThreadHead] = []
         self._given: set[str] = set()
         """Contents and absences that the next event must name."""
+        self._unnamed: set[str] = set()
+        """Events that were recorded to be shown instead of others, whose substitution has not come yet."""
         self._pieces: _Pieces | None = None
         self._count = Counter[str]()
         self._absent = Counter[str]()
@@ -217,14 +221,24 @@ class BundleCheck:
         return int((self._known.get(f"run:{turn}") or "0").rpartition(" ")[2])
 
     def _place_excerpt(self, id: str, event: dict[str, Any]) -> None:
-        """Out of a ledger's own stream come late results of calls that are here, and tombstones."""
+        """Out of a ledger's own stream come late results of calls that are here, tombstones, and substitutions of what
+        is here, with what they show instead."""
         self._count["excerpts"] += 1
         if event["kind"] == "content_erased" and is_digest(str(event.get("content"))):
+            return
+        if event["kind"] in ("history_append", "model_response") and len(self._unnamed) < MOST_UNNAMED:
+            self._unnamed.add(id)
+            return
+        if event["kind"] == "substitution" and self._is_known(event.get("original_event")):
+            self._unnamed.discard(_event_id(event.get("replacement_event")))
             return
         call = event["call"].get("event_id") if isinstance(event.get("call"), dict) else None
         known = self._known.get(call) if isinstance(call, str) and is_digest(call) else None
         if event["kind"] != "tool_result" or not (known or "").startswith("run:"):
             raise InvalidBundle(f"event {id} of {event['stream']} is about nothing that is here")
+
+    def _is_known(self, reference: Any) -> bool:
+        return (self._known.get(_event_id(reference)) or "").startswith(("run:", "ledger:"))
 
     def _name_contents(self, stream: str, event: dict[str, Any]) -> None:
         for path, ref in form.references(event):
@@ -246,6 +260,8 @@ class BundleCheck:
         whole = form.end_line(count["events"], count["contents"], sum(self._absent.values()), self._lines.hexdigest())
         if self._pieces is not None or self._given:
             raise InvalidBundle("it ends with a content that no event names")
+        if self._unnamed:
+            raise InvalidBundle(f"event {min(self._unnamed)} of a ledger's own stream is about nothing that is here")
         if line != whole:
             raise InvalidBundle("its last line does not say what came before it")
         for head in self._heads:
@@ -268,6 +284,12 @@ class BundleCheck:
             raise InvalidBundle(f"the signature with the key {key[:16]}… does not hold")
         known = self._keys.get(key)
         self._signatures.append(SignedBy(key=key, name=known.name if known else None, trusted=known is not None))
+
+
+def _event_id(reference: Any) -> str:
+    """What a reference to an event names; nothing that any event is called, where it is none."""
+    id = reference.get("event_id") if isinstance(reference, dict) else None
+    return id if isinstance(id, str) and is_digest(id) else ""
 
 
 def _text(value: dict[str, Any], field: str, fits: Callable[[str], object]) -> str:

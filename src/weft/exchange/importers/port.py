@@ -87,6 +87,10 @@ OVER_SECONDS = 1800
 nothing, and what comes after that is written to the same turn."""
 
 
+ANSWERED_SECONDS = 3
+"""A turn whose last record is the end of an answer, and so old, is over: what hooks of the tool add comes sooner."""
+
+
 class Source(Struct, frozen=True, kw_only=True):
     """One file to read. `path` can be opened and sought in; `name` is what people know it by."""
 
@@ -107,7 +111,8 @@ class Source(Struct, frozen=True, kw_only=True):
         if self.quiet or self.now is None:
             return self.quiet
         last = turn.last_time
-        return last is not None and last / 1000 < self.now - OVER_SECONDS
+        pause = ANSWERED_SECONDS if turn.answered else OVER_SECONDS
+        return last is not None and last / 1000 <= self.now - pause
 
 
 class Problem(Struct, frozen=True, kw_only=True):

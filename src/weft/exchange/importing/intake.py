@@ -69,6 +69,7 @@ class Taking(Struct):
             known=known,
         )
         counts.open_turns += sieve.left
+        counts.answered_turns += sieve.answered
         self.is_open |= sieve.left > 0
         if session.id in self.landed or counts.erased > erased or self.writer.refuses(session):
             self.is_plain = False
@@ -111,8 +112,8 @@ class OpenTailFilter:
 
     def __init__(self, source: Source, raw: RawFile, tail: OpenTail, known: list[Landed]) -> None:
         """`known` are turns that came before."""
-        self.tail, self.left = tail, 0
-        """Turns that are left out, and how many."""
+        self.tail, self.left, self.answered = tail, 0, 0
+        """Turns that are left out, how many, and how many of them end with their last record unless more comes."""
         self.leading = self._taken = len(known)
         """So many turns were taken before the first that was left out."""
         self._source, self._raw = source, raw
@@ -123,6 +124,7 @@ class OpenTailFilter:
         for number, turn in enumerate(turns, self._taken):
             if not self._source.quiet and not self._is_closed(turn):
                 self.left += 1
+                self.answered += turn.answered
                 self.tail.add(turn, self._places.get(turn.parent))
                 continue
             self._places[number] = self._taken

@@ -20,7 +20,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weft.exchange.importers.port import Importer, load_importers
+from weft.exchange.importers.port import ANSWERED_SECONDS, Importer, load_importers
 from weft.exchange.importers.servers import Address, OnServer
 from weft.exchange.importers.sources import QUIET_SECONDS, Candidate, candidates
 from weft.exchange.importing.change_notices import Waiting, listening
@@ -115,6 +115,8 @@ class Watching:
         self._seen: dict[str, Look] = {}
         self._due: dict[str, float] = {}
         self._quiet_at: dict[str, float] = {}
+        self._answered_at: dict[str, float] = {}
+        """When the last turn of a file ends that ended with an answer, unless more comes."""
         self._followed: dict[str, _Followed] = {}
         self._stale: set[str] = set()
         """Files to be read because a part of what they stand for has changed."""
@@ -196,7 +198,8 @@ class Watching:
         if self._backlog:
             return 0.0
         now = self._clock.monotonic()
-        quiet = (at - self._clock.now_ms() / 1000 + now for at in self._quiet_at.values())
+        awaited = (*self._quiet_at.values(), *self._answered_at.values())
+        quiet = (at - self._clock.now_ms() / 1000 + now for at in awaited)
         warm = [self._next_look] if self._followed or self._files_named else []
         return max(0.0, min([self._next_sweep, *self._due.values(), *quiet, *warm]) - now)
 
@@ -237,8 +240,13 @@ class Watching:
                 del self._followed[path]
 
     def _find_quiet(self) -> None:
-        """Files that nobody has written to for a while: their last turn is all there will be."""
+        """Files that nobody has written to for a while: their last turn is all there will be. After an answer that
+        is a short while, and the file is read again though it looks as it did."""
         now = self._clock.now_ms() / 1000
+        for path in [path for path, at in self._answered_at.items() if at <= now]:
+            del self._answered_at[path]
+            self._stale.add(path)
+            self._due.setdefault(path, self._clock.monotonic())
         for path in [path for path, at in self._quiet_at.items() if at <= now]:
             del self._quiet_at[path]
             self._due.setdefault(path, self._clock.monotonic())
@@ -277,6 +285,7 @@ class Watching:
 
     def _lose(self, path: str) -> Iterator[Happening]:
         self._quiet_at.pop(path, None)
+        self._answered_at.pop(path, None)
         self._followed.pop(path, None)
         if self._seen.pop(path, None) is not None:
             self._importing.forget_gone()
@@ -296,13 +305,15 @@ class Watching:
         totals = self._importing.summary.of(unit.importer.origin)
         counts = totals.counts
         before = (totals.unchanged, counts.sessions, counts.turns, counts.superseded, counts.open_turns)
-        records = totals.records
+        records, answered = totals.records, counts.answered_turns
         self._importing.take(unit)
         after = (totals.unchanged, counts.sessions, counts.turns, counts.superseded, counts.open_turns)
         unchanged, sessions, turns, superseded, waiting = (new - old for new, old in zip(after, before, strict=True))
         if waiting or unchanged:
             self._await_quiet(path, unit.candidate)
-        if totals.records > records:
+        if counts.answered_turns > answered:
+            self._answered_at[path] = unit.candidate.changed_ms / 1000 + ANSWERED_SECONDS + GAP_SECONDS
+        if totals.records > records or turns:
             seconds = self._clock.monotonic() - begun
             source, size = unit.candidate.name, unit.candidate.size
             yield Imported(source, unit.importer.origin, sessions, turns, superseded, waiting, size, seconds)

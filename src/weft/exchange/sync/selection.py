@@ -3,7 +3,8 @@ rest only what these cannot do without.
 
 Events hold no words, so what must not leak are contents: only those go that a chosen event names, and of an imported
 turn neither the verbatim source, which may hold other turns as well, nor what other sessions' sources tell of it. Of
-ledgers' own streams (tombstones, late results) only those events go that are about something chosen, as excerpts.
+ledgers' own streams (tombstones, late results, substitutions) only those events go that are about something chosen, as
+excerpts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import UNSET, Struct
 
 from weft.kernel.advice import Action
-from weft.kernel.dag_events import AgentForked, ToolResult
+from weft.kernel.dag_events import AgentForked, Substitution, ToolResult
 from weft.kernel.errors import NotFound
 from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.facts import content_refs
@@ -97,16 +98,29 @@ class Selection:
             if self._concerns(txn, own.event):
                 self._excerpts.add(own.n)
                 self.take_refs(own.event)
+            if isinstance(own.event, Substitution) and own.n in self._excerpts:
+                self._take_replacement(txn, own.event)
+
+    def _take_replacement(self, txn: ReadTxn, substitution: Substitution) -> None:
+        """What is shown instead, where it was recorded for that. An event of a turn that does not go stays here."""
+        n = txn.facts.find_event(bytes.fromhex(substitution.replacement_event.event_id))
+        line = None if n is None else txn.facts.line(n)
+        if n is not None and line is not None and stream_of(n, line).startswith("ledger:"):
+            self._excerpts.add(n)
+            self.take_refs(KINDS.decode(line))
 
     def _concerns(self, txn: ReadTxn, event: Event | UnknownEvent) -> bool:
         if isinstance(event, ContentErased):
             named = event.turn in self.turns or event.session in self.sessions
             return named or bytes.fromhex(event.content) in self.contents
         if isinstance(event, ToolResult):
-            n = txn.facts.find_event(bytes.fromhex(event.call.event_id))
-            line = None if n is None else txn.facts.line(n)
-            return n is not None and line is not None and self.holds(n, line)
-        return False
+            return self._holds_event(txn, event.call.event_id)
+        return isinstance(event, Substitution) and self._holds_event(txn, event.original_event.event_id)
+
+    def _holds_event(self, txn: ReadTxn, id: str) -> bool:
+        n = txn.facts.find_event(bytes.fromhex(id))
+        line = None if n is None else txn.facts.line(n)
+        return n is not None and line is not None and self.holds(n, line)
 
 
 def select(store: Store, sessions: Sequence[str]) -> Selection:

@@ -108,7 +108,9 @@ if TYPE_CHECKING:
     from weft.ledger.reports.work import SessionWork as SessionWork
     from weft.ledger.reports.work import WorkReport as WorkReport
     from weft.ledger.resources.forking import Fork as Fork
+    from weft.ledger.resources.leases import BusyResource as BusyResource
     from weft.ledger.resources.model import Failure as Failure
+    from weft.ledger.resources.model import KeptReference as KeptReference
     from weft.ledger.resources.model import KeptState as KeptState
     from weft.ledger.resources.model import NewResource as NewResource
     from weft.ledger.resources.model import NewSnapshot as NewSnapshot
@@ -118,9 +120,7 @@ if TYPE_CHECKING:
     from weft.ledger.resources.model import ResourceHandle as ResourceHandle
     from weft.ledger.resources.model import Restore as Restore
     from weft.ledger.resources.model import Snapshot as Snapshot
-    from weft.ledger.resources.undoing import REDO as REDO
-    from weft.ledger.resources.undoing import kept_by_undo as kept_by_undo
-    from weft.ledger.resources.undoing import undo_reason as undo_reason
+    from weft.ledger.resources.undoing import UndoneMove as UndoneMove
     from weft.ledger.rooms.deliveries import cancel_deliveries_to as cancel_deliveries_to
     from weft.ledger.rooms.feed import OpenAnswer as OpenAnswer
     from weft.ledger.rooms.feed import RoomFeed as RoomFeed
@@ -245,9 +245,10 @@ _NAMES = {
     "weft.ledger.api.runs": "Runs",
     "weft.ledger.api.resources": "ResourceLog",
     "weft.ledger.resources.forking": "Fork",
-    "weft.ledger.resources.undoing": "REDO kept_by_undo undo_reason",
-    "weft.ledger.resources.model": "Failure KeptState NewResource NewSnapshot Owner PlannedResource Resource"
-    " ResourceHandle Restore Snapshot",
+    "weft.ledger.resources.undoing": "UndoneMove",
+    "weft.ledger.resources.leases": "BusyResource",
+    "weft.ledger.resources.model": "Failure KeptReference KeptState NewResource NewSnapshot Owner PlannedResource"
+    " Resource ResourceHandle Restore Snapshot",
     "weft.ledger.api.triggers": "TriggerLog",
     "weft.ledger.triggers.model": "CursorMove Firing FiringOutcome MissedTimes NewFiring Occasion RoomTarget"
     " TriggerCursor TriggerStanding",

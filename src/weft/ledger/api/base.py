@@ -15,6 +15,7 @@ from weft.ledger.arguments import checked_number
 from weft.ledger.erasing.erasure import finish as finish_erasing
 from weft.ledger.model import Point, Session
 from weft.ledger.read.access import READ_LEDGER, LimitedStore, OriginalsStore
+from weft.ledger.read.kept_turns import TurnMemory
 from weft.ledger.read.pages import Cursor, PageRequest
 from weft.ledger.read.projects import RepositoryOf
 from weft.ledger.read.revisions import Revision, parse_moment, require, resolve
@@ -57,6 +58,7 @@ class LedgerBase:
         self._closed_with: Self | None = None
         self._trust: LedgerTrust = trust or Vouched()
         self._writer = LedgerWriter(store, clock, ulids)
+        self._kept_turns = TurnMemory()
         if not store.read_only:
             sweep_dead(self._writer)
             with suppress(StoreError):  # no room, or damage: that is for `finish_erasing` and `verify` to say
@@ -163,7 +165,7 @@ class LedgerPart:
     def __init__(self, ledger: LedgerBase) -> None:
         self._ledger, self._store, self._writer = ledger, ledger._store, ledger._writer
         self._clock, self._zone, self._ttl = ledger._clock, ledger._zone, ledger._ttl
-        self._repository_of = ledger._repository_of
+        self._repository_of, self._kept_turns = ledger._repository_of, ledger._kept_turns
         self._resolve, self._parse_time, self._moment = ledger._resolve, ledger._parse_time, ledger._moment
 
 
@@ -186,6 +188,11 @@ def is_recorded_here(ledger: LedgerBase, turn: str) -> bool:
 def owner_of(ledger: LedgerBase) -> str:
     """The name under which this ledger takes leases."""
     return ledger._owner
+
+
+def lease_seconds_of(ledger: LedgerBase) -> float:
+    """How long a lease of this ledger is good that nobody renews."""
+    return ledger._ttl
 
 
 def patience_of(ledger: LedgerBase) -> Patience:

@@ -121,12 +121,13 @@ class ReadVerbs(LedgerBase):
 
     def _context(self, txn: ReadTxn, turn: str | None, session: str | None) -> Context:
         if turn is not None:
-            return context_of_turn(txn, self._resolve(txn, turn).turn)
+            return context_of_turn(txn, self._resolve(txn, turn).turn, self._kept_turns)
         row = require(txn, session or "main")
         head = None if row.head is None else load_turn(txn.sql, row.head)
         compaction = compaction_for(row, head, row.head_events)
         chosen = None if compaction is UNSET else compaction
-        return context_after(txn, head, row.head_events, chosen, readable_prompt(txn, row), session_owner(txn, row))
+        prompt, owner = readable_prompt(txn, row), session_owner(txn, row)
+        return context_after(txn, head, row.head_events, chosen, prompt, owner, self._kept_turns)
 
     def diff(self, left: str, right: str) -> ThreadDiff:
         """Where two threads part, and what each has alone."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from weft.kernel.enums import ToolCallStatus
+from weft.kernel.enums import AgentRole, ToolCallStatus
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api.base import WAIT, LedgerBase
 from weft.ledger.arguments import as_record, checked_label, checked_text
@@ -25,7 +25,8 @@ from weft.ledger.model import (
 )
 from weft.ledger.write.append import requires
 from weft.ledger.write.late_results import record_late_result
-from weft.ledger.write.record_turn import NewTurn, PlacedTurn, record_turns
+from weft.ledger.write.new_turn import ORDINARY, NewTurn
+from weft.ledger.write.record_turn import PlacedTurn, record_turns
 from weft.ledger.write.substitutions import find_event, find_replacement, last_substitution, substitute
 from weft.ledger.write.turn_events import Setting, member
 from weft.ledger.write.turn_writer import TurnWriter, begin_turn
@@ -84,8 +85,35 @@ class RecordVerbs(LedgerBase):
         With `key`, a retry key, it is recorded once: the same call again gives the first answer and writes nothing,
         another call with that key raises KeyTaken.
         """
-        fields = {name: value for name, value in locals().items() if name in _ARGUMENTS}
-        return record_turns(self._writer, [_placed_turn(fields, 1)], wait=wait, ttl=self._ttl)[0]
+        circumstances = {
+            "reason": reason,
+            "toolset": toolset,
+            "tools_available": tools_available,
+            "permissions_granted": permissions_granted,
+            "thinking_config": thinking_config,
+            "effective_config": effective_config,
+            "workspace": workspace,
+            "source_event_id": source_event_id,
+        }
+        is_ordinary = role == AgentRole.UNIFIED and all(value is None for value in circumstances.values())
+        turn = NewTurn(
+            query=query,
+            response=response,
+            system=system,
+            model=model,
+            provider=provider,
+            params=params,
+            usage=usage,
+            tool_calls=tool_calls,
+            tools_spec=tools_spec,
+            finish_reason=finish_reason,
+            error=error,
+            permissions_used=permissions_used,
+            persona=persona,
+            setting=ORDINARY if is_ordinary else Setting(role=role, **circumstances),
+        )
+        placed = _placed(turn, session=session, parent=parent, expected=expected, key=key)
+        return record_turns(self._writer, [placed], wait=wait, ttl=self._ttl)[0]
 
     @requires("turn:record")
     def record_turns(self, turns: Sequence[Mapping[str, Any]], *, wait: float = WAIT) -> list[RecordedTurn]:
@@ -204,12 +232,23 @@ def _placed_turn(fields: Any, number: int) -> PlacedTurn:
         raise InvalidInput(f"turn {number} is {type(fields).__name__}", "give a dict with arguments of record_turn")
     if unknown := sorted(map(str, fields.keys() - _ARGUMENTS)):
         raise InvalidInput(f"turn {number} has {unknown[0]!r:.80}", "give arguments of record_turn by their names")
-    place = {name: fields[name] for name in _PLACE & fields.keys()}
-    if place.get("session") is not None:
-        place["session"] = checked_label(place["session"], "session")
-    check_pins(place.get("parent", UNSET), place.get("expected", UNSET))
-    setting = Setting(**{name: fields[name] for name in _SETTING & fields.keys()})
-    return PlacedTurn(turn=NewTurn(**{name: fields[name] for name in _TURN & fields.keys()}, setting=setting), **place)
+    circumstances = {name: fields[name] for name in _SETTING & fields.keys()}
+    setting = Setting(**circumstances) if circumstances else ORDINARY
+    turn = NewTurn(**{name: fields[name] for name in _TURN & fields.keys()}, setting=setting)
+    return _placed(turn, **{name: fields[name] for name in _PLACE & fields.keys()})
+
+
+def _placed(
+    turn: NewTurn,
+    *,
+    session: Any = None,
+    parent: str | UnsetType | None = UNSET,
+    expected: str | UnsetType | None = UNSET,
+    key: str | None = None,
+) -> PlacedTurn:
+    label = None if session is None else checked_label(session, "session")
+    check_pins(parent, expected)
+    return PlacedTurn(turn=turn, session=label, parent=parent, expected=expected, key=key)
 
 
 def check_pins(parent: Any, expected: Any) -> None:

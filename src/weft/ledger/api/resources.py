@@ -12,13 +12,15 @@ from weft.kernel.enums import (
     RestoreOutcome,
     SubresourcePart,
 )
-from weft.ledger.api.base import LedgerPart, owner_of, patience_of
+from weft.ledger.api.base import LedgerPart, lease_seconds_of, owner_of, patience_of
 from weft.ledger.arguments import checked_count, checked_text
 from weft.ledger.read.revisions import require
 from weft.ledger.resources import forking, leases, reading, recording, snapshots, undoing
 from weft.ledger.resources.forking import Fork
+from weft.ledger.resources.leases import BusyResource
 from weft.ledger.resources.model import (
     Failure,
+    KeptReference,
     NewResource,
     NewSnapshot,
     PlannedResource,
@@ -26,11 +28,13 @@ from weft.ledger.resources.model import (
     Restore,
     Snapshot,
 )
+from weft.ledger.resources.undoing import UndoneMove
 from weft.ledger.sessions.heads import NewFork
 from weft.ledger.views.lease_rows import Lease
 from weft.ledger.views.rows import load_turn
 from weft.ledger.write.append import LedgerWriter, requires
 from weft.ledger.write.turn_events import member
+from weft.store.replica_names import last_copied_event, own_names
 
 CHANGE = reading.CHANGE_RESOURCE
 
@@ -54,8 +58,8 @@ class Resources(LedgerPart):
             return reading.load_snapshot(txn, checked_text(snapshot, "snapshot"))
 
     def snapshots_of_turn(self, turn: str) -> list[Snapshot]:
-        """What resources were like after a turn: the last snapshot of each, taken in it or in the nearest turn before
-        it that has any."""
+        """What resources were like after a turn: of each the last snapshot, taken in it or in the nearest turn
+        before it that has one of that resource."""
         id = self._ledger.resolve(checked_text(turn, "turn"))
         with self._store.read() as txn:
             row = load_turn(txn.sql, id)
@@ -69,9 +73,10 @@ class Resources(LedgerPart):
             return [] if row is None else reading.snapshots_before_turn(txn, row)
 
     @requires(CHANGE)
-    def migrate(self, resource: str, *, session: str) -> Resource:
-        """Let another session own it; NotApplicable where it cannot change hands."""
-        recording.migrate(self._writer, resource, session)
+    def migrate(self, resource: str, *, session: str, former: str | None = None) -> Resource:
+        """Let another session own it; NotApplicable where it cannot change hands, or where `former` is named and does
+        not own it by now."""
+        recording.migrate(self._writer, resource, session, former)
         return _changed(self._writer, resource)
 
     @requires(CHANGE)
@@ -108,10 +113,20 @@ class ResourceLog(LedgerPart):
     """The facts that whoever acts on resources records, in the name of whoever `ledger` acts for; no public verb gives
     them away, for each says that something was done."""
 
-    def find_at(self, kind: str, place: str) -> Resource | None:
-        """The resource of this ledger at a place."""
+    def find_at(self, kind: str, place: str, machine: str | None = None) -> Resource | None:
+        """The resource of this ledger at a place of a machine."""
         with self._store.read() as txn:
-            return reading.find_at(txn, member(ResourceKind, kind, "kind"), checked_text(place, "place"))
+            found = reading.standing_at(txn, member(ResourceKind, kind, "kind"), checked_text(place, "place"), machine)
+            may_read = found is not None and reading.may_read(txn, found)
+            return found if may_read else None
+
+    def own_ids(self) -> tuple[str, ...]:
+        """The id that this ledger goes by, then those that it went by, the newest first; none of a ledger that it is a
+        copy of."""
+        with self._store.read() as txn:
+            copied = last_copied_event(txn.sql)
+            former = {id: n for id, n in own_names(txn.sql).items() if n is not None and n > copied}
+        return (self._ledger.replica, *sorted(former, key=former.__getitem__, reverse=True))
 
     def restore(self, restore: str) -> Restore:
         """A wish that a snapshot be restored, and what came of it."""
@@ -128,9 +143,22 @@ class ResourceLog(LedgerPart):
         with self._store.read() as txn:
             return reading.pending_snapshots(txn), reading.pending_restores(txn)
 
-    def hold(self, resource: str) -> Lease | None:
-        """The right to act on it, alone; None while somebody else who is alive has it."""
-        return leases.hold(self._writer, resource, owner_of(self._ledger), patience_of(self._ledger))
+    def hold(self, resource: str, *, in_place: bool = False) -> Lease | BusyResource:
+        """The right to act on it, alone, where nobody else who is alive has it; to change it in place, also where no
+        turn works with it."""
+        owner, patience = owner_of(self._ledger), patience_of(self._ledger)
+        return leases.hold(self._writer, resource, owner, patience, in_place=in_place)
+
+    def is_worked_on(self, resource: str) -> bool:
+        """Whether somebody who is alive acts on it."""
+        with self._store.read() as txn:
+            found = reading.load_resource(txn, checked_text(resource, "resource"))
+            return leases.is_worked_on(txn.sql, found.id, patience_of(self._ledger))
+
+    @property
+    def lease_seconds(self) -> float:
+        """So long a lease is good that nobody renews."""
+        return lease_seconds_of(self._ledger)
 
     def renew(self, lease: Lease) -> bool:
         """Say that its holder is alive; False where it was taken over."""
@@ -140,12 +168,17 @@ class ResourceLog(LedgerPart):
         leases.let_go(self._writer, lease)
 
     def declare(self, new: NewResource) -> Resource:
-        """Record that a resource exists, with its owner."""
+        """Record that a resource exists, with its owner; the one that stands at its place already, if any."""
         return _changed(self._writer, recording.declare(self._writer, new))
 
     def describe(self, resource: str, new: NewResource) -> Resource:
         """Say anew what a resource is; owner, uses and snapshots stay."""
         recording.describe(self._writer, resource, new)
+        return _changed(self._writer, resource)
+
+    def discard(self, resource: str, *, reason: str | None = None) -> Resource:
+        """Record that nobody owns it any more, and why what Weft made of it is left where it is, if it is."""
+        recording.discard(self._writer, resource, reason)
         return _changed(self._writer, resource)
 
     def take_over(self, resource: str, session: str) -> None:
@@ -157,20 +190,42 @@ class ResourceLog(LedgerPart):
         with self._store.read() as txn:
             return reading.taken_in(txn, turn)
 
+    def tried_in(self, turn: str) -> list[Snapshot]:
+        """Every snapshot that is one of a turn's files, by its id, whatever came of it."""
+        with self._store.read() as txn:
+            return reading.tried_in(txn, turn)
+
     def kept_beside(self, references: Sequence[str]) -> list[Snapshot]:
         """Snapshots of no turn with one of these external ids."""
         with self._store.read() as txn:
             return reading.kept_beside(txn, references)
 
-    def held_references(self, kind: str) -> set[str]:
-        """The external ids of snapshots that still hold something, of one kind of reference."""
+    def is_held(self, kind: str, reference: str) -> bool:
+        """Whether a snapshot still holds something under an external id, of one kind of reference."""
         with self._store.read() as txn:
-            return reading.held_references(txn, kind)
+            return reading.is_held(txn, kind, reference)
 
-    def is_kept(self, turn: str) -> bool:
-        """Whether any snapshot was taken in a turn, by its id."""
+    def kept_references(self) -> list[KeptReference]:
+        """How what snapshots hold is found again, also of those of other ledgers; the oldest first."""
+        self._writer.ensure_whole("ledger:read")
         with self._store.read() as txn:
-            return reading.is_kept(txn, turn)
+            return reading.kept_references(txn)
+
+    def is_quiet(self) -> bool:
+        """Whether nobody records a turn, acts on a resource, or has wished for that."""
+        self._writer.ensure_whole("ledger:read")
+        with self._store.read() as txn:
+            return reading.is_quiet(txn)
+
+    def replica_of(self, resource: str) -> str | None:
+        """The other ledger that declared it, by its replica id; None where that is this one."""
+        with self._store.read() as txn:
+            return reading.replica_of_resource(txn, reading.load_resource(txn, resource).id)
+
+    def is_begun(self, turn: str, resource: str) -> bool:
+        """Whether what a resource was like before a turn changed it is recorded, by both ids."""
+        with self._store.read() as txn:
+            return reading.is_begun(txn.sql, turn, resource)
 
     def mount(
         self, resource: str, path: str, *, mode: str = "rw", run: str | None = None, container: str | None = None
@@ -206,9 +261,9 @@ class ResourceLog(LedgerPart):
         recording.record_probe(self._writer, resource, member(ResourceLiveness, status, "status"))
         return _changed(self._writer, resource)
 
-    def request_snapshot(self, resource: str, *, run: str | None = None) -> str:
-        """Record that a snapshot is wanted; its id."""
-        return snapshots.request_snapshot(self._writer, resource, run)
+    def request_snapshot(self, resource: str, *, run: str | None = None, method: str | None = None) -> str:
+        """Record that a snapshot is wanted, taken in one way of several; its id."""
+        return snapshots.request_snapshot(self._writer, resource, run, method)
 
     def record_snapshot(
         self,
@@ -252,20 +307,43 @@ class ResourceLog(LedgerPart):
             compensation=compensation,
         )
 
-    def move_with_files(
-        self, session: str, *, expected: str | None, to: str | None, reason: str, snapshots: Sequence[str]
+    def last_undone(self, session: str) -> UndoneMove | None:
+        """The undo that can be taken back next; None where another move or a turn came after it."""
+        with self._store.read() as txn:
+            return undoing.last_undone(txn, require(txn, session))
+
+    def undo(
+        self,
+        session: str,
+        *,
+        expected: str,
+        to: str | None,
+        kept: Sequence[str],
+        snapshots: Sequence[str],
+        held: Sequence[Lease] = (),
     ) -> tuple[str, ...]:
-        """Move a head, and wish that snapshots be restored over their resources, in one transaction; the wishes."""
+        """Take back the turn that a head stands at, and wish that snapshots be restored over their resources, in one
+        transaction; the wishes. `held` are the leases under which that will be done."""
         self._writer.ensure_allowed("session:move")
-        return undoing.move_with_files(
+        return undoing.undo_with_files(
             self._writer,
             session,
             expected=expected,
             to=to,
-            reason=reason,
+            kept=kept,
             snapshots=snapshots,
+            held=held,
             patience=patience_of(self._ledger),
         )
+
+    def redo(
+        self, session: str, undone: UndoneMove, *, kept: Sequence[str], held: Sequence[Lease] = ()
+    ) -> tuple[str, ...]:
+        """Take an undo back, with its files, in one transaction; the wishes. `held` are the leases under which that
+        will be done."""
+        self._writer.ensure_allowed("session:move")
+        patience = patience_of(self._ledger)
+        return undoing.redo_with_files(self._writer, session, undone, kept=kept, held=held, patience=patience)
 
     def fork(
         self,

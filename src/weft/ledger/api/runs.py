@@ -82,7 +82,7 @@ class Runs:
 
     def __init__(self, ledger: LedgerBase) -> None:
         self._ledger, self._store, self._writer = ledger, ledger._store, ledger._writer
-        self._clock, self._ttl = ledger._clock, ledger._ttl
+        self._clock, self._ttl, self._kept_turns = ledger._clock, ledger._ttl, ledger._kept_turns
         self._own_turns: dict[str, bool] = {}
 
     @property
@@ -176,7 +176,7 @@ class Runs:
             head = None if row.head is None else load_turn(txn.sql, row.head)
             compaction = compaction_for(row, head, row.head_events)
             chosen = None if compaction is UNSET else compaction
-            return context_after(txn, head, row.head_events, chosen, persona=session_owner(txn, row))
+            return context_after(txn, head, row.head_events, chosen, None, session_owner(txn, row), self._kept_turns)
 
     def after(self, turn: str, session: str) -> Context:
         """What was said up to the end of a turn, before its child in a session, by its id."""
@@ -186,7 +186,7 @@ class Runs:
                 raise NotFound("turn", turn) if row is None else NotFound("session", session)
             compaction = compaction_for(None, row, None)
             chosen = None if compaction is UNSET else compaction
-            return context_after(txn, row, None, chosen, persona=session_owner(txn, place))
+            return context_after(txn, row, None, chosen, None, session_owner(txn, place), self._kept_turns)
 
     def counted_tokens(self, turn: str, compaction: str | None) -> int | None:
         """What the last request of a turn and its answer took, as the provider counted; None where it did not, or where
@@ -227,7 +227,7 @@ class Runs:
             row = load_turn(txn.sql, turn)
             if row is None:
                 raise NotFound("turn", turn)
-            return tuple(sent_to_model(txn, row))
+            return tuple(sent_to_model(txn, row, self._kept_turns))
 
     def last_input(self, turn: str) -> InputChain | None:
         """How the next request of an open turn names what the last one was sent."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from io import TextIOBase
@@ -13,6 +13,7 @@ from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import (
+    checked_call,
     checked_file,
     checked_flag,
     checked_names,
@@ -93,13 +94,15 @@ class Upkeep(LedgerPart):
         return brought
 
     @reads_whole
-    def backup(self, target: str | Path, *, progress: Any = None) -> None:
+    def backup(self, target: str | Path, *, progress: Any = None, beside: Callable[[], object] | None = None) -> None:
         """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by
-        a replica id of its own."""
+        a replica id of its own. `beside` is called once the copy is written and before it has its name, so that what
+        belongs beside it is there first; where it fails, there is no copy."""
         path, report_progress = checked_file(target, "target", Action.GIVE_NEW_FILE), checked_progress(progress)
+        beside = checked_call(beside, "beside")
         try:
             with remembered(self._store, path, BACKUP):
-                self._store.backup(path, report_progress)
+                self._store.backup(path, report_progress, beside)
         except OSError as error:
             raise path_error(path, error) from error
 

@@ -130,6 +130,8 @@ class NativeTurn(Struct, kw_only=True):
     compaction: NativeCompaction | None = None
     closed: bool = True
     """False: the open tail of a file that may still be written to."""
+    answered: bool = False
+    """Its last record says that the model had nothing more to do. It ends with that, unless more comes soon."""
     error: str | None = None
     interrupted: bool = False
 

@@ -83,6 +83,8 @@ class ImportCounts(Struct):
     shown, since another one stands in its place, is among them."""
     links: int = 0
     open_turns: int = 0
+    answered_turns: int = 0
+    """Those of the open turns that end with their last record, unless more comes soon."""
     erased: int = 0
     """Turns that were passed over, since they were erased."""
 

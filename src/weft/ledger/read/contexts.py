@@ -6,8 +6,6 @@ Where the model request itself recorded what it was sent, that record is the ans
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
@@ -18,19 +16,12 @@ from weft.ledger.model import COMPACTION_MEASURES, Compaction, Message, TextPart
 from weft.ledger.read.access import access_of
 from weft.ledger.read.agent_shares import is_private
 from weft.ledger.read.context_cuts import NO_CUT, ContextCut, as_sent, cut_in_effect, cut_of_request
+from weft.ledger.read.kept_turns import TurnMemory
+from weft.ledger.read.plain_turns import split_system, spoken_turns
 from weft.ledger.read.request_inputs import Ref, messages_named, resolve, summary_message
 from weft.ledger.read.session_owners import prompt_of, session_owner
-from weft.ledger.read.threads import CHUNK, Range, ranges_to, turns_in
-from weft.ledger.read.turns import (
-    WITHHELD,
-    Leaf,
-    calls_of,
-    messages_between,
-    placed_messages,
-    read_leaves,
-    transcript,
-    transcript_of,
-)
+from weft.ledger.read.threads import Range, ranges_to
+from weft.ledger.read.turns import WITHHELD, calls_of, messages_between, placed_messages, transcript_of
 from weft.ledger.views.program_rows import load_program
 from weft.ledger.views.recorded_events import run_events
 from weft.ledger.views.rows import SessionRow, TurnRow, load_turn
@@ -50,12 +41,13 @@ class Context(Struct, frozen=True):
     cut: ContextCut = NO_CUT
 
 
-def context_of_turn(txn: ReadTxn, turn: TurnRow) -> Context:
-    """What the agent saw when it began to answer this turn's query."""
+def context_of_turn(txn: ReadTxn, turn: TurnRow, memory: TurnMemory | None = None) -> Context:
+    """What the agent saw when it began to answer this turn's query. `memory` has turns that were read before."""
     asked, sent, cut = _first_request(txn, turn)
     if sent is not None:
         return Context(as_sent(messages_named(txn, sent), cut), (), turn.compaction, True, cut)
-    return _assemble(txn, _before(txn, turn), turn.compaction, _query(txn, turn, asked), turn.n, turn.persona)
+    query = _query(txn, turn, asked)
+    return _assemble(txn, _before(txn, turn), turn.compaction, query, turn.n, turn.persona, memory)
 
 
 def _before(txn: ReadTxn, turn: TurnRow) -> list[Range]:
@@ -65,7 +57,7 @@ def _before(txn: ReadTxn, turn: TurnRow) -> list[Range]:
     return [*ranges[:-1], *([Range(last.segment, last.low, last.high - 1, None)] if last.high > last.low else [])]
 
 
-def sent_to_model(txn: ReadTxn, turn: TurnRow) -> list[Message]:
+def sent_to_model(txn: ReadTxn, turn: TurnRow, memory: TurnMemory | None = None) -> list[Message]:
     """What the last request of a turn was sent, as it was recorded; else all that the turn sees, and what an open turn
     has said and done so far."""
     sent: list[Ref] | None = None
@@ -77,9 +69,9 @@ def sent_to_model(txn: ReadTxn, turn: TurnRow) -> list[Message]:
     if sent is not None:
         return list(as_sent(messages_named(txn, sent), cut))
     if turn.closed:
-        return list(context_of_turn(txn, turn).messages)
+        return list(context_of_turn(txn, turn, memory).messages)
     said = transcript_of(txn, turn, None)
-    return list(_assemble(txn, _before(txn, turn), turn.compaction, said, turn.n, turn.persona).messages)
+    return list(_assemble(txn, _before(txn, turn), turn.compaction, said, turn.n, turn.persona, memory).messages)
 
 
 def context_after(
@@ -89,13 +81,14 @@ def context_after(
     compaction: str | None,
     prompt: Message | None = None,
     persona: str | None = None,
+    memory: TurnMemory | None = None,
 ) -> Context:
     """What the next turn would see before its own query. `prompt` is what its request begins with, where somebody says
     so; it stands for the system prompt so far, unless that is the same text. `persona` is the id of who will answer."""
     ranges = [] if head is None else ranges_to(txn.sql, head.segment, head.depth, events)
     cut = cut_in_effect(txn, head, events, compaction)
-    context = replace(_assemble(txn, ranges, compaction, [], None, persona), cut=cut)
-    leading, others = _split_system(context.messages)
+    context = replace(_assemble(txn, ranges, compaction, [], None, persona, memory), cut=cut)
+    leading, others = split_system(context.messages)
     if prompt is None or (leading and leading[0].text == prompt.text):
         return context
     return replace(context, messages=(prompt, *others))
@@ -108,6 +101,7 @@ def _assemble(
     own: list[Message],
     arrived: int | None,
     persona: str | None,
+    memory: TurnMemory | None,
 ) -> Context:
     """`arrived` is where the log stood when the agent looked: what came later it did not see. A private agent's prompt
     is its own: another `persona` that goes on from its turns sees none of theirs."""
@@ -115,24 +109,19 @@ def _assemble(
     turns: list[str] = []
     rest: list[Message] = []
     system: list[Message] = []
-    for leaf in _leaves_from(txn, ranges, start, arrived):
-        leading, others = _split_system(transcript(leaf))
-        system = _passed_on(txn, leaf.turn.persona, persona, leading) or system
-        if leaf.turn.type != TurnType.COMPACTION:
-            turns.append(leaf.turn.id)
-            rest += others
-    leading, query = _split_system(own)
-    prompt = leading or system or _earlier_system(txn, ranges, start, arrived, persona)
-    return Context((*prompt, *summary, *rest, *query), tuple(turns), compaction)
+    for stretch in spoken_turns(txn, _from_depth(ranges, start), arrived, memory):
+        for author, prompt in stretch.prompts:
+            system = _passed_on(txn, author, persona, prompt) or system
+        turns += stretch.turns
+        rest += stretch.messages
+    leading, query = split_system(own)
+    opening = leading or system or _earlier_system(txn, ranges, start, arrived, persona)
+    return Context((*opening, *summary, *rest, *query), tuple(turns), compaction)
 
 
-def _leaves_from(txn: ReadTxn, ranges: list[Range], start: int, arrived: int | None) -> Iterator[Leaf]:
-    """The thread's turns from a depth on, a few hundred at a time."""
-    for part in ranges:
-        for low in range(max(part.low, start), part.high + 1, CHUNK):
-            high = min(low + CHUNK - 1, part.high)
-            turns = list(turns_in(txn.sql, replace(part, low=low, high=high)))
-            yield from read_leaves(txn, turns, part.events if high == part.high else None, arrived)
+def _from_depth(ranges: list[Range], start: int) -> list[Range]:
+    """What of a thread lies at a depth or below it."""
+    return [replace(part, low=max(part.low, start)) for part in ranges if part.high >= start]
 
 
 def _passed_on(txn: ReadTxn, author: str, persona: str | None, prompt: list[Message]) -> list[Message]:
@@ -167,7 +156,7 @@ def _earlier_system(
             (part.segment, part.low, last),
         )
         if row is not None:
-            leading, _ = _split_system(messages_between(txn, part.segment, row[0], row[0], arrived))
+            leading, _ = split_system(messages_between(txn, part.segment, row[0], row[0], arrived))
             return _passed_on(txn, row[1], persona, leading)
     return []
 
@@ -186,15 +175,6 @@ def _start(txn: ReadTxn, compaction: str | None) -> tuple[int, list[Message]]:
         raise NotFound("turn", first_kept or through)
     told = summary_message(txn, compaction, summary)
     return kept.depth + (0 if first_kept else 1), [told] if told.text else []
-
-
-def _split_system(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
-    """System messages that open a turn are its system prompt; one that comes later stays where it is."""
-    leading: list[Message] = []
-    others: list[Message] = []
-    for message in messages:
-        (leading if message.role == "system" and not others else others).append(message)
-    return leading, others
 
 
 def _query(txn: ReadTxn, turn: TurnRow, asked: int | None) -> list[Message]:

@@ -23,8 +23,7 @@ from weft.ledger.read.threads import Range, ranges_to, turns_in
 from weft.ledger.read.turn_titles import load_subjects
 from weft.ledger.read.turns import Leaf, read_leaves, to_turns
 from weft.ledger.views.recorded_events import run_events
-from weft.ledger.views.rows import TurnRow
-from weft.ledger.views.runs import TOKENS
+from weft.ledger.views.rows import TOKENS, TurnRow
 from weft.ledger.views.values import name_of
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql, rows_in

@@ -5,7 +5,7 @@ The log is read in order of arrival, and only where something of them lies:
 - of the sessions that made them the beginning of their streams, as far as it speaks of these turns alone; an imported
   one that was not asked for is left out where the sources of those that were tell its turns, too;
 - the names of their agents, the links between their chains and what sources tell of imported turns;
-- results that came late, out of the ledger's own stream;
+- results that came late, and what messages and results were substituted by, out of the ledger's own stream;
 - where conversations were asked for, their events, and the names of whoever takes part in them.
 Turns are read in ranges of segments, so that a thread of any length is walked in the same memory. What sources tell
 has no index: for a thread that was imported, every row from its first event on is read, and opened if it may hold such.
@@ -27,7 +27,7 @@ from weft.kernel.events import event_id
 from weft.ledger.read.revisions import Revision
 from weft.ledger.read.room_facts import conversation_events, participants_in
 from weft.ledger.read.threads import CHUNK, Range, ranges_to
-from weft.ledger.views.recorded_events import event_at, stream_of
+from weft.ledger.views.recorded_events import event_at, place_of_event, stream_of
 from weft.ledger.views.rows import find_session
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn
@@ -73,7 +73,7 @@ class ThreadFacts:
         """Sessions whose stream goes on about other things."""
         self._members = participants_in(txn, conversations)
         self._agents = self._acting() | self._members
-        self._late = set(self._late_results())
+        self._late = set(self._late_results()) | set(self._substitutions())
         self._cut = self._cut_turns()
         self._shown: set[str] = set()
         """Events that were given out of turns that are shown in part."""
@@ -264,6 +264,31 @@ class ThreadFacts:
             for position, depth in self.txn.sql.all(query, (part.segment, part.low, part.high)):
                 if depth < part.high or part.events is None:
                     yield -position
+
+    def _substitutions(self) -> Iterator[int]:
+        """Arrival numbers of those of events that are shown, and of what was recorded to be shown instead."""
+        query = (
+            "SELECT s.n, s.original, s.original_n, s.replacement_n, t.depth FROM turn t"
+            " JOIN substitution s ON s.turn = t.n WHERE t.segment = ? AND t.depth BETWEEN ? AND ?"
+        )
+        for part in self._ranges.values():
+            for n, original, original_n, replacement_n, depth in self.txn.sql.all(
+                query, (part.segment, part.low, part.high)
+            ):
+                if depth == part.high and part.events is not None:
+                    is_late = not self._is_of_run(original_n)
+                    if is_late or self._position(bytes(original).hex()) >= part.events:
+                        continue
+                yield n
+                if not self._is_of_run(replacement_n):
+                    yield replacement_n
+
+    def _is_of_run(self, n: int) -> bool:
+        line = self.txn.facts.line(n)
+        return line is not None and stream_of(n, line).startswith("run:")
+
+    def _position(self, event: str) -> int:
+        return place_of_event(self.txn.sql, self.txn.facts, event)[1]
 
     def _cut_turns(self) -> set[str]:
         cut = [part for part in self._ranges.values() if part.events is not None]

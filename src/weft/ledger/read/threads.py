@@ -15,8 +15,7 @@ from weft.ledger.model import Message, Turn
 from weft.ledger.read.pages import Page, PageRequest, Position, mapped
 from weft.ledger.read.turns import messages_between, placed_messages, to_turns, transcript_of
 from weft.ledger.views.recorded_events import event_at, run_events
-from weft.ledger.views.rows import GOES_ON, TURN, WHERE_FIRST, TurnRow, has_turn_at
-from weft.ledger.views.runs import usage_total
+from weft.ledger.views.rows import GOES_ON, TURN, WHERE_FIRST, TurnRow, has_turn_at, usage_total
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql
 

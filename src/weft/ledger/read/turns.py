@@ -27,8 +27,7 @@ from weft.ledger.model import (
 from weft.ledger.read.access import access_of, session_of_number
 from weft.ledger.read.sessions import agent_names
 from weft.ledger.read.substitutions import Substitutions, substitutions_between, substitutions_in
-from weft.ledger.views.rows import CALL, MESSAGE, CallRow, MessageRow, TurnRow
-from weft.ledger.views.runs import TOKENS
+from weft.ledger.views.rows import CALL, MESSAGE, TOKENS, CallRow, MessageRow, TurnRow
 from weft.ledger.views.sightings import IN_PIECES
 from weft.ledger.views.values import json_of, list_in, name_of, number_in, shown_text, text_of
 from weft.store.port import ReadTxn

@@ -12,12 +12,14 @@ from msgspec import UNSET, Struct
 from weft.kernel.enums import OwnershipReason, SnapshotState, VolumeMode
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.kernel.fields import ExtRef, VolumePlan
+from weft.ledger.read.access import READ_SESSION
 from weft.ledger.resources.model import Owner, PlannedResource, Resource, Snapshot
 from weft.ledger.resources.reading import load_snapshot
 from weft.ledger.resources.recording import add_discarded, add_owned, require_resource
 from weft.ledger.resources.snapshots import add_restore_request
-from weft.ledger.sessions.heads import NewFork, OpenFork, begin_fork
+from weft.ledger.sessions.heads import NewFork, OpenFork, begin_fork, require_session
 from weft.ledger.write.append import Append, LedgerWriter
+from weft.ledger.write.placement import load_parent
 from weft.store.port import ReadTxn
 
 
@@ -42,6 +44,7 @@ def fork_with_resources(writer: LedgerWriter, new: NewFork, plan: Sequence[Plann
         ids = [decision.resource.id for decision in decisions]
         if len(set(ids)) != len(ids):
             raise InvalidInput("the plan names a resource twice", "decide about each resource once")
+        _ensure_given_by_owner(append, new, decisions)
         fork = begin_fork(append, new)
         session = fork.add(tuple(_fact(append, fork, decision) for decision in decisions))
         restores = [_carry_out(append, fork, decision) for decision in decisions]
@@ -67,6 +70,25 @@ def _decide(append: Append, planned: PlannedResource) -> _Decision:
     return _Decision(planned, resource, snapshot)
 
 
+def _ensure_given_by_owner(append: Append, new: NewFork, decisions: Sequence[_Decision]) -> None:
+    """A fork gives away what the session owns that it comes from. What another one has taken over, perhaps since the
+    plan was made, is not its own to give."""
+    turn = load_parent(append, new.turn)
+    made_by = None if turn.session is None else append.view.session_of_number(turn.session)
+    origin = made_by if new.source is None else require_session(append, new.source, READ_SESSION)
+    for decision in decisions:
+        owner, planned = decision.resource.owner, decision.planned
+        is_taken = planned.mode is VolumeMode.KEEP and planned.is_kept_by_fork
+        is_given = planned.mode is VolumeMode.DISCARD or is_taken
+        is_anothers = owner is not None and owner.kind == "session" and (origin is None or owner.id != origin.id)
+        if is_given and is_anothers and owner is not None:
+            verb = "discarded" if planned.mode is VolumeMode.DISCARD else "taken over"
+            raise NotApplicable(
+                f"resource {decision.resource.name!r} belongs to session {owner.name or owner.id!r}: it is not {verb}",
+                "keep it where it is, or copy it",
+            )
+
+
 def _fact(append: Append, fork: OpenFork, decision: _Decision) -> VolumePlan:
     snapshot, mode = decision.snapshot, decision.planned.mode
     kept_by: str | None = None
@@ -90,7 +112,7 @@ def _carry_out(append: Append, fork: OpenFork, decision: _Decision) -> str | Non
     """What can be decided at once; of a copy the wish, whose id is given."""
     planned, owner = decision.planned, Owner("session", fork.session.id)
     if planned.mode is VolumeMode.DISCARD:
-        add_discarded(append, decision.resource, OwnershipReason.DISCARD)
+        add_discarded(append, decision.resource, planned.why_left)
     elif planned.mode is VolumeMode.KEEP and planned.is_kept_by_fork:
         add_owned(append, decision.resource, owner, OwnershipReason.FORK)
     elif decision.snapshot is not None:

@@ -80,6 +80,8 @@ class Resource(Struct, frozen=True, kw_only=True):
     probed_at: int | None = None
     declared_by: str = ""
     declared_at: int = 0
+    machine: str | None = None
+    """The machine that has the place; None: it is bound to none, or to the one that has the ledger."""
     parts: tuple[ResourcePart, ...] = ()
     uses: tuple[ResourceUse, ...] = ()
     handles: tuple[ResourceHandle, ...] = ()
@@ -116,6 +118,16 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     error_code: str | None = None
 
 
+class KeptReference(Struct, frozen=True, kw_only=True):
+    """How whoever took a snapshot finds again what it holds."""
+
+    snapshot: str
+    kind: str
+    id: str
+    is_own: bool
+    """Whether it is of a resource that this ledger declared."""
+
+
 class Restore(Struct, frozen=True, kw_only=True):
     """A wish that a snapshot be restored, and what came of it."""
 
@@ -144,6 +156,8 @@ class NewResource(Struct, frozen=True, kw_only=True):
     is_made: bool = False
     session: str | None = None
     metadata: Any = None
+    machine: str | None = None
+    """The machine that has the place, where several share the ledger."""
 
 
 class NewSnapshot(Struct, frozen=True, kw_only=True):
@@ -185,3 +199,5 @@ class PlannedResource(Struct, frozen=True, kw_only=True):
     """With `snapshot`: the one that the fork gets a copy of."""
     place: str | None = None
     """Where the copy goes."""
+    why_left: str | None = None
+    """With `discard`: why what Weft made is left where it is."""

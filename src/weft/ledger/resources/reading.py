@@ -22,6 +22,7 @@ from weft.kernel.enums import (
 from weft.kernel.errors import AmbiguousName, NotFound
 from weft.ledger.read.access import READ_SESSION, Access, access_of
 from weft.ledger.resources.model import (
+    KeptReference,
     Owner,
     Resource,
     ResourceHandle,
@@ -30,15 +31,20 @@ from weft.ledger.resources.model import (
     Restore,
     Snapshot,
 )
+from weft.ledger.views.lease_rows import LeaseKind, held_leases
+from weft.ledger.views.resources import text_digest
 from weft.ledger.views.rows import TurnRow, load_session, load_turn
 from weft.ledger.views.values import text_of
 from weft.store.authorship import is_written_here
 from weft.store.port import ReadTxn
+from weft.store.sql import Row, Sql
 
 READ_RESOURCE, CHANGE_RESOURCE = "resource:read", "resource:change"
+ULID_LETTERS, END_LETTERS = 26, 6
+"""So long is an id, and so long is the end by which it is found; the schema has an index of these letters."""
 _RESOURCE = (
     "SELECT id, n, replica, kind, name, place, capabilities, imperative, made, scope_agent, scope_run, scope_session,"
-    " metadata, owner_kind, owner, liveness, probed_at, declared_by, declared_at FROM resource"
+    " metadata, owner_kind, owner, liveness, probed_at, declared_by, declared_at, machine FROM resource"
 )
 _SNAPSHOT = (
     "SELECT s.id, s.resource, s.state, s.created_at, s.method, s.ref_kind, s.ref, s.consistency, s.size_bytes,"
@@ -64,6 +70,10 @@ def may_use_resource(access: Access, txn: ReadTxn, resource: Resource, right: st
     return access.permits(right, (resource.declared_by,))
 
 
+def may_read(txn: ReadTxn, resource: Resource) -> bool:
+    return may_use_resource(access_of(txn), txn, resource, READ_RESOURCE)
+
+
 # --- resources -------------------------------------------------------------------------------------------------------
 
 
@@ -78,20 +88,16 @@ def listed_resources(
     where = f" WHERE {' AND '.join(words)}" if words else ""
     rows = txn.sql.all(f"{_RESOURCE}{where} ORDER BY n", tuple(value for _, value in conditions))
     found = (to_resource(txn, row) for row in rows)
-    access = access_of(txn)
-    return [resource for resource in found if may_use_resource(access, txn, resource, READ_RESOURCE)]
+    return [resource for resource in found if may_read(txn, resource)]
 
 
 def load_resource(txn: ReadTxn, name: str) -> Resource:
-    """By its id or the end of it, else by its name."""
+    """By its id or the end of it, else by its name or place."""
     text = name.strip()
-    access = access_of(txn)
-    is_id = len(text) > 5 and text.isalnum()
-    rows = txn.sql.all(f"{_RESOURCE} WHERE id LIKE ? ORDER BY n LIMIT 3", (f"%{text.upper()}",)) if is_id else []
-    found = [to_resource(txn, row) for row in rows] or [
-        resource for resource in listed_resources(txn, is_discarded=True) if text in (resource.name, resource.place)
-    ]
-    found = [resource for resource in found if may_use_resource(access, txn, resource, READ_RESOURCE)]
+    found = _readable(txn, _rows_of_id(txn, _RESOURCE, "id", text))
+    if not any(one.is_own or one.id == text.upper() for one in found):
+        # another ledger chooses the ids of its resources: the end of one does not hide a name of this ledger
+        found = list({one.id: one for one in (*found, *_readable(txn, _rows_of_name(txn, text)))}.values())
     standing = [resource for resource in found if resource.owner is not None and resource.is_own] or found
     if not standing:
         raise NotFound("resource", name, Action.LIST_RESOURCES)
@@ -100,22 +106,62 @@ def load_resource(txn: ReadTxn, name: str) -> Resource:
     return standing[0]
 
 
+def _readable(txn: ReadTxn, rows: Sequence[Row]) -> list[Resource]:
+    return [resource for resource in (to_resource(txn, row) for row in rows) if may_read(txn, resource)]
+
+
+def _rows_of_id(txn: ReadTxn, select: str, column: str, text: str) -> list[Row]:
+    """Of the resources or snapshots that an id means, or the end of one."""
+    whole = txn.sql.all(f"{select} WHERE {column} = ?", (text.upper(),))
+    if whole or not END_LETTERS <= len(text) < ULID_LETTERS or not (text.isalnum() and text.isascii()):
+        return whole
+    end = text.upper()
+    return txn.sql.all(
+        f"{select} WHERE substr({column}, {ULID_LETTERS - END_LETTERS + 1}) = ? AND {column} LIKE ? LIMIT 3",
+        (end[-END_LETTERS:], f"%{end}"),
+    )
+
+
+def _rows_of_name(txn: ReadTxn, text: str) -> list[Row]:
+    """Of the resources with a name or a place."""
+    digest = text_digest(text)
+    rows = [
+        *txn.sql.all(f"{_RESOURCE} WHERE name_digest = ?", (digest,)),
+        *txn.sql.all(f"{_RESOURCE} WHERE place_digest = ?", (digest,)),
+    ]
+    return sorted({row[0]: row for row in rows}.values(), key=lambda row: row[1])
+
+
+def free_name(txn: ReadTxn, wanted: str) -> str:
+    """This name, or the next with a number, that nothing has which somebody owns."""
+    name, number = wanted, 1
+    while txn.sql.one("SELECT 1 FROM resource WHERE name_digest = ? AND owner IS NOT NULL", (text_digest(name),)):
+        number += 1
+        name = f"{wanted}-{number}"
+    return name
+
+
 def find_resource(txn: ReadTxn, id: str) -> Resource | None:
     row = txn.sql.one(f"{_RESOURCE} WHERE id = ?", (id,))
     return None if row is None else to_resource(txn, row)
 
 
-def find_at(txn: ReadTxn, kind: ResourceKind, place: str) -> Resource | None:
-    """The resource of this ledger at a place, the newest where several were."""
-    for resource in reversed(listed_resources(txn, kind=kind)):
-        if resource.is_own and resource.place == place:
-            return resource
+def standing_at(txn: ReadTxn, kind: ResourceKind, place: str, machine: str | None) -> Resource | None:
+    """The resource of this ledger that somebody owns at a place of a machine, else one there that is bound to none;
+    whoever may read it."""
+    for on in dict.fromkeys((machine, None)):
+        row = txn.sql.one(
+            f"{_RESOURCE} WHERE place_digest = ? AND kind = ? AND COALESCE(machine, '') = ? AND stands = 1",
+            (text_digest(place), kind.value, on or ""),
+        )
+        if row is not None:
+            return to_resource(txn, row)
     return None
 
 
 def to_resource(txn: ReadTxn, row: Sequence[Any]) -> Resource:
     (id, n, replica, kind, name, place, capabilities, imperative, made, *scope, metadata) = row[:13]
-    (owner_kind, owner, liveness, probed_at, declared_by, declared_at) = row[13:]
+    (owner_kind, owner, liveness, probed_at, declared_by, declared_at, machine) = row[13:]
     words = zip(("agent", "run", "session"), scope, strict=True)
     return Resource(
         id=id,
@@ -133,6 +179,7 @@ def to_resource(txn: ReadTxn, row: Sequence[Any]) -> Resource:
         probed_at=probed_at,
         declared_by=declared_by,
         declared_at=declared_at,
+        machine=machine,
         parts=_parts(txn, id),
         uses=_uses(txn, id),
         handles=_handles(txn, id),
@@ -191,8 +238,19 @@ def _handles(txn: ReadTxn, id: str) -> tuple[ResourceHandle, ...]:
 
 
 def _json(txn: ReadTxn, number: int | None) -> Any:
+    """None where it is not here, erased, or no JSON: another ledger may have written anything."""
     text = text_of(txn, number)
-    return None if text is None else msgspec.json.decode(text)
+    try:
+        return None if text is None else msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _skipped(txn: ReadTxn, number: int | None) -> list[dict[str, Any]] | None:
+    """What is not in a snapshot: paths, each with why, and how many more; what says neither is left out."""
+    listed = _json(txn, number)
+    lines = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    return [one for one in lines if isinstance(one.get("path"), str) or type(one.get("more")) is int] or None
 
 
 def _name(txn: ReadTxn, value: str | None) -> str | None:
@@ -218,10 +276,7 @@ def find_snapshot(txn: ReadTxn, id: str) -> Snapshot | None:
 
 def load_snapshot(txn: ReadTxn, name: str) -> Snapshot:
     """By its id, or the end of it."""
-    text = name.strip().upper()
-    is_id = len(text) > 5 and text.isalnum()
-    rows = txn.sql.all(f"{_SNAPSHOT} WHERE s.id LIKE ? ORDER BY s.n LIMIT 3", (f"%{text}",)) if is_id else []
-    found = [to_snapshot(txn, row) for row in rows]
+    found = [to_snapshot(txn, row) for row in _rows_of_id(txn, _SNAPSHOT, "s.id", name.strip())]
     access = access_of(txn)
     found = [one for one in found if _may_read_snapshot(access, txn, one)]
     if not found:
@@ -235,7 +290,7 @@ def _may_read_snapshot(access: Access, txn: ReadTxn, snapshot: Snapshot) -> bool
     if access.is_unlimited:
         return True
     resource = find_resource(txn, snapshot.resource)
-    if resource is not None and may_use_resource(access, txn, resource, READ_RESOURCE):
+    if resource is not None and may_read(txn, resource):
         return True
     turn = None if snapshot.run is None else load_turn(txn.sql, snapshot.run)
     return turn is not None and access.may_read_turn(turn)
@@ -259,29 +314,41 @@ def to_snapshot(txn: ReadTxn, row: Sequence[Any]) -> Snapshot:
         after=after,
         is_before=bool(before),
         is_inferred=bool(inferred),
-        skipped=_json(txn, skipped),
+        skipped=_skipped(txn, skipped),
         error=text_of(txn, error),
         error_code=_name(txn, error_code),
     )
 
 
 def snapshots_of_turn(txn: ReadTxn, turn: TurnRow) -> list[Snapshot]:
-    """What resources were like after a turn: the last good snapshot of each that was taken in it, or in the nearest
-    turn before it that has any."""
+    """What resources were like after a turn: of each the last good snapshot that was taken in it, or in the nearest
+    turn before it that has one of that resource; the nearest first."""
     row: TurnRow | None = turn
+    found: dict[str, Snapshot] = {}
     while row is not None:
-        nearest = txn.sql.one(
-            "SELECT run FROM resource_snapshot WHERE segment = ? AND depth <= ? AND state = 'ok' AND before = 0"
-            " ORDER BY depth DESC LIMIT 1",
+        nearest = txn.sql.all(
+            "SELECT resource, MAX(depth) FROM resource_snapshot WHERE segment = ? AND depth <= ? AND state = 'ok'"
+            " AND before = 0 GROUP BY resource ORDER BY MAX(depth) DESC, resource",
             (row.segment, row.depth),
         )
-        if nearest is not None:
-            counted = "s.run = ? AND s.segment IS NOT NULL AND s.state = 'ok' AND s.before = 0"
-            rows = txn.sql.all(f"{_SNAPSHOT} WHERE {counted} ORDER BY s.n", nearest)
-            newest = {one.resource: one for one in (to_snapshot(txn, row) for row in rows)}
-            return list(newest.values())
+        for resource, depth in nearest:
+            if resource not in found:
+                counted = "s.segment = ? AND s.depth = ? AND s.resource = ? AND s.state = 'ok' AND s.before = 0"
+                last = txn.sql.one(
+                    f"{_SNAPSHOT} WHERE {counted} ORDER BY s.n DESC LIMIT 1", (row.segment, depth, resource)
+                )
+                assert last is not None, "it was found a moment ago"
+                found[resource] = to_snapshot(txn, last)
         row = _parent_of_segment(txn, row)
-    return []
+    return list(found.values())
+
+
+def tried_in(txn: ReadTxn, turn: str) -> list[Snapshot]:
+    """Every snapshot that is one of a turn's files, by its id, whatever came of it, the oldest first."""
+    rows = txn.sql.all(f"{_SNAPSHOT} WHERE s.run = ? AND s.segment IS NOT NULL ORDER BY s.n", (turn,))
+    found = [to_snapshot(txn, row) for row in rows]
+    access = access_of(txn)
+    return [one for one in found if _may_read_snapshot(access, txn, one)]
 
 
 def taken_in(txn: ReadTxn, turn: str) -> list[Snapshot]:
@@ -300,20 +367,68 @@ def _is_own(txn: ReadTxn, resource: str) -> bool:
 def kept_beside(txn: ReadTxn, references: Sequence[str]) -> list[Snapshot]:
     """Snapshots of no turn, such as those that were taken before something was overwritten, with one of these external
     ids."""
-    rows = txn.sql.all(f"{_SNAPSHOT} WHERE s.run IS NULL AND s.state = 'ok' ORDER BY s.n", ())
-    found = (to_snapshot(txn, row) for row in rows)
-    return [one for one in found if one.external_id in references and _is_own(txn, one.resource)]
+    rows = [
+        row
+        for reference in dict.fromkeys(references)
+        for row in txn.sql.all(
+            f"{_SNAPSHOT} WHERE s.ref_digest = ? AND s.state = 'ok' AND s.run IS NULL ORDER BY s.n",
+            (text_digest(reference),),
+        )
+    ]
+    return [one for one in (to_snapshot(txn, row) for row in rows) if _is_own(txn, one.resource)]
 
 
-def held_references(txn: ReadTxn, kind: str) -> set[str]:
-    """How whoever took snapshots finds those again that still hold something, of one kind of reference."""
-    rows = txn.sql.all("SELECT ref, resource FROM resource_snapshot WHERE state = 'ok' AND ref_kind = ?", (kind,))
-    own = {id for id in {resource for _, resource in rows} if _is_own(txn, id)}
-    return {text for number, id in rows if id in own and (text := text_of(txn, number)) is not None}
+def is_held(txn: ReadTxn, kind: str, reference: str) -> bool:
+    """Whether a snapshot of this ledger's resources still holds something under an external id, of one kind of
+    reference."""
+    rows = txn.sql.all(
+        "SELECT resource, ref_kind FROM resource_snapshot WHERE ref_digest = ? AND state = 'ok'",
+        (text_digest(reference),),
+    )
+    return any(_name(txn, word) == kind and _is_own(txn, resource) for resource, word in rows)
 
 
-def is_kept(txn: ReadTxn, turn: str) -> bool:
-    row = txn.sql.one("SELECT 1 FROM resource_snapshot WHERE run = ? AND segment IS NOT NULL LIMIT 1", (turn,))
+def kept_references(txn: ReadTxn) -> list[KeptReference]:
+    """Of every snapshot that holds something, as far as what it was called is not erased; the oldest first."""
+    rows = txn.sql.all(
+        "SELECT id, ref_kind, ref, resource FROM resource_snapshot WHERE state = 'ok' AND ref IS NOT NULL ORDER BY n",
+        (),
+    )
+    own = {id: _is_own(txn, id) for id in {resource for *_, resource in rows}}
+    found = ((id, _name(txn, kind), text_of(txn, ref), own[resource]) for id, kind, ref, resource in rows)
+    return [
+        KeptReference(snapshot=id, kind=kind, id=reference, is_own=is_own)
+        for id, kind, reference, is_own in found
+        if kind is not None and reference is not None
+    ]
+
+
+def is_quiet(txn: ReadTxn) -> bool:
+    """Whether nobody records a turn, acts on a resource, or has wished for that: what is kept is named by a snapshot
+    then, or by nobody. What is wished for in another ledger is kept there."""
+    kinds = (LeaseKind.SESSION, LeaseKind.TURN, LeaseKind.RESOURCE)
+    wanted = txn.sql.all("SELECT resource FROM resource_snapshot WHERE state = 'requested'", ())
+    return not held_leases(txn.sql, *kinds) and not any(_is_own(txn, resource) for (resource,) in wanted)
+
+
+def replica_of_resource(txn: ReadTxn, resource: str) -> str | None:
+    """The ledger that declared it, by its replica id; None where that is this one."""
+    row = txn.sql.one("SELECT n, replica FROM resource WHERE id = ?", (resource,))
+    return None if row is None or is_written_here(txn.sql, row[0], row[1]) else row[1]
+
+
+def is_kept_in(sql: Sql, turn: str, resource: str) -> bool:
+    """Whether a turn kept what a resource was like, or could not."""
+    row = sql.one("SELECT 1 FROM resource_snapshot WHERE run = ? AND resource = ? LIMIT 1", (turn, resource))
+    return row is not None
+
+
+def is_begun(sql: Sql, turn: str, resource: str) -> bool:
+    """Whether what a resource was like before a turn changed it is recorded, or that it could not be kept."""
+    row = sql.one(
+        "SELECT 1 FROM resource_snapshot WHERE run = ? AND resource = ? AND segment IS NOT NULL AND before = 1 LIMIT 1",
+        (turn, resource),
+    )
     return row is not None
 
 
@@ -370,14 +485,17 @@ def is_superseded(txn: ReadTxn, restore: Restore) -> bool:
         " WHERE r.id = ?",
         (restore.id,),
     )[0]
-    newer = txn.sql.one(
-        "SELECT 1 FROM resource_snapshot s WHERE s.resource = ? AND (s.n > ? AND s.run IS NOT NULL OR EXISTS"
-        " (SELECT 1 FROM resource_restore r WHERE r.snapshot = s.id AND r.n > ? AND r.new_resource IS NULL)) LIMIT 1",
-        (resource, n, n),
+    worked_with = txn.sql.one(
+        "SELECT 1 FROM resource_snapshot WHERE resource = ? AND n > ? AND run IS NOT NULL LIMIT 1", (resource, n)
+    )
+    wished_for = txn.sql.one(
+        "SELECT 1 FROM resource_restore r JOIN resource_snapshot s ON s.id = r.snapshot WHERE r.n > ?"
+        " AND r.new_resource IS NULL AND s.resource = ? LIMIT 1",
+        (n, resource),
     )
     present = find_resource(txn, resource)
     is_given = present is None or present.owner is None or owner not in (None, present.owner.id)
-    return newer is not None or is_given
+    return worked_with is not None or wished_for is not None or is_given
 
 
 def load_restore(txn: ReadTxn, id: str) -> Restore:

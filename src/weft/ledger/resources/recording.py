@@ -39,7 +39,7 @@ from weft.ledger.arguments import checked_length, checked_text
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.access import READ_SESSION
 from weft.ledger.resources.model import NewResource, Owner, Resource, ResourceUse
-from weft.ledger.resources.reading import CHANGE_RESOURCE, READ_RESOURCE, load_resource, may_use_resource
+from weft.ledger.resources.reading import CHANGE_RESOURCE, READ_RESOURCE, load_resource, may_use_resource, standing_at
 from weft.ledger.sessions.heads import require_session
 from weft.ledger.views.resources import ATTACHED, MOUNTED
 from weft.ledger.write.append import Append, EventStream, LedgerWriter
@@ -83,10 +83,14 @@ def scope_of_owner(owner: Owner | None) -> ResourceScope | None:
 
 
 def declare(writer: LedgerWriter, new: NewResource) -> str:
-    """A new resource with its first owner; its id."""
+    """A new resource with its first owner; its id. Where one stands at its place, which somebody else may have declared
+    just now, it is that one."""
     writer.ensure_allowed(CHANGE_RESOURCE)
 
     def work(append: Append) -> str:
+        standing = standing_at(ReadTxn(append.sql, append.txn.facts), new.kind, new.place, new.machine)
+        if standing is not None:
+            return require_resource(append, standing.id).id
         owner = _first_owner(append, new.session)
         id = add_declared(append, append.ulids.mint(), new, owner, OwnershipReason.DECLARED)
         append.seal()
@@ -123,6 +127,7 @@ def _add_description(append: Append, stream: EventStream, new: NewResource, scop
         made=new.is_made or UNSET,
         scope=UNSET if scope is None else scope,
         metadata=UNSET if new.metadata is None else append.put_json(new.metadata, "metadata"),
+        machine=UNSET if new.machine is None else new.machine,
     )
 
 
@@ -138,7 +143,9 @@ def describe(writer: LedgerWriter, name: str, new: NewResource) -> None:
     writer.write(work)
 
 
-def add_owned(append: Append, resource: Resource, owner: Owner | None, why: OwnershipReason) -> None:
+def add_owned(
+    append: Append, resource: Resource, owner: Owner | None, why: OwnershipReason, reason: str | None = None
+) -> None:
     """Another owner, or none; whoever had it attached to write has it no more, and where there is none, nobody uses
     it."""
     stream = stream_of_resource(append, resource.id)
@@ -148,6 +155,7 @@ def add_owned(append: Append, resource: Resource, owner: Owner | None, why: Owne
         owner=scope_of_owner(owner),
         before=scope_of_owner(resource.owner),
         why=why,
+        reason=UNSET if reason is None else append.put_text(reason, "reason"),
     )
     for use in resource.uses:
         is_owners = owner is not None and (use.user.kind, use.user.id) == (owner.kind, owner.id)
@@ -158,8 +166,9 @@ def add_owned(append: Append, resource: Resource, owner: Owner | None, why: Owne
             stream.add(ResourceDetached, resource_ref=resource.id, **_attachment_fields(use.user))
 
 
-def migrate(writer: LedgerWriter, name: str, session: str) -> None:
-    """Another session owns the resource, where such a resource can change hands."""
+def migrate(writer: LedgerWriter, name: str, session: str, former: str | None = None) -> None:
+    """Another session owns the resource, where such a resource can change hands; with `former`, only while that one
+    owns it."""
 
     def work(append: Append) -> None:
         resource = require_standing(append, name)
@@ -169,8 +178,14 @@ def migrate(writer: LedgerWriter, name: str, session: str) -> None:
                 "take a snapshot and restore it for the other session",
             )
         owner = Owner("session", require_session(append, session, CHANGE_RESOURCE).id)
-        if resource.owner is not None and owner.id == resource.owner.id:
+        present = resource.owner
+        if present is not None and owner.id == present.id:
             raise NotApplicable(f"{session!r} owns {resource.name!r} already")
+        if former is not None and present is not None:
+            expected = require_session(append, former, READ_SESSION)
+            if present.id != expected.id:
+                name_of_owner = present.name or present.id
+                raise NotApplicable(f"{resource.name!r} belongs to {name_of_owner!r}, not to {former!r}", "ask there")
         add_owned(append, resource, owner, OwnershipReason.MIGRATE)
         append.seal()
 
@@ -189,8 +204,8 @@ def take_over(writer: LedgerWriter, name: str, session: str) -> None:
     writer.write(work)
 
 
-def discard(writer: LedgerWriter, name: str, reason: OwnershipReason = OwnershipReason.DISCARD) -> None:
-    """Nobody owns or uses the resource any more. What it is stays where it is."""
+def discard(writer: LedgerWriter, name: str, reason: str | None = None) -> None:
+    """Nobody owns or uses the resource any more; the reason says why what Weft made of it is left where it is."""
 
     def work(append: Append) -> None:
         resource = require_resource(append, name)
@@ -200,13 +215,13 @@ def discard(writer: LedgerWriter, name: str, reason: OwnershipReason = Ownership
     writer.write(work)
 
 
-def add_discarded(append: Append, resource: Resource, why: OwnershipReason) -> None:
+def add_discarded(append: Append, resource: Resource, reason: str | None = None) -> None:
     if resource.owner is None:
         raise NotApplicable(f"resource {resource.name!r} is discarded already")
     stream = stream_of_resource(append, resource.id)
     for handle in resource.handles:
         stream.add(HandleClosed, handle=handle.id, resource_ref=resource.id)
-    add_owned(append, resource, None, why)
+    add_owned(append, resource, None, OwnershipReason.DISCARD, reason)
 
 
 # --- parts and handles -----------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Whoever carries a wish out may die between the two: the wish stays open, and the
 from __future__ import annotations
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from weft.kernel.enums import OwnershipReason, ResourceCapability, RestoreOutcome, SnapshotOutcome, SnapshotState
 from weft.kernel.errors import NotApplicable, NotFound
@@ -20,7 +21,7 @@ from weft.kernel.resource_events import (
 )
 from weft.ledger.arguments import checked_text
 from weft.ledger.resources.model import Failure, KeptState, NewResource, NewSnapshot, Owner, Restore, Snapshot
-from weft.ledger.resources.reading import CHANGE_RESOURCE, load_restore, load_snapshot
+from weft.ledger.resources.reading import CHANGE_RESOURCE, free_name, is_begun, load_restore, load_snapshot
 from weft.ledger.resources.recording import (
     add_declared,
     require_resource,
@@ -33,7 +34,7 @@ from weft.ledger.write.append import Append, LedgerWriter
 from weft.store.port import ReadTxn
 
 
-def request_snapshot(writer: LedgerWriter, name: str, run: str | None) -> str:
+def request_snapshot(writer: LedgerWriter, name: str, run: str | None, method: str | None = None) -> str:
     """The id of a snapshot that is wanted."""
 
     def work(append: Append) -> str:
@@ -43,7 +44,11 @@ def request_snapshot(writer: LedgerWriter, name: str, run: str | None) -> str:
         ensure_own_turn(append, run)
         id = append.ulids.mint()
         stream_of_resource(append, resource.id).add(
-            SnapshotRequested, resource_ref=resource.id, snapshot_ref=id, run=UNSET if run is None else run
+            SnapshotRequested,
+            resource_ref=resource.id,
+            snapshot_ref=id,
+            run=UNSET if run is None else run,
+            method=UNSET if method is None else append.named(method, "method"),
         )
         append.seal()
         return id
@@ -104,12 +109,15 @@ def ensure_own_turn(append: Append, run: str | None) -> None:
 
 
 def add_kept_state(append: Append, state: KeptState, run: str, after: str) -> None:
-    """What was kept beside the result of a tool, as part of its turn: whoever runs the turn has the right to it."""
-    row = append.sql.one("SELECT 1 FROM resource WHERE id = ?", (state.resource,))
-    if row is not None:
-        _add_outcome(
-            append, state.resource, append.ulids.mint(), state.taken, run=run, after=after, is_before=state.is_before
-        )
+    """What was kept around a call of a tool, as part of its turn: whoever runs the turn has the right to it. A turn has
+    one beginning: another one is left out."""
+    if append.sql.one("SELECT 1 FROM resource WHERE id = ?", (state.resource,)) is None:
+        return
+    if state.is_before and is_begun(append.sql, run, state.resource):
+        return
+    _add_outcome(
+        append, state.resource, append.ulids.mint(), state.taken, run=run, after=after, is_before=state.is_before
+    )
 
 
 def _add_outcome(
@@ -221,8 +229,8 @@ def record_restore(
     failure: Failure | None = None,
     compensation: str | None = None,
 ) -> Restore:
-    """The outcome of a wish, and in the same transaction the resource that came of it, with its owner; or what was
-    undone after a failure. An outcome that is known already stays as it is."""
+    """The outcome of a wish, and in the same transaction the resource that came of it, with its owner and a name that
+    no other has; or what was undone after a failure. An outcome that is known already stays as it is."""
 
     def work(append: Append) -> Restore:
         txn = ReadTxn(append.sql, append.txn.facts)
@@ -242,6 +250,7 @@ def record_restore(
             error=UNSET if failure is None else _error(append, failure),
         )
         if made is not None and wish.new_resource is not None:
+            made = replace(made, name=free_name(txn, made.name))
             add_declared(append, wish.new_resource, made, wish.owner, OwnershipReason.RESTORE)
         if compensation is not None:
             stream.add(

@@ -41,7 +41,7 @@ from weft.ledger.views.rows import SessionRow
 from weft.ledger.views.values import text_of
 from weft.ledger.write.append import Append, LedgerWriter
 from weft.ledger.write.commands import Answer, keyed_command, once
-from weft.ledger.write.record_turn import weigh
+from weft.ledger.write.new_turn import weigh
 from weft.ledger.write.turn_events import TurnEvents
 from weft.store.port import ReadTxn
 

@@ -28,8 +28,8 @@ from weft.ledger.views.program_rows import agent_id
 from weft.ledger.views.rows import SessionRow, TurnRow
 from weft.ledger.write.append import MESSAGE_ROOM, Append, ContentWriter, LedgerWriter
 from weft.ledger.write.commands import Answer, keyed_command, once
+from weft.ledger.write.new_turn import weigh
 from weft.ledger.write.placement import create_session, ensure_session, load_parent
-from weft.ledger.write.record_turn import weigh
 from weft.ledger.write.turn_events import TurnEvents, whole
 from weft.store.replica_names import last_copied_event
 

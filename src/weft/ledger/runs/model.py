@@ -192,6 +192,8 @@ class ToolDecision(Struct, frozen=True, kw_only=True):
     grant: str | None = None
     rationale: str | None = None
     plan: Any = None
+    kept: tuple[KeptState, ...] = ()
+    """What resources were like before it ran."""
 
 
 class ApprovalAsked(Struct, frozen=True, kw_only=True):

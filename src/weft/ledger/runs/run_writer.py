@@ -17,6 +17,7 @@ from weft.kernel.errors import HeadMoved, LeaseLost, NotApplicable, SessionBusy
 from weft.kernel.fields import EventRef
 from weft.kernel.ledger_events import MessageDead, RunParked, SessionMoved, TurnRetried, WorkersAnswered
 from weft.ledger.model import DEFAULT_AGENT, NewError, NewToolCall, RecordedTurn
+from weft.ledger.resources.model import KeptState
 from weft.ledger.resources.snapshots import add_kept_state
 from weft.ledger.runs.inbox import admission_event, run_principals
 from weft.ledger.runs.model import (
@@ -45,8 +46,9 @@ from weft.ledger.views.lease_rows import Lease, LeaseKind, find_lease
 from weft.ledger.views.rows import SessionRow, TurnRow, load_session, load_session_number, load_turn
 from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, Patience
 from weft.ledger.write.leases import leave_run, open_calls, release, renew, take
+from weft.ledger.write.new_turn import Weight, weigh
 from weft.ledger.write.placement import ensure_free, find_place
-from weft.ledger.write.record_turn import Weight, move_with_turn, weigh
+from weft.ledger.write.record_turn import move_with_turn
 from weft.ledger.write.turn_events import ResultNotes, Setting, TurnEvents, error_fact
 from weft.store.owners import NOBODY, was_before_boot
 
@@ -362,7 +364,11 @@ class _RunBatch:
         self._events.result(
             entry.call, entry.call_id, outcome, entry.correlation, entry.spawned, notes=notes, awaited=entry.awaited
         )
-        for state in entry.kept:
+        self._keep(entry.kept)
+
+    def _keep(self, states: Sequence[KeptState]) -> None:
+        """What resources were like when the last event came."""
+        for state in states:
             add_kept_state(self._append, state, self._events.turn, self._events.run.prev or "")
 
     def _decided(self, entry: ToolDecision) -> None:
@@ -378,6 +384,7 @@ class _RunBatch:
             rationale=UNSET if entry.rationale is None else text(entry.rationale, "rationale"),
             plan=UNSET if entry.plan is None else self._events.contents.put_json(entry.plan, "plan"),
         )
+        self._keep(entry.kept)
 
     def _ask_person(self, entry: ApprovalAsked) -> None:
         text = self._events.contents.put_text

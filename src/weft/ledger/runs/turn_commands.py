@@ -23,8 +23,8 @@ from weft.ledger.runs.model import Admission, InboxMessage, QueueLimits, TurnRet
 from weft.ledger.views.rows import SessionRow, TurnRow
 from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter
 from weft.ledger.write.commands import Answer, keyed_command, once
+from weft.ledger.write.new_turn import weigh
 from weft.ledger.write.placement import create_session, load_parent
-from weft.ledger.write.record_turn import weigh
 from weft.ledger.write.turn_events import TurnEvents
 
 

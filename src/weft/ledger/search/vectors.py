@@ -70,22 +70,27 @@ def near_file(store_path: str, model: str) -> Path | None:
 def forget(store: Store, txn: WriteTxn, forgotten: ErasedContents) -> None:
     """Vectors of all that lost contents: turns and their messages, programs, and sessions, since their texts are those
     of turns. The indexes beside the ledger hold copies, and are made anew."""
-    for some in _chunks(forgotten.turns):
-        marks = ", ".join("?" * len(some))
-        txn.sql.run(f"DELETE FROM vector WHERE node IN ({marks})", some)
-        ids = f"SELECT m.id FROM message m JOIN turn t ON t.n = m.turn WHERE t.id IN ({marks})"
-        txn.sql.run(f"DELETE FROM vector WHERE node IN ({ids})", some)
+    forget_turns(txn.sql, forgotten.turns)
     for numbers in _chunks(forgotten.contents):
         marks = ", ".join("?" * len(numbers))
         programs = f"SELECT id FROM program WHERE config IN ({marks})"
         txn.sql.run(f"DELETE FROM vector WHERE text IN ({marks}) OR node IN ({programs})", (*numbers, *numbers))
-    txn.sql.run("DELETE FROM vector WHERE node IN (SELECT id FROM session)")
-    note_gone(txn.sql)
     path = Path(store.path)
     if path.is_file():
         for file in path.parent.glob(f"{path.name}{NEAR}*"):
             with suppress(FileNotFoundError):  # another process threw it away
                 file.unlink()
+
+
+def forget_turns(sql: Sql, turns: Sequence[str]) -> None:
+    """Vectors of turns and their messages, which say something else now, and of sessions."""
+    for some in _chunks(turns):
+        marks = ", ".join("?" * len(some))
+        sql.run(f"DELETE FROM vector WHERE node IN ({marks})", some)
+        ids = f"SELECT m.id FROM message m JOIN turn t ON t.n = m.turn WHERE t.id IN ({marks})"
+        sql.run(f"DELETE FROM vector WHERE node IN ({ids})", some)
+    sql.run("DELETE FROM vector WHERE node IN (SELECT id FROM session)")
+    note_gone(sql)
 
 
 def _chunks(values: Sequence[object]) -> list[Sequence[object]]:

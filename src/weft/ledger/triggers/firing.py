@@ -55,7 +55,7 @@ from weft.ledger.triggers.reading import (
 )
 from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.ledger.write.append import MESSAGE_ROOM, Append, EventStream, LedgerWriter
-from weft.ledger.write.record_turn import weigh
+from weft.ledger.write.new_turn import weigh
 from weft.ledger.write.turn_events import TurnEvents
 from weft.store.port import ReadTxn
 from weft.store.replica_names import OwnEvents

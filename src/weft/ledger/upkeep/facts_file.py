@@ -20,7 +20,7 @@ from msgspec.structs import astuple
 
 from weft.kernel import canonical
 from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, SALT_BYTES, content_ref
-from weft.kernel.dag_events import AgentForked, RunStarted, ToolResult
+from weft.kernel.dag_events import AgentForked, RunStarted, Substitution, ToolResult
 from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput, NotFound, ReplicaDiverged, StoreError
 from weft.kernel.events import GENESIS, Event, UnknownEvent, encode, extend, kind_of, ledger_stream, run_stream
 from weft.kernel.facts import check_event, check_unknown, content_refs
@@ -531,7 +531,7 @@ class _Batch:
             return parent is not None and not (parent.closed and parent.digest == event.fork.event)
         if isinstance(event, SessionMoved) and event.at is not UNSET:
             return True
-        if isinstance(event, ToolResult):
+        if isinstance(event, ToolResult | Substitution):
             return not event.stream.startswith("run:")
         if event.stream.startswith("session:") and event.prev is not None:
             session = self._view.find_session_id(event.stream[8:])

@@ -8,7 +8,7 @@ has a replica id of its own, and remembers up to where it answers for that of it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -93,8 +93,11 @@ class CopyBatch(Struct, frozen=True):
     contents: list[Row]
 
 
-def copy_ledger(source: Store, target: Store, progress: Progress | None = None) -> Copied:
-    """Everything that is in `source` now, into `target`, which is empty or an unfinished copy of the same."""
+def copy_ledger(
+    source: Store, target: Store, progress: Progress | None = None, beside: Callable[[], object] | None = None
+) -> Copied:
+    """Everything that is in `source` now, into `target`, which is empty or an unfinished copy of the same. `beside` is
+    called when all facts are there and before the copy counts as finished."""
     copying = Copying(source, target)
     copying.begin()
     copying.remember()
@@ -105,6 +108,8 @@ def copy_ledger(source: Store, target: Store, progress: Progress | None = None) 
             progress(done, end)
     for table, key in LOCAL_TABLES.items():
         copying.take_table(table, key)
+    if beside is not None:
+        beside()
     copying.end()
     copying.remember()
     return copying.answer()

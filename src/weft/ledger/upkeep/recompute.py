@@ -179,12 +179,20 @@ class FreshViews:
         for stage, module in lagging_views().items():
             self._fill(stage, txn.facts, _end_of(txn, module.VIEW))
 
+    def compute_until(self, txn: ReadTxn, last: int) -> None:
+        """As the views were when the event with this number had just come, the last one of a row of the log. Views that
+        lag are left out; who this ledger is, is taken along."""
+        known = "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+        self.sql.run_many(known, txn.sql.all("SELECT key, value FROM local"))
+        while self.done < last and self._advance(txn.facts, last):
+            pass
+
     def is_at(self, txn: WriteTxn) -> bool:
         return txn.facts.tip().n == self.done and txn.facts.chain_at(self.done) in (self._chain, None)
 
-    def _advance(self, facts: FactReader) -> bool:
-        """The next rows of the log; False when there were none."""
-        rows = facts.log(self.done, LOG_ROWS)
+    def _advance(self, facts: FactReader, last: int | None = None) -> bool:
+        """The next rows of the log, up to an event; False when there were none."""
+        rows = [row for row in facts.log(self.done, LOG_ROWS) if last is None or row.n <= last]
         self._contents.read_on(facts, facts.contents_at(rows[-1].n) if rows else 0)
         projector = Projector(self.sql, facts, self._contents, self._memory)
         for row in rows:

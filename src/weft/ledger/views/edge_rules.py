@@ -75,6 +75,9 @@ class Before(Protocol):
     def agent_of(self, session: str) -> str | None:
         """The agent whose session this is."""
 
+    def is_imported(self, session: str) -> bool:
+        """Whether a session was made of what a source tells; of others no source knows anything better."""
+
     def counts_for_program(self) -> bool:
         """Whether this event changed the program whose stream it is in."""
 
@@ -289,15 +292,23 @@ def _agent_forked(before: Before, event: dag.AgentForked) -> Iterator[Change]:
 
 @rule(own.Sighting)
 def _sighting(before: Before, event: own.Sighting) -> Iterator[Change]:
-    """What a source tells of subagents: whose a session is, and which sessions the calls of a turn began."""
-    if event.parent is not UNSET and event.turn is UNSET:
-        session = f"session:{event.session}"
-        agent = before.agent_of(event.parent) or before.agent_of(event.session) or event.actor
-        yield from once(before, EdgeType.SPAWNED_FROM, session, f"program:{agent}")
-        yield from once(before, EdgeType.FORKED_FROM, session, f"session:{event.parent}")
+    """What a source tells of a session: its turns, whose subagent it is, and which sessions the calls of a turn began.
+    Where the sources of several sessions hold a turn, each of them has it."""
+    if not before.is_imported(event.session):
+        return
+    session = f"session:{event.session}"
+    if event.turn is UNSET:
+        if event.parent is not UNSET:
+            agent = before.agent_of(event.parent) or before.agent_of(event.session) or event.actor
+            yield from once(before, EdgeType.SPAWNED_FROM, session, f"program:{agent}")
+            yield from once(before, EdgeType.FORKED_FROM, session, f"session:{event.parent}")
+        return
+    run = f"run:{event.turn}"
+    if all(edge.source != session for edge in before.standing(EdgeType.SESSION_HAS_RUN, target=run)):
+        yield EdgeOpened(EdgeType.SESSION_HAS_RUN, session, run)
     for call in event.calls or ():
-        if call.spawned is not UNSET and event.turn is not UNSET:
-            yield from once(before, EdgeType.FORKED_FROM, f"session:{call.spawned}", f"run:{event.turn}")
+        if call.spawned is not UNSET:
+            yield from once(before, EdgeType.FORKED_FROM, f"session:{call.spawned}", run)
 
 
 @rule(own.MessageAdmitted)

@@ -197,7 +197,7 @@ EDGE_FACTS: dict[EdgeType, EdgeFacts] = {
         ("agent",),
     ),
     EdgeType.AGENT_HAS_SESSION: EdgeFacts((PROGRAM,), (SESSION,), ("session_created",), is_own=True),
-    EdgeType.SESSION_HAS_RUN: EdgeFacts((SESSION,), (RUN,), ("run_started",), is_own=True),
+    EdgeType.SESSION_HAS_RUN: EdgeFacts((SESSION,), (RUN,), ("run_started", "sighting"), is_own=True),
     EdgeType.REFERS_TO: EdgeFacts(
         (PROGRAM, SESSION), (PROGRAM,), _PROGRAM_CHANGES, _PROGRAM_CHANGES, ("field", "version"), is_own=True
     ),

@@ -226,6 +226,10 @@ class GraphState:
         owners = self.standing(EdgeType.AGENT_HAS_SESSION, target=f"session:{session}")
         return owners[-1].source.partition(":")[2] if owners else None
 
+    def is_imported(self, session: str) -> bool:
+        query = "SELECT 1 FROM session WHERE id = ? AND origin IS NOT NULL AND replica IS NULL"
+        return self._views.one(query, (session,)) is not None
+
     def counts_for_program(self) -> bool:
         return self._views.one("SELECT 1 FROM program_history WHERE n = ?", (self.n,)) is not None
 

@@ -142,10 +142,18 @@ class Projector:
                 if aside is not None:
                     aside(self, moment, event)
             return
-        if session.id not in self.changed_sessions:
-            self._indexed[session.id] = session.indexed
+        self.before_change(session)
         if handler is not None:
             handler(self, moment, event)
+        self.after_change(session, moment)
+
+    def before_change(self, session: SessionRow) -> None:
+        """Remember what indexes hold of a session, for the one who writes its row."""
+        if session.id not in self.changed_sessions:
+            self._indexed[session.id] = session.indexed
+
+    def after_change(self, session: SessionRow, moment: Moment) -> None:
+        """An event of its branch has changed a session."""
         session.last_event = moment.event_id
         self.changed_sessions[session.id] = session
         if moment.when > session.updated_at:

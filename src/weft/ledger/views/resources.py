@@ -6,6 +6,8 @@ changes no row here, for its places lie on another machine.
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 from msgspec import UNSET, UnsetType
 
 from weft.kernel import resource_events as kinds
@@ -16,6 +18,8 @@ from weft.ledger.views.projector import OTHERS, Moment, Projector, handles, plai
 from weft.ledger.views.rows import TurnRow
 
 ATTACHED, MOUNTED = "attached", "mounted"
+Place = tuple[str, str, str]
+"""The digest of a place, what kind of resource is there, and on which machine."""
 
 
 def owner_columns(owner: ResourceScope | UnsetType | None) -> tuple[str | None, str | None]:
@@ -29,9 +33,43 @@ def owner_columns(owner: ResourceScope | UnsetType | None) -> tuple[str | None, 
 
 
 def _may_tell(view: Projector, moment: Moment, event: Event, resource: str) -> bool:
-    """Whether the resource is known, and the event comes from the ledger that declared it."""
+    """Whether the resource is known, and the event comes from the ledger that declared it: of what another ledger
+    declared, a third one tells nothing."""
     row = view.sql.one("SELECT n, replica FROM resource WHERE id = ?", (resource,))
-    return row is not None and view.may_change(moment, event, row)
+    if row is None:
+        return False
+    is_own = view.own_events.has(row[0], row[1])
+    return view.own_events.has(moment.n, plain(event.replica)) if is_own else row[1] == plain(event.replica)
+
+
+def text_digest(text: str) -> str:
+    """By what a name, a place or a reference is found."""
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _digest(view: Projector, content: int | None) -> str | None:
+    """Of a content's text; None where it is not here, or erased."""
+    text = None if content is None else view.contents.content_text(content)
+    return None if text is None else text_digest(text)
+
+
+def _place_of(view: Projector, resource: str) -> Place | None:
+    """Where a resource is; None: that is not known, or erased."""
+    row = view.sql.one("SELECT place_digest, kind, COALESCE(machine, '') FROM resource WHERE id = ?", (resource,))
+    return None if row is None or row[0] is None else (row[0], row[1], row[2])
+
+
+def _settle(view: Projector, place: Place | None) -> None:
+    """Of the resources of this ledger that somebody owns at one place, the newest stands there."""
+    if place is None:
+        return
+    there = "place_digest = ? AND kind = ? AND COALESCE(machine, '') = ?"
+    owned = view.sql.all(
+        f"SELECT id, n, replica FROM resource WHERE {there} AND owner IS NOT NULL ORDER BY n DESC", place
+    )
+    newest = next((id for id, n, replica in owned if view.own_events.has(n, replica)), "")
+    view.sql.run(f"UPDATE resource SET stands = NULL WHERE {there} AND stands = 1 AND id <> ?", (*place, newest))
+    view.sql.run("UPDATE resource SET stands = 1 WHERE id = ?", (newest,))
 
 
 def _error_columns(view: Projector, error: ErrorFact | UnsetType) -> tuple[int | None, str | None]:
@@ -44,10 +82,11 @@ def _resource_declared(view: Projector, moment: Moment, event: kinds.ResourceDec
     if stream != "resource":
         return
     scope = event.scope if event.scope is not UNSET else ResourceScope()
+    name, place = view.contents.number(event.name), view.contents.number(event.place)
     described = (
         event.resource_kind.value,
-        view.contents.number(event.name),
-        view.contents.number(event.place),
+        name,
+        place,
         " ".join(sorted(capability.value for capability in event.capabilities)),
         int(event.imperative is True),
         int(event.made is True),
@@ -55,13 +94,15 @@ def _resource_declared(view: Projector, moment: Moment, event: kinds.ResourceDec
         plain(scope.run),
         plain(scope.session),
         view.number(event.metadata),
+        plain(event.machine),
+        _digest(view, name),
+        _digest(view, place),
     )
-    known = view.sql.one("SELECT n, replica FROM resource WHERE id = ?", (resource,))
-    if known is None:
+    if view.sql.one("SELECT 1 FROM resource WHERE id = ?", (resource,)) is None:
         view.sql.run(
             "INSERT INTO resource(id, n, replica, kind, name, place, capabilities, imperative, made, scope_agent,"
-            " scope_run, scope_session, metadata, liveness, declared_by, declared_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " scope_run, scope_session, metadata, machine, name_digest, place_digest, liveness, declared_by,"
+            " declared_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 resource,
                 moment.n,
@@ -72,12 +113,16 @@ def _resource_declared(view: Projector, moment: Moment, event: kinds.ResourceDec
                 moment.when,
             ),
         )
-    elif view.may_change(moment, event, known):
+    elif _may_tell(view, moment, event, resource):
+        before = _place_of(view, resource)
         view.sql.run(
             "UPDATE resource SET kind = ?, name = ?, place = ?, capabilities = ?, imperative = ?, made = ?,"
-            " scope_agent = ?, scope_run = ?, scope_session = ?, metadata = ? WHERE id = ?",
+            " scope_agent = ?, scope_run = ?, scope_session = ?, metadata = ?, machine = ?, name_digest = ?,"
+            " place_digest = ?, stands = NULL WHERE id = ?",
             (*described, resource),
         )
+        _settle(view, before)
+        _settle(view, _place_of(view, resource))
 
 
 @handles(kinds.ResourceOwned, OTHERS)
@@ -87,6 +132,7 @@ def _resource_owned(view: Projector, moment: Moment, event: kinds.ResourceOwned)
             "UPDATE resource SET owner_kind = ?, owner = ? WHERE id = ?",
             (*owner_columns(event.owner), event.resource_ref),
         )
+        _settle(view, _place_of(view, event.resource_ref))
 
 
 @handles(kinds.SubresourceAdded, OTHERS)
@@ -210,8 +256,8 @@ def _resource_liveness_probe(view: Projector, moment: Moment, event: kinds.Resou
 def _snapshot_requested(view: Projector, moment: Moment, event: kinds.SnapshotRequested) -> None:
     if _may_tell(view, moment, event, event.resource_ref):
         view.sql.run(
-            "INSERT INTO resource_snapshot(id, n, replica, resource, state, run, before, inferred, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?) ON CONFLICT DO NOTHING",
+            "INSERT INTO resource_snapshot(id, n, replica, resource, state, run, method, before, inferred,"
+            " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, ?) ON CONFLICT DO NOTHING",
             (
                 event.snapshot_ref,
                 moment.n,
@@ -219,6 +265,7 @@ def _snapshot_requested(view: Projector, moment: Moment, event: kinds.SnapshotRe
                 event.resource_ref,
                 SnapshotState.REQUESTED.value,
                 plain(event.run),
+                view.name(event.method),
                 moment.when,
             ),
         )
@@ -240,17 +287,19 @@ def _snapshot_created(view: Projector, moment: Moment, event: kinds.SnapshotCrea
         return
     is_ok = event.outcome is SnapshotOutcome.OK
     reference = None if event.external_ref is UNSET else event.external_ref
+    reference_id = None if reference is None else view.contents.number(reference.id)
     turn = None if event.run is UNSET else view.find_turn(event.run)
     if turn is not None and not _may_tell_of_turn(view, moment, event, turn):
         turn = None
     after = None if event.after is UNSET else event.after.event_id
     view.sql.run(
         "INSERT INTO resource_snapshot(id, n, replica, resource, state, run, segment, depth, after, before, method,"
-        " ref_kind, ref, consistency, size_bytes, restorable, inferred, skipped, error, error_code, created_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
-        " state = excluded.state, run = coalesce(excluded.run, resource_snapshot.run), after = excluded.after,"
-        " segment = excluded.segment, depth = excluded.depth, before = excluded.before,"
-        " method = excluded.method, ref_kind = excluded.ref_kind, ref = excluded.ref,"
+        " ref_kind, ref, ref_digest, consistency, size_bytes, restorable, inferred, skipped, error, error_code,"
+        " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (id) DO UPDATE SET state = excluded.state,"
+        " run = coalesce(excluded.run, resource_snapshot.run), after = excluded.after, segment = excluded.segment,"
+        " depth = excluded.depth, before = excluded.before,"
+        " method = excluded.method, ref_kind = excluded.ref_kind, ref = excluded.ref, ref_digest = excluded.ref_digest,"
         " consistency = excluded.consistency, size_bytes = excluded.size_bytes, restorable = excluded.restorable,"
         " inferred = excluded.inferred, skipped = excluded.skipped, error = excluded.error,"
         " error_code = excluded.error_code, created_at = excluded.created_at"
@@ -268,7 +317,8 @@ def _snapshot_created(view: Projector, moment: Moment, event: kinds.SnapshotCrea
             int(event.before is True),
             view.name(event.method),
             None if reference is None else view.name(reference.kind),
-            None if reference is None else view.contents.number(reference.id),
+            reference_id,
+            _digest(view, reference_id),
             plain(event.consistency),
             plain(event.size_bytes),
             int(is_ok and event.restorable is not False),

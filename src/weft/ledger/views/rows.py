@@ -8,13 +8,38 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import astuple
 
+from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.clock import is_ulid
+from weft.kernel.fields import Usage
 from weft.kernel.labels import normal_form
 from weft.ledger.views.lease_rows import LEASE_COLUMNS, Lease
 from weft.store.sql import Insert, Question, Sql
+
+TOKENS = (
+    "input_tokens",
+    "output_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "cache_write_1h_tokens",
+    "reasoning_tokens",
+)
+
+
+def added(before: int | None, tokens: int | None) -> int:
+    """Sums stop at the largest number that every reader holds exactly; no real thread comes near it."""
+    return min((before or 0) + (tokens or 0), MAX_INTEGER)
+
+
+def usage_total(usage: Usage) -> int:
+    """The sum of the disjoint parts, or the given total where no part is known."""
+    parts = (usage.input_tokens, usage.cached_input_tokens, usage.cache_write_tokens, usage.output_tokens)
+    known = [part for part in parts if part is not UNSET]
+    if known:
+        return sum(known)
+    return 0 if usage.total_tokens is UNSET else usage.total_tokens
 
 
 class TurnRow(Struct, gc=False):
@@ -78,6 +103,12 @@ class TurnRow(Struct, gc=False):
     untrusted: int | None = None
     """1: a stranger may have written something that its context holds."""
 
+    def add_tokens(self, usage: Usage) -> None:
+        for field in TOKENS:
+            if (value := getattr(usage, field)) is not UNSET:
+                setattr(self, field, added(getattr(self, field), value))
+        self.total_tokens = added(self.total_tokens, usage_total(usage))
+
     @property
     def closed(self) -> bool:
         return self.status in ("completed", "failed")
@@ -115,6 +146,12 @@ class MessageRow(Struct, gc=False):
     cache_write_1h_tokens: int | None = None
     recorded_cost: int | None = None
     """Micro-dollars, as the origin itself noted them."""
+
+    def set_tokens(self, usage: Usage) -> None:
+        """A response's own tokens: of a turn with several models each has its share."""
+        for field in TOKENS:
+            if (value := getattr(usage, field)) is not UNSET:
+                setattr(self, field, value)
 
 
 class CallRow(Struct, gc=False):
@@ -356,6 +393,8 @@ _STANDING = (
     " FROM session s LEFT JOIN lease l ON l.kind = 'session' AND l.key = s.id LEFT JOIN turn t ON t.id = s.head"
     " WHERE s.{} = ? AND s.status <> 'deleted'"
 )
+STANDING_PARTS = (("session", SESSION.columns), ("lease", LEASE_COLUMNS), ("turn", TURN.columns))
+"""The tables of which the answer to `standing_question` has columns, before the last."""
 _BY_LABEL, _BY_NUMBER = _STANDING.replace("{}", "label"), _STANDING.replace("{}", "n")
 
 

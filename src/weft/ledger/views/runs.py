@@ -10,7 +10,6 @@ from msgspec import UNSET, UnsetType
 
 from weft.kernel import dag_events as dag
 from weft.kernel import ledger_events as own
-from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.clock import offset
 from weft.kernel.enums import CallState, MessageSource, RunExit, TurnStatus
 from weft.kernel.events import UnknownEvent
@@ -25,14 +24,13 @@ from weft.kernel.fields import (
     TextFact,
     ToolResultFact,
     ToolUseFact,
-    Usage,
     Words,
 )
 from weft.ledger.views.approvals import close_approvals
 from weft.ledger.views.inbox import PARKED, settle_messages, take_message, unpark
 from weft.ledger.views.projector import OTHERS, RUN, Moment, Projector, begins, handles, plain
 from weft.ledger.views.recorded_events import fields_of, place_of_event, position_in_run
-from weft.ledger.views.rows import FILES, LINTS, CallRow, MessageRow, TurnRow
+from weft.ledger.views.rows import FILES, LINTS, CallRow, MessageRow, TurnRow, added
 from weft.ledger.views.spawn_links import link_result, link_waiting
 from weft.ledger.views.versions import begin_import, end_import
 from weft.ledger.views.workers import add_answer, end_call, forget_awaited
@@ -42,14 +40,6 @@ STRANGERS = frozenset({MessageSource.AGENT, MessageSource.WEBHOOK, MessageSource
 """Who may send a turn words that no person here vouches for."""
 PENDING, STREAMING = TurnStatus.PENDING.value, TurnStatus.STREAMING.value
 RUNNING, COMPLETED, FAILED = CallState.RUNNING.value, CallState.COMPLETED.value, CallState.FAILED.value
-TOKENS = (
-    "input_tokens",
-    "output_tokens",
-    "cached_input_tokens",
-    "cache_write_tokens",
-    "cache_write_1h_tokens",
-    "reasoning_tokens",
-)
 
 
 @begins(dag.RunStarted, "run:")
@@ -156,20 +146,13 @@ def _model_response(view: Projector, moment: Moment, event: dag.ModelResponse) -
     if event.output is not UNSET:
         _add_message(view, moment, event.output, None)
         row.response = event.output.id
-        _count_message(view.messages[-1], event)
+        if event.usage is not UNSET:
+            view.messages[-1].set_tokens(event.usage)
         if event.output.source in STRANGERS:
             row.untrusted = 1
     row.model = view.name(event.model) or row.model
-    _count(row, event.usage)
-
-
-def _count_message(row: MessageRow, event: dag.ModelResponse) -> None:
-    """A response's own tokens: of a turn with several models each has its share."""
-    usage = event.usage
-    if usage is not UNSET:
-        for field in TOKENS:
-            if (value := getattr(usage, field)) is not UNSET:
-                setattr(row, field, value)
+    if event.usage is not UNSET:
+        row.add_tokens(event.usage)
 
 
 @handles(UnknownEvent, RUN)
@@ -195,29 +178,6 @@ def _history_append(view: Projector, moment: Moment, event: dag.HistoryAppend) -
         row.untrusted = 1
     if event.admitted is not UNSET:
         take_message(view, moment, event, event.admitted)
-
-
-def _count(row: TurnRow, usage: Usage | UnsetType) -> None:
-    if usage is UNSET:
-        return
-    for field in TOKENS:
-        if (value := getattr(usage, field)) is not UNSET:
-            setattr(row, field, added(getattr(row, field), value))
-    row.total_tokens = added(row.total_tokens, usage_total(usage))
-
-
-def added(before: int | None, tokens: int | None) -> int:
-    """Sums stop at the largest number that every reader holds exactly; no real thread comes near it."""
-    return min((before or 0) + (tokens or 0), MAX_INTEGER)
-
-
-def usage_total(usage: Usage) -> int:
-    """The sum of the disjoint parts, or the given total where no part is known."""
-    parts = (usage.input_tokens, usage.cached_input_tokens, usage.cache_write_tokens, usage.output_tokens)
-    known = [part for part in parts if part is not UNSET]
-    if known:
-        return sum(known)
-    return 0 if usage.total_tokens is UNSET else usage.total_tokens
 
 
 def _add_message(view: Projector, moment: Moment, message: MessageFact, listed: str | None) -> None:
@@ -373,9 +333,9 @@ def _tool_call(view: Projector, moment: Moment, event: dag.ToolCallRequested) ->
 
 def _repeats(view: Projector, turn: TurnRow, call_id: int) -> int:
     """How many earlier calls of this turn carry the same call id; providers repeat them."""
-    if turn.calls == 0:
-        return 0
-    place = (turn.n, call_id)
+    place, fresh = (turn.n, call_id), view.new_calls[-turn.calls :] if turn.calls else []
+    if not turn.calls or (fresh and (fresh[0].turn, fresh[0].seq) == (turn.n, 0)):
+        return view.repeats[place]
     stored = view.sql.one("SELECT count(*) FROM tool_call WHERE turn = ? AND call_id = ?", place)
     return (stored[0] if stored else 0) + view.repeats[place]
 
@@ -464,7 +424,8 @@ def _run_finished(view: Projector, moment: Moment, event: dag.RunFinished) -> No
     if event.error is not UNSET:
         row.error, row.error_code = view.contents.number(event.error.message), view.name(event.error.code)
     row.permissions_used = view.number(event.permissions_used)
-    _count(row, event.usage)
+    if event.usage is not UNSET:
+        row.add_tokens(event.usage)
     if row.native is not None:
         end_import(view, moment, row)
     if row.inbox is not None:

@@ -18,8 +18,8 @@ from weft.kernel.fields import SeenCall, SeenMessage
 from weft.ledger.model import UNDATED
 from weft.ledger.views.metadata_figures import figures_of
 from weft.ledger.views.projector import IMPORTS, Moment, Projector, handles, plain
-from weft.ledger.views.rows import CONTEXTS, CallRow, MessageRow, SessionRow, TurnRow
-from weft.ledger.views.runs import ROWS_PER_EVENT, TOKENS, add_annotations
+from weft.ledger.views.rows import CONTEXTS, TOKENS, CallRow, MessageRow, SessionRow, TurnRow
+from weft.ledger.views.runs import ROWS_PER_EVENT, add_annotations
 from weft.ledger.views.sessions import depart, move_head
 from weft.ledger.views.spawn_links import join_spawn, link_named_call, link_waiting, note_spawn
 from weft.ledger.views.turn_owners import list_at, list_undated, list_undated_threads, take_threads, take_turn

@@ -1,7 +1,8 @@
 """What substitutions mean: a message or the result of a tool is shown as another event tells it.
 
 The row of the message or of the call has what is shown now. `substitution` has every change, so that what was shown
-before can be told of any moment. What another ledger substituted changes nothing here.
+before can be told of any moment. A ledger speaks for what it wrote itself: what another one substituted counts for its
+own events, and changes nothing of what was written here or by a third.
 """
 
 from __future__ import annotations
@@ -49,11 +50,13 @@ def show_result(contents: ContentNumbers, row: CallRow, event: dag.ToolResult) -
 
 @handles(dag.Substitution, OTHERS)
 def _substitution(view: Projector, moment: Moment, event: dag.Substitution) -> None:
-    if not event.stream.startswith("ledger:") or not view.own_events.has(moment.n, plain(event.replica)):
+    if not event.stream.startswith("ledger:"):
         return
     original = _event(view, event.original_event.event_id)
     replacement = _event(view, event.replacement_event.event_id)
     if original is None or replacement is None or type(original.event) is not type(replacement.event):
+        return
+    if not _counts(view, moment, event, original, replacement):
         return
     if isinstance(original.event, dag.ToolResult):
         place = _substitute_result(view, original, replacement)
@@ -82,6 +85,17 @@ def _substitution(view: Projector, moment: Moment, event: dag.Substitution) -> N
             moment.when,
         ),
     )
+
+
+def _counts(
+    view: Projector, moment: Moment, event: dag.Substitution, original: Recorded, replacement: Recorded
+) -> bool:
+    """What this ledger substituted; and what another one did with words of its own for words of its own."""
+    replica = plain(event.replica)
+    if view.own_events.has(moment.n, replica):
+        return True
+    authors = {plain(one.event.replica) for one in (original, replacement) if isinstance(one.event, Event)}
+    return replica is not None and authors == {replica}
 
 
 def _event(view: Projector, id: str) -> Recorded | None:

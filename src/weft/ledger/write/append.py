@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar, cast
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.authority import LOCAL, Authority
-from weft.kernel.clock import Clock, UlidSource, iso_from_ms
+from weft.kernel.clock import Clock, RepeatedIds, UlidSource, iso_from_ms
 from weft.kernel.contents import Prepared, decode_utf8, json_bytes, text_bytes
 from weft.kernel.enums import MessageSource, ProgramKind
 from weft.kernel.errors import (
@@ -41,12 +41,12 @@ from weft.ledger.read.access import ACTING_KINDS, READ_LEDGER, Access, Creators
 from weft.ledger.views import Projector
 from weft.ledger.views.lease_rows import Lease
 from weft.ledger.views.program_rows import load_program
-from weft.ledger.views.rows import RowMemory, find_session, load_turn, standing_question
+from weft.ledger.views.rows import STANDING_PARTS, RowMemory, find_session, load_turn, standing_question
 from weft.ledger.write.attribution import Attribution, FixedAttribution
 from weft.store.erased_contents import is_husk
 from weft.store.owners import is_dead
-from weft.store.port import ReadTxn, Store, WriteTxn
-from weft.store.records import LEDGER_SCOPE, Key, Stored
+from weft.store.port import Ordinary, ReadTxn, Store, WriteTxn
+from weft.store.records import LEDGER_SCOPE, Key, LogTip, Stored
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -121,19 +121,26 @@ class LedgerWriter:
         likely: Sequence[Key] = (),
         session: str | None = None,
         imported: ImportScope | None = None,
+        restate: Callable[[T, LogTip], T] | None = None,
     ) -> T:
         """Run `work` on a new append and commit what it wrote. Ids that turn out taken are minted anew.
 
         `likely` are contents that the work will probably store, and `session` is the label that it will ask for: both
-        are looked up in the same round trip as the transaction's start. With `imported` contents are an import's.
+        are looked up in the same round trip as the transaction's start. With `imported` contents are an import's. Work
+        with `restate` makes no use of the numbers that it gets: a store may run it before it knows them, and `restate`
+        then tells its result where the log ended.
         """
         ahead = (standing_question(session),) if session and self._state.disturbed else ()
+        ordinary = Ordinary(standing_question(session), STANDING_PARTS, restate) if session and restate else None
+        ids = RepeatedIds(self.ulids)
         for _ in range(COLLISION_RETRIES):
             try:
-                return self.store.write(lambda txn: self._run(work, txn, imported), weight, likely, ahead)
+                return self.store.write(
+                    lambda txn: self._run(work, txn, ids, imported), weight, likely, ahead, ordinary
+                )
             except IdCollision:
-                self.ulids.skip()
-        return self.store.write(lambda txn: self._run(work, txn, imported), weight, likely, ahead)
+                ids.skip()
+        return self.store.write(lambda txn: self._run(work, txn, ids, imported), weight, likely, ahead, ordinary)
 
     def likely_scope(self, session: str | None, parent: object) -> int | None:
         """The tree that a turn will most likely belong to, by the rows in memory; None where they do not say."""
@@ -164,14 +171,14 @@ class LedgerWriter:
         for data in contents:
             self.store.write(partial(_put, data, scope), len(data))
 
-    def _run(self, work: Callable[[Append], T], txn: WriteTxn, imported: ImportScope | None) -> T:
+    def _run(self, work: Callable[[Append], T], txn: WriteTxn, ids: RepeatedIds, imported: ImportScope | None) -> T:
         """Rows held in memory are valid while this writer alone writes; after anything else they are read again."""
         self._state.disturbed = not txn.undisturbed or txn.serial != self._state.serial + 1
         if self._state.disturbed:
             self._state.memory.clear()
         self._state.serial = txn.serial
         try:
-            return work(Append(self, txn, imported))
+            return work(Append(self, txn, imported, ids.begin()))
         except BaseException:  # what the work did to rows in memory is undone by forgetting them
             self._state.memory.clear()
             raise
@@ -244,14 +251,19 @@ class Append:
     contents and events first, and becomes rows after that.
     """
 
-    def __init__(self, writer: LedgerWriter, txn: WriteTxn, imported: ImportScope | None = None) -> None:
+    def __init__(
+        self,
+        writer: LedgerWriter,
+        txn: WriteTxn,
+        imported: ImportScope | None = None,
+        ids: RepeatedIds | None = None,
+    ) -> None:
         self.txn, self.sql = txn, txn.sql
-        self.ulids, self.replica = writer.ulids, writer.store.replica
+        self.ulids, self.replica = ids or writer.ulids, writer.store.replica
         self.authority = writer.authority
-        reading = ReadTxn(txn.sql, txn.facts)
-        self._attribution: Attribution | FixedAttribution | None = (
-            None if writer.authority.is_local else Attribution(reading, writer.authority)
-        )
+        self._attribution: Attribution | FixedAttribution | None = None
+        if not writer.authority.is_local:
+            self._attribution = Attribution(ReadTxn(txn.sql, txn.facts), writer.authority)
         self._writer = writer
         self.now_ms = writer.clock.now_ms()
         self.ts = iso_from_ms(self.now_ms)
@@ -340,6 +352,11 @@ class Append:
         return self.stream(name, bytes(tip[0]).hex() if tip else None, actor)
 
     @property
+    def is_by_the_ledger(self) -> bool:
+        """Whether nobody but the ledger's own user writes, in nobody's name."""
+        return self._attribution is None
+
+    @property
     def acting_ids(self) -> tuple[str, ...]:
         """Ids of the principals in whose name this append is written, whoever acts first."""
         return self._attribution.ids if self._attribution else (DEFAULT_AGENT,)
@@ -412,6 +429,11 @@ class Append:
         self.lines.append(line)
         self.ids.append(digest)
         return digest.hex()
+
+    def add_line(self, line: bytes, digest: bytes) -> None:
+        """An event that is encoded already, and that its writer has put into the views itself."""
+        self.lines.append(line)
+        self.ids.append(digest)
 
     def receipt(self, digest: str) -> Receipt:
         tip = self.txn.facts.tip()

@@ -32,6 +32,7 @@ from weft.ledger.read.request_inputs import find_message
 from weft.ledger.read.revisions import Revision
 from weft.ledger.read.substitutions import change_to, substitutions_in
 from weft.ledger.read.turns import calls_of, placed_messages
+from weft.ledger.search.vectors import forget_turns
 from weft.ledger.views.recorded_events import Recorded, event_at, place_of_event, recorded, run_events
 from weft.ledger.views.rows import CALL, CallRow, TurnRow, load_turn
 from weft.ledger.views.substitutions import message_of
@@ -77,6 +78,8 @@ def substitute(
                 reason=why,
             )
         append.seal()
+        if append.sql.one("SELECT 1 FROM vector LIMIT 1") is not None:
+            forget_turns(append.sql, [place.turn.id])
         return shown
 
     return writer.write(work)
@@ -234,7 +237,7 @@ def _call_of(append: Append, turn: TurnRow, result: ToolResult) -> CallRow:
 def _existing(append: Append, place: Place, replacement: str) -> str:
     """An event that was recorded before, of the same kind."""
     reading = ReadTxn(append.sql, append.txn.facts)
-    other = place if replacement == place.event.id else _place(reading, replacement)
+    other = place if replacement == place.event.id else _replacement_place(append, reading, place, replacement)
     _ensure_readable(append, other)
     if type(other.event.event) is not type(place.event.event) or _role(other) != _role(place):
         raise NotApplicable(
@@ -244,6 +247,19 @@ def _existing(append: Append, place: Place, replacement: str) -> str:
     if other is place and not substitutions_in(reading, [place.turn.n]).of_event(place.event.id):
         raise NotApplicable(f"event {place.event.id[:12]} is shown as it was recorded", "there is nothing to undo")
     return replacement
+
+
+def _replacement_place(append: Append, reading: ReadTxn, place: Place, replacement: str) -> Place:
+    """What another ledger recorded to be shown there, and nobody here has taken over, belongs to no turn yet: whoever
+    may read the whole ledger takes it over for this one."""
+    try:
+        return _place(reading, replacement)
+    except NotFound:
+        n = reading.facts.find_event(bytes.fromhex(replacement)) if is_digest(replacement) else None
+        line = None if n is None else reading.facts.line(n)
+        if n is None or line is None or not append.access.is_unlimited:
+            raise
+        return Place(recorded(n, line), place.turn)
 
 
 def _role(place: Place) -> str | None:

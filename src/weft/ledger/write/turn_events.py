@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.canonical import MAX_INTEGER
-from weft.kernel.clock import LAST_ULID, decode, encode, is_ulid
+from weft.kernel.clock import is_ulid, offset
 from weft.kernel.contents import Prepared, json_value
 from weft.kernel.dag_events import (
     HistoryAppend,
@@ -108,7 +108,6 @@ class TurnEvents:
         self, append: Append, turn: str, *, actor: str, scope: int, prev: str | None = None, messages: int = 0
     ) -> None:
         self.append, self.turn, self.messages = append, turn, messages
-        self._number = decode(turn)
         self.contents = append.contents_of(scope)
         self.run = append.stream(run_stream(turn), prev, actor, later=True)
 
@@ -299,7 +298,7 @@ class TurnEvents:
         if self.messages >= MESSAGE_ROOM - 1:
             raise InvalidInput(f"a turn holds at most {MESSAGE_ROOM - 1} messages", "finish it and begin another")
         self.messages += 1
-        return encode(self._number + self.messages & LAST_ULID)
+        return offset(self.turn, self.messages)
 
     def _message_fact(self, message: NewMessage, text: Prepared | None) -> MessageFact:
         contents = self.contents

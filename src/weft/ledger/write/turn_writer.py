@@ -29,8 +29,9 @@ from weft.ledger.views.lease_rows import Lease, LeaseKind
 from weft.ledger.views.rows import SessionRow, TurnRow
 from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, Patience
 from weft.ledger.write.leases import open_calls, release, renew, take
+from weft.ledger.write.new_turn import Weight, spawned_by, weigh
 from weft.ledger.write.placement import Placement, ensure_free, ensure_session, find_place
-from weft.ledger.write.record_turn import Weight, move_with_turn, spawned_by, weigh
+from weft.ledger.write.record_turn import move_with_turn
 from weft.ledger.write.turn_events import MAIN_LIST, Setting, TurnEvents, checked_event, checked_id, member, whole
 
 T = TypeVar("T")

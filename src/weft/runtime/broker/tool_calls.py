@@ -16,12 +16,12 @@ from msgspec.structs import replace
 
 from weft.kernel.enums import ToolCallStatus
 from weft.kernel.errors import ContentMissing, NotFound, StoreError, WeftError
-from weft.ledger.api import Entry, Runs, ToolEnded, used_rights
+from weft.ledger.api import Entry, KeptState, Runs, ToolEnded, used_rights
 from weft.ledger.model import NewError, ToolResultPart, ToolUsePart
 from weft.runtime.broker.plans import TurnPlan
 from weft.runtime.broker.run import Run, RunCall
 from weft.runtime.broker.steps import MAX_CALLS
-from weft.runtime.broker.tools import CallAnswer, Later, ToolCallContext, Verdict
+from weft.runtime.broker.tools import BUSY_SECONDS, CallAnswer, Later, NotYet, ToolCallContext, Verdict
 from weft.runtime.broker.turn_entries import decided, ended
 from weft.runtime.inference.shown_results import with_images
 from weft.runtime.tools.calls import ToolFailure, ToolOutput
@@ -46,7 +46,7 @@ class ToolCalls:
         """The last reading of what is recorded of calls that are to run."""
         self._ahead: tuple[Verdict | None, ...] = ()
         """Decisions about the calls of the last answer, in its order, made before it was recorded; None where an
-        earlier call changes the same file."""
+        earlier call changes the same file, or somebody else is at work."""
         self._ahead_keys: tuple[str | None, ...] = ()
         """The files that these calls change."""
         self._exclusive_keys: dict[str, str | None] = {}
@@ -55,6 +55,8 @@ class ToolCalls:
         """The provider's ids of the calls that are under way, by their events."""
         self._used_rights: dict[str, tuple[str, ...]] = {}
         self._performed: set[str] = set()
+        self._kept: dict[int, KeptState] = {}
+        """What entries tell that resources were like, by its identity, until they are recorded."""
         self._results: dict[str, ToolResultPart] = {}
         self.later: dict[str, Later] = {}
         self.rationales: dict[str, str] = {}
@@ -72,9 +74,16 @@ class ToolCalls:
             return
         keys = tuple([await gate.exclusive_key(one.name, one.input) for one in calls])
         places = [place for place, key in enumerate(keys) if key is None or key not in keys[:place]]
-        decided = (self._decided(calls[place].name, calls[place].input, turn, "") for place in places)
+        decided = (self._decided_at_once(calls[place], turn) for place in places)
         verdicts = dict(zip(places, await asyncio.gather(*decided), strict=True))
         self._ahead, self._ahead_keys = tuple(map(verdicts.get, range(len(calls)))), keys
+
+    async def _decided_at_once(self, call: ToolUsePart, turn: str) -> Verdict | None:
+        """None where that has to wait: the call is recorded first, and decided on when it may be."""
+        try:
+            return await self._decided(call.name, call.input, turn, "")
+        except NotYet:
+            return None
 
     async def find_exclusive_keys(self, run: Run) -> None:
         """Find out which calls of an earlier broker wait for each other, where one of them is not decided on."""
@@ -102,7 +111,14 @@ class ToolCalls:
                 entries += self._told(run.calls[call], verdict)
         return entries
 
+    async def settle(self, *, is_over: bool = False) -> None:
+        """All that was told so far is recorded; where the turn is over, nothing more will be."""
+        kept, self._kept = list(self._kept.values()), {}
+        if self._plan.gate is not None and (kept or is_over):
+            await self._plan.gate.recorded(None if is_over else kept)
+
     def _told(self, call: RunCall, verdict: Verdict) -> list[Entry]:
+        self._kept |= {id(state): state for state in verdict.kept}
         if verdict.rationale is not None:
             self.rationales[call.event] = verdict.rationale
         return decided(call, verdict)
@@ -128,7 +144,11 @@ class ToolCalls:
         if answer is not None and answer.reason is not None:
             reason = await self._crossing.run(partial(self._runs.text, answer.reason))
             answer = replace(answer, reason=reason)
-        return await self._decided(call.tool, arguments, run.turn, call.event, answer)
+        while True:
+            try:
+                return await self._decided(call.tool, arguments, run.turn, call.event, answer)
+            except NotYet:
+                await asyncio.sleep(BUSY_SECONDS)
 
     async def _decided(
         self, tool: str, arguments: Any, turn: str, event: str, answer: CallAnswer | None = None
@@ -195,7 +215,9 @@ class ToolCalls:
             entries += self._told(call, task.result())
         for event in [event for event, task in self._running.items() if task.done()]:
             entry = self._outcome(run.calls[event], self._running.pop(event))
-            entries += [] if entry is None else [entry]
+            if entry is not None:
+                self._kept |= {id(state): state for state in entry.kept}
+                entries.append(entry)
         return entries
 
     def results(self, run: Run) -> list[ToolResultPart]:

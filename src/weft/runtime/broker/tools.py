@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, get_type_hints
 
 import msgspec
@@ -12,8 +12,12 @@ from msgspec import Struct
 
 from weft.kernel.enums import Decision, DecisionSource
 from weft.kernel.errors import InvalidInput
+from weft.ledger.api import KeptState
 from weft.runtime.context import ExecutionContext
 from weft.runtime.inference.settings import ToolSpec
+
+BUSY_SECONDS = 0.25
+"""So soon is looked again at what somebody else works on."""
 
 
 class ToolCallContext(Struct, frozen=True, kw_only=True):
@@ -46,6 +50,11 @@ class CallAnswer(Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
+class NotYet(Exception):
+    """Nothing can be decided about a call now, for somebody else is at work on what it would change: it is asked again
+    later."""
+
+
 class Verdict(Struct, frozen=True, kw_only=True):
     """What may be done with a call, and what says so. With `ask`, `shown` is all that a person is shown of it."""
 
@@ -60,13 +69,15 @@ class Verdict(Struct, frozen=True, kw_only=True):
     shown: str = ""
     subjects: tuple[str, ...] | None = None
     expires_ms: int | None = None
+    kept: tuple[KeptState, ...] = ()
+    """What resources are like before it runs, to be recorded with the decision."""
 
 
 class Gate(Protocol):
     """Decides about calls before they run, and runs those that it allowed."""
 
     async def decide(self, tool: str, arguments: Any, context: ToolCallContext, answer: CallAnswer | None) -> Verdict:
-        """What may be done with a call. It never raises: what goes wrong is no reason to allow."""
+        """What may be done with a call; what goes wrong is no reason to allow. Raises NotYet alone."""
 
     async def exclusive_key(self, tool: str, arguments: Any) -> str | None:
         """What no two calls may have at once, such as the file that they change; None where nothing is. Calls of one
@@ -75,6 +86,9 @@ class Gate(Protocol):
     async def perform(self, tool: str, arguments: Any, context: ToolCallContext, bound: str, plan: Any = None) -> Any:
         """Run a call, if what would run is what was decided on. `plan` is what was recorded of that: it is carried out
         as it is, once more after a crash."""
+
+    async def recorded(self, kept: Sequence[KeptState] | None) -> None:
+        """What was kept around calls is recorded; None: the turn is over, and nothing more will be."""
 
 
 class Tool(Protocol):

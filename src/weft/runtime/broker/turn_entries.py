@@ -86,6 +86,7 @@ def decided(call: RunCall, verdict: Verdict) -> list[Entry]:
         grant=verdict.grant,
         rationale=verdict.rationale,
         plan=verdict.plan,
+        kept=verdict.kept,
     )
     if verdict.decision is not Decision.ASK:
         return [decision]

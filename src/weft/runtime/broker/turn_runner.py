@@ -177,6 +177,7 @@ class TurnRunner:
         self._writer = writer
         try:
             while record.ended is None and not self._run.is_parked and not writer.is_over:
+                await self._tools.settle()
                 self._perform()
                 record = await self._recorded(await self._outcomes())
             if not writer.is_over:  # it is still parked
@@ -184,6 +185,7 @@ class TurnRunner:
             return self._end(writer.id, record)
         finally:
             await self._stop_all()
+            await self._tools.settle(is_over=True)
             self._text.end()
 
     def _end(self, turn: str, record: RunRecord) -> TurnEnd:

@@ -18,7 +18,7 @@ from weft.kernel.canonical import loads
 from weft.kernel.dag_events import ModelRequest
 from weft.kernel.enums import Decision, DecisionSource, ToolCallStatus
 from weft.kernel.errors import WeftError
-from weft.ledger.api import Ledger, Runs
+from weft.ledger.api import KeptState, Ledger, Runs
 from weft.ledger.model import ToolCall, ToolUsePart
 from weft.runtime.broker.tools import CallAnswer, Gate, Tool, ToolCallContext, Verdict
 from weft.runtime.inference.settings import ToolSpec
@@ -137,6 +137,10 @@ class RecordedFirstGate:
     async def exclusive_key(self, tool: str, arguments: Any) -> str | None:
         """See `Gate`."""
         return None if self._results.has(tool, arguments) else await self._gate.exclusive_key(tool, arguments)
+
+    async def recorded(self, kept: Sequence[KeptState] | None) -> None:
+        """See `Gate`."""
+        await self._gate.recorded(kept)
 
     async def perform(self, tool: str, arguments: Any, context: ToolCallContext, bound: str, plan: Any = None) -> Any:
         """See `Gate`."""

@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.kernel.errors import Damaged
+from weft.runtime.resources.birth_times import birth_time
 from weft.store.atomic_files import make_folder, new_file
 
 _SUFFIX = ".json"
@@ -41,14 +42,23 @@ class Claim(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     device: int | None = None
     inode: int | None = None
     """Which file or folder was made there; None: nothing yet."""
+    born: int | None = None
+    """When; None: the file system does not tell."""
+    was_there: bool = False
+    """Whether it was there before, empty, and is somebody's."""
     is_whole: bool = False
     """Whether all of it is there."""
 
-    def made(self, status: os.stat_result) -> Claim:
-        return replace(self, device=status.st_dev, inode=status.st_ino)
+    def made(self, path: Path) -> Claim:
+        status = path.lstat()
+        return replace(self, device=status.st_dev, inode=status.st_ino, born=birth_time(path))
 
-    def is_of(self, status: os.stat_result) -> bool:
-        return (self.device, self.inode) == (status.st_dev, status.st_ino)
+    def is_at(self, path: Path) -> bool:
+        """Whether what was made is what lies there."""
+        status = status_of(path)
+        if status is None or (self.device, self.inode) != (status.st_dev, status.st_ino):
+            return False
+        return self.born is None or self.born == birth_time(path)
 
 
 class Claims:

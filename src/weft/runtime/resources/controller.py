@@ -8,27 +8,55 @@ is left undone where the resource was worked with since.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness, RestoreOutcome, SnapshotState
-from weft.kernel.errors import Damaged, NotApplicable, NotFound, Unsupported, WeftError
+from weft.kernel.errors import (
+    Damaged,
+    EngineUnreachable,
+    NotApplicable,
+    NotFound,
+    StoreError,
+    Unsupported,
+    WeftError,
+)
 from weft.ledger.api import (
+    BusyResource,
     Failure,
+    Lease,
     Ledger,
     NewResource,
     NewSnapshot,
+    Owner,
     Resource,
     ResourceLog,
     Restore,
     Snapshot,
 )
+from weft.runtime.resources.absent_files import files_elsewhere
 from weft.runtime.resources.claims import Claim, ClaimingDriver, ClaimKind, Claims
-from weft.runtime.resources.directory_driver import new_folder
-from weft.runtime.resources.drivers import Description, Driver, Drivers, RestoredPlace
+from weft.runtime.resources.directory_driver import MARK, DirectoryDriver, new_folder
+from weft.runtime.resources.drivers import (
+    ChoosingDriver,
+    DescribedPart,
+    Description,
+    Driver,
+    Drivers,
+    HandlingDriver,
+    RestoredPlace,
+    StoringDriver,
+)
+from weft.runtime.resources.held_work import HoldLost, ResourceHold, ensure_held, holding
+from weft.runtime.resources.removals import DiscardedResource, Removals
 
+T = TypeVar("T")
 MOST_LETTERS = 200
 """Of the name of a copy: copies of copies would have ever longer ones."""
 
@@ -41,7 +69,8 @@ class Reconciled(Struct, frozen=True, kw_only=True):
     busy: tuple[str, ...] = ()
     """Ids of resources that somebody else works on."""
     left: tuple[str, ...] = ()
-    """What was to be removed and could not be, for people; it is tried again."""
+    """What could not be done now, for people: something was to be removed, or a container engine does not answer. It is
+    tried again."""
 
 
 class ResourceController:
@@ -50,74 +79,208 @@ class ResourceController:
     def __init__(self, ledger: Ledger, drivers: Drivers) -> None:
         self._ledger, self.drivers = ledger, drivers
         self.log = ResourceLog(ledger)
+        self.removals = Removals(drivers, self.snapshot)
         self.notes: dict[str, tuple[str, ...]] = {}
         """What restores of this controller could not make equal, for people, by the ids of the restores."""
+        self._holds: dict[str, ResourceHold] = {}
+        """The resources that this controller works on."""
+
+    # --- alone ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def working(self, *resources: str, in_place: bool = False) -> Iterator[list[Lease]]:
+        """Nobody else acts on resources meanwhile, by their ids; the leases. Raises NotApplicable while somebody does,
+        or, where they are to be changed in place, while a turn works with one of them."""
+        with ExitStack() as stack:
+            for resource in resources:
+                busy = stack.enter_context(self._held(resource, in_place=in_place))
+                if busy is not None:
+                    raise NotApplicable(
+                        f"{busy.who} is working in {self._ledger.resources.get(resource).name!r}", "try again later"
+                    )
+            try:
+                yield [self._holds[resource].lease for resource in resources]
+            except HoldLost as error:
+                raise NotApplicable(str(error), "look at what is there now") from None
+
+    @contextmanager
+    def _held(self, resource: str, *, in_place: bool = False) -> Iterator[BusyResource | None]:
+        """What is held already stays so."""
+        if resource in self._holds:
+            yield None
+            return
+        lease = self.log.hold(resource, in_place=in_place)
+        if isinstance(lease, BusyResource):
+            yield lease
+            return
+        with holding(self.log, lease) as hold:
+            self._holds[resource] = hold
+            try:
+                yield None
+            finally:
+                del self._holds[resource]
 
     # --- one resource -----------------------------------------------------------------------------------------------
 
     def add(self, driver: Driver, place: str, *, name: str | None = None, session: str | None = None) -> Resource:
-        """Declare what is at a place, with its parts and its handle. What is declared already is described anew."""
+        """Declare what is at a place, with its parts and its handle. What is declared already is described anew: it
+        keeps its name unless another is given, stays Weft's own if that made it, and gets the session for its owner
+        where one is named."""
         self._ledger.trust.ensure("act on a resource")
         found = driver.describe(place)
-        new = _new_resource(driver, found, name, session)
-        known = self.log.find_at(driver.kind, found.place)
-        resource = self.log.declare(new) if known is None else self.log.describe(known.id, new)
-        self._add_parts(driver, resource, found, session)
+        machine = self.drivers.machine_of(driver.kind)
+        new = _new_resource(driver, found, name, session, machine)
+        known = self.log.find_at(driver.kind, found.place, machine)
+        resource = self.log.declare(new) if known is None else self._described_anew(known, new, name)
+        self._add_described(resource, found, session)
+        return self._ledger.resources.get(resource.id)
+
+    def _add_described(self, resource: Resource, found: Description, session: str | None) -> None:
+        """Its parts, and last the handle: one without a handle may lack parts, too."""
+        self._note_parts(resource, found, session)
         handle = found.handle
         if handle is not None:
             self.log.open_handle(resource.id, handle.provider, handle.provider_id, capabilities=handle.capabilities)
-        return self._ledger.resources.get(resource.id)
 
-    def _add_parts(self, driver: Driver, resource: Resource, found: Description, session: str | None) -> None:
-        known = {self._ledger.resources.get(part.resource).place: part.resource for part in resource.parts}
+    def _described_anew(self, known: Resource, new: NewResource, name: str | None) -> Resource:
+        is_made = known.is_made and self.removals.why_left(known) is None
+        mark = known.metadata.get(MARK) if is_made and isinstance(known.metadata, dict) else None
+        again = replace(
+            new, name=name or known.name, is_made=is_made, metadata=_with_mark(new.metadata, mark), session=None
+        )
+        owner = None if new.session is None else self._ledger.session(new.session).id
+        if owner is not None and known.owner is not None and known.owner.id != owner:
+            self._ledger.resources.migrate(known.id, session=owner)
+        return self.log.describe(known.id, again)
+
+    def _note_parts(self, resource: Resource, found: Description, session: str | None) -> None:
+        """What it consists of now, and what of it is seen where; parts that are not found any more are none."""
+        known = {part.place: part for part in (self._ledger.resources.get(one.resource) for one in resource.parts)}
         for part in found.parts:
-            if part.place in known:
-                continue
-            made = self.log.find_at(part.kind, part.place) or self.log.declare(
-                NewResource(
-                    name=part.name,
-                    kind=part.kind,
-                    place=part.place,
-                    capabilities=part.capabilities,
-                    imperative=part.imperative,
-                    session=session,
-                )
-            )
-            self.log.add_part(resource.id, made.id, role=part.part.value)
-            if part.mount is not None:
+            made = known.pop(part.place, None)
+            if made is None:
+                made = self._part_resource(part, session)
+                self.log.add_part(resource.id, made.id, role=part.part.value)
+            if part.mount is not None and not _is_seen(made, resource):
                 self.log.mount(made.id, part.mount, mode="ro" if part.is_read_only else "rw", container=resource.id)
+        for gone in known.values():
+            self._end_mount(gone, resource)
+            self.log.remove_part(resource.id, gone.id)
+
+    def _part_resource(self, part: DescribedPart, session: str | None) -> Resource:
+        machine = self.drivers.machine_of(part.kind)
+        return self.log.find_at(part.kind, part.place, machine) or self.log.declare(
+            NewResource(
+                name=part.name,
+                kind=part.kind,
+                place=part.place,
+                capabilities=part.capabilities,
+                imperative=part.imperative,
+                session=session,
+                machine=machine,
+            )
+        )
+
+    def _end_mount(self, part: Resource, container: Resource) -> None:
+        if _is_seen(part, container):
+            self.log.unmount(part.id, container=container.id)
 
     def probe(self, resource: Resource) -> ResourceLiveness:
-        """Look whether it is there, and record what was seen. Handles of what is dead are closed."""
+        """Look whether it is there, and record what was seen, also of its parts. Handles of what is dead are closed,
+        and it sees its parts no more."""
         self._ledger.trust.ensure("look at a resource")
-        status = self.drivers.of(resource.kind).probe(resource.place)
+        self.drivers.ensure_here(resource)
+        with self.working(resource.id):  # what is being restored or removed is neither there nor gone
+            return self._probed(resource, self.drivers.of(resource.kind))
+
+    def _probed(self, resource: Resource, driver: Driver) -> ResourceLiveness:
+        status = driver.probe(resource.place)
         self.log.record_probe(resource.id, status.value)
+        if status is ResourceLiveness.ALIVE and resource.parts:
+            self._note_parts(resource, driver.describe(resource.place), None)
         if status is ResourceLiveness.DEAD:
+            for part in resource.parts:
+                self._end_mount(self._ledger.resources.get(part.resource), resource)
             for handle in resource.handles:
                 self.log.close_handle(resource.id, handle.id, reason="it is not there any more")
         return status
 
-    def snapshot(self, resource: Resource, *, run: str | None = None) -> Snapshot:
-        """Ask for a snapshot and take it at once. Raises NotApplicable while somebody else works on the resource."""
+    def snapshot(self, resource: Resource, *, run: str | None = None, method: str | None = None) -> Snapshot:
+        """Ask for a snapshot and take it at once, by one of its driver's methods. Raises NotApplicable while somebody
+        else works on the resource."""
         self._ledger.trust.ensure("take a snapshot")
-        wish = self._ledger.resources.snapshot(self.log.request_snapshot(resource.id, run=run))
+        self.drivers.ensure_here(resource)
+        if method is not None:
+            _ensure_method(self.drivers.of(resource.kind), resource, method)
+        wish = self._ledger.resources.snapshot(self.log.request_snapshot(resource.id, run=run, method=method))
         taken = self._take(wish)
         if taken is None:
-            raise NotApplicable(f"somebody else works on {resource.name!r}", "the snapshot is taken after them")
+            raise NotApplicable(f"somebody else is working in {resource.name!r}", "the snapshot is taken after them")
         return taken
 
     def restore(self, snapshot: Snapshot, *, place: str | None = None, session: str | None = None) -> Restore:
-        """Ask for a restore and do it at once; the wish stays open while somebody else works on the resource."""
+        """Ask for a restore and do it at once. In place it is refused with NotApplicable while somebody else, or a
+        turn, works on the resource; the wish for a new one stays open then."""
         self._ledger.trust.ensure("restore a snapshot")
-        if place is not None:
-            place = self.absolute_place(self._ledger.resources.get(snapshot.resource), place)
+        resource = self._ledger.resources.get(snapshot.resource)
+        self.drivers.ensure_here(resource)
+        self.ensure_kept(snapshot)
+        if place is None:
+            with self.working(resource.id, in_place=True):
+                return self.finish_restore(self.log.request_restore(snapshot.id, session=session).id)
+        place = self.absolute_place(resource, place)
         return self.finish_restore(self.log.request_restore(snapshot.id, place=place, session=session).id)
 
+    def ensure_kept(self, snapshot: Snapshot) -> None:
+        """Raises FilesElsewhere where what a snapshot kept lies beside another ledger, or is lost."""
+        present = self._ledger.resources.snapshot(snapshot.id)
+        if present.state is not SnapshotState.OK or present.external_id is None:
+            return  # whoever restores it is told that there is nothing
+        kind = self._ledger.resources.get(present.resource).kind
+        if self.drivers.has(kind) and not self.drivers.of(kind).holds(present):
+            raise files_elsewhere(self._ledger, self.drivers.folder, snapshot)
+
     def finish_restore(self, restore: str) -> Restore:
-        """Carry out a wish, by its id; it stays open while somebody else works on the resource."""
+        """Carry out a wish, by its id; it stays open while somebody else works on the resource, or its container engine
+        does not answer."""
         self._ledger.trust.ensure("restore a snapshot")
         wish = self.log.restore(restore)
-        return self._bring_back(wish) or wish
+        self.drivers.ensure_here(self._ledger.resources.get(self._resource_of(wish)))
+        try:
+            return self._bring_back(wish) or wish
+        except EngineUnreachable:
+            return wish
+
+    def keep_present(self, resource: Resource) -> Snapshot:
+        """A snapshot of what is about to be overwritten; a folder that is gone counts as empty. Raises NotApplicable
+        where it cannot be kept: nothing is overwritten then."""
+        driver = self.drivers.of(resource.kind)
+        if isinstance(driver, DirectoryDriver) and not os.path.lexists(resource.place):
+            with self.working(resource.id), driver.storing():
+                return self.log.record_snapshot(resource.id, driver.take_present(resource.place))
+        taken = self.snapshot(resource)
+        if taken.state is not SnapshotState.OK:
+            raise NotApplicable(f"{resource.place} as it is now cannot be kept: {taken.error}", "mend that first")
+        return taken
+
+    def obstacle(self, resource: Resource) -> str | None:
+        """Why what is wanted of a resource is not done at once, for people."""
+        if self.log.is_worked_on(resource.id):
+            return "somebody else is working in it"
+        try:
+            self.drivers.of(resource.kind).describe(resource.place)
+        except EngineUnreachable as error:
+            return str(error)
+        except WeftError:
+            return None  # its outcome will say so
+        return None
+
+    def ensure_own(self, resource: Resource, act: str) -> None:
+        """Before a place is looked at without a wish in the ledger. Raises NotTrusted in a ledger that nobody trusts,
+        NotApplicable where another ledger declared the resource: its place is that ledger's word."""
+        self._ledger.trust.ensure(act)
+        if not resource.is_own:
+            raise NotApplicable(f"resource {resource.name!r} was declared by another ledger", "act on it there")
 
     def absolute_place(self, resource: Resource, place: str) -> str:
         """Where a copy goes, as it is written down: whoever carries the wish out may stand in another folder. Raises
@@ -129,59 +292,97 @@ class ResourceController:
             raise NotApplicable(f"{target} lies in {resource.place}, of which it would be a copy", "name one beside it")
         return str(target)
 
-    def discard(self, resource: Resource) -> Resource:
+    def discard(self, resource: Resource) -> DiscardedResource:
         """Let nobody own it any more; what Weft made is kept and then removed, what was there before stays."""
         self._ledger.trust.ensure("discard a resource")
-        if not resource.is_made:
-            return self._ledger.resources.discard(resource.id)
-        driver = self.drivers.of(resource.kind)
-        if resource.can(ResourceCapability.SNAPSHOT) and driver.probe(resource.place) is ResourceLiveness.ALIVE:
-            kept = self.snapshot(resource)
-            if kept.state is not SnapshotState.OK:
-                raise NotApplicable(f"{resource.place} cannot be kept before it is removed: {kept.error}")
-        claims = driver.claims if isinstance(driver, ClaimingDriver) else None
-        if claims is not None:
-            claims.put(Claim(key=resource.id, kind=ClaimKind.REMOVAL, place=resource.place))
-        try:
-            gone = self._ledger.resources.discard(resource.id)
-        except WeftError:
-            if claims is not None:
-                claims.drop(resource.id)
-            raise
-        driver.remove(resource)
-        if claims is not None:
-            claims.drop(resource.id)
-        return gone
+        with self.working(resource.id, in_place=True):
+            return self._discarded(resource)
 
-    def forget(self, snapshots: Sequence[Snapshot], reason: str) -> None:
+    def _discarded(self, resource: Resource) -> DiscardedResource:
+        why_left = self.removals.begin(resource)
+        if why_left is not None:
+            reason = why_left if resource.is_made else None
+            return DiscardedResource(resource=self.log.discard(resource.id, reason=reason), why_left=why_left)
+        try:
+            gone = self.log.discard(resource.id)
+        except WeftError:
+            self.removals.cancel(resource)
+            raise
+        self.removals.finish(resource)
+        return DiscardedResource(resource=gone)
+
+    def forget(self, snapshots: Sequence[Snapshot], reason: str) -> list[Snapshot]:
         """Throw away what snapshots kept, and with them those of no turn that hold the same, such as what was kept
-        before an undo. What snapshots of other turns hold stays."""
+        before an undo. What snapshots of other turns hold stays. Those whose bytes are on another machine are given
+        back: they stay as they are until they are thrown away there."""
         self._ledger.trust.ensure("throw snapshots away")
-        gone = {(one.external_kind, one.external_id): one for one in snapshots if one.external_kind is not None}
-        beside = self.log.kept_beside([reference for _, reference in gone if reference is not None])
-        for one in {one.id: one for one in (*snapshots, *beside)}.values():
+        here = [one for one in snapshots if self._is_here(one.resource)]
+        gone = {(one.external_kind, one.external_id): one for one in here if one.external_kind is not None}
+        found = self.log.kept_beside([reference for _, reference in gone if reference is not None])
+        beside = [one for one in found if self._is_here(one.resource)]
+        for one in {one.id: one for one in (*here, *beside)}.values():
             if one.state is SnapshotState.OK:
                 self.log.discard_snapshot(one.id, reason=reason)
         for (kind, reference), one in gone.items():
             driver = self.drivers.of(self._ledger.resources.get(one.resource).kind)
-            if reference not in self.log.held_references(str(kind)):
-                driver.forget_snapshot(one)
+            driver.forget_snapshot(one, partial(self._is_wanted, str(kind), reference))
+        elsewhere = {one.id for one in snapshots} - {one.id for one in here}
+        return [one for one in snapshots if one.id in elsewhere and one.state is SnapshotState.OK]
+
+    def _is_wanted(self, kind: str, reference: str | None) -> bool:
+        return reference is not None and self.log.is_held(kind, reference)
 
     # --- all that is open -------------------------------------------------------------------------------------------
+
+    def pending(self) -> tuple[list[Snapshot], list[Restore]]:
+        """What is wanted of places on this machine, and of those that are bound to none, the oldest first."""
+        snapshots, restores = self.log.pending()
+        return (
+            [one for one in snapshots if self._is_here(one.resource)],
+            [one for one in restores if self._is_here(self._resource_of(one))],
+        )
+
+    def _is_here(self, resource: str) -> bool:
+        return self.drivers.is_here(self._ledger.resources.get(resource))
 
     def reconcile(self) -> Reconciled:
         """Carry out every open wish that nobody else is at."""
         self._ledger.trust.ensure("act on resources")
-        left = [why for driver in self.drivers.all() for why in self._tidy_up(driver)]
-        snapshots, restores = self.log.pending()
-        taken = [(wish.resource, self._take(wish, is_late=True)) for wish in snapshots]
-        done = [(self._resource_of(wish), self._bring_back(wish, is_late=True)) for wish in restores]
+        left = [why for driver in self.drivers.all() for why in (*self._tidy_up(driver), *self._complete(driver))]
+        snapshots, restores = self.pending()
+        taken = [
+            self._guarded(partial(self._take, wish, is_late=True), partial(self._fail_snapshot, wish))
+            for wish in snapshots
+        ]
+        done = [
+            self._guarded(partial(self._bring_back, wish, is_late=True), partial(self._fail_restore, wish))
+            for wish in restores
+        ]
+        ids = [*(wish.resource for wish in snapshots), *map(self._resource_of, restores)]
         return Reconciled(
-            snapshots=tuple(one for _, one in taken if one is not None),
-            restores=tuple(one for _, one in done if one is not None),
-            busy=tuple(dict.fromkeys(id for id, one in (*taken, *done) if one is None)),
-            left=tuple(left),
+            snapshots=tuple(one for one in taken if isinstance(one, Snapshot)),
+            restores=tuple(one for one in done if isinstance(one, Restore)),
+            busy=tuple(dict.fromkeys(id for id, one in zip(ids, (*taken, *done), strict=True) if one is None)),
+            left=(*left, *(one for one in (*taken, *done) if isinstance(one, str))),
         )
+
+    def _guarded(self, work: Callable[[], T | None], fail: Callable[[Failure], T]) -> T | str | None:
+        """What came of a wish, or why it has to wait. One that cannot be carried out for a reason that nobody reckoned
+        with is over, with that reason: the others are carried out all the same."""
+        try:
+            return work()
+        except EngineUnreachable as error:
+            return str(error)
+        except StoreError:
+            raise  # the ledger itself
+        except Exception as error:  # a defect of a driver, say: it is recorded, and the others go on
+            return fail(_failure(error))
+
+    def _fail_snapshot(self, wish: Snapshot, failure: Failure) -> Snapshot:
+        return self.log.record_snapshot(wish.resource, failure, snapshot=wish.id)
+
+    def _fail_restore(self, wish: Restore, failure: Failure) -> Restore:
+        return self.log.record_restore(wish.id, RestoreOutcome.ERROR.value, failure=failure)
 
     def _resource_of(self, wish: Restore) -> str:
         return self._ledger.resources.snapshot(wish.snapshot).resource
@@ -198,7 +399,7 @@ class ResourceController:
             return
         for claim in noted:
             try:
-                is_settled = self._is_settled(driver, claim)
+                is_settled = self._is_settled(claim)
             except NotFound:
                 continue  # of another ledger, or not for whoever acts
             except WeftError as error:
@@ -207,49 +408,65 @@ class ResourceController:
                 if is_settled:
                     claims.drop(claim.key)
 
-    def _is_settled(self, driver: Driver, claim: Claim) -> bool:
+    def _complete(self, driver: Driver) -> Iterator[str]:
+        """Tell of the parts and the handles of copies that somebody made who died before; what cannot be is told."""
+        if not isinstance(driver, HandlingDriver):
+            return
+        for resource in self._ledger.resources.list():
+            is_copy = resource.kind is driver.kind and resource.is_made and resource.is_own
+            if not is_copy or resource.owner is None or resource.handles:
+                continue
+            try:
+                if driver.probe(resource.place) is ResourceLiveness.ALIVE:
+                    self._add_described(resource, driver.describe(resource.place), _session_of(resource.owner))
+            except WeftError as error:
+                yield str(error)
+
+    def _is_settled(self, claim: Claim) -> bool:
         """Whether nobody needs the note any more."""
         if claim.kind is ClaimKind.RESTORE:
             return self.log.restore(claim.key).outcome is not None
         resource = self._ledger.resources.get(claim.key)
-        is_used_anew = self.log.find_at(resource.kind.value, resource.place) is not None
+        is_used_anew = self.log.find_at(resource.kind.value, resource.place, resource.machine) is not None
         if resource.owner is None and resource.is_own and resource.is_made and not is_used_anew:
-            driver.remove(resource)
+            self.removals.finish(resource)
         return True
-
-    @contextmanager
-    def _held(self, resource: str) -> Iterator[bool]:
-        lease = self.log.hold(resource)
-        try:
-            yield lease is not None
-        finally:
-            if lease is not None:
-                self.log.let_go(lease)
 
     def _take(self, wish: Snapshot, *, is_late: bool = False) -> Snapshot | None:
         """None while somebody else works on the resource. One that is taken late is none of the turn's files: who
         knows what has changed since."""
-        with self._held(wish.resource) as is_ours:
-            if not is_ours:
+        with suppress(HoldLost), self._held(wish.resource) as busy:
+            if busy is not None:
                 return None
             present = self._ledger.resources.snapshot(wish.id)
             if present.state is not SnapshotState.REQUESTED:
                 return present
             resource = self._ledger.resources.get(wish.resource)
-            outcome = self._try_taking(resource, wish.id)
-            run = None if is_late else wish.run
-            return self.log.record_snapshot(resource.id, outcome, snapshot=wish.id, run=run)
+            return self._keep(resource, wish.id, run=None if is_late else wish.run, method=present.method)
+        return None
 
-    def _try_taking(self, resource: Resource, key: str) -> NewSnapshot | Failure:
-        try:
-            return self.drivers.of(resource.kind).snapshot(resource, key)
-        except (WeftError, OSError) as error:
-            return _failure(error)
+    def _keep(self, resource: Resource, wish: str, *, run: str | None, method: str | None) -> Snapshot:
+        """Nothing is thrown away until what was taken is recorded. Raises EngineUnreachable: that is tried again."""
+        with ExitStack() as stack:
+            taken: NewSnapshot | Failure
+            try:
+                driver = self.drivers.of(resource.kind)
+                if isinstance(driver, StoringDriver):
+                    stack.enter_context(driver.storing())
+                taken = _taken(driver, resource, wish, method)
+            except EngineUnreachable:
+                raise
+            except (WeftError, OSError) as error:
+                taken = _failure(error)
+            ensure_held()
+            return self.log.record_snapshot(resource.id, taken, snapshot=wish, run=run)
 
     def _bring_back(self, wish: Restore, *, is_late: bool = False) -> Restore | None:
+        """None while somebody else works on the resource, or, in place, a turn does."""
         snapshot = self._ledger.resources.snapshot(wish.snapshot)
-        with self._held(snapshot.resource) as is_ours:
-            if not is_ours:
+        in_place = wish.new_resource is None
+        with suppress(HoldLost), self._held(snapshot.resource, in_place=in_place) as busy:
+            if busy is not None:
                 return None
             present = self.log.restore(wish.id)
             if present.outcome is not None:
@@ -263,6 +480,7 @@ class ResourceController:
             if isinstance(driver, ClaimingDriver):
                 driver.claims.drop(wish.id)
             return done
+        return None
 
     def _why_not(self, wish: Restore, resource: Resource, *, is_late: bool) -> Failure | None:
         """Why a restore over a resource is not carried out; what is there is kept where nobody did so just before."""
@@ -274,13 +492,11 @@ class ResourceController:
             return Failure("superseded", f"{resource.name!r} was worked with, restored or given to another since")
         if not is_late or not resource.can(ResourceCapability.SNAPSHOT) or not self.drivers.has(resource.kind):
             return None
-        kept = self._try_taking(resource, wish.id)
-        self.log.record_snapshot(resource.id, kept)
-        return (
-            Failure("not_kept", f"what is there now cannot be kept: {kept.message}")
-            if isinstance(kept, Failure)
-            else None
-        )
+        try:
+            self.keep_present(resource)
+        except NotApplicable as error:
+            return Failure("not_kept", str(error))
+        return None
 
     def _try_restoring(self, wish: Restore, snapshot: Snapshot, resource: Resource) -> Restore:
         if not self.drivers.has(resource.kind) or not snapshot.restorable:
@@ -290,24 +506,33 @@ class ResourceController:
         try:
             restored = driver.restore(resource, snapshot, wish.place, wish.id)
             self.notes[wish.id] = restored.notes
-            new = None if wish.new_resource is None else self._restored_resource(driver, resource, wish, restored)
+            found = None if wish.new_resource is None else driver.describe(restored.place)
+        except EngineUnreachable:
+            raise
         except (WeftError, OSError) as error:
+            ensure_held()
             return self._record_failure(driver, wish, error)
-        return self.log.record_restore(wish.id, RestoreOutcome.OK.value, new=new)
+        ensure_held()
+        if found is None:
+            return self.log.record_restore(wish.id, RestoreOutcome.OK.value)
+        session, new = _session_of(wish.owner), self._restored_resource(resource, wish, restored, found)
+        done = self.log.record_restore(wish.id, RestoreOutcome.OK.value, new=new)
+        self._add_described(self._ledger.resources.get(str(done.new_resource)), found, session)
+        return done
 
     def _restored_resource(
-        self, driver: Driver, resource: Resource, wish: Restore, restored: RestoredPlace
+        self, resource: Resource, wish: Restore, restored: RestoredPlace, found: Description
     ) -> NewResource:
-        found = driver.describe(restored.place)
-        owner = wish.owner.name if wish.owner is not None and wish.owner.kind == "session" else None
+        owner = _session_of(wish.owner)
         return NewResource(
             name=f"{resource.name}-{owner}"[:MOST_LETTERS] if owner else found.name,
             kind=resource.kind,
             place=found.place,
             capabilities=found.capabilities,
             imperative=found.imperative,
-            is_made=True,
-            metadata=found.metadata,
+            is_made=restored.is_made,
+            metadata=_with_mark(found.metadata, restored.mark),
+            machine=self.drivers.machine_of(resource.kind),
         )
 
     def _record_failure(self, driver: Driver, wish: Restore, error: WeftError | OSError) -> Restore:
@@ -319,11 +544,41 @@ class ResourceController:
         return self.log.record_restore(wish.id, outcome.value, failure=_failure(error), compensation=undone)
 
 
-def _failure(error: WeftError | OSError) -> Failure:
+def _ensure_method(driver: Driver, resource: Resource, method: str) -> None:
+    known = driver.methods if isinstance(driver, ChoosingDriver) else ()
+    if method not in known:
+        ways = f"one of {', '.join(known)}" if known else "in one way; name none"
+        raise Unsupported(f"no snapshot of a {resource.kind.value} is taken by {method!r}", f"it is taken {ways}")
+
+
+def _taken(driver: Driver, resource: Resource, wish: str, method: str | None) -> NewSnapshot:
+    if method is None:
+        return driver.snapshot(resource, wish)
+    _ensure_method(driver, resource, method)
+    assert isinstance(driver, ChoosingDriver)
+    return driver.snapshot_by(method, resource, wish)
+
+
+def _is_seen(part: Resource, container: Resource) -> bool:
+    return any(use.way == "mounted" and use.user.id == container.id for use in part.uses)
+
+
+def _with_mark(metadata: Any, mark: Mapping[str, int] | None) -> Any:
+    """What is told of a resource, with what it is known again by."""
+    return metadata if mark is None else {**(metadata or {}), MARK: dict(mark)}
+
+
+def _session_of(owner: Owner | None) -> str | None:
+    return owner.name if owner is not None and owner.kind == "session" else None
+
+
+def _failure(error: Exception) -> Failure:
     return Failure(type(error).__name__, str(error))
 
 
-def _new_resource(driver: Driver, found: Description, name: str | None, session: str | None) -> NewResource:
+def _new_resource(
+    driver: Driver, found: Description, name: str | None, session: str | None, machine: str | None
+) -> NewResource:
     return NewResource(
         name=name or found.name,
         kind=driver.kind,
@@ -332,4 +587,5 @@ def _new_resource(driver: Driver, found: Description, name: str | None, session:
         imperative=found.imperative,
         session=session,
         metadata=found.metadata,
+        machine=machine,
     )

@@ -8,11 +8,11 @@ when it was declared: a link that has come in its way is not followed.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,12 +20,16 @@ from msgspec.structs import replace
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness
 from weft.kernel.errors import InvalidInput, NotApplicable, StoreFailed
 from weft.ledger.api import NewSnapshot, Resource, Snapshot
+from weft.runtime.resources.birth_times import birth_time
 from weft.runtime.resources.claims import Claim, ClaimKind, Claims, status_of
 from weft.runtime.resources.directories import FileStore, FolderRestore, SnapshotLimit
-from weft.runtime.resources.directories.model import DEFAULT_LIMIT, readable_path
+from weft.runtime.resources.directories.model import DEFAULT_LIMIT, SkipReason, readable_path
 from weft.runtime.resources.drivers import Description, RestoredPlace
+from weft.runtime.resources.removed_folders import found_repository, remove_folder
 
 METHOD, REFERENCE = "git_tree", "git"
+MARK = "made"
+"""Where the metadata of a folder that Weft made tells which one it is."""
 CAPABILITIES = (
     ResourceCapability.FORK,
     ResourceCapability.MIGRATE,
@@ -33,6 +37,8 @@ CAPABILITIES = (
     ResourceCapability.SHARE,
     ResourceCapability.SNAPSHOT,
 )
+NEW_MODE = 0o700
+"""Of a folder that is made here, until its files are in it."""
 MOST_SKIPPED = 100
 
 
@@ -41,8 +47,8 @@ class DirectoryDriver:
 
     kind = ResourceKind.DIRECTORY
 
-    def __init__(self, files: FileStore, limit: SnapshotLimit = DEFAULT_LIMIT) -> None:
-        self.files, self._limit = files, limit
+    def __init__(self, files: FileStore, limit: SnapshotLimit = DEFAULT_LIMIT, *, machine: str | None = None) -> None:
+        self.files, self._limit, self.machine = files, limit, machine
         self.claims = Claims(files.path / "restoring")
 
     def describe(self, place: str) -> Description:
@@ -55,11 +61,21 @@ class DirectoryDriver:
         except OSError:
             return ResourceLiveness.UNKNOWN
 
-    def snapshot(self, resource: Resource, key: str) -> NewSnapshot:
-        return self.take(standing_folder(resource.place))
+    def storing(self) -> AbstractContextManager[None]:
+        return self.files.hold()
 
-    def take(self, folder: Path) -> NewSnapshot:
-        taken = self.files.snapshot(folder, limit=self._limit)
+    def snapshot(self, resource: Resource, key: str) -> NewSnapshot:
+        return self.take(standing_folder(resource.place), is_resolved=True)
+
+    def take_present(self, place: str) -> NewSnapshot:
+        """What is about to be overwritten; a folder that is gone counts as an empty one."""
+        if os.path.lexists(place):
+            return self.take(standing_folder(place), is_resolved=True)
+        with TemporaryDirectory(prefix="weft-empty-") as empty:
+            return self.take(Path(empty))
+
+    def take(self, folder: Path, *, is_resolved: bool = False) -> NewSnapshot:
+        taken = self.files.snapshot(folder, limit=self._limit, is_resolved=is_resolved)
         skipped: list[dict[str, Any]] = [
             {"path": readable_path(one.path), "why": one.why.value} for one in taken.skipped
         ]
@@ -76,42 +92,48 @@ class DirectoryDriver:
     def restore(self, resource: Resource, snapshot: Snapshot, place: str | None, key: str) -> RestoredPlace:
         tree = tree_of(snapshot)
         if place is None:
-            done = self.files.restore(tree, standing_folder(resource.place), limit=self._limit)
+            done = self.files.restore(tree, folder_to_restore(resource.place), limit=self._limit, is_resolved=True)
             return RestoredPlace(place=resource.place, notes=_notes(done))
         target = new_folder(place)
         claim = self._begin(target, key)
+        mark = None if claim.inode is None or claim.born is None else {"inode": claim.inode, "born": claim.born}
+        restored = RestoredPlace(place=str(target), is_made=not claim.was_there, mark=mark)
         if claim.is_whole:
-            return RestoredPlace(place=str(target))
-        done = self.files.restore(tree, target, limit=self._limit, is_new=True)
+            return restored
+        done = self.files.restore(tree, target, limit=self._limit, is_resolved=True)
         with told(target):
             self.claims.put(replace(claim, is_whole=True))
-        return RestoredPlace(place=str(target), notes=_notes(done))
+        return replace(restored, notes=_notes(done))
 
     def _begin(self, target: Path, key: str) -> Claim:
         """The folder is noted before it is made, and which one it is before anything is in it: what else lies there is
-        somebody's."""
+        somebody's. An empty one that is there is used, and stays its owner's."""
         with told(target):
             claim = self.claims.find(key)
             if claim is None:
                 _ensure_empty(target)
-                claim = self.claims.put(Claim(key=key, kind=ClaimKind.RESTORE, place=str(target)))
+                is_there = os.path.lexists(target)
+                claim = self.claims.put(Claim(key=key, kind=ClaimKind.RESTORE, place=str(target), was_there=is_there))
             if claim.inode is None:
                 _ensure_empty(target)
-                target.mkdir(0o700, exist_ok=True)
-                claim = self.claims.put(claim.made(target.lstat()))
-            status = status_of(target)
-            if status is None or not claim.is_of(status):
+                try:
+                    target.mkdir(NEW_MODE)
+                except FileExistsError:  # also by somebody who died before it was noted which one it is
+                    claim = replace(claim, was_there=claim.was_there or not _is_newly_made(target))
+                claim = self.claims.put(claim.made(target))
+            if not claim.is_at(target):
                 raise NotApplicable(f"{target} is not what was begun there", "name a new folder")
             return claim
 
     def undo_restore(self, place: str, key: str) -> str | None:
         claim = self.claims.find(key)
         target = None if claim is None else Path(claim.place)
-        status = None if target is None else status_of(target)
-        if claim is None or target is None or status is None or not claim.is_of(status):
+        if claim is None or target is None or not claim.is_at(target):
             return None
+        if claim.was_there:
+            return f"the folder {target} was there before: what was begun in it is left"
         try:
-            _remove_tree(target)
+            remove_folder(target, claim.inode)
         except OSError as error:
             return f"the unfinished folder {target} could not be removed: {error.strerror}"
         return f"the unfinished folder {target} was removed"
@@ -123,11 +145,33 @@ class DirectoryDriver:
             return
         folder = standing_folder(resource.place)
         with told(folder):
-            _remove_tree(folder)
+            remove_folder(folder, _mark_of(resource).get("inode"))
 
-    def forget_snapshot(self, snapshot: Snapshot) -> None:
-        """What other snapshots have too stays."""
-        self.files.remove(lambda: {tree_of(snapshot)})
+    def why_left(self, resource: Resource) -> str | None:
+        place = Path(resource.place)
+        status = status_of(place)
+        if status is None:
+            return None
+        mark = _mark_of(resource)
+        if not mark:
+            return "which folder Weft made there is not known"
+        is_same = (mark.get("inode"), mark.get("born")) == (status.st_ino, birth_time(place))
+        return None if is_same else "it is another folder than the one that Weft made"
+
+    def why_not_whole(self, resource: Resource, kept: Snapshot) -> str | None:
+        """A copy is made without repositories, so one that is there is somebody's. What rules ignore goes."""
+        lost = [one for one in kept.skipped or () if one.get("why") != SkipReason.SPECIAL]
+        if lost:
+            return f"no snapshot has all of it: {lost[0].get('path', 'more')} is not kept"
+        repository = found_repository(Path(resource.place))
+        return None if repository is None else f"no snapshot has the repository {repository}"
+
+    def forget_snapshot(self, snapshot: Snapshot, is_wanted: Callable[[], bool]) -> None:
+        """What other snapshots have too stays. Whether one wants it is asked when nobody takes one any longer."""
+        self.files.remove(lambda: set() if is_wanted() else {tree_of(snapshot)})
+
+    def holds(self, snapshot: Snapshot) -> bool:
+        return self.files.has(tree_of(snapshot))
 
     def new_place(self, resource: Resource, label: str) -> str:
         """Beside the folder, with the session's label."""
@@ -160,6 +204,29 @@ def standing_folder(place: str) -> Path:
     return folder
 
 
+def folder_to_restore(place: str) -> Path:
+    """A folder that is where it was declared, or was, and is made again. Raises NotApplicable where a link leads
+    elsewhere now."""
+    if os.path.lexists(place):
+        return standing_folder(place)
+    folder = new_folder(place)
+    if str(folder) != place:
+        raise NotApplicable(f"{place} leads to {folder} now: it is another folder", "put it back where it was")
+    return folder
+
+
+def _mark_of(resource: Resource) -> dict[str, Any]:
+    """What tells which folder Weft made; empty where that is not known."""
+    mark = resource.metadata.get(MARK) if isinstance(resource.metadata, dict) else None
+    return mark if isinstance(mark, dict) else {}
+
+
+def _is_newly_made(target: Path) -> bool:
+    """Whether a folder looks as one does that was just made here."""
+    status = target.lstat()
+    return status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == NEW_MODE
+
+
 def _ensure_empty(target: Path) -> None:
     status = status_of(target)
     if status is not None and (not stat.S_ISDIR(status.st_mode) or any(target.iterdir())):
@@ -178,19 +245,6 @@ def told(place: Path) -> Iterator[None]:
 
 def _notes(done: FolderRestore) -> tuple[str, ...]:
     return tuple(f"{readable_path(one.path)}: {one.why}" for one in done.left)
-
-
-def _remove_tree(folder: Path) -> None:
-    """Also what its owner may not write to, as snapshots restore it."""
-
-    def open_up(act: Callable[..., Any], path: str, _: object) -> None:
-        for one in (os.path.dirname(path), path):
-            if not os.path.islink(one) and os.path.isdir(one):
-                os.chmod(one, 0o700)
-        if os.path.lexists(path):
-            shutil.rmtree(path) if act in (os.open, os.scandir) else act(path)
-
-    shutil.rmtree(folder, onerror=open_up)
 
 
 def new_folder(place: str) -> Path:

@@ -17,8 +17,9 @@ from weft.kernel.errors import NotApplicable, Unsupported
 from weft.ledger.api import NewSnapshot, Resource, Snapshot
 from weft.runtime.resources.docker.archive_entries import OWN_ARCHIVE
 from weft.runtime.resources.docker.archive_store import ArchiveStore
+from weft.runtime.resources.docker.checkpoints import CHECKPOINT_METHOD, IN_ENGINE, IN_STORE, ContainerCheckpoints
 from weft.runtime.resources.docker.container_handles import ContainerHandle
-from weft.runtime.resources.docker.containers import ContainerSettings, DockerContainers
+from weft.runtime.resources.docker.containers import COMMIT_METHOD, ContainerSettings, DockerContainers
 from weft.runtime.resources.docker.descriptions import ContainerPart, EngineSnapshot, ResourceDescription
 from weft.runtime.resources.docker.engine import ContainerEngine
 from weft.runtime.resources.docker.engine_labels import MadeBy, list_made_by, remove_made
@@ -26,6 +27,9 @@ from weft.runtime.resources.docker.images import DockerImages
 from weft.runtime.resources.docker.volumes import DockerVolumes
 from weft.runtime.resources.drivers import DescribedHandle, DescribedPart, Description, Driver, RestoredPlace
 
+ARCHIVE = "tar"
+"""The kind of a reference to an archive in the store."""
+CHECKPOINTS = (IN_STORE, IN_ENGINE)
 VOLUME, CONTAINER, IMAGE = "docker:volume/", "docker:container/", "docker:image/"
 _FILES = "/files"
 """What the place of a container's file system ends with."""
@@ -49,6 +53,10 @@ class EngineAccess:
     @cached_property
     def containers(self) -> DockerContainers:
         return DockerContainers(self.engine)
+
+    @cached_property
+    def checkpoints(self) -> ContainerCheckpoints:
+        return ContainerCheckpoints(self.engine, self.store)
 
     @cached_property
     def images(self) -> DockerImages:
@@ -90,7 +98,7 @@ class VolumeDriver:
     def restore(self, resource: Resource, snapshot: Snapshot, place: str | None, key: str) -> RestoredPlace:
         made_by = MadeBy(resource.id, key)
         name = _name(_required(place, resource), VOLUME)
-        digest = _reference(snapshot, "tar")
+        digest = _reference(snapshot, ARCHIVE)
         made = self._access.volumes.restore(digest, made_by, name=name, rules=OWN_ARCHIVE)
         return RestoredPlace(place=VOLUME + made.name)
 
@@ -101,9 +109,12 @@ class VolumeDriver:
         _ensure_made(resource)
         self._access.volumes.remove(_name(resource.place, VOLUME))
 
-    def forget_snapshot(self, snapshot: Snapshot) -> None:
-        if snapshot.external_id is not None:
+    def forget_snapshot(self, snapshot: Snapshot, is_wanted: Callable[[], bool]) -> None:
+        if snapshot.external_id is not None and not is_wanted():
             self._access.store.remove(snapshot.external_id)
+
+    def holds(self, snapshot: Snapshot) -> bool:
+        return self._access.store.has(_reference(snapshot, ARCHIVE))
 
     def new_place(self, resource: Resource, label: str) -> str:
         wanted = f"{_name(resource.place, VOLUME)}-{_word(label)}"
@@ -119,6 +130,7 @@ class ContainerDriver:
     those are resources of their own."""
 
     kind = ResourceKind.DOCKER_CONTAINER
+    methods = (COMMIT_METHOD, CHECKPOINT_METHOD)
 
     def __init__(self, access: EngineAccess) -> None:
         self._access = access
@@ -141,10 +153,18 @@ class ContainerDriver:
         return ContainerHandle(self._access.engine, provider_id)
 
     def snapshot(self, resource: Resource, key: str) -> NewSnapshot:
-        taken = self._access.containers.snapshot(_name(resource.place, CONTAINER), MadeBy(resource.id, key))
-        return _snapshot(taken)
+        return self.snapshot_by(COMMIT_METHOD, resource, key)
+
+    def snapshot_by(self, method: str, resource: Resource, key: str) -> NewSnapshot:
+        """Its files, as an image; or a checkpoint, with its processes, where the engine makes them."""
+        name, made_by = _name(resource.place, CONTAINER), MadeBy(resource.id, key)
+        if method == CHECKPOINT_METHOD:
+            return _snapshot(self._access.checkpoints.take(name, made_by))
+        return _snapshot(self._access.containers.snapshot(name, made_by))
 
     def restore(self, resource: Resource, snapshot: Snapshot, place: str | None, key: str) -> RestoredPlace:
+        if snapshot.external_kind in CHECKPOINTS:
+            return self._restore_checkpoint(resource, snapshot, place, key)
         _required(place, resource)
         made = self._access.containers.restore(
             _reference(snapshot, "image"), MadeBy(resource.id, key), _settings(resource)
@@ -153,6 +173,16 @@ class ContainerDriver:
         notes = tuple(f"not carried over: {one}" for one in described.get("not_carried_over") or ())
         return RestoredPlace(place=CONTAINER + made.id, notes=notes)
 
+    def _restore_checkpoint(self, resource: Resource, snapshot: Snapshot, place: str | None, key: str) -> RestoredPlace:
+        """As a new container, or with Docker in the one that it was taken of."""
+        kind = str(snapshot.external_kind)
+        if kind == IN_STORE:
+            _required(place, resource)
+        elif place is not None:
+            raise Unsupported("this engine lets only the container itself go on from a checkpoint", "name no place")
+        made = self._access.checkpoints.restore(kind, _reference(snapshot, kind), MadeBy(resource.id, key))
+        return RestoredPlace(place=CONTAINER + made.id)
+
     def undo_restore(self, place: str, key: str) -> str | None:
         return self._access.remove_made(key)
 
@@ -160,8 +190,21 @@ class ContainerDriver:
         _ensure_made(resource)
         self._access.containers.remove(_name(resource.place, CONTAINER))
 
-    def forget_snapshot(self, snapshot: Snapshot) -> None:
+    def forget_snapshot(self, snapshot: Snapshot, is_wanted: Callable[[], bool]) -> None:
+        if is_wanted():
+            return
+        if snapshot.external_kind in CHECKPOINTS:
+            self._access.checkpoints.remove(
+                str(snapshot.external_kind), _reference(snapshot, str(snapshot.external_kind))
+            )
+            return
         self._access.images.remove(MadeBy(snapshot.resource, snapshot.id).image_tag)
+
+    def holds(self, snapshot: Snapshot) -> bool:
+        """Of an image the engine tells when it is asked for it."""
+        if snapshot.external_kind == IN_STORE:
+            return self._access.checkpoints.has(_reference(snapshot, IN_STORE))
+        return True
 
     def new_place(self, resource: Resource, label: str) -> str:
         """The engine names it; this says what it is for."""
@@ -205,8 +248,15 @@ class ImageDriver:
         _ensure_made(resource)
         self._access.images.remove(_name(resource.place, IMAGE))
 
-    def forget_snapshot(self, snapshot: Snapshot) -> None:
-        self._access.images.remove(MadeBy(snapshot.resource, snapshot.id).image_tag)
+    def forget_snapshot(self, snapshot: Snapshot, is_wanted: Callable[[], bool]) -> None:
+        if not is_wanted():
+            self._access.images.remove(MadeBy(snapshot.resource, snapshot.id).image_tag)
+
+    def holds(self, snapshot: Snapshot) -> bool:
+        """An archive of an image lies in the store; of what the engine has, it tells itself."""
+        if snapshot.external_kind != ARCHIVE or snapshot.external_id is None:
+            return True
+        return self._access.store.has(snapshot.external_id)
 
     def new_place(self, resource: Resource, label: str) -> str:
         """The engine keeps it under a tag of Weft's; this says what it is for."""

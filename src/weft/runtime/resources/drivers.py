@@ -6,7 +6,9 @@ can be done again under it: after a crash nobody knows how far the first attempt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -19,8 +21,11 @@ from weft.kernel.enums import (
     SubresourcePart,
     VolumeMode,
 )
-from weft.kernel.errors import Unsupported
+from weft.kernel.errors import NotApplicable, Unsupported
 from weft.ledger.api import NewSnapshot, Resource, Snapshot
+
+RESTORED_AS_NEW = frozenset({ResourceKind.DOCKER_VOLUME, ResourceKind.DOCKER_CONTAINER, ResourceKind.DOCKER_IMAGE})
+"""Kinds of what somebody may use: they are not restored over themselves, only as something new beside."""
 
 
 class DescribedPart(Struct, frozen=True, kw_only=True):
@@ -63,6 +68,10 @@ class RestoredPlace(Struct, frozen=True, kw_only=True):
     place: str
     notes: tuple[str, ...] = ()
     """What could not be made equal, for people."""
+    is_made: bool = True
+    """Whether Weft made what stands there, and did not find it."""
+    mark: Mapping[str, int] | None = None
+    """By what it is known again."""
 
 
 class Driver(Protocol):
@@ -88,8 +97,11 @@ class Driver(Protocol):
     def remove(self, resource: Resource) -> None:
         """Remove what Weft made."""
 
-    def forget_snapshot(self, snapshot: Snapshot) -> None:
-        """Remove what a snapshot kept, where nothing else needs it."""
+    def forget_snapshot(self, snapshot: Snapshot, is_wanted: Callable[[], bool]) -> None:
+        """Remove what a snapshot kept, unless another one needs it by then."""
+
+    def holds(self, snapshot: Snapshot) -> bool:
+        """Whether what a snapshot kept is here; true where only somebody else could tell."""
 
     def new_place(self, resource: Resource, label: str) -> str:
         """Where a copy for another session would go."""
@@ -135,17 +147,65 @@ class LiveHandle(Protocol):
 
 
 @runtime_checkable
+class StoringDriver(Protocol):
+    """A driver whose snapshots share what they hold."""
+
+    def storing(self) -> AbstractContextManager[None]:
+        """Nothing is thrown away meanwhile: whoever takes a snapshot is in it until that is recorded."""
+
+
+@runtime_checkable
+class ChoosingDriver(Protocol):
+    """A driver that can take a snapshot in several ways."""
+
+    methods: Sequence[str]
+    """The first is taken where nobody names one."""
+
+    def snapshot_by(self, method: str, resource: Resource, key: str) -> NewSnapshot:
+        """As `snapshot`, in one of these ways. Raises Unsupported where it cannot be."""
+
+
+@runtime_checkable
 class HandlingDriver(Protocol):
     """A driver of a kind that is acted on while it lives."""
 
     def handle(self, provider_id: str) -> LiveHandle: ...
 
 
-class Drivers:
-    """The drivers that are there, by kind."""
+@runtime_checkable
+class RecognisingDriver(Protocol):
+    """A driver that knows what it made from what came to its place."""
 
-    def __init__(self, *drivers: Driver) -> None:
+    def why_left(self, resource: Resource) -> str | None:
+        """Why what is at the place of something that Weft made is not removed; None: it is what Weft made, or nothing
+        is there."""
+
+    def why_not_whole(self, resource: Resource, kept: Snapshot) -> str | None:
+        """Why what is there would be lost if it were removed, though it was just kept; None: nothing would."""
+
+
+class Drivers:
+    """The drivers that are there, by kind, and the machine that they act on, where several share a ledger."""
+
+    def __init__(self, *drivers: Driver, machine: str | None = None, folder: Path | None = None) -> None:
+        """`folder` is where the files lie that they keep."""
+        self.folder = folder
         self._drivers: Mapping[ResourceKind, Driver] = {driver.kind: driver for driver in drivers}
+        self._machine = machine
+
+    def machine_of(self, kind: ResourceKind) -> str | None:
+        """The machine that a place of this kind is bound to; an address is bound to none."""
+        return None if kind is ResourceKind.URI else self._machine
+
+    def is_here(self, resource: Resource) -> bool:
+        """Whether its place is on this machine. Where a ledger has but one, everything is."""
+        return self._machine is None or resource.machine in (None, self._machine)
+
+    def ensure_here(self, resource: Resource) -> None:
+        """Raises NotApplicable where the place is on another machine."""
+        if not self.is_here(resource):
+            kind = resource.kind.value.replace("_", " ")
+            raise NotApplicable(f"the {kind} {resource.place} is on another machine", "act on it there")
 
     def of(self, kind: ResourceKind) -> Driver:
         """Raises Unsupported where nothing here acts on this kind."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from weft.ledger.api import NewSnapshot, Resource, Snapshot
 from weft.runtime.resources.claims import Claim, ClaimKind, Claims, status_of
 from weft.runtime.resources.directory_driver import label_word, new_folder
 from weft.runtime.resources.drivers import Description, RestoredPlace
+from weft.runtime.resources.held_work import ensure_held
 from weft.store.atomic_files import make_folder, open_aside, put_in_place, sync
 
 METHOD, REFERENCE = "fs_copy", "file"
@@ -92,6 +94,7 @@ class FileDriver:
         try:
             if place is None:
                 self._write(self._place_of(digest, mode), aside, digest, mode)
+                ensure_held()
                 aside.replace(target)
             elif not self._is_ours(target, key):
                 self._write(self._place_of(digest, mode), aside, digest, mode)
@@ -106,17 +109,17 @@ class FileDriver:
 
     def _is_ours(self, target: Path, key: str) -> bool:
         """Whether an attempt before a crash has put it there. Raises NotApplicable where something else is."""
-        status, claim = status_of(target), self.claims.find(key)
-        if status is None:
+        if status_of(target) is None:
             return False
-        if claim is None or not claim.is_of(status):
+        claim = self.claims.find(key)
+        if claim is None or not claim.is_at(target):
             raise NotApplicable(f"{target} exists", "name a place where nothing is")
         return True
 
     def _put_at_new_place(self, aside: Path, target: Path, key: str) -> None:
         """By a second name, which is never put over another file; which file it is, is noted before."""
         claim = Claim(key=key, kind=ClaimKind.RESTORE, place=str(target), is_whole=True)
-        self.claims.put(claim.made(aside.lstat()))
+        self.claims.put(claim.made(aside))
         try:
             os.link(aside, target, follow_symlinks=False)
         except FileExistsError:
@@ -137,8 +140,7 @@ class FileDriver:
     def undo_restore(self, place: str, key: str) -> str | None:
         claim = self.claims.find(key)
         target = None if claim is None else Path(claim.place)
-        status = None if target is None else status_of(target)
-        if claim is None or target is None or status is None or not claim.is_of(status):
+        if claim is None or target is None or not claim.is_at(target):
             return None
         target.unlink(missing_ok=True)
         return f"the file {target} was removed"
@@ -157,8 +159,12 @@ class FileDriver:
     def _place_of(self, digest: str, mode: int) -> Path:
         return self._copies / f"{digest}.{mode:o}"
 
-    def forget_snapshot(self, snapshot: Snapshot) -> None:
-        self._place_of(*_reference(snapshot)).unlink(missing_ok=True)
+    def forget_snapshot(self, snapshot: Snapshot, is_wanted: Callable[[], bool]) -> None:
+        if not is_wanted():
+            self._place_of(*_reference(snapshot)).unlink(missing_ok=True)
+
+    def holds(self, snapshot: Snapshot) -> bool:
+        return self._place_of(*_reference(snapshot)).is_file()
 
     def new_place(self, resource: Resource, label: str) -> str:
         path = Path(resource.place)

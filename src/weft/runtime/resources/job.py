@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weft.ledger.api import Ledger, ResourceLog
+from weft.ledger.api import Ledger
 from weft.runtime.resources.controller import ResourceController
 from weft.runtime.turns.ledger_port import Crossing
 
 BUSY_MS = 5000
-"""So soon is looked again at what somebody else works on."""
+"""So soon is looked again at what somebody else works on, or an engine that does not answer is to do."""
+LEFT_MS = 60_000
+"""So soon is tried again what could not be removed."""
 
 
 class ResourceJob:
@@ -22,6 +24,8 @@ class ResourceJob:
     def __init__(self, ledger: Ledger, crossing: Crossing, controller: Callable[[], ResourceController]) -> None:
         self._ledger, self._crossing, self._make = ledger, crossing, controller
         self._controller: ResourceController | None = None
+        self._has_left = False
+        """Whether something could not be done when it was last tried."""
 
     async def run_due(self, now_ms: int) -> int | None:
         return await self._crossing.run(lambda: self.run(now_ms))
@@ -33,7 +37,9 @@ class ResourceJob:
             return None
         if self._controller is None:
             self._controller = self._make()
-        elif not any(ResourceLog(self._ledger).pending()):
+        elif not self._has_left and not any(self._controller.pending()):
             return None
-        self._controller.reconcile()
-        return now_ms + BUSY_MS if any(ResourceLog(self._ledger).pending()) else None
+        self._has_left = bool(self._controller.reconcile().left)
+        if any(self._controller.pending()):
+            return now_ms + BUSY_MS
+        return now_ms + LEFT_MS if self._has_left else None

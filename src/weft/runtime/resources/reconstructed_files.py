@@ -40,7 +40,7 @@ def record_reconstruction(ledger: Ledger, driver: DirectoryDriver, found: Recons
         write_reconstruction(found, folder)
         taken = driver.take(folder)
         new = replace(taken, is_inferred=True, restorable=False, skipped=[*(taken.skipped or ()), *_missing(found)])
-        resource = _workspace_of(log, ledger, found.workspace, found.turn)
+        resource = _workspace_of(log, ledger, driver.machine, found.workspace, found.turn)
         return log.record_snapshot(resource, new, run=found.turn)
 
 
@@ -50,9 +50,10 @@ def _ensure_any(found: Reconstruction) -> None:
         raise NotApplicable(f"no file of {found.turn} is known whole{why}", "its edits are shown with the turn")
 
 
-def _workspace_of(log: ResourceLog, ledger: Ledger, place: str, turn: str) -> str:
-    """The resource at the workspace, which need not be on this machine; its owner stays who it is."""
-    known = log.find_at(ResourceKind.DIRECTORY.value, place)
+def _workspace_of(log: ResourceLog, ledger: Ledger, machine: str | None, place: str, turn: str) -> str:
+    """The resource at the workspace, which need not be on this machine, though what was put together is kept here; its
+    owner stays who it is."""
+    known = log.find_at(ResourceKind.DIRECTORY.value, place, machine)
     if known is not None:
         return known.id
     session = ledger.turn(turn).session_id
@@ -62,6 +63,7 @@ def _workspace_of(log: ResourceLog, ledger: Ledger, place: str, turn: str) -> st
         place=place,
         capabilities=CAPABILITIES,
         session=session,
+        machine=machine,
     )
     return log.declare(new).id
 

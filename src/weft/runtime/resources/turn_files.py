@@ -6,18 +6,26 @@ it that has one. Whatever is overwritten is kept first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from weft.kernel.enums import RestoreOutcome, SnapshotState
-from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
-from weft.ledger.api import REDO, Ledger, NewSnapshot, Resource, Restore, Snapshot, kept_by_undo, undo_reason
-from weft.ledger.model import HeadMove, Turn
+from weft.kernel.advice import Action
+from weft.kernel.enums import ResourceKind, RestoreOutcome, SnapshotState
+from weft.kernel.errors import NotApplicable, NotFound
+from weft.ledger.api import Lease, Ledger, NewSnapshot, Resource, Restore, Snapshot, UndoneMove
+from weft.ledger.model import Turn
 from weft.runtime.resources.controller import ResourceController
-from weft.runtime.resources.directories import ChangedPath, FolderMerge
+from weft.runtime.resources.directories import ChangedPath, ChangeStatus, FolderMerge
 from weft.runtime.resources.directories.model import readable_path
-from weft.runtime.resources.directory_driver import METHOD, REFERENCE, DirectoryDriver, new_folder, tree_of
+from weft.runtime.resources.directory_driver import (
+    METHOD,
+    REFERENCE,
+    DirectoryDriver,
+    new_folder,
+    tree_of,
+)
 from weft.runtime.resources.drivers import Drivers
 
 NOT_KNOWN = "they are kept where Weft runs a turn with a workspace, or follows another tool with its files"
@@ -30,6 +38,28 @@ class CheckedOut(Struct, frozen=True, kw_only=True):
     place: str
     notes: tuple[str, ...] = ()
     """What could not be made equal."""
+    kept: Snapshot | None = None
+    """What was there before; None where nothing was overwritten."""
+
+
+class UndoPlan(Struct, frozen=True, kw_only=True):
+    """What an undo or a redo is to do: where the head goes, and what the directories are to be like."""
+
+    session: str
+    before: str | None
+    head: str | None
+    wanted: tuple[Snapshot, ...]
+    takes_back: UndoneMove | None = None
+    """The undo that a redo takes back."""
+
+
+class DirectoryChanges(Struct, frozen=True, kw_only=True):
+    """How many paths of a directory an undo changes, removes, and brings back."""
+
+    place: str
+    changed: int
+    removed: int
+    restored: int
 
 
 class Undone(Struct, frozen=True, kw_only=True):
@@ -39,6 +69,10 @@ class Undone(Struct, frozen=True, kw_only=True):
     before: str | None
     head: str | None
     restores: tuple[Restore, ...]
+    changes: tuple[DirectoryChanges, ...] = ()
+    """One for each restore."""
+    left: tuple[str, ...] = ()
+    """What could not be made equal."""
 
 
 class MergedFiles(Struct, frozen=True, kw_only=True):
@@ -56,7 +90,8 @@ class TurnFiles:
 
     def __init__(self, ledger: Ledger, driver: DirectoryDriver) -> None:
         self._ledger, self._driver = ledger, driver
-        self._controller = ResourceController(ledger, Drivers(driver))
+        self._drivers = Drivers(driver, machine=driver.machine, folder=driver.files.path.parent)
+        self._controller = ResourceController(ledger, self._drivers)
 
     # --- which ------------------------------------------------------------------------------------------------------
 
@@ -70,33 +105,41 @@ class TurnFiles:
         trees = [one for one in snapshots if one.external_kind == REFERENCE and wanted in (None, one.resource)]
         if not trees:
             raise NotApplicable(f"no files are known of {rev}", NOT_KNOWN)
-        if len(trees) > 1:
-            names = ", ".join(self._ledger.resources.get(one.resource).name for one in trees)
+        nearest = [one for one in trees if one.run == trees[0].run]  # a turn works where the last one did
+        if len(nearest) > 1:
+            names = ", ".join(self._ledger.resources.get(one.resource).name for one in nearest)
             raise NotApplicable(f"{rev} worked in several directories: {names}", "name one of them")
+        self._drivers.ensure_here(self._ledger.resources.get(trees[0].resource))
         return trees[0]
 
     def changes(self, old: Snapshot | None, new: Snapshot) -> list[ChangedPath]:
         """The paths that differ; all that there are, where nothing was before."""
+        for snapshot in (new,) if old is None else (old, new):
+            self._controller.ensure_kept(snapshot)
         return self._driver.files.changes(None if old is None else tree_of(old), tree_of(new))
 
     def text_diff(self, change: ChangedPath) -> list[str] | None:
         return self._driver.files.text_diff(change)
 
-    def keep(self, resource: Resource) -> Snapshot:
-        """A snapshot of a directory as it is now. Raises NotApplicable where none can be taken."""
-        return self._keep_present(resource)
+    def changes_of_checkout(self, snapshot: Snapshot) -> list[ChangedPath]:
+        """The paths that differ between a directory as it is now and a snapshot of it."""
+        self._ledger.trust.ensure("take a snapshot")
+        present = self._driver.take_present(self._ledger.resources.get(snapshot.resource).place)
+        return self._driver.files.changes(present.external_id, tree_of(snapshot))
 
     # --- brought back -----------------------------------------------------------------------------------------------
 
     def check_out(self, rev: str, to: str | None = None, *, resource: str | None = None) -> CheckedOut:
         """The files of a turn in a new folder, or without one over the directory itself, which is kept first."""
         snapshot = self.snapshot_of(rev, resource)
+        self._controller.ensure_kept(snapshot)
         if to is None:
             place = self._ledger.resources.get(snapshot.resource)
             session = self._ledger.turn(self._ledger.resolve(rev)).session_id
-            self._ensure_owned(place, "" if session is None else self._ledger.session(session).label, force=False)
-            self._keep_present(place)
-            return CheckedOut(snapshot=snapshot, place=place.place, notes=self._restored(snapshot))
+            self._ensure_owned(place, "" if session is None else self._ledger.session(session).label, rev, force=False)
+            with self._controller.working(place.id, in_place=True):
+                kept = self._controller.keep_present(place)
+                return CheckedOut(snapshot=snapshot, place=place.place, notes=self._restored(snapshot), kept=kept)
         self._ledger.trust.ensure("write files")
         folder = new_folder(to)
         if folder.exists() and any(folder.iterdir()):
@@ -108,14 +151,8 @@ class TurnFiles:
     def copy_into(self, snapshot: Snapshot, folder: Path) -> None:
         """The files of a snapshot in an empty folder, for somebody who throws them away afterwards."""
         self._ledger.trust.ensure("write files")
+        self._controller.ensure_kept(snapshot)
         self._driver.files.restore(tree_of(snapshot), folder)
-
-    def _keep_present(self, resource: Resource, run: str | None = None) -> Snapshot:
-        """Raises NotApplicable where the directory as it is cannot be kept: nothing is overwritten then."""
-        taken = self._controller.snapshot(resource, run=run)
-        if taken.state is not SnapshotState.OK:
-            raise NotApplicable(f"{resource.place} as it is now cannot be kept: {taken.error}", "mend that first")
-        return taken
 
     def _restored(self, snapshot: Snapshot) -> tuple[str, ...]:
         done = self._controller.restore(snapshot)
@@ -129,61 +166,131 @@ class TurnFiles:
 
     # --- undone -----------------------------------------------------------------------------------------------------
 
-    def undo(self, session: str, *, force: bool = False) -> Undone:
-        """The head goes back by one turn, and the directory to what it was before that turn changed it. What it is now
-        is kept, so that `redo` brings both back."""
+    def plan_undo(self, session: str, *, keeps_files: bool = False) -> UndoPlan:
+        """What `undo` would do: the head goes back by one turn, and the directory to what it was before that turn
+        changed it; with `keeps_files` the head alone. Raises NotApplicable where what it was is not known."""
         standing = self._ledger.session(session)
         if standing.head is None:
             raise NotApplicable(f"session {standing.label!r} has no turn to undo")
         turn = self._ledger.turn(standing.head)
-        before = [one for one in self._ledger.resources.snapshots_before_turn(turn.id) if _is_restorable(one)]
-        after = self._changed_in(turn)
-        unknown = sorted(after - {one.resource for one in before})
-        if unknown:
-            name = self._ledger.resources.get(unknown[0]).name
-            raise NotApplicable(f"what {name!r} was like before that turn is not known", "move the head alone")
-        wanted = [one for one in before if one.resource in after]
-        kept = self._kept_present(standing.label, wanted, force=force)
-        return self._moved(standing.label, standing.head, turn.parent_id, undo_reason(kept), wanted)
+        wanted = () if keeps_files else self._beginnings_of(turn, standing.label)
+        return UndoPlan(session=standing.label, before=turn.id, head=turn.parent_id, wanted=wanted)
 
-    def _changed_in(self, turn: Turn) -> set[str]:
-        """The directories that were kept in a turn."""
-        kept = self._ledger.resources.snapshots_of_turn(turn.id)
-        return {one.resource for one in kept if one.run == turn.id and _is_restorable(one)}
+    def _beginnings_of(self, turn: Turn, label: str) -> tuple[Snapshot, ...]:
+        """What the directories were like before a turn that may have changed them. Raises NotApplicable where that is
+        not known of one: its snapshot failed, was thrown away, or there never was one."""
+        tried = [one for one in self._controller.log.tried_in(turn.id) if not one.is_inferred and self._is_ours(one)]
+        before = {one.resource: one for one in self._ledger.resources.snapshots_before_turn(turn.id)}
+        for resource in sorted({one.resource for one in tried}):
+            own = [one for one in tried if one.resource == resource and one.is_before]
+            lost = next((one for one in own if one.state is not SnapshotState.OK), None)
+            known = before.get(resource)
+            if lost is not None or known is None or not _is_restorable(known):
+                why = "nobody kept it" if lost is None else lost.error or f"it is {lost.state.value}"
+                name = self._ledger.resources.get(resource).name
+                raise NotApplicable(
+                    f"what {name!r} was like before that turn is not known: {why}",
+                    Action.UNDO_WITHOUT_FILES.of(session=label),
+                )
+        return tuple(before[resource] for resource in dict.fromkeys(one.resource for one in tried))
+
+    def _is_ours(self, snapshot: Snapshot) -> bool:
+        """Whether it is one of a directory that this ledger declared."""
+        resource = self._ledger.resources.get(snapshot.resource)
+        return resource.is_own and resource.kind is ResourceKind.DIRECTORY
+
+    def plan_redo(self, session: str) -> UndoPlan:
+        """What `redo` would do: head and files are again what they were before the last undo that was not taken back.
+        Raises NotApplicable where another move or a turn came since."""
+        standing = self._ledger.session(session)
+        undone = self._controller.log.last_undone(standing.id)
+        if undone is None:
+            raise NotApplicable(f"nothing of session {standing.label!r} was undone since its head last moved otherwise")
+        wanted = tuple(self._ledger.resources.snapshot(id) for id in undone.kept)
+        return UndoPlan(
+            session=standing.label, before=standing.head, head=undone.turn, wanted=wanted, takes_back=undone
+        )
+
+    def present_changes(self, plan: UndoPlan, *, force: bool = False) -> tuple[DirectoryChanges, ...]:
+        """What would become of the directories as they are now; nothing is recorded. Only directories are looked at
+        that the undo would change."""
+        self._ledger.trust.ensure("look at files")
+        places = self._own_places(plan, force=force)
+        with self._driver.files.hold():
+            return tuple(
+                self._directory_changes(one, self._driver.take_present(place.place).external_id)
+                for one, place in zip(plan.wanted, places, strict=True)
+            )
+
+    def _directory_changes(self, wanted: Snapshot, present: str) -> DirectoryChanges:
+        statuses = [change.status for change in self._driver.files.changes(present, tree_of(wanted))]
+        removed, restored = statuses.count(ChangeStatus.DELETED), statuses.count(ChangeStatus.ADDED)
+        return DirectoryChanges(
+            place=self._place_of(wanted).place,
+            changed=len(statuses) - removed - restored,
+            removed=removed,
+            restored=restored,
+        )
+
+    def _place_of(self, snapshot: Snapshot) -> Resource:
+        return self._ledger.resources.get(snapshot.resource)
+
+    def undo(self, session: str, *, force: bool = False, keeps_files: bool = False) -> Undone:
+        """Take back the last turn, and what it did to files. What they are now is kept, so that `redo` brings both
+        back. With `keeps_files` they stay as they are; else NotApplicable is raised where what they were is not
+        known."""
+        return self._carried_out(self.plan_undo(session, keeps_files=keeps_files), force=force)
 
     def redo(self, session: str, *, force: bool = False) -> Undone:
-        """Take the last undo back: head and files are again what they were before it."""
-        standing = self._ledger.session(session)
-        moves = self._ledger.reflog(session, limit=2)
-        kept = kept_by_undo(moves[0].reason) if len(moves) > 1 else None
-        if kept is None:
-            raise NotApplicable(f"the last move of session {standing.label!r} was no undo")
-        wanted = [self._ledger.resources.snapshot(id) for id in kept]
-        self._kept_present(standing.label, wanted, force=force)
-        return self._moved(standing.label, standing.head, _turn_of(moves[1]), REDO, wanted)
+        """Take the last undo back that was not taken back yet."""
+        return self._carried_out(self.plan_redo(session), force=force)
 
-    def _kept_present(self, label: str, wanted: list[Snapshot], *, force: bool) -> list[str]:
-        """Snapshots of the directories as they are now, which are about to be what `wanted` says."""
-        resources = [self._ledger.resources.get(one.resource) for one in wanted]
-        for resource in resources:
-            self._ensure_owned(resource, label, force=force)
-        return [self._keep_present(resource).id for resource in resources]
+    def _carried_out(self, plan: UndoPlan, *, force: bool) -> Undone:
+        for snapshot in plan.wanted:
+            self._controller.ensure_kept(snapshot)
+        places = self._own_places(plan, force=force)
+        with self._controller.working(*(place.id for place in places), in_place=True) as leases:
+            return self._overwritten(plan, places, leases)
 
-    def _moved(self, label: str, head: str | None, to: str | None, reason: str, snapshots: list[Snapshot]) -> Undone:
-        ids = [one.id for one in snapshots]
-        wishes = self._controller.log.move_with_files(label, expected=head, to=to, reason=reason, snapshots=ids)
+    def _overwritten(self, plan: UndoPlan, places: Sequence[Resource], leases: Sequence[Lease]) -> Undone:
+        """Carry a plan out while nobody else works in the directories, until they are what it says."""
+        present = [self._controller.keep_present(place) for place in places]
+        changes = [self._directory_changes(*pair) for pair in zip(plan.wanted, map(tree_of, present), strict=True)]
+        kept, log = [one.id for one in present], self._controller.log
+        if plan.takes_back is not None:
+            wishes = log.redo(plan.session, plan.takes_back, kept=kept, held=leases)
+        else:
+            assert plan.before is not None, "an undo takes a turn back"
+            wanted = [one.id for one in plan.wanted]
+            wishes = log.undo(
+                plan.session, expected=plan.before, to=plan.head, kept=kept, snapshots=wanted, held=leases
+            )
         restores = tuple(self._controller.finish_restore(id) for id in wishes)
-        return Undone(session=label, before=head, head=to, restores=restores)
+        return Undone(
+            session=plan.session,
+            before=plan.before,
+            head=plan.head,
+            restores=restores,
+            changes=tuple(changes),
+            left=tuple(note for one in restores for note in self._controller.notes.get(one.id, ())),
+        )
 
-    def _ensure_owned(self, resource: Resource, label: str, *, force: bool) -> None:
-        """Nobody's work but the session's own is overwritten."""
+    def _own_places(self, plan: UndoPlan, *, force: bool) -> list[Resource]:
+        """The directories that a plan changes, each of which is here and the session's."""
+        places = [self._place_of(one) for one in plan.wanted]
+        for place in places:
+            self._drivers.ensure_here(place)
+            self._ensure_owned(place, plan.session, plan.head, force=force)
+        return places
+
+    def _ensure_owned(self, resource: Resource, label: str, rev: str | None, *, force: bool) -> None:
+        """Nobody's work but the session's own is overwritten. `rev` has the files that were to be brought back."""
+        advice = Action.RESET_HEAD_ALONE.of(session=label) if rev is None else Action.CHECK_OUT_BESIDE.of(rev=rev)
         owner = resource.owner
         if not resource.is_own or owner is None:
-            raise NotApplicable(f"directory {resource.place} is no longer the session's", "check the files out beside")
+            raise NotApplicable(f"directory {resource.place} is no longer the session's", advice)
         if owner.kind == "session" and owner.name != label and not force:
-            raise NotApplicable(
-                f"session {owner.name!r} works in {resource.place} now", "check the files out beside, or insist"
-            )
+            raise NotApplicable(f"session {owner.name!r} works in {resource.place} now", advice)
 
     # --- merged -----------------------------------------------------------------------------------------------------
 
@@ -196,10 +303,14 @@ class TurnFiles:
             raise NotApplicable(f"{branch!r} and {into!r} have no turn in common", "copy what you need by hand")
         base, target = self.snapshot_of(ancestor), self._directory_of(into)
         if target is None:
-            raise NotApplicable(f"session {into!r} works in no directory of its own", "check the branch out beside")
+            raise NotApplicable(
+                f"session {into!r} works in no directory of its own", Action.CHECK_OUT_BESIDE.of(rev=branch)
+            )
         source = self._directory_of(branch)
-        theirs = self.snapshot_of(tips[0]) if source is None else self._keep_present(source)
-        ours = self._keep_present(target)
+        theirs = self.snapshot_of(tips[0]) if source is None else self._controller.keep_present(source)
+        for snapshot in (base, theirs):
+            self._controller.ensure_kept(snapshot)
+        ours = self._controller.keep_present(target)
         merge = self._driver.files.merge(tree_of(base), tree_of(ours), tree_of(theirs))
         return MergedFiles(resource=target, base=base.id, ours=ours.id, theirs=theirs.id, merge=merge)
 
@@ -210,7 +321,8 @@ class TurnFiles:
         except NotFound:
             return None  # a turn
         owned = self._ledger.resources.list(session=session.label, kind="directory")
-        present = [one for one in owned if one.is_own and Path(one.place).is_dir()]
+        here = [one for one in owned if one.is_own and self._drivers.is_here(one)]
+        present = [one for one in here if Path(one.place).is_dir()]
         return present[0] if len(present) == 1 else None
 
     def apply_merge(self, merged: MergedFiles, turn: str) -> Restore:
@@ -218,12 +330,15 @@ class TurnFiles:
         it. Raises NotApplicable where the directory has changed since."""
         if merged.merge.id is None:
             raise NotApplicable("the files were not merged: there are conflicts", "settle them first")
-        present, ours = self._keep_present(merged.resource), self._ledger.resources.snapshot(merged.ours)
-        if present.external_id != ours.external_id:
-            raise NotApplicable(f"{merged.resource.place} has changed since the files were merged", "merge again")
-        new = NewSnapshot(method=METHOD, external_kind=REFERENCE, external_id=merged.merge.id)
-        kept = self._controller.log.record_snapshot(merged.resource.id, new, run=turn)
-        return self._controller.restore(kept)
+        with self._controller.working(merged.resource.id, in_place=True):
+            present, ours = self._controller.keep_present(merged.resource), self._ledger.resources.snapshot(merged.ours)
+            if present.external_id != ours.external_id:
+                raise NotApplicable(f"{merged.resource.place} has changed since the files were merged", "merge again")
+            if not self._driver.files.has(merged.merge.id):
+                raise NotApplicable("the merged files were removed meanwhile", "merge again")
+            new = NewSnapshot(method=METHOD, external_kind=REFERENCE, external_id=merged.merge.id)
+            kept = self._controller.log.record_snapshot(merged.resource.id, new, run=turn)
+            return self._controller.restore(kept)
 
 
 def _is_tree(snapshot: Snapshot) -> bool:
@@ -233,9 +348,3 @@ def _is_tree(snapshot: Snapshot) -> bool:
 def _is_restorable(snapshot: Snapshot) -> bool:
     """Whether a directory can be made equal to it: not to what was only put together from what a session tells."""
     return _is_tree(snapshot) and snapshot.restorable
-
-
-def _turn_of(move: HeadMove) -> str:
-    if move.turn_id is None:
-        raise InvalidInput("the session stood at no turn before", "move its head yourself")
-    return move.turn_id

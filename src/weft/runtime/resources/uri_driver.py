@@ -56,8 +56,11 @@ class UriDriver:
     def remove(self, resource: Resource) -> None:
         raise Unsupported(f"what lies behind {resource.place} is not Weft's to remove")
 
-    def forget_snapshot(self, snapshot: Snapshot) -> None:
+    def forget_snapshot(self, snapshot: Snapshot, is_wanted: Callable[[], bool]) -> None:
         """It has none."""
+
+    def holds(self, snapshot: Snapshot) -> bool:
+        return True
 
     def new_place(self, resource: Resource, label: str) -> str:
         return resource.place

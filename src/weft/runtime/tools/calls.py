@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -87,11 +88,19 @@ class PlannedTool(Tool, Protocol):
 class WorkspaceKeeper(Protocol):
     """Keeps what a workspace is like around calls that may change it."""
 
-    async def before(self, turn: str) -> None:
-        """A call of a turn that may change it is about to run."""
+    async def before(self, turn: str) -> tuple[KeptState, ...]:
+        """A call of a turn that may change it is allowed: what is to be recorded with the decision. Raises NotYet while
+        somebody else is at work in it."""
+
+    async def begin(self, turn: str) -> None:
+        """Such a call is about to run; the decision is recorded."""
 
     async def after(self) -> tuple[KeptState, ...]:
         """It ran: what is to be recorded with its result."""
+
+    async def recorded(self, kept: Sequence[KeptState] | None) -> None:
+        """What `before` and `after` gave is recorded, so that it may be thrown away like anything else; None: all of
+        it, or it never will be."""
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ from weft.kernel.canonical import dumps
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.enums import Decision, DecisionSource
 from weft.kernel.errors import StoreError, Unsupported, WeftError
-from weft.ledger.api import Approval
+from weft.ledger.api import Approval, KeptState
 from weft.runtime.broker.tools import CallAnswer, Later, ToolCallContext, Verdict
 from weft.runtime.context import ExecutionContext
 from weft.runtime.policies.contract import PolicyCall, PolicyContext
@@ -74,14 +74,23 @@ class ToolGate:
             return _refused(DecisionSource.ARGUMENTS, plan, answer=answer)
         if not is_permitted(plan, context.acting):
             return _refused(DecisionSource.PERMISSION, _not_permitted(plan), plan, answer)
-        if answer is not None:
-            return _granted(plan, answer, self._recorded(tool, plan))
         try:
-            return await self._without_person(tool, plan, arguments, context)
+            if answer is not None:
+                verdict = _granted(plan, answer, self._recorded(tool, plan))
+            else:
+                verdict = await self._without_person(tool, plan, arguments, context)
+            keeper = self._keeper_of(tool, plan)
+            if keeper is None or verdict.decision is not Decision.ALLOW:
+                return verdict
+            return replace(verdict, kept=await keeper.before(context.turn))
         except WeftError as error:
             if isinstance(error, StoreError) and not isinstance(error, Unsupported):
                 raise  # the ledger cannot be read now: whoever goes on with the turn decides
             return _refused(DecisionSource.POLICY, f"it could not be decided on: {error}", plan)
+
+    def _keeper_of(self, tool: str, plan: CallPlan) -> WorkspaceKeeper | None:
+        """Who keeps the workspace around a call; None where it changes nothing, or nobody does."""
+        return None if plan.is_read_only or self._tools[tool].is_read_only else self._keeper
 
     async def _planned(self, tool: str, arguments: Any, context: ToolCallContext) -> CallPlan | str:
         """What a call would do, or why that cannot be told."""
@@ -112,14 +121,16 @@ class ToolGate:
             raise ToolFailure("changed", f"what {planned.tool} would do now is not what was decided on: call it again")
         if not is_permitted(planned, context.acting):
             raise ToolFailure("denied", _not_permitted(planned))
-        return await self._kept(self._tools[tool], planned, context)
+        keeper = self._keeper_of(tool, planned)
+        if keeper is None:
+            return await self._tools[tool].perform(planned, context)
+        return await self._kept(keeper, self._tools[tool], planned, context)
 
-    async def _kept(self, tool: PlannedTool, plan: CallPlan, context: ToolCallContext) -> ToolOutput | Later:
-        """Run it, and keep the workspace before and after where it may change it, however it ends."""
-        keeper = self._keeper
-        if keeper is None or plan.is_read_only or tool.is_read_only:
-            return await tool.perform(plan, context)
-        await keeper.before(context.turn)
+    async def _kept(
+        self, keeper: WorkspaceKeeper, tool: PlannedTool, plan: CallPlan, context: ToolCallContext
+    ) -> ToolOutput | Later:
+        """Run it, and keep the workspace afterwards, however it ends."""
+        await keeper.begin(context.turn)
         try:
             output = await tool.perform(plan, context)
         except ToolFailure as failure:
@@ -130,6 +141,11 @@ class ToolGate:
             ended.kept = await keeper.after()
             raise ended from error
         return output if isinstance(output, Later) else replace(output, kept=await keeper.after())
+
+    async def recorded(self, kept: Sequence[KeptState] | None) -> None:
+        """See `Gate`."""
+        if self._keeper is not None:
+            await self._keeper.recorded(kept)
 
     async def _plan(self, tool: str, arguments: Any, context: ToolCallContext) -> CallPlan:
         offered = self._tools.get(tool)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from weft.kernel.enums import Decision
+from weft.ledger.api import KeptState
 from weft.runtime.broker.tools import CallAnswer, Gate, ToolCallContext, Verdict
 from weft.runtime.tools.calls import ToolFailure
 
@@ -55,6 +56,10 @@ class ObservedGate:
     async def exclusive_key(self, tool: str, arguments: Any) -> str | None:
         """See `Gate`."""
         return await self._gate.exclusive_key(tool, arguments)
+
+    async def recorded(self, kept: Sequence[KeptState] | None) -> None:
+        """See `Gate`."""
+        await self._gate.recorded(kept)
 
     async def perform(self, tool: str, arguments: Any, context: ToolCallContext, bound: str, plan: Any = None) -> Any:
         """See `Gate`."""

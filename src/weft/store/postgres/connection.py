@@ -170,6 +170,16 @@ class PostgresSql:
             for statement in statements:
                 self._cursor.execute(statement.encode(), prepare=False)
 
+    def call(self, begin: str, call: tuple[str, Sequence[Any]], end: Sequence[str]) -> Row:
+        """A whole transaction around one call, for one way to the server and back; the row that it answers."""
+        self._foreseen.clear()
+        with self._together():
+            self._cursor.execute(begin.encode(), prepare=False)
+            answer = self.connection.cursor().execute(translate(call[0]), call[1], binary=True, prepare=True)
+            for statement in end:
+                self._cursor.execute(statement.encode(), prepare=False)
+        return answer.fetchall()[0]
+
     def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """A few rows are here at a time, however many there are, and fewer where they are large."""
         if self.buffer.waiting:

@@ -5,6 +5,7 @@ Both engines have the same tables with the same columns, so rows pass as they ar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -28,8 +29,10 @@ _TABLES = (
 )
 
 
-def write_copy(sql: PostgresSql, target: Path, progress: Progress | None) -> None:
-    """Aside, then renamed: either it is complete or it is not there."""
+def write_copy(
+    sql: PostgresSql, target: Path, progress: Progress | None, beside: Callable[[], object] | None = None
+) -> None:
+    """Aside, then renamed: either it is complete or it is not there. `beside` is called before it is renamed."""
     aside = aside_of(target)
     create_private(aside)
     connection = apsw.Connection(str(aside))
@@ -42,6 +45,8 @@ def write_copy(sql: PostgresSql, target: Path, progress: Progress | None) -> Non
         mark_as_copy(connection)
     finally:
         connection.close()
+    if beside is not None:
+        beside()
     put_in_place(aside, target)
 
 

@@ -23,7 +23,7 @@ from weft.store.diagnosis import Diagnosis
 from weft.store.erased_contents import ERASING
 from weft.store.fact_writer import NEWER_CONTENTS, questions_about
 from weft.store.facts import FactReader, local_value
-from weft.store.group_commit import CommitBatch
+from weft.store.group_commit import CommitBatch, CommitJob
 from weft.store.port import PATIENCE, Progress, ReadTxn
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.connection import WRITER, PostgresSql, connect
@@ -35,10 +35,11 @@ from weft.store.postgres.migrations import MARK, OWN, migrate, refuse_newer, sch
 from weft.store.postgres.notifications import LISTEN_SECONDS, Crier, Listeners
 from weft.store.postgres.rewrite import rewrite_tables
 from weft.store.postgres.schema_objects import check_objects
+from weft.store.postgres.straight_append import StraightAppends, SupposedTurn
 from weft.store.postgres.word_index import GinIndex
 from weft.store.records import LogTip
 from weft.store.replica_names import NOTE, is_copy, take_new_name
-from weft.store.sql import RowsRefused, Sql
+from weft.store.sql import Question, Row, RowsRefused, Sql
 from weft.store.sql_store import BufferedSql, Results, SqlStore, WriteWork, succeed
 from weft.store.sqlite.copies import ensure_free
 from weft.store.sqlite.migrations import Schema
@@ -63,13 +64,23 @@ _STATE = (
 """Who wrote last, by which schema, where the log ends, and which erasure was the last."""
 
 
+_OF_MARK = "SELECT 1 FROM outcome WHERE writer = ? AND mark = ?"
+_OF_CHAIN = "SELECT 1 FROM log WHERE n = ? AND chain = ?"
+_OF_TURN = "SELECT l.n, l.chain, l.contents FROM turn t JOIN log l ON l.n >= t.n WHERE t.id = ? ORDER BY l.n LIMIT 1"
+_END_BACKEND = f"SELECT pg_terminate_backend(pid, ?) FROM pg_stat_activity WHERE {_BACKEND} = ?"
+STRAIGHT_TRIES = 2
+"""The second time with the contents that the server named."""
+
+
 class CommitTrace(Struct, frozen=True):
     """What tells afterwards whether a transaction was committed, and which session of the server tried to."""
 
     backend: str
-    n: int = 0
-    chain: bytes = b""
-    mark: int = 0
+    question: Question
+    """Nobody but that transaction can have written what it finds."""
+    has_events: bool = True
+    had_lock: bool = True
+    """It held the writers' lock by the time it failed: whoever has the lock after it knows that it is over."""
 
 
 class PostgresStore(SqlStore):
@@ -94,6 +105,7 @@ class PostgresStore(SqlStore):
         self._backend, self._last_write, self._began_at = "", -1, 0
         self._lock = f"SELECT pg_advisory_xact_lock({self.address.lock})"
         self._begin = f"{_BEGIN}; {self._lock}"
+        self._straight = StraightAppends(self.address.lock, self._schema.number, self._tail, self._salts, self._clock)
         self._durable = 0
         """The newest event that is known to be durable."""
         self._crier = Crier(self._connect_reader, self.address.channel)
@@ -173,6 +185,7 @@ class PostgresStore(SqlStore):
 
     def _discard_writer(self) -> None:
         self._forget()
+        self._straight.forget()
         self._last_write, self._durable = -1, 0
         if self._write_sql is not None:
             self._write_sql.close()
@@ -204,7 +217,54 @@ class PostgresStore(SqlStore):
 
     def _attempt(self, batch: CommitBatch[WriteWork], results: Results) -> None:
         results.clear()
-        self._run_all(self._writer(), batch, results)
+        sql = self._writer()
+        if len(batch) == 1 and batch[0].work.ordinary is not None and self._go_straight(sql, batch[0], results):
+            return
+        self._straight.forget()
+        self._run_all(sql, batch, results)
+
+    def _go_straight(self, sql: PostgresSql, job: CommitJob[WriteWork], results: Results) -> bool:
+        """An ordinary turn in one call. False where it has to go the general way: then nothing has happened."""
+        self._tip = None  # the work leaves rows in memory that have provisional numbers: whoever is next forgets them
+        for _ in range(STRAIGHT_TRIES):
+            self._serial += 1
+            turn = self._straight.suppose(sql, job.work, self._serial)
+            if turn is None:
+                return False
+            try:
+                tip = self._straight.send(sql, turn, _BEGIN, COMMIT_THEN_FLUSH)
+            except BaseException as error:  # also an interrupt can come before, during or after it
+                return self._ended_anyway(sql, turn, error, job, results)
+            if tip is not None:
+                results.append((job, turn.restated(tip)))
+                succeed(results)
+                self._durable = max(self._durable, tip.n)
+                self._crier.announce()
+                return True
+            if not self._straight.is_told_more:
+                return False
+        return False
+
+    def _ended_anyway(
+        self, sql: PostgresSql, turn: SupposedTurn, error: BaseException, job: CommitJob[WriteWork], results: Results
+    ) -> bool:
+        """Whether a turn is there whose call failed. One that the server refused is not; of a connection that died the
+        server is asked, by the turn's id."""
+        if sql.lost and not sql.broken:
+            if not isinstance(error, psycopg.Error) or is_passing(error):
+                raise error
+            sql.script("ROLLBACK")
+            turn.salts.return_all()
+            return False
+        found = self._came_through(CommitTrace(self._backend, (_OF_TURN, (turn.id,)), had_lock=False))
+        if found is None:
+            raise error
+        results.append((job, turn.restated(LogTip(*found))))
+        succeed(results)
+        self._crier.announce()
+        if not isinstance(error, psycopg.Error):
+            raise error
+        return True
 
     def _conclude(self, sql: BufferedSql, tip: LogTip, results: Results) -> None:
         """The rows, the commit and the sync, for one way to the server and back."""
@@ -214,12 +274,12 @@ class PostgresStore(SqlStore):
             return
         trace = self._trace(sql, tip)
         try:
-            sql.conclude(COMMIT_THEN_FLUSH if trace.n else COMMIT)
+            sql.conclude(COMMIT_THEN_FLUSH if trace.has_events else COMMIT)
         except BaseException as error:  # also an interrupt can come before, during or after it
             cause = error.__cause__ if isinstance(error, RowsRefused) else error
             if sql.lost and not sql.broken:  # the server did not get as far as the commit
                 raise RowsRefused from cause if isinstance(cause, psycopg.Error) else error
-            if not self._came_through(trace):
+            if self._came_through(trace) is None:
                 raise cause or error from None
             succeed(results)
             if not isinstance(cause, psycopg.Error):
@@ -227,22 +287,22 @@ class PostgresStore(SqlStore):
         else:
             succeed(results)
             self._durable = max(self._durable, tip.n)
-        if trace.n:
+        if trace.has_events:
             self._crier.announce()
 
     def _trace(self, sql: PostgresSql, tip: LogTip) -> CommitTrace:
         """Events are found by their chain; a commit without any leaves a mark."""
         if tip.n > self._began_at:
-            return CommitTrace(self._backend, tip.n, tip.chain)
+            return CommitTrace(self._backend, (_OF_CHAIN, (tip.n, tip.chain)))
         sql.run(
             "INSERT INTO outcome(writer, mark) VALUES (?, ?)"
             " ON CONFLICT (writer) DO UPDATE SET mark = excluded.mark, at = now()",
             (self._backend, self._last_write),
         )
-        return CommitTrace(self._backend, mark=self._last_write)
+        return CommitTrace(self._backend, (_OF_MARK, (self._backend, self._last_write)), has_events=False)
 
-    def _came_through(self, trace: CommitTrace) -> bool:
-        """Ask the server, as soon as it answers, whether that transaction was committed."""
+    def _came_through(self, trace: CommitTrace) -> Row | None:
+        """Ask the server, as soon as it answers, whether that transaction was committed: a row where it was."""
         self._discard_writer()
         until, tried = self._clock.monotonic() + ASKING_SECONDS, 0
         while True:
@@ -254,22 +314,20 @@ class PostgresStore(SqlStore):
                 self._pause(tried)
                 tried += 1
 
-    def _ask(self, trace: CommitTrace, patient: bool) -> bool:
+    def _ask(self, trace: CommitTrace, patient: bool) -> Row | None:
         """Whoever holds the writers' lock knows that no earlier transaction is still under way. One whose client is
-        gone is given a moment to end by itself, then the server is told to end it."""
+        gone is given a moment to end by itself, then the server is told to end it. One that may not have begun yet is
+        ended first: else it could come after the answer."""
         sql = connect(self.address, WRITER)
         try:
-            if not patient:
-                sql.all(
-                    f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {_BACKEND} = ?", (trace.backend,)
-                )
+            if not (patient and trace.had_lock):
+                ended = sql.all(_END_BACKEND, (LOCK_SECONDS * 1_000, trace.backend))
+                if not all(is_over for (is_over,) in ended):
+                    raise psycopg.OperationalError("the server has not ended a connection whose client is gone")
             sql.script(f"SET lock_timeout TO '{LOCK_SECONDS}s'; {self._begin}")
-            if trace.n:
-                found = sql.one("SELECT 1 FROM log WHERE n = ? AND chain = ?", (trace.n, trace.chain))
-            else:
-                found = sql.one("SELECT 1 FROM outcome WHERE writer = ? AND mark = ?", (trace.backend, trace.mark))
+            found = sql.one(*trace.question)
             sql.script(f"ROLLBACK; {FLUSH}")
-            return found is not None
+            return found
         finally:
             sql.close()
 
@@ -493,10 +551,12 @@ class PostgresStore(SqlStore):
     def empty_log(self, patience: float = PATIENCE) -> bool:
         return self.rewrite(patience)
 
-    def backup(self, target: Path, progress: Progress | None = None) -> None:
+    def backup(
+        self, target: Path, progress: Progress | None = None, beside: Callable[[], object] | None = None
+    ) -> None:
         ensure_free(target)
         with self._snapshot() as sql:
-            write_copy(sql, target, progress)
+            write_copy(sql, target, progress, beside)
 
 
 def _place(sql: PostgresSql, ledger: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from glob import escape
 from pathlib import Path
 
@@ -14,8 +15,11 @@ from weft.store.replica_names import COPIED, NOTE
 from weft.store.sqlite.connection import READ_WRITE, connect
 
 
-def write_copy(source: apsw.Connection, target: Path, progress: Progress | None) -> None:
-    """Copy what the connection sees, page by page, aside and renamed: either it is complete or it is not there."""
+def write_copy(
+    source: apsw.Connection, target: Path, progress: Progress | None, beside: Callable[[], object] | None = None
+) -> None:
+    """Copy what the connection sees, page by page, aside and renamed: either it is complete or it is not there.
+    `beside` is called before it is renamed, for what lies beside the ledger."""
     aside = aside_of(target)
     create_private(aside)
     connection = connect(str(aside), READ_WRITE)
@@ -28,6 +32,8 @@ def write_copy(source: apsw.Connection, target: Path, progress: Progress | None)
         mark_as_copy(connection)
     finally:
         connection.close()
+    if beside is not None:
+        beside()
     put_in_place(aside, target)
 
 

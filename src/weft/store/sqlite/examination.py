@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -77,10 +77,12 @@ class ExaminedStore(SqliteBase):
             missing = missing_parts(self.connection, self._schema)
             return [*missing, *(text for (text,) in txn.sql.all("PRAGMA quick_check(20)") if text != "ok")]
 
-    def backup(self, target: Path, progress: Progress | None = None) -> None:
+    def backup(
+        self, target: Path, progress: Progress | None = None, beside: Callable[[], object] | None = None
+    ) -> None:
         ensure_free(target)
         with self.read():
-            write_copy(self._sql.connection, target, progress)
+            write_copy(self._sql.connection, target, progress, beside)
 
     def close(self) -> None:
         self._closed = True

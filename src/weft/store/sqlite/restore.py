@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
@@ -37,8 +37,15 @@ class Restored(Struct, frozen=True):
     replaced: str | None
 
 
-def restore(backup: Path, path: Path, clock: Clock, progress: Progress | None = None) -> Restored:
-    """Put a copy of `backup`, which stays as it is, in the place of the ledger at `path`, which nobody has open."""
+def restore(
+    backup: Path,
+    path: Path,
+    clock: Clock,
+    progress: Progress | None = None,
+    beside: Callable[[], object] | None = None,
+) -> Restored:
+    """Put a copy of `backup`, which stays as it is, in the place of the ledger at `path`, which nobody has open.
+    `beside` is called when the copy is written and before it takes that place."""
     if not backup.is_file():
         raise LedgerMissing(str(backup))
     if path.exists() and os.path.samefile(backup, path):
@@ -60,6 +67,8 @@ def restore(backup: Path, path: Path, clock: Clock, progress: Progress | None = 
             if mark_of(backup) != before:  # it is no backup but a ledger that somebody writes to
                 aside.unlink()
                 raise InUse(str(backup))
+            if beside is not None:
+                beside()
             replaced = _move_aside(path, clock.now_ms())
             put_in_place(aside, path)
     finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -407,11 +407,13 @@ class SqliteStore(SqliteBase):
             )
         return f"{file.as_uri()}?immutable=1", READ_ONLY | apsw.SQLITE_OPEN_URI
 
-    def backup(self, target: Path, progress: Progress | None = None) -> None:
+    def backup(
+        self, target: Path, progress: Progress | None = None, beside: Callable[[], object] | None = None
+    ) -> None:
         ensure_free(target)
         with self._snapshot() as sql:
             sql.one("SELECT 1 FROM local")  # takes the snapshot that the whole copy is made of
-            write_copy(sql.connection, target, progress)
+            write_copy(sql.connection, target, progress, beside)
 
     def close(self) -> None:
         """Let what is under way end, then release everything; a reader still at work closes its own connection."""
@@ -465,10 +467,12 @@ class MemoryStore(SqliteBase):
     def _exclusive(self) -> Any:
         return self._turn
 
-    def backup(self, target: Path, progress: Progress | None = None) -> None:
+    def backup(
+        self, target: Path, progress: Progress | None = None, beside: Callable[[], object] | None = None
+    ) -> None:
         ensure_free(target)
         with self.read():
-            write_copy(self._sql.connection, target, progress)
+            write_copy(self._sql.connection, target, progress, beside)
 
     def close(self) -> None:
         if self._rest():

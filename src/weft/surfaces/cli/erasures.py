@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from weft.kernel.errors import InvalidInput
+from weft.kernel.enums import SnapshotState
+from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.import_job import ImportJob
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.questions import confirm, is_person_there
+from weft.surfaces.cli.resource_access import ledger_files
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.user_files import find_ledger
-from weft.surfaces.wire.upkeep import NothingToErase
+from weft.surfaces.plain_text import safe
+from weft.surfaces.wire.upkeep import NothingToErase, PlannedErasure
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Erasure, ErasurePlan, Ledger
+    from weft.ledger.api import Erasure, ErasurePlan, KeptReference, Ledger, ResourceLog, Snapshot
 
 SHOWN = 8
 FINISHED = "nothing is left to be done"
@@ -36,15 +40,21 @@ def carry_out(
     yes: bool,
 ) -> None:
     """Show a plan, or do what it says once somebody has said why and yes, in the name that the ledger acts in."""
+    snapshots = [one for one in _kept_in(ledger, plan.turns) if one.state is SnapshotState.OK]
+    goes: list[Line] = [[Span("goes: ", "bad"), f"{counted(len(snapshots), 'snapshot')} of files"]] if snapshots else []
     if dry_run:
-        call.answer(plan, *_plan_lines(plan, _shown_labels(call, ledger), every=True, redacted=len(remainders)))
+        lines = _plan_lines(plan, _shown_labels(call, ledger), every=True, redacted=len(remainders))
+        call.answer(PlannedErasure(plan=plan, snapshots=len(snapshots)), *lines, *goes)
         return
     if plan.is_done:
+        if yes:  # what an erasure left that was cut short, or done on another machine
+            _forget_files(call, ledger, plan.turns, reason or "erased before")
         nothing = NothingToErase(erased_already=plan.erased_already, stays=len(plan.stays))
         call.answer(nothing, [_nothing(plan)])
         return
     if reason is None or not yes:
-        _ask(call, list(_plan_lines(plan, _shown_labels(call, ledger), every=False, redacted=len(remainders))), reason)
+        lines = _plan_lines(plan, _shown_labels(call, ledger), every=False, redacted=len(remainders))
+        _ask(call, [*lines, *goes], reason)
     with progress(call, "erase") as bar:
         done = ledger.erasure.erase(plan, reason=reason or "", remainders=remainders, progress=bar.staged)
     ImportJob(find_ledger(call.ledger)).forget()
@@ -57,16 +67,54 @@ def carry_out(
 
 def _forget_files(call: Call, ledger: Ledger, turns: Sequence[str], reason: str) -> None:
     """Throw away the snapshots of erased turns. Other turns keep theirs."""
-    from weft.ledger.api import ResourceLog
-
-    log = ResourceLog(ledger)
-    kept = [one for turn in turns for one in log.taken_in(turn)]
+    kept = _kept_in(ledger, turns)
     if kept:
         from weft.surfaces.cli.resource_access import resource_controller
 
-        resource_controller(ledger).forget(kept, reason)
-        files = f"{counted(len(kept), 'snapshot')} of their files"
-        call.note(f"{files} went, too; what later turns still have stays in theirs")
+        elsewhere = resource_controller(ledger).forget(kept, reason)
+        went = sum(one.state is SnapshotState.OK for one in kept) - len(elsewhere)
+        if went:
+            files = f"{counted(went, 'snapshot')} of their files"
+            call.note(f"{files} went, too; what later turns still have stays in theirs")
+        if elsewhere:
+            files = f"{counted(len(elsewhere), 'snapshot')} of their files"
+            call.note(Span(f"{files} lie on another machine and are still there: erase the same there", "warn"))
+
+
+def _kept_in(ledger: Ledger, turns: Sequence[str]) -> list[Snapshot]:
+    from weft.ledger.api import ResourceLog
+
+    log = ResourceLog(ledger)
+    return [one for turn in turns for one in log.taken_in(turn)]
+
+
+def finish_files(call: Call, ledger: Ledger) -> None:
+    """Remove kept files that no snapshot names. Not while something is about to be recorded, nor while a ledger lies
+    aside that may name them."""
+    from weft.ledger.api import ResourceLog
+    from weft.surfaces.cli.resource_access import files_folder, kept_files
+
+    kept, log = kept_files(files_folder(ledger)), ResourceLog(ledger)
+    if not kept.is_there or not (unused := kept.unused(log.kept_references())):
+        return
+    left = f"{counted(len(unused), 'kept state')} that no snapshot names"
+    if aside := [path for path in ledger_files(ledger) if ".replaced-" in path.name]:
+        call.note(f"{left} stay: {safe(str(aside[0]))} may name them; remove it first")
+        return
+    ledger.trust.ensure("throw kept files away")
+    try:
+        removed = kept.remove_unused(partial(_named_by_all, log))
+    except NotApplicable as why:
+        call.note(f"{left} stay: {why}")
+    else:
+        call.note(f"{counted(removed, 'kept state')} that no snapshot names went")
+
+
+def _named_by_all(log: ResourceLog) -> list[KeptReference]:
+    """Asked when nobody uses the store: what somebody has just kept is recorded by now, or will be soon."""
+    if not log.is_quiet():
+        raise NotApplicable("a turn or a resource is being worked on", "try again afterwards")
+    return log.kept_references()
 
 
 def _note_remotes(call: Call, ledger: Ledger) -> None:

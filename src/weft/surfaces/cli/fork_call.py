@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from weft.kernel.enums import RestoreOutcome, VolumeMode
-from weft.surfaces.cli.figures import size_text
+from weft.kernel.enums import ResourceKind, RestoreOutcome, VolumeMode
+from weft.surfaces.cli.figures import counted, size_text
+from weft.surfaces.cli.resources.text import skipped_count
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.wire.turn_files import PlannedCopy
 
@@ -35,6 +36,8 @@ def _copy(line: PlanLine, fork: str, restore: Restore | None) -> PlannedCopy:
         snapshot_id=None if line.snapshot is None else line.snapshot.id,
         size_bytes=None if line.snapshot is None else line.snapshot.size_bytes,
         place=line.place,
+        changed_since=line.changed_since if line.mode is VolumeMode.SNAPSHOT else 0,
+        skipped=0 if line.snapshot is None else skipped_count(line.snapshot),
         outcome=None if restore is None else restore.outcome,
         error=None if restore is None else restore.error,
     )
@@ -47,16 +50,28 @@ def plan_lines(copies: Sequence[PlannedCopy], *, is_done: bool) -> Iterator[Line
 
 def _told(copy: PlannedCopy, *, is_done: bool) -> Line:
     if copy.mode is VolumeMode.DISCARD:
-        return [f"{'is' if is_done else 'would be'} nobody's any more; what it is stays where it is"]
+        return [f"{'is' if is_done else 'would be'} nobody's any more; only what weft made of it is removed"]
     if copy.mode is VolumeMode.KEEP:
         return [f"stays with {copy.kept_by} ({copy.why})"]
-    size = "" if copy.size_bytes is None else f", {size_text(copy.size_bytes)}"
+    told = ", ".join((copy.why, *_details(copy)))
     if not is_done:
-        return [f"would be copied to {copy.place} ({copy.why}{size})"]
+        return [f"would be copied to {copy.place} ({told})"]
     if copy.outcome is RestoreOutcome.OK:
-        return [f"was copied to {copy.place} ({copy.why}{size})"]
+        return [f"was copied to {copy.place} ({told})"]
     reason = copy.error or "somebody works on it; the broker copies it later"
     return [Span(f"could not be copied: {reason}", "bad")]
+
+
+def _details(copy: PlannedCopy) -> Iterator[str]:
+    """How large it is, and what is not in it."""
+    if copy.size_bytes is not None:
+        yield size_text(copy.size_bytes)
+    if copy.changed_since:
+        yield f"without what changed since in {counted(copy.changed_since, 'path')}"
+    if copy.skipped:
+        yield f"without {counted(copy.skipped, 'path')} that could not be kept"
+    if copy.kind == ResourceKind.DIRECTORY:
+        yield "without .git and ignored files"
 
 
 def set_workspace(ledger: Ledger, origin: str | None, done: ForkedResources) -> str | None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from weft.ledger.model import UNDATED
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import local_time
 from weft.surfaces.plain_text import safe
 
 if TYPE_CHECKING:
-    from weft.graph.model import CallPair, GraphEdge, GraphNode, PathsFound, PolicyStep, ResourceState
+    from weft.graph.model import AncestryStep, CallPair, GraphEdge, GraphNode, PathsFound, PolicyStep, ResourceState
     from weft.surfaces.cli.screen import Screen
 
 EDGES = ("from", "edge", "to", "since", "until")
 NEIGHBOURS = ("", "edge", "node", "what", "since", "until")
+ANCESTRY = ("session", "edge", "to", "of session", "since")
 HISTORY = ("#", "event", "kind", "when")
 CALLS = ("call", "tool", "asked by", "result", "status")
 RESOURCES = ("resource", "name", "kind", "owner", "attached to", "mounted by")
@@ -55,8 +57,18 @@ def node_lines(node: GraphNode) -> Iterator[Line]:
     """All that is known of a node, field by field."""
     yield [Span(node.type, "title"), " ", Span(safe(node.name), "label")]
     for name, value in node.properties.items():
-        text = value if isinstance(value, str) else orjson.dumps(value).decode()
-        yield [Span(f"  {safe(name)}: ", "dim"), safe(text)]
+        shown = _readable(name, value)
+        if shown is not None:
+            text = shown if isinstance(shown, str) else orjson.dumps(shown).decode()
+            yield [Span(f"  {safe(name)}: ", "dim"), safe(text)]
+
+
+def _readable(name: str, value: Any) -> Any:
+    """A value as people read it: a time of this place for milliseconds, and None for what nothing is known of. What
+    was recorded inside of it stays as it is."""
+    if name.endswith("_at") and type(value) is int:
+        return local_time(value) if value != UNDATED else None
+    return None if value in ((), [], {}) else value
 
 
 def since_until(edge: GraphEdge) -> tuple[str, str]:
@@ -81,6 +93,18 @@ class GraphTables:
 
     def edges(self, edges: Sequence[GraphEdge]) -> list[Row]:
         return [(self.name(edge.source), edge.type.value, self.name(edge.target), *since_until(edge)) for edge in edges]
+
+    def ancestry(self, steps: Sequence[AncestryStep]) -> list[Row]:
+        return [
+            (
+                self.name(step.edge.source),
+                step.edge.type.value,
+                self.name(step.edge.target),
+                "" if step.parent is None else self.name(step.parent),
+                since_until(step.edge)[0],
+            )
+            for step in steps
+        ]
 
     def neighbours(self, of: str, edges: Sequence[GraphEdge]) -> list[Row]:
         rows: list[Row] = []

@@ -107,11 +107,11 @@ COMMANDS = {
     "keep": {
         "trust": "Let a ledger act for you that you did not make here, or a folder tell agents its rules.",
         "doctor": "Explain what is wrong with a ledger, and what to do.",
-        "verify": "Check every fact and every view.",
+        "verify": "Check every fact, every view, and the kept files of turns.",
         "rebuild": "Make every view anew from the facts.",
         "export-facts": "Write every fact as a JSON line.",
         "import-facts": "Bring facts in from JSON lines.",
-        "backup": "Copy the ledger while it is in use.",
+        "backup": "Copy the ledger while it is in use, with the files of turns.",
         "copy": "Copy a ledger to a new address, on any backend.",
         "recover": "Bring back what was lost: a backup, or what still verifies.",
     },

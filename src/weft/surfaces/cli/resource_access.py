@@ -1,6 +1,7 @@
 """The resources of an open ledger: where what is kept of them lies, what acts on them, and what the person configured.
 
-Kept files lie in a folder beside the ledger, `<ledger>-files`; for a ledger on a server, in the user's data folder.
+Kept files lie in a folder beside the ledger, `<ledger>-files`; for a ledger on a server, in the user's data folder,
+under the ledger's own id: however its address is written, it is one folder.
 `resources.toml` of the configuration folder says whether turns keep their files, how much of a folder is kept, and
 where the container engine is.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,16 +18,17 @@ import msgspec
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
-from weft.surfaces.cli.user_files import beside_ledger, configuration_folder
+from weft.kernel.sites import Site
+from weft.surfaces.cli.user_files import SERVER, beside_ledger, configuration_folder, this_machine
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
     from weft.runtime.resources.controller import ResourceController
     from weft.runtime.resources.directory_driver import DirectoryDriver
     from weft.runtime.resources.drivers import Drivers
+    from weft.runtime.resources.kept_files import KeptFiles
 
 SETTINGS_FILE = "resources.toml"
-TREES, COPIES, ARCHIVES = "trees", "copies", "archives"
 _FILES = "-files"
 _BESIDE_LEDGERS = (
     "-wal", "-shm", "-journal", "-lock", "-head", "-near-", "-import.", _FILES, ".replaced-", ".schema-",
@@ -82,35 +85,68 @@ def load_resource_settings() -> ResourceSettings:
     return settings
 
 
-def files_folder(ledger: str) -> Path:
-    """Where what is kept of the resources of a ledger lies, by the path of the ledger."""
-    stem = beside_ledger(ledger)
+def folder_beside(file: str) -> Path:
+    """Where what is kept of the resources of a ledger lies that is a file."""
+    stem = beside_ledger(file)
     return stem.with_name(stem.name + _FILES)
 
 
-def ledger_files(ledger: str) -> Iterator[Path]:
+def files_folder(ledger: Ledger) -> Path:
+    """Where what is kept of the resources of a ledger lies."""
+    if Site.of(ledger.path) is Site.FILE:
+        return folder_beside(ledger.path)
+    stem = beside_ledger(ledger.path)
+    from weft.ledger.api import ResourceLog
+
+    name, *former = (stem.with_name(f"{SERVER}{id}{_FILES}") for id in ResourceLog(ledger).own_ids())
+    for earlier in (*former, stem.with_name(stem.name + _FILES)):
+        if not name.exists() and earlier.is_dir():
+            with suppress(FileNotFoundError):  # somebody else has just done so
+                earlier.rename(name)
+    return name
+
+
+def machine_of(ledger: Ledger) -> str | None:
+    """What tells this machine from others that share the ledger; None: a file, which lies with its places."""
+    return None if Site.of(ledger.path) is Site.FILE else this_machine()
+
+
+def ledger_files(ledger: Ledger) -> Iterator[Path]:
     """The files and folders that a ledger consists of and that lie beside it, as far as they are there."""
-    stem = beside_ledger(ledger)
+    stem = beside_ledger(ledger.path)
     try:
         names = os.listdir(stem.parent)
     except FileNotFoundError:
         return
+    own = files_folder(ledger).name
     for name in names:
-        if name == stem.name or name.startswith(tuple(stem.name + ending for ending in _BESIDE_LEDGERS)):
+        if name in (stem.name, own) or name.startswith(tuple(stem.name + ending for ending in _BESIDE_LEDGERS)):
             yield stem.with_name(name)
 
 
-def directory_driver(ledger: str, settings: SnapshotSettings) -> DirectoryDriver:
+def kept_files(folder: Path) -> KeptFiles:
+    """What is kept in a folder beside a ledger."""
+    from weft.runtime.resources.kept_files import KeptFiles
+
+    return KeptFiles(folder, path_folders=os.environ.get("PATH", ""))
+
+
+def directory_driver(ledger: Ledger, settings: SnapshotSettings) -> DirectoryDriver:
     """Keeps folders for a ledger. Neither the ledger nor what lies beside it is in any snapshot."""
     from weft.runtime.resources.directories import FileStore, SnapshotLimit
     from weft.runtime.resources.directory_driver import DirectoryDriver
+    from weft.runtime.resources.kept_files import TREES
 
     limit = SnapshotLimit(file_bytes=settings.file_bytes, total_bytes=settings.total_bytes, files=settings.files)
-    store = FileStore(files_folder(ledger) / TREES, apart=lambda: ledger_files(ledger))
-    return DirectoryDriver(store, limit)
+    store = FileStore(
+        files_folder(ledger) / TREES,
+        path_folders=os.environ.get("PATH", ""),
+        apart=lambda: ledger_files(ledger),
+    )
+    return DirectoryDriver(store, limit, machine=machine_of(ledger))
 
 
-def resource_drivers(ledger: str) -> Drivers:
+def resource_drivers(ledger: Ledger) -> Drivers:
     """What acts on resources of a ledger: folders, files, addresses, and a container engine, which is connected to when
     it is first needed."""
     from weft.runtime.resources.docker.archive_store import ArchiveStore
@@ -118,6 +154,7 @@ def resource_drivers(ledger: str) -> Drivers:
     from weft.runtime.resources.docker_drivers import docker_drivers
     from weft.runtime.resources.drivers import Drivers
     from weft.runtime.resources.file_driver import FileDriver
+    from weft.runtime.resources.kept_files import ARCHIVES, COPIES
     from weft.runtime.resources.uri_driver import UriDriver
 
     settings, folder = load_resource_settings(), files_folder(ledger)
@@ -129,13 +166,15 @@ def resource_drivers(ledger: str) -> Drivers:
         *docker_drivers(
             lambda: ContainerEngine(address), ArchiveStore(folder / ARCHIVES), tar_image=settings.docker.tar_image
         ),
+        folder=folder,
+        machine=machine_of(ledger),
     )
 
 
 def resource_controller(ledger: Ledger) -> ResourceController:
     from weft.runtime.resources.controller import ResourceController
 
-    return ResourceController(ledger, resource_drivers(ledger.path))
+    return ResourceController(ledger, resource_drivers(ledger))
 
 
 def look_at_address(address: str) -> int:

@@ -26,7 +26,7 @@ def withheld_places(ledger: Ledger) -> tuple[Path, ...]:
     """What no tool reads or writes, also where a workspace contains it: the ledger, what is kept beside it of
     resources, the user's keys and decisions."""
     places = (Path(ledger.path), configuration_folder(), state_folder())
-    return (*(place for place in places if place.exists()), files_folder(ledger.path))
+    return (*(place for place in places if place.exists()), files_folder(ledger))
 
 
 class ToolAccess:
@@ -49,7 +49,7 @@ class ToolAccess:
 
     async def __call__(self, plan: TurnPlan, configuration: TurnConfiguration, standing: SessionStanding) -> None:
         if configuration.effective.toolset is not None:
-            make_folder(files_folder(self._ledger.path))  # before any tool could make something of its name
+            make_folder(files_folder(self._ledger))  # before any tool could make something of its name
             await self.toolbox().equip(plan, configuration, standing)
         if self._on_call is not None and plan.gate is not None:
             from weft.runtime.tools.observed_calls import ObservedGate
@@ -77,7 +77,7 @@ class ToolAccess:
                 servers=servers,
                 settings=ToolboxSettings(
                     withheld=withheld_places(self._ledger),
-                    files=directory_driver(self._ledger.path, kept) if kept.turns else None,
+                    files=directory_driver(self._ledger, kept) if kept.turns else None,
                 ),
                 on_asked=self._on_asked,
             )

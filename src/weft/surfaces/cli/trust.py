@@ -50,6 +50,24 @@ def workspace_of(folder: str | None) -> str | None:
     return here if trust_store().is_folder_trusted(here) else None
 
 
+def workspace_for(ledger: Ledger, session: str | None) -> str | None:
+    """The folder that a message to a session is sent from where nobody names one: the copy that a fork made for the
+    session, else this folder where the person trusts it."""
+    return _copied_workspace(ledger, session) or workspace_of(None)
+
+
+def _copied_workspace(ledger: Ledger, session: str | None) -> str | None:
+    """The one directory of a session that Weft made for it, where it is there."""
+    from weft.kernel.errors import NotFound
+
+    try:
+        owned = [] if session is None else ledger.resources.list(session=session, kind="directory")
+    except NotFound:
+        return None  # a session that begins with the message
+    made = [one.place for one in owned if one.is_own and one.is_made and os.path.isdir(one.place)]
+    return made[0] if len(made) == 1 else None
+
+
 def is_there(looking: Callable[[str], Ledger], path: str) -> bool:
     """Whether there is a ledger already, whoever made it."""
     from weft.kernel.errors import LedgerMissing

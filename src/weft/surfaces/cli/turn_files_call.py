@@ -31,7 +31,7 @@ def ledger_directories(ledger: Ledger) -> DirectoryDriver:
     """What keeps working directories for a ledger, as the person configured it."""
     from weft.surfaces.cli.resource_access import directory_driver, load_resource_settings
 
-    return directory_driver(ledger.path, load_resource_settings().snapshots)
+    return directory_driver(ledger, load_resource_settings().snapshots)
 
 
 def file_change(change: ChangedPath, lines: list[str] | None = None) -> ChangedFile:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 FOLDER, FILE = ".weft", "ledger.db"
 LEDGER_VARIABLE = "WEFT_LEDGER"
 TOKEN_VARIABLE = "WEFT_TOKEN"
+SERVER = "server-"
+"""What the names of files begin with that belong to a ledger on a server."""
+MACHINE_FILE = "machine"
 
 
 def named_ledger(option: str | None) -> str | None:
@@ -71,7 +74,7 @@ def beside_ledger(ledger: str) -> Path:
     user's data folder."""
     if Site.of(ledger) is Site.FILE:
         return Path(ledger).absolute()
-    return user_ledger().parent / f"server-{sha256(ledger.encode()).hexdigest()[:12]}"
+    return user_ledger().parent / f"{SERVER}{sha256(ledger.encode()).hexdigest()[:12]}"
 
 
 def user_cache() -> Path:
@@ -86,6 +89,34 @@ def state_folder() -> Path:
     state = os.environ.get("XDG_STATE_HOME", "")
     home = Path(state) if state.startswith("/") else Path("~/.local/state").expanduser()
     return home / "weft"
+
+
+def this_machine() -> str:
+    """What tells this machine from others: an id that is drawn when it is first asked for, and kept in the state
+    folder. It says nothing of the machine, and stays when that is named anew."""
+    from weft.kernel.clock import SystemClock, UlidSource, is_ulid, system_random
+    from weft.store.atomic_files import make_folder, open_aside, sync
+
+    path = state_folder() / MACHINE_FILE
+    if not path.exists():
+        make_folder(path.parent)
+        id = UlidSource(SystemClock().now_ms, system_random).mint()
+        aside = path.with_name(f"{MACHINE_FILE}.{id}")
+        with open_aside(aside) as file:
+            file.write(f"{id}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(aside, path)
+        except FileExistsError:
+            pass  # another process was first: its id holds
+        finally:
+            aside.unlink()
+        sync(path.parent)
+    found = path.read_text().strip()
+    if not is_ulid(found):
+        raise InvalidInput(f"{path} does not hold the id of this machine", "put it back from a backup, or remove it")
+    return found
 
 
 def configuration_folder() -> Path:

@@ -142,8 +142,8 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     "Files of turns": (
         turn_files.ForkedSession, turn_files.ForkPlan, turn_files.PlannedCopy, turn_files.CheckedOutFiles,
         turn_files.ReconstructedFiles, turn_files.ReconstructionGap,
-        turn_files.FilesDiff, turn_files.ChangedFile, turn_files.UndoneTurn, turn_files.MergedBranch,
-        turn_files.MergeObstacle,
+        turn_files.FilesDiff, turn_files.ChangedFile, turn_files.UndoneTurn, turn_files.PlannedUndo,
+        turn_files.UndoneFiles, turn_files.MergedBranch, turn_files.MergeObstacle,
     ),
     "Triggers": (triggers.ListedTrigger, triggers.ShownTrigger, triggers.FiredTrigger, Firing, MissedTimes),
     "Resources": (
@@ -172,8 +172,8 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     ),
     "The agent graph": (
         graph_model.GraphNode, graph_model.GraphEdge, graph_model.Neighbours, graph_model.GraphWalk,
-        graph_model.PathsFound, graph_model.RunHistory, graph_model.CallPair, graph_model.ResourceState,
-        graph_model.PolicyStep,
+        graph_model.Ancestry, graph_model.PathsFound, graph_model.RunHistory, graph_model.CallPair,
+        graph_model.ResourceState, graph_model.PolicyStep,
     ),
     "Approval policies": (
         Policy, policies.PolicySource, policies.TestedPolicy, Backtest,
@@ -191,9 +191,10 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         upkeep.CreatedLedger, upkeep.TrustAnswer, upkeep.RevokedTrust, TrustedLedger, TrustedFolder,
         upkeep.RevokedFolder, upkeep.ReplicaName,
         upkeep.Verification, upkeep.Examination, upkeep.RebuiltViews,
-        upkeep.BackupFile, upkeep.FactsFile, upkeep.PackAnswer, upkeep.RecoveryAnswer, upkeep.SalvageAnswer, Copied,
-        SecretReport, SecretMatch, upkeep.IgnoredSecret, ErasurePlan, Erasure, Tombstone, upkeep.NothingToErase,
-        upkeep.FinishedErasure,
+        upkeep.BackupFile, upkeep.FactsFile, upkeep.PackAnswer, upkeep.RecoveryAnswer, upkeep.SalvageAnswer,
+        upkeep.CopiedLedger,
+        SecretReport, SecretMatch, upkeep.IgnoredSecret, upkeep.PlannedErasure, Erasure, Tombstone,
+        upkeep.NothingToErase, upkeep.FinishedErasure,
     ),
     "Errors and the program itself": (
         forms.ErrorDocument, programs.ProgramVersion, programs.HelpText, programs.ShellScript,
@@ -208,7 +209,7 @@ NAMES: Mapping[str, Any] = {
     **{
         record.__name__: record
         for record in (
-            Approval, AuditFinding, BundleReport,
+            Approval, AuditFinding, BundleReport, Copied, ErasurePlan, upkeep.CarriedFilesForm,
             Firing, MissedTimes, Diagnosis, Exported, Invitation,
             ListedSession, OriginTotals, Packed, Participant, PostedMessage, Problem,
             Provenance, ProvisionalTurn, ProgramReach, Reached, Receipt, Remote,

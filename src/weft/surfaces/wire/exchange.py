@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weft.exchange.resuming.session_files import Resume
     from weft.exchange.sync.commands import Synced
     from weft.exchange.sync.peers import Remote
+    from weft.surfaces.wire.upkeep import CarriedFilesForm
 
 
 class ImportAnswer(Struct, frozen=True, kw_only=True):
@@ -133,6 +134,8 @@ class ClonedLedger(Struct, frozen=True, kw_only=True):
     path: str
     created_as: str
     synced: Synced
+    kept: CarriedFilesForm | None
+    """What went with it of the files beside the other ledger; None: that lies elsewhere, and its files stay there."""
 
 
 class Removed(Struct, frozen=True, kw_only=True):

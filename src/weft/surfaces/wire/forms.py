@@ -53,6 +53,8 @@ FLAT: Mapping[str, str] = {
     "SignedBundle": "report",
     "ImportedBundle": "report",
     "ClonedLedger": "synced",
+    "CopiedLedger": "copied",
+    "PlannedErasure": "plan",
     "ExportedFile": "exported",
     "ResumedSession": "resume",
 }

@@ -57,8 +57,11 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.CREATE_KEY: "make one with `weft key create`",
     Action.EXPORT_PUBLIC_KEY: "a public key is the one line that `weft key export` prints",
     # sessions and turns
-    Action.COMPARE_BOTH: "look at both with `weft show`, and name others",
+    Action.COMPARE_BOTH: "`weft sessions` and `weft log` show what there is",
+    Action.RESET_HEAD_ALONE: "`weft move {session} --reset` moves the head alone; files stay as they are",
+    Action.CHECK_OUT_BESIDE: "`weft checkout {rev} --to DIR` brings the files to a folder beside it",
     Action.CREATE_SESSION: "`weft session create`",
+    Action.UNDO_WITHOUT_FILES: "`weft undo {session} --files keep` takes the conversation back alone; files stay",
     Action.RESUME_SESSION: "`weft session resume {session}` lets it go on",
     Action.RESTORE_SESSION: "`weft restore {session}` brings it back",
     Action.SET_SESSION_MODEL: (

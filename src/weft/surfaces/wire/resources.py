@@ -11,10 +11,15 @@ if TYPE_CHECKING:
 
 
 class ShownResource(Struct, frozen=True, kw_only=True):
-    """`resource show`: a resource and its snapshots, the newest first."""
+    """`resource show`: a resource and its snapshots, the newest first; `not_here` has the ids of those whose files lie
+    beside another ledger, or are lost. `wanted` are snapshots and restores that are not done yet, `waits_because` says
+    what they wait for, where that is known."""
 
     resource: Resource
     snapshots: tuple[Snapshot, ...]
+    not_here: tuple[str, ...]
+    wanted: tuple[str, ...] = ()
+    waits_because: str | None = None
 
 
 class ProbedResource(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,8 @@ from weft.ledger.model import Session, Turn
 
 class PlannedCopy(Struct, frozen=True, kw_only=True):
     """`fork`: what becomes of one resource. `kept_by` names the session that has it afterwards; `place` is where a copy
-    goes."""
+    goes; `changed_since` counts paths that are no longer what they were at the turn, and are copied as they were;
+    `skipped` counts those that were not kept, and are in no copy."""
 
     resource_id: str
     name: str
@@ -21,6 +22,8 @@ class PlannedCopy(Struct, frozen=True, kw_only=True):
     snapshot_id: str | None = None
     size_bytes: int | None = None
     place: str | None = None
+    changed_since: int = 0
+    skipped: int = 0
     outcome: RestoreOutcome | None = None
     error: str | None = None
 
@@ -85,12 +88,33 @@ class FilesDiff(Struct, frozen=True, kw_only=True):
     changes: list[ChangedFile]
 
 
+class UndoneFiles(Struct, frozen=True, kw_only=True):
+    """`undo`: how many paths of a directory are changed, removed and brought back; `error` says why none was."""
+
+    place: str
+    changed: int
+    removed: int
+    restored: int
+    error: str | None = None
+
+
 class UndoneTurn(Struct, frozen=True, kw_only=True):
-    """`undo`: a session, where it stood and stands, and the directories that were restored."""
+    """`undo`: a session, where it stood and stands, what became of its directories, and what could not be made equal
+    in them."""
 
     session: Session
     before_id: str | None
-    restored: list[str]
+    directories: list[UndoneFiles]
+    notes: list[str]
+
+
+class PlannedUndo(Struct, frozen=True, kw_only=True):
+    """`undo --dry-run`: where a session would stand, and what would become of its directories."""
+
+    label: str
+    before_id: str | None
+    head_id: str | None
+    directories: list[UndoneFiles]
 
 
 class MergeObstacle(Struct, frozen=True):

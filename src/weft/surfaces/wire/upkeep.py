@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from weft.exchange.sync.peers import Remote
-    from weft.ledger.api import Packed, Problem, Salvaged
+    from weft.ledger.api import Copied, ErasurePlan, Packed, Problem, Salvaged
     from weft.programs.reach import ProgramReach
     from weft.store.diagnosis import Diagnosis
 
@@ -62,6 +62,17 @@ class Verification(Struct, frozen=True, kw_only=True):
     ok: bool
     problems: Sequence[Problem]
     erased_contents: int | UnsetType = UNSET
+    snapshots: int | UnsetType = UNSET
+    """Of how many snapshots the kept files were read and compared with their hashes."""
+    files_elsewhere: int | UnsetType = UNSET
+    """Of how many snapshots the files are beside another ledger, or were left out of this copy."""
+
+
+class PlannedErasure(Struct, frozen=True, kw_only=True):
+    """`erase --dry-run`: what would go, with how many snapshots of files."""
+
+    plan: ErasurePlan
+    snapshots: int
 
 
 class Examination(Struct, frozen=True, kw_only=True):
@@ -79,9 +90,29 @@ class RebuiltViews(Struct, frozen=True, kw_only=True):
     changed: int
 
 
+class CarriedFilesForm(Struct, frozen=True, kw_only=True):
+    """What went along of the files that are kept beside a ledger: how many snapshots of directories, how many copies of
+    files and archives; what was left out, since it is not whole; whether all of it was left out, as was asked for."""
+
+    snapshots: int = 0
+    files: int = 0
+    damaged: Sequence[str] = ()
+    left_out: bool = False
+
+
 class BackupFile(Struct, frozen=True, kw_only=True):
+    """`backup`: the copy, and what went with it of the files beside the ledger."""
+
     file: str
     bytes: int
+    kept: CarriedFilesForm
+
+
+class CopiedLedger(Struct, frozen=True, kw_only=True):
+    """`copy`: what the copy holds, and what went with it of the files beside the ledger."""
+
+    copied: Copied
+    kept: CarriedFilesForm
 
 
 class FactsFile(Struct, frozen=True, kw_only=True):

@@ -201,3 +201,83 @@ def test_damaged_bytes_are_found_and_never_restored(store: FileStore, folder: Pa
     assert [problem.split(":")[0] for problem in store.verify(snapshot)] == ["'a'"]
     place.unlink()
     assert len(store.verify(snapshot)) == 1
+
+
+def _stored(store: Path, blob: str | None) -> Path:
+    assert blob is not None
+    return store / "git/objects" / blob[:2] / blob[2:]
+
+
+def test_a_store_takes_over_what_it_lacks_and_only_that(store: FileStore, folder: Path, quick_path: Path) -> None:
+    write(folder, {"a": "1", "deep/b": "2", "empty/": b""})
+    first = store.snapshot(folder).id
+    other = FileStore(quick_path / "other")
+    assert store.copy_to(other).copied == 1
+    write(folder, {"a": "3"})
+    second = store.snapshot(folder).id
+    assert store.copy_to(other).copied == 1
+    packed = [path for path in (quick_path / "other/git/objects/pack").iterdir() if path.suffix == ".pack"]
+    assert len(packed) == 2
+    assert max(path.stat().st_size for path in packed) < 600, "the second pack holds what is new"
+    assert store.copy_to(other).copied == 0
+    assert other.ids() == {first, second}
+    assert list(other.damaged([first, second])) == []
+    other.restore(second, quick_path / "beside")
+    assert contents(quick_path / "beside") == contents(folder)
+
+
+def test_nothing_is_made_where_nothing_was_kept(store: FileStore, quick_path: Path) -> None:
+    assert store.copy_to(FileStore(quick_path / "other")).copied == 0
+    assert not (quick_path / "store").exists()
+    assert not (quick_path / "other").exists()
+
+
+def test_what_is_not_whole_is_left_out_and_named(store: FileStore, folder: Path, quick_path: Path) -> None:
+    write(folder, {"a": "1", "same": "s"})
+    first = store.snapshot(folder).id
+    write(folder, {"a": "2"})
+    second = store.snapshot(folder).id
+    write(folder, {"a": "3"})
+    third = store.snapshot(folder).id
+    lost, changed = (store.changes(None, one)[0].new_content for one in (first, second))
+    _stored(quick_path / "store", lost).unlink()
+    place = _stored(quick_path / "store", changed)
+    place.chmod(0o600)
+    place.write_bytes(b"not what was stored")
+    assert [(one, why[0].split(":")[0]) for one, why in store.damaged([first, second, third])] == [
+        (first, "'a'"),
+        (second, "'a'"),
+    ]
+    other = FileStore(quick_path / "other")
+    copied = store.copy_to(other)
+    assert (copied.copied, set(copied.damaged)) == (1, {first, second})
+    assert other.ids() == {third}
+    assert list(other.damaged([third])) == []
+
+
+def test_shared_bytes_are_read_once_and_damage_is_told_of_each_snapshot(store: FileStore, folder: Path) -> None:
+    write(folder, {"a": "1", "deep/same": "shared"})
+    ids = [store.snapshot(folder).id]
+    for number in (2, 3):
+        write(folder, {"a": str(number)})
+        ids.append(store.snapshot(folder).id)
+    shared = next(one for one in store.changes(None, ids[0]) if one.path == "deep/same").new_content
+    _stored(store.path, shared).unlink()
+    assert [one for one, _ in store.damaged(ids)] == ids
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_store_that_cannot_be_written_to_is_read(store: FileStore, folder: Path, quick_path: Path) -> None:
+    write(folder, {"a": "1"})
+    snapshot = store.snapshot(folder).id
+    closed = [place for place in (store.path, *store.path.rglob("*")) if not place.is_symlink()]
+    modes = {place: place.stat().st_mode for place in closed}
+    try:
+        for place, mode in modes.items():
+            place.chmod(mode & 0o555)
+        other = FileStore(quick_path / "other")
+        assert FileStore(store.path).copy_to(other).copied == 1
+    finally:
+        for place, mode in modes.items():
+            place.chmod(mode)
+    assert other.read(snapshot, "a") == b"1"

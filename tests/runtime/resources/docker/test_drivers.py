@@ -15,10 +15,12 @@ from weft.kernel.errors import EngineObjectMissing, Unsupported
 from weft.ledger.api import Ledger
 from weft.runtime.resources.controller import ResourceController
 from weft.runtime.resources.docker.archive_store import ArchiveStore
+from weft.runtime.resources.docker.checkpoints import ContainerCheckpoints
 from weft.runtime.resources.docker.engine import ContainerEngine
 from weft.runtime.resources.docker.images import DockerImages
 from weft.runtime.resources.docker_drivers import CONTAINER, IMAGE, VOLUME, docker_drivers
 from weft.runtime.resources.drivers import Drivers
+from weft.runtime.resources.fork_plans import ForkPlanner
 from weft.runtime.resources.uri_driver import UriDriver
 
 
@@ -50,6 +52,8 @@ def test_a_volume_is_kept_and_brought_back_as_a_new_one(
     assert controller.probe(resource) is ResourceLiveness.ALIVE
     taken = controller.snapshot(resource)
     assert (taken.state, taken.method, taken.external_kind) == (SnapshotState.OK, "docker_volume_tar", "tar")
+    (line,) = ForkPlanner(ledger, controller.drivers).propose("main", "alt")
+    assert "always as a new one: it cannot be restored in place" in line.why
     ledger.fork("main", label="alt")
     place = driver.new_place(resource, "alt")
     assert place == f"{VOLUME}{volume}-alt"
@@ -96,6 +100,10 @@ def test_a_container_has_parts_a_handle_and_a_copy(
     assert done.outcome is RestoreOutcome.OK, done.error
     copy = ledger.resources.get(str(done.new_resource))
     assert text_in(controller, copy.place.removeprefix(CONTAINER), "/kept.txt") == "more\n"
+    made = {ledger.resources.get(part.resource).place: part.part for part in copy.parts}
+    assert made[f"{copy.place}/files"] is SubresourcePart.FILE_SYSTEM
+    assert SubresourcePart.NETWORK in made.values()
+    assert [handle.provider_id for handle in copy.handles] == [copy.place.removeprefix(CONTAINER)]
     assert controller.restore(taken).outcome is not RestoreOutcome.OK, "never over a container that is there"
     controller.discard(copy)
     assert driver.probe(copy.place) is ResourceLiveness.DEAD
@@ -104,10 +112,34 @@ def test_a_container_has_parts_a_handle_and_a_copy(
     assert controller.probe(resource) is ResourceLiveness.DEAD
     assert ledger.resources.get(resource.id).handles == ()
     images = controller.drivers.of(ResourceKind.DOCKER_IMAGE)
-    driver.forget_snapshot(taken)
-    images.forget_snapshot(kept)
+    driver.forget_snapshot(taken, lambda: False)
+    images.forget_snapshot(kept, lambda: False)
     with pytest.raises(EngineObjectMissing):
         DockerImages(engine, ArchiveStore(Path("/nowhere"))).describe(str(taken.external_id))
+
+
+def test_the_parts_of_a_copy_whose_maker_died_are_told_by_the_next_one(
+    ledger: Ledger, controller: ResourceController, run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = run.started(["/bin/sleep", "100"])
+    driver = controller.drivers.of(ResourceKind.DOCKER_CONTAINER)
+    resource = controller.add(driver, CONTAINER + container, session="main")
+    taken = controller.snapshot(resource)
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(ResourceController, "_add_described", die)
+        with pytest.raises(KeyboardInterrupt):
+            controller.restore(taken, place=driver.new_place(resource, "copy"), session="main")
+    copy = next(one for one in ledger.resources.list() if one.is_made)
+    assert (copy.parts, copy.handles) == ((), ())
+    assert controller.reconcile().left == ()
+    told = ledger.resources.get(copy.id)
+    assert (len(told.parts), len(told.handles)) == (2, 1)
+    controller.discard(told)
+    driver.forget_snapshot(taken, lambda: False)
 
 
 def test_an_image_is_kept_by_a_tag(controller: ResourceController, ledger: Ledger, image: str) -> None:
@@ -120,7 +152,7 @@ def test_an_image_is_kept_by_a_tag(controller: ResourceController, ledger: Ledge
     copy = ledger.resources.get(str(done.new_resource))
     assert driver.probe(copy.place) is ResourceLiveness.ALIVE
     controller.discard(copy)
-    driver.forget_snapshot(taken)
+    driver.forget_snapshot(taken, lambda: False)
     assert driver.probe(resource.place) is ResourceLiveness.ALIVE
 
 
@@ -133,3 +165,40 @@ def test_an_engine_that_is_not_there_stands_in_nobodys_way(tmp_path: Path, ledge
     assert driver.probe(VOLUME + "x") is ResourceLiveness.UNKNOWN
     with pytest.raises(Unsupported):
         drivers.handle(ResourceKind.DOCKER_VOLUME, "x")
+
+
+def test_a_container_is_kept_with_its_processes_where_the_engine_makes_checkpoints(
+    ledger: Ledger, controller: ResourceController, run: Runner, engine: ContainerEngine, store: ArchiveStore
+) -> None:
+    container = run.started(["/bin/sh", "-c", "n=0; while :; do n=$((n+1)); echo $n > /tmp/n; sleep 0.02; done"])
+    driver = controller.drivers.of(ResourceKind.DOCKER_CONTAINER)
+    resource = controller.add(driver, CONTAINER + container, session="main")
+    live = controller.drivers.handle(resource.kind, container)
+    assert live.exec(["/bin/sh", "-c", "until [ -s /tmp/n ] && [ $(cat /tmp/n) -gt 4 ]; do :; done"]).rc == 0
+    taken = controller.snapshot(resource, method="app_checkpoint")
+    checkpoints = ContainerCheckpoints(engine, store)
+    if not checkpoints.is_available():
+        assert (taken.state, taken.error_code) == (SnapshotState.ERROR, "Unsupported")
+        assert taken.error == "this container engine makes no checkpoints"
+        return
+    assert (taken.state, taken.method) == (SnapshotState.OK, "app_checkpoint"), taken.error
+    assert driver.holds(taken)
+    done = controller.restore(taken, place=driver.new_place(resource, "copy"))
+    if done.outcome is not RestoreOutcome.OK and "criu failed" in str(done.error):
+        pytest.skip(f"CRIU gave up: {done.error}")
+    assert done.outcome is RestoreOutcome.OK, done.error
+    copy = ledger.resources.get(str(done.new_resource))
+    run.forget_later(copy.place.removeprefix(CONTAINER))
+    assert int(text_in(controller, copy.place.removeprefix(CONTAINER), "/tmp/n")) > 4, "it counts on"
+    assert [handle.provider_id for handle in copy.handles] == [copy.place.removeprefix(CONTAINER)]
+    controller.forget([taken], "asked")
+    assert not driver.holds(taken)
+
+
+def test_a_way_that_nobody_knows_is_refused_before_anything_is_wanted(
+    ledger: Ledger, controller: ResourceController, run: Runner
+) -> None:
+    volume = controller.add(controller.drivers.of(ResourceKind.DOCKER_VOLUME), VOLUME + run.volume(), session="main")
+    with pytest.raises(Unsupported, match="is taken by"):
+        controller.snapshot(volume, method="app_checkpoint")
+    assert ledger.resources.snapshots(volume.id) == []

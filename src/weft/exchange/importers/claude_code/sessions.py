@@ -315,6 +315,7 @@ class _SessionWalk:
         if planned.missing is not None and turn.link is None:
             turn.metadata = {**mapping(turn.metadata), "parentUuid": planned.missing}
         turn.closed = planned.is_ended or planned.is_interrupted or self.group.is_over
+        turn.answered = builder.is_answered and self._ends_with_answer(planned)
         turn.offset, turn.end = min(entry.offset for entry in lines), max(entry.end for entry in lines)
         turn.places = self._places(planned, lines)
         turn.tools = self.tools.get(number)
@@ -330,6 +331,11 @@ class _SessionWalk:
         past.append(past_turn)
         self._complete(past_turn)
         return turn
+
+    def _ends_with_answer(self, plan: PlannedTurn) -> bool:
+        """Whether nothing but notices came after its last answer."""
+        entries = self.index.entries
+        return all(entries[place].kind is Kind.ASIDE for place in plan.entries if place > plan.last_answer)
 
     def _places(self, plan: PlannedTurn, lines: list[Entry]) -> tuple[tuple[int, int], ...]:
         """In file order; a mirrored line does not lie there by itself."""

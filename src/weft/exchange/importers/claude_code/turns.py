@@ -198,6 +198,8 @@ _ENVELOPE: Final = frozenset(
     "parentUuid isSidechain userType cwd sessionId session_id version gitBranch type timestamp uuid slug entrypoint"
     " isMeta sessionKind agentId".split()
 )
+_LAST_REASONS: Final = frozenset({"end_turn", "refusal", "stop_sequence"})
+"""Why a model stopped, where it was done."""
 _SESSION_FIELDS: Final = ("entrypoint", "slug", "sessionKind", "teamName")
 _PRESERVED: Final = frozenset({"preservedSegment", "preservedMessages"})
 
@@ -229,6 +231,11 @@ class TurnLines:
         self._calls: dict[str, PendingCall] = {}
         self._waiting: dict[str, PendingCall] = {}
         self._leading: list[JsonObject] = []
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the last message is a whole answer of the model, after which it called no more tools."""
+        return bool(self.messages) and self.messages[-1].finish_reason in _LAST_REASONS
 
     def take(self, entry: Entry, record: JsonObject) -> None:
         at, literal = written_time(record.get("timestamp"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -133,17 +134,39 @@ def ended_well(
     return code, answer
 
 
-def find_git(searched: str = SEARCHED) -> str:
-    """The path of git. Raises Unsupported where there is none, or one that is too old."""
-    program = shutil.which("git", path=searched)
+def find_git(searched: str = SEARCHED, path: str = "") -> str:
+    """The path of git. `path` names more folders, as PATH does; what lies there is taken where nobody but root and this
+    user can have put it. Raises Unsupported where there is none, or one that is too old."""
+    program = shutil.which("git", path=searched) or _find_safe("git", path)
     if program is None:
         raise Unsupported("files cannot be kept: git is not installed", "install the package git")
     version = git_version(program)
     if version < OLDEST:
         raise Unsupported(
-            f"files cannot be kept: git {_dotted(version)} is too old", f"install git {_dotted(OLDEST)} or newer"
+            f"files cannot be kept: git {dotted(version)} is too old", f"install git {dotted(OLDEST)} or newer"
         )
     return program
+
+
+def _find_safe(name: str, path: str) -> str | None:
+    found = (shutil.which(name, path=folder) for folder in path.split(os.pathsep) if os.path.isabs(folder))
+    return next((program for program in found if program is not None and _is_safe(program)), None)
+
+
+def _is_safe(program: str) -> bool:
+    """Whether nobody but root and this user can have put it where it lies."""
+    try:
+        real = Path(program).resolve(strict=True)
+        places = [place.stat() for place in (real, *real.parents)]
+    except (OSError, RuntimeError):
+        return False
+    return all(place.st_uid in (0, os.geteuid()) and not _is_open_to_others(place) for place in places)
+
+
+def _is_open_to_others(place: os.stat_result) -> bool:
+    """In a folder with the sticky bit nobody can replace what is another's."""
+    is_guarded = stat.S_ISDIR(place.st_mode) and place.st_mode & stat.S_ISVTX
+    return bool(place.st_mode & (stat.S_IWGRP | stat.S_IWOTH)) and not is_guarded
 
 
 def git_version(program: str) -> tuple[int, int]:
@@ -161,12 +184,12 @@ def ensure_merges(program: str) -> None:
     version = git_version(program)
     if version < OLDEST_THAT_MERGES:
         raise Unsupported(
-            f"files cannot be merged: git {_dotted(version)} is too old",
-            f"install git {_dotted(OLDEST_THAT_MERGES)} or newer",
+            f"files cannot be merged: git {dotted(version)} is too old",
+            f"install git {dotted(OLDEST_THAT_MERGES)} or newer",
         )
 
 
-def _dotted(version: tuple[int, int]) -> str:
+def dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 

@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -25,8 +26,8 @@ REPOSITORY = b".git"
 _MOST_RULE_BYTES = 4 * 1024 * 1024
 _MOST_ANSWER_BYTES = 64 * 1024
 _GIT_FILE_BYTES = 8192
-ANSWER_SECONDS = 30.0
-"""For the names of one folder: some rules take endless time to compare with some names."""
+ANSWER_SECONDS, MOST_SECONDS = 30.0, 60.0
+"""For the names of one folder, and of all folders together: some rules take endless time to compare with some names."""
 
 
 class OuterRules:
@@ -173,7 +174,7 @@ class _RuleTree:
     def __init__(
         self, git: Git, scratch: Path, exclude: bytes | None, rules: dict[bytes, bytes], *, of_folders: bool
     ) -> None:
-        self._of_folders = of_folders
+        self._of_folders, self._spent = of_folders, 0.0
         self._top = os.fsencode(tempfile.mkdtemp(prefix="rules-", dir=scratch))
         self._write(self._top + b"/exclude", exclude or b"")
         os.mkdir(self._top + b"/top")
@@ -196,13 +197,18 @@ class _RuleTree:
         self._write(place + b"/" + IGNORE_FILE, rules)
 
     def ignored(self, folder: bytes, names: list[bytes]) -> set[bytes]:
+        began = time.monotonic()
         try:
+            if self._spent > MOST_SECONDS:
+                raise StoreFailed(f"it has taken more than {MOST_SECONDS:g} seconds for the folders before")
             return self._ask(folder, names)
         except StoreFailed as error:
             raise StoreFailed(
                 f"git cannot tell what the folder {os.fsdecode(folder)!r} ignores: {error}",
                 "look for rules with many stars in .gitignore files, and simplify them",
             ) from None
+        finally:
+            self._spent += time.monotonic() - began
 
     def _ask(self, folder: bytes, names: list[bytes]) -> set[bytes]:
         paths = [b"./" + joined(folder, name) for name in names]  # a colon in front would be a sign of git's

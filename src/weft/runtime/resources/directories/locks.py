@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -19,12 +20,23 @@ _LONGEST_PAUSE_SECONDS = 0.1
 @contextmanager
 def locked(path: Path, clock: Clock, *, shared: bool = False, wait_seconds: float = WAIT_SECONDS) -> Iterator[int]:
     """Hold the lock, alone or with others that share it; its descriptor, for processes that shall hold it too."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
+    lock = _open_lock(path)
     try:
         _wait_for(lock, path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, clock, wait_seconds)
         yield lock
     finally:
         os.close(lock)
+
+
+def _open_lock(path: Path) -> int:
+    """For reading where nothing can be written, such as on a disk that is mounted so."""
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES):
+            raise
+        return os.open(path, flags | os.O_RDONLY)
 
 
 def _wait_for(lock: int, path: Path, operation: int, clock: Clock, wait_seconds: float) -> None:

@@ -56,6 +56,14 @@ class FolderSnapshot(Struct, frozen=True, kw_only=True):
     skipped: tuple[SkippedPath, ...] = ()
 
 
+class CopiedSnapshots(Struct, frozen=True, kw_only=True):
+    """What one store took over from another."""
+
+    copied: int = 0
+    damaged: tuple[str, ...] = ()
+    """Those that were left out, since they are not whole."""
+
+
 class EntryKind(StrEnum):
     FILE = "file"
     PROGRAM = "program"

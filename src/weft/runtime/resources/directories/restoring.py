@@ -29,6 +29,7 @@ from weft.runtime.resources.directories.manifest import PERMISSIONS, ancestors
 from weft.runtime.resources.directories.objects import BLOB, ObjectReader
 from weft.runtime.resources.directories.scan import LEFTOVER, open_folder_at
 from weft.runtime.resources.directories.trees import LINK_MODE, joined, stored_name
+from weft.runtime.resources.held_work import ensure_held
 from weft.runtime.tools.beneath import READ_FLAGS, exchange_names
 
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -76,8 +77,19 @@ class FolderRestoring:
         finally:
             self._leave()
 
+    def set_top_mode(self, mode: int) -> None:
+        """Give the folder itself a mode, where it may be changed."""
+        self._modes[b""] = mode
+        try:
+            self._attempt(b"", self._set_folder_mode)
+        finally:
+            self._leave()
+        if b"" in self.left:
+            self.left[b"."] = self.left.pop(b"")
+
     def _attempt(self, path: bytes, action: Callable[[bytes], None]) -> None:
         """Do it; where the folder may not be written by its owner, make it so until the end. What fails is told."""
+        ensure_held()
         try:
             try:
                 action(path)

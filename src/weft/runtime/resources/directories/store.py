@@ -31,6 +31,7 @@ from weft.runtime.resources.directories.merging import merge_snapshots
 from weft.runtime.resources.directories.model import (
     DEFAULT_LIMIT,
     ChangedPath,
+    CopiedSnapshots,
     FolderMerge,
     FolderRestore,
     FolderSnapshot,
@@ -44,6 +45,8 @@ from weft.runtime.resources.directories.trees import is_kept_name
 from weft.runtime.resources.directories.upkeep import (
     SNAPSHOTS,
     clear_remains,
+    copy_snapshots,
+    damaged_snapshots,
     found_problems,
     kept_snapshots,
     pack_objects,
@@ -51,7 +54,7 @@ from weft.runtime.resources.directories.upkeep import (
     remove_snapshots,
     send_snapshot,
 )
-from weft.runtime.tools.beneath import READ_FOLDER_FLAGS, Identity
+from weft.runtime.tools.beneath import READ_FOLDER_FLAGS, Identity, open_beneath
 from weft.store.atomic_files import make_folder
 
 _CONFIG = b"""[core]
@@ -75,10 +78,13 @@ class FileStore:
         clock: Clock | None = None,
         random: RandomBytes = system_random,
         git: str | None = None,
+        path_folders: str = "",
         apart: Callable[[], Iterable[Path]] = tuple,
     ) -> None:
-        """`apart` gives files and folders that are in no snapshot, wherever they lie."""
-        self._path, self._random, self._program = path.absolute(), random, git
+        """`path_folders` are more folders in which git may lie, as PATH names them. `apart` gives files and folders
+        that are in no snapshot, wherever they lie."""
+        self._path, self._random = path.absolute(), random
+        self._path_folders, self._program = path_folders, git
         self._list_apart = apart
         self._clock = clock or SystemClock()
         self._repository = self._path / "git"
@@ -88,9 +94,12 @@ class FileStore:
     def path(self) -> Path:
         return self._path
 
-    def snapshot(self, folder: Path, *, limit: SnapshotLimit = DEFAULT_LIMIT) -> FolderSnapshot:
-        """Keep the state of a folder. Raises LimitExceeded where it holds more than the limit lets it."""
-        with self._opened(folder) as (place, root, git, known):
+    def snapshot(
+        self, folder: Path, *, limit: SnapshotLimit = DEFAULT_LIMIT, is_resolved: bool = False
+    ) -> FolderSnapshot:
+        """Keep the state of a folder. Raises LimitExceeded where it holds more than the limit lets it. A path that
+        `is_resolved` leads through no link: one that came in its way since is not followed."""
+        with self._opened(folder, is_resolved=is_resolved) as (place, root, git, known):
             return self._take(place, root, git, known, limit).snapshot
 
     def restore(
@@ -100,10 +109,10 @@ class FileStore:
         *,
         only: Collection[str] | None = None,
         limit: SnapshotLimit = DEFAULT_LIMIT,
-        is_new: bool = False,
+        is_resolved: bool = False,
     ) -> FolderRestore:
-        """Make a folder equal to a snapshot, or make the folder. `only` names files and folders in it; all, if None.
-        One that is new, whoever made it, also gets the mode of the folder that the snapshot was taken of.
+        """Make a folder equal to a snapshot, with its mode, or make the folder. `only` names files and folders in it;
+        all, if None.
 
         What the folder ignores, or is in no snapshot for another reason, is neither written nor removed. A snapshot of
         the folder is taken first.
@@ -111,16 +120,16 @@ class FileStore:
         paths = None if only is None else {_checked_path(path) for path in only}
         with self._using() as git, ObjectReader(git) as reader:
             target = load_snapshot(reader, _checked_id(snapshot))
-        is_new = _make_missing(folder) or is_new
-        with self._opened(folder) as (place, root, git, known), ObjectReader(git) as reader:
+        _make_missing(folder)
+        with self._opened(folder, is_resolved=is_resolved) as (place, root, git, known), ObjectReader(git) as reader:
             seen, table = self._take_with_files(place, root, git, known, limit)
             before = load_snapshot(reader, seen.snapshot.id)
             differences = chosen(Comparison(reader, before, target, limit).differences(), paths)
             folders = {one.path: one for one in seen.head.folders}
             restoring = FolderRestoring(root, reader, folders, table, self._random)
             restoring.run(differences)
-            if is_new and paths is None:
-                os.fchmod(root, target.manifest.folder_mode(b""))
+            if paths is None:
+                restoring.set_top_mode(target.manifest.folder_mode(b""))
         return FolderRestore(
             before=seen.snapshot.id,
             written=restoring.written,
@@ -213,6 +222,45 @@ class FileStore:
         with self._using() as git:
             return found_problems(git, _checked_id(snapshot), limit)
 
+    def damaged(
+        self, snapshots: Iterable[str], *, limit: SnapshotLimit = DEFAULT_LIMIT
+    ) -> Iterator[tuple[str, list[str]]]:
+        """Of many snapshots those that are not whole, and what is wrong with each; every byte is read once."""
+        with self._using() as git:
+            yield from damaged_snapshots(git, map(_checked_id, snapshots), limit)
+
+    def has(self, snapshot: str) -> bool:
+        """Whether a snapshot is kept here."""
+        return self.is_made and snapshot in self.ids()
+
+    @property
+    def is_made(self) -> bool:
+        """Whether anything was ever kept here."""
+        return self._repository.is_dir()
+
+    def copy_to(self, other: FileStore) -> CopiedSnapshots:
+        """Have another store keep every snapshot of this one, too. Those that are not whole are left out and named.
+        What is stored comes before what refers to it, so one that is cut short leaves no half of a snapshot."""
+        if not self.is_made:
+            return CopiedSnapshots()
+        with self._using() as git:
+            ours = kept_snapshots(git)
+            known = other.ids() & ours if other.is_made else set()
+            new, damaged = sorted(ours - known), list[str]()
+            if not new:
+                return CopiedSnapshots()
+            with other._using() as target:
+                try:
+                    copy_snapshots(git, target, new, known)
+                except StoreFailed:
+                    damaged = [snapshot for snapshot, _ in damaged_snapshots(git, new, DEFAULT_LIMIT)]
+                    if not damaged:
+                        raise
+                    new = [snapshot for snapshot in new if snapshot not in damaged]
+                    copy_snapshots(git, target, new, known)
+                other._keep(target, new)
+        return CopiedSnapshots(copied=len(new), damaged=tuple(damaged))
+
     def send(self, snapshot: str, file: BinaryIO) -> None:
         """Write all that a snapshot holds to a file, as a pack of git's."""
         with self._using() as git, ObjectReader(git) as reader:
@@ -247,18 +295,18 @@ class FileStore:
         return self._path / "scratch"
 
     @contextmanager
-    def _opened(self, folder: Path) -> Iterator[tuple[Path, int, Git, KnownFiles]]:
+    def _opened(self, folder: Path, *, is_resolved: bool) -> Iterator[tuple[Path, int, Git, KnownFiles]]:
         """A folder that nobody else looks through or restores meanwhile."""
-        place = _real_folder(folder)
+        place = folder if is_resolved else _real_folder(folder)
         if place == self._path.resolve() or self._path.resolve() in place.parents:
             raise InvalidInput(f"{place} is a part of the store of files", "name a folder outside of it")
         with self._using() as git, ExitStack() as stack:
             known = KnownFiles(self._caches / hashlib.sha256(os.fsencode(place)).hexdigest()[:32])
             make_folder(known.place)
             lock = stack.enter_context(locked(known.place / "lock", self._clock))
-            root = os.open(place, READ_FOLDER_FLAGS)
-            stack.callback(os.close, root)
             with _told(place):
+                root = _open_real(place)
+                stack.callback(os.close, root)
                 yield place, root, git.holding(lock), known
 
     @property
@@ -283,7 +331,7 @@ class FileStore:
 
     def _git_program(self) -> str:
         if self._program is None:
-            self._program = find_git()
+            self._program = find_git(path=self._path_folders)
         return self._program
 
     def _ensure_made(self) -> None:
@@ -291,9 +339,11 @@ class FileStore:
         if self._is_checked:
             return
         program = self._git_program()
+        parts = (self._repository, self._scratch, self._caches)
         with _told(self._path), ExitStack() as stack:
+            is_whole = all(part.is_dir() for part in parts)  # then nobody is waited for
             make_folder(self._path)
-            lock = stack.enter_context(locked(self._path / "lock", self._clock))
+            lock = stack.enter_context(locked(self._path / "lock", self._clock, shared=is_whole))
             if not self._repository.exists():
                 aside = self._path / "git.partial"
                 shutil.rmtree(aside, ignore_errors=True)
@@ -361,15 +411,22 @@ def _real_folder(folder: Path) -> Path:
     return place
 
 
-def _make_missing(folder: Path) -> bool:
-    """Whether it was made."""
+def _open_real(place: Path) -> int:
+    """A folder at a path that leads through no link. Raises OSError where it does by now."""
+    top = os.open("/", READ_FOLDER_FLAGS)
+    try:
+        return open_beneath(top, place.parts[1:], READ_FOLDER_FLAGS)
+    finally:
+        os.close(top)
+
+
+def _make_missing(folder: Path) -> None:
     try:
         folder.mkdir(0o700)
     except FileExistsError:
-        return False
+        return
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be made: {error.strerror}", "name a folder in one that exists") from None
-    return True
 
 
 @contextmanager

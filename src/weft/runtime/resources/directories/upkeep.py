@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -90,6 +90,44 @@ def _unreadable(git: Git, files: list[EntryDifference], most: int) -> Iterator[t
             except (Damaged, LimitExceeded, NotFound) as error:
                 yield files[position].path, str(error)
                 position += 1
+
+
+def damaged_snapshots(git: Git, snapshots: Iterable[str], limit: SnapshotLimit) -> Iterator[tuple[str, list[str]]]:
+    """Those of which something is missing or not what it was, each with what is wrong. What the last whole one had is
+    not read again, so snapshots of one folder are best given in their order."""
+    whole, good = NOTHING, set[bytes]()
+    for snapshot in snapshots:
+        with ObjectReader(git) as reader:
+            try:
+                folder = load_snapshot(reader, snapshot)
+                entries = Comparison(reader, whole, folder, limit).differences()
+            except WeftError as error:
+                yield snapshot, [str(error)]
+                continue
+        files = [one for one in entries if one.new is not None and one.new.id and one.new.id not in good]
+        bad = dict(_unreadable(git, files, MOST_OBJECT_BYTES))
+        good.update(one.new.id for one in files if one.new is not None and one.path not in bad)
+        if bad:
+            yield snapshot, [f"{os.fsdecode(path)!r}: {why}" for path, why in bad.items()]
+        else:
+            whole = folder
+
+
+def copy_snapshots(source: Git, target: Git, snapshots: Collection[str], known: Collection[str]) -> None:
+    """Store all that these snapshots hold in another store, without what it has with those that it knows. Raises
+    StoreFailed where one of them is not whole."""
+    lines = "".join([*(f"{snapshot}\n" for snapshot in snapshots), *(f"^{snapshot}\n" for snapshot in known)])
+    with (
+        source.start("pack-objects", "--stdout", "--revs", "-q") as packing,
+        target.start("index-pack", "--stdin") as storing,
+    ):
+        packing.write(lines.encode())
+        packing.close_input()
+        while data := packing.read_some():
+            storing.write(data)
+        ended_well(packing, "pack-objects")
+        ended_well(storing, "index-pack")
+    target.run("rev-list", "--objects", "--quiet", "--stdin", stdin=lines.encode())
 
 
 def _manifest_problems(folder: StoredFolder, entries: list[EntryDifference]) -> list[str]:

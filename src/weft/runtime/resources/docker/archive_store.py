@@ -21,6 +21,7 @@ from weft.kernel.errors import Damaged, InUse, InvalidInput, LimitExceeded, Stor
 from weft.runtime.resources.docker.archive_entries import ArchiveEntry, ArchiveRules
 from weft.runtime.resources.docker.tar_reader import read_archive
 from weft.runtime.resources.docker.tar_writer import CHUNK, archive_chunks
+from weft.runtime.resources.held_work import ensure_held
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _INCOMING = "incoming-"
@@ -124,6 +125,7 @@ class ArchiveStore:
 def _write_limited(file: BinaryIO, chunks: Iterable[bytes], limit: int) -> None:
     size = 0
     for chunk in chunks:
+        ensure_held()
         size += len(chunk)
         if size > limit:
             raise LimitExceeded("the bytes of the archive", size, limit, _SMALLER_HINT)

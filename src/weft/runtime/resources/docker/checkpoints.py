@@ -73,6 +73,10 @@ class ContainerCheckpoints:
             return self._restore_in_place(reference_id)
         raise Unsupported(f"this engine restores no {reference_kind!r}", "restore it with the engine that made it")
 
+    def has(self, reference_id: str) -> bool:
+        """Whether an archive is in the store."""
+        return self._store.has(reference_id)
+
     def remove(self, reference_kind: str, reference_id: str) -> bool:
         """Removes what was kept. Whether it was there."""
         if reference_kind == IN_STORE:

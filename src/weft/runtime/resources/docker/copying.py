@@ -22,6 +22,7 @@ from weft.runtime.resources.docker.engine import PODMAN_API, About, ContainerEng
 from weft.runtime.resources.docker.engine_labels import ROLE_LABEL, MadeBy, MadeRole, removed
 from weft.runtime.resources.docker.output import STDOUT, frames
 from weft.runtime.resources.docker.tar_writer import archive_chunks
+from weft.runtime.resources.held_work import ensure_held
 
 MOUNT = "/volume"
 EMPTY_IMAGE = "weft.local/empty"
@@ -233,9 +234,15 @@ def write_volume(
             asked=f"write the volume {volume}",
             about=About("container", container),
             query={"path": "/" if is_docker else MOUNT, "noOverwriteDirNonDir": "true"},
-            data=archive_chunks(placed, source),
+            data=_while_held(archive_chunks(placed, source)),
             seconds=engine.limits.transfer_seconds,
         )
+
+
+def _while_held(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    for chunk in chunks:
+        ensure_held()
+        yield chunk
 
 
 def _below_mount(entry: ArchiveEntry) -> ArchiveEntry:

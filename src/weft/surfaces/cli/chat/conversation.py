@@ -44,7 +44,7 @@ from weft.surfaces.cli.chat.typed_input import free_label
 from weft.surfaces.cli.default_session import ensure_own_session
 from weft.surfaces.cli.history import turn_pages
 from weft.surfaces.cli.tool_access import ToolAccess
-from weft.surfaces.cli.trust import workspace_of
+from weft.surfaces.cli.trust import workspace_for
 from weft.surfaces.cli.turn_planning import turn_planner
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class Conversation:
     def _admit(self, text: str, mode: QueueMode) -> Admission:
         choice = self.choice or self.choose()
         overrides = MessageOverrides(model=choice.settings.id, system=self._system).record()
-        workspace = workspace_of(None)
+        workspace = workspace_for(self.ledger, self.label)
         context = None if workspace is None else {"workspace": workspace}
         message = NewMessage(role=MessageRole.USER, content=text, context=context)
         return self.ledger.inbox.admit(message, session=self.label, mode=mode, overrides=overrides)
@@ -358,24 +358,13 @@ class Conversation:
         if self.on_note is not None:
             self.on_note(text)
 
-    def fork(self, label: str | None) -> str:
-        """Go on in a new session that stands where this one does."""
-        session = self._begun()
-        forked = self.ledger.fork(str(session.head), label=label or free_label(session.label, self.labels(every=True)))
-        self.label, self.is_new = forked.label, False
-        return forked.label
+    def free_label(self) -> str:
+        """For a fork of this session."""
+        return free_label(self._begun().label, self.labels(every=True))
 
-    def undo(self) -> Exchange:
-        """Move the session before its last exchange, which stays where it was."""
-        session = self._begun()
-        last = self.ledger.turn(str(session.head))
-        undone = self._exchange(last)
-        why = "undone in a conversation"
-        if last.parent_id is None:
-            self.ledger.heads.reset(session.label, expected=session.head, reason=why)
-        else:
-            self.ledger.move_head(session.label, new=last.parent_id, expected=session.head, reason=why)
-        return undone
+    def last_exchange(self) -> Exchange:
+        """Raises NotApplicable where nothing was said yet."""
+        return self._exchange(self.ledger.turn(str(self._begun().head)))
 
     def _begun(self) -> Session:
         session = self.session()

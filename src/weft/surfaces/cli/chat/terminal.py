@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.kernel.errors import NotApplicable, WeftError
-from weft.kernel.shell_words import shell_word
 from weft.ledger.api import has_title
 from weft.runtime.inference.model_files import model_folder
 from weft.runtime.inference.replies import ReplyToken, TokenKind
@@ -26,6 +25,7 @@ from weft.surfaces.cli.chat.conversation import Conversation, OnToken
 from weft.surfaces.cli.chat.readiness import keyed
 from weft.surfaces.cli.chat.typed_ahead import TypedAhead, descriptor_of
 from weft.surfaces.cli.chat.typed_input import Command, TypedMessage, Unknown, completions, needs_more, read_typed
+from weft.surfaces.cli.exits import OK, UNFINISHED
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.program_call import retry_words
 from weft.surfaces.cli.repeated_text import RepeatedText
@@ -53,10 +53,11 @@ class Terminal:
         """The answer that comes now."""
         self._typed = talk.typed = TypedAhead(descriptor_of(sys.stdin), self._hear_beside)
         self._is_over = False
-        self._do: dict[str, Callable[[str], None]] = {
+        self._do: dict[str, Callable[[str], object]] = {
             "help": self._help,
             "fork": self._fork,
             "undo": self._undo,
+            "redo": self._redo,
             "model": self._model,
             "steer": self._steer,
             "interrupt": lambda _: self._weft("interrupt", self._talk.label),
@@ -265,16 +266,20 @@ class Terminal:
             self._call.screen.show(*line)
 
     def _fork(self, label: str) -> None:
-        before = self._talk.label
-        forked = self._talk.fork(label or None)
-        self._call.screen.show(Span(forked, "label"), " goes on from here; ", Span(before, "label"), " stays")
+        before, label = self._here(), label or self._talk.free_label()
+        if self._weft("--quiet", "fork", before, label) in (OK, UNFINISHED):
+            self._talk.switch(label)
+            self._call.screen.show(Span(label, "label"), " goes on from here; ", Span(before, "label"), " stays")
 
     def _undo(self, _: str) -> None:
-        undone = self._talk.undo()
-        asked = undone.asked.split("\n")[0][:60]
-        self._call.screen.show(
-            "undone: ", Span(asked, "dim"), f"; `weft restore {shell_word(self._talk.label)}` brings it back"
-        )
+        asked = self._talk.last_exchange().asked
+        if self._weft("--quiet", "undo", self._here()) in (OK, UNFINISHED):
+            self._call.screen.show("undone: ", Span(asked.split("\n")[0][:60], "dim"), "; /redo brings it back")
+
+    def _redo(self, _: str) -> None:
+        if self._weft("--quiet", "undo", self._talk.label, "--redo") in (OK, UNFINISHED):
+            again = self._talk.last_exchange().asked
+            self._call.screen.show("again there: ", Span(again.split("\n")[0][:60], "dim"))
 
     def _model(self, name: str) -> None:
         if name:
@@ -322,12 +327,12 @@ class Terminal:
             raise NotApplicable("nothing was said here yet", "say something first")
         return session.label
 
-    def _weft(self, *arguments: str) -> None:
-        """The command of this name, which says itself what goes wrong."""
+    def _weft(self, *arguments: str) -> int:
+        """The command of this name, which says itself what goes wrong; its exit code."""
         from weft.surfaces.cli.main import run
 
         plain = ["--no-color"] if self._call.no_color else []
-        run(["--ledger", self._path, *plain, *arguments])
+        return run(["--ledger", self._path, *plain, *arguments])
 
 
 def _console(call: Call) -> Console:

@@ -9,8 +9,9 @@ from msgspec import Struct
 
 COMMANDS = {
     "help": ("", "this list"),
-    "fork": ("[LABEL]", "go on in a new session from here; this one stays where it is"),
-    "undo": ("", "go back before the last exchange; it stays in the ledger"),
+    "fork": ("[LABEL]", "go on in a new session from here, with a copy of the files; this one stays as it is"),
+    "undo": ("", "go back before the last exchange, and its files; both stay in the ledger"),
+    "redo": ("", "take the last undo back"),
     "model": ("[NAME]", "list the models, or be answered by another one from now on"),
     "steer": ("TEXT", "say something to the turn that runs here, also while its answer comes"),
     "interrupt": ("", "cut the turn short that runs here, also while its answer comes; so does Ctrl-C"),

@@ -14,6 +14,7 @@ from weft.surfaces.cli.default_session import place_in_latest
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.questions import confirm
+from weft.surfaces.cli.resources.text import skipped_lines
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.turn_files_call import (
     MOST_LISTED,
@@ -63,27 +64,30 @@ def command(
         name = place_in_latest(call, ledger, rev)
         files, turn = turn_files(ledger), ledger.resolve(name)
         snapshot = files.snapshot_of(turn, resource)
-        kept = _kept_first(call, ledger, files, snapshot, is_sure=yes) if to is None else None
+        if to is None:
+            _ask_first(call, ledger, files, snapshot, is_sure=yes)
         done = files.check_out(turn, to, resource=resource)
     answer = CheckedOutFiles(turn_id=turn, snapshot_id=done.snapshot.id, place=done.place, notes=list(done.notes))
     call.answer(answer, [safe(done.place), " has the files of ", Span(short(turn), "id")])
     for note in done.notes:
         call.note(safe(note))
-    if kept is not None:
-        call.note(undo("resource", "restore", kept.id, "--yes"))
+    if done.snapshot.is_inferred:
+        call.note("this is a reconstruction: what the session did not touch is not in it")
+        for line in skipped_lines(done.snapshot):
+            call.note(*line)
+    if done.kept is not None:
+        call.note(undo("resource", "restore", done.kept.id, "--yes"))
 
 
-def _kept_first(call: Call, ledger: Ledger, files: TurnFiles, snapshot: Snapshot, *, is_sure: bool) -> Snapshot:
-    """Keep the directory as it is, show what would change in it, and ask."""
+def _ask_first(call: Call, ledger: Ledger, files: TurnFiles, snapshot: Snapshot, *, is_sure: bool) -> None:
+    """Show what would change in the directory, and ask."""
     place = ledger.resources.get(snapshot.resource)
-    kept = files.keep(place)
-    changes = [file_change(change) for change in files.changes(kept, snapshot)]
+    changes = [file_change(change) for change in files.changes_of_checkout(snapshot)]
     call.note(f"{counted(len(changes), 'path')} of {safe(place.place)} would change")
     for line in short_change_lines(changes):
         call.note(*line)
     if changes:
         confirm(call, "overwrite them?", "say --yes, or --to DIR for a folder beside it", is_sure=is_sure)
-    return kept
 
 
 def _check_out_reconstruction(call: Call, rev: str, to: str, *, is_recorded: bool) -> None:

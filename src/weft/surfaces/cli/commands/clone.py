@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import click
 
 from weft.kernel.sites import Site
+from weft.ledger.api import Ledger, ResourceLog
 from weft.store.atomic_files import make_folder
 from weft.store.trust_store import CLONED, StoredTrust
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.exits import OK
 from weft.surfaces.cli.figures import counted
+from weft.surfaces.cli.files_beside import FilesBeside, files_option, folder_of
 from weft.surfaces.cli.progress import progress
+from weft.surfaces.cli.resource_access import files_folder
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.sync_call import checked_source, silence_option
 from weft.surfaces.cli.user_files import place_for
@@ -21,22 +27,27 @@ from weft.surfaces.wire.exchange import ClonedLedger
 @click.argument("source", type=click.Path())
 @click.argument("dest", required=False, type=click.Path())
 @click.option("--no-imports-secret", is_flag=True, help="Imports there and here stay two trees.")
+@files_option
 @silence_option
-def command(call: Call, source: str, dest: str | None, no_imports_secret: bool, silence: float) -> None:
+def command(call: Call, source: str, dest: str | None, no_imports_secret: bool, no_files: bool, silence: float) -> int:
     """Make a new ledger with everything of another one.
 
     SOURCE is a path, postgresql://…, ssh://host/path or cmd:COMMAND. DEST is a folder, a file that ends in .db or a
     PostgreSQL address; without it, this folder. The import secret comes along, so that what both import later is one
-    tree: clone to a ledger of the same owner, or say --no-imports-secret. SOURCE becomes the remote origin. A clone
+    tree: clone to a ledger of the same owner, or say --no-imports-secret. SOURCE becomes the remote origin. The kept
+    files of turns come along where SOURCE is on this machine, and stay there where it is reached by a command. A clone
     that was cut short is run again and goes on where it was.
     """
     from weft.exchange.sync import clone
+    from weft.exchange.sync.addresses import program_of
 
     address = checked_source(call, source, shares_secret=not no_imports_secret)
     with call.making(_place(dest or ".")) as ledger:
         if isinstance(ledger.trust, StoredTrust) and ledger.trust.is_trusted:
             ledger.trust.allow(CLONED)
-        with progress(call, "clone") as bar:
+        is_near = program_of(address) is None
+        files = _files(call, address, ledger, is_left_out=no_files) if is_near else None
+        with progress(call, "clone") as bar, nullcontext() if files is None else files.held():
             done = clone(
                 ledger,
                 address,
@@ -45,9 +56,19 @@ def command(call: Call, source: str, dest: str | None, no_imports_secret: bool, 
                 report=bar.counted,
                 silence_seconds=silence,
             )
-        answer = ClonedLedger(path=ledger.path, created_as=ledger.replica, synced=done)
+            if files is not None:
+                files.carry()
+        kept = None if files is None else files.carried
+        answer = ClonedLedger(path=ledger.path, created_as=ledger.replica, synced=done, kept=kept)
         facts = f"{counted(done.events, 'event')}, {counted(done.contents, 'content')}"
         call.answer(answer, [f"cloned {facts} to ", Span(ledger.path, "heading")])
+        if files is None and ResourceLog(ledger).kept_references():
+            call.note("the kept files of turns stay where the other ledger is")
+        return OK if files is None else files.tell(call)
+
+
+def _files(call: Call, address: str, ledger: Ledger, *, is_left_out: bool) -> FilesBeside:
+    return FilesBeside(address, folder_of(call, address), files_folder(ledger), is_left_out=is_left_out)
 
 
 def _place(dest: str) -> str:

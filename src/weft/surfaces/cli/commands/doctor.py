@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
 import click
 
 from weft.kernel.advice import Action
 from weft.kernel.errors import LedgerMissing, LedgerTooOld
-from weft.store.diagnosis import Diagnosis, Grade, error, good, note
+from weft.store.diagnosis import Diagnosis, Grade, as_far_as_it_goes, error, good, note
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.chat.readiness import examine_talking
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import DIFFERENT, OK
 from weft.surfaces.cli.figures import counted
+from weft.surfaces.cli.file_checks import examine_files, examine_git
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.user_files import find_ledger
 from weft.surfaces.wire.hints import phrase
@@ -30,9 +32,10 @@ STYLES = {Grade.ERROR: "bad", Grade.WARNING: "warn", Grade.NOTE: "dim", Grade.GO
 def command(call: Call, full: bool, strict: bool) -> int:
     """Explain what is wrong with a ledger, and what to do.
 
-    It looks at the file, its place, who has it open, what was acknowledged, facts, views, open turns, imports and
-    clocks, in whatever state they are, and changes nothing. Exits with 1 if there is an error. Beside the ledger it
-    says what is here for talking to models and running code, and how to get what is not; that is never an error.
+    It looks at the file, its place, who has it open, what was acknowledged, facts, views, open turns, imports, clocks
+    and the kept files of turns, in whatever state they are, and changes nothing. Exits with 1 if there is an error.
+    Beside the ledger it says what is here for talking to models and running code, and how to get what is not; that is
+    never an error.
     """
     findings: list[Diagnosis] = []
     for diagnosis in _examined(call, full):
@@ -66,6 +69,9 @@ def _examined(call: Call, full: bool) -> Iterator[Diagnosis]:
             with suppress(LedgerTooOld):  # the next command upgrades it; the doctor changes nothing
                 yield _trust(call, path)
                 yield from _wishes(call, path)
+                with call.looking(path) as ledger:
+                    yield from as_far_as_it_goes("files", partial(examine_files, ledger))
+    yield examine_git()
     from weft.surfaces.cli.chat.servers import examine_servers
 
     yield from examine_servers()

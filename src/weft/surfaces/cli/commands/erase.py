@@ -9,7 +9,7 @@ import click
 from weft.surfaces.cli.arguments import complete_labels
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.erasures import FINISHED, HELD, carry_out
+from weft.surfaces.cli.erasures import FINISHED, HELD, carry_out, finish_files
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import Reader, short
 from weft.surfaces.cli.program_call import as_actor
@@ -35,7 +35,9 @@ APPLIED = "the erasure of another ledger, applied here"
 @click.option("--list", "listed", is_flag=True, help="Show what was erased, by whom, when and why.")
 @click.option("--pending", is_flag=True, help="Show erasures of other ledgers that wait for your word.")
 @click.option("--apply", "applied", is_flag=True, help="Carry those out.")
-@click.option("--finish", is_flag=True, help="Go on with an erasure that somebody's reading held up.")
+@click.option(
+    "--finish", is_flag=True, help="Go on with an erasure that was held up, and remove kept files that nothing names."
+)
 def command(
     call: Call,
     what: tuple[str, ...],
@@ -69,6 +71,7 @@ def command(
         if finish:
             clean = ledger.erasure.finish()
             call.answer(FinishedErasure(complete=clean), [FINISHED if clean else HELD])
+            finish_files(call, ledger)
             return
         names = [pending_erasure.ref for pending_erasure in ledger.erasure.pending()] if applied else list(what)
         if not names:

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     type=click.Choice([mode.value for mode in VolumeMode]),
     help="One decision about everything that the session works with.",
 )
-@click.option("--plan", "plan_file", metavar="FILE", type=click.Path(), help="Decisions as JSON; --dry-run shows them.")
+@click.option(
+    "--plan", "plan_file", metavar="FILE", type=click.Path(), help="Decisions as JSON, such as --dry-run --json."
+)
 @click.option("--in", "folder", metavar="DIR", help="Where the copy of the working directory goes.")
 @click.option("--dry-run", is_flag=True, help="Show what would become of files and other resources; fork nothing.")
 def command(
@@ -50,7 +52,8 @@ def command(
 
     REV is a turn, or the digest of an event inside one. Of the conversation nothing is copied. What the session works
     with, such as a working directory, is copied as it was at that turn where it can be, beside the original; what
-    cannot be copied stays where it is. `--files keep` copies nothing.
+    cannot be copied stays where it is. `--files keep` copies nothing. Exits with 9 where a copy could not be made; the
+    new session is there all the same.
     """
     if (label is None) == (named is None):
         raise click.UsageError("give the new session one label: `weft fork REV LABEL`")
@@ -65,7 +68,7 @@ def command(
             forked = ForkedSession(session=ledger.fork(rev, label=request.label, persona=persona), resources=[])
             code = OK
         else:
-            forked, code = _carry_out(ledger, planner, request, lines)
+            forked, code = _carry_out(call, ledger, planner, request, lines)
     _tell(call, forked)
     return code
 
@@ -90,10 +93,10 @@ def _planned(ledger: Ledger, request: _ForkRequest) -> tuple[ForkPlanner | None,
     from weft.runtime.resources.fork_plans import ForkPlanner
     from weft.surfaces.cli.resource_access import resource_drivers
 
-    planner = ForkPlanner(ledger, resource_drivers(ledger.path))
+    planner = ForkPlanner(ledger, resource_drivers(ledger))
     lines = planner.propose(request.rev, request.label)
     if request.written is not None:
-        lines = planner.read(lines, request.written)
+        lines = planner.read(lines, request.written, request.label)
     return planner, planner.changed(lines, request.mode, request.folder)
 
 
@@ -111,7 +114,7 @@ def _show(call: Call, request: _ForkRequest, lines: list[PlanLine]) -> int:
 
 
 def _carry_out(
-    ledger: Ledger, planner: ForkPlanner, request: _ForkRequest, lines: list[PlanLine]
+    call: Call, ledger: Ledger, planner: ForkPlanner, request: _ForkRequest, lines: list[PlanLine]
 ) -> tuple[ForkedSession, int]:
     from weft.surfaces.cli.fork_call import planned_copies, set_workspace
 
@@ -119,8 +122,11 @@ def _carry_out(
     origin = point.session or ledger.turn(point.turn_id).session_id
     done = planner.carry_out(request.rev, request.label, lines, persona=request.persona)
     set_workspace(ledger, origin, done)
+    for why in done.not_removed:
+        call.note(Span(f"not removed, and tried again later: {why}", "warn"))
     copies = planned_copies(done.lines, request.label, done.restores)
-    return ForkedSession(session=ledger.session(done.session), resources=copies), UNFINISHED if done.failures else OK
+    code = UNFINISHED if done.failures or done.not_removed else OK
+    return ForkedSession(session=ledger.session(done.session), resources=copies), code
 
 
 def _tell(call: Call, forked: ForkedSession) -> None:
@@ -129,5 +135,9 @@ def _tell(call: Call, forked: ForkedSession) -> None:
     session = forked.session
     line: Line = [Span(session.label, "label"), " stands at ", Span(short(str(session.head)), "id")]
     call.answer(forked, line, *plan_lines(forked.resources, is_done=True))
+    for copy in forked.resources:
+        if copy.changed_since:
+            words = ("resource", "snapshot", copy.name, "--turn", str(session.head), "--again")
+            call.note(f"the copy is of that turn; after `weft {shell_line(words)}` a fork has the present state")
     chat, resume = (f"`weft {shell_line((command, session.label))}`" for command in ("chat", "resume"))
     call.note(f"go on there with {chat}, or in Claude Code or Codex with {resume}")

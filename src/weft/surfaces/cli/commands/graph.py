@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 command = group("graph", "Ask what relates to what: turns, events, tools, resources, policies, forks.")
 DIRECTIONS = ("both", "out", "in")
+_OF_CALLS = ("CALLS_TOOL", "RETURNS_RESULT")
 
 
 def complete_nodes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -177,7 +178,11 @@ def path(
     dot: bool,
     svg: bool,
 ) -> None:
-    """Show the shortest ways between two nodes, whichever way the edges lead."""
+    """Show the ways between two nodes that tell most, whichever way the edges lead.
+
+    An edge costs 1, and more where it is one of many: the agent of a thousand turns is far from each of them. The ways
+    that cost least are shown.
+    """
     with _asking(call) as graph:
         found = graph.path(start, end, types, at=at, known_at=known_at, limit=limit, longest=longest)
     if _drawn(call, dot, svg, found.nodes.values(), [edge for path in found.paths for edge in path.edges]):
@@ -187,10 +192,10 @@ def path(
         return
     if found.paths:
         call.screen.page(text.GraphTables(call.screen, found.nodes).paths(found))
+    elif found.is_cut:
+        call.note("so many edges were looked at without finding a way: --type leaves out those that lead nowhere")
     else:
         call.note("there is no way between them of so few edges")
-    if found.is_cut:
-        call.note("not all edges were looked at, so there may be other ways: --type leaves out those that lead nowhere")
 
 
 @command.verb("history")
@@ -237,10 +242,16 @@ def lineage(call: Call, node: str, at: str | None, known_at: str | None, limit: 
 @_node(metavar="TURN|CALL")
 @_known_at
 @_limit
-def calls(call: Call, node: str, known_at: str | None, limit: int) -> None:
+@_pictures
+def calls(call: Call, node: str, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
     """List the tool calls of a turn or of an answer, each with its results."""
     with _asking(call) as graph:
         found = graph.calls(node, known_at=known_at, limit=limit)
+        if dot or svg:
+            around = [graph.neighbours(pair.call.name, _OF_CALLS, known_at=known_at) for pair in found]
+            nodes = [node for each in around for node in (*each.nodes.values(), each.node)]
+            _drawn(call, dot, svg, nodes, [edge for each in around for edge in each.edges])
+            return
     if call.json:
         call.documents(found)
         return
@@ -311,11 +322,11 @@ def ancestry(call: Call, node: str, known_at: str | None, limit: int, dot: bool,
     """Show of what a session is a fork or a subagent, and that in turn."""
     with _asking(call) as graph:
         found = graph.ancestry(node, known_at=known_at, limit=limit)
-    if _drawn(call, dot, svg, found.nodes.values(), found.edges):
+    if _drawn(call, dot, svg, found.nodes.values(), [step.edge for step in found.steps]):
         return
     if call.json:
         call.document(found)
         return
-    rows = text.GraphTables(call.screen, found.nodes).edges(found.edges)
-    _table(call, rows, text.EDGES, "it is no fork and no subagent", ("until", "since"))
+    rows = text.GraphTables(call.screen, found.nodes).ancestry(found.steps)
+    _table(call, rows, text.ANCESTRY, "it is no fork and no subagent", ("since",))
     _note_cut(call, found.is_cut, limit)

@@ -28,7 +28,8 @@ DAY, MINUTE = len("2026-11-15"), len("2026-11-15 09:30")
 @weft_command("read")
 @arguments.rev(required=False)
 @click.option("--steps", is_flag=True, help="The steps between prompts and answers, too: calls, results, thinking.")
-def command(call: Call, rev: str | None, steps: bool) -> None:
+@arguments.original_option
+def command(call: Call, rev: str | None, steps: bool, original: bool) -> None:
     """Read a whole conversation: prompts and answers in full.
 
     REV is a session, or a turn to read up to; without it, the latest session. What was done between a prompt and its
@@ -40,7 +41,8 @@ def command(call: Call, rev: str | None, steps: bool) -> None:
     weft read main~3 --steps
     weft read main | grep -n changelog
     """
-    with call.reading() as ledger:
+    with call.reading() as opened:
+        ledger = opened.originals() if original else opened
         name = named_or_latest(call, ledger, rev)
         if name is None:
             if call.json:

@@ -13,9 +13,12 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import DIFFERENT, OK, exit_code
 from weft.surfaces.cli.figures import counted
+from weft.surfaces.cli.files_beside import FilesBeside
 from weft.surfaces.cli.progress import progress
+from weft.surfaces.cli.resource_access import folder_beside, kept_files
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.user_files import find_ledger, named_ledger, place_for
+from weft.surfaces.plain_text import safe
 from weft.surfaces.wire.upkeep import RecoveryAnswer, SalvageAnswer
 
 if TYPE_CHECKING:
@@ -60,13 +63,17 @@ def _put_back(call: Call, backup: str) -> None:
 
     path = named_ledger(call.ledger) or str(_present(call))
     is_trusted = call.trust_store.is_file_trusted(backup)
+    files = FilesBeside(backup, folder_beside(backup), folder_beside(path))
     with progress(call, "restore") as bar:
-        restored = restore(backup, path, progress=bar.counted)
+        restored = restore(backup, path, progress=bar.counted, beside=files.carry)
     if is_trusted:
         call.trust_store.allow(identity_of(path, None), RECOVERED)
     call.note(f"{backup} with {counted(restored.events, 'event')} lies at {path} now")
     if restored.replaced is not None:
         call.note(f"what lay there is {restored.replaced}")
+    files.tell(call)
+    if (origin := kept_files(folder_beside(backup)).origin) is not None:
+        call.note(f"the backup was made without the files of turns: {safe(origin)} has them")
 
 
 def _present(call: Call) -> str:

@@ -35,7 +35,12 @@ MODES = ("followup", "collect", "interrupt", "steer")
 @click.option("--priority", metavar="N", type=int, default=0, help="Higher ones are answered first.")
 @override_options
 @click.option("--attach", metavar="FILE", type=click.Path(), multiple=True, help="A text file or an image.")
-@click.option("--workspace", metavar="FOLDER", type=click.Path(), help="Sent from there. Default: here, if trusted.")
+@click.option(
+    "--workspace",
+    metavar="FOLDER",
+    type=click.Path(),
+    help="Sent from there. Default: the session's copy of a folder, if a fork made one; else here, if trusted.",
+)
 @arguments.key_option
 def command(
     call: Call,
@@ -65,7 +70,7 @@ def command(
     from weft.kernel.errors import InvalidInput
     from weft.runtime.configuration.message_overrides import parse_overrides
     from weft.surfaces.cli.attachments import message_with
-    from weft.surfaces.cli.trust import workspace_of
+    from weft.surfaces.cli.trust import workspace_for, workspace_of
 
     if (thread and (session or smart)) or (smart and persona):
         raise click.UsageError("name one target: --session, --persona, --thread or --smart")
@@ -73,7 +78,7 @@ def command(
     if not words.strip():
         raise InvalidInput("the message is empty", "say something")
     overrides = parse_overrides(**options)
-    message = message_with(words, attach, workspace_of(workspace))
+    folder = None if workspace is None else workspace_of(workspace)
     route = _smart_route(call, words, session) if smart else None
     target = _target(session, thread, route, has_persona=persona is not None)
 
@@ -84,7 +89,7 @@ def command(
 
             ensure_own_session(ledger, DEFAULT_SESSION, "name it to continue it: --session main")
         return ledger.inbox.admit(
-            message,
+            message_with(words, attach, folder or workspace_for(ledger, target.session)),
             persona=persona,
             mode=queue,
             priority=priority,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from weft.kernel.enums import RestoreOutcome
@@ -10,38 +12,103 @@ from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.default_session import require_named_or_latest
 from weft.surfaces.cli.exits import OK, UNFINISHED
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.turn_files_call import turn_files
 from weft.surfaces.plain_text import safe
-from weft.surfaces.wire.turn_files import UndoneTurn
+from weft.surfaces.wire.turn_files import PlannedUndo, UndoneFiles, UndoneTurn
+
+if TYPE_CHECKING:
+    from weft.runtime.resources.turn_files import DirectoryChanges, TurnFiles, Undone, UndoPlan
 
 
 @weft_command("undo")
 @arguments.session(required=False)
-@click.option("--redo", is_flag=True, help="Take the last undo back.")
+@click.option("--redo", is_flag=True, help="Take the last undo back; again, the one before it.")
+@click.option(
+    "--files",
+    type=click.Choice(("restore", "keep")),
+    default="restore",
+    help="Leave them as they are with `keep`: the conversation alone goes back.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would become of the head and of files; do nothing.")
 @click.option("--force", is_flag=True, help="Also where another session works in the directory by now.")
-def command(call: Call, session: str | None, redo: bool, force: bool) -> int:
+def command(call: Call, session: str | None, redo: bool, files: str, dry_run: bool, force: bool) -> int:
     """Take back the last turn of a session, and its files.
 
     The head goes back by one turn, and the working directory to what it was before that turn changed it, also by
-    commands of a shell. What is there now is kept first: `weft undo --redo` brings both back. Without SESSION it is the
-    latest one.
+    commands of a shell. What is there now is kept first: `weft undo --redo` brings both back, one undo after the other
+    until the head is moved otherwise. Where it is not known what the directory was like, nothing is done, unless the
+    files are to stay as they are. Without SESSION it is the latest one.
+
+    Exits with 9 where the head moved and files could not be restored.
     """
-    with call.writing() as ledger:
+    keeps_files = files == "keep"
+    if redo and keeps_files:
+        raise click.UsageError("--redo brings back what the undo took, files with it: leave --files out")
+    with call.reading() if dry_run else call.writing() as ledger:
         label = ledger.session(require_named_or_latest(call, ledger, session)).label
-        files = turn_files(ledger)
-        done = files.redo(label, force=force) if redo else files.undo(label, force=force)
-        restored = [one for one in done.restores if one.outcome is RestoreOutcome.OK]
-        places = [ledger.resources.get(ledger.resources.snapshot(one.snapshot).resource).place for one in restored]
-        standing = ledger.session(label)
-    answer = UndoneTurn(session=standing, before_id=done.before, restored=places)
-    call.answer(answer, _line(standing.label, done.before, done.head), *([["  ", safe(place)] for place in places]))
-    failed = [one for one in done.restores if one.outcome is not RestoreOutcome.OK]
-    for one in failed:
-        call.note(f"files were not restored: {safe(one.error or 'somebody works on them')}")
+        turns = turn_files(ledger)
+        if dry_run:
+            plan = turns.plan_redo(label) if redo else turns.plan_undo(label, keeps_files=keeps_files)
+            return _show(call, turns, plan, force=force)
+        done = turns.redo(label, force=force) if redo else turns.undo(label, force=force, keeps_files=keeps_files)
+        answer = UndoneTurn(
+            session=ledger.session(label),
+            before_id=done.before,
+            directories=_directories(done),
+            notes=list(done.left),
+        )
+    left: list[Line] = [[Span(f"  left as it was: {safe(note)}", "warn")] for note in answer.notes]
+    moved = _line(label, done.before, done.head)
+    call.answer(answer, moved, *_directory_lines(answer.directories, is_done=True), *left)
     call.note(undo("undo", label) if redo else undo("undo", label, "--redo"))
-    return UNFINISHED if failed else OK
+    return UNFINISHED if any(one.error is not None for one in answer.directories) else OK
+
+
+def _show(call: Call, files: TurnFiles, plan: UndoPlan, *, force: bool) -> int:
+    answer = PlannedUndo(
+        label=plan.session,
+        before_id=plan.before,
+        head_id=plan.head,
+        directories=[_counts(one) for one in files.present_changes(plan, force=force)],
+    )
+    moved = [*_line(plan.session, plan.before, plan.head), Span(" (nothing was done)", "dim")]
+    call.answer(answer, moved, *_directory_lines(answer.directories, is_done=False))
+    return OK
+
+
+def _directories(done: Undone) -> list[UndoneFiles]:
+    return [
+        _counts(
+            changes,
+            None if one.outcome is RestoreOutcome.OK else one.error or "somebody works on them; it is done after them",
+        )
+        for one, changes in zip(done.restores, done.changes, strict=True)
+    ]
+
+
+def _counts(changes: DirectoryChanges, error: str | None = None) -> UndoneFiles:
+    return UndoneFiles(
+        place=changes.place, changed=changes.changed, removed=changes.removed, restored=changes.restored, error=error
+    )
+
+
+def _directory_lines(directories: list[UndoneFiles], *, is_done: bool) -> list[Line]:
+    if not directories:
+        return [["  no files ", "were" if is_done else "would be", " touched"]]
+    return [["  ", safe(one.place), ": ", *_told(one, is_done=is_done)] for one in directories]
+
+
+def _told(one: UndoneFiles, *, is_done: bool) -> Line:
+    if one.error is not None:
+        return [Span(f"files were not restored: {safe(one.error)}", "bad")]
+    counts = [f"{one.changed} changed", f"{one.removed} removed", f"{one.restored} restored"]
+    if one.changed + one.removed + one.restored == 0:
+        return ["no file differs"]
+    paths = counted(one.changed + one.removed + one.restored, "path")
+    return [f"{paths}{'' if is_done else ' would be'}: {', '.join(counts)}"]
 
 
 def _line(label: str, before: str | None, head: str | None) -> Line:

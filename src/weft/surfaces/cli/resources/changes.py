@@ -9,11 +9,11 @@ import click
 
 from weft.kernel.enums import ResourceKind
 from weft.kernel.errors import InvalidInput
-from weft.surfaces.cli.arguments import session_option
+from weft.surfaces.cli.arguments import complete_labels, session_option
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.questions import confirm
-from weft.surfaces.cli.resource_access import resource_controller, resource_drivers
+from weft.surfaces.cli.resource_access import resource_controller
 from weft.surfaces.cli.resources.reading import KINDS, resource_argument
 from weft.surfaces.cli.resources.text import owner_text, resource_lines
 from weft.surfaces.cli.screen import Span
@@ -86,10 +86,13 @@ def detach(call: Call, resource: str, session: str | None) -> None:
 @weft_command("migrate")
 @resource_argument
 @click.option("--session", metavar="SESSION", required=True, help="The session that owns it from now on.")
-def migrate(call: Call, resource: str, session: str) -> None:
+@click.option(
+    "--from", "former", metavar="SESSION", shell_complete=complete_labels, help="Only while this session owns it."
+)
+def migrate(call: Call, resource: str, session: str, former: str | None) -> None:
     """Let another session own a resource. One that cannot change hands is refused as unsupported."""
     with call.writing() as ledger:
-        changed = ledger.resources.migrate(resource, session=session)
+        changed = ledger.resources.migrate(resource, session=session, former=former)
     call.answer(changed, [Span(changed.name, "label"), f" belongs to {owner_text(changed.owner)}"])
 
 
@@ -103,13 +106,16 @@ def discard(call: Call, resource: str, yes: bool) -> None:
     """
     with call.writing() as ledger:
         found = ledger.resources.get(resource)
+        why_left: str | None = ""
         if found.is_made and found.is_own:
             call.ensure_owner("resource discard")
-            drivers = resource_drivers(ledger.path)
-            drivers.of(found.kind)  # refused before anything is recorded
+            controller = resource_controller(ledger)
+            controller.drivers.of(found.kind)  # refused before anything is recorded
             confirm(call, f"remove {found.place}?", "look at it and say --yes", is_sure=yes)
-            gone = resource_controller(ledger).discard(found)
+            done = controller.discard(found)
+            gone, why_left = done.resource, done.why_left
         else:
             gone = ledger.resources.discard(found.id)
-    removed = f"; {found.place} was removed" if found.is_made and found.is_own else f"; {found.place} stays as it is"
-    call.answer(gone, [Span(gone.name, "label"), f" is discarded{removed}"])
+    stays = f"; {found.place} stays as it is" + (f": {why_left}" if why_left else "")
+    removed = f"; {found.place} was removed"
+    call.answer(gone, [Span(gone.name, "label"), f" is discarded{removed if why_left is None else stays}"])

@@ -27,6 +27,7 @@ MOST_SECONDS, MOST_LINES = 3600, 100_000
 
 def _handle(controller: ResourceController, resource: Resource, capability: HandleCapability) -> LiveHandle:
     """Raises Unsupported where a resource has no open handle for this."""
+    controller.drivers.ensure_here(resource)
     handle = next((one for one in resource.handles if capability in one.capabilities), None)
     if handle is None:
         raise Unsupported(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from weft.kernel.enums import ResourceCapability, ResourceKind, RestoreOutcome, SnapshotState
 from weft.kernel.errors import NotApplicable, Unsupported
-from weft.surfaces.cli.arguments import session_option
+from weft.kernel.shell_words import shell_line
+from weft.surfaces.cli.arguments import complete_labels, session_option
 from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import DIFFERENT, OK
@@ -42,16 +42,49 @@ def probe(call: Call, resource: str) -> None:
 
 @weft_command("snapshot")
 @resource_argument
-def snapshot(call: Call, resource: str) -> int:
+@click.option(
+    "--turn",
+    metavar="REV",
+    shell_complete=complete_labels,
+    help="As what it was like after this turn, such as one of `weft record` or of an import. Default: of no turn.",
+)
+@click.option(
+    "--again", is_flag=True, help="With --turn: also where the turn has one; the new one counts from then on."
+)
+@click.option(
+    "--method",
+    metavar="NAME",
+    type=click.Choice(["oci_commit", "app_checkpoint"]),
+    help="Of a container: oci_commit keeps its files (the default), app_checkpoint its processes, too, where the engine"
+    " makes checkpoints.",
+)
+def snapshot(call: Call, resource: str, turn: str | None, again: bool, method: str | None) -> int:
     """Keep what a resource is like now. Exits with 1 if it could not be kept, which is recorded."""
     call.ensure_owner("resource snapshot")
+    if again and turn is None:
+        raise click.UsageError("--again goes with --turn")
     with call.writing() as ledger:
         found = ledger.resources.get(resource)
         if not found.can(ResourceCapability.SNAPSHOT):
             raise Unsupported(f"nothing can be kept of a {found.kind.value}", "`weft resource show` tells what can")
-        taken = resource_controller(ledger).snapshot(found)
+        run = None if turn is None else _turn_without(ledger, turn, found, is_replaced=again)
+        taken = resource_controller(ledger).snapshot(found, run=run, method=method)
     call.answer(taken, *snapshot_lines(found, taken))
     return OK if taken.state is SnapshotState.OK else DIFFERENT
+
+
+def _turn_without(ledger: Ledger, rev: str, resource: Resource, *, is_replaced: bool) -> str:
+    """The id of a turn that a snapshot is to be of. Raises NotApplicable where it has one of that resource."""
+    turn = ledger.resolve(rev)
+    of_turn = (one for one in ledger.resources.snapshots_of_turn(turn) if one.run == turn)
+    known = next((one for one in of_turn if one.resource == resource.id), None)
+    if known is not None and not is_replaced:
+        words = ("resource", "snapshot", resource.name, "--turn", rev, "--again")
+        raise NotApplicable(
+            f"{short(turn)} has its files of {resource.name!r} already: snapshot {short(known.id)}",
+            f"`weft {shell_line(words)}` puts what is there now in their place",
+        )
+    return turn
 
 
 @weft_command("restore")
@@ -72,6 +105,7 @@ def restore(call: Call, snapshot: str, place: str | None, session: str | None, y
         found = ledger.resources.snapshot(snapshot)
         resource = ledger.resources.get(found.resource)
         controller = resource_controller(ledger)
+        controller.drivers.ensure_here(resource)
         if not found.restorable:
             raise Unsupported(f"snapshot {found.id} cannot be restored", "it tells what was, and holds no bytes")
         wanted = _new_place(ledger, controller, resource, place, session)
@@ -82,7 +116,7 @@ def restore(call: Call, snapshot: str, place: str | None, session: str | None, y
             )
         if wanted is None:
             _ask_first(call, controller, resource, found, is_sure=yes)
-            before = _kept_present(controller, resource)
+            before = controller.keep_present(resource).id
         done = controller.restore(found, place=wanted, session=session)
         is_new = done.outcome is RestoreOutcome.OK and done.new_resource is not None
         stands_at = ledger.resources.get(str(done.new_resource)).place if is_new else wanted or resource.place
@@ -116,22 +150,13 @@ def _ask_first(
 
         driver = controller.drivers.of(resource.kind)
         assert isinstance(driver, DirectoryDriver)  # the one of its kind
-        present = driver.take(Path(resource.place)).external_id
+        controller.ensure_own(resource, "look at files")
+        present = driver.take_present(resource.place).external_id
         changes = driver.files.changes(present, tree_of(snapshot))
         for line in change_lines(changes):
             call.note(*line)
         hint = f"{counted(len(changes), 'path')} would change: say --yes if you mean it"
     confirm(call, f"overwrite {resource.place}?", hint, is_sure=False)
-
-
-def _kept_present(controller: ResourceController, resource: Resource) -> str:
-    """The snapshot of what is about to be overwritten. Raises NotApplicable where that cannot be kept."""
-    present = controller.snapshot(resource)
-    if present.state is not SnapshotState.OK:
-        raise NotApplicable(
-            f"{resource.place} as it is now cannot be kept: {present.error}", "restore it to another place with --to"
-        )
-    return present.id
 
 
 def _restore_lines(resource: Resource, done: Restore, answer: RestoredSnapshot) -> list[Line]:

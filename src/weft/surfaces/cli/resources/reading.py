@@ -9,14 +9,17 @@ import click
 from weft.surfaces.cli.arguments import session_option
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.resources.text import owner_text, resource_lines, resource_row, snapshot_row
+from weft.surfaces.cli.file_checks import absent_snapshots
+from weft.surfaces.cli.history import short
+from weft.surfaces.cli.resources.text import owner_text, resource_lines, resource_row, skipped_lines, snapshot_row
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.times import local_time
+from weft.surfaces.plain_text import safe
 from weft.surfaces.wire.resources import ResourceOwnership, ShownResource
 
 if TYPE_CHECKING:
     from weft.graph.model import Neighbours
-    from weft.ledger.api import Owner
+    from weft.ledger.api import Ledger, Owner, Resource
 
 KINDS = ("directory", "file", "uri", "docker_volume", "docker_container", "docker_image")
 SNAPSHOT_HEADER = ("snapshot", "taken", "state", "size", "method", "turn", "error")
@@ -66,13 +69,43 @@ def show(call: Call, resource: str, limit: int) -> None:
     with call.reading() as ledger:
         found = ledger.resources.get(resource)
         snapshots = ledger.resources.snapshots(found.id, limit=limit)
-    call.answer(ShownResource(resource=found, snapshots=tuple(snapshots)), *resource_lines(found))
+        absent = absent_snapshots(ledger, snapshots)
+        wanted = _wanted(ledger, found)
+        why = _obstacle(ledger, found) if wanted else None
+    answer = ShownResource(
+        resource=found, snapshots=tuple(snapshots), not_here=tuple(absent), wanted=wanted, waits_because=why
+    )
+    call.answer(answer, *resource_lines(found))
+    if wanted:
+        waits = "" if why is None else f": {why}"
+        call.note(Span(f"wanted and not done yet: {', '.join(map(short, wanted))}", "warn"), safe(waits))
     if call.json:
         return
     if snapshots:
-        call.screen.table([snapshot_row(snapshot) for snapshot in snapshots], list(SNAPSHOT_HEADER), numbers=("size",))
+        call.screen.table(
+            [snapshot_row(one, is_here=one.id not in absent) for one in snapshots],
+            list(SNAPSHOT_HEADER),
+            numbers=("size",),
+        )
+        for line in skipped_lines(snapshots[0]):
+            call.screen.show(*line)
     else:
         call.note("nothing is kept of it; `weft resource snapshot NAME` takes a snapshot")
+
+
+def _wanted(ledger: Ledger, resource: Resource) -> tuple[str, ...]:
+    """The ids of snapshots and restores of it that are wanted and not carried out."""
+    from weft.ledger.api import ResourceLog
+
+    snapshots, restores = ResourceLog(ledger).pending()
+    of_restores = [one.id for one in restores if ledger.resources.snapshot(one.snapshot).resource == resource.id]
+    return (*(one.id for one in snapshots if one.resource == resource.id), *of_restores)
+
+
+def _obstacle(ledger: Ledger, resource: Resource) -> str | None:
+    from weft.surfaces.cli.resource_access import resource_controller
+
+    return resource_controller(ledger).obstacle(resource)
 
 
 @weft_command("owners")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from weft.kernel.enums import ResourceCapability
 from weft.surfaces.cli.figures import counted, size_text
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.screen import Line, Span
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from weft.runtime.resources.directories import ChangedPath
 
 MOST_SKIPPED, MOST_CHANGES = 10, 20
+INFERRED = Span("reconstruction", "warn")
+"""The state of a snapshot that was put together from what a session tells."""
 STATE_STYLES = {"ok": "good", "error": "bad", "requested": "warn", "discarded": "dim"}
 
 
@@ -35,6 +38,15 @@ def resource_row(resource: Resource) -> list[Span | str]:
     ]
 
 
+def restored_text(resource: Resource) -> str:
+    """Where snapshots of it can be brought back."""
+    from weft.runtime.resources.drivers import RESTORED_AS_NEW
+
+    if not resource.can(ResourceCapability.RESTORE):
+        return "never"
+    return "as a new one only, not in place" if resource.kind in RESTORED_AS_NEW else "in place, or as a new one"
+
+
 def resource_lines(resource: Resource) -> list[Line]:
     made = ", made by weft" if resource.is_made else ""
     lines: list[Line] = [[f"{resource.kind.value} ", Span(resource.name, "label"), " ", Span(resource.id, "id")]]
@@ -43,6 +55,7 @@ def resource_lines(resource: Resource) -> list[Line]:
         ("place", resource.place + made),
         ("owner", owner_text(resource.owner)),
         ("can", ", ".join(resource.capabilities) or "nothing"),
+        ("restored", restored_text(resource)),
         ("alive", resource.liveness.value + probed),
         ("declared", f"{local_time(resource.declared_at)} by {resource.declared_by}"),
     ):
@@ -58,15 +71,16 @@ def resource_lines(resource: Resource) -> list[Line]:
     return lines
 
 
-def snapshot_row(snapshot: Snapshot) -> list[Span | str]:
+def snapshot_row(snapshot: Snapshot, *, is_here: bool) -> list[Span | str]:
+    state = INFERRED if snapshot.is_inferred else Span(snapshot.state.value, STATE_STYLES[snapshot.state.value])
     return [
         Span(short(snapshot.id), "id"),
         local_time(snapshot.created_at),
-        Span(snapshot.state.value, STATE_STYLES[snapshot.state.value]),
+        state if is_here else Span("not here", "warn"),
         "" if snapshot.size_bytes is None else size_text(snapshot.size_bytes),
         snapshot.method or "",
         "" if snapshot.run is None else ("before " if snapshot.is_before else "after ") + short(snapshot.run),
-        snapshot.error or "",
+        snapshot.error or (f"without {counted(missing, 'path')}" if (missing := skipped_count(snapshot)) else ""),
     ]
 
 
@@ -79,6 +93,12 @@ def snapshot_lines(resource: Resource, snapshot: Snapshot) -> list[Line]:
         ["kept ", Span(resource.name, "label"), " as ", Span(snapshot.id, "id"), f" ({snapshot.method}{size})"]
     ]
     return [*lines, *skipped_lines(snapshot)]
+
+
+def skipped_count(snapshot: Snapshot) -> int:
+    """How many paths are not in a snapshot."""
+    skipped = [one for one in snapshot.skipped or () if isinstance(one, dict)]
+    return sum(int(one["more"]) if "more" in one else 1 for one in skipped)
 
 
 def skipped_lines(snapshot: Snapshot) -> list[Line]:

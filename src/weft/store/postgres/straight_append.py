@@ -1,0 +1,303 @@
+"""The straight way of an ordinary turn: one call to the server, `append_turn` of own_0021.sql.
+
+On the general way a writer takes the lock, asks, makes its turn and sends the rows, and everybody else waits meanwhile.
+Here the turn is made before: by the very same work, run on what is remembered of its session and on provisional numbers
+(`SupposedSql`). What it left goes to the server in one call, which takes the lock, sees whether all that was remembered
+is still so, gives events and contents the numbers that come next, chains the events and writes the rows. The receipt is
+made from its reply.
+
+Work that asks for anything else, or leaves rows that the call has no place for, goes the general way; so does a turn
+that the server refuses. Nothing has happened then, and the general way says what is wrong, if anything is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import Any, NoReturn
+
+from msgspec import Struct
+from msgspec.json import encode
+
+from weft.kernel.clock import Clock
+from weft.kernel.contents import SALT_BYTES, BorrowedSalts, Salts
+from weft.store.fact_writer import FactWriter, RecentContents
+from weft.store.port import Ordinary, WriteTxn
+from weft.store.postgres.connection import PostgresSql
+from weft.store.records import Key, LogTip, Stored
+from weft.store.sql import Insert, Question, Row, Sql
+from weft.store.sql_store import WriteWork
+
+EVENTS_FROM, CONTENTS_FROM = 1 << 61, 1 << 62
+"""Provisional numbers of events and of contents are larger than these; no ledger has so many of either."""
+_DIGITS = str(EVENTS_FROM)[:12], str(CONTENTS_FROM)[:12]
+"""What every provisional number begins with, should one stand in a text."""
+_RENUMBERED = {
+    "turn": frozenset({"n", "system"}),
+    "message": frozenset({"turn", "text"}),
+    "tool_call": frozenset({"turn", "call_id", "params", "result"}),
+    "history": frozenset({"n"}),
+    "thread_key": frozenset[str](),
+    "session": frozenset[str](),
+}
+"""The columns in which `append_turn` looks for provisional numbers."""
+_MOVING = frozenset({"head", "head_segment", "head_depth", "moves", "since", "last_event", "updated_at"})
+"""What `append_turn` changes of a session."""
+_ONE_ROW, _SOME_ROWS = (
+    frozenset({"log", "turn", "session", "history", "thread_key"}),
+    frozenset({"message", "tool_call", "content"}),
+)
+HASH_BYTES = 32
+HEADER_BYTES = HASH_BYTES + SALT_BYTES + HASH_BYTES
+LOCKS = 256
+REMEMBERED = 512
+"""So many sessions are remembered at most."""
+TYPES = (
+    *("bigint",) * 6,
+    *("bytea",) * 2,
+    *("bigint", "bigint[]", "bigint[]", "bytea"),
+    *("json",) * 9,
+)
+CALL = f"SELECT * FROM append_turn({', '.join(f'?::{kind}' for kind in TYPES)})"
+DONE, KNOWN = "done", "known"
+
+
+class Unusual(Exception):
+    """The turn has something about it that the call has no place for."""
+
+
+class SupposedSql:
+    """A transaction that is yet to come: the one question is answered from memory, and rows are kept."""
+
+    def __init__(self, question: Question, answer: Row) -> None:
+        self._question, self._answer = question, answer
+        self.inserts: dict[str, Insert] = {}
+        self.rows: dict[str, list[Row]] = {}
+        self.is_unusual = False
+
+    def one(self, sql: str, values: Sequence[Any] = ()) -> Row:
+        if (sql, tuple(values)) != self._question:
+            self._refuse(sql)
+        return self._answer
+
+    def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        return [self.one(sql, values)]
+
+    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+        yield self.one(sql, values)
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> None:
+        self._refuse(sql)
+
+    def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        self._refuse(sql)
+
+    def add(self, insert: Insert, rows: Sequence[Row]) -> None:
+        if self.inserts.setdefault(insert.table, insert) is not insert:
+            self._refuse(insert.statement(1))
+        self.rows.setdefault(insert.table, []).extend(rows)
+
+    def _refuse(self, what: str) -> NoReturn:
+        self.is_unusual = True  # also if whoever asked can do without an answer
+        raise Unusual(what)
+
+
+class SupposedContents(RecentContents):
+    """What a store knows of contents; any other is taken for new, and the server says so if it is not."""
+
+    def __init__(self, known: RecentContents) -> None:
+        super().__init__()
+        self.seen, self.filled, self.by_digest = known.seen, known.filled, known.by_digest
+
+    def ask(self, sql: Sql, keys: Iterable[Key]) -> None:
+        self.answered(keys, ())
+
+
+class SupposedTurn(Struct, frozen=True):
+    """An ordinary turn that was made, with provisional numbers."""
+
+    ordinary: Ordinary
+    result: Any
+    id: str
+    events: int
+    standing: Row
+    """What its question is answered after it."""
+    contents: list[Row]
+    values: list[Any]
+    """Those of the call."""
+    salts: BorrowedSalts
+
+    def restated(self, tip: LogTip) -> Any:
+        return self.ordinary.restate(self.result, tip)
+
+
+class StraightAppends:
+    """The straight way of one store, and what it remembers of sessions."""
+
+    def __init__(self, lock: int, schema: int, recent: RecentContents, salts: Salts, clock: Clock) -> None:
+        self._lock, self._schema = lock, schema
+        self._recent, self._salts, self._clock = recent, salts, clock
+        self._standings: dict[Question, Row] = {}
+        self.is_told_more = False
+        """The last turn was refused for contents that are known now: made again, it can refer to them."""
+        self.verdicts: Counter[str] = Counter()
+        """How often the server said what; turns that were not sent are `unusual`."""
+        self.locks: deque[tuple[int, int]] = deque(maxlen=LOCKS)
+        """Where the log ended with the last turns, and when each took the lock: microseconds of the server's clock."""
+
+    @property
+    def taken(self) -> int:
+        """How many turns went this way."""
+        return self.verdicts[DONE]
+
+    def forget(self) -> None:
+        self._standings.clear()
+
+    def suppose(self, sql: PostgresSql, work: WriteWork, serial: int) -> SupposedTurn | None:
+        """The turn that the work makes, if nothing about it is unusual. Nothing is changed anywhere."""
+        ordinary = work.ordinary
+        if ordinary is None or self._recent.seen < 0:
+            return None
+        standing = self._standings.get(ordinary.question) or sql.one(*ordinary.question)
+        if standing is None:
+            return None
+        supposed, salts = SupposedSql(ordinary.question, standing), BorrowedSalts(self._salts)
+        facts = FactWriter(
+            supposed,
+            recent=SupposedContents(self._recent),
+            log_tip=LogTip(EVENTS_FROM, b"", CONTENTS_FROM),
+            salts=salts,
+            now_ms=self._clock.now_ms(),
+        )
+        try:
+            result = work.run(WriteTxn(supposed, facts, False, serial))
+            facts.flush()
+            return self._turn(ordinary, result, standing, supposed, salts)
+        except Exception:  # whatever it is, on the general way it is found out whether it is so
+            salts.return_all()
+            self.verdicts["unusual"] += 1
+            return None
+
+    def _turn(
+        self, ordinary: Ordinary, result: Any, standing: Row, supposed: SupposedSql, salts: BorrowedSalts
+    ) -> SupposedTurn:
+        """What the work left, as values of the call; `Unusual` where it has no place for them."""
+        rows, inserts = supposed.rows, supposed.inserts
+        if supposed.is_unusual or not _ONE_ROW <= rows.keys() <= _ONE_ROW | _SOME_ROWS or standing[-1]:
+            raise Unusual("tables")
+        (_, session_columns), (_, lease_columns), (_, turn_columns) = ordinary.parts
+        if (inserts["session"].columns, inserts["turn"].columns) != (session_columns, turn_columns):
+            raise Unusual("columns")
+        lease_at, head_at = len(session_columns), len(session_columns) + len(lease_columns)
+        lease = standing[lease_at:head_at]
+        (session,), (turn,), (log_row,) = rows["session"], rows["turn"], rows["log"]
+        if any(
+            before != after and column not in _MOVING
+            for column, before, after in zip(session_columns, standing, session, strict=False)
+        ):
+            raise Unusual("session")
+        made = {
+            table: [_fields(insert, row) for row in rows[table]]
+            for table, insert in inserts.items()
+            if table in _RENUMBERED
+        }
+        contents, lines = rows.get("content", []), log_row[-1]
+        ids = b"".join(sha256(line).digest() for line in lines.split(b"\n"))
+        remembered = (
+            _plain(session_columns, standing),
+            _plain(lease_columns, lease),
+            _plain(turn_columns, standing[head_at:]),
+        )
+        (moved,), (new_turn,), (move,), (key,) = (made[name] for name in ("session", "turn", "history", "thread_key"))
+        left = (moved, new_turn, made.get("message", []), made.get("tool_call", []), move, key)
+        every: list[Any] = [*remembered, *left]
+        values = [
+            *(self._lock, self._schema, self._recent.erasures, *self._known(contents), log_row[2], ids, lines),
+            *_packed(contents),
+            *map(_json, every),
+        ]
+        standing_then = (*session, *lease, *turn, 0)
+        return SupposedTurn(ordinary, result, new_turn["id"], log_row[1], standing_then, contents, values, salts)
+
+    def _known(self, contents: Sequence[Row]) -> tuple[int, int]:
+        """From where to where this ledger's program knows the contents of their tree."""
+        if not contents:
+            return CONTENTS_FROM, 0
+        return max(self._recent.seen, self._recent.seen_in.get(contents[0][1], 0)), self._recent.filled
+
+    def send(self, sql: PostgresSql, turn: SupposedTurn, begin: str, end: Sequence[str]) -> LogTip | None:
+        """Where the log ends with the turn; None where it was refused, and nothing has happened."""
+        self._standings.pop(turn.ordinary.question, None)
+        verdict, n, chain, content, newer, locked_at = sql.call(begin, (CALL, turn.values), end)
+        self.verdicts[verdict] += 1
+        self.is_told_more = verdict == KNOWN
+        for number, digest, ref in newer or ():  # of the tree whose contents the turn has
+            self._recent.by_digest[turn.contents[0][1], bytes.fromhex(digest)] = Stored(number, bytes.fromhex(ref))
+        if verdict != DONE:
+            turn.salts.return_all()
+            return None
+        self.locks.append((n, locked_at))
+        self._settle(turn, LogTip(n, chain, content))
+        return LogTip(n, chain, content)
+
+    def _settle(self, turn: SupposedTurn, tip: LogTip) -> None:
+        """The turn is there: what is remembered gets the numbers that it has."""
+        recent, amount = self._recent, len(turn.contents)
+        before = tip.contents - amount
+        for k, (_, tree, ref, _, digest, *_) in enumerate(turn.contents, before + 1):
+            recent.by_digest[tree, digest] = Stored(k, ref)
+            recent.seen_in[tree] = tip.contents
+        if recent.seen == before:
+            recent.seen = tip.contents
+        recent.newest = max(recent.newest, tip.contents)
+        if len(self._standings) >= REMEMBERED:
+            self._standings.clear()
+        self._standings[turn.ordinary.question] = tuple(
+            _renumbered(value, tip.n - turn.events, before) for value in turn.standing
+        )
+
+
+def _renumbered(value: Any, n: int, content: int) -> Any:
+    if type(value) is not int or value < EVENTS_FROM:
+        return value
+    return value - CONTENTS_FROM + content if value >= CONTENTS_FROM else value - EVENTS_FROM + n
+
+
+def _plain(columns: Sequence[str], row: Row) -> dict[str, Any]:
+    """A row as PostgreSQL reads it from JSON, without its nulls."""
+    return {
+        column: f"\\x{value.hex()}" if isinstance(value, bytes) else value
+        for column, value in zip(columns, row, strict=False)
+        if value is not None
+    }
+
+
+def _fields(insert: Insert, row: Row) -> dict[str, Any]:
+    """The same of a new row, in which provisional numbers stand where they may."""
+    fields, renumbered = _plain(insert.columns, row), _RENUMBERED[insert.table]
+    for column, value in fields.items():
+        if isinstance(value, str):
+            if _DIGITS[0] in value or _DIGITS[1] in value:
+                raise Unusual(column)
+        elif value >= EVENTS_FROM and column not in renumbered:
+            raise Unusual(column)
+    return fields
+
+
+def _packed(contents: Sequence[Row]) -> tuple[int, str, str, bytes]:
+    """Their tree; where each begins and how long it is; and all of them in one piece."""
+    starts, pieces, place = list[int](), list[bytes](), 1
+    for _, tree, ref, salt, digest, size, shown, data in contents:
+        header = ref + salt + digest
+        if shown is not None or data is None or len(header) != HEADER_BYTES or tree != contents[0][1] or tree < 0:
+            raise Unusual("content")
+        starts.append(place)
+        pieces += (header, data)
+        place += HEADER_BYTES + size
+    sizes = ",".join(str(row[5]) for row in contents)
+    return contents[0][1] if contents else 0, f"{{{','.join(map(str, starts))}}}", f"{{{sizes}}}", b"".join(pieces)
+
+
+def _json(value: Any) -> str:
+    return encode(value).decode()

@@ -1,0 +1,1 @@
+-- An ordinary turn is one call to a PostgreSQL server: a function there, and nothing here.

@@ -1,0 +1,211 @@
+"""An ordinary turn in one call: the same rows and the same bytes as on the general way, which is its oracle."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from random import Random
+from typing import Any
+
+import psycopg
+import pytest
+
+import weft
+from tests.faults.checks import assert_kept
+from tests.faults.scenarios import ack
+from tests.postgres import shared_server
+from weft import NewMessage
+from weft.kernel.clock import FixedClock
+from weft.kernel.enums import MessageRole
+from weft.kernel.errors import LedgerTooNew, SessionBusy
+from weft.ledger.api.ledger import Ledger
+from weft.store.postgres.address import parse_address
+from weft.store.postgres.straight_append import CONTENTS_FROM, EVENTS_FROM, StraightAppends
+
+NOON = 1_794_700_800_000
+TABLES = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = %s::regnamespace ORDER BY 1"
+OWN_AFFAIRS = ("outcome",)
+"""Who tried to commit what is each server connection's own."""
+
+
+def verdicts(ledger: Ledger) -> Any:
+    return ledger._store._straight.verdicts  # type: ignore[attr-defined]
+
+
+def every_row(address: str) -> dict[str, list[Any]]:
+    named = parse_address(address)
+    with psycopg.connect(named.conninfo) as connection:
+        names = [name for (name,) in connection.execute(TABLES, (named.ledger,)) if name not in OWN_AFFAIRS]
+        found = {name: connection.execute(f"SELECT * FROM {named.quoted}.{name}".encode()).fetchall() for name in names}
+    found["local"] = [row for row in found["local"] if row[0] != "place"]
+    return {name: sorted(rows, key=repr) for name, rows in found.items()}
+
+
+def _words(dice: Random) -> str:
+    return dice.choice(["yes", "no", "hello", f"word {dice.randrange(40)}", "ä\u2028 \"'\\", "x" * 3000])
+
+
+def some_turn(dice: Random) -> dict[str, Any]:
+    """Mostly ordinary ones, and now and then one that has something about it."""
+    turn: dict[str, Any] = {"session": dice.choice(["a", "b", "c"]), "query": _words(dice), "response": _words(dice)}
+    if dice.random() < 0.5:
+        turn["model"], turn["usage"] = "m-1", {"input_tokens": dice.randrange(9), "output_tokens": 3}
+    if dice.random() < 0.3:
+        turn["system"] = dice.choice(["be good", "be better"])
+    if dice.random() < 0.5:
+        turn["tool_calls"] = [
+            {"id": dice.choice(["c1", "c2"]), "name": "ls", "arguments": {"in": _words(dice)}, "result": _words(dice)}
+            for _ in range(dice.randint(1, 3))
+        ]
+    match dice.randrange(12):
+        case 0:
+            turn["error"] = "it broke"
+        case 1:
+            turn["model"] = "a model of many words"
+        case 2:
+            turn["query"] = [NewMessage(role=MessageRole.USER, content="hi", metadata={"k": 1})]
+        case 3:
+            turn["key"] = f"key {dice.randrange(1000)}"
+    return turn
+
+
+@pytest.fixture
+def addresses() -> Iterator[tuple[str, str]]:
+    with shared_server().ledger() as one, shared_server().ledger() as other:
+        yield one, other
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_ways_leave_the_same_rows_also_while_others_write(
+    addresses: tuple[str, str], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two writers in turn on each of two ledgers. On the second one everything goes the general way."""
+    clocks = FixedClock(NOON), FixedClock(NOON)
+    with ExitStack() as stack:
+        ledgers = [
+            [
+                stack.enter_context(weft.open(address, clock=clock, random_bytes=Random(f"{seed} {k}").randbytes))
+                for k in range(2)
+            ]
+            for address, clock in zip(addresses, clocks, strict=True)
+        ]
+        for ledger in ledgers[1]:
+            monkeypatch.setattr(ledger._store._straight, "suppose", lambda *_: None)  # type: ignore[attr-defined]
+        dice = Random(f"turns {seed}")
+        for _ in range(60):
+            turn, writer = some_turn(dice), dice.randrange(2)
+            if dice.random() < 0.7:
+                turn["session"] += str(writer)
+            for clock in clocks:
+                clock.tick(7)
+            made = [writers[writer].record_turn(**turn) for writers in ledgers]
+            assert made[0] == made[1]
+            if dice.random() < 0.05:
+                for writers in ledgers:
+                    writers[writer]._store.catch_up()
+        assert every_row(addresses[0]) == every_row(addresses[1])
+        assert list(ledgers[0][0].verify()) == list(ledgers[1][0].verify()) == []
+        taken = sum(verdicts(ledger)["done"] for ledger in ledgers[0])
+        assert taken > 20
+        assert not any(verdicts(ledger) for ledger in ledgers[1])
+
+
+def test_the_ordinary_turn_of_a_session_goes_straight_and_others_do_not(addresses: tuple[str, str]) -> None:
+    with weft.open(addresses[0]) as ledger:
+        ledger.record_turn(session="main", query="first", response="a session begins")
+        assert verdicts(ledger) == {}
+        call = {"id": "c", "name": "ls", "arguments": {"in": "."}, "result": "nothing"}
+        made = [ledger.record_turn(session="main", query=f"{k}", tool_calls=[call]) for k in range(3)]
+        assert verdicts(ledger) == {"done": 3}
+        ledger.record_turn(session="main", query="a failed one", error="it broke")
+        assert verdicts(ledger) == {"done": 3, "unusual": 1}
+        assert_kept(ledger, [ack(turn) for turn in made])
+        assert list(ledger.verify()) == []
+
+
+def test_a_session_that_somebody_else_moved_goes_the_general_way(addresses: tuple[str, str]) -> None:
+    with weft.open(addresses[0]) as one, weft.open(addresses[0]) as other:
+        one.record_turn(session="main", query="1")
+        one.record_turn(session="main", query="2")
+        other.record_turn(session="main", query="3")
+        one.record_turn(session="main", query="4")
+        assert verdicts(one) == {"done": 1, "moved": 1}
+        assert [m.text for m in one.thread("main").messages] == ["1", "2", "3", "4"]
+        assert len(one.tree.heads()) == 1
+        assert list(one.verify()) == []
+
+
+def test_a_session_that_is_held_by_another_is_not_written_to(addresses: tuple[str, str]) -> None:
+    with weft.open(addresses[0]) as one, weft.open(addresses[0]) as other:
+        one.record_turn(session="main", query="1")
+        one.record_turn(session="main", query="2")
+        turn = other.begin_turn(session="main")
+        with pytest.raises(SessionBusy):
+            one.record_turn(session="main", query="not now")
+        assert verdicts(one)["moved"] == 1
+        turn.message("3")
+        turn.finish()
+        one.record_turn(session="main", query="4")
+        assert [m.text for m in one.thread("main").messages] == ["1", "2", "3", "4"]
+
+
+def test_contents_that_others_stored_meanwhile_are_stored_once(addresses: tuple[str, str]) -> None:
+    with weft.open(addresses[0]) as one, weft.open(addresses[0]) as other:
+        one.record_turn(session="main", query="1")
+        one.record_turn(session="main", query="2")
+        one.fork("main", label="side")
+        one.record_turn(session="side", query="3")
+        one.record_turn(session="side", query="4")
+        other.record_turn(session="main", query="a text of both")
+        one.record_turn(session="side", query="a text of both")
+        assert verdicts(one)["known"] == 1
+        with one._store.read() as txn:
+            bytes_of = "SELECT count(*) FROM content WHERE bytes = ?"
+            assert txn.sql.one(bytes_of, (b"a text of both",)) == (1,)
+        assert list(one.verify()) == []
+
+
+def test_erasing_and_a_newer_schema_send_a_turn_the_general_way(addresses: tuple[str, str]) -> None:
+    named = parse_address(addresses[0])
+    with weft.open(addresses[0]) as ledger, psycopg.connect(named.conninfo, autocommit=True) as server:
+        server.execute(f"SET search_path TO {named.quoted}".encode())
+        for k in range(2):
+            ledger.record_turn(session="main", query=f"{k}")
+        server.execute("INSERT INTO watermark(view, n) VALUES ('erasing', 1)")
+        ledger.record_turn(session="main", query="erased meanwhile")
+        assert verdicts(ledger) == {"done": 1, "erased": 1}
+        ledger.record_turn(session="main", query="and on")
+        assert verdicts(ledger)["done"] == 2
+        server.execute("UPDATE weft_schema SET number = number + 1")
+        with pytest.raises(LedgerTooNew):
+            ledger.record_turn(session="main", query="too new")
+        assert verdicts(ledger)["schema"] == 1
+
+
+def test_no_provisional_number_is_ever_stored(addresses: tuple[str, str]) -> None:
+    with weft.open(addresses[0], random_bytes=Random(7).randbytes) as ledger:
+        dice = Random(7)
+        for _ in range(40):
+            ledger.record_turn(**some_turn(dice))
+        assert verdicts(ledger)["done"] > 10
+    stored = repr(every_row(addresses[0]))
+    assert str(EVENTS_FROM)[:12] not in stored
+    assert str(CONTENTS_FROM)[:12] not in stored
+
+
+def test_an_interrupt_that_comes_with_the_answer_leaves_the_turn_there_once(
+    addresses: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = StraightAppends.send
+
+    def interrupted(*arguments: Any) -> Any:
+        send(*arguments)
+        raise KeyboardInterrupt
+
+    with weft.open(addresses[0]) as ledger:
+        ledger.record_turn(session="main", query="1")
+        with monkeypatch.context() as patch:
+            patch.setattr(StraightAppends, "send", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                ledger.record_turn(session="main", query="2")
+        ledger.record_turn(session="main", query="3")
+        assert [m.text for m in ledger.thread("main").messages] == ["1", "2", "3"]
+        assert list(ledger.verify()) == []
