@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import apsw
@@ -20,9 +20,10 @@ from weft.kernel.errors import (
     StoreFailed,
     WeakDurability,
 )
+from weft.store.sql_store import LARGE_LAG
 from weft.store.sqlite import MemoryStore, SqliteStore
 from weft.store.sqlite.connection import make_durable
-from weft.store.testing import append, assert_sound, feed, lines_of
+from weft.store.testing import append, ask, assert_sound, feed, lines_of, put
 
 FORKED = """
 import os, sys
@@ -305,3 +306,13 @@ def test_a_ledger_in_a_folder_that_nobody_can_write_to_is_read(tmp_path: Path, m
     assert feed(store) == known
     assert sorted(tmp_path.iterdir()) == before
     store.close()
+
+
+def test_lookup_views_that_lack_a_few_facts_are_left_and_those_that_lack_many_are_filled(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / "ledger.db")) as store:
+        store.write(lambda txn: [txn.facts.put(f"{i}".encode(), 1) for i in range(LARGE_LAG)])
+        store.catch_up_if_far_behind()
+        assert ask(store, lambda facts: facts.watermark("lookup_content")) == 0
+        put(store, b"one more")
+        store.catch_up_if_far_behind()
+        assert ask(store, lambda facts: facts.watermark("lookup_content")) == LARGE_LAG + 1

@@ -110,6 +110,9 @@ class Store(Protocol):
     def catch_up(self) -> None:
         """Bring the lookup views up to the newest fact."""
 
+    def catch_up_if_far_behind(self) -> None:
+        """The same where many facts are missing from them: whoever looks for one of those reads row after row."""
+
     def changes(self, after: int, timeout: float) -> bool:
         """Wait until an event beyond arrival number `after` exists; False when `timeout` seconds passed."""
 

@@ -41,7 +41,8 @@ from weft.store.sql import Insert, Question, RowsRefused, Sql, WriteBuffer
 T = TypeVar("T")
 Results = list[tuple[CommitJob["WriteWork"], Any]]
 SPOOL_BYTES = 4 * 1024 * 1024
-CLOSE_LAG = 256
+LARGE_LAG = 256
+"""Contents that the lookup views do not have yet."""
 
 
 class WriteWork(Struct, frozen=True):
@@ -304,6 +305,10 @@ class SqlStore:
         while not self.read_only and self.write(self._advance_lookups):
             pass
 
+    def catch_up_if_far_behind(self) -> None:
+        if not self.read_only and len(self._tail.by_digest) > LARGE_LAG and self._lookups_fill:
+            self._fill_lookups()
+
     def _advance_lookups(self, txn: WriteTxn) -> bool:
         more = LookupView(txn.sql).advance()
         self._tail.forget()
@@ -339,8 +344,8 @@ class SqlStore:
         """Let what is under way end, and take no more. False where there is nothing left to close."""
         if self._closed or os.getpid() != self._pid:
             return False
-        if fill and not self.read_only and len(self._tail.by_digest) > CLOSE_LAG and self._lookups_fill:
-            self._fill_lookups()
+        if fill:
+            self.catch_up_if_far_behind()
         self._closed = True
         self._jobs.rest()
         return True

@@ -35,6 +35,7 @@ Row = tuple[object, ...]
 
 
 def catch_up(store: Store) -> None:
+    store.catch_up_if_far_behind()
     while _is_behind(store) and store.write(advance):
         pass
 
@@ -42,6 +43,7 @@ def catch_up(store: Store) -> None:
 def catch_up_lightly(store: Store, seconds: float, now: Callable[[], float]) -> None:
     """For so long at most, and only up to the first text that is too large to be read out in passing."""
     until = now() + seconds
+    store.catch_up_if_far_behind()
     while _is_behind(store) and store.write(partial(advance, most=LIGHT)) and now() < until:
         pass
 
