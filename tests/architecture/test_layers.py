@@ -400,8 +400,9 @@ importers and sync are written with."""
 
 
 OPEN_TO_THE_GRAPH = frozenset(
-    "api.base api.ledger approvals.policies read.sessions read.turns resources.reading rooms.rows"
-    " upkeep.recompute views.edges views.edge_types views.recorded_events views.runs views.sightings".split()
+    "api.base api.ledger approvals.policies read.sessions read.turns resources.reading"
+    " resources.snapshot_reading rooms.rows upkeep.recompute views.edges views.edge_types views.recorded_events"
+    " views.runs views.sightings".split()
 )
 """What the graph alone may import beside it: it reads the rows of the views that its nodes stand in."""
 

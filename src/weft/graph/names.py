@@ -17,7 +17,8 @@ from weft.ledger.approvals.policies import load_policy
 from weft.ledger.arguments import checked_text
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
 from weft.ledger.read.revisions import ParseTime, require, resolve
-from weft.ledger.resources.reading import load_resource, load_snapshot
+from weft.ledger.resources.reading import load_resource
+from weft.ledger.resources.snapshot_reading import load_snapshot
 from weft.ledger.views import edge_types as kinds
 from weft.ledger.views.edge_types import node_key
 from weft.ledger.views.edges import thing_of

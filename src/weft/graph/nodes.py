@@ -21,7 +21,8 @@ from weft.kernel.fields import MessageFact
 from weft.ledger.approvals.policies import load_policy
 from weft.ledger.read.sessions import to_session
 from weft.ledger.read.turns import to_turn
-from weft.ledger.resources.reading import find_resource, find_snapshot
+from weft.ledger.resources.reading import find_resource
+from weft.ledger.resources.snapshot_reading import find_snapshot
 from weft.ledger.views import edge_types as kinds
 from weft.ledger.views.edge_types import EdgeType
 from weft.ledger.views.program_rows import load_program

@@ -15,7 +15,7 @@ from weft.kernel.enums import (
 from weft.ledger.api.base import LedgerPart, lease_seconds_of, owner_of, patience_of
 from weft.ledger.arguments import checked_count, checked_text
 from weft.ledger.read.revisions import require
-from weft.ledger.resources import forking, leases, reading, recording, snapshots, undoing
+from weft.ledger.resources import forking, leases, reading, recording, snapshot_reading, snapshots, undoing
 from weft.ledger.resources.forking import Fork
 from weft.ledger.resources.leases import BusyResource
 from weft.ledger.resources.model import (
@@ -51,11 +51,11 @@ class Resources(LedgerPart):
         """Of one resource, the newest first."""
         most = checked_count(limit, "limit")
         with self._store.read() as txn:
-            return reading.listed_snapshots(txn, reading.load_resource(txn, resource).id, most)
+            return snapshot_reading.listed_snapshots(txn, reading.load_resource(txn, resource).id, most)
 
     def snapshot(self, snapshot: str) -> Snapshot:
         with self._store.read() as txn:
-            return reading.load_snapshot(txn, checked_text(snapshot, "snapshot"))
+            return snapshot_reading.load_snapshot(txn, checked_text(snapshot, "snapshot"))
 
     def snapshots_of_turn(self, turn: str) -> list[Snapshot]:
         """What resources were like after a turn: of each the last snapshot, taken in it or in the nearest turn
@@ -63,14 +63,14 @@ class Resources(LedgerPart):
         id = self._ledger.resolve(checked_text(turn, "turn"))
         with self._store.read() as txn:
             row = load_turn(txn.sql, id)
-            return [] if row is None else reading.snapshots_of_turn(txn, row)
+            return [] if row is None else snapshot_reading.snapshots_of_turn(txn, row)
 
     def snapshots_before_turn(self, turn: str) -> list[Snapshot]:
         """What resources were like before a turn changed them."""
         id = self._ledger.resolve(checked_text(turn, "turn"))
         with self._store.read() as txn:
             row = load_turn(txn.sql, id)
-            return [] if row is None else reading.snapshots_before_turn(txn, row)
+            return [] if row is None else snapshot_reading.snapshots_before_turn(txn, row)
 
     @requires(CHANGE)
     def migrate(self, resource: str, *, session: str, former: str | None = None) -> Resource:
@@ -131,17 +131,19 @@ class ResourceLog(LedgerPart):
     def restore(self, restore: str) -> Restore:
         """A wish that a snapshot be restored, and what came of it."""
         with self._store.read() as txn:
-            return reading.load_restore(txn, checked_text(restore, "restore"))
+            return snapshot_reading.load_restore(txn, checked_text(restore, "restore"))
 
     def is_superseded(self, restore: str) -> bool:
         """Whether the resource that a wish would go over was worked with, restored or given to another since."""
         with self._store.read() as txn:
-            return reading.is_superseded(txn, reading.load_restore(txn, checked_text(restore, "restore")))
+            return snapshot_reading.is_superseded(
+                txn, snapshot_reading.load_restore(txn, checked_text(restore, "restore"))
+            )
 
     def pending(self) -> tuple[list[Snapshot], list[Restore]]:
         """Snapshots and restores that are wanted and not carried out yet, the oldest first."""
         with self._store.read() as txn:
-            return reading.pending_snapshots(txn), reading.pending_restores(txn)
+            return snapshot_reading.pending_snapshots(txn), snapshot_reading.pending_restores(txn)
 
     def hold(self, resource: str, *, in_place: bool = False) -> Lease | BusyResource:
         """The right to act on it, alone, where nobody else who is alive has it; to change it in place, also where no
@@ -188,44 +190,44 @@ class ResourceLog(LedgerPart):
     def taken_in(self, turn: str) -> list[Snapshot]:
         """Every snapshot of a turn, by its id, that still holds something."""
         with self._store.read() as txn:
-            return reading.taken_in(txn, turn)
+            return snapshot_reading.taken_in(txn, turn)
 
     def tried_in(self, turn: str) -> list[Snapshot]:
         """Every snapshot that is one of a turn's files, by its id, whatever came of it."""
         with self._store.read() as txn:
-            return reading.tried_in(txn, turn)
+            return snapshot_reading.tried_in(txn, turn)
 
     def kept_beside(self, references: Sequence[str]) -> list[Snapshot]:
         """Snapshots of no turn with one of these external ids."""
         with self._store.read() as txn:
-            return reading.kept_beside(txn, references)
+            return snapshot_reading.kept_beside(txn, references)
 
     def is_held(self, kind: str, reference: str) -> bool:
         """Whether a snapshot still holds something under an external id, of one kind of reference."""
         with self._store.read() as txn:
-            return reading.is_held(txn, kind, reference)
+            return snapshot_reading.is_held(txn, kind, reference)
 
     def kept_references(self) -> list[KeptReference]:
         """How what snapshots hold is found again, also of those of other ledgers; the oldest first."""
         self._writer.ensure_whole("ledger:read")
         with self._store.read() as txn:
-            return reading.kept_references(txn)
+            return snapshot_reading.kept_references(txn)
 
     def is_quiet(self) -> bool:
         """Whether nobody records a turn, acts on a resource, or has wished for that."""
         self._writer.ensure_whole("ledger:read")
         with self._store.read() as txn:
-            return reading.is_quiet(txn)
+            return snapshot_reading.is_quiet(txn)
 
     def replica_of(self, resource: str) -> str | None:
         """The other ledger that declared it, by its replica id; None where that is this one."""
         with self._store.read() as txn:
-            return reading.replica_of_resource(txn, reading.load_resource(txn, resource).id)
+            return snapshot_reading.replica_of_resource(txn, reading.load_resource(txn, resource).id)
 
     def is_begun(self, turn: str, resource: str) -> bool:
         """Whether what a resource was like before a turn changed it is recorded, by both ids."""
         with self._store.read() as txn:
-            return reading.is_begun(txn.sql, turn, resource)
+            return snapshot_reading.is_begun(txn.sql, turn, resource)
 
     def mount(
         self, resource: str, path: str, *, mode: str = "rw", run: str | None = None, container: str | None = None
@@ -277,7 +279,7 @@ class ResourceLog(LedgerPart):
         """Record what came of a wish, or a snapshot that was taken without one."""
         id = snapshots.record_snapshot(self._writer, resource, taken, snapshot=snapshot, run=run, is_before=is_before)
         with self._writer.store.read() as txn:
-            return reading.load_snapshot(txn, id)
+            return snapshot_reading.load_snapshot(txn, id)
 
     def discard_snapshot(self, snapshot: str, *, reason: str | None = None) -> None:
         """Record that what a snapshot kept is gone."""

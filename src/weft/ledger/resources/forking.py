@@ -14,8 +14,8 @@ from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.kernel.fields import ExtRef, VolumePlan
 from weft.ledger.read.access import READ_SESSION
 from weft.ledger.resources.model import Owner, PlannedResource, Resource, Snapshot
-from weft.ledger.resources.reading import load_snapshot
 from weft.ledger.resources.recording import add_discarded, add_owned, require_resource
+from weft.ledger.resources.snapshot_reading import load_snapshot
 from weft.ledger.resources.snapshots import add_restore_request
 from weft.ledger.sessions.heads import NewFork, OpenFork, begin_fork, require_session
 from weft.ledger.write.append import Append, LedgerWriter

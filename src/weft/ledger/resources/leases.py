@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from weft.kernel.errors import Conflict, LeaseLost
 from weft.ledger.resources.model import Resource
-from weft.ledger.resources.reading import is_kept_in
 from weft.ledger.resources.recording import require_resource
+from weft.ledger.resources.snapshot_reading import is_kept_in
 from weft.ledger.views.lease_rows import Lease, LeaseKind, find_lease, held_leases
 from weft.ledger.views.rows import load_session
 from weft.ledger.write.append import Append, LedgerWriter, Patience

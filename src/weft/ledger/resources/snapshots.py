@@ -21,7 +21,7 @@ from weft.kernel.resource_events import (
 )
 from weft.ledger.arguments import checked_text
 from weft.ledger.resources.model import Failure, KeptState, NewResource, NewSnapshot, Owner, Restore, Snapshot
-from weft.ledger.resources.reading import CHANGE_RESOURCE, free_name, is_begun, load_restore, load_snapshot
+from weft.ledger.resources.reading import CHANGE_RESOURCE, free_name
 from weft.ledger.resources.recording import (
     add_declared,
     require_resource,
@@ -29,6 +29,7 @@ from weft.ledger.resources.recording import (
     scope_of_owner,
     stream_of_resource,
 )
+from weft.ledger.resources.snapshot_reading import is_begun, load_restore, load_snapshot
 from weft.ledger.sessions.heads import require_session
 from weft.ledger.write.append import Append, LedgerWriter
 from weft.store.port import ReadTxn

@@ -17,7 +17,7 @@ from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.fields import EventRef
 from weft.kernel.ledger_events import SessionMoved
 from weft.ledger.read.sessions import head_event
-from weft.ledger.resources.reading import load_snapshot
+from weft.ledger.resources.snapshot_reading import load_snapshot
 from weft.ledger.resources.snapshots import add_restore_request
 from weft.ledger.sessions.heads import require_session, stream_of
 from weft.ledger.views.lease_rows import Lease
