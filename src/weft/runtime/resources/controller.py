@@ -412,8 +412,8 @@ class ResourceController:
         """Tell of the parts and the handles of copies that somebody made who died before; what cannot be is told."""
         if not isinstance(driver, HandlingDriver):
             return
-        for resource in self._ledger.resources.list():
-            is_copy = resource.kind is driver.kind and resource.is_made and resource.is_own
+        for resource in self._ledger.resources.list(kind=driver.kind):
+            is_copy = resource.is_made and resource.is_own
             if not is_copy or resource.owner is None or resource.handles:
                 continue
             try:

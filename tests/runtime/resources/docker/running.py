@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import secrets
+import shutil
+import subprocess
 import tarfile
 
 from weft.kernel.errors import EngineObjectMissing, EngineRefused
@@ -12,6 +14,15 @@ from weft.runtime.resources.docker.copying import make_volume, remove_container,
 from weft.runtime.resources.docker.engine import ContainerEngine, container_path, volume_path
 from weft.runtime.resources.docker.engine_labels import MadeBy
 from weft.runtime.resources.docker.tar_reader import read_archive
+
+
+def why_no_checkpoints() -> str | None:
+    """What the CRIU of this machine has against its kernel, which may be newer than it knows."""
+    program = shutil.which("criu")
+    if program is None:
+        return "there is no criu"
+    done = subprocess.run([program, "check"], capture_output=True, text=True, check=False)
+    return None if done.returncode == 0 else (done.stderr or done.stdout).strip().splitlines()[-1]
 
 
 def entry(name: str, kind: bytes = tarfile.REGTYPE, mode: int = 0o644, **fields: object) -> tarfile.TarInfo:

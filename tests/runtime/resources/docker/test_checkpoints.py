@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.runtime.resources.docker.running import Runner
+from tests.runtime.resources.docker.running import Runner, why_no_checkpoints
 from weft.kernel.enums import ResourceCapability, ResourceLiveness, SnapshotConsistency
 from weft.kernel.errors import Damaged, EngineObjectMissing, EngineRefused, InvalidInput, Unsupported
 from weft.runtime.resources.docker.archive_store import ArchiveStore
@@ -30,6 +30,8 @@ def checkpoints(engine: ContainerEngine, store: ArchiveStore) -> ContainerCheckp
 def working(checkpoints: ContainerCheckpoints, engine: ContainerEngine) -> ContainerCheckpoints:
     if not checkpoints.is_available():
         pytest.skip("this engine makes no checkpoints (Debian: criu)")
+    if (reason := why_no_checkpoints()) is not None:
+        pytest.skip(f"CRIU cannot be used here: {reason:.200}")
     if engine.facts().product != "podman":
         pytest.skip("of this engine a checkpoint is no archive")
     return checkpoints

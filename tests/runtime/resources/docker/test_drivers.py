@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from tests.ledger.histories import grow, problems
-from tests.runtime.resources.docker.running import Runner, file, packed
+from tests.runtime.resources.docker.running import Runner, file, packed, why_no_checkpoints
 from weft.kernel.enums import ResourceKind, ResourceLiveness, RestoreOutcome, SnapshotState, SubresourcePart
 from weft.kernel.errors import EngineObjectMissing, Unsupported
 from weft.ledger.api import Ledger
@@ -180,6 +180,9 @@ def test_a_container_is_kept_with_its_processes_where_the_engine_makes_checkpoin
     if not checkpoints.is_available():
         assert (taken.state, taken.error_code) == (SnapshotState.ERROR, "Unsupported")
         assert taken.error == "this container engine makes no checkpoints"
+        return
+    if why_no_checkpoints() is not None:
+        assert (taken.state, taken.error_code) == (SnapshotState.ERROR, "EngineRefused")
         return
     assert (taken.state, taken.method) == (SnapshotState.OK, "app_checkpoint"), taken.error
     assert driver.holds(taken)
