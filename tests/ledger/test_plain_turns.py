@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import weft
 from tests.ledger.histories import PROPERTY_SCALE, grow, texts
@@ -18,7 +20,7 @@ from weft.kernel.errors import FactDamaged, NotApplicable, NotFound, WeftError
 from weft.ledger.api.base import store_of
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import ToolResultPart, ToolUsePart
-from weft.ledger.read import contexts, plain_turns
+from weft.ledger.read import contexts, kept_turns, plain_turns
 from weft.ledger.read.kept_turns import SpokenTurns, TurnBlock, TurnMemory
 from weft.ledger.read.turns import WITHHELD
 from weft.programs import Programs
@@ -265,14 +267,14 @@ def test_a_forged_text_is_refused_by_either_way(ledger: Ledger) -> None:
 def reads_contents(ledger: Ledger, read: Callable[[], object]) -> bool:
     """Whether a reading makes any turn anew."""
     made: list[object] = []
-    real = plain_turns.read_block
+    real = plain_turns.TurnRows.read_block
 
-    def counting(*args: Any) -> TurnBlock:
-        made.append(args)
-        return real(*args)
+    def counting(rows: plain_turns.TurnRows, high: int) -> TurnBlock:
+        made.append(high)
+        return real(rows, high)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plain_turns, "read_block", counting)
+        patch.setattr(plain_turns.TurnRows, "read_block", counting)
         read()
     return bool(made)
 
@@ -307,12 +309,7 @@ def erased(ledger: Ledger) -> None:
     ledger.erasure.erase(list(ledger.thread("main").ancestry)[2], reason="asked")
 
 
-def another_role(ledger: Ledger) -> None:
-    """As where views are made anew that were wrong."""
-    store_of(ledger).write(lambda txn: txn.sql.run("UPDATE message SET role = 'user' WHERE role = 'assistant'"))
-
-
-@pytest.mark.parametrize("change", [late, substituted, erased, another_role])
+@pytest.mark.parametrize("change", [late, substituted, erased])
 def test_what_changes_a_turn_that_is_kept_is_seen(ledger: Ledger, change: Callable[[Ledger], None]) -> None:
     cut_short(ledger)
     fill_a_block(ledger)
@@ -321,6 +318,104 @@ def test_what_changes_a_turn_that_is_kept_is_seen(ledger: Ledger, change: Callab
     with the_general_way():
         expected = ledger.context(session="main")
     assert ledger.context(session="main") == expected != before
+
+
+def change_roles(ledger: Ledger) -> None:
+    """Behind the ledger's back."""
+    store_of(ledger).write(lambda txn: txn.sql.run("UPDATE message SET role = 'user' WHERE role = 'assistant'"))
+
+
+def test_views_that_were_made_anew_are_read_anew(ledger: Ledger) -> None:
+    fill_a_block(ledger)
+    right = ledger.context(session="main")
+    change_roles(ledger)
+    ledger._kept_turns.clear()
+    assert ledger.context(session="main") != right
+    assert ledger.upkeep.rebuild()
+    grow(ledger, "alt", "meanwhile")
+    assert ledger.context(session="main") == right
+
+
+def test_a_row_that_was_changed_behind_the_ledger_s_back_is_found_by_verify(ledger: Ledger) -> None:
+    """Until it is read anew, what was read before it was changed is shown."""
+    fill_a_block(ledger)
+    right = ledger.context(session="main")
+    change_roles(ledger)
+    grow(ledger, "alt", "meanwhile")
+    assert ledger.context(session="main").messages[: len(right.messages) - 2] == right.messages[:-2]
+    assert list(ledger.verify())
+
+
+def test_what_arrives_elsewhere_lets_kept_turns_be(ledger: Ledger) -> None:
+    turns = fill_a_block(ledger)
+    ledger.fork(turns[plain_turns.BLOCK - 2], label="end of the block")
+    ledger.context(session="end of the block")
+    grow(ledger, "alt", "a", "b", tool_calls=CALLS[0])
+    late_turn = cut_short(ledger, "alt")
+    ledger.record_late_result(late_turn, "c1", {"found": 1})
+    ledger.substitute(ledger.messages(late_turn)[0].id, "other words")
+    assert not reads_contents(ledger, lambda: ledger.context(session="end of the block"))
+
+
+def test_after_very_many_events_turns_are_read_anew(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = fill_a_block(ledger)
+    ledger.fork(turns[plain_turns.BLOCK - 2], label="end of the block")
+    ledger.context(session="end of the block")
+    monkeypatch.setattr(kept_turns, "MAX_NEW_EVENTS", 3)
+    grow(ledger, "alt", "a", "b")
+    assert reads_contents(ledger, lambda: ledger.context(session="end of the block"))
+    assert not reads_contents(ledger, lambda: ledger.context(session="end of the block"))
+
+
+def assert_as_fresh(stays_open: Ledger, opened: Callable[[], Ledger]) -> None:
+    """What a ledger tells that was open all the time is what a fresh one tells, which remembers nothing."""
+    with opened() as fresh:
+        for session in fresh.sessions(every=True):
+            for reader, other in zip(readers(stays_open), readers(fresh), strict=True):
+                expected = outcome(partial(other.context, session=session.label))
+                assert outcome(partial(reader.context, session=session.label)) == expected
+
+
+class LongStory(Story):
+    """One whose first turns fill some blocks, and wait for results."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self.waiting = [cut_short(ledger, "main") for _ in range(3)]
+        for pick in range(3):
+            self.calls(pick)
+            self.prompt(pick)
+
+    def answer(self, pick: int) -> None:
+        if self.waiting:
+            turn = self.waiting.pop(pick % len(self.waiting))
+            self.ledger.record_late_result(turn, "c1", {"found": pick})
+
+
+LATER_STEPS = "plain answer answer substitute substitute result erase bring fork merge compact rebuild".split()
+later_steps = st.lists(st.tuples(st.sampled_from(LATER_STEPS), st.integers(0, 30)), min_size=2, max_size=6)
+
+
+def tell_while_open(opened: Callable[[], Ledger], told: list[tuple[str, int]]) -> None:
+    with opened() as writer, opened() as reader:
+        story = LongStory(writer)
+        for name, pick in [("plain", 0), *told]:
+            with suppress(NotApplicable, NotFound):  # such as a substitution in a turn that was erased
+                getattr(story, name)(pick)
+            assert_as_fresh(reader, opened)
+            assert_as_fresh(writer, opened)
+
+
+@settings(max_examples=8 * PROPERTY_SCALE, deadline=None, suppress_health_check=list(HealthCheck))
+@given(told=later_steps)
+def test_a_ledger_that_stays_open_tells_what_a_fresh_one_tells(told: list[tuple[str, int]]) -> None:
+    with TemporaryDirectory() as folder:
+        tell_while_open(partial(weft.open, f"{folder}/ledger.db", clock=FixedClock(1_794_700_800_000)), told)
+
+
+def test_on_a_server_it_does_so_too(new_postgres_ledger: Callable[[], str], clock: FixedClock) -> None:
+    told = [(name, 5) for name in dict.fromkeys(LATER_STEPS)]
+    tell_while_open(partial(weft.open, new_postgres_ledger(), clock=clock), told)
 
 
 def test_what_another_process_changes_is_seen(open_ledger: Callable[..., Ledger]) -> None:
@@ -395,14 +490,40 @@ def test_a_reader_who_may_not_read_gets_nothing_that_is_kept(ledger: Ledger) -> 
         ledger.acting_as("eve").context(session="main")
 
 
-def test_no_more_is_kept_than_the_budget_says() -> None:
+def test_no_more_is_kept_than_the_budget_says(ledger: Ledger) -> None:
     memory = TurnMemory(10_000)
-    blocks = {(n, n): TurnBlock([], [], [], set(), [], False, 3_000) for n in range(5)}
-    memory.keep(1, 0, blocks)
-    assert (list(memory.find(1, 0)), memory.size) == ([(0, 0), (1, 1), (2, 2)], 9_000)
-    memory.keep(2, 0, blocks)
-    assert not memory.find(1, 0)
-    assert memory.find(2, 0)
-    assert not memory.find(2, 7), "something was erased"
-    memory.keep(2, 0, blocks)
-    assert memory.size == 0, "read before the erasure"
+    blocks = {(n, n): TurnBlock(frozenset(), [], False, 3_000) for n in range(5)}
+    with store_of(ledger).read() as txn:
+        state = memory.bring_up(txn)
+    memory.keep(1, state, blocks)
+    assert (list(memory.find(1, state)), memory.size) == ([(0, 0), (1, 1), (2, 2)], 9_000)
+    memory.keep(2, state, blocks)
+    assert not memory.find(1, state)
+    assert memory.find(2, state)
+
+
+def test_a_reader_of_an_earlier_state_finds_and_keeps_nothing(ledger: Ledger) -> None:
+    memory = TurnMemory()
+    blocks = {(1, 3): TurnBlock(frozenset(), [], False, 3_000)}
+    grow(ledger, "main", "a")
+    with store_of(ledger).read() as txn:
+        earlier = memory.bring_up(txn)
+    memory.keep(1, earlier, blocks)
+    grow(ledger, "main", "b")
+    with store_of(ledger).read() as txn:
+        state = memory.bring_up(txn)
+    assert memory.find(1, state)
+    assert not memory.find(1, earlier)
+    memory.keep(2, earlier, blocks)
+    assert not memory.find(2, state)
+
+
+def test_of_a_log_that_went_another_way_nothing_is_kept(ledger: Ledger) -> None:
+    """As where an older copy was put in the place of the file, and went on from there."""
+    grow(ledger, "main", "a")
+    memory = TurnMemory()
+    with store_of(ledger).read() as txn:
+        state = memory.bring_up(txn)
+        memory.keep(1, state, {(1, 3): TurnBlock(frozenset(), [], False, 3_000)})
+        memory._state = replace(state, chain=bytes(32))
+        assert not memory.find(1, memory.bring_up(txn))

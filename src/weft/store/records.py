@@ -25,6 +25,8 @@ DECLINED = "declined:"
 """Local state: a row per event of another ledger that somebody here does not want to take over."""
 VIEW_RULES, CURRENT_VIEW_RULES = "view_rules", "8"
 """Local state: by which rules all views were computed. The number rises when a program computes others of old facts."""
+VIEWS_MENDED = "views_mended"
+"""Local state: how often rows of views that were wrong were made anew. Whoever remembers rows forgets them then."""
 Key = tuple[int, bytes]
 """A content's scope and the plain digest of its bytes: equal ones are one content."""
 

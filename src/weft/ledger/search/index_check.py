@@ -7,8 +7,9 @@ from itertools import islice, repeat
 
 from weft.kernel.errors import Damaged, FactDamaged
 from weft.ledger.search.entries import Txn
-from weft.ledger.search.passages import VIEW, Passage, Touched, load_turns, passages_of, touched
+from weft.ledger.search.passages import VIEW, Passage, load_turns, passages_of
 from weft.ledger.views.rows import TURN, TurnRow
+from weft.ledger.views.touched_turns import Touched, touched
 from weft.store.facts import refuse_disorder
 from weft.store.port import Store, WriteTxn
 from weft.store.sql import Sql
@@ -69,7 +70,7 @@ def renew(store: Store) -> int:
 def problems(txn: Txn, index: WordIndex) -> Iterator[tuple[str, str]]:
     """What is wrong, and where. Turns that the index has not caught up with are left out."""
     mark = txn.facts.watermark(VIEW)
-    rest = touched(txn, mark)
+    rest = touched(txn.facts, mark)
     yield from _check_changes(txn.sql, mark, rest)
     behind = {turn.n for turn in load_turns(txn, rest.turns)}
     checked = _check(txn, behind)

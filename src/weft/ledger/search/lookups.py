@@ -24,9 +24,10 @@ from weft.ledger.read.turn_lists import CurrentTurns, turns_by_time
 from weft.ledger.search.entries import Entry, known_text
 from weft.ledger.search.filters import Filters
 from weft.ledger.search.matches import Finder
-from weft.ledger.search.passages import UNREMARKABLE, VIEW, fits_words, load_turns, passages_of, source_word, touched
+from weft.ledger.search.passages import UNREMARKABLE, VIEW, fits_words, load_turns, passages_of, source_word
 from weft.ledger.search.query import Query
 from weft.ledger.views.rows import HISTORY, SESSION, TURN, HistoryRow, SessionRow, TurnRow
+from weft.ledger.views.touched_turns import touched
 from weft.store.facts import refuse_standstill
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql, rows_in
@@ -136,7 +137,7 @@ def _by_word(txn: ReadTxn, index: WordIndex, word: str) -> list[TurnRow]:
     """Turns whose passages have a word; those that the index has not seen yet are looked at as they are."""
     question: Question = ((Term(word),),)
     found = {turn for (turn,) in rows_in(txn.sql, _TURNS_OF, index.match(question, MAX_INTEGER))}
-    late = load_turns(txn, touched(txn, txn.facts.watermark(VIEW)).turns)
+    late = load_turns(txn, touched(txn.facts, txn.facts.watermark(VIEW)).turns)
     fresh = [
         turn for turn, made in passages_of(txn, late) if any(fits_words(question, passage.words) for passage in made)
     ]
@@ -212,7 +213,7 @@ def _sessions(txn: ReadTxn, wanted: SessionsWanted) -> Iterable[SessionRow]:
 def _changed_since(txn: ReadTxn, since: int) -> list[SessionRow]:
     """By the view of changes; of sessions that it has not caught up with, by what they say themselves."""
     numbers = {n for (n,) in txn.sql.all("SELECT session FROM session_change WHERE at >= ?", (since,))}
-    late = touched(txn, txn.facts.watermark(VIEW)).sessions
+    late = touched(txn.facts, txn.facts.watermark(VIEW)).sessions
     rows = [SessionRow(*row) for row in rows_in(txn.sql, f"{SESSION.select} WHERE n IN", numbers)]
     rows += [SessionRow(*row) for row in rows_in(txn.sql, f"{SESSION.select} WHERE id IN", late)]
     return list({row.n: row for row in rows}.values())

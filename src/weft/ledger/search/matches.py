@@ -21,9 +21,10 @@ from weft.ledger.read.projects import Projects
 from weft.ledger.search.entries import LOOSE, Entry, EntryPlace, hold_texts, load_entries
 from weft.ledger.search.filters import Filters, SearchFilter, day_words
 from weft.ledger.search.hits import Match, TextMatch, look_through
-from weft.ledger.search.passages import DAY, VIEW, fits_words, load_turns, passages_of, touched
+from weft.ledger.search.passages import DAY, VIEW, fits_words, load_turns, passages_of
 from weft.ledger.search.query import Query
 from weft.ledger.views.rows import TURN, TurnRow, load_turn_number
+from weft.ledger.views.touched_turns import touched
 from weft.store.facts import refuse_standstill
 from weft.store.port import ReadTxn
 from weft.store.sql import Row, rows_in
@@ -174,7 +175,7 @@ class Finder:
 
     def _not_indexed(self) -> tuple[list[Candidate], set[int]]:
         """Passages of turns that the index has not caught up with, the newest first; and those turns."""
-        touched_turns = load_turns(self._txn, touched(self._txn, self._txn.facts.watermark(VIEW)).turns)
+        touched_turns = load_turns(self._txn, touched(self._txn.facts, self._txn.facts.watermark(VIEW)).turns)
         turns = [turn for turn in touched_turns if self._access.may_read_turn(turn)]
         made = [
             Candidate(passage.at, turn.n, passage.first, UNINDEXED, passage.last)

@@ -18,14 +18,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.errors import StoreError
 from weft.kernel.words import IndexedWords, index_words
 from weft.ledger.read.listing import HERE
 from weft.ledger.read.projects import project_of
 from weft.ledger.search.entries import LOOSE, Entry, EntryPlace, Txn, hold_texts, known_name, known_text, load_entries
-from weft.ledger.views.recorded_events import fields_of, stream_of
 from weft.ledger.views.rows import TURN, TurnRow
+from weft.ledger.views.touched_turns import Touched, touched
 from weft.store.erased_contents import ErasedContents
 from weft.store.facts import FactReader
 from weft.store.port import Progress, Store, WriteTxn
@@ -193,7 +192,7 @@ def advance(txn: WriteTxn, index: WordIndex) -> bool:
     """One batch from the watermark on; True when there is more of what was there. Whoever chased after what others add
     meanwhile would never come to an end."""
     mark = txn.facts.watermark(VIEW)
-    touching = touched(txn, mark, LOG_ROWS, TURNS)
+    touching = touched(txn.facts, mark, LOG_ROWS, TURNS)
     until = touching.until
     if until is None:
         return False
@@ -255,61 +254,6 @@ _MOVES = "SELECT DISTINCT t.n, h.n FROM history h JOIN turn t ON t.id = h.turn W
 _PASSAGE = Insert("passage", ("n", "turn", "first", "last", "at"))
 _ARRIVAL = Insert("arrival", ("turn", "move"), ("turn", "move"))
 _CHANGE = Insert("session_change", ("session", "at"), ("session",), ("at",))
-
-
-class Touched(Struct):
-    """Turns and sessions that some events say something about, by their ids, and the last of these events."""
-
-    turns: dict[str, None]
-    sessions: dict[str, None]
-    until: int | None = None
-
-    def take(self, facts: FactReader, n: int, line: bytes) -> None:
-        stream = stream_of(n, line)
-        if stream[:4] == "run:":
-            self.turns[stream[4:]] = None
-        elif stream[:8] == "session:":
-            self.sessions[stream[8:]] = None
-        else:
-            self._take_other(facts, fields_of(n, line))
-
-    def _take_other(self, facts: FactReader, event: dict[str, Any]) -> None:
-        match event.get("kind"):
-            case "sighting":
-                self.sessions[event["session"]] = None
-                if "turn" in event:
-                    self.turns[event["turn"]] = None
-            case "turn_superseded":
-                self.turns |= dict.fromkeys((event["turn"], event["by"]))
-            case "tool_result":
-                self._take_turn_of(facts, event["call"]["event_id"])
-            case "substitution":
-                self._take_turn_of(facts, event["original_event"]["event_id"])
-
-    def _take_turn_of(self, facts: FactReader, event: str) -> None:
-        """The turn of an event; a late result belongs to that of its call."""
-        n = facts.find_event(bytes.fromhex(event))
-        line = None if n is None else facts.line(n)
-        if n is None or line is None:
-            return
-        stream = stream_of(n, line)
-        if stream.startswith("run:"):
-            self.turns[stream.removeprefix("run:")] = None
-        elif (called := fields_of(n, line).get("call")) is not None:
-            self._take_turn_of(facts, called["event_id"])
-
-
-def touched(txn: Txn, mark: int, log_rows: int | None = None, turns: int = MAX_INTEGER) -> Touched:
-    """What the events beyond `mark` say something about, of a few rows of the log."""
-    found = Touched({}, {})
-    for row in islice(txn.facts.rows(mark), log_rows):
-        for n, line in enumerate(row.lines(), row.first):
-            if n > mark:
-                found.take(txn.facts, n, line)
-        found.until = row.n
-        if len(found.turns) >= turns:
-            break
-    return found
 
 
 def load_turns(txn: Txn, ids: Iterable[str]) -> list[TurnRow]:

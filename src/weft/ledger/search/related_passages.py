@@ -18,9 +18,10 @@ from msgspec import Struct
 
 from weft.kernel.words import indexed, tokens
 from weft.ledger.read.access import Access, access_of
-from weft.ledger.search.passages import VIEW, load_turns, passages_of, touched
+from weft.ledger.search.passages import VIEW, load_turns, passages_of
 from weft.ledger.search.thread_sessions import ThreadSessions
 from weft.ledger.views.rows import TURN, TurnRow
+from weft.ledger.views.touched_turns import touched
 from weft.store.port import ReadTxn
 from weft.store.sql import rows_in
 from weft.store.word_index import Question, Term, WordIndex
@@ -148,7 +149,7 @@ class RelatedPassages:
 
     def _not_indexed(self) -> tuple[list[UnindexedPassage], set[int]]:
         """Passages of turns that the index has not caught up with; and those turns."""
-        stale = load_turns(self._txn, touched(self._txn, self._txn.facts.watermark(VIEW)).turns)
+        stale = load_turns(self._txn, touched(self._txn.facts, self._txn.facts.watermark(VIEW)).turns)
         turns = [turn for turn in stale if self._access.may_read_turn(turn)]
         read = passages_of(self._txn, turns)
         fresh = [

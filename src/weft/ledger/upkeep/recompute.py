@@ -22,7 +22,7 @@ from weft.ledger.views.recorded_events import decoded, recorded_after
 from weft.ledger.views.rows import RowMemory
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn, Store, WriteTxn
-from weft.store.records import CURRENT_VIEW_RULES, KEY_BYTES, VIEW_RULES, LogRow
+from weft.store.records import CURRENT_VIEW_RULES, KEY_BYTES, VIEW_RULES, VIEWS_MENDED, LogRow
 from weft.store.sql import Row, Sql
 
 Progress = Callable[[str, int, int], None]
@@ -463,6 +463,7 @@ def _mend(
         fresh.follow(txn)
     found, upto = compare_range(txn.sql, fresh.sql, table, key, after)
     _write(txn.sql, table, key, found)
+    _note_mended(txn.sql)
     return len(found), upto
 
 
@@ -480,7 +481,16 @@ def _mend_everything(fresh: FreshViews, txn: WriteTxn) -> int:
                 break
         _write(txn.sql, table, key, found)
         changed += len(found)
+    _note_mended(txn.sql)
     return changed
+
+
+def _note_mended(sql: Sql) -> None:
+    row = sql.one("SELECT value FROM local WHERE key = ?", (VIEWS_MENDED,))
+    sql.run(
+        "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        (VIEWS_MENDED, str(int(row[0]) + 1 if row else 1)),
+    )
 
 
 def _write(sql: Sql, table: str, key: tuple[str, ...], found: list[Difference]) -> None:
