@@ -16,7 +16,7 @@ from tests.faults.results import Counted, table
 from tests.faults.sizes import SEED
 from tests.postgres import shared_server
 
-pytest_plugins = ["tests.leaks"]
+pytest_plugins = ["tests.leaks", "tests.turn_paths"]
 
 PROVING = os.environ.get("WEFT_PROVE", "") not in ("", "0")
 

@@ -15,12 +15,20 @@ from multiprocessing.context import ForkServerProcess
 from multiprocessing.synchronize import Barrier
 from typing import Any, TypeVar
 
+from tests.turn_paths import watch
+
 Say = Callable[[Any], None]
 T = TypeVar("T")
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["weft.opening", "tests.faults.tripwires", "tests.faults.scenarios", "tests.faults.trigger_processes"]
+    [
+        "weft.opening",
+        "tests.turn_paths",
+        "tests.faults.tripwires",
+        "tests.faults.scenarios",
+        "tests.faults.trigger_processes",
+    ]
 )
 
 KILLED = -signal.SIGKILL
@@ -72,6 +80,7 @@ class Process:
 
 
 def _run(work: Callable[..., None], says: Connection[Any, Any], args: tuple[Any, ...]) -> None:
+    watch()  # its turns are counted with those of the test
     work(says.send, *args)
 
 

@@ -20,9 +20,13 @@ class Counted(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The test without the number of its part."""
-        found = _PART.sub("", self.test)
-        return found + "]" if found != self.test and "[" in found else found
+        return whole_test(self.test)
+
+
+def whole_test(test: str) -> str:
+    """The test without the number of its part."""
+    found = _PART.sub("", test)
+    return found + "]" if found != test and "[" in found else found
 
 
 def table(counted: Iterable[Counted]) -> Iterator[str]:

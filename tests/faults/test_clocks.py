@@ -107,6 +107,7 @@ def write_the_same_ids(say: Say, path: str, name: str, times: int) -> None:
     say(made)
 
 
+@pytest.mark.usefixtures("turn_path")
 def test_ids_that_collide_between_processes_are_minted_anew(tmp_path: Path) -> None:
     path, times = tmp_path / "ledger.db", 20
     writers = [Process(write_the_same_ids, str(path), f"writer {k}", times) for k in range(4)]

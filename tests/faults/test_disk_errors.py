@@ -176,6 +176,7 @@ def assert_healthy(ledger: Ledger, asked: list[str]) -> None:
     assert list(ledger.verify()) == []
 
 
+@pytest.mark.usefixtures("turn_path")
 @pytest.mark.parametrize(
     ("code", "when"),
     [(SYNC_FAILS, syncs_of("-wal")), (FULL, writes_to("-wal")), (WRITE_FAILS, writes_to("-wal"))],
@@ -195,6 +196,7 @@ def test_a_failing_disk_refuses_appends_lets_readers_go_on_and_heals(
     assert_healthy(ledger, ["before"])
 
 
+@pytest.mark.usefixtures("turn_path")
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_disk_that_fills_up_at_any_write_of_an_append_keeps_none_of_it(
     ledger: Ledger, disk: Disk, torn: bool, record_property: Record
@@ -216,6 +218,7 @@ def test_a_disk_that_fills_up_at_any_write_of_an_append_keeps_none_of_it(
     record_property("measured", f"{k - 1} writes")
 
 
+@pytest.mark.usefixtures("turn_path")
 def test_a_sync_that_fails_once_is_never_taken_for_a_success(ledger: Ledger, disk: Disk, path: Path) -> None:
     disk.fail(SYNC_FAILS, only({1}, syncs_of("-wal")))
     with pytest.raises(StoreFailed):
@@ -253,6 +256,7 @@ def test_a_large_stream_that_finds_no_room_is_taken_once_there_is_some(path: Pat
     assert_sound(path)
 
 
+@pytest.mark.usefixtures("turn_path")
 @pytest.mark.parametrize("run", range(sized(test=1, prove=20)))
 def test_a_commit_shared_by_many_writers_fails_for_all_of_them_or_for_none(
     ledger: Ledger, disk: Disk, run: int, record_property: Record
@@ -286,6 +290,7 @@ def test_a_commit_shared_by_many_writers_fails_for_all_of_them_or_for_none(
     record_property("measured", f"{len(kept)} kept, {len(lost)} refused")
 
 
+@pytest.mark.usefixtures("turn_path")
 def test_files_that_cannot_grow_refuse_appends_until_they_can(path: Path) -> None:
     first, refused, later = run_well(fill_up, str(path))
     assert refused == ["lost 0", "lost 1", "lost 2"]

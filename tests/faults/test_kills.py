@@ -63,6 +63,7 @@ def kill_at_each_step(folder: Path, base: Path, name: str, work: Work, *args: An
     raise AssertionError("unreachable")
 
 
+@pytest.mark.usefixtures("turn_path")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_kill_at_any_statement_leaves_all_of_an_append_or_none(
     quick_path: Path, base: Path, name: str, record_property: Record
@@ -71,6 +72,7 @@ def test_a_kill_at_any_statement_leaves_all_of_an_append_or_none(
     record_property("measured", f"{kills} kills")
 
 
+@pytest.mark.usefixtures("turn_path")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_kill_inside_any_write_leaves_all_of_an_append_or_none(
     quick_path: Path, base: Path, name: str, record_property: Record
@@ -79,6 +81,7 @@ def test_a_kill_inside_any_write_leaves_all_of_an_append_or_none(
     record_property("measured", f"{kills} kills")
 
 
+@pytest.mark.usefixtures("turn_path")
 def test_a_kill_at_any_statement_of_a_shared_commit_leaves_whole_appends(
     quick_path: Path, base: Path, record_property: Record
 ) -> None:
@@ -94,6 +97,7 @@ def test_a_kill_at_any_statement_of_a_shared_commit_leaves_whole_appends(
     record_property("measured", f"{kills} kills")
 
 
+@pytest.mark.usefixtures("turn_path")
 def test_a_kill_inside_any_write_of_a_checkpoint_loses_nothing(
     quick_path: Path, base: Path, record_property: Record
 ) -> None:

@@ -38,6 +38,7 @@ def said(ledger: Ledger, session: str = "main") -> list[str]:
     return [message.text for message in ledger.thread(session).messages if message.role == "user"]
 
 
+@pytest.mark.usefixtures("turn_path")
 @pytest.mark.parametrize("how", CUTS)
 def test_an_append_whose_connection_is_cut_at_commit_is_there_once(ledger: Ledger, proxy: Proxy, how: Cut) -> None:
     proxy.cut_once(how)
@@ -72,6 +73,7 @@ def test_a_commit_without_events_that_is_cut_counts_once(ledger: Ledger, proxy: 
     assert len(ran) == 1 or how != "unheard"
 
 
+@pytest.mark.usefixtures("turn_path")
 def test_nothing_is_lost_or_doubled_however_often_commits_are_cut(
     ledger: Ledger, proxy: Proxy, record_property: Record
 ) -> None:
@@ -107,6 +109,7 @@ def test_callers_who_share_a_commit_that_is_cut_hear_the_same_truth(
     record_property("measured", f"{callers} x {turns} turns, {proxy.cuts} commits cut, seed {SEED}")
 
 
+@pytest.mark.usefixtures("turn_path")
 def test_an_outcome_that_nobody_can_be_asked_about_is_said_to_be_unknown(
     ledger: Ledger, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

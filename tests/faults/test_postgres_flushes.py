@@ -59,6 +59,7 @@ def die_unflushed(server: Server, address: str, tell: Telling | None, monkeypatc
         return queries(ledger, "main")
 
 
+@pytest.mark.usefixtures("turn_path")
 @pytest.mark.parametrize("tell", [read, be_refused, wait_for_news], ids=lambda tell: tell.__name__)
 def test_what_anybody_was_told_survives_a_server_that_dies_before_it_has_flushed(
     server: Server, tell: Telling, monkeypatch: pytest.MonkeyPatch
@@ -66,6 +67,7 @@ def test_what_anybody_was_told_survives_a_server_that_dies_before_it_has_flushed
     assert die_unflushed(server, server.address(), tell, monkeypatch) == ["before", "unflushed"]
 
 
+@pytest.mark.usefixtures("turn_path")
 def test_what_nobody_was_told_is_lost_with_it(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the tests above would find nothing."""
     assert die_unflushed(server, server.address(), None, monkeypatch) == ["before"]

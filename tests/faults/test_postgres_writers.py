@@ -42,10 +42,20 @@ def asked(ledger: Ledger, session: str) -> list[tuple[str, int]]:
     return [(text.rpartition(" ")[0], int(text.rpartition(" ")[2])) for text in texts]
 
 
-@pytest.mark.parametrize("sessions", [1, 200])
+@pytest.mark.usefixtures("turn_path")
+@pytest.mark.parametrize("sessions", sized(test=[16], prove=[16, 200]))
 def test_sixteen_processes_append_to_postgresql_and_nothing_is_lost_doubled_or_forked(
     sessions: int, record_property: Record
 ) -> None:
+    append_together(sessions, record_property)
+
+
+def test_sixteen_processes_append_to_one_session_and_nothing_is_lost_doubled_or_forked(record_property: Record) -> None:
+    """Whoever finds that the head has moved goes the general way: hardly a turn goes straight."""
+    append_together(1, record_property)
+
+
+def append_together(sessions: int, record_property: Record) -> None:
     address, labels = shared_server().address(), [f"session {k}" for k in range(sessions)]
     weft.open(address).close()
     acks, rate, longest = write_all(address, labels)

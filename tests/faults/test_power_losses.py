@@ -80,7 +80,9 @@ def at_once(ledger: Ledger, k: int) -> Iterator[Ack]:
     """Four callers who share commits."""
     made: list[Ack] = []
     threads = [
-        threading.Thread(target=lambda n=n: made.append(ack(ledger.record_turn(session=f"{n}", query=f"{k}"))))
+        threading.Thread(
+            target=lambda n=n: made.append(ack(ledger.record_turn(session=f"{n}", query=f"{k}", response="yes")))
+        )
         for n in range(4)
     ]
     for thread in threads:
@@ -107,7 +109,7 @@ def work(recording: Recording, vfs: str, dice: random.Random) -> None:
     """This and that, as an agent's programs would; each acknowledgement goes into the recording."""
     ledger = open_recorded(recording.path, vfs)
     for k in range(2):
-        recording.tell(ack(ledger.record_turn(session="main", query=f"first {k}")))
+        recording.tell(ack(ledger.record_turn(session="main", query=f"first {k}", response="yes")))
     for _ in range(ACTIONS):
         name = dice.choices([*LIKELY], [*LIKELY.values()])[0]
         if name == "reopen":
@@ -139,11 +141,12 @@ def assert_survived(path: Path, loss: PowerLoss, promised: list[Ack], log: list[
         assert SWEPT.issuperset(kinds_after(ledger, whole[-1][0] if whole else 0)), "half of an append is there"
         assert_kept(ledger, [*promised, *loss.acks])
         assert list(ledger.verify()) == []
-        assert_kept(ledger, [ack(ledger.record_turn(session="main", query="after the power loss"))])
+        made = ledger.record_turn(session="main", query="after the power loss", response="yes")
+        assert_kept(ledger, [ack(made)])
         assert_unbroken(path)
 
 
-@pytest.mark.usefixtures("often")
+@pytest.mark.usefixtures("often", "turn_path")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_power_loss_takes_nothing_that_was_acknowledged(quick_path: Path, part: int, record_property: Record) -> None:
     """Each recording goes on from what the last power loss of the one before left; every fourth makes a new ledger."""

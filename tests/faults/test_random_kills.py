@@ -51,6 +51,7 @@ def assert_no_accidental_fork(ledger: Ledger) -> None:
     assert not any(turn.status in ("pending", "streaming") for turn in ledger.log())
 
 
+@pytest.mark.usefixtures("turn_path")
 @pytest.mark.parametrize("run", range(RUNS))
 def test_nothing_acknowledged_is_lost_when_all_writers_are_killed(
     quick_path: Path, run: int, record_property: Record
@@ -71,6 +72,7 @@ def test_nothing_acknowledged_is_lost_when_all_writers_are_killed(
     record_property("measured", f"{CYCLES} cycles, {len(acks)} acknowledged turns")
 
 
+@pytest.mark.usefixtures("turn_path")
 @pytest.mark.parametrize("run", range(LONE_RUNS))
 def test_nothing_acknowledged_is_lost_when_a_lone_writer_is_killed(
     quick_path: Path, run: int, record_property: Record

@@ -79,6 +79,7 @@ def possible(appends: list[Kinds], said: list[object], killed: bool) -> set[Kind
     return {kinds + swept for kinds in ways for swept in ((), SWEPT)}
 
 
+@pytest.mark.usefixtures("turn_path")
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fault_at_any_system_call_leaves_whole_appends_and_all_that_was_acknowledged(

@@ -13,9 +13,13 @@ from tests.faults.sizes import Record, sized
 from tests.ledger.histories import change, problems
 from weft.ledger.api.ledger import Ledger
 
+ROOT = Path(__file__).parents[2]
 TURNS = sized(test=400, prove=100_000)
 WRITER = """
 import select, sys, time, weft
+from tests.turn_paths import watch
+
+watch()
 longest, count = 0.0, 0
 with weft.open(sys.argv[1]) as ledger:
     print("ready", flush=True)
@@ -46,7 +50,7 @@ def _record(ledger: Ledger, k: int) -> None:
             session=f"s{k}-{i // 500}",
             query=f"question {k} {i}",
             response=f"answer {i}: " + "lorem ipsum " * 10,
-            tool_calls=[{"name": "read", "arguments": {"path": f"src/{i}.py"}, "result": f"text {i}"}],
+            tool_calls=[{"id": "c", "name": "read", "arguments": {"path": f"src/{i}.py"}, "result": f"text {i}"}],
         )
 
 
@@ -55,7 +59,7 @@ class Writer:
 
     def __init__(self, path: Path) -> None:
         command = [sys.executable, "-c", WRITER, str(path)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n"
 
@@ -65,6 +69,7 @@ class Writer:
         return int(count), float(longest)
 
 
+@pytest.mark.usefixtures("turn_path")
 def test_verify_finds_nothing_while_another_process_writes(large: Path, record_property: Record) -> None:
     writer = Writer(large)
     with weft.open(large, read_only=True) as ledger:
@@ -74,6 +79,7 @@ def test_verify_finds_nothing_while_another_process_writes(large: Path, record_p
     _measured(record_property, count, longest)
 
 
+@pytest.mark.usefixtures("turn_path")
 def test_rebuild_mends_everything_while_another_process_writes(large: Path, record_property: Record) -> None:
     wrong = change(large, "UPDATE message SET role = 'damaged' WHERE turn % 10 = 0")
     assert wrong > 0

@@ -99,12 +99,14 @@ def write_together(ledgers: Sequence[Ledger], session_of: list[str]) -> None:
     def write(writer: int) -> None:
         start.wait()
         for i in range(TURNS):
-            ledgers[writer % len(ledgers)].record_turn(session=session_of[writer], query=f"{writer}/{i}", wait=60)
+            ledger, session = ledgers[writer % len(ledgers)], session_of[writer]
+            ledger.record_turn(session=session, query=f"{writer}/{i}", response="yes", wait=60)
 
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(write, range(WRITERS)))
 
 
+@pytest.mark.usefixtures("turn_path")
 @pytest.mark.parametrize("place", ["disk", "memory", "two ledgers on one file"])
 def test_threads_on_one_session_make_one_chain_and_nothing_is_lost(place: str, path: Path) -> None:
     opened = [weft.open(":memory:" if place == "memory" else path) for _ in range(2 if place[0] == "t" else 1)]
@@ -120,6 +122,7 @@ def test_threads_on_one_session_make_one_chain_and_nothing_is_lost(place: str, p
         ledger.close()
 
 
+@pytest.mark.usefixtures("turn_path")
 def test_threads_on_sessions_of_their_own_do_not_meet(open_ledger: OpenLedger, path: Path) -> None:
     with weft.open(path) as ledger:
         write_together([ledger], [f"s{writer % 8}" for writer in range(WRITERS)])

@@ -4,8 +4,6 @@ Both ways are given the same turns, clock and randomness, each in a ledger of it
 compared, and `verify` computes all views again. What is unusual must not take the straight pass at all.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -17,12 +15,11 @@ import weft
 from tests.conftest import PROVING
 from tests.ledger.conftest import NOON
 from tests.ledger.histories import problems
+from tests.turn_paths import SQLITE, STRAIGHT, general_only, taken
 from weft.kernel.clock import FixedClock, offset
 from weft.kernel.errors import WeftError
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep.recompute import VIEW_TABLES
-from weft.ledger.write import ordinary_turn, record_turn
-from weft.ledger.write.new_turn import NewTurn
 from weft.open_ledger import OpenLedger
 
 EXAMPLES = 2_000 if PROVING else 30
@@ -99,27 +96,14 @@ STEPS = st.one_of(
 
 
 class Straight:
-    """Counts the turns that take the straight pass; with `refused` none does."""
+    """Counts the turns that take the straight pass."""
 
-    def __init__(self, refused: bool = False) -> None:
-        self.turns, self._refused = 0, refused
-        self._is_ordinary, self._write = ordinary_turn.is_ordinary, ordinary_turn.write_ordinary
+    def __init__(self) -> None:
+        self._before = taken()[SQLITE, STRAIGHT]
 
-    def is_ordinary(self, turn: NewTurn) -> bool:
-        return not self._refused and self._is_ordinary(turn)
-
-    def write(self, *args: Any) -> Any:
-        self.turns += 1
-        return self._write(*args)
-
-
-@contextmanager
-def counted(*, refused: bool = False) -> Iterator[Straight]:
-    straight = Straight(refused)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_turn, "is_ordinary", straight.is_ordinary)
-        patch.setattr(record_turn, "write_ordinary", straight.write)
-        yield straight
+    @property
+    def turns(self) -> int:
+        return taken()[SQLITE, STRAIGHT] - self._before
 
 
 def take(ledger: Ledger, step: Step, k: int) -> object:
@@ -167,11 +151,10 @@ def grown(steps: list[Step], seed: int) -> tuple[list[object], dict[str, Any]]:
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.lists(STEPS, max_size=8), st.integers(0, 3))
 def test_both_ways_write_the_same_rows(steps: list[Step], seed: int) -> None:
-    with counted():
-        one = grown(steps, seed)
-    with counted(refused=True) as passed:
+    one, straight = grown(steps, seed), Straight()
+    with general_only():
         other = grown(steps, seed)
-    assert passed.turns == 0
+    assert straight.turns == 0
     assert one[0] == other[0]
     for table, rows in other[1].items():
         assert one[1][table] == rows, table
@@ -244,10 +227,10 @@ def begun(disk: Ledger) -> OpenLedger:
 
 
 def test_the_ordinary_turn_takes_the_straight_pass(begun: Ledger) -> None:
-    with counted() as straight:
-        turns = [begun.record_turn(session="main", **ORDINARY) for _ in range(3)]
-        begun.record_turn(session="main", query="no model", response="and no calls")
-        begun.record_turn(session="main", system="be brief", query=["one", "two"], response="three", provider="p")
+    straight = Straight()
+    turns = [begun.record_turn(session="main", **ORDINARY) for _ in range(3)]
+    begun.record_turn(session="main", query="no model", response="and no calls")
+    begun.record_turn(session="main", system="be brief", query=["one", "two"], response="three", provider="p")
     assert straight.turns == 5
     assert [turn.parent_id for turn in turns[1:]] == [turn.id for turn in turns[:2]]
     assert turns[0].response_message_id == offset(turns[0].id, 2)
@@ -256,8 +239,8 @@ def test_the_ordinary_turn_takes_the_straight_pass(begun: Ledger) -> None:
 
 @pytest.mark.parametrize("field", UNUSUAL, ids=repr)
 def test_what_is_unusual_takes_the_general_way(begun: Ledger, field: dict[str, Any]) -> None:
-    with counted() as straight:
-        begun.record_turn(session="main", **{**ORDINARY, **field})
+    straight = Straight()
+    begun.record_turn(session="main", **{**ORDINARY, **field})
     assert straight.turns == 0
     assert problems(begun) == []
 
@@ -265,15 +248,15 @@ def test_what_is_unusual_takes_the_general_way(begun: Ledger, field: dict[str, A
 def test_a_turn_at_an_unusual_place_takes_the_general_way(begun: Ledger) -> None:
     first = begun.session("main").head
     begun.record_turn(session="main", **ORDINARY)
-    with counted() as straight:
-        begun.record_turn(session="new", **ORDINARY)
-        begun.record_turn(**ORDINARY)
-        begun.record_turn(parent=first, **ORDINARY)
-        begun.move_head("main", new=first)
-        begun.record_turn(session="main", **ORDINARY)  # begins a segment
-        assert straight.turns == 0
-        begun.record_turn(session="main", **ORDINARY)
-        assert straight.turns == 1
+    straight = Straight()
+    begun.record_turn(session="new", **ORDINARY)
+    begun.record_turn(**ORDINARY)
+    begun.record_turn(parent=first, **ORDINARY)
+    begun.move_head("main", new=first)
+    begun.record_turn(session="main", **ORDINARY)  # begins a segment
+    assert straight.turns == 0
+    begun.record_turn(session="main", **ORDINARY)
+    assert straight.turns == 1
     assert problems(begun) == []
 
 
@@ -281,6 +264,6 @@ def test_whoever_writes_in_a_name_takes_the_general_way(begun: OpenLedger) -> No
     begun.programs.create("human", "ada", {})
     for_her = begun.acting_as("ada")
     for_her.record_turn(session="hers", query="hello", response="hi")
-    with counted() as straight:
-        for_her.record_turn(session="hers", **ORDINARY)
+    straight = Straight()
+    for_her.record_turn(session="hers", **ORDINARY)
     assert straight.turns == 0

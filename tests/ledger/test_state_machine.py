@@ -140,6 +140,15 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(side=sides, name=names, fails=st.sampled_from([False] * 4 + [True]), calls=st.integers(0, 2), wait=patience)
     def record(self, side: bool, name: str, fails: bool, calls: int, wait: float) -> None:
+        self._record(side, name, fails, calls, wait)
+
+    @rule(side=sides, name=names, turns=st.integers(2, 4), calls=st.integers(0, 2))
+    def record_several(self, side: bool, name: str, turns: int, calls: int) -> None:
+        """One after the other, as most turns are recorded: nothing comes between them."""
+        for _ in range(turns):
+            self._record(side, name, False, calls, 0)
+
+    def _record(self, side: bool, name: str, fails: bool, calls: int, wait: float) -> None:
         ledger, query, known = self.ledger(side), self.say(), self.plain.find(name)
         fields: dict[str, Any] = {
             "session": name, "query": query, "response": f"re: {query}", "wait": wait, "error": "x" if fails else None,
@@ -446,8 +455,10 @@ def run_steps(
     return counted["steps"], number - 1
 
 
+@pytest.mark.usefixtures("turn_path")
 @(pytest.mark.prove if PROVING else pytest.mark.filterwarnings("error"))
 @pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("turn_path", ["straight"], indirect=True)
 def test_whatever_is_done_in_whatever_order_the_invariants_hold(
     shard: int, record_property: Callable[[str, object], None]
 ) -> None:
