@@ -5,6 +5,7 @@ from typing import Literal
 
 from benchmarks.broker import WEFT as BROKER
 from benchmarks.broker import TurnCost, is_sqlite_peer
+from benchmarks.broker_rates import BROKERS, GRAPHS
 from benchmarks.fsyncs import Fsyncs
 from benchmarks.graph import GraphCosts
 from benchmarks.imports import Import
@@ -128,7 +129,7 @@ def server_bars(results: Results) -> list[Bar]:
 
 def broker_bars(results: Results) -> list[Bar]:
     """Overhead of a turn, against that of the peer which has the least; on SQLite all of them, and durable after every
-    step."""
+    step. Turns a second of many brokers on one PostgreSQL ledger, model layers included."""
     found, depths = results.broker, results.sizes.broker_depths
     middle, deep = results.sizes.broker_peer_depths
     limits = {middle: 1.0, deep: 0.5}
@@ -156,6 +157,17 @@ def broker_bars(results: Results) -> list[Bar]:
             "x",
         ),
         Bar("broker: commits of a turn with one tool", commits, 5, ""),
+        *_broker_rate_bars(results),
+    ]
+
+
+def _broker_rate_bars(results: Results) -> list[Bar]:
+    many, rates = results.sizes.broker_processes, results.broker.rates
+    own, graphs = rates.get(BROKERS, {}), rates.get(GRAPHS, {})
+    rate, title = _per_second(own.get(many)), f"broker: turns/s of {many} on PostgreSQL"
+    return [
+        Bar(f"{title}, against one", ratio(rate, _per_second(own.get(1))), 1.0, "x", "at least"),
+        Bar(f"{title}, against {GRAPHS}", ratio(rate, _per_second(graphs.get(many))), 1.0, "x", "at least"),
     ]
 
 
