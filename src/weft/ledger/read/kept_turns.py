@@ -36,6 +36,8 @@ KEPT_ROW_BYTES = 1_500
 """About so much a row takes with the message made of it, beside the text."""
 MAX_NEW_EVENTS = 4_096
 """After more events than these all turns are read anew: looking through so many would take longer."""
+CONTAINERS = (dict, list)
+"""JSON values that can be changed."""
 Place = tuple[int, int]
 """The depths of the first and the last turn of a block."""
 
@@ -75,9 +77,9 @@ def _with_value(part: Part, value: Any) -> Part:
 def copied(value: Any) -> Any:
     """A JSON value of which nothing is shared that can be changed."""
     if isinstance(value, dict):
-        return {key: copied(each) if isinstance(each, dict | list) else each for key, each in value.items()}
+        return {key: copied(each) if isinstance(each, CONTAINERS) else each for key, each in value.items()}
     if isinstance(value, list):
-        return [copied(each) if isinstance(each, dict | list) else each for each in value]
+        return [copied(each) if isinstance(each, CONTAINERS) else each for each in value]
     return value
 
 

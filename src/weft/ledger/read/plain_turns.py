@@ -21,6 +21,7 @@ from weft.kernel.errors import Damaged, FactDamaged
 from weft.ledger.model import Message, Part, TextPart, ToolResultPart, ToolUsePart, repeated_id
 from weft.ledger.read.access import access_of
 from weft.ledger.read.kept_turns import (
+    CONTAINERS,
     KEPT_ROW_BYTES,
     LedgerState,
     OtherTurns,
@@ -257,14 +258,14 @@ def _tell_calls(stretch: SpokenTurns, turn: str, rows: list[Row]) -> bool:
         ):
             raise _damaged(id_ref)
         native, asked = bytes_text(id_bytes), parsed(params)
-        if isinstance(asked, dict | list):
+        if isinstance(asked, CONTAINERS):
             stretch.values.append((place, len(uses), copied(asked)))
         uses.append(ToolUsePart(native, tool, asked))
         if outcome is None or outcome == "interrupted":
             results.append(ToolResultPart(native, "interrupted", True))
             continue
         value = None if told is None else parsed(told)
-        if isinstance(value, dict | list):
+        if isinstance(value, CONTAINERS):
             stretch.values.append((place + 1, len(results), copied(value)))
         results.append(ToolResultPart(native, value, UNSET if outcome == "ok" else True))
     id = f"{turn}:{repeated_id(results[0].tool_call_id, rows[0][2])}"
