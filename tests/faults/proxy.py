@@ -1,4 +1,4 @@
-"""A way to a PostgreSQL server that cuts connections exactly at a COMMIT."""
+"""A way to a PostgreSQL server that cuts connections exactly at a COMMIT, or at a call that commits by itself."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from weft.store.postgres.connection import CALL_NAME
+
 COMMIT = b"\x00COMMIT\x00"
 """Within a message of either of PostgreSQL's protocols, and alone in its statement."""
+CALL = b"\x00" + CALL_NAME.encode() + b"\x00"
+"""Within the message that gives a prepared statement its values."""
 Cut = Literal["unsent", "unanswered", "unheard", "hanging"]
 """Where a connection ends: the server never gets the COMMIT and sees the end; it gets it and nobody waits for what it
 says; it has answered and nobody hears it; it neither gets it nor sees that its client is gone."""
@@ -70,7 +74,7 @@ class Proxy:
     def _pass_on(self, client: socket.socket, server: socket.socket, deaf: threading.Event) -> None:
         """What follows a COMMIT that is answered unheard still goes to the server: it answers a whole pipeline."""
         while data := _receive(client):
-            how = self._choose() if COMMIT in data else None
+            how = self._choose() if COMMIT in data or CALL in data else None
             if how is not None:
                 deaf.set()
             if how in (None, "unheard"):

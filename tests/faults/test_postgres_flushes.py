@@ -11,7 +11,9 @@ from tests.ledger.histories import grow, problems, queries
 from tests.postgres import Server
 from weft.kernel.errors import HeadMoved
 from weft.ledger.api.ledger import Ledger
+from weft.store.postgres.connection import ServerCall
 from weft.store.postgres.flush import COMMIT_THEN_FLUSH, FLUSH
+from weft.store.postgres.straight_append import STATEMENT, TYPES
 
 Telling = Callable[[Ledger, str], None]
 
@@ -46,6 +48,7 @@ def die_unflushed(server: Server, address: str, tell: Telling | None, monkeypatc
     with monkeypatch.context() as patch:
         unflushed = tuple(statement for statement in COMMIT_THEN_FLUSH if statement != FLUSH)
         patch.setattr("weft.store.postgres.store.COMMIT_THEN_FLUSH", unflushed)
+        patch.setattr(writer._store._straight, "call", ServerCall(STATEMENT, TYPES, "SELECT 1, true"))  # type: ignore[attr-defined]
         grow(writer, "main", "unflushed")
     if tell is not None:
         tell(other, head)

@@ -209,3 +209,29 @@ def test_an_interrupt_that_comes_with_the_answer_leaves_the_turn_there_once(
         ledger.record_turn(session="main", query="3")
         assert [m.text for m in ledger.thread("main").messages] == ["1", "2", "3"]
         assert list(ledger.verify()) == []
+
+
+def test_commits_are_announced_only_where_somebody_listens(addresses: tuple[str, str]) -> None:
+    with weft.open(addresses[0]) as ledger, weft.open(addresses[0]) as other:
+        straight, listeners = ledger._store._straight, other._store._listeners  # type: ignore[attr-defined]
+        for k in range(2):
+            ledger.record_turn(session="main", query=f"{k}")
+        assert verdicts(ledger) == {"done": 1}
+        assert not straight.is_heard
+        listener = listeners.borrow()
+        ledger.record_turn(session="main", query="heard")
+        assert straight.is_heard
+        assert listeners.wait(listener, 60)
+        listener.close()
+        ledger.record_turn(session="main", query="unheard")
+        assert verdicts(ledger) == {"done": 3}
+
+
+def test_a_call_that_the_connection_has_forgotten_is_prepared_again(addresses: tuple[str, str]) -> None:
+    with weft.open(addresses[0]) as ledger:
+        for k in range(2):
+            ledger.record_turn(session="main", query=f"{k}")
+        ledger._store._write_sql.script("DEALLOCATE ALL")  # type: ignore[attr-defined]
+        ledger.record_turn(session="main", query="2")
+        assert verdicts(ledger) == {"done": 2}
+        assert [message.text for message in ledger.thread("main").messages] == ["0", "1", "2"]

@@ -44,6 +44,11 @@ class PostgresAddress(Struct, frozen=True):
         return int.from_bytes(sha256(f"weft.claim\n{self.ledger}\n{name}".encode()).digest()[:8], "big", signed=True)
 
     @property
+    def listening(self) -> int:
+        """The advisory lock that everybody shares who listens for commits."""
+        return self.claim("listening")
+
+    @property
     def channel(self) -> str:
         """Where commits are announced."""
         return f"weft_{sha256(self.ledger.encode()).hexdigest()[:32]}"

@@ -14,10 +14,13 @@ from functools import lru_cache
 from typing import Any
 
 import psycopg
-from psycopg import pq
-from psycopg.abc import Buffer
+from msgspec import Struct
+from psycopg import generators, pq
+from psycopg.abc import Buffer, PQGen
 from psycopg.adapt import AdaptersMap, Dumper, Loader
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.errors import error_from_result
+from psycopg.pq.abc import PGconn, PGresult
 from psycopg.types.numeric import NumericBinaryLoader
 
 from weft.kernel.errors import InvalidInput, Unsupported, WeakDurability
@@ -28,6 +31,8 @@ OLDEST_SERVER = 160_000
 FIRST_FETCH, LARGEST_FETCH = 32, 512
 FETCHED_BYTES = 1024 * 1024
 PREPARED = 512
+CALL_NAME, AFTER_NAME, UNPREPARED = "weft_call", "weft_after", b"26000"
+_DONE, _ENDED = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK), pq.ExecStatus.PIPELINE_SYNC
 NUL = "\ufdd0NUL\ufdd1"
 """In questions only: two code points that are no characters, around what they stand for."""
 DEFAULTS: dict[str, Any] = {
@@ -101,6 +106,18 @@ _QUOTED = re.compile(r"""('[^']*'|"[^"]*")""")
 _BLOB = re.compile(r"\bBLOB\b")
 
 
+class ServerCall(Struct, frozen=True):
+    """A statement with values of these types, and one without any that comes after its commit."""
+
+    statement: str
+    types: tuple[str, ...]
+    after: str
+
+    @property
+    def formats(self) -> list[pq.Format]:
+        return [pq.Format.BINARY if kind == "bytea" else pq.Format.TEXT for kind in self.types]
+
+
 class PostgresSql:
     """The port's verbs on one connection. Whoever reads or writes finds every row that was added before."""
 
@@ -111,6 +128,7 @@ class PostgresSql:
         self.buffer = WriteBuffer(self._execute, self._together)
         self.add = self.buffer.add
         self._foreseen: dict[Question, list[Row]] = {}
+        self._prepared: ServerCall | None = None
 
     @property
     def lost(self) -> bool:
@@ -170,15 +188,47 @@ class PostgresSql:
             for statement in statements:
                 self._cursor.execute(statement.encode(), prepare=False)
 
-    def call(self, begin: str, call: tuple[str, Sequence[Any]], end: Sequence[str]) -> Row:
-        """A whole transaction around one call, for one way to the server and back; the row that it answers."""
+    def call(self, values: Sequence[Buffer | None], call: ServerCall) -> list[bytes | None]:
+        """A statement and, once that is committed, the one after it: each a transaction of its own, for one way to the
+        server and back. Returns their rows, one after the other, in the server's binary form. An error that leaves the
+        connection open is the server's refusal of the first: nothing has happened. After any other it is closed."""
         self._foreseen.clear()
-        with self._together():
-            self._cursor.execute(begin.encode(), prepare=False)
-            answer = self.connection.cursor().execute(translate(call[0]), call[1], binary=True, prepare=True)
-            for statement in end:
-                self._cursor.execute(statement.encode(), prepare=False)
-        return answer.fetchall()[0]
+        if call is not self._prepared:
+            self._prepare(call)
+        try:
+            first, after = self._send(values, call)
+            if first[-1].error_field(pq.DiagnosticField.SQLSTATE) == UNPREPARED:
+                self._prepare(call)  # psycopg has every statement forgotten after a ROLLBACK
+                first, after = self._send(values, call)
+            failed = [result for result in first if result.status not in _DONE]
+            if not failed:
+                for result in after:
+                    if result.status not in _DONE:
+                        raise error_from_result(result)
+        except BaseException:  # an interrupt too: nobody knows how far the server came
+            self.close()
+            raise
+        if failed:
+            raise error_from_result(failed[0])
+        return [result.get_value(0, column) for result in (*first, *after) for column in range(result.nfields)]
+
+    def _prepare(self, call: ServerCall) -> None:
+        self.script(
+            f"PREPARE {CALL_NAME}({', '.join(call.types)}) AS {call.statement}; PREPARE {AFTER_NAME} AS {call.after}"
+        )
+        self._prepared = call
+
+    def _send(self, values: Sequence[Buffer | None], call: ServerCall) -> list[list[PGresult]]:
+        """Not by psycopg's cursors: adapting the values and a wait for each statement took as long as all the rest."""
+        pgconn = self.connection.pgconn
+        pgconn.enter_pipeline_mode()
+        pgconn.send_query_prepared(CALL_NAME.encode(), values, call.formats, pq.Format.BINARY)
+        pgconn.pipeline_sync()
+        pgconn.send_query_prepared(AFTER_NAME.encode(), (), result_format=pq.Format.BINARY)
+        pgconn.pipeline_sync()
+        answers = self.connection.wait(_answers(pgconn))
+        pgconn.exit_pipeline_mode()
+        return answers
 
     def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """A few rows are here at a time, however many there are, and fewer where they are large."""
@@ -227,6 +277,19 @@ def _rows(cursor: psycopg.Cursor[Row]) -> list[Row]:
     return cursor.fetchall() if result is not None and result.status == pq.ExecStatus.TUPLES_OK else []
 
 
+def _answers(pgconn: PGconn) -> PQGen[list[list[PGresult]]]:
+    """The results of two statements, each up to where its transaction has ended."""
+    yield from generators.send(pgconn)
+    answers: list[list[PGresult]] = [[], []]
+    for results in answers:
+        while (result := (yield from generators.fetch(pgconn))) is None or result.status != _ENDED:
+            if result is not None:
+                results.append(result)
+            if pgconn.status == pq.ConnStatus.BAD:
+                raise error_from_result(results[-1]) if results else psycopg.OperationalError("the connection is lost")
+    return answers
+
+
 def _weight(rows: Sequence[Row]) -> int:
     return sum(len(value) for row in rows for value in row if isinstance(value, bytes | str))
 
@@ -264,6 +327,7 @@ def _ensure_promise(sql: PostgresSql, address: PostgresAddress, idle: str, read_
     ((encoding, fsync, pages, commit),) = sql.script(
         f"SET search_path TO {address.quoted}, pg_temp; SET client_encoding TO 'UTF8'; SET jit TO off;"
         " SET statement_timeout TO 0; SET lock_timeout TO 0; SET bytea_output TO 'hex'; SET extra_float_digits TO 1;"
+        " SET default_transaction_isolation TO 'read committed';"
         f" SET idle_in_transaction_session_timeout TO '{idle}';"
         f" SET default_transaction_read_only TO {'on' if read_only else 'off'};"
         " SELECT set_config('synchronous_commit', 'on', false)"

@@ -16,6 +16,14 @@ FLUSH = "SELECT pg_logical_emit_message(true, 'weft', '')"
 """Nothing but a record in the server's log, committed as promised: whatever was committed before is durable then, here
 and on every standby that the server waits for. It needs no right, and no transaction that may write."""
 
+
+def flush_and_ask(listening: int) -> str:
+    """The same, which also says whether anybody listens: whoever does shares the lock `listening`. One who begins to
+    listen after this was asked sees the commit by looking."""
+    asked = f"CASE WHEN pg_try_advisory_lock({listening}) THEN NOT pg_advisory_unlock({listening}) ELSE true END"
+    return f"{FLUSH}, {asked}"
+
+
 COMMIT = ("COMMIT",)
 COMMIT_THEN_FLUSH = ("SET LOCAL synchronous_commit TO off", "COMMIT", FLUSH)
 

@@ -1,7 +1,8 @@
 """News of commits: told to whoever listens, from a connection of its own, and waited for.
 
 NOTIFY inside a commit would make all commits of the database wait for each other, so it comes after, and one call
-speaks for all commits since the last. A call that is lost costs no more than a second: listeners also look for
+speaks for all commits since the last. Listeners share a lock, by which a writer of ordinary turns is told whether there
+is anybody to call; else it does not. A call that is lost costs no more than a second: listeners also look for
 themselves.
 """
 
@@ -63,8 +64,8 @@ class Crier:
 class Listeners:
     """Connections that listen, lent to whoever waits."""
 
-    def __init__(self, connect: Callable[[], PostgresSql], channel: str) -> None:
-        self._connect, self._channel = connect, channel
+    def __init__(self, connect: Callable[[], PostgresSql], channel: str, listening: int) -> None:
+        self._connect, self._channel, self._listening = connect, channel, listening
         self._pool: list[PostgresSql] = []
         self._is_closed = False
 
@@ -73,6 +74,7 @@ class Listeners:
         with suppress(IndexError):
             return self._pool.pop()
         sql = self._connect()
+        sql.script(f"SELECT pg_advisory_lock_shared({self._listening})")
         sql.script(f"LISTEN {self._channel}")
         return sql
 

@@ -4,6 +4,9 @@
 -- end of the log is known, do they get the numbers that they keep. What the caller remembers of the session, of its
 -- lease and of the turn at its head is compared with what is stored, column by column: if anything is different, nothing
 -- is written, and the verdict says what was.
+--
+-- It is a transaction by itself, under READ COMMITTED: each statement sees what was committed before the lock was taken.
+-- Plans are made once for each connection; none of them depends on the values.
 CREATE FUNCTION append_turn(
     lock_key BIGINT, schema_number BIGINT, erasures BIGINT,     -- whose lock, and by what the caller goes
     seen BIGINT, filled BIGINT,                                 -- the caller knows this tree's contents from `filled` to `seen`
@@ -12,7 +15,7 @@ CREATE FUNCTION append_turn(
     session_before JSON, lease_before JSON, head_before JSON,
     session_after JSON, turn_after JSON, messages JSON, calls JSON, move JSON, key_after JSON,
     OUT verdict TEXT, OUT last_n BIGINT, OUT last_chain BYTEA, OUT last_content BIGINT, OUT newer JSON, OUT locked_at BIGINT
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     events_from CONSTANT BIGINT := 2305843009213693952;
     contents_from CONSTANT BIGINT := 4611686018427387904;
@@ -36,6 +39,8 @@ DECLARE
     stored_erasures BIGINT;
     is_followed BOOLEAN;
     is_known BOOLEAN;
+    write_number BIGINT;
+    commit_mode TEXT := set_config('synchronous_commit', 'off', true);  -- the caller flushes after the lock is let go
     event_shift BIGINT;
     content_shift BIGINT;
 BEGIN
@@ -51,11 +56,11 @@ BEGIN
 
     PERFORM pg_advisory_xact_lock(lock_key);
     locked_at := extract(epoch FROM clock_timestamp()) * 1000000;
-    SELECT m.number, coalesce(e.n, 0), l.n, l.chain, greatest(l.contents, c.n)
-        INTO stored_number, stored_erasures, last_n, last_chain, last_content
-        FROM weft_schema m CROSS JOIN (SELECT n, chain, contents FROM log ORDER BY n DESC LIMIT 1) l
-        LEFT JOIN (SELECT n FROM content ORDER BY n DESC LIMIT 1) c ON true
-        LEFT JOIN watermark e ON e.view = 'erasing';
+    SELECT (SELECT number FROM weft_schema), coalesce((SELECT n FROM watermark WHERE view = 'erasing'), 0),
+            EXISTS (SELECT 1 FROM turn WHERE segment = was_head.segment AND depth = was_head.depth + 1),
+            l.n, l.chain, greatest(l.contents, (SELECT n FROM content ORDER BY n DESC LIMIT 1)), nextval('writes')
+        INTO stored_number, stored_erasures, is_followed, last_n, last_chain, last_content, write_number
+        FROM log l ORDER BY l.n DESC LIMIT 1;
     IF stored_number IS DISTINCT FROM schema_number THEN
         verdict := 'schema';
         RETURN;
@@ -68,7 +73,6 @@ BEGIN
     SELECT * INTO stored_session FROM session WHERE n = was_session.n;
     SELECT * INTO stored_lease FROM lease WHERE kind = 'session' AND key = was_session.id;
     SELECT * INTO stored_head FROM turn WHERE id = was_session.head;
-    is_followed := EXISTS (SELECT 1 FROM turn WHERE segment = was_head.segment AND depth = was_head.depth + 1);
     IF is_followed OR stored_session IS DISTINCT FROM was_session OR stored_lease IS DISTINCT FROM was_lease
             OR stored_head IS DISTINCT FROM was_head THEN
         verdict := 'moved';
@@ -81,7 +85,8 @@ BEGIN
     END IF;
     IF last_content > seen THEN
         SELECT json_agg(json_build_array(n, encode(digest, 'hex'), encode(ref, 'hex'))), bool_or(digest = ANY (digests))
-            INTO newer, is_known FROM content WHERE n > seen AND scope = tree AND digest <> '';
+            INTO newer, is_known FROM (SELECT * FROM content WHERE n > seen ORDER BY n LIMIT 4096) c
+            WHERE scope = tree AND digest <> '';
         IF is_known THEN
             verdict := 'known';
             RETURN;
@@ -125,6 +130,5 @@ BEGIN
     UPDATE session SET head = moved.head, head_segment = moved.head_segment, head_depth = moved.head_depth,
             moves = moved.moves, since = moved.since, last_event = moved.last_event, updated_at = moved.updated_at
         WHERE n = was_session.n;
-    PERFORM nextval('writes');
     verdict := 'done';
 END $$;

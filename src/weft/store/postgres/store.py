@@ -105,11 +105,11 @@ class PostgresStore(SqlStore):
         self._backend, self._last_write, self._began_at = "", -1, 0
         self._lock = f"SELECT pg_advisory_xact_lock({self.address.lock})"
         self._begin = f"{_BEGIN}; {self._lock}"
-        self._straight = StraightAppends(self.address.lock, self._schema.number, self._tail, self._salts, self._clock)
+        self._straight = StraightAppends(self.address, self._schema.number, self._tail, self._salts, self._clock)
         self._durable = 0
         """The newest event that is known to be durable."""
         self._crier = Crier(self._connect_reader, self.address.channel)
-        self._listeners = Listeners(self._connect_reader, self.address.channel)
+        self._listeners = Listeners(self._connect_reader, self.address.channel, self.address.listening)
         with translated(self.path):
             try:
                 self._open_read_only() if read_only else self._open(create)
@@ -232,14 +232,15 @@ class PostgresStore(SqlStore):
             if turn is None:
                 return False
             try:
-                tip = self._straight.send(sql, turn, _BEGIN, COMMIT_THEN_FLUSH)
+                tip = self._straight.send(sql, turn)
             except BaseException as error:  # also an interrupt can come before, during or after it
                 return self._ended_anyway(sql, turn, error, job, results)
             if tip is not None:
                 results.append((job, turn.restated(tip)))
                 succeed(results)
                 self._durable = max(self._durable, tip.n)
-                self._crier.announce()
+                if self._straight.is_heard:
+                    self._crier.announce()
                 return True
             if not self._straight.is_told_more:
                 return False
@@ -250,10 +251,9 @@ class PostgresStore(SqlStore):
     ) -> bool:
         """Whether a turn is there whose call failed. One that the server refused is not; of a connection that died the
         server is asked, by the turn's id."""
-        if sql.lost and not sql.broken:
-            if not isinstance(error, psycopg.Error) or is_passing(error):
+        if not sql.broken and isinstance(error, psycopg.Error):
+            if is_passing(error):
                 raise error
-            sql.script("ROLLBACK")
             turn.salts.return_all()
             return False
         found = self._came_through(CommitTrace(self._backend, (_OF_TURN, (turn.id,)), had_lock=False))

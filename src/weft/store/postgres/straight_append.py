@@ -18,13 +18,15 @@ from hashlib import sha256
 from typing import Any, NoReturn
 
 from msgspec import Struct
-from msgspec.json import encode
+from msgspec.json import decode, encode
 
 from weft.kernel.clock import Clock
 from weft.kernel.contents import SALT_BYTES, BorrowedSalts, Salts
 from weft.store.fact_writer import FactWriter, RecentContents
 from weft.store.port import Ordinary, WriteTxn
-from weft.store.postgres.connection import PostgresSql
+from weft.store.postgres.address import PostgresAddress
+from weft.store.postgres.connection import PostgresSql, ServerCall
+from weft.store.postgres.flush import flush_and_ask
 from weft.store.records import Key, LogTip, Stored
 from weft.store.sql import Insert, Question, Row, Sql
 from weft.store.sql_store import WriteWork
@@ -59,8 +61,9 @@ TYPES = (
     *("bigint", "bigint[]", "bigint[]", "bytea"),
     *("json",) * 9,
 )
-CALL = f"SELECT * FROM append_turn({', '.join(f'?::{kind}' for kind in TYPES)})"
+STATEMENT = f"SELECT * FROM append_turn({', '.join(f'${place}' for place in range(1, len(TYPES) + 1))})"
 DONE, KNOWN = "done", "known"
+NOBODY = b"\x00"
 
 
 class Unusual(Exception):
@@ -124,7 +127,7 @@ class SupposedTurn(Struct, frozen=True):
     standing: Row
     """What its question is answered after it."""
     contents: list[Row]
-    values: list[Any]
+    values: list[bytes]
     """Those of the call."""
     salts: BorrowedSalts
 
@@ -135,12 +138,17 @@ class SupposedTurn(Struct, frozen=True):
 class StraightAppends:
     """The straight way of one store, and what it remembers of sessions."""
 
-    def __init__(self, lock: int, schema: int, recent: RecentContents, salts: Salts, clock: Clock) -> None:
-        self._lock, self._schema = lock, schema
+    def __init__(
+        self, address: PostgresAddress, schema: int, recent: RecentContents, salts: Salts, clock: Clock
+    ) -> None:
+        self._lock, self._schema = address.lock, schema
+        self.call = ServerCall(STATEMENT, TYPES, flush_and_ask(address.listening))
         self._recent, self._salts, self._clock = recent, salts, clock
         self._standings: dict[Question, Row] = {}
         self.is_told_more = False
         """The last turn was refused for contents that are known now: made again, it can refer to them."""
+        self.is_heard = True
+        """Whether anybody listened for commits when the last turn was flushed."""
         self.verdicts: Counter[str] = Counter()
         """How often the server said what; turns that were not sent are `unusual`."""
         self.locks: deque[tuple[int, int]] = deque(maxlen=LOCKS)
@@ -212,11 +220,8 @@ class StraightAppends:
         (moved,), (new_turn,), (move,), (key,) = (made[name] for name in ("session", "turn", "history", "thread_key"))
         left = (moved, new_turn, made.get("message", []), made.get("tool_call", []), move, key)
         every: list[Any] = [*remembered, *left]
-        values = [
-            *(self._lock, self._schema, self._recent.erasures, *self._known(contents), log_row[2], ids, lines),
-            *_packed(contents),
-            *map(_json, every),
-        ]
+        numbers = (self._lock, self._schema, self._recent.erasures, *self._known(contents), log_row[2])
+        values = [*(b"%d" % number for number in numbers), ids, lines, *_packed(contents), *map(encode, every)]
         standing_then = (*session, *lease, *turn, 0)
         return SupposedTurn(ordinary, result, new_turn["id"], log_row[1], standing_then, contents, values, salts)
 
@@ -226,20 +231,23 @@ class StraightAppends:
             return CONTENTS_FROM, 0
         return max(self._recent.seen, self._recent.seen_in.get(contents[0][1], 0)), self._recent.filled
 
-    def send(self, sql: PostgresSql, turn: SupposedTurn, begin: str, end: Sequence[str]) -> LogTip | None:
+    def send(self, sql: PostgresSql, turn: SupposedTurn) -> LogTip | None:
         """Where the log ends with the turn; None where it was refused, and nothing has happened."""
         self._standings.pop(turn.ordinary.question, None)
-        verdict, n, chain, content, newer, locked_at = sql.call(begin, (CALL, turn.values), end)
+        (*row, _, heard) = sql.call(turn.values, self.call)
+        verdict, n, chain, content, newer, locked_at = _answer(row)
+        self.is_heard = heard != NOBODY
         self.verdicts[verdict] += 1
         self.is_told_more = verdict == KNOWN
-        for number, digest, ref in newer or ():  # of the tree whose contents the turn has
+        for number, digest, ref in newer:  # of the tree whose contents the turn has
             self._recent.by_digest[turn.contents[0][1], bytes.fromhex(digest)] = Stored(number, bytes.fromhex(ref))
         if verdict != DONE:
             turn.salts.return_all()
             return None
         self.locks.append((n, locked_at))
-        self._settle(turn, LogTip(n, chain, content))
-        return LogTip(n, chain, content)
+        tip = LogTip(n, chain, content)
+        self._settle(turn, tip)
+        return tip
 
     def _settle(self, turn: SupposedTurn, tip: LogTip) -> None:
         """The turn is there: what is remembered gets the numbers that it has."""
@@ -285,19 +293,27 @@ def _fields(insert: Insert, row: Row) -> dict[str, Any]:
     return fields
 
 
-def _packed(contents: Sequence[Row]) -> tuple[int, str, str, bytes]:
+def _packed(contents: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes]:
     """Their tree; where each begins and how long it is; and all of them in one piece."""
-    starts, pieces, place = list[int](), list[bytes](), 1
+    starts, pieces, place = list[str](), list[bytes](), 1
     for _, tree, ref, salt, digest, size, shown, data in contents:
         header = ref + salt + digest
         if shown is not None or data is None or len(header) != HEADER_BYTES or tree != contents[0][1] or tree < 0:
             raise Unusual("content")
-        starts.append(place)
+        starts.append(str(place))
         pieces += (header, data)
         place += HEADER_BYTES + size
-    sizes = ",".join(str(row[5]) for row in contents)
-    return contents[0][1] if contents else 0, f"{{{','.join(map(str, starts))}}}", f"{{{sizes}}}", b"".join(pieces)
+    tree = contents[0][1] if contents else 0
+    return b"%d" % tree, _array(starts), _array(str(row[5]) for row in contents), b"".join(pieces)
 
 
-def _json(value: Any) -> str:
-    return encode(value).decode()
+def _array(items: Iterable[str]) -> bytes:
+    return f"{{{','.join(items)}}}".encode()
+
+
+def _answer(row: Sequence[bytes | None]) -> tuple[str, int, bytes, int, list[tuple[int, str, str]], int]:
+    """The columns that `append_turn` gives, from the server's binary form."""
+    verdict, n, chain, content, newer, locked_at = row
+    numbers = (int.from_bytes(value or b"", "big") for value in (n, content, locked_at))
+    last_n, last_content, at = numbers
+    return (verdict or b"").decode(), last_n, chain or b"", last_content, decode(newer) if newer else [], at
