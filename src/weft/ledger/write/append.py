@@ -238,6 +238,7 @@ class ContentWriter:
         """A name that looks like one stands in the event; anything else is kept as a content."""
         if not isinstance(name, str) or not name:
             raise InvalidInput(f"{what} is {name!r}, not a name", "give text that is not empty")
+        name = str.__str__(name)  # also of a subclass, such as a member of an enumeration: what it holds
         return name if is_name(name) else self.words(name)
 
     def words(self, text: str) -> Words:

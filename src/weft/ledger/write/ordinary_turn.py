@@ -66,17 +66,17 @@ def is_ordinary(turn: NewTurn) -> bool:
 
 
 def _is_plain_name(name: str | None) -> bool:
-    return name is None or (isinstance(name, str) and is_name(name) is not None)
+    """Text of no other type: a name of an enumeration is written into a line by its member's name, not its value."""
+    return name is None or (type(name) is str and is_name(name) is not None)
 
 
 def _is_plain_message(message: NewMessage) -> bool:
-    """Nothing but a role and a text. Such a message equals one that was made of just these."""
-    return type(message) is NewMessage and isinstance(message.content, str) and _is_bare(message)
-
-
-def _is_bare(message: NewMessage) -> bool:
+    """Nothing but a role and a text. A `NewMessage` that a caller made may hold anything as its role."""
     return (
-        message.source is None
+        type(message) is NewMessage
+        and type(message.role) is MessageRole
+        and isinstance(message.content, str)
+        and message.source is None
         and message.parent is None
         and message.model is None
         and message.thinking_config is None
@@ -89,9 +89,12 @@ def _is_bare(message: NewMessage) -> bool:
 
 
 def _is_plain_call(call: NewToolCall) -> bool:
-    """It has an id, arguments that are an object, a result or none, and it ended well."""
+    """It has an id, arguments that are an object, a result or none, and it ended well. A `NewToolCall` that a caller
+    made may hold anything as its id and name."""
     return (
-        bool(call.id)
+        isinstance(call.id, str)
+        and bool(call.id)
+        and type(call.name) is str
         and is_name(call.name) is not None
         and isinstance(call.arguments, dict)
         and (call.result is UNSET or isinstance(call.result, str | dict | list))

@@ -123,7 +123,7 @@ def _scope(append: Append, parent: TurnRow | None) -> int:
 def ensure_session(append: Append, label: str, persona: str = DEFAULT_AGENT) -> SessionRow:
     """Label, then alias, then the beginning of an imported label, then a new session; the id of a session means that
     one."""
-    session = find_by_name(append.view, label) or find_shortened(append.sql, label, append.access.may_read)
+    session = find_by_name(append.view, label) or _find_shortened(append, label)
     if session is not None:
         if not append.authority.is_unlimited:
             _ensure_allowed(append, session, label)
@@ -131,6 +131,12 @@ def ensure_session(append: Append, label: str, persona: str = DEFAULT_AGENT) -> 
             raise NotApplicable(f"session {label!r} is {session.status}", "make it active again first, or fork it")
         return session
     return create_session(append, label, persona=persona)
+
+
+def _find_shortened(append: Append, label: str) -> SessionRow | None:
+    """By the beginning of an imported label. The row is that of the views, which alone may be changed."""
+    found = find_shortened(append.sql, label, append.access.may_read)
+    return None if found is None else append.view.session(found.id)
 
 
 def _ensure_allowed(append: Append, session: SessionRow, label: str) -> None:

@@ -26,9 +26,12 @@ from weft.kernel.dag_events import (
 )
 from weft.kernel.enums import (
     AgentRole,
+    FileKind,
     ImageDetail,
     InterruptionReason,
+    LintSeverity,
     MessageRole,
+    MessageSource,
     RunExit,
     RunReason,
     ToolCallStatus,
@@ -230,7 +233,9 @@ class TurnEvents:
         notes: ResultNotes = NO_NOTES,
         awaited: tuple[str, ...] = (),
     ) -> None:
-        status = call.status or (ToolCallStatus.OK if call.error is None else ToolCallStatus.ERROR)
+        status = ToolCallStatus.OK if call.error is None else ToolCallStatus.ERROR
+        if call.status:
+            status = member(ToolCallStatus, call.status, "status")
         self.run.add(
             ToolResult,
             call=EventRef(event),
@@ -302,7 +307,7 @@ class TurnEvents:
 
     def _message_fact(self, message: NewMessage, text: Prepared | None) -> MessageFact:
         contents = self.contents
-        id = self.next_message_id()
+        id, source = self.next_message_id(), self.append.message_source(message.source)
         extra: dict[str, Any] = {}
         if message.parent is not None:
             extra["parent"] = self._known_message(message.parent)
@@ -315,9 +320,9 @@ class TurnEvents:
             extra |= self.annotations(message)
         return MessageFact(
             id=id,
-            role=message.role,
+            role=member(MessageRole, message.role, "role"),
             parts=self.parts(message.content if text is None else text),
-            source=self.append.message_source(message.source) or UNSET,
+            source=member(MessageSource, source, "source") if source else UNSET,
             **extra,
         )
 
@@ -381,7 +386,9 @@ class TurnEvents:
 def file_facts(contents: ContentWriter, files: Sequence[FileNote]) -> tuple[FileFact, ...]:
     return tuple(
         FileFact(
-            kind=file.kind, path=contents.put_text(file.path, "file path"), **_lines(file, "line_start", "line_end")
+            kind=member(FileKind, file.kind, "kind"),
+            path=contents.put_text(file.path, "file path"),
+            **_lines(file, "line_start", "line_end"),
         )
         for file in files
     )
@@ -394,7 +401,7 @@ def lint_facts(contents: ContentWriter, lints: Sequence[LintNote]) -> tuple[Lint
             path=UNSET if lint.path is None else text(lint.path),
             message=UNSET if lint.message is None else text(lint.message),
             source=UNSET if lint.source is None else contents.named(lint.source, "lint source"),
-            severity=lint.severity or UNSET,
+            severity=member(LintSeverity, lint.severity, "severity") if lint.severity else UNSET,
             **_lines(lint, "start_line", "start_col", "end_line", "end_col"),
         )
         for lint in lints
