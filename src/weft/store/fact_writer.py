@@ -195,19 +195,15 @@ class FactWriter(FactReader, kw_only=True, eq=False, dict=True):
         return None
 
     def put_prepared(self, content: Prepared, scope: int) -> Stored:
-        key = (scope, content.digest)
-        stored = self._known(key)
-        if stored is None:
-            stored = self._fresh[key] = self._place(content, scope)
-        return stored
+        return self._known((scope, content.digest)) or self._insert(content, scope)
 
     def _known(self, key: Key) -> Stored | None:
-        tail = self.recent
-        known = self._fresh.get(key) or tail.by_digest.get(key)
+        recent = self.recent
+        known = self._fresh.get(key) or recent.by_digest.get(key)
         if known is None:
-            if key not in tail.asked:
-                tail.ask(self.sql, (key,))
-            known = tail.asked[key]
+            if key not in recent.asked:
+                recent.ask(self.sql, (key,))
+            known = recent.asked[key]
         return None if known is not None and known.n in self._erased else known
 
     def _insert(self, content: Prepared, scope: int) -> Stored:

@@ -192,7 +192,8 @@ class SqlStore:
                 job.fail(failure)
 
     def _run_all(self, sql: BufferedSql, batch: CommitBatch[WriteWork], results: Results) -> LogTip:
-        """Their rows go down together. Should one not fit, all is undone and each goes down alone, to see whose."""
+        """The rows of all jobs are written together. Should the engine refuse one, all is undone, and the rows of each
+        job are written by themselves, to see whose it was."""
         batch.join()
         try:
             jobs = [job for job in batch if not job.settled]

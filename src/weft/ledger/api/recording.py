@@ -25,7 +25,7 @@ from weft.ledger.model import (
 )
 from weft.ledger.write.append import requires
 from weft.ledger.write.late_results import record_late_result
-from weft.ledger.write.new_turn import ORDINARY, NewTurn
+from weft.ledger.write.new_turn import DEFAULT_SETTING, NewTurn
 from weft.ledger.write.record_turn import PlacedTurn, record_turns
 from weft.ledger.write.substitutions import find_event, find_replacement, last_substitution, substitute
 from weft.ledger.write.turn_events import Setting, member
@@ -95,7 +95,7 @@ class RecordVerbs(LedgerBase):
             "workspace": workspace,
             "source_event_id": source_event_id,
         }
-        is_ordinary = role == AgentRole.UNIFIED and all(value is None for value in circumstances.values())
+        is_default = role == AgentRole.UNIFIED and all(value is None for value in circumstances.values())
         turn = NewTurn(
             query=query,
             response=response,
@@ -110,7 +110,7 @@ class RecordVerbs(LedgerBase):
             error=error,
             permissions_used=permissions_used,
             persona=persona,
-            setting=ORDINARY if is_ordinary else Setting(role=role, **circumstances),
+            setting=DEFAULT_SETTING if is_default else Setting(role=role, **circumstances),
         )
         placed = _placed(turn, session=session, parent=parent, expected=expected, key=key)
         return record_turns(self._writer, [placed], wait=wait, ttl=self._ttl)[0]
@@ -233,7 +233,7 @@ def _placed_turn(fields: Any, number: int) -> PlacedTurn:
     if unknown := sorted(map(str, fields.keys() - _ARGUMENTS)):
         raise InvalidInput(f"turn {number} has {unknown[0]!r:.80}", "give arguments of record_turn by their names")
     circumstances = {name: fields[name] for name in _SETTING & fields.keys()}
-    setting = Setting(**circumstances) if circumstances else ORDINARY
+    setting = Setting(**circumstances) if circumstances else DEFAULT_SETTING
     turn = NewTurn(**{name: fields[name] for name in _TURN & fields.keys()}, setting=setting)
     return _placed(turn, **{name: fields[name] for name in _PLACE & fields.keys()})
 

@@ -57,14 +57,19 @@ POLL_SECONDS = 0.02
 
 
 class WriterState:
-    """What all writers of one open ledger share, in whose name they may write."""
+    """What all writers of one open ledger share, in whoever's name they write."""
 
     def __init__(self) -> None:
         self.memory = RowMemory()
         self.seen_beats: dict[tuple[str, str], tuple[int, int, float]] = {}
         self.held: dict[tuple[str, str], Lease] | None = {}
+        """The leases that were taken here, by kind and key; None once the ledger is being closed."""
         self.holding = threading.Lock()
-        self.serial, self.disturbed = 0, True
+        """Guards `held`."""
+        self.serial = 0
+        """Which piece of work of the store was the last that was run for one of these writers."""
+        self.disturbed = True
+        """Whether somebody else had written before that work, so that it found no rows in memory."""
         self.creators: Creators = {}
         self.put_contents: set[tuple[Authority, str]] = set()
         """Contents that were put by themselves, and by whom: only they may refer to them."""
@@ -257,10 +262,10 @@ class Append:
         writer: LedgerWriter,
         txn: WriteTxn,
         imported: ImportScope | None = None,
-        ids: RepeatedIds | None = None,
+        ulids: RepeatedIds | None = None,
     ) -> None:
         self.txn, self.sql = txn, txn.sql
-        self.ulids, self.replica = ids or writer.ulids, writer.store.replica
+        self.ulids, self.replica = ulids or writer.ulids, writer.store.replica
         self.authority = writer.authority
         self._attribution: Attribution | FixedAttribution | None = None
         if not writer.authority.is_local:
@@ -275,8 +280,9 @@ class Append:
         self.put_text, self.put_json = self.contents.put_text, self.contents.put_json
         self.put_bytes, self.named = self.contents.put_bytes, self.contents.named
         self.first = txn.facts.tip().n + 1
+        """The arrival number of the first event that is not sealed yet."""
         self.lines: list[bytes] = []
-        self.ids: list[bytes] = []
+        self._event_ids: list[bytes] = []
         self._pending: list[tuple[int, int, bytes, Event]] = []
         self._view = Projector(txn.sql, txn.facts, self, writer._state.memory)
 
@@ -404,9 +410,9 @@ class Append:
         view = self.view
         self.txn.facts.flush()
         if self.lines:
-            self.txn.facts.append(self.lines, self.ids)
+            self.txn.facts.append(self.lines, self._event_ids)
             self.first += len(self.lines)
-            self.lines, self.ids = [], []
+            self.lines, self._event_ids = [], []
         view.flush()
 
     def seal_and_forget(self) -> None:
@@ -417,24 +423,28 @@ class Append:
         self.seal()
         self.view.memory.clear()
 
+    @property
+    def next_number(self) -> int:
+        """The arrival number that the next event gets."""
+        return self.first + len(self.lines)
+
     def add_event(self, event: Event, *, later: bool = False) -> str:
         """The event as its caller chained it, kept for the row and applied to the views. Returns its id."""
         line = encode(event)
         digest = sha256(line).digest()
         when = self.txn.facts.now_ms if event.ts is UNSET else self.now_ms
-        n = self.first + len(self.lines)
         if later:
-            self._pending.append((n, when, digest, event))
+            self._pending.append((self.next_number, when, digest, event))
         else:
-            self.view.apply(n, when, digest, event)
+            self.view.apply(self.next_number, when, digest, event)
         self.lines.append(line)
-        self.ids.append(digest)
+        self._event_ids.append(digest)
         return digest.hex()
 
     def add_line(self, line: bytes, digest: bytes) -> None:
         """An event that is encoded already, and that its writer has put into the views itself."""
         self.lines.append(line)
-        self.ids.append(digest)
+        self._event_ids.append(digest)
 
     def receipt(self, digest: str) -> Receipt:
         tip = self.txn.facts.tip()
@@ -485,7 +495,8 @@ class EventStream:
 
 
 def expected_scope(writer: LedgerWriter, session: str | None, parent: str | UnsetType | None) -> int:
-    """The tree that a turn will most likely belong to; should it not, its large contents are stored there again."""
+    """The tree that a turn will most likely belong to, by the rows of the database. Should it belong to another one,
+    its large contents are stored there again."""
     with writer.store.read() as txn:
         session_row = find_session(txn.sql, session) if session else None
         at = parent if isinstance(parent, str) else session_row.head if session_row else None

@@ -33,7 +33,8 @@ from weft.ledger.model import (
 from weft.ledger.write.placement import ensure_spawned
 from weft.ledger.write.turn_events import PreparedCall, Setting, TurnEvents
 
-ORDINARY = Setting()
+DEFAULT_SETTING = Setting()
+"""Of a turn whose caller said nothing about its circumstances."""
 UNREQUESTED = -1
 """The place of calls that no message of the answer requests: before it."""
 
@@ -57,7 +58,7 @@ class NewTurn:
         error: Any = None,
         permissions_used: Any = None,
         persona: str = DEFAULT_AGENT,
-        setting: Setting = ORDINARY,
+        setting: Setting = DEFAULT_SETTING,
     ) -> None:
         self.messages = as_messages(system, MessageRole.SYSTEM, "system")
         self.messages += as_messages(query, MessageRole.USER, "query")
@@ -90,7 +91,7 @@ class NewTurn:
         self._texts: dict[int, Prepared] = {}
         self.prepared_calls: list[PreparedCall] = []
         self.is_ordinary = False
-        """It can be written in one pass; see `ordinary_turn`."""
+        """It can be written in one pass; `record_turns` asks `ordinary_turn.is_ordinary` and sets it."""
 
     def request(self) -> list[Any]:
         """Everything that its caller told, for the digest of a retry key."""

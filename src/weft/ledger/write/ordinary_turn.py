@@ -34,10 +34,10 @@ from weft.kernel.ledger_events import SessionMoved
 from weft.ledger.model import DEFAULT_AGENT, NewMessage, NewToolCall
 from weft.ledger.views.projector import Moment
 from weft.ledger.views.rows import CallRow, MessageRow, SessionRow, TurnRow, added
-from weft.ledger.views.runs import COMPLETED
+from weft.ledger.views.runs import COMPLETED, PENDING
 from weft.ledger.views.sessions import move_head
 from weft.ledger.write.append import MESSAGE_ROOM, Append
-from weft.ledger.write.new_turn import ORDINARY, NewTurn
+from weft.ledger.write.new_turn import DEFAULT_SETTING, NewTurn
 from weft.ledger.write.placement import Placement
 from weft.ledger.write.turn_events import MAIN_LIST
 
@@ -48,7 +48,7 @@ def is_ordinary(turn: NewTurn) -> bool:
     """Whether all that a turn says can be written in the straight pass, wherever it goes."""
     return (
         turn.persona == DEFAULT_AGENT
-        and turn.setting is ORDINARY
+        and turn.setting is DEFAULT_SETTING
         and turn.error is None
         and turn.params is None
         and turn.tools_spec is None
@@ -133,8 +133,8 @@ _ROLES = {role: role.value for role in MessageRole}
 
 
 def _line(event: Event) -> str:
-    """How the encoder writes an event whose values are marks such as `%(turn)s`; those of numbers and objects, which
-    stand in no quotes, are `%(raw …)s`."""
+    """The template of a line: what the encoder writes for an event whose values are marks such as `%(turn)s`. The mark
+    of an object, which stands in no quotes, is given as `%(raw usage)raw` and becomes `%(usage)s`."""
     text = encode(event).decode()
     for quoted, bare in (('"%(raw ', "%("), (')raw"', ")s")):
         text = text.replace(quoted, bare)
@@ -250,13 +250,13 @@ def write_ordinary(append: Append, turn: NewTurn, place: Placement, turn_id: str
 
 
 class _OrdinaryTurn:
-    """One turn in the making. `_values` are what the marks of the next line stand for."""
+    """Writes one turn. `_values` are what the marks of the next line stand for; `_row` is the turn's own row, which
+    every event changes."""
 
     def __init__(
         self, append: Append, session: SessionRow, parent: TurnRow, turn: str, compaction: str | UnsetType
     ) -> None:
         self._append, self._view, self._session = append, append.view, session
-        self._first = append.first + len(append.lines)
         self._values: dict[str, Any] = {
             "ts": append.ts,
             "turn": turn,
@@ -268,14 +268,15 @@ class _OrdinaryTurn:
             "session_end": bytes(session.last_event).hex(),
             "compaction": compaction,
         }
-        start = self._add(_started(compaction is not UNSET))
-        self._row = _turn_row(self._first, start, append.now_ms, session, parent, turn, compaction)
+        self._row = _turn_row(append.next_number, append.now_ms, session, parent, turn, compaction)
 
     def write(self, turn: NewTurn, scope: int) -> tuple[str, str]:
-        row, values, view = self._row, self._values, self._view
-        view.add_turn(row)
-        texts = iter(turn.prepared_texts)
-        for message, text in zip(turn.messages, texts, strict=False):
+        """All events and rows, in the order of the events. Returns the answer's id and the digest."""
+        row, values = self._row, self._values
+        self._add(_started(row.compaction is not None))
+        self._view.add_turn(row)
+        *texts, answer = turn.prepared_texts
+        for message, text in zip(turn.messages, texts, strict=True):
             self._write_message(message, text, scope)
         row.model, row.provider = turn.model or "unknown", turn.provider
         values["model"], values["provider"] = row.model, row.provider
@@ -283,7 +284,7 @@ class _OrdinaryTurn:
         row.events += 1
         for call, prepared in zip(turn.calls, turn.prepared_calls, strict=True):
             self._write_call(call, prepared.id, prepared.arguments, prepared.result, scope)
-        response = self._write_response(turn, next(texts), scope)
+        response = self._write_response(turn, answer, scope)
         row.last_event = digest = self._add(_finished())
         row.events += 1
         row.status, row.completed_at = COMPLETED, self._append.now_ms
@@ -291,7 +292,7 @@ class _OrdinaryTurn:
         return response, digest.hex()
 
     def _add(self, line: str) -> bytes:
-        """The next event; returns its id."""
+        """The next event, of this template; returns its id."""
         data = (line % self._values).encode()
         digest = sha256(data).digest()
         self._append.add_line(data, digest)
@@ -389,7 +390,7 @@ class _OrdinaryTurn:
 
     def _move_session(self) -> None:
         view, session, moment = self._view, self._session, Moment()
-        moment.n, moment.when = self._append.first + len(self._append.lines), self._append.now_ms
+        moment.n, moment.when = self._append.next_number, self._append.now_ms
         moment.event_id, moment.row = self._add(_moved()), session
         view.before_change(session)
         session.reach = None
@@ -398,9 +399,9 @@ class _OrdinaryTurn:
 
 
 def _turn_row(
-    n: int, start: bytes, now: int, session: SessionRow, parent: TurnRow, turn: str, compaction: str | UnsetType
+    n: int, now: int, session: SessionRow, parent: TurnRow, turn: str, compaction: str | UnsetType
 ) -> TurnRow:
-    """The turn as its first event leaves it."""
+    """The turn as its first event leaves it, but for that event's id: `last_event` is set with the last one."""
     return TurnRow(
         n=n,
         segment=parent.segment,
@@ -411,7 +412,7 @@ def _turn_row(
         session=session.n,
         persona=session.persona,
         type=TurnType.NORMAL.value,
-        status="",
+        status=PENDING,
         started_at=now,
         completed_at=None,
         model=None,
@@ -432,7 +433,7 @@ def _turn_row(
         messages=0,
         calls=0,
         events=1,
-        last_event=start,
+        last_event=b"",
         reason=None,
         source_event=None,
         workspace=None,

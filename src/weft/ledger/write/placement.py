@@ -16,9 +16,7 @@ from weft.ledger.views.lease_rows import LeaseKind
 from weft.ledger.views.recorded_events import event_at
 from weft.ledger.views.rows import SessionRow, TurnRow, find_by_name
 from weft.ledger.write.append import Append, Patience
-from weft.ledger.write.leases import (
-    free_epoch,
-)
+from weft.ledger.write.leases import free_epoch
 from weft.store.sql import Sql
 
 
@@ -45,14 +43,12 @@ def find_place(
     if session is not None and session.lifecycle == "paused":
         raise NotApplicable(f"session {session.label!r} is paused", Action.RESUME_SESSION.of(session=session.label))
     pinned = parent if parent is not UNSET else expected
-    free = session is None or (session.moves == 0 and parent is not UNSET)
-    retried = _failed_after(append, session, parent)
-    if session is not None and not free and pinned is not UNSET and session.head != pinned and not retried:
-        raise HeadMoved(session.label, pinned, session.head)
-    free = free or retried
-    at = session.head if session is not None and not free else (None if pinned is UNSET else pinned)
-    row = None if at is None else _turn_at(append, at, is_named=free)
-    events = session.head_events if session and not free else None
+    followed = None if _goes_where_named(append, session, parent) else session
+    if followed is not None and pinned is not UNSET and followed.head != pinned:
+        raise HeadMoved(followed.label, pinned, followed.head)
+    at = followed.head if followed else (None if pinned is UNSET else pinned)
+    row = None if at is None else _turn_at(append, at, is_named=followed is None)
+    events = followed.head_events if followed else None
     return Placement(
         session,
         row,
@@ -63,16 +59,23 @@ def find_place(
     )
 
 
+def _goes_where_named(append: Append, session: SessionRow | None, parent: str | UnsetType | None) -> bool:
+    """Whether no head of a session says where the turn goes, but its caller alone."""
+    if session is None or (session.moves == 0 and parent is not UNSET):
+        return True
+    return _failed_after(append, session, parent)
+
+
 def _turn_at(append: Append, turn: str, *, is_named: bool) -> TurnRow:
     """The head of a session that may be gone on with, or a turn that whoever records has named."""
     row = None if is_named else append.view.find_turn(turn)
     return load_parent(append, turn) if row is None else row
 
 
-def _failed_after(append: Append, session: SessionRow | None, parent: str | UnsetType | None) -> bool:
+def _failed_after(append: Append, session: SessionRow, parent: str | UnsetType | None) -> bool:
     """A failed turn does not move the head, and may still be continued as a child: that is how it is retried."""
-    turn = append.view.find_turn(parent) if session is not None and isinstance(parent, str) else None
-    while session is not None and turn is not None and turn.status == "failed":
+    turn = append.view.find_turn(parent) if isinstance(parent, str) else None
+    while turn is not None and turn.status == "failed":
         if turn.parent == session.head:
             return grew_at(append.sql, turn) == session.head_events
         turn = None if turn.parent is None else append.view.find_turn(turn.parent)

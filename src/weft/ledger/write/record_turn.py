@@ -16,10 +16,7 @@ from msgspec.structs import replace
 from weft.kernel.enums import MoveReason, TurnType
 from weft.kernel.events import Receipt, session_stream
 from weft.kernel.ledger_events import SessionMoved
-from weft.ledger.model import (
-    DEFAULT_AGENT,
-    RecordedTurn,
-)
+from weft.ledger.model import DEFAULT_AGENT, RecordedTurn
 from weft.ledger.views.rows import load_session_number, load_turn
 from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, Patience, expected_scope
 from weft.ledger.write.commands import Answer, KeyedCommand, find_answer, keyed_command, once
@@ -54,8 +51,8 @@ class PlacedTurn(Struct, frozen=True, kw_only=True):
 
 
 def record_turns(writer: LedgerWriter, turns: Sequence[PlacedTurn], *, wait: float, ttl: float) -> list[RecordedTurn]:
-    """Append each to whatever the head is then; `parent` and `expected` pin it. All are committed, or none. A turn with
-    a retry key is recorded once."""
+    """Record each after what the head of its session is by then; one with `parent` or `expected` is refused if that is
+    another turn. All are committed, or none. A turn with a retry key is recorded once."""
     commands = [turn.command(writer) for turn in turns]
     if commands[-1] is not None:  # before large contents are stored
         with writer.store.read() as txn:
@@ -83,10 +80,12 @@ def record_turns(writer: LedgerWriter, turns: Sequence[PlacedTurn], *, wait: flo
         receipt = Receipt(writer.store.replica, tip.n, tip.chain.hex(), recorded[0].digest)
         return [replace(recorded[0], receipt=receipt)]
 
-    is_plain = len(turns) == 1 and commands == [None] and writer.authority.is_local
+    uses_no_numbers = len(turns) == 1 and commands == [None] and writer.authority.is_local
     size = sum(placed.turn.weight.size for placed in turns)
     return patience.keep_trying(
-        lambda: writer.write(work, size, likely=likely, session=turns[0].session, restate=restate if is_plain else None)
+        lambda: writer.write(
+            work, size, likely=likely, session=turns[0].session, restate=restate if uses_no_numbers else None
+        )
     )
 
 
