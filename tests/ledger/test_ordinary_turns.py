@@ -23,6 +23,7 @@ from weft.kernel.errors import InvalidInput, WeftError
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import FileNote, LintNote, NewMessage, NewToolCall
 from weft.ledger.upkeep.recompute import VIEW_TABLES
+from weft.ledger.write import ordinary_turn, turn_events
 from weft.open_ledger import OpenLedger
 
 EXAMPLES = 2_000 if PROVING else 30
@@ -389,6 +390,20 @@ def test_what_no_event_can_say_is_refused_whoever_made_the_record(begun: Ledger,
     with pytest.raises(InvalidInput):
         begun.record_turn(session="main", **{**ORDINARY, **field})
     assert len(list(begun.changes())) == before
+    assert problems(begun) == []
+
+
+def test_the_straight_pass_ends_where_a_turn_has_no_room_for_more(
+    begun: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ordinary_turn, "MESSAGE_ROOM", 4)
+    monkeypatch.setattr(turn_events, "MESSAGE_ROOM", 4)
+    straight = Straight()
+    begun.record_turn(session="main", query=["one", "two"], response="three")
+    assert straight.turns == 1
+    with pytest.raises(InvalidInput, match="at most 3 messages"):
+        begun.record_turn(session="main", query=["one", "two", "three"], response="four")
+    assert straight.turns == 1
     assert problems(begun) == []
 
 
