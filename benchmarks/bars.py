@@ -8,7 +8,7 @@ from benchmarks.broker import TurnCost, is_sqlite_peer
 from benchmarks.broker_rates import BROKERS, GRAPHS
 from benchmarks.fsyncs import Fsyncs
 from benchmarks.graph import GraphCosts
-from benchmarks.imports import Import
+from benchmarks.imports import FLOOR, ONE_PROCESS, TWO_PROCESSES, Import
 from benchmarks.measure import Figure
 from benchmarks.peers import BARE, FORKING_PEER
 from benchmarks.postgres import SAVER
@@ -231,6 +231,20 @@ def _import_bars(results: Results) -> list[Bar]:
         Bar("import: ledger against source bytes", measured.size_ratio if measured else None, 0.9, "x"),
         Bar("import: peak memory, four times the bytes", memory, 1.5, "x"),
         Bar("import: into a ledger that has many sessions", slower, 1.2, "x"),
+        *_process_bars(found),
+    ]
+
+
+def _process_bars(found: dict[str, Import]) -> list[Bar]:
+    """Of the same sources: two processes beside one, and one beside storing their lines bare."""
+    one, two, floor = (found.get(name) for name in (ONE_PROCESS, TWO_PROCESSES, FLOOR))
+    speed = one.wall_seconds / two.wall_seconds if one and two else None
+    memory = (two.peak_bytes + two.worker_peak_bytes) / one.peak_bytes if one and two else None
+    bare = one.mb_per_cpu_second / floor.mb_per_cpu_second if one and floor else None
+    return [
+        Bar("import: speed of two processes, against one", speed, 1.5, "x", "at least"),
+        Bar("import: peak memory of two processes, against one", memory, 1.5, "x"),
+        Bar("import: speed on one core, against its lines stored bare", bare, 0.3, "x", "at least"),
     ]
 
 

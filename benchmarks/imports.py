@@ -6,9 +6,11 @@ corpus lies beside the checkout, else made up with the same shape.
 
 import json
 import random
+import resource
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -19,6 +21,8 @@ from benchmarks.plan import Sizes
 
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "corpus" / "claude-code"
 MIB = 1024 * 1024
+ONE_PROCESS, TWO_PROCESSES, FLOOR = "in one process", "in two processes", "its lines parsed, hashed and stored bare"
+LINES_TOGETHER = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class Import:
     peak_bytes: int
     """Of the whole process, the interpreter included."""
     ledger_bytes: int
+    worker_cpu_seconds: float = 0
+    worker_peak_bytes: int = 0
 
     @property
     def mb_per_cpu_second(self) -> float:
@@ -51,6 +57,10 @@ def measure_import(sizes: Sizes, directory: Path) -> dict[str, Import | NotMeasu
         "one session": attempt(lambda: imported(place / "small.db", small)),
         "one session, four times as long": attempt(lambda: imported(place / "large.db", large)),
     }
+    source = CORPUS if CORPUS.is_dir() and sizes.import_corpus else large
+    found[ONE_PROCESS] = attempt(lambda: imported(place / "one.db", source))
+    found[TWO_PROCESSES] = attempt(lambda: imported(place / "two.db", source, processes=2))
+    found[FLOOR] = attempt(lambda: stored_bare(place / "floor.db", source))
     if CORPUS.is_dir() and sizes.import_corpus:
         found["real sessions"] = attempt(lambda: imported(place / "corpus.db", CORPUS))
         attempt(lambda: imported(place / "full.db", many))
@@ -58,10 +68,39 @@ def measure_import(sizes: Sizes, directory: Path) -> dict[str, Import | NotMeasu
     return found
 
 
-def imported(ledger: Path, source: Path) -> Import:
+def stored_bare(database: Path, source: Path) -> Import:
+    """The floor: every line is parsed, hashed and stored, some hundreds in one transaction, and no more."""
+    import sqlite3
+    from hashlib import sha256
+    from itertools import islice
+
+    import orjson
+
+    cpu, wall = time.process_time(), time.perf_counter()
+    size = 0
+    store = sqlite3.connect(database, isolation_level=None)
+    store.executescript(
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; CREATE TABLE line(digest BLOB, data BLOB)"
+    )
+    for path in sorted(source.rglob("*.jsonl")):
+        with path.open("rb") as file:
+            while lines := list(islice(file, LINES_TOGETHER)):
+                size += sum(map(len, lines))
+                for line in lines:
+                    with suppress(orjson.JSONDecodeError):  # damaged lines are stored as they are
+                        orjson.loads(line)
+                store.execute("BEGIN")
+                store.executemany("INSERT INTO line VALUES (?, ?)", ((sha256(line).digest(), line) for line in lines))
+                store.execute("COMMIT")
+    store.close()
+    spent = (time.process_time() - cpu, time.perf_counter() - wall)
+    return Import(size, *spent, peak_bytes(), _size(database))
+
+
+def imported(ledger: Path, source: Path, processes: int = 1) -> Import:
     """In a process of its own. The ledger's size is what the import added."""
     before = _size(ledger)
-    command = [sys.executable, "-m", "benchmarks.imports", str(ledger), str(source)]
+    command = [sys.executable, "-m", "benchmarks.imports", str(ledger), str(source), str(processes)]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, cwd=Path(__file__).parents[1])
     if ran.returncode:
         raise RuntimeError(f"the import ended with {ran.stderr.strip().splitlines()[-1:]}")
@@ -78,17 +117,28 @@ def main() -> None:
     from weft.exchange.importing.run import ImportRun
     from weft.kernel.clock import FixedClock
 
-    ledger_path, source = sys.argv[1:]
+    ledger_path, source, processes = sys.argv[1:]
+    worker_peaks = [0]
+
+    def note_worker(_: object) -> None:
+        if run._ahead is not None and run._ahead.worker_pid is not None:
+            worker_peaks.append(peak_bytes(run._ahead.worker_pid))
+
     cpu, wall = time.process_time(), time.perf_counter()
     with weft.open(ledger_path) as ledger:
-        summary = ImportRun(ledger, load_importers("claude-code"), FixedClock(10**13)).run([Path(source)])
+        importers, clock = load_importers("claude-code"), FixedClock(10**13)
+        run = ImportRun(ledger, importers, clock, processes=int(processes), progress=note_worker)
+        summary = run.run([Path(source)])
         ledger.upkeep.catch_up()
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
     totals = summary.of("claude-code")
     answer = {
         "source_bytes": totals.bytes,
         "cpu_seconds": time.process_time() - cpu,
         "wall_seconds": time.perf_counter() - wall,
         "peak_bytes": peak_bytes(),
+        "worker_cpu_seconds": children.ru_utime + children.ru_stime,
+        "worker_peak_bytes": max(worker_peaks),
     }
     print(json.dumps(answer))
 

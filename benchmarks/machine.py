@@ -28,10 +28,10 @@ def describe_machine(directory: Path) -> dict[str, str]:
     }
 
 
-def peak_bytes() -> int:
-    """The most memory that this process has had. What `getrusage` says counts from before its program began: a small
-    one that a large one started would look large."""
-    status = Path("/proc/self/status")
+def peak_bytes(pid: int | str = "self") -> int:
+    """The most memory that a process has had, this one where none is named. What `getrusage` says counts from before
+    its program began: a small one that a large one started would look large."""
+    status = Path(f"/proc/{pid}/status")
     if status.exists():
         (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024

@@ -27,6 +27,7 @@ MAY_START = {
     "weft/runtime/sandbox/server_process.py": "the one place for servers of our own, which run until they are stopped",
     "weft/runtime/policies/harness.py": "the server in the sandbox that runs a policy, a process for each decision",
     "weft/exchange/sync/addresses.py": "the other end of a sync, by the command or the ssh that the user names",
+    "weft/exchange/importing/reading_ahead.py": "the worker of an import: this program's own code, which ends with it",
     "weft/surfaces/cli/import_job.py": "this program itself, on its own in the background",
     "weft/surfaces/cli/pager.py": "`less`, unless the person at the terminal chose another pager",
     "weft/surfaces/cli/screen.py": "the pager that the person at the terminal chose",

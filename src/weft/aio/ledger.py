@@ -86,6 +86,7 @@ from weft.ledger.runs.stream_items import StreamItem, StreamPosition
 from weft.ledger.search.filters import SearchFilters
 from weft.ledger.search.hits import Hit
 from weft.ledger.search.lookups import SessionCriteria, TurnCriteria
+from weft.ledger.search.prepared_words import PreparedWords
 from weft.ledger.search.related_turns import RelatedTurns
 from weft.ledger.secrets import SecretMatch, SecretReport, SecretScanner
 from weft.ledger.sessions.merging import Provenance
@@ -848,15 +849,20 @@ class AsyncMerges(crossing.Mirror[Merges]):
 class AsyncImports(crossing.Mirror[Imports]):
     """`ledger.imports`: the way in for other tools' history, and what was kept of its sources."""
 
-    async def writer(self, origin: str, mapping: int, *, remap: bool = False) -> AsyncImportWriter:
-        """The way in for one origin's history; `mapping` numbers how its records become turns."""
+    async def writer(
+        self, origin: str, mapping: int, *, remap: bool = False, words: PreparedWords | None = None
+    ) -> AsyncImportWriter:
+        """The way in for one origin's history; `mapping` numbers how its records become turns. `words` takes what
+        search will ask for, as far as turns come with it."""
         return AsyncImportWriter(
-            await self._run(partial(self._sync.writer, origin=origin, mapping=mapping, remap=remap)), self._pool
+            await self._run(partial(self._sync.writer, origin=origin, mapping=mapping, remap=remap, words=words)),
+            self._pool,
         )
 
-    async def index(self) -> None:
-        """Let search catch up where much was imported since it last did."""
-        await self._run(self._sync.index)
+    async def index(self, words: PreparedWords | None = None, *, everything: bool = False) -> None:
+        """Let search catch up where much was imported since it last did, or where no more `words` for it have room;
+        or with `everything`."""
+        await self._run(partial(self._sync.index, words=words, everything=everything))
 
     async def kept_sources(self, session_or_file: str) -> list[KeptStretch]:
         """What was kept verbatim of the sources of a session, or of one source file, in order."""

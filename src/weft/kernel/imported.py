@@ -28,7 +28,7 @@ class ImportSecret:
     """Everything that is derived from one ledger's import secret for one origin."""
 
     def __init__(self, secret: bytes, origin: str) -> None:
-        self._secret = secret
+        self._secret = self.key = secret
         self._origin = origin.encode() + b"\0"
 
     def salt(self, digest: bytes) -> bytes:

@@ -96,12 +96,26 @@ class IndexedWords:
 
     def __init__(self) -> None:
         self._texts: list[str] = []
+        self._spelled: list[str] = []
 
     def add(self, text: str) -> None:
         self._texts.append(text)
 
+    def add_spelled(self, words: str) -> None:
+        """A text by what `spelled` gave for it alone."""
+        self._spelled.append(words)
+
     def spelled(self) -> str:
         """All of them, with spaces in between."""
+        if not self._spelled:
+            return self._spelled_of_texts()
+        words = set[str]().union(*(some.split(" ") for some in self._spelled), self._spelled_of_texts().split(" "))
+        words.discard("")
+        return " ".join(words)
+
+    def _spelled_of_texts(self) -> str:
+        if not self._texts:
+            return ""
         pieces = self._pieces()
         plain = set(filter(bytes.isascii, pieces))
         further = set[str]().union(*map(_further_words, pieces - plain))

@@ -53,6 +53,7 @@ __all__ = [
     "Transcript",
     "importer_names",
     "load_importers",
+    "registered_name",
 ]
 
 
@@ -220,6 +221,13 @@ def load_importers(only: str | None = None) -> list[Importer]:
     if only is not None and only not in points:
         raise InvalidInput(f"there is no importer {only!r:.80}", f"known: {', '.join(sorted(points))}")
     return [points[name].load()() for name in sorted(points) if only in (None, name)]
+
+
+def registered_name(importer: Importer) -> str | None:
+    """The name by which `load_importers` gives one like it; None where it does not."""
+    points = {point.name: point for point in _points()}
+    point = points.get(importer.origin)
+    return point.name if point is not None and point.load() is type(importer) else None
 
 
 @cache

@@ -15,7 +15,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from weft.exchange.importers.port import HEAD_BYTES, Importer, NativeSession, NativeTurn, Report, Source
+from weft.exchange.importers.port import (
+    HEAD_BYTES,
+    Importer,
+    NativeSession,
+    NativeTurn,
+    Report,
+    Source,
+    registered_name,
+)
 from weft.exchange.importers.records.jsonl import sample
 from weft.exchange.importing.run import ImportRun, ImportSummary
 from weft.kernel.clock import SystemClock
@@ -155,6 +163,25 @@ class ImporterContract:
             assert {turn.id: turn.digest for turn in other.log()} == {turn.id: turn.digest for turn in ledger.log()}
             assert list(other.verify()) == []
 
+    def test_two_processes_import_the_same_as_one(self, tmp_path: Path) -> None:
+        """Sound and damaged sources, read for the first time and again."""
+        if registered_name(self.importer) is None:  # another process could not load it
+            return
+        folder = _made(tmp_path / "samples")
+        damage(self.samples(folder))
+        with self.ledger(tmp_path, "one") as one, self.ledger(tmp_path, "two") as two:
+            two.imports.share_with(one)
+            for _ in range(2):
+                summaries = [
+                    ImportRun(ledger, [self.importer], SystemClock(), processes=number).run([folder])
+                    for number, ledger in ((1, one), (2, two))
+                ]
+                assert summaries[0] == summaries[1]
+                assert _facts(one) == _facts(two)
+                assert list(two.verify()) == []
+                for path in folder.rglob("damaged-*"):
+                    path.unlink()
+
     def test_what_was_read_is_kept_to_the_letter(self, tmp_path: Path) -> None:
         """The verbatim copy gives back the very bytes of a source that is a file of its own."""
         path = self.samples(_made(tmp_path / "samples"))[0]
@@ -164,6 +191,21 @@ class ImporterContract:
         assert kept, "nothing was kept"
         if not self.whole:
             assert b"".join(kept[start] for start in sorted(kept)) == path.read_bytes()
+
+
+def damage(paths: list[Path]) -> None:
+    """Copies of these files beside them, with bytes changed and ends cut off; all of them last changed long ago."""
+    for number, path in enumerate(paths):
+        data = path.read_bytes()
+        os.utime(path, (LONG_AGO, LONG_AGO))
+        for attempt in range(6):
+            damaged = bytearray(data)
+            chance = sha256(f"{number} {attempt}".encode()).digest()
+            for k in range(attempt):
+                damaged[int.from_bytes(chance[k : k + 4], "big") % len(damaged)] = chance[-k - 1]
+            target = path.with_name(f"damaged-{number}-{attempt}-{path.name}")
+            target.write_bytes(damaged[: len(data) - attempt * 7])
+            os.utime(target, (LONG_AGO, LONG_AGO))
 
 
 def assert_accounted(report: Report) -> None:

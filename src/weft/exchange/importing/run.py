@@ -6,10 +6,9 @@ over, and a source that was read to its end is not opened a second time unless i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -23,19 +22,24 @@ from weft.exchange.importers.port import (
     Problem,
     Report,
     Source,
+    Transcript,
+    registered_name,
 )
 from weft.exchange.importers.servers import Address, OnServer
-from weft.exchange.importers.sources import Candidate, candidates, claiming, is_log
+from weft.exchange.importers.sources import Candidate, candidates, claiming
+from weft.exchange.importing.fingerprints import bytes_digest, digests, fingerprint, read_size, still_to_keep
 from weft.exchange.importing.intake import OnEnded, Taking
 from weft.exchange.importing.read_positions import Follower, Followers
+from weft.exchange.importing.reading_ahead import ImporterFailed, ReadingAhead, SourceAhead, WantedSource
+from weft.exchange.importing.usable_cores import usable_cores
 from weft.kernel.clock import Clock
-from weft.kernel.errors import LimitExceeded, StoreError
+from weft.kernel.errors import InvalidInput, LimitExceeded, StoreError
 from weft.kernel.read_budget import ReadBudget
 from weft.ledger.api import Ledger
-from weft.ledger.imports import ImportCounts, ImportSource, ImportWriter, RawFile
+from weft.ledger.imports import ImportCounts, ImportSource, ImportWriter, PreparedWords
 
-if TYPE_CHECKING:
-    from hashlib import _Hash as Hash
+TWO_PROCESSES_BYTES = 4 * 1024 * 1024
+"""Of sources that a worker can read: with fewer it takes longer to start one than it saves."""
 
 
 class OriginTotals(Struct):
@@ -128,14 +132,21 @@ class ImportRun:
         follow: bool = False,
         progress: Progress = _silent,
         on_ended: OnEnded | None = None,
+        processes: int | None = None,
     ) -> None:
         """Without a ledger nothing is written: a dry run. `force`: the one importer given takes every file. `follow`:
         the same files will be read again and again, and are remembered for that. `on_ended` is told of turns that were
-        not in the ledger before."""
+        not in the ledger before. `processes`: 2, a worker reads while this process writes; 1, this process does both;
+        None, whichever is better."""
+        if processes not in (None, 1, 2):
+            raise InvalidInput(f"processes is {processes!r:.80}", "give 1 or 2, or nothing")
         self._ledger, self._importers, self._clock = ledger, importers, clock
         self._since, self._remap, self._force = since, remap, force
         self._progress, self._on_ended = progress, on_ended
         self._followers = Followers() if follow else None
+        self._processes = 1 if follow or ledger is None else processes
+        self._ahead: ReadingAhead | None = None
+        self._words: PreparedWords | None = None
         self._desks: dict[str, ImportWriter] = {}
         self.summary = ImportSummary()
 
@@ -148,17 +159,35 @@ class ImportRun:
 
     def carry_out(self, plan: Plan) -> ImportSummary:
         files, size, of_files, of_bytes = 0, 0, plan.files, plan.bytes
-        try:
+        with ExitStack() as stack:
+            stack.callback(self.finish)  # also where it is stopped: what was read is not read again
+            self._begin_worker(plan, stack)
             for unit in plan.units:
                 if unit.unread:
                     self._progress(self._step(files, of_files, size, of_bytes, unit.candidate.name))
                 self.take(unit)
                 files, size = files + unit.unread, size + unit.candidate.size * unit.unread
-        finally:  # also where it is stopped: what was read is not read again
-            self.finish()
+            self._index_all()
         if of_files:
             self._progress(self._step(files, of_files, size, of_bytes, ""))
         return self.summary
+
+    def _begin_worker(self, plan: Plan, stack: ExitStack) -> None:
+        """Where two processes are wanted, or are better than one."""
+        sources = [] if self._processes == 1 else list(self._sources_for_worker(plan))
+        size = sum(wanted.candidate.size for wanted in sources)
+        is_better = size >= TWO_PROCESSES_BYTES and usable_cores() > 1
+        if sources and (self._processes == 2 or is_better):
+            self._words = PreparedWords()
+            self._desks.clear()  # those that looked at sources take no words
+            self._ahead = stack.enter_context(ReadingAhead(sources, self._clock, self._use_words))
+
+    def _sources_for_worker(self, plan: Plan) -> Iterator[WantedSource]:
+        """Files that are to be read, by importers that another process can load."""
+        for unit in plan.units:
+            name, writer = registered_name(unit.importer), self._writer(unit.importer)
+            if unit.unread and isinstance(unit.candidate, Candidate) and name is not None and writer is not None:
+                yield WantedSource(unit.candidate, name, writer.secret.key)
 
     def note(self) -> None:
         """What was read up to now is not read again."""
@@ -171,6 +200,7 @@ class ImportRun:
         if self._desks:
             self.forget_gone()
         self._desks.clear()
+        self._ahead = self._words = None
 
     def forget_gone(self) -> list[str]:
         """Open tails of sources that are not there any more; their names."""
@@ -180,7 +210,17 @@ class ImportRun:
     def _index(self) -> None:
         """Search keeps up with a long import, a piece at a time; the rest is done when the ledger is closed."""
         if self._ledger is not None:
-            self._ledger.imports.index()
+            self._ledger.imports.index(self._words)
+
+    def _use_words(self) -> None:
+        """Search takes prepared words before they are more than there is room for."""
+        if self._words is not None and self._words.is_full:
+            self._index()
+
+    def _index_all(self) -> None:
+        """What is prepared for search is used before it is gone."""
+        if self._ledger is not None and self._words is not None:
+            self._ledger.imports.index(self._words, everything=True)
 
     def _step(self, files: int, of_files: int, done: int, of_bytes: int, name: str) -> ImportStep:
         counts = [totals.counts for totals in self.summary.origins.values()]
@@ -262,7 +302,8 @@ class ImportRun:
 
     def _writer(self, importer: Importer) -> ImportWriter | None:
         if self._ledger is not None and importer.origin not in self._desks:
-            writer = self._ledger.imports.writer(importer.origin, importer.mapping, remap=self._remap)
+            imports = self._ledger.imports
+            writer = imports.writer(importer.origin, importer.mapping, remap=self._remap, words=self._words)
             self._desks[importer.origin] = writer
         return self._desks.get(importer.origin)
 
@@ -275,6 +316,7 @@ class ImportRun:
         importer, candidate = unit.importer, unit.candidate
         totals, writer = self.summary.of(importer.origin), self._writer(importer)
         totals.files += 1
+        ahead = None if self._ahead is None else self._ahead.take(candidate)
         before = writer.last_read(candidate.name) if writer else None
         quiet = candidate.is_quiet(self._clock.now_ms() / 1000)
         is_known = before is not None and candidate.is_as(before) and not unit.is_stale
@@ -289,7 +331,7 @@ class ImportRun:
                 if writer is None:
                     self._walk(importer, source, report, totals)
                 else:
-                    self._write(writer, unit, source, report, totals)
+                    self._write(writer, unit, source, report, totals, ahead)
         except OSError as error:
             self.failed(_where(candidate), error)
         except LimitExceeded as error:  # what it gave before that is written
@@ -297,7 +339,8 @@ class ImportRun:
         except StoreError:
             raise
         except Exception as error:  # whatever an importer makes of a source, the others go on
-            what = f"the {importer.origin} importer failed: {type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, ImporterFailed) else f"{type(error).__name__}: {error}"
+            what = f"the {importer.origin} importer failed: {reason}"
             self.summary.problems.append(Problem(source=candidate.name, line=None, what=what[:500]))
         totals.bytes += candidate.size
         totals.records += report.found
@@ -322,30 +365,35 @@ class ImportRun:
         source: Source,
         report: Report,
         totals: OriginTotals,
+        ahead: SourceAhead | None,
     ) -> None:
-        importer, candidate, now = unit.importer, unit.candidate, self._clock.now_ms()
+        importer, candidate = unit.importer, unit.candidate
         before = writer.last_read(source.name)
-        own, beginning = _digests(source.path, source.size, before.size if before else 0)
+        own, beginning = digests(source.path, source.size, before.size if before else 0)
         read = ImportSource(
             name=source.name,
-            size=_size(source, candidate),
+            size=read_size(source, candidate),
             stamp=candidate.stamp,
-            digest=_fingerprint(source, candidate, own),
-            read_at=now,
+            digest=fingerprint(source, candidate, own),
+            read_at=self._clock.now_ms() if ahead is None else ahead.ordered_ms,
         )
         same = before is not None and (before.size, before.digest) == (read.size, read.digest) and not unit.is_stale
         if before and same and not writer.is_due(before, source.quiet):
             writer.remember(replace(read, open=before.open, kept=before.kept), alike=True)
             totals.unchanged += 1
             return
-        file = _still_to_keep(source, before, beginning)
+        file = still_to_keep(source, before, beginning)
         follower = self._follower(writer, importer, before, file.grows)
         known = {} if follower is None else follower.landed
         taking = Taking(
             writer, source, candidate.stamp, file, totals.counts, before is not None, known, on_ended=self._on_ended
         )
-        found = importer.read(source, report) if follower is None else follower.read(source, report)
-        for transcript in found:
+        transcripts: Iterator[Transcript]
+        if ahead is not None and ahead.is_of(source.size, bytes_digest(source, candidate, own)):
+            transcripts = ahead.transcripts(importer, source, report)
+        else:
+            transcripts = importer.read(source, report) if follower is None else follower.read(source, report)
+        for transcript in transcripts:
             taking.take(transcript)
         writer.remember(replace(read, open=taking.is_open, kept=file.at if taking.is_open else None))
         if follower is not None and self._followers is not None and taking.is_plain:
@@ -389,58 +437,6 @@ def _is_there(name: str) -> bool:
 
 def _where(candidate: Candidate | OnServer) -> Path | Address:
     return candidate.address if isinstance(candidate, OnServer) else candidate.path
-
-
-def _still_to_keep(source: Source, before: ImportSource | None, beginning: bytes | None) -> RawFile:
-    """What of the file is not kept yet: all of it, unless it has only grown."""
-    if before is None:
-        return RawFile(source.path, 0, source.size)
-    grown = before.digest == beginning
-    start = before.size if before.kept is None else before.kept
-    return RawFile(source.path, start if grown else 0, source.size, grows=grown)
-
-
-def _beside(candidate: Candidate | OnServer) -> tuple[tuple[str, int, int], ...]:
-    return () if isinstance(candidate, OnServer) else candidate.beside
-
-
-def _log(source: Source, candidate: Candidate | OnServer) -> Path | None:
-    """What a database in use has beside it."""
-    if isinstance(candidate, OnServer):
-        return None
-    log = candidate.path.with_name(f"{candidate.path.name}-wal")
-    return log if candidate.size > source.size and is_log(log) else None
-
-
-def _size(source: Source, candidate: Candidate | OnServer) -> int:
-    """So many bytes as the fingerprint is of: a file that is written to has grown since it was found."""
-    is_more = candidate.is_packed or _beside(candidate) or _log(source, candidate)
-    return candidate.size if is_more else source.size
-
-
-def _fingerprint(source: Source, candidate: Candidate | OnServer, own: bytes) -> bytes:
-    """Of the file, and of a database's log beside it; of files that it stands for their sizes and times."""
-    if beside := _beside(candidate):
-        return sha256(own + repr(beside).encode("utf-8", "surrogateescape")).digest()
-    log = _log(source, candidate)
-    return own if log is None else sha256(own + _digests(log, log.stat().st_size, 0)[0]).digest()
-
-
-def _digests(path: Path, size: int, start: int) -> tuple[bytes, bytes | None]:
-    """Of so many bytes of a file, and of those before `start`, if there are as many: it is read once."""
-    hasher, beginning = sha256(), None
-    with path.open("rb") as file:
-        if start <= size:
-            _hash(file, start, hasher)
-            beginning, size = hasher.copy().digest(), size - start
-        _hash(file, size, hasher)
-    return hasher.digest(), beginning
-
-
-def _hash(file: BinaryIO, size: int, hasher: Hash) -> None:
-    while size > 0 and (chunk := file.read(min(size, 1 << 20))):
-        hasher.update(chunk)
-        size -= len(chunk)
 
 
 USUAL_RATE = 6_000_000.0

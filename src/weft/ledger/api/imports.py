@@ -16,7 +16,8 @@ from weft.ledger.imports import (
     provisional_turns,
 )
 from weft.ledger.read.revisions import require
-from weft.ledger.search.passages import catch_up_if_far_behind
+from weft.ledger.search.passages import catch_up, catch_up_if_far_behind
+from weft.ledger.search.prepared_words import PreparedWords
 from weft.ledger.write.append import reads_whole, requires
 
 
@@ -24,16 +25,23 @@ class Imports(LedgerPart):
     """`ledger.imports`: the way in for other tools' history, and what was kept of its sources."""
 
     @requires("history:import", whole=True)
-    def writer(self, origin: str, mapping: int, *, remap: bool = False) -> ImportWriter:
-        """The way in for one origin's history; `mapping` numbers how its records become turns."""
+    def writer(
+        self, origin: str, mapping: int, *, remap: bool = False, words: PreparedWords | None = None
+    ) -> ImportWriter:
+        """The way in for one origin's history; `mapping` numbers how its records become turns. `words` takes what
+        search will ask for, as far as turns come with it."""
         self._ledger.trust.ensure(IMPORTING)
         self._store.catch_up()
-        return ImportWriter(self._writer, checked_text(origin, "origin"), mapping, remap=remap)
+        return ImportWriter(self._writer, checked_text(origin, "origin"), mapping, remap=remap, words=words)
 
     @reads_whole
-    def index(self) -> None:
-        """Let search catch up where much was imported since it last did."""
-        catch_up_if_far_behind(self._store, None, self._clock.monotonic)
+    def index(self, words: PreparedWords | None = None, *, everything: bool = False) -> None:
+        """Let search catch up where much was imported since it last did, or where no more `words` for it have room;
+        or with `everything`."""
+        if everything:
+            catch_up(self._store, prepared=words)
+        else:
+            catch_up_if_far_behind(self._store, None, self._clock.monotonic, words)
 
     @reads_whole
     def kept_sources(self, session_or_file: str) -> list[KeptStretch]:

@@ -2,8 +2,10 @@
 
 from weft.ledger.imports.import_writer import ImportWriter
 from weft.ledger.imports.kept_sources import KeptStretch, RawBytes, RawFile, kept_stretches
+from weft.ledger.imports.prepared_turns import prepare_session, prepare_turn
 from weft.ledger.imports.provisional import OpenTail, ProvisionalItem, ProvisionalTurn, provisional_turns
 from weft.ledger.imports.sources import ImportCounts, ImportSource, Landed, adopt_secret, import_secret
+from weft.ledger.search.prepared_words import PreparedWords, TextWords
 
 __all__ = [
     "ImportCounts",
@@ -12,12 +14,16 @@ __all__ = [
     "KeptStretch",
     "Landed",
     "OpenTail",
+    "PreparedWords",
     "ProvisionalItem",
     "ProvisionalTurn",
     "RawBytes",
     "RawFile",
+    "TextWords",
     "adopt_secret",
     "import_secret",
     "kept_stretches",
+    "prepare_session",
+    "prepare_turn",
     "provisional_turns",
 ]

@@ -47,7 +47,7 @@ from weft.kernel.fields import (
     TextFact,
 )
 from weft.kernel.ledger_events import CompactionRecorded
-from weft.ledger.imports.natives import NativeCall, NativeMessage, NativeTurn
+from weft.ledger.imports.natives import JsonContent, NativeCall, NativeMessage, NativeTurn
 from weft.ledger.model import IMPORTED_AGENT, ImagePart, Part, ReasoningPart, TextPart
 from weft.ledger.write.append import MESSAGE_ROOM, Append
 
@@ -60,14 +60,18 @@ def put_value(append: Append, value: Any) -> str:
 
 def value_bytes(value: Any) -> bytes:
     """A JSON value, as importers read it from JSON; one that has no exact form (too deep) is kept as its text."""
+    return value.data if isinstance(value, JsonContent) else json_content(value).data
+
+
+def json_content(value: Any) -> JsonContent:
     try:
-        return orjson.dumps(value)
+        return JsonContent(orjson.dumps(value), True)
     except orjson.JSONEncodeError:
         pass
     try:
-        return json_bytes(value, "value")
+        return JsonContent(json_bytes(value, "value"), False)
     except (InvalidInput, NoCanonicalForm, RecursionError):
-        return text_bytes(_as_text(value))
+        return JsonContent(text_bytes(_as_text(value)), False)
 
 
 def _as_text(value: Any) -> str:

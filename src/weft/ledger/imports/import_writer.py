@@ -33,9 +33,12 @@ from weft.ledger.imports.sources import (
     Resumes,
     Task,
     TaskMark,
+    batches,
     import_secret,
+    last_before,
 )
 from weft.ledger.model import IMPORTED_AGENT
+from weft.ledger.search.prepared_words import PreparedWords, TextWords
 from weft.ledger.views.recorded_events import recorded
 from weft.ledger.views.rows import TurnRow, load_turn
 from weft.ledger.views.versions import TurnWords, mapping_number, versions_of
@@ -45,15 +48,22 @@ from weft.store.port import WriteTxn
 from weft.store.records import KEY_BYTES
 from weft.store.sql import rows_in
 
-BATCH_TURNS = 64
-BATCH_BYTES = 2 * 1024 * 1024
 _NAMED = "SELECT t.id FROM import_name i JOIN turn t ON t.n = i.turn WHERE i.key = ?"
 
 
 class ImportWriter:
     """One origin's way into one ledger."""
 
-    def __init__(self, writer: LedgerWriter, origin: str, mapping: int, *, remap: bool = False) -> None:
+    def __init__(
+        self,
+        writer: LedgerWriter,
+        origin: str,
+        mapping: int,
+        *,
+        remap: bool = False,
+        words: PreparedWords | None = None,
+    ) -> None:
+        """`words` takes the words that turns come with."""
         self._writer, self.origin, self.mapping = writer, origin, f"{origin}/{mapping}"
         self.secret = ImportSecret(import_secret(writer.store), origin)
         self._scope = -1 - int.from_bytes(sha256(origin.encode()).digest()[:4], "big")
@@ -61,6 +71,7 @@ class ImportWriter:
         self._resumes = Resumes(self.mapping)
         self._written: set[bytes] = set()
         self._fresh: set[bytes] = set()
+        self._words, self._fresh_words = words, dict[tuple[int, bool], TextWords]()
         self._looked: int | None = None
         self._read: list[tuple[Any, ...]] = []
         self._alike: set[str] = set()
@@ -113,7 +124,7 @@ class ImportWriter:
         if self._is_erased(session):
             counts.erased += sum(1 for _ in turns)
             return []
-        for batch, is_last in _batches(turns):
+        for batch, is_last in batches(turns):
             task.end = max([task.end, *(turn.end for turn in batch)])
             mark = task.mark()
             try:
@@ -136,7 +147,7 @@ class ImportWriter:
         """A transaction. Its work may be run again before it lasts; what is noted beside the ledger counts after it."""
 
         def run(append: Append) -> int:
-            self._fresh = set()
+            self._fresh, self._fresh_words = set(), {}
             self._look(append)
             work(append)
             append.seal()
@@ -145,6 +156,8 @@ class ImportWriter:
 
         self._looked = self._writer.write(run, weight, imported=ImportScope(self._scope, self.secret))
         self._written |= self._fresh
+        if self._words is not None:
+            self._words.put(self._fresh_words)
         self._read = []
 
     def _look(self, append: Append) -> None:
@@ -288,7 +301,7 @@ class ImportWriter:
     def _land(self, append: Append, seeing: Seeing, turn: NativeTurn, task: Task) -> Landed:
         landed, counts = task.landed, task.counts
         parent = None if turn.parent is None else landed[turn.parent]
-        source = self.secret.source(turn.records)
+        source = self._source(turn)
         id = imported_turn_id(parent.digest if parent else None, self.mapping, source)
         written = self._resumes.find(append.sql, append.view.find_turn, parent.digest if parent else None, source)
         row = written or append.view.find_turn(id) or self._mapped_before(append, turn, parent, source)
@@ -304,6 +317,7 @@ class ImportWriter:
             older = self._outdated(append, seeing, turn, landed) if task.reread or self._remap else []
             digest = Chain(append, id).write(turn, start, *self._range(turn, landed))
             self._supersede(append, older, id, counts)
+            self._note_words(append, turn)
             counts.turns += 1
         else:
             id, digest = row.id, row.digest
@@ -311,6 +325,15 @@ class ImportWriter:
         self._see(append, seeing.turn(id, turn) if written is None else seeing.copy(id, turn), new)
         note_replaced(append, counts, landed=id, is_new=new, is_remapping=self._remap)
         return Landed(id, digest, turn.end, outdated=row is not None and not row.current, is_new=new)
+
+    def _source(self, turn: NativeTurn) -> str:
+        """The digest of its records."""
+        return self.secret.source(turn.records) if turn.prepared is None else turn.prepared.source
+
+    def _note_words(self, append: Append, turn: NativeTurn) -> None:
+        if self._words is not None and turn.prepared is not None:
+            for ref, is_json, words in turn.prepared.words:
+                self._fresh_words[append.number(ref), is_json] = words
 
     def _is_erased(self, session: NativeSession) -> bool:
         """Was this session erased as a whole?"""
@@ -349,7 +372,7 @@ class ImportWriter:
                 grows_from = None if turn.parent is None else digests[turn.parent]
                 row = None
                 if turn.parent is None or grows_from is not None:
-                    source = self.secret.source(turn.records)
+                    source = self._source(turn)
                     row = self._resumes.find(txn.sql, find, grows_from, source)
                     row = row or find(imported_turn_id(grows_from, self.mapping, source))
                 digests.append(row.digest if row else None)
@@ -517,7 +540,7 @@ class ImportWriter:
         found = append.sql.all(_NAMED, (wants,))
         parents = [row for (id,) in found if id != child and (row := append.view.find_turn(id)) is not None]
         if not parents and session is not None:
-            parents = _last_before(append, session, child)
+            parents = last_before(append, session, child)
         if not parents:
             return
         session_number = append.view.turn(child).session
@@ -568,29 +591,3 @@ def _drop(sources: list[str], txn: WriteTxn) -> None:
 def _id_at(landed: list[Landed], index: int | None) -> str | None:
     """None for a turn that has not come, too."""
     return landed[index].id if index is not None and 0 <= index < len(landed) else None
-
-
-def _last_before(append: Append, session: str, child: str) -> list[TurnRow]:
-    """The turn that a session stood on when another one was begun from it, as far as times tell."""
-    row, begun = append.view.find_session_id(session), append.view.turn(child)
-    if row is None:
-        return []
-    found = append.sql.one(
-        "SELECT id FROM turn WHERE session = ? AND id <> ? AND current = 1 AND (started_at <= ? OR ?)"
-        " ORDER BY started_at DESC, depth DESC, id LIMIT 1",
-        (row.n, child, begun.started_at, bool(begun.synthesised)),
-    )
-    return [append.view.turn(found[0])] if found else []
-
-
-def _batches(turns: Iterable[NativeTurn]) -> Iterator[tuple[list[NativeTurn], bool]]:
-    """Some turns at a time, and whether they are the last; a transcript without turns has one empty batch."""
-    batch: list[NativeTurn] = []
-    size = 0
-    for turn in turns:
-        if len(batch) >= BATCH_TURNS or size >= BATCH_BYTES:
-            yield batch, False
-            batch, size = [], 0
-        batch.append(turn)
-        size += sum(map(len, turn.records))
-    yield batch, True

@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct
 
 from weft.kernel.enums import AgentRole, LinkReason, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, LintNote, Part
+from weft.ledger.search.prepared_words import TextWords
 
 
 class Tokens(Struct, frozen=True, kw_only=True):
@@ -28,6 +29,25 @@ class Tokens(Struct, frozen=True, kw_only=True):
     cache_write: int | None = None
     cache_write_1h: int | None = None
     reasoning: int | None = None
+
+
+class JsonContent(Struct, frozen=True, gc=False):
+    """A JSON value as the bytes that the ledger keeps of it, in place of the value."""
+
+    data: bytes
+    is_exact: bool
+    """False: the value has no exact form as JSON of other programs (too deep, lone surrogates, long integers)."""
+
+
+class PreparedTurn(Struct, frozen=True):
+    """What can be worked out of a turn without looking into the ledger."""
+
+    source: str
+    """The digest of its records, as `ImportSecret.source` makes it."""
+    size: int
+    """Of its records, in bytes."""
+    words: tuple[tuple[str, bool, TextWords], ...]
+    """Of its contents, by their references and by whether search reads them as JSON."""
 
 
 class NativeMessage(Struct, frozen=True, kw_only=True):
@@ -153,6 +173,8 @@ class NativeTurn(Struct, kw_only=True):
     end: int = 0
     places: tuple[tuple[int, int], ...] = ()
     """Where each of its records lies, where they lie as they are; else nothing."""
+    prepared: PreparedTurn | None = None
+    """Of a turn that another process read: stands for `records`, which stay there."""
 
     @property
     def last_time(self) -> int | None:

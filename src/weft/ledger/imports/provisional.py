@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, convert, field, to_builtins
 
 from weft.kernel.contents import ERASED, showable, text_bytes
 from weft.ledger.imports.chain import value_bytes
-from weft.ledger.imports.natives import Item, NativeCall, NativeMessage, NativeTurn
+from weft.ledger.imports.natives import Item, JsonContent, NativeCall, NativeMessage, NativeTurn
 from weft.ledger.model import Part, ReasoningPart, TextPart
 from weft.ledger.read.access import access_of
 from weft.ledger.views.rows import load_session
@@ -102,6 +102,8 @@ def _text(part: Part) -> str:
 def _arguments(value: object) -> str:
     if isinstance(value, str):
         return value
+    if isinstance(value, JsonContent):
+        return value.data.decode() if value.is_exact else ""
     try:
         return orjson.dumps(value).decode()
     except TypeError:  # lone surrogates, long integers, or nested too deeply: left for the turn itself to show

@@ -3,7 +3,7 @@ that Weft itself wrote for other tools."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 
 from msgspec import Struct, field
@@ -135,6 +135,23 @@ class TaskMark(Struct, frozen=True):
     counts: tuple[int, ...]
 
 
+BATCH_TURNS = 64
+BATCH_BYTES = 2 * 1024 * 1024
+
+
+def batches(turns: Iterable[NativeTurn]) -> Iterator[tuple[list[NativeTurn], bool]]:
+    """Some turns at a time, and whether they are the last; a transcript without turns has one empty batch."""
+    batch: list[NativeTurn] = []
+    size = 0
+    for turn in turns:
+        if len(batch) >= BATCH_TURNS or size >= BATCH_BYTES:
+            yield batch, False
+            batch, size = [], 0
+        batch.append(turn)
+        size += sum(map(len, turn.records)) if turn.prepared is None else turn.prepared.size
+    yield batch, True
+
+
 ROW_EVENTS = 128
 FindTurn = Callable[[str], TurnRow | None]
 
@@ -190,3 +207,16 @@ class Resumes:
                 append.seal()
         self._any = True
         return counted
+
+
+def last_before(append: Append, session: str, child: str) -> list[TurnRow]:
+    """The turn that a session stood on when another one was begun from it, as far as times tell."""
+    row, begun = append.view.find_session_id(session), append.view.turn(child)
+    if row is None:
+        return []
+    found = append.sql.one(
+        "SELECT id FROM turn WHERE session = ? AND id <> ? AND current = 1 AND (started_at <= ? OR ?)"
+        " ORDER BY started_at DESC, depth DESC, id LIMIT 1",
+        (row.n, child, begun.started_at, bool(begun.synthesised)),
+    )
+    return [append.view.turn(found[0])] if found else []

@@ -141,9 +141,9 @@ def _named(column: str) -> EntrySource:
     )
 
 
-def hold_texts(facts: FactReader, entries: Iterable[Entry], others: Iterable[int] = ()) -> None:
-    """Read the texts of many entries at once, and some others."""
-    facts.hold([*(source.content for entry in entries for source in entry.sources), *others])
+def hold_texts(facts: FactReader, entries: Iterable[Entry]) -> None:
+    """Read the texts of many entries at once."""
+    facts.hold(source.content for entry in entries for source in entry.sources)
 
 
 def known_text(facts: FactReader, n: int | None) -> str:
@@ -163,7 +163,12 @@ def read_source(facts: FactReader, source: EntrySource) -> str:
     data = facts.beginning(source.content)
     if not data and (remainder := remainder_of(facts, source.content)) is not None:
         data = facts.beginning(remainder)
-    if source.is_json:
+    return text_in(data, source.is_json)
+
+
+def text_in(data: bytes, is_json: bool) -> str:
+    """The text of a content, as search knows it."""
+    if is_json:
         try:
             return plain_text(orjson.loads(data) if data[:1] == b'"' else json_value(data))
         except (ValueError, RecursionError):

@@ -22,7 +22,18 @@ from weft.kernel.errors import StoreError
 from weft.kernel.words import IndexedWords, index_words
 from weft.ledger.read.listing import HERE
 from weft.ledger.read.projects import project_of
-from weft.ledger.search.entries import LOOSE, Entry, EntryPlace, Txn, hold_texts, known_name, known_text, load_entries
+from weft.ledger.search.entries import (
+    LOOSE,
+    Entry,
+    EntryPlace,
+    EntrySource,
+    Txn,
+    known_name,
+    known_text,
+    load_entries,
+    read_source,
+)
+from weft.ledger.search.prepared_words import PreparedWords, TextWords
 from weft.ledger.views.rows import TURN, TurnRow
 from weft.ledger.views.touched_turns import Touched, touched
 from weft.store.erased_contents import ErasedContents
@@ -56,8 +67,12 @@ class Passage(Struct, frozen=True):
         return frozenset(self.spelled.split(" "))
 
 
-def passages_of(txn: Txn, turns: Sequence[TurnRow]) -> Iterator[tuple[TurnRow, list[Passage]]]:
-    """Each turn with its passages; a turn that another version stands for has none."""
+def passages_of(
+    txn: Txn, turns: Sequence[TurnRow], prepared: PreparedWords | None = None
+) -> Iterator[tuple[TurnRow, list[Passage]]]:
+    """Each turn with its passages; a turn that another version stands for has none. Texts whose words are `prepared`
+    are not read."""
+    find = _find_none if prepared is None or _has_erasures(txn) else prepared.find
     for start in range(0, len(turns), TOGETHER):
         some = turns[start : start + TOGETHER]
         current = [turn for turn in some if turn.current]
@@ -65,9 +80,22 @@ def passages_of(txn: Txn, turns: Sequence[TurnRow]) -> Iterator[tuple[TurnRow, l
         paths = _paths(txn, [entry.message for found in entries.values() for entry in found if entry.message])
         others = [n for some_paths in paths.values() for n in some_paths]
         others += [n for turn in current for n in (turn.workspace, turn.source_event) if n]
-        hold_texts(txn.facts, (entry for found in entries.values() for entry in found), others)
+        sources = (source for found in entries.values() for entry in found for source in entry.sources)
+        txn.facts.hold([*(source.content for source in sources if find(source) is None), *others])
         for turn in some:
-            yield turn, _passages(txn.facts, turn, entries.get(turn.n, []), paths) if turn.current else []
+            yield turn, _passages(txn.facts, turn, entries.get(turn.n, []), paths, find) if turn.current else []
+
+
+FindWords = Callable[[EntrySource], TextWords | None]
+
+
+def _find_none(source: EntrySource) -> None:
+    """Nothing is prepared."""
+
+
+def _has_erasures(txn: Txn) -> bool:
+    """Then a content may be gone since its words were prepared."""
+    return txn.sql.one("SELECT 1 FROM erasure LIMIT 1") is not None
 
 
 def _paths(txn: Txn, messages: Iterable[str]) -> dict[str, list[int]]:
@@ -77,7 +105,9 @@ def _paths(txn: Txn, messages: Iterable[str]) -> dict[str, list[int]]:
     return found
 
 
-def _passages(facts: FactReader, turn: TurnRow, entries: list[Entry], paths: dict[str, list[int]]) -> list[Passage]:
+def _passages(
+    facts: FactReader, turn: TurnRow, entries: list[Entry], paths: dict[str, list[int]], find: FindWords
+) -> list[Passage]:
     made: list[_Growing] = []
     about = _about_turn(facts, turn)
     for entry in entries:
@@ -85,7 +115,7 @@ def _passages(facts: FactReader, turn: TurnRow, entries: list[Entry], paths: dic
         if growing is None:
             growing = _Growing(entry)
             made.append(growing)
-        growing.take(facts, entry, paths)
+        growing.take(facts, entry, paths, find)
     if not made and any(word[:2] in (":a", ":e") for word in about):
         return [Passage(LOOSE, LOOSE, turn.started_at, " ".join(about))]
     return [growing.passage(about) for growing in made]
@@ -107,17 +137,23 @@ class _Growing:
         fits = entry.role == self.role and entry.at // DAY == self.day and (entry.seq == LOOSE) == (self.last == LOOSE)
         return fits and self.letters < LETTERS and (self.messages < MESSAGES or entry.seq == LOOSE)
 
-    def take(self, facts: FactReader, entry: Entry, paths: dict[str, list[int]]) -> None:
+    def take(self, facts: FactReader, entry: Entry, paths: dict[str, list[int]], find: FindWords) -> None:
         if entry.call is None:
             self.messages += 1
             for path in paths.get(entry.message or "", ()):
                 self._gathered.add(known_text(facts, path))
         self.last, self.at = entry.seq, max(self.at, entry.at)
         self._take_name("m", known_name(facts, entry.model))
-        for place, text in entry.texts(facts):
+        for source in entry.sources:
+            words = find(source)
+            if words is not None:
+                self.letters += words.letters
+                self._gathered.add_spelled(words.spelled)
+                continue
+            text = read_source(facts, source)
             self.letters += len(text)
             self._gathered.add(text)
-            if place is EntryPlace.TOOL:
+            if source.place is EntryPlace.TOOL:
                 self._take_name("c", text)
 
     def _take_name(self, letter: str, name: str) -> None:
@@ -173,7 +209,13 @@ def fits_words(question: Question, words: frozenset[str]) -> bool:
 # --- keeping up -------------------------------------------------------------------------------------------------
 
 
-def catch_up(store: Store, seconds: float | None = None, now: Any = None, progress: Progress | None = None) -> bool:
+def catch_up(
+    store: Store,
+    seconds: float | None = None,
+    now: Any = None,
+    progress: Progress | None = None,
+    prepared: PreparedWords | None = None,
+) -> bool:
     """Index what came since, batch by batch, so that writers get their turn in between; with `seconds` for so long at
     most. True when nothing is left."""
     if store.read_only:
@@ -181,14 +223,14 @@ def catch_up(store: Store, seconds: float | None = None, now: Any = None, progre
     until = None if seconds is None else now() + seconds
     behind = lag_of(store) if progress else 0
     while True:
-        more = store.write(lambda txn: advance(txn, store.word_index(txn.sql)))
+        more = store.write(lambda txn: advance(txn, store.word_index(txn.sql), prepared))
         if progress is not None and behind:
             progress(max(behind - lag_of(store), 0), behind)
         if not more or (until is not None and now() >= until):
             return not more
 
 
-def advance(txn: WriteTxn, index: WordIndex) -> bool:
+def advance(txn: WriteTxn, index: WordIndex, prepared: PreparedWords | None = None) -> bool:
     """One batch from the watermark on; True when there is more of what was there. Whoever chased after what others add
     meanwhile would never come to an end."""
     mark = txn.facts.watermark(VIEW)
@@ -196,7 +238,7 @@ def advance(txn: WriteTxn, index: WordIndex) -> bool:
     until = touching.until
     if until is None:
         return False
-    renew(txn, index, load_turns(txn, touching.turns))
+    renew(txn, index, load_turns(txn, touching.turns), prepared)
     note_changes(txn, mark, touching)
     txn.sql.run(
         "INSERT INTO watermark(view, n) VALUES (?, ?) ON CONFLICT (view) DO UPDATE SET n = excluded.n", (VIEW, until)
@@ -204,11 +246,16 @@ def advance(txn: WriteTxn, index: WordIndex) -> bool:
     return until < txn.facts.tip().n
 
 
-def catch_up_if_far_behind(store: Store, seconds: float | None, now: Callable[[], float]) -> None:
-    """Index, for so long at most, if much was recorded since: whoever searches next shall not do it all."""
+def catch_up_if_far_behind(
+    store: Store, seconds: float | None, now: Callable[[], float], prepared: PreparedWords | None = None
+) -> None:
+    """Index, for so long at most, if much was recorded since, or much is `prepared` for it: whoever searches next shall
+    not do it all."""
     with suppress(StoreError):  # what was acknowledged is durable, so a failure here is nobody's
-        if lag_of(store) > LARGE_LAG_EVENTS:
-            catch_up(store, seconds, now)
+        if (prepared is not None and prepared.is_full) or lag_of(store) > LARGE_LAG_EVENTS:
+            catch_up(store, seconds, now, prepared=prepared)
+            if prepared is not None:
+                prepared.clear()
 
 
 def lag_of(store: Store) -> int:
@@ -217,7 +264,7 @@ def lag_of(store: Store) -> int:
         return txn.facts.tip().n - txn.facts.watermark(VIEW)
 
 
-def renew(txn: WriteTxn, index: WordIndex, turns: Sequence[TurnRow]) -> None:
+def renew(txn: WriteTxn, index: WordIndex, turns: Sequence[TurnRow], prepared: PreparedWords | None = None) -> None:
     """Index these turns anew, as they are now."""
     old = [n for (n,) in rows_in(txn.sql, "SELECT n FROM passage WHERE turn IN", (turn.n for turn in turns))]
     if old:
@@ -225,7 +272,7 @@ def renew(txn: WriteTxn, index: WordIndex, turns: Sequence[TurnRow]) -> None:
         txn.sql.run_many("DELETE FROM passage WHERE n = ?", ((n,) for n in old))
     (highest,) = txn.sql.one("SELECT max(n) FROM passage") or (0,)
     n = max(highest or 0, *old, 0)
-    made = passages_of(txn, turns)
+    made = passages_of(txn, turns, prepared)
     while some := list(islice(made, TOGETHER)):
         numbered = list(enumerate(((turn.n, each) for turn, passages in some for each in passages), n + 1))
         n += len(numbered)

@@ -42,6 +42,7 @@ class Order(Struct, frozen=True, kw_only=True):
     watch: bool = False
     folders: list[str] = []
     """With `watch`: those that are kept when turns end."""
+    processes: int | None = None
 
 
 class ImportJob:

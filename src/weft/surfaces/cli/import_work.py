@@ -81,6 +81,7 @@ class ImportWork:
                 follow=order.watch,
                 progress=self._progress,
                 on_ended=on_ended,
+                processes=order.processes,
             )
             try:
                 if order.watch:

@@ -67,6 +67,11 @@ def _formats(context: click.Context, parameter: click.Parameter, begun: str) -> 
     type=click.Path(exists=True, file_okay=False),
     help="With --watch: keep this folder whenever a turn of a session that works in it has ended; several are allowed.",
 )
+@click.option(
+    "--processes",
+    type=click.Choice(["1", "2"]),
+    help="With 2 another process reads while this one writes; without this, whichever is quicker.",
+)
 @click.option("--background", is_flag=True, help="Import in a process of its own, which goes on by itself.")
 @click.option("--status", is_flag=True, help="Say how far the import in the background is.")
 @click.option("--stop", is_flag=True, help="End the import in the background; what it has read stays.")
@@ -77,6 +82,7 @@ def command(
     since: str | None,
     remap: bool,
     folders: tuple[str, ...],
+    processes: str | None,
     **modes: bool,
 ) -> int:
     """Bring in the sessions that other tools left behind.
@@ -100,9 +106,18 @@ def command(
         raise click.UsageError(f"{words} exclude each other")
     if folders and "watch" not in chosen:
         raise click.UsageError("--files goes with --watch")
+    if processes is not None and "watch" in chosen:
+        raise click.UsageError("a watch is one process: --processes does not go with --watch")
     after = None if since is None else parse_moment(since, SystemClock().now_ms(), LocalZone())
     asked = _Asked(
-        call, _named(path), load_importers(only), only, after, remap, [os.path.abspath(dir) for dir in folders]
+        call,
+        _named(path),
+        load_importers(only),
+        only,
+        after,
+        remap,
+        [os.path.abspath(dir) for dir in folders],
+        None if processes is None else int(processes),
     )
     if "background" in chosen:
         return asked.begin(watch="watch" in chosen)
@@ -126,12 +141,22 @@ class _Asked(Struct, frozen=True):
     since: int | None
     remap: bool
     folders: list[str]
+    processes: int | None
 
     def importing(self, ledger: Ledger | None, **more: Any) -> ImportRun:
         from weft.exchange.importing.run import ImportRun
 
         force = self.only is not None and bool(self.paths)
-        return ImportRun(ledger, self.importers, SystemClock(), since=self.since, remap=self.remap, force=force, **more)
+        return ImportRun(
+            ledger,
+            self.importers,
+            SystemClock(),
+            since=self.since,
+            remap=self.remap,
+            force=force,
+            processes=self.processes,
+            **more,
+        )
 
     def discover(self) -> int:
         from weft.surfaces.cli.import_lines import found_places, show_places
@@ -205,6 +230,7 @@ class _Asked(Struct, frozen=True):
             remap=self.remap,
             watch=watch,
             folders=self.folders,
+            processes=self.processes,
         )
         show_begun(self.call, start(order))
         return 0

@@ -1,0 +1,144 @@
+"""The worker of an import: a process that reads sources, maps them to turns and prepares these for the writer.
+
+It reads orders from its standard input and answers on its standard output, in the forms of `handover`. It never sees
+the ledger. It ends when one of the pipes is closed, so a writer that is gone, however it ended, leaves nothing running.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from queue import SimpleQueue
+from typing import BinaryIO
+
+from weft.exchange.importers.archives import Archives
+from weft.exchange.importers.limits import SOURCE_LIMITS
+from weft.exchange.importers.port import Importer, Report, Transcript, load_importers
+from weft.exchange.importers.sources import Candidate
+from weft.exchange.importing.fingerprints import bytes_digest, digests
+from weft.exchange.importing.handover import (
+    CHUNK_BYTES,
+    FrameKind,
+    FrameQueue,
+    OpenedSource,
+    ReadingEnd,
+    ReadOrder,
+    SessionBegin,
+    pack,
+    receive_order,
+)
+from weft.kernel.clock import SystemClock
+from weft.kernel.errors import LimitExceeded
+from weft.kernel.imported import ImportSecret
+from weft.kernel.read_budget import ReadBudget
+from weft.ledger.imports import prepare_session, prepare_turn
+from weft.ledger.imports.natives import NativeTurn
+
+RAW_BYTES = 1024 * 1024
+
+
+class ReadingWorker:
+    """Reads one source after the other."""
+
+    def __init__(self, frames: FrameQueue) -> None:
+        self._frames, self._clock = frames, SystemClock()
+        self._archives = Archives()
+        self._importers: dict[str, Importer] = {}
+
+    def read(self, order: ReadOrder) -> None:
+        """All of a source; what goes wrong with it is told, as an import in one process would tell it."""
+        member = None if order.member is None else order.member.decode("utf-8", "surrogatepass")
+        path = Path(os.fsdecode(order.path))
+        candidate = Candidate(path, order.size, order.stamp, member, archives=self._archives if member else None)
+        report = Report(candidate.name, budget=ReadBudget(SOURCE_LIMITS, self._clock.monotonic))
+        reason, is_importers_fault = "", False
+        try:
+            self._read(order, candidate, report)
+        except OSError as error:
+            reason = error.strerror or str(error)
+        except LimitExceeded as error:
+            reason = f"{error}; {error.hint}"
+        except Exception as error:  # whatever an importer makes of a source, the others go on
+            reason, is_importers_fault = f"{type(error).__name__}: {error}", True
+        ended = ReadingEnd(
+            report.found,
+            dict(report.mapped),
+            dict(report.kept),
+            dict(report.unknown),
+            report.damaged,
+            report.problems,
+            report.open_tail,
+            reason,
+            is_importers_fault,
+        )
+        self._frames.put(FrameKind.FAILED if reason else FrameKind.DONE, pack(ended))
+
+    def _read(self, order: ReadOrder, candidate: Candidate, report: Report) -> None:
+        importer = self._importer(order.importer)
+        secret = ImportSecret(order.secret, importer.origin)
+        with candidate.open(order.now, report.budget) as source:
+            own, _ = digests(source.path, source.size, 0)
+            opened = OpenedSource(source.size, bytes_digest(source, candidate, own))
+            self._frames.put(FrameKind.OPENED, pack(opened))
+            for transcript in importer.read(source, report):
+                self._hand_over(transcript, secret)
+
+    def _importer(self, name: str) -> Importer:
+        if name not in self._importers:
+            self._importers[name] = load_importers(name)[0]
+        return self._importers[name]
+
+    def _hand_over(self, transcript: Transcript, secret: ImportSecret) -> None:
+        """The session as it is known before its turns are walked, these, and what it is after them."""
+        session, raw = transcript.session, transcript.raw
+        begin = SessionBegin(prepare_session(session), transcript.until, None if raw is None else len(raw))
+        self._frames.put(FrameKind.SESSION, pack(begin))
+        for start in range(0, len(raw or b""), RAW_BYTES):
+            self._frames.put(FrameKind.RAW, (raw or b"")[start : start + RAW_BYTES])
+        turns: list[NativeTurn] = []
+        size = 0
+        try:
+            for turn in transcript.turns:
+                prepared = prepare_turn(turn, secret)
+                turns.append(prepared)
+                size += prepared.prepared.size if prepared.prepared else 0
+                if size >= CHUNK_BYTES:
+                    self._frames.put(FrameKind.TURNS, pack(turns))
+                    turns, size = [], 0
+        finally:  # those before one that failed, too
+            self._frames.put(FrameKind.TURNS, pack(turns))
+        self._frames.put(FrameKind.SESSION_END, pack(prepare_session(session)))
+
+
+def _stop() -> None:
+    """End this process as if it were told to: what it unpacked is cleared away."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _receive_orders(pipe: BinaryIO, orders: SimpleQueue[ReadOrder]) -> None:
+    while (order := receive_order(pipe)) is not None:
+        orders.put(order)
+    _stop()
+
+
+def _on_signal(number: int, frame: object) -> None:
+    raise SystemExit(0)
+
+
+def main() -> None:
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what an importer prints is no frame
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of Ctrl-C the writer makes what is right
+    signal.signal(signal.SIGTERM, _on_signal)
+    orders: SimpleQueue[ReadOrder] = SimpleQueue()
+    threading.Thread(target=_receive_orders, args=(sys.stdin.buffer, orders), daemon=True).start()
+    worker = ReadingWorker(FrameQueue(answers, _stop))
+    while True:
+        worker.read(orders.get())
+
+
+if __name__ == "__main__":
+    main()

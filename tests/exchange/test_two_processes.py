@@ -1,0 +1,323 @@
+"""An import in two processes: the same ledger as one process makes, whatever happens to the worker or to the writer."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from tests.exchange.corpus import CORPUS, ORIGINS, aged, needs_corpus, opened
+from tests.exchange.fixtures.claude_code.lines import Lines, use
+from weft import Ledger
+from weft.exchange.importers.claude_code import ClaudeCode
+from weft.exchange.importers.port import Report, Source, Transcript, load_importers, registered_name
+from weft.exchange.importing import handover, reading_ahead, run
+from weft.exchange.importing.handover import WorkerLost, pack, unpack
+from weft.exchange.importing.run import ImportRun, ImportStep, ImportSummary
+from weft.exchange.importing.usable_cores import usable_cores
+from weft.kernel.clock import FixedClock, SystemClock
+from weft.kernel.errors import InvalidInput
+from weft.ledger.imports.natives import NativeTurn
+
+NOW = FixedClock(10**13)
+KILLED = """
+import os, sys
+from pathlib import Path
+from weft.exchange.importers.port import load_importers
+from weft.exchange.importing.run import ImportRun
+from weft.kernel.clock import FixedClock
+from tests.exchange.corpus import opened
+from weft.ledger.imports.import_writer import ImportWriter
+
+left, write = int(sys.argv[3]), ImportWriter._run
+def killed(self, work, weight=0):
+    global left
+    left -= 1
+    if left < 0:
+        print(run._ahead.worker_pid, flush=True)
+        os.kill(os.getpid(), 9)
+    write(self, work, weight)
+ImportWriter._run = killed
+with opened(Path(sys.argv[1])) as ledger:
+    run = ImportRun(ledger, load_importers("claude-code"), FixedClock(10**13), processes=2)
+    run.run([Path(sys.argv[2])])
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Sessions of which some are longer than a frame, and one is a copy of another's beginning."""
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    for number in range(6):
+        lines = Lines(f"s{number}")
+        for k in range(90 if number == 4 else 20):
+            lines = lines.user(f"p{number}-{k}", f"question {k} \\ud800 of {number} " + f"word{k} " * 300)
+            lines = lines.answer(f"a{number}-{k}", use(f"c{number}-{k}")).result(f"r{number}-{k}", f"c{number}-{k}")
+            lines = lines.answer(f"b{number}-{k}", "done")
+        data = lines.bytes()
+        aged(_written(sources / f"s{number}.jsonl", data), number)
+    aged(_written(sources / "copy.jsonl", (sources / "s0.jsonl").read_bytes()[:20_000] + b'\n{"broken'), 9)
+    return sources
+
+
+def _written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def imported(ledger: Ledger, folder: Path, processes: int, **options: Any) -> ImportSummary:
+    return ImportRun(ledger, load_importers(), NOW, processes=processes, **options).run([folder])
+
+
+def facts(ledger: Ledger) -> list[bytes]:
+    out = io.BytesIO()
+    ledger.upkeep.export_facts(out)
+    return out.getvalue().splitlines()
+
+
+@contextmanager
+def pair(tmp_path: Path) -> Iterator[tuple[Ledger, Ledger]]:
+    with opened(tmp_path / "one.db") as one, opened(tmp_path / "two.db") as two:
+        yield one, two
+
+
+def assert_alike(one: Ledger, two: Ledger) -> None:
+    assert facts(one) == facts(two)
+    columns = "SELECT name, origin, mapping, size, stamp, digest, open, kept FROM import_source ORDER BY name"
+    with one._store.read() as first, two._store.read() as second:
+        assert first.sql.all(columns) == second.sql.all(columns)
+    assert list(two.verify()) == []
+
+
+def test_two_processes_make_the_ledger_that_one_makes(folder: Path, tmp_path: Path) -> None:
+    with pair(tmp_path) as (one, two):
+        assert imported(one, folder, 1) == imported(two, folder, 2)
+        assert_alike(one, two)
+        assert [hit.turn_id for hit in one.search("word7")] == [hit.turn_id for hit in two.search("word7")]
+
+
+@needs_corpus
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_real_sessions_are_imported_alike(origin: str, tmp_path: Path) -> None:
+    with pair(tmp_path) as (one, two):
+        assert imported(one, CORPUS / origin, 1) == imported(two, CORPUS / origin, 2)
+        assert_alike(one, two)
+
+
+@pytest.mark.parametrize("frames", [0, 1, 2, 3, 5, 9, 14])
+def test_a_worker_that_is_killed_is_not_missed(
+    frames: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = frames
+    receive = reading_ahead.WorkerProcess.frame
+
+    def killed(worker: reading_ahead.WorkerProcess) -> Any:
+        nonlocal left
+        if left == 0:
+            worker._process.kill()
+            worker._process.wait()
+        left -= 1
+        return receive(worker)
+
+    monkeypatch.setattr(reading_ahead.WorkerProcess, "frame", killed)
+    with pair(tmp_path) as (one, two):
+        assert imported(one, folder, 1) == imported(two, folder, 2)
+        assert left < 0
+        assert_alike(one, two)
+
+
+@pytest.mark.parametrize("batches", [0, 1, 3, 7])
+def test_an_import_whose_writer_was_killed_is_run_again_and_leaves_no_worker(
+    batches: int, folder: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "two.db"), str(folder), str(batches)]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, check=False, cwd=Path(__file__).parents[2])
+    assert ended.returncode == -signal.SIGKILL
+    assert_ends(int(ended.stdout))
+    with pair(tmp_path) as (one, two):
+        imported(one, folder, 1)
+        imported(two, folder, 2)
+        assert {turn.id: turn.digest for turn in one.log()} == {turn.id: turn.digest for turn in two.log()}
+        assert set(facts(one)) == set(facts(two))
+        assert list(two.verify()) == []
+
+
+def assert_ends(pid: int) -> None:
+    """Waited for by its descriptor: nobody here is its parent. It is ready once the process is gone."""
+    import select
+
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        assert poll.poll(60_000), "the worker is still running"
+    finally:
+        os.close(descriptor)
+
+
+def test_an_interrupted_import_leaves_no_worker(folder: Path, tmp_path: Path) -> None:
+    with opened(tmp_path / "two.db") as ledger:
+        importing = ImportRun(ledger, load_importers(), NOW, processes=2, progress=lambda step: interrupt(step.files))
+        pids: list[int] = []
+
+        def interrupt(files: int) -> None:
+            if files == 2 and importing._ahead is not None:
+                pids.append(importing._ahead.worker_pid or 0)
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            importing.run([folder])
+        assert len(pids) == 1
+        with pytest.raises(ProcessLookupError):
+            os.kill(pids[0], 0)
+        again = imported(ledger, folder, 2)
+        assert again.of("claude-code").unchanged == 2
+        assert list(ledger.verify()) == []
+
+
+def test_a_source_that_changed_since_the_worker_read_it_is_read_as_it_is(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Grown, rewritten or gone, after the worker has read it and before its turns are taken."""
+    plans: list[ImportSummary] = []
+    for number in (1, 2):
+        place = tmp_path / f"{number}"
+        place.mkdir()
+        for path in folder.iterdir():
+            target = place / path.name
+            target.write_bytes(path.read_bytes())
+            os.utime(target, ns=(path.stat().st_mtime_ns, path.stat().st_mtime_ns))
+    with pair(tmp_path) as (one, two):
+        for number, ledger in ((1, one), (2, two)):
+            place = tmp_path / f"{number}"
+            progress = partial(change, place)
+            importing = ImportRun(ledger, load_importers(), NOW, processes=number, progress=progress)
+            plans.append(importing.run([place]))
+
+        def turns(ledger: Ledger) -> set[str]:
+            return {turn.digest for turn in ledger.log()}
+
+        assert turns(one) == turns(two)
+        assert [p.what for p in plans[0].problems] == [p.what for p in plans[1].problems]
+        assert plans[0].of("claude-code").counts == plans[1].of("claude-code").counts
+        assert list(two.verify()) == []
+
+
+def change(place: Path, step: ImportStep) -> None:
+    """When so many files are done, by the latest first: copy, s5, s4, ..."""
+    if step.files == 1:
+        more = Lines("s4").user("new", "one more").answer("newer", "yes").bytes()
+        (place / "s4.jsonl").write_bytes((place / "s4.jsonl").read_bytes() + more)
+        (place / "s3.jsonl").write_bytes((place / "s3.jsonl").read_bytes().replace(b"question 3", b"question X"))
+        (place / "s2.jsonl").unlink()
+
+
+class Failing(ClaudeCode):
+    """Cannot go on after some turns."""
+
+    def read(self, source: Source, report: Report) -> Iterator[Transcript]:
+        raise ValueError("no")
+
+
+def test_an_importer_that_another_process_cannot_load_is_used_here(folder: Path, tmp_path: Path) -> None:
+    assert registered_name(Failing()) is None
+    with opened(tmp_path / "ledger.db") as ledger:
+        summary = ImportRun(ledger, [Failing()], NOW, processes=2).run([folder / "s1.jsonl"])
+    assert [problem.what for problem in summary.problems] == ["the claude-code importer failed: ValueError: no"]
+
+
+def test_what_exceeds_a_limit_is_told_alike(tmp_path: Path) -> None:
+    source = tmp_path / "sources" / "s.jsonl"
+    source.parent.mkdir()
+    many = b'{"type":"user","uuid":"x","message":{"content":[' + b"1," * (4 * 1024 * 1024 + 9) + b"1]}}\n"
+    source.write_bytes(Lines("s").user("p", "hi").answer("a", "yes").bytes() + many)
+    aged(source)
+    with pair(tmp_path) as (one, two):
+        first, second = imported(one, source, 1), imported(two, source, 2)
+        assert first.problems
+        assert first == second
+        assert_alike(one, two)
+
+
+def test_what_the_worker_says_makes_records_and_nothing_else() -> None:
+    turn = NativeTurn(key="k\ud800", records=())
+    assert unpack(pack([turn])) == [turn]
+    for strange in (b"", b"\x80\x05garbage", pack(os.getcwd), pack(Path("/"))):
+        with pytest.raises(WorkerLost):
+            unpack(strange)
+
+
+@pytest.mark.parametrize(("size", "cores", "expected"), [(1, 2.0, False), (1 << 40, 1.0, False), (0, 2.0, True)])
+def test_a_worker_is_started_where_it_helps(
+    size: int, cores: float, expected: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`size`: what an import must have at least is so much more than this one."""
+    held = sum(path.stat().st_size for path in folder.iterdir())
+    monkeypatch.setattr(run, "TWO_PROCESSES_BYTES", held + size)
+    monkeypatch.setattr(run, "usable_cores", lambda: cores)
+    started: list[int] = []
+    begin: Callable[..., None] = reading_ahead.WorkerProcess.__init__
+
+    def noted(worker: reading_ahead.WorkerProcess) -> None:
+        begin(worker)
+        started.append(worker.pid)
+
+    monkeypatch.setattr(reading_ahead.WorkerProcess, "__init__", noted)
+    with opened(tmp_path / "ledger.db") as ledger:
+        ImportRun(ledger, load_importers(), SystemClock()).run([folder])
+    assert bool(started) is expected
+
+
+def test_a_number_of_processes_is_one_or_two(tmp_path: Path) -> None:
+    with weft.open(tmp_path / "ledger.db") as ledger, pytest.raises(InvalidInput):
+        ImportRun(ledger, [], NOW, processes=3)
+
+
+def test_cores_are_those_that_control_groups_allow(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("0::/outer/inner\n")
+    inner = tmp_path / "groups" / "outer" / "inner"
+    inner.mkdir(parents=True)
+    plain = usable_cores(tmp_path / "groups", own)
+    assert plain == len(os.sched_getaffinity(0))
+    (inner / "cpu.max").write_text("max 100000\n")
+    assert usable_cores(tmp_path / "groups", own) == plain
+    (inner.parent / "cpu.max").write_text("50000 100000\n")
+    assert usable_cores(tmp_path / "groups", own) == 0.5
+    assert usable_cores(tmp_path / "groups", tmp_path / "missing") == plain
+
+
+def test_frames_wait_for_the_reader_within_a_bound() -> None:
+    """Of more frames than fit, whoever puts them waits until some are read; they come in order."""
+    reading, writing = os.pipe()
+    frames = handover.FrameQueue(writing, lambda: None)
+    piece = bytes(handover.QUEUE_BYTES // 2)
+    import threading
+
+    done = threading.Event()
+
+    def put() -> None:
+        for number in range(8):
+            frames.put(handover.FrameKind.RAW, bytes([number]) + piece)
+        done.set()
+
+    thread = threading.Thread(target=put)
+    thread.start()
+    with open(reading, "rb") as pipe:
+        assert not done.is_set()
+        received = [handover.receive_frame(pipe)[1][0] for _ in range(8)]
+    thread.join()
+    assert received == list(range(8))
+    os.close(writing)
