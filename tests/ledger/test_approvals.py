@@ -10,7 +10,7 @@ import weft
 from tests.ledger.histories import exported, import_into
 from tests.ledger.test_inbox import begun
 from weft.kernel.approval_events import ApprovalGranted, ApprovalRequested, PolicyProposed
-from weft.kernel.enums import Decision, DecisionSource, MessageRole, MessageSource, ToolCallStatus
+from weft.kernel.enums import Decision, DecisionSource, FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable, NotFound
 from weft.kernel.fields import EventRef, PolicyTests
 from weft.ledger.api.base import store_of, writer_of
@@ -161,7 +161,7 @@ def test_files_lints_and_strangers_words_stand_with_the_message_that_asked() -> 
         ledger.approvals.grant(request)
         writer = Runs(ledger).adopt(run.id)
         assert writer is not None
-        files = (FileNote(kind="write", path="a.py", line_start=1, line_end=3),)  # type: ignore[arg-type]
+        files = (FileNote(kind=FileKind.WRITTEN, path="a.py", line_start=1, line_end=3),)
         lints = (LintNote(path="a.py", message="unused", start_line=2),)
         writer.record([ended(called, result="ok", files=files, lints=lints, is_untrusted=True), Finished()])
         message = next(one for one in ledger.messages(run.id) if one.role == "assistant")
