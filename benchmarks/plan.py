@@ -45,7 +45,7 @@ class Sizes:
     sync_more: int = 1_000
     server_depth: int = 100
     server_processes: int = 16
-    server_turns: int = 16
+    server_turns: int = 64
     """Of each process."""
     broker_depths: tuple[int, ...] = (10, 100, 1_000, 10_000)
     broker_peer_depths: tuple[int, int] = (100, 1_000)

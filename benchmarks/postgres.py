@@ -65,6 +65,8 @@ class HoldsLock(Protocol):
     def lock_held_ms(self) -> float | None: ...
 
 
+WARMING_TURNS = 16
+"""Of each process, before the clock starts: a new connection has planned nothing yet, and programs keep theirs."""
 STORES = {
     WEFT.name: OnServer(open_weft, modules=(WEFT_MODULE, "weft.store.postgres")),
     BARE.name: OnServer(open_bare, loaded_per_turn=1, modules=("psycopg",)),
@@ -138,10 +140,12 @@ def record_many(name: str, address: str, processes: int, amount: int) -> dict[st
 
     def work(number: int) -> None:
         subject = STORES[name].open(address, f"writer-{number}")
-        actions = [subject.appender(turn) for turn in islice(turns(seed=100 + number), amount)]
+        actions = [subject.appender(turn) for turn in islice(turns(seed=100 + number), WARMING_TURNS + amount)]
+        for action in actions[:WARMING_TURNS]:
+            action()
         start.wait()
         before = time.process_time()
-        for action in actions:
+        for action in actions[WARMING_TURNS:]:
             action()
         cpu[number] = time.process_time() - before
         end.wait()
