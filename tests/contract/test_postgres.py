@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.postgres import shared_server
 from weft.store.port import Store
 from weft.store.postgres import PostgresStore
@@ -29,12 +27,12 @@ class TestPostgresStore(LastingStoreContract):
     def test_what_one_has_claimed_nobody_else_gets_until_it_is_given_back(self, tmp_path: Path) -> None:
         store = self.make_store(tmp_path)
         again = self.reopen(store)
-        with store.claim("a") as is_ours, again.claim("a") as is_theirs, again.claim("b") as is_free:
-            assert (is_ours, is_theirs, is_free) == (True, False, True)
-            again.write(lambda txn: None)  # it hinders nobody who writes
-        with pytest.raises(KeyError), again.claim("a"):
-            raise KeyError
-        with store.claim("a") as is_ours:
-            assert is_ours
+        assert (store.claim("a"), store.claim("a"), again.claim("a"), again.claim("b")) == (True, False, False, True)
+        again.give_back("a")  # which it does not have
+        assert not again.claim("a")
+        again.write(lambda txn: None)  # it hinders nobody who writes
+        store.give_back("a")
+        assert again.claim("a")
+        assert not store.claim("a")
         again.close()
         store.close()

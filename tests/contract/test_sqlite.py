@@ -23,6 +23,7 @@ class TestSqliteStore(LastingStoreContract):
         return SqliteStore(store.path, read_only=True)
 
     def test_a_claim_is_granted_to_everybody(self, tmp_path: Path) -> None:
-        with self.store(tmp_path) as store, store.claim("a") as is_ours, store.claim("a") as is_theirs:
-            assert (is_ours, is_theirs) == (True, True)
+        with self.store(tmp_path) as store:
+            assert (store.claim("a"), store.claim("a")) == (True, True)
             store.write(lambda txn: None)
+            store.give_back("a")

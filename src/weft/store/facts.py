@@ -40,6 +40,13 @@ def refuse_standstill(what: str, before: Any, now: Any) -> None:
         raise FactDamaged(what, f"row {now}", f"it comes before row {before}")
 
 
+_FIND_CONTENT = (
+    "SELECT coalesce((SELECT min(c.n) FROM lookup_content l JOIN content c ON c.n = l.n WHERE l.key = ? AND c.ref = ?),"
+    " (SELECT n FROM content WHERE n > coalesce((SELECT w.n FROM watermark w WHERE w.view = 'lookup_content'), 0)"
+    " AND ref = ? ORDER BY n DESC LIMIT 1))"
+)
+
+
 class FactReader(Struct, eq=False, dict=True):
     """Facts within one transaction."""
 
@@ -146,14 +153,8 @@ class FactReader(Struct, eq=False, dict=True):
     def find_content(self, ref: bytes) -> int | None:
         """The number of a content. Those that no lookup table has yet are looked through from the newest on: whoever
         asks for one of them mostly has just written it."""
-        key = ref[:KEY_BYTES]
-        rows = self.sql.all(
-            "SELECT c.n FROM lookup_content l JOIN content c ON c.n = l.n WHERE l.key = ? AND c.ref = ?", (key, ref)
-        )
-        if not rows:
-            mark = self.watermark("lookup_content")
-            rows = self.sql.all("SELECT n FROM content WHERE n > ? AND ref = ? ORDER BY n DESC LIMIT 1", (mark, ref))
-        return int(rows[0][0]) if rows else None
+        row = self.sql.one(_FIND_CONTENT, (ref[:KEY_BYTES], ref, ref))
+        return int(row[0]) if row and row[0] is not None else None
 
     def find_bytes(self, scope: int, data: bytes) -> list[int]:
         """The contents of a scope that hold exactly these bytes."""

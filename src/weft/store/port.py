@@ -96,10 +96,13 @@ class Store(Protocol):
     def read(self) -> AbstractContextManager[ReadTxn]:
         """A snapshot; never blocks a writer and is never blocked by one."""
 
-    def claim(self, name: str) -> AbstractContextManager[bool]:
-        """Whether nobody else has claimed this name now; it is given back at the end, or when this process dies. It
-        spares those waiting for a write who would come too late, and guards nothing: a backend that cannot tell says
-        yes."""
+    def claim(self, name: str) -> bool:
+        """Whether nobody else has claimed this name now; then it is this store's until it is given back, or until this
+        process dies. It spares work to those who would come too late, and guards nothing: a backend that cannot tell
+        says yes."""
+
+    def give_back(self, name: str) -> None:
+        """Claim a name no longer."""
 
     def breathe(self) -> None:
         """Between two ranges of long reading, with no snapshot open: let what waits for readers to be gone go on."""

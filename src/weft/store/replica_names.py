@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from weft.store.owners import NOBODY
 from weft.store.records import FORMER, REFUSED_EVENT, REFUSED_NAME
-from weft.store.sql import Sql
+from weft.store.sql import Question, Sql
 
 COPIED = "copied"
 ACCEPTED = "accepted:"
@@ -67,10 +67,17 @@ def last_copied_event(sql: Sql) -> int:
     return _number(sql, COPY_END)
 
 
+OWN_NAMES: Question = (
+    "SELECT key, value FROM local WHERE key = 'replica' OR key LIKE ? ORDER BY key",
+    (f"{FORMER}%",),
+)
+"""What `own_names` asks."""
+
+
 def own_names(sql: Sql) -> dict[str, int | None]:
     """The name that this ledger goes by, then those that it gave up, each with the last event of this log that was
     acknowledged under it; None: it still goes by that name."""
-    rows = sql.all("SELECT key, value FROM local WHERE key = 'replica' OR key LIKE ? ORDER BY key", (f"{FORMER}%",))
+    rows = sql.all(*OWN_NAMES)
     own: dict[str, int | None] = {str(value): None for key, value in rows if key == "replica"}
     return own | {name: int(value) for key, value in rows if (name := str(key).removeprefix(FORMER)) != key}
 

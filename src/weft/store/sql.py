@@ -119,6 +119,10 @@ class WriteBuffer:
         self._own: Rows = {}
         self.waiting: dict[str, Insert] = {}
         self._at_work = self._saved = False
+        self.works_done = 0
+        """How many pieces of work were kept."""
+        self.is_writing_done = False
+        """The rows that are written right now belong to work that was kept."""
 
     def add(self, insert: Insert, rows: Sequence[Row]) -> None:
         if self.waiting.setdefault(insert.table, insert) is not insert:
@@ -134,10 +138,13 @@ class WriteBuffer:
     def put_down(self) -> None:
         """Every waiting row into its table."""
         if self._done:
+            self.is_writing_done = True
             try:
                 self._write(self._done)
             except Exception as error:  # whatever the engine says, it is not about the work under way
                 raise RowsRefused from error
+            finally:
+                self.is_writing_done = False
         if self._own:
             self._save()
             self._write(self._own)
@@ -160,6 +167,7 @@ class WriteBuffer:
             else:
                 known += rows
         self._own = {}
+        self.works_done += 1
         self._end("RELEASE job")
 
     def undo(self) -> None:

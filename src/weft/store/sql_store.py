@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -60,6 +60,9 @@ class BufferedSql(Sql, Protocol):
 
     buffer: WriteBuffer
 
+    def flush(self) -> None:
+        """Statements that change something and wait to be run are run."""
+
     @property
     def lost(self) -> bool:
         """The transaction can only be undone as a whole: a statement failed outside any savepoint."""
@@ -98,9 +101,11 @@ class SqlStore:
         self._closed = False
         self._lookups_fill, self._filling = True, threading.Lock()
 
-    @contextmanager
-    def claim(self, name: str) -> Iterator[bool]:
-        yield True
+    def claim(self, name: str) -> bool:
+        return True
+
+    def give_back(self, name: str) -> None:
+        return
 
     # --- the engine's part --------------------------------------------------------------------------------------
 
@@ -203,8 +208,9 @@ class SqlStore:
                 jobs = batch.join()
             self._conclude(sql, tip, results)
         except RowsRefused as refused:
-            if self._violates(refused.__cause__) is None:
-                raise refused.__cause__ or refused from None
+            cause = refused.__cause__
+            if not isinstance(cause, Exception) or self._is_passing(cause) or not (self._violates(cause) or sql.lost):
+                raise cause or refused from None
         except TransactionLost:
             pass
         else:
@@ -236,6 +242,7 @@ class SqlStore:
                 facts.flush()
                 if alone:
                     sql.buffer.put_down()
+                    sql.flush()
             except RowsRefused:
                 raise
             except Exception as error:  # any failure of one caller's work is that caller's alone
@@ -253,6 +260,10 @@ class SqlStore:
         job.fail(self._work_error(error))
         sql.buffer.undo()
         self._tip = None
+        try:
+            sql.flush()
+        except Exception as refused:  # whatever the engine says, this transaction is lost
+            raise TransactionLost from refused
         if sql.lost:
             raise TransactionLost
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from weft.ledger.api import WaitingSession
-from weft.runtime.broker.schedule import BEGINNING_MS, BEGINNING_TOGETHER, HELD_MS, SessionSchedule
+from weft.runtime.broker.schedule import AHEAD_MS, BEGINNING_MS, BEGINNING_TOGETHER, HELD_MS, SessionSchedule
 
 NOW = 1_000_000
 
 
-def waiting(session: str, oldest: int = 1, priority: int = 0, *, is_held: bool = False) -> WaitingSession:
-    return WaitingSession(session, "turn" if is_held else None, priority, oldest, is_held)
+def waiting(
+    session: str, oldest: int = 1, priority: int = 0, *, is_held: bool = False, served_by: str | None = None
+) -> WaitingSession:
+    return WaitingSession(session, "turn" if is_held else None, priority, oldest, is_held, served_by)
 
 
 def chosen(
@@ -75,8 +77,28 @@ def first_try(schedule: SessionSchedule) -> int:
 
 def test_whoever_served_a_session_last_goes_before_the_others() -> None:
     schedule = SessionSchedule("a", 64)
-    running(schedule, "own")
-    schedule.lose("taken", NOW, 250)
-    assert chosen(schedule, waiting("own"), waiting("other")) == ["own"]
-    schedule.lose("own", NOW, 250)
-    assert chosen(schedule, waiting("own", 2), now=NOW + 10_000) == []
+    own, others = waiting("own", served_by="a"), waiting("others", served_by="b")
+    assert chosen(schedule, own, others) == ["own"]
+    assert schedule.seconds_to_wait(None, NOW) == AHEAD_MS / 1000
+    assert chosen(schedule, others, now=NOW + AHEAD_MS - 1) == []
+    assert chosen(schedule, others, now=NOW + AHEAD_MS) == ["others"]
+    assert chosen(SessionSchedule("a", 64), waiting("gone")) == ["gone"]  # so is whoever served it
+
+
+def test_serving_its_own_sessions_makes_a_broker_no_bolder_about_those_of_others() -> None:
+    schedule, others = SessionSchedule("a", 64), waiting("others", served_by="b")
+    for _ in range(6):
+        schedule.lose("others", NOW, 250)
+    now = NOW + 10_000
+    for _ in range(20):
+        assert chosen(schedule, waiting("own", served_by="a"), now=now) == ["own"]
+        running(schedule, "own")
+    assert chosen(schedule, others, now=now) == []
+    assert chosen(schedule, others, now=now + AHEAD_MS + 799) == []
+    assert chosen(schedule, others, now=now + AHEAD_MS + 2000) == ["others"]
+    for number in range(40):
+        free, now = waiting("free", number), now + 5000
+        chosen(schedule, free, now=now)
+        assert chosen(schedule, free, now=now + 4000) == ["free"]
+        running(schedule, "free")
+    assert chosen(schedule, waiting("new"), now=now) == ["new"]

@@ -23,6 +23,7 @@ from weft.ledger.read.session_owners import session_owner
 from weft.ledger.reports.spending import Spending
 from weft.ledger.reports.turn_spending import turn_spending
 from weft.ledger.rooms.answers import post_answer
+from weft.ledger.rooms.rows import participant_question
 from weft.ledger.runs.inbox import (
     QUEUE_SHOWN,
     ensure_works_for,
@@ -35,6 +36,7 @@ from weft.ledger.runs.inbox import (
 )
 from weft.ledger.runs.model import (
     DEFAULT_LIMITS,
+    BrokerLook,
     EndedRun,
     Entry,
     RecordedEvent,
@@ -45,11 +47,11 @@ from weft.ledger.runs.model import (
     WaitingSession,
 )
 from weft.ledger.runs.partial_replies import PartialReply, keep_partial, load_partial
-from weft.ledger.runs.run_writer import RunWriter, adopt_run, begin_run, bury
+from weft.ledger.runs.run_writer import AtEnd, RunWriter, adopt_run, begin_run, bury
 from weft.ledger.runs.server_notices import record_resource_change
 from weft.ledger.runs.spawning import NewWorker, send_to_worker, spawn
 from weft.ledger.runs.stream_log import TurnSessions, sessions_with_news
-from weft.ledger.runs.worker_answers import WorkerReply, settle_workers, worker_reply
+from weft.ledger.runs.worker_answers import WorkerReply, settle_workers, worker_questions, worker_reply
 from weft.ledger.runs.workers import (
     Worker,
     find_worker,
@@ -65,6 +67,8 @@ from weft.ledger.write.append import Append, Patience
 from weft.ledger.write.placement import compaction_for
 from weft.ledger.write.turn_events import Setting
 from weft.store.authorship import is_written_here
+from weft.store.replica_names import OWN_NAMES
+from weft.store.sql import Question
 
 WORKERS_LOOKED_AT = 4096
 """Sessions among which those of workers are looked for."""
@@ -74,6 +78,14 @@ def _after_run(append: Append, run: EndedRun) -> None:
     """What else follows from the end of a turn, in the same transaction."""
     post_answer(append, run)
     settle_workers(append, run)
+
+
+def _asked_after_run(session: str) -> list[Question]:
+    """What that asks of a session, by its id."""
+    return [OWN_NAMES, participant_question(session), *worker_questions(session)]
+
+
+AT_END = AtEnd(_after_run, _asked_after_run)
 
 
 class Runs:
@@ -94,7 +106,7 @@ class Runs:
         """Sessions with a turn that can go on, then those where messages wait and no turn is open."""
         patience = Patience(self._writer, 0, self._ttl)
         with self._store.read() as txn:
-            return waiting_sessions(txn, self._clock.now_ms(), limit, patience.judge_stale, self._own_turns)
+            return waiting_sessions(txn, self._clock.now_ms(), limit, patience, self._own_turns)
 
     def waiting_workers(self, sessions: Sequence[str]) -> list[WaitingSession]:
         """The same of the workers of sessions, by their ids, and of theirs."""
@@ -107,6 +119,18 @@ class Runs:
         patience = Patience(self._writer, 0, self._ttl)
         with self._store.read() as txn:
             return is_left(txn, turn, patience.judge_stale)
+
+    def look(self, limit: int, running: Sequence[str]) -> BrokerLook:
+        """What there is to do now: at most so many sessions that wait, and what concerns the turns of `running`
+        sessions, by their ids."""
+        patience = Patience(self._writer, 0, self._ttl)
+        with self._store.read() as txn:
+            return BrokerLook(
+                waiting_sessions(txn, self._clock.now_ms(), limit, patience, self._own_turns) if limit else [],
+                sessions_to_attend(txn, running) if running else [],
+                next_due(txn),
+                txn.facts.tip().n,
+            )
 
     def to_attend(self, sessions: Sequence[str]) -> list[str]:
         """Those of the sessions, by their ids, whose open turn is to be told of something."""
@@ -127,11 +151,20 @@ class Runs:
         with self._store.read() as txn:
             return message_state(txn, message)
 
+    def claim(self, session: str) -> bool:
+        """Whether no other broker is about to begin a turn in a session, by its id; then this one is, until it gives
+        the session back."""
+        return self._store.claim(f"session {session}")
+
+    def give_back(self, session: str) -> None:
+        self._store.give_back(f"session {session}")
+
     def standing(self, session: str, most: int = QUEUE_SHOWN) -> SessionStanding:
         """A session, by its id, as it is now, with the first `most` messages that wait there; with all of them where
         one of them interrupts."""
+        patience = Patience(self._writer, 0, self._ttl)
         with self._store.read() as txn:
-            return standing(txn, session, most)
+            return standing(txn, session, patience.judge_stale, most)
 
     def events(self, turn: str) -> list[RecordedEvent]:
         """The events of an open or ended turn, in order: those that this ledger wrote. What another one adds to a turn
@@ -273,7 +306,7 @@ class Runs:
             then=then,
             owner=self._ledger._owner,
             ttl=self._ttl,
-            at_end=_after_run,
+            at_end=AT_END,
             parent=parent,
             is_root=is_root,
             persona=persona,
@@ -304,11 +337,11 @@ class Runs:
 
     def adopt(self, turn: str) -> RunWriter | None:
         """Go on with an open turn whose broker is gone, silent, or left it; None where it is over."""
-        return adopt_run(self._writer, turn, owner=self._ledger._owner, ttl=self._ttl, at_end=_after_run)
+        return adopt_run(self._writer, turn, owner=self._ledger._owner, ttl=self._ttl, at_end=AT_END)
 
     def bury(self, messages: Sequence[str], code: str, message: str) -> None:
         """Messages for which no turn can be begun are dead; a person must look at them."""
-        bury(self._writer, messages, NewError(code=code, message=message), _after_run)
+        bury(self._writer, messages, NewError(code=code, message=message), AT_END)
 
     def spawn(self, new: NewWorker) -> Worker:
         """A worker for an open turn, with its task in its inbox. The same call again gives the same worker."""

@@ -18,7 +18,7 @@ from weft.ledger.views.recorded_events import decoded
 from weft.ledger.views.values import text_of
 from weft.store.port import ReadTxn
 from weft.store.replica_names import OwnEvents
-from weft.store.sql import Sql
+from weft.store.sql import Question, Sql
 
 SHORTEST_ID = 6
 READ_ROOM = "room:read"
@@ -115,8 +115,13 @@ def present(sql: Sql, conversation: str, node: str, own: OwnEvents) -> Participa
 
 def participant_of_session(sql: Sql, session: str, own: OwnEvents) -> ParticipantRow | None:
     """The agent that answers in a session of a conversation."""
-    rows = sql.all(f"{_PARTICIPANT} WHERE session = ? ORDER BY n DESC", (session,))
+    rows = sql.all(*participant_question(session))
     return next((row for row in map(_participant, rows) if own.has(row.n, row.replica)), None)
+
+
+def participant_question(session: str) -> Question:
+    """What `participant_of_session` asks."""
+    return f"{_PARTICIPANT} WHERE session = ? ORDER BY n DESC", (session,)
 
 
 def load_participant(sql: Sql, id: str) -> ParticipantRow | None:

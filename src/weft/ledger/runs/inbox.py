@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import orjson
@@ -17,14 +18,16 @@ from weft.ledger.read.agent_shares import is_private, users_of_agent
 from weft.ledger.read.principals import on_behalf_of
 from weft.ledger.read.turns import to_part
 from weft.ledger.runs.model import InboxMessage, SessionStanding, WaitingSession
-from weft.ledger.views.lease_rows import Lease, LeaseKind
+from weft.ledger.views.lease_rows import LEASE_COLUMNS, Lease, LeaseKind
 from weft.ledger.views.program_rows import load_program
 from weft.ledger.views.recorded_events import decoded, fields_of
 from weft.ledger.views.rows import load_session
 from weft.ledger.views.runs import part_columns
 from weft.ledger.views.values import text_of
+from weft.ledger.write.append import Patience
 from weft.store.authorship import is_written_here
 from weft.store.facts import FactReader
+from weft.store.owners import is_dead
 from weft.store.port import ReadTxn
 from weft.store.replica_names import last_copied_event, own_names
 from weft.store.sql import Sql
@@ -179,10 +182,13 @@ def _is_answered_here(txn: ReadTxn, n: int, replica: object) -> bool:
 
 
 def own_queue(sql: Sql, alias: str) -> tuple[str, tuple[Any, ...]]:
-    """A condition on rows of the inbox, or of open runs with their turns as `t`, that are this ledger's to answer."""
+    """A condition on rows of the inbox, or of open runs as `o`, that are this ledger's to answer."""
     names = own_names(sql)
-    number = "t.n" if alias == "o" else f"{alias}.n"
+    number = "(SELECT begun.n FROM turn begun WHERE begun.id = o.turn)" if alias == "o" else f"{alias}.n"
     return f"{alias}.replica IN ({', '.join('?' * len(names))}) AND {number} > ?", (*names, last_copied_event(sql))
+
+
+_RUN = "o.turn, o.state, o.until, t.interrupted, t.n"
 
 
 def own_run(sql: Sql, session: int) -> tuple[Any, ...] | None:
@@ -190,10 +196,12 @@ def own_run(sql: Sql, session: int) -> tuple[Any, ...] | None:
     and the arrival number of the event that began it."""
     condition, values = own_queue(sql, "o")
     return sql.one(
-        "SELECT o.turn, o.state, o.until, t.interrupted, t.n FROM open_run o JOIN turn t ON t.id = o.turn"
-        f" WHERE o.session = ? AND {condition}",
+        f"SELECT {_RUN} FROM open_run o JOIN turn t ON t.id = o.turn WHERE o.session = ? AND {condition}",
         (session, *values),
     )
+
+
+_LEASE = ", ".join(f"l.{column}" for column in LEASE_COLUMNS)
 
 
 def run_principals(facts: FactReader, n: int) -> tuple[str, ...]:
@@ -202,14 +210,22 @@ def run_principals(facts: FactReader, n: int) -> tuple[str, ...]:
     return () if line is None else on_behalf_of(decoded(n, line))
 
 
-def standing(txn: ReadTxn, session: str, most: int = QUEUE_SHOWN) -> SessionStanding:
+def standing(txn: ReadTxn, session: str, is_stale: Callable[[Lease], bool], most: int) -> SessionStanding:
     """A session, by its id, as it is now, with the first `most` messages that wait there."""
     row = load_session(txn.sql, session)
     if row is None:
         raise NotFound("session", session, Action.LIST_SESSIONS)
-    turn, state, until, stop, since = own_run(txn.sql, row.n) or (None, None, None, None, None)
-    (erasures,) = txn.sql.one("SELECT max(n) FROM erasure") or (0,)
-    (substitutions,) = txn.sql.one("SELECT max(n) FROM substitution") or (0,)
+    condition, values = own_queue(txn.sql, "o")
+    found = txn.sql.one(
+        f"SELECT (SELECT max(n) FROM erasure), (SELECT max(n) FROM substitution), {_RUN}, {_LEASE} FROM session s"
+        f" LEFT JOIN open_run o ON o.session = s.n AND {condition} LEFT JOIN turn t ON t.id = o.turn"
+        " LEFT JOIN lease l ON l.kind = ? AND l.key = s.id WHERE s.n = ?",
+        (*values, LeaseKind.SESSION.value, row.n),
+    )
+    assert found is not None, "the session was just read"
+    erasures, substitutions, turn, state, until, stop, since, *columns = found
+    lease = Lease(*columns) if columns[0] is not None else None
+    is_held = turn is None and lease is not None and lease.purpose is not None and not is_stale(lease)
     return SessionStanding(
         id=row.id,
         label=row.label,
@@ -227,19 +243,34 @@ def standing(txn: ReadTxn, session: str, most: int = QUEUE_SHOWN) -> SessionStan
         is_parked=state == OpenRunState.PARKED,
         parked_until=until,
         stop=stop,
+        holder=lease.owner if lease is not None and is_held else None,
         queued=tuple(queued_messages(txn, row.n, most)),
     )
 
 
 def waiting_sessions(
-    txn: ReadTxn, now_ms: int, limit: int, is_stale: Callable[[Lease], bool], own_turns: dict[str, bool]
+    txn: ReadTxn, now_ms: int, limit: int, patience: Patience, own_turns: dict[str, bool]
 ) -> list[WaitingSession]:
     """Sessions with a turn that can go on or is to be cut short, then sessions where messages wait and no turn is
     open. Only what was begun or admitted here counts; `own_turns` keeps that of open turns between calls."""
+    is_gone = cache(is_dead)
+
+    def is_stale(lease: Lease) -> bool:
+        return patience.judge_stale(lease, is_gone)
+
+    return [
+        *_waiting_turns(txn, now_ms, limit, is_stale, own_turns),
+        *_waiting_queues(txn, limit, is_stale, is_gone),
+    ]
+
+
+def _waiting_turns(
+    txn: ReadTxn, now_ms: int, limit: int, is_stale: Callable[[Lease], bool], own_turns: dict[str, bool]
+) -> list[WaitingSession]:
     own_runs, run_values = own_queue(txn.sql, "o")
     own_messages, message_values = own_queue(txn.sql, "i")
     runs = txn.sql.all(
-        "SELECT s.id, o.turn, t.n, l.kind, l.key, l.owner, l.epoch, l.beat, l.purpose FROM open_run o"
+        f"SELECT s.id, o.turn, t.n, {_LEASE} FROM open_run o"
         " JOIN session s ON s.n = o.session JOIN turn t ON t.id = o.turn"
         " LEFT JOIN lease l ON l.kind = ? AND l.key = s.id"
         f" WHERE {own_runs} AND (o.state = 'running' OR o.until <= ? OR EXISTS (SELECT 1 FROM inbox i"
@@ -249,23 +280,39 @@ def waiting_sessions(
     )
     was_own = dict(own_turns)
     own_turns.clear()
-    own_turns.update({turn: was_own[turn] if turn in was_own else _run_is_own(txn, n) for _, turn, n, *_ in runs})
-    waiting = [
-        WaitingSession(session, turn, 0, n, _is_held(turn, lease, is_stale))
-        for session, turn, n, *lease in runs
-        if own_turns[turn]
-    ]
+    waiting: list[WaitingSession] = []
+    for session, turn, n, *lease in runs:
+        is_held = _is_held(turn, lease, is_stale)
+        if not is_held:
+            own_turns[turn] = was_own[turn] if turn in was_own else _run_is_own(txn, n)
+        if is_held or own_turns[turn]:
+            waiting.append(WaitingSession(session, turn, 0, n, is_held, lease[2] if is_held else None))
+    return waiting
+
+
+def _waiting_queues(
+    txn: ReadTxn, limit: int, is_stale: Callable[[Lease], bool], is_gone: Callable[[str], bool]
+) -> list[WaitingSession]:
+    own_runs, run_values = own_queue(txn.sql, "o")
+    waiting: list[WaitingSession] = []
     for replica, last in own_names(txn.sql).items():
         queues = txn.sql.all(
-            "SELECT s.id, max(i.priority), min(i.n) FROM inbox i JOIN session s ON s.n = i.session"
-            " WHERE i.state = 'queued' AND i.replica = ? AND i.n > ? AND s.lifecycle <> 'paused'"
-            " AND s.status = 'active' AND NOT EXISTS (SELECT 1 FROM open_run o JOIN turn t ON t.id = o.turn"
-            f" WHERE o.session = i.session AND {own_runs}) GROUP BY s.id ORDER BY 2 DESC, 3 LIMIT ?",
-            (replica, last_copied_event(txn.sql), *run_values, limit),
+            f"SELECT s.id, q.priority, q.n, {_LEASE} FROM (SELECT session, max(priority) AS priority, min(n) AS n"
+            " FROM inbox WHERE state = 'queued' AND replica = ? AND n > ? GROUP BY session) q"
+            " JOIN session s ON s.n = q.session LEFT JOIN lease l ON l.kind = ? AND l.key = s.id"
+            f" WHERE s.lifecycle <> 'paused' AND s.status = 'active' AND NOT EXISTS (SELECT 1 FROM open_run o"
+            f" WHERE o.session = s.n AND {own_runs}) ORDER BY q.priority DESC, q.n LIMIT ?",
+            (replica, last_copied_event(txn.sql), LeaseKind.SESSION.value, *run_values, limit),
         )
-        waiting += [
-            WaitingSession(session, None, priority, n) for session, priority, n in queues if last is None or n <= last
-        ]
+        for session, priority, n, *columns in queues:
+            if last is not None and n > last:
+                continue
+            is_held, served_by = False, None
+            if columns[0] is not None:
+                lease = Lease(*columns)
+                served_by = None if is_gone(lease.owner) else lease.owner
+                is_held = lease.purpose is not None and not is_stale(lease)
+            waiting.append(WaitingSession(session, None, priority, n, is_held, served_by))
     return waiting
 
 
@@ -280,7 +327,7 @@ def _is_held(turn: str, columns: Sequence[Any], is_stale: Callable[[Lease], bool
 def is_left(txn: ReadTxn, turn: str, is_stale: Callable[[Lease], bool]) -> bool:
     """Whether a broker's turn could go on, and nobody who is alive works on it."""
     lease = txn.sql.one(
-        "SELECT l.kind, l.key, l.owner, l.epoch, l.beat, l.purpose FROM open_run o JOIN session s ON s.n = o.session"
+        f"SELECT {_LEASE} FROM open_run o JOIN session s ON s.n = o.session"
         " LEFT JOIN lease l ON l.kind = ? AND l.key = s.id WHERE o.turn = ? AND o.state = 'running'",
         (LeaseKind.SESSION.value, turn),
     )
@@ -311,8 +358,7 @@ def next_due(txn: ReadTxn) -> int | None:
     """When the next parked turn can go on by itself."""
     condition, values = own_queue(txn.sql, "o")
     row = txn.sql.one(
-        "SELECT min(o.until) FROM open_run o JOIN turn t ON t.id = o.turn"
-        f" WHERE o.state = 'parked' AND o.until IS NOT NULL AND {condition}",
+        f"SELECT min(o.until) FROM open_run o WHERE o.state = 'parked' AND o.until IS NOT NULL AND {condition}",
         values,
     )
     return None if row is None or row[0] is None else int(row[0])

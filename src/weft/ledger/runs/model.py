@@ -94,7 +94,24 @@ class WaitingSession(Struct, frozen=True):
     oldest: int
     """The arrival number of the message that waits longest."""
     is_held: bool = False
-    """Whether somebody works on the turn: it can be gone on with should that end."""
+    """Whether somebody works on the turn, or has the session for something else: it can be gone on with should that
+    end."""
+    served_by: str | None = None
+    """Who had the session last, by the name under which turns are worked on there; None where nobody had it, or that
+    one is gone."""
+
+
+class BrokerLook(Struct, frozen=True):
+    """What there is to do for a broker at one moment."""
+
+    waiting: list[WaitingSession]
+    """Sessions with a turn that can go on, then those where messages wait and no turn is open."""
+    to_attend: list[str]
+    """Those of its sessions, by their ids, whose open turn is to be told of something."""
+    next_due: int | None
+    """When the next parked turn can go on by itself, in Unix milliseconds."""
+    newest: int
+    """The last event that could be seen."""
 
 
 class SessionStanding(Struct, frozen=True, kw_only=True):
@@ -123,6 +140,8 @@ class SessionStanding(Struct, frozen=True, kw_only=True):
     """When a parked turn can go on by itself, in Unix milliseconds."""
     stop: str | None = None
     """Why somebody asked for the open turn to be cut short."""
+    holder: str | None = None
+    """Who has the session and no turn of a broker open in it: nobody else can begin one now."""
     queued: tuple[InboxMessage, ...]
     """In the order in which they are answered: by priority, then by arrival."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from weft.kernel.approval_events import ApprovalRequested, ToolDecided
 from weft.kernel.clock import iso_from_ms
@@ -40,10 +40,18 @@ from weft.ledger.runs.model import (
     TurnRetry,
     principals,
 )
+from weft.ledger.runs.run_questions import (
+    likely_contents,
+    may_end,
+    questions_of_begin,
+    questions_of_end,
+    questions_of_step,
+    queued_at,
+)
 from weft.ledger.runs.worker_answers import answers_for
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.lease_rows import Lease, LeaseKind, find_lease
-from weft.ledger.views.rows import SessionRow, TurnRow, load_session, load_session_number, load_turn
+from weft.ledger.views.rows import SessionRow, TurnRow, load_session_number, load_turn
 from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, Patience
 from weft.ledger.write.leases import leave_run, open_calls, release, renew, take
 from weft.ledger.write.new_turn import Weight, weigh
@@ -51,9 +59,15 @@ from weft.ledger.write.placement import ensure_free, find_place
 from weft.ledger.write.record_turn import move_with_turn
 from weft.ledger.write.turn_events import ResultNotes, Setting, TurnEvents, error_fact
 from weft.store.owners import NOBODY, was_before_boot
+from weft.store.sql import Question
 
-AtEnd = Callable[[Append, EndedRun], None]
-"""What else belongs to the transaction that ends a turn."""
+
+class AtEnd(Struct, frozen=True):
+    """What else belongs to the transaction that ends a turn."""
+
+    run: Callable[[Append, EndedRun], None]
+    questions: Callable[[str], Sequence[Question]]
+    """What that asks of a session, by its id."""
 
 
 class RunWriter:
@@ -67,10 +81,14 @@ class RunWriter:
         head: tuple[str | None, int | None],
         former_owner: str = NOBODY,
         *,
+        session: int,
+        scope: int,
         at_end: AtEnd,
     ) -> None:
+        """`session` is the number of the session, `scope` the tree that the turn belongs to."""
         self._writer, self._lease, self._head, self._former_owner = writer, lease, head, former_owner
-        self._at_end = at_end
+        self._session, self._scope, self._at_end = session, scope, at_end
+        self._senders: tuple[str, ...] | None = None
         self.id = turn
         self.is_over = False
 
@@ -91,14 +109,23 @@ class RunWriter:
             if turn.closed:
                 raise LeaseLost(self.id)
             renew(append, self._lease)
-            batch = _RunBatch(append, turn, self._head, run_principals(append.txn.facts, turn.n))
+            if self._senders is None:
+                self._senders = run_principals(append.txn.facts, turn.n)
+            batch = _RunBatch(append, turn, self._head, self._senders)
             return _written(append, batch, self._lease, entries, then, self._at_end)
 
         if weight.large:
-            with self._writer.store.read() as txn:
-                row = txn.sql.one("SELECT root FROM turn WHERE id = ?", (self.id,))
-            self._writer.put_large(weight.large, row[0] if row else 0)
-        return self._done(self._writer.write(work, weight.size))
+            self._writer.put_large(weight.large, self._scope)
+        likely, ahead = likely_contents(entries, self._scope), self._questions(entries)
+        return self._done(self._writer.write(work, weight.size, likely=likely, ahead=ahead))
+
+    def _questions(self, entries: Sequence[Entry]) -> list[Question]:
+        """What recording them will most likely ask."""
+        session = self._lease.key
+        asked = questions_of_step(self.id, session)
+        if may_end(entries):
+            asked += questions_of_end(self._session, self._at_end.questions(session))
+        return asked
 
     def _done(self, record: RunRecord) -> RunRecord:
         if record.ended is not None or any(isinstance(one.event, RunParked) for one in record.events):
@@ -167,7 +194,7 @@ def begin_run(
             setting=setting,
         )
         lease = take(append, LeaseKind.SESSION, row.id, epoch, owner, turn)
-        runs[:] = [RunWriter(writer, turn, lease, at, at_end=at_end)]
+        runs[:] = [RunWriter(writer, turn, lease, at, session=row.n, scope=place.scope, at_end=at_end)]
         batch = _RunBatch(append, append.view.turn(turn), at, senders, events)
         if retry is not None:
             batch.add_retry(retry)
@@ -176,9 +203,7 @@ def begin_run(
         writer.hold(lease)
         return record
 
-    with writer.store.claim(f"session {session}") as is_ours:
-        _ensure_not_taken(writer, session, patience, is_ours=is_ours)
-        record = writer.write(work, _weight(before).size)
+    record = writer.write(work, _weight(before).size, ahead=questions_of_begin(session, messages))
     (run,) = runs
     return run, run._done(record)
 
@@ -200,25 +225,11 @@ def adopt_run(writer: LedgerWriter, turn: str, *, owner: str, ttl: float, at_end
         lease = take(append, LeaseKind.SESSION, session.id, held.epoch if held else 0, owner, turn)
         writer.hold(lease)
         former_owner = NOBODY if held is None or held.purpose is None else held.owner
-        return RunWriter(writer, turn, lease, (session.head, session.head_events), former_owner, at_end=at_end)
+        at = (session.head, session.head_events)
+        return RunWriter(writer, turn, lease, at, former_owner, session=session.n, scope=row.root, at_end=at_end)
 
     _ensure_left(writer, turn, patience)
     return writer.write(work)
-
-
-def _ensure_not_taken(writer: LedgerWriter, session: str, patience: Patience, *, is_ours: bool) -> None:
-    """Refuse, without a transaction that writes, to begin in a session that another broker has taken, or is about to
-    take."""
-    with writer.store.read() as txn:
-        lease = find_lease(txn.sql, LeaseKind.SESSION, session)
-        is_free = lease is None or lease.purpose is None or patience.judge_stale(lease)
-        if is_free and is_ours:
-            return
-        row = load_session(txn.sql, session)
-    label = session if row is None else row.label
-    if lease is None or lease.purpose is None:
-        raise SessionBusy(label, "of another broker", "another broker")
-    raise SessionBusy(label, lease.purpose, lease.owner)
 
 
 def _ensure_left(writer: LedgerWriter, turn: str, patience: Patience) -> None:
@@ -242,7 +253,7 @@ def _written(
     if batch.finished is not None:
         batch.end()
         release(append, lease)
-        at_end(append, batch.ended_run())
+        at_end.run(append, batch.ended_run())
     elif batch.is_parked:
         leave_run(append, lease)
     append.seal()
@@ -332,10 +343,10 @@ class _RunBatch:
         self._note()
 
     def _take(self, message: str) -> None:
-        n = _queued_at(self._append, message)
-        if n is None:
+        place = queued_at(self._append, message)
+        if place is None:
             raise NotApplicable(f"message {message} does not wait any more", "read the inbox again")
-        self._events.admitted(admission_event(self._append.txn.facts, n))
+        self._events.admitted(admission_event(self._append.txn.facts, place[0]))
 
     def _answered(self, entry: ModelAnswered) -> None:
         message = self._events.response(
@@ -500,7 +511,7 @@ def bury(writer: LedgerWriter, messages: Sequence[str], error: NewError, at_end:
                     exit=RunExit.ERROR,
                     error=error.message,
                 )
-                at_end(append, dead)
+                at_end.run(append, dead)
         append.seal()
 
     writer.write(work)
@@ -515,14 +526,10 @@ def _add_dead(append: Append, session: str, messages: Sequence[str], error: NewE
             )
 
 
-def _queued_at(append: Append, message: str) -> int | None:
-    row = append.sql.one("SELECT n FROM inbox WHERE message = ? AND state = 'queued'", (message,))
-    return None if row is None else int(row[0])
-
-
 def _still_queued(append: Append, messages: Sequence[str], session: SessionRow) -> list[str]:
     """Those of the messages that wait in the session. Raises NotApplicable where none does."""
-    queued = [message for message in messages if _is_queued(append, message, session)]
+    places = {message: queued_at(append, message) for message in messages}
+    queued = [message for message, place in places.items() if place is not None and place[1] == session.n]
     if not queued:
         raise NotApplicable(f"nothing waits in session {session.label!r}", "send a message")
     return queued
@@ -534,15 +541,10 @@ def _reset(append: Append, session: SessionRow) -> SessionRow:
     return append.view.session(session.id)
 
 
-def _is_queued(append: Append, message: str, session: SessionRow) -> bool:
-    query = "SELECT 1 FROM inbox WHERE message = ? AND session = ? AND state = 'queued'"
-    return append.sql.one(query, (message, session.n)) is not None
-
-
 def _senders(append: Append, message: str) -> tuple[str, ...]:
     """In whose name a message was sent, where that is somebody else than the ledger's owner."""
-    n = _queued_at(append, message)
-    return () if n is None else _principals_at(append, n)
+    place = queued_at(append, message)
+    return () if place is None else _principals_at(append, place[0])
 
 
 def _principals_at(append: Append, n: int) -> tuple[str, ...]:

@@ -32,6 +32,15 @@ from weft.ledger.write.content_marks import content_mark
 from weft.ledger.write.turn_events import TurnEvents
 from weft.store.port import ReadTxn
 from weft.store.replica_names import OwnEvents
+from weft.store.sql import Question
+
+_OWN_WORKERS = "SELECT session, parent_turn, n, replica FROM worker WHERE parent_session = ? ORDER BY n"
+_SPAWNER = "SELECT parent_session, parent_turn, n, replica FROM worker WHERE session = ?"
+
+
+def worker_questions(session: str) -> list[Question]:
+    """What `settle_workers` asks where a session, by its id, neither has workers nor is one."""
+    return [(_OWN_WORKERS, (session,)), (_SPAWNER, (session,))]
 
 
 class WorkerReply(Struct, frozen=True, kw_only=True):
@@ -81,9 +90,7 @@ def settle_workers(append: Append, run: EndedRun) -> None:
 
 def _settle_own_workers(append: Append, run: EndedRun, turn: str) -> None:
     own = OwnEvents(append.sql)
-    rows = append.sql.all(
-        "SELECT session, parent_turn, n, replica FROM worker WHERE parent_session = ? ORDER BY n", (run.session,)
-    )
+    rows = append.sql.all(_OWN_WORKERS, (run.session,))
     for id, spawner, n, replica in rows:
         if own.has(n, replica):
             session = append.view.session(str(id))
@@ -125,7 +132,7 @@ def _cancel(append: Append, session: SessionRow, why: str) -> None:
 def tell_spawner(append: Append, session: str, fresh: Sequence[RecordedEvent] = ()) -> None:
     """A worker's turn is over, or a message of its was cancelled: wake the call that waits for it, or send its answers
     where no turn is open that could wait. `fresh` are the events that this transaction added to the turn."""
-    row = append.sql.one("SELECT parent_session, parent_turn, n, replica FROM worker WHERE session = ?", (session,))
+    row = append.sql.one(_SPAWNER, (session,))
     if row is None or not OwnEvents(append.sql).has(row[2], row[3]):
         return
     parent = append.view.session(row[0])

@@ -12,6 +12,7 @@ from weft.ledger.views.conversations import deliver
 from weft.ledger.views.projector import RUN, SESSIONS, Moment, Projector, handles, plain
 from weft.ledger.views.rows import SessionRow, TurnRow
 from weft.ledger.views.workers import add_unanswered, forget_awaited, mark_answers, note_awaited
+from weft.store.sql import Question
 
 RUNNING, PARKED = 1, 2
 """The column `inbox` of a turn that took messages."""
@@ -78,9 +79,14 @@ def _message_dead(view: Projector, moment: Moment, event: own.MessageDead) -> No
         view.sql.run("UPDATE inbox SET error = ? WHERE message = ?", (number, event.message))
 
 
+def admission_question(message: str) -> Question:
+    """Which event admitted a message, and who wrote it."""
+    return "SELECT n, replica FROM inbox WHERE message = ?", (message,)
+
+
 def _may_change(view: Projector, moment: Moment, event: Event, message: str) -> bool:
     """What was admitted here is taken, cancelled, buried and sent again here alone."""
-    row = view.sql.one("SELECT n, replica FROM inbox WHERE message = ?", (message,))
+    row = view.sql.one(*admission_question(message))
     return row is None or view.may_change(moment, event, row)
 
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from weft.store.sql import Sql
+from weft.store.sql import Question, Sql
 
 
 class LeaseKind(StrEnum):
@@ -41,8 +41,13 @@ _SELECT = f"SELECT {', '.join(LEASE_COLUMNS)} FROM lease"
 
 def find_lease(sql: Sql, kind: LeaseKind, key: str) -> Lease | None:
     """The lease as it is, held or released; None where it was never taken."""
-    row = sql.one(f"{_SELECT} WHERE kind = ? AND key = ?", (kind.value, key))
+    row = sql.one(*lease_question(kind, key))
     return None if row is None else Lease(*row)
+
+
+def lease_question(kind: LeaseKind, key: str) -> Question:
+    """What `find_lease` asks."""
+    return f"{_SELECT} WHERE kind = ? AND key = ?", (kind.value, key)
 
 
 def held_leases(sql: Sql, *kinds: LeaseKind) -> list[Lease]:

@@ -288,8 +288,13 @@ NAMED_PERSONAS = Insert("persona", ("id", "name"), ("id",), ("name",))
 
 
 def load_turn(sql: Sql, turn: str) -> TurnRow | None:
-    row = sql.one(f"{TURN.select} WHERE id = ?", (turn,))
+    row = sql.one(*turn_question(turn))
     return TurnRow(*row) if row else None
+
+
+def turn_question(turn: str) -> Question:
+    """What `load_turn` asks."""
+    return f"{TURN.select} WHERE id = ?", (turn,)
 
 
 def load_turn_number(sql: Sql, n: int) -> TurnRow | None:
@@ -304,13 +309,23 @@ def is_message(sql: Sql, id: str) -> bool:
 
 
 def load_session(sql: Sql, session: str) -> SessionRow | None:
-    row = sql.one(f"{SESSION.select} WHERE id = ?", (session,))
+    row = sql.one(*session_question(session))
     return SessionRow(*row) if row else None
+
+
+def session_question(session: str) -> Question:
+    """What `load_session` asks."""
+    return f"{SESSION.select} WHERE id = ?", (session,)
 
 
 def load_session_number(sql: Sql, n: int) -> SessionRow | None:
-    row = sql.one(f"{SESSION.select} WHERE n = ?", (n,))
+    row = sql.one(*session_number_question(n))
     return SessionRow(*row) if row else None
+
+
+def session_number_question(n: int) -> Question:
+    """What `load_session_number` asks."""
+    return f"{SESSION.select} WHERE n = ?", (n,)
 
 
 def name_forms(name: str) -> tuple[str, ...]:

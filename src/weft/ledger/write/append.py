@@ -47,6 +47,7 @@ from weft.store.erased_contents import is_husk
 from weft.store.owners import is_dead
 from weft.store.port import Ordinary, ReadTxn, Store, WriteTxn
 from weft.store.records import LEDGER_SCOPE, Key, LogTip, Stored
+from weft.store.sql import Question
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -127,15 +128,17 @@ class LedgerWriter:
         session: str | None = None,
         imported: ImportScope | None = None,
         restate: Callable[[T, LogTip], T] | None = None,
+        ahead: Sequence[Question] = (),
     ) -> T:
         """Run `work` on a new append and commit what it wrote. Ids that turn out taken are minted anew.
 
-        `likely` are contents that the work will probably store, and `session` is the label that it will ask for: both
-        are looked up in the same round trip as the transaction's start. With `imported` contents are an import's. Work
-        with `restate` makes no use of the numbers that it gets: a store may run it before it knows them, and `restate`
-        then tells its result where the log ended.
+        `likely` are contents that the work will probably store, `session` is the label that it will ask for, and
+        `ahead` what else it will ask: they are looked up in the same round trip as the transaction's start. With
+        `imported` contents are an import's. Work with `restate` makes no use of the numbers that it gets: a store may
+        run it before it knows them, and `restate` then tells its result where the log ended.
         """
-        ahead = (standing_question(session),) if session and self._state.disturbed else ()
+        if session and self._state.disturbed:
+            ahead = (*ahead, standing_question(session))
         ordinary = Ordinary(standing_question(session), STANDING_PARTS, restate) if session and restate else None
         ids = RepeatedIds(self.ulids)
         for _ in range(COLLISION_RETRIES):
@@ -513,8 +516,10 @@ class Patience:
         wait = checked_seconds(wait, "wait")
         self._until = writer.clock.monotonic() + wait if wait else 0.0
 
-    def judge_stale(self, lease: Lease) -> bool:
-        if is_dead(lease.owner):
+    def judge_stale(self, lease: Lease, is_gone: Callable[[str], bool] = is_dead) -> bool:
+        """`is_gone` tells of owners that are certainly dead; whoever asks about many leases at once asks about each
+        owner once."""
+        if is_gone(lease.owner):
             return True
         now, place = self._clock.monotonic(), (lease.kind, lease.key)
         if self._seen.get(place, (0, 0, 0.0))[:2] != (lease.epoch, lease.beat):

@@ -37,8 +37,8 @@ RENEW_SECONDS = 8.0
 """How often leases are renewed; a quarter of how long they live."""
 NEWS_SECONDS = 1.0
 NEWS_PAUSE_SECONDS = 0.05
-"""So far apart are looks at the ledger that others' events cause: many brokers that write would otherwise look all the
-time."""
+"""So far apart are looks at the ledger that others' events or the time cause, for each broker that is seen there: all
+together look so often, however many they are."""
 LOOKING_SHARE = 4
 """So many times as long as a look takes is waited before the next one that others cause."""
 ATTEND_SECONDS = 0.25
@@ -71,6 +71,9 @@ class Broker:
         self._background = background or BackgroundJobs()
         self._working: dict[str, asyncio.Task[ServedSession]] = {}
         self._schedule = SessionSchedule(self._runs.owner, capacity)
+        self._pause_seconds = NEWS_PAUSE_SECONDS
+        self._seen = 0
+        """The last event that the last look at the ledger could see."""
         self._look_seconds = 0.0
         """How long the last look at the ledger took."""
         self._awaited = AwaitedMessages()
@@ -203,9 +206,7 @@ class Broker:
                 self._wake.clear()
                 begun = self._clock.monotonic()
                 try:
-                    await self._dispatch()
-                    await self._attend_runners()
-                    seconds = await self._seconds_to_wait()
+                    seconds = await self._look()
                     self._look_seconds = min(self._clock.monotonic() - begun, NEWS_SECONDS)
                 except StoreError:  # the ledger cannot be reached; it is asked again
                     seconds = NEWS_SECONDS
@@ -244,13 +245,11 @@ class Broker:
 
     async def _watch(self) -> None:
         """Hear of what other processes write."""
-        newest: int | None = None
         while True:
             try:
-                if newest is None or await _in_thread(partial(self._runs.wait_for_news, newest, NEWS_SECONDS)):
-                    newest = await self._crossing.run(self._ledger.newest)
+                if await _in_thread(partial(self._runs.wait_for_news, self._seen, NEWS_SECONDS)):
                     self.wake()
-                    await self._sleep(max(NEWS_PAUSE_SECONDS, LOOKING_SHARE * self._look_seconds))
+                    await self._sleep(max(self._pause_seconds, LOOKING_SHARE * self._look_seconds))
             except StoreError:  # the server is away; it is asked again
                 await self._sleep(NEWS_SECONDS)
 
@@ -265,18 +264,19 @@ class Broker:
                 except StoreError:  # not now; the lease lives on for a while
                     continue
 
-    async def _seconds_to_wait(self) -> float:
-        now = self._clock.now_ms()
-        due = await self._crossing.run(self._runs.next_due)
-        return self._schedule.seconds_to_wait(due, now)
-
-    async def _dispatch(self) -> None:
-        """Begin with as many sessions as there is room for, those served longest ago first."""
-        if len(self._working) >= self._capacity:
-            return
-        waiting = await self._crossing.run(partial(self._runs.waiting, 4 * self._capacity))
-        for session in self._schedule.choose(waiting, self._working, self._turns.unleft, self._clock.now_ms()):
+    async def _look(self) -> float:
+        """Begin with as many sessions as there is room for, those served longest ago first, and tell running turns what
+        concerns them. Returns in how many seconds to look again."""
+        limit = 4 * self._capacity if len(self._working) < self._capacity else 0
+        look = await self._crossing.run(partial(self._runs.look, limit, list(self._runners)))
+        for session in self._schedule.choose(look.waiting, self._working, self._turns.unleft, self._clock.now_ms()):
             self._start(session)
+        self._seen = look.newest
+        for session_id in look.to_attend:
+            await self._attend(session_id)
+        brokers = {one.served_by for one in look.waiting if one.served_by is not None} | {self._runs.owner}
+        self._pause_seconds = min(len(brokers) * NEWS_PAUSE_SECONDS, NEWS_SECONDS)
+        return max(self._schedule.seconds_to_wait(look.next_due, self._clock.now_ms()), self._pause_seconds)
 
     def _worked(self, session: str, task: asyncio.Task[ServedSession]) -> None:
         self._working.pop(session, None)

@@ -23,6 +23,8 @@ HELD_MS = 1000
 """How soon sessions are looked at again whose turns other brokers work on."""
 FIRST_WINDOW_MS, LONGEST_WINDOW_MS = 50, 2000
 """Within how long a free session is tried, once another broker was quicker, and where that happens again and again."""
+AHEAD_MS = 200
+"""So much sooner than the others whoever served a session last may begin with it again."""
 LONGEST_WAIT_MS = 30_000
 
 
@@ -35,11 +37,12 @@ class SessionSchedule:
         self._turns_begun = 0
         self._served: dict[str, int] = {}
         """Which turn of this broker was the last of a session."""
-        self._served_last_here: set[str] = set()
         self._started_at: dict[str, int] = {}
         """When work on a session was begun that has no running turn yet."""
         self._free_since: dict[str, tuple[int, int]] = {}
         """By session, the message that waits longest there, and when it was first seen here."""
+        self._from_others: set[str] = set()
+        """Sessions that this broker is about to begin with and did not serve last."""
         self._window_ms = 0
         self._together = 1
         """So many sessions are taken at a time now."""
@@ -65,14 +68,15 @@ class SessionSchedule:
     def run(self, session: str) -> None:
         """A turn of a session runs here: nobody else took it."""
         self._started_at.pop(session, None)
-        self._served_last_here.add(session)
-        self._window_ms = self._window_ms * 3 // 4
+        if session in self._from_others:
+            self._from_others.discard(session)
+            self._window_ms = self._window_ms * 3 // 4
         self._together = min(self._together + 1, BEGINNING_TOGETHER)
 
     def lose(self, session: str, now: int, ms: int) -> None:
         """Somebody else has a session: it is looked at again after so many milliseconds, and later where others are
         quicker again and again."""
-        self._served_last_here.discard(session)
+        self._from_others.discard(session)
         self.postpone(session, now + ms + self._window_ms)
         self._window_ms = min(max(FIRST_WINDOW_MS, 2 * self._window_ms), LONGEST_WINDOW_MS)
         self._together = 1
@@ -80,6 +84,7 @@ class SessionSchedule:
     def stop(self, session: str) -> None:
         """Work on a session is over."""
         self._started_at.pop(session, None)
+        self._from_others.discard(session)
 
     # --- what comes next -----------------------------------------------------------------------------------------
 
@@ -99,6 +104,7 @@ class SessionSchedule:
         ready.sort(key=lambda one: (*self._urgency(one), self._own_order(one)))
         beginning = sum(now - started < BEGINNING_MS for started in self._started_at.values())
         chosen = ready[: max(0, self._together - beginning)]
+        self._from_others |= {one.session for one in chosen if one.served_by != self._owner}
         times = [at for at in ready_at.values() if at > now]
         if len(chosen) < len(ready) or len(free) < len(others):
             times.append(now + HELD_MS)
@@ -121,9 +127,10 @@ class SessionSchedule:
 
     def _delay(self, waiting: WaitingSession) -> int:
         """Whoever served a session last goes before the others: it has what was said there."""
-        if not self._window_ms or waiting.session in self._served_last_here:
+        if waiting.served_by == self._owner:
             return 0
-        return (self._window_ms + self._own_order(waiting) % self._window_ms) // 2
+        ahead = 0 if waiting.served_by is None else AHEAD_MS
+        return ahead + (self._window_ms + self._own_order(waiting) % max(1, self._window_ms)) // 2
 
     def _urgency(self, waiting: WaitingSession) -> tuple[bool, int, int]:
         return (waiting.turn is None, -waiting.priority, self._served.get(waiting.session, 0))

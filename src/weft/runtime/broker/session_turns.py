@@ -55,6 +55,27 @@ class ServedSession(Struct, frozen=True):
     busy: WeftError | None = None
 
 
+class SessionClaim:
+    """What keeps other brokers from preparing a turn in a session that this one is about to begin. It guards nothing:
+    whoever begins first has the session."""
+
+    def __init__(self, runs: Runs, crossing: Crossing, session: str) -> None:
+        self._runs, self._crossing, self._session = runs, crossing, session
+        self._taking: asyncio.Future[bool] | None = None
+
+    async def take(self) -> None:
+        """Raises SessionBusy where another broker was quicker."""
+        self._taking = asyncio.ensure_future(self._crossing.run(partial(self._runs.claim, self._session)))
+        if not await asyncio.shield(self._taking):
+            self._taking = None
+            raise SessionBusy(self._session, "of another broker", "another broker")
+
+    async def give_back(self) -> None:
+        taking, self._taking = self._taking, None
+        if taking is not None and await taking:
+            await self._crossing.run(partial(self._runs.give_back, self._session))
+
+
 class SessionTurns:
     """Runs the turns of one broker. `on_change` is called when a turn begins to run: it can be told of messages."""
 
@@ -90,12 +111,15 @@ class SessionTurns:
     async def work(self, waiting: WaitingSession) -> ServedSession:
         """One turn of a session: gone on with, or begun for what waits there. Tells who else has the session."""
         session = waiting.session
+        claim = SessionClaim(self._runs, self._crossing, session)
         try:
             await self._leave_unleft(session)
+            if waiting.turn is None:
+                await claim.take()
             for _ in range(RETRIES):
                 standing = await self._next_standing(session)
                 try:
-                    end = await self._turn(standing)
+                    end = await self._turn(standing, claim)
                 except HeadMoved:
                     self._contexts.forget(session)
                     continue
@@ -117,6 +141,8 @@ class SessionTurns:
             if self._failures[session] < MAX_FAILURES:
                 raise
             await self._give_up(session, error)
+        finally:
+            await claim.give_back()
         return ServedSession()
 
     async def _next_standing(self, session: str) -> SessionStanding:
@@ -151,20 +177,23 @@ class SessionTurns:
         entries.append(Finished(exit=RunExit.ERROR, error=fault))
         await self._crossing.run(partial(writer.record, entries))
 
-    async def _turn(self, standing: SessionStanding) -> TurnEnd | None:
+    async def _turn(self, standing: SessionStanding, claim: SessionClaim) -> TurnEnd | None:
         if standing.open_turn is not None:
             now, until = self._clock.now_ms(), standing.parked_until
             if standing.is_parked and (until is None or until > now) and not is_interrupted(standing):
                 return None
+            await claim.give_back()
             return await self._resumed(standing, standing.open_turn)
+        if standing.holder is not None:
+            raise SessionBusy(standing.label, "of another broker", standing.holder)
         if standing.lifecycle == "paused" or standing.status != "active":
             return None
         batch = next_batch(standing.queued, self._clock.now_ms(), self._collecting)
         if batch.wait_until_ms is not None:
             self._schedule.postpone(standing.id, batch.wait_until_ms)
-        return await self._begun(standing, batch.messages) if batch.messages else None
+        return await self._begun(standing, batch.messages, claim) if batch.messages else None
 
-    async def _begun(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnEnd:
+    async def _begun(self, standing: SessionStanding, messages: Sequence[InboxMessage], claim: SessionClaim) -> TurnEnd:
         self._schedule.serve(standing.id)
         try:
             plan = await self._plan(standing, messages)
@@ -183,6 +212,7 @@ class SessionTurns:
         except WeftError as error:
             return await self._buried(messages, error)
         self._compacted.pop(standing.id, None)
+        await claim.give_back()
         return await self._run(standing, runner, partial(runner.begin, writer, record), messages)
 
     async def _compact(self, standing: SessionStanding, plan: TurnPlan, messages: Sequence[InboxMessage]) -> None:

@@ -80,12 +80,13 @@ def _anthropic(route: Route, client: Client) -> Model:
 
 
 def _openai(route: Route, provider: str, client: Client) -> Model:
-    from openai import AsyncOpenAI
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
     from pydantic_ai.providers.openai import OpenAIProvider
     from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
-    sdk = AsyncOpenAI(api_key=NO_KEY, base_url=route.url, http_client=client, max_retries=0)
+    from weft.runtime.inference.plain_bodies import PlainOpenAI
+
+    sdk = PlainOpenAI(api_key=NO_KEY, base_url=route.url, http_client=client, max_retries=0)
     home = (
         OpenAICompatibleProvider(provider, openai_client=sdk) if route.compatible else OpenAIProvider(openai_client=sdk)
     )

@@ -25,12 +25,16 @@ from psycopg.types.numeric import NumericBinaryLoader
 
 from weft.kernel.errors import InvalidInput, Unsupported, WeakDurability
 from weft.store.postgres.address import PostgresAddress
-from weft.store.sql import Question, WriteBuffer, words_of
+from weft.store.sql import Question, RowsRefused, WriteBuffer, words_of
 
 OLDEST_SERVER = 160_000
 FIRST_FETCH, LARGEST_FETCH = 32, 512
 FETCHED_BYTES = 1024 * 1024
 PREPARED = 512
+MOST_WAITING = 128
+"""So many statements that change something wait at most."""
+REPEATED = re.compile(r"\bFROM (?:local|watermark)\b")
+"""Questions that one reader asks again and again."""
 CALL_NAME, AFTER_NAME, UNPREPARED = "weft_call", "weft_after", b"26000"
 _DONE, _ENDED = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK), pq.ExecStatus.PIPELINE_SYNC
 NUL = "\ufdd0NUL\ufdd1"
@@ -102,6 +106,14 @@ def translate(sql: str) -> bytes:
     return "".join(pieces).encode()
 
 
+@lru_cache(maxsize=1024)
+def changed_table(statement: str) -> str | None:
+    """The table that a statement changes; None of one that changes none."""
+    found = _CHANGED.search(statement)
+    return found[1] if found else None
+
+
+_CHANGED = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+(\w+)")
 _QUOTED = re.compile(r"""('[^']*'|"[^"]*")""")
 _BLOB = re.compile(r"\bBLOB\b")
 
@@ -119,10 +131,21 @@ class ServerCall(Struct, frozen=True):
 
 
 class PostgresSql:
-    """The port's verbs on one connection. Whoever reads or writes finds every row that was added before."""
+    """The port's verbs on one connection. Whoever reads or writes finds every row that was added before.
+
+    A statement that changes something waits for the next that asks something, or for the end of the transaction: they
+    go to the server together. Should the server refuse one, whoever asked hears of it; it is told apart whether the
+    refused one belongs to work that was done before (`RowsRefused`).
+    """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
+        self._later: list[tuple[str, Sequence[Any], int]] = []
+        """Statements that wait, each with how much work was done before the one that it belongs to."""
+        self.is_snapshot = False
+        """What was asked here gives the same answer until the snapshot ends."""
+        self.newest = 0
+        """The newest event of the snapshot."""
         self._cursor = connection.cursor()
         self._cursors = 0
         self.buffer = WriteBuffer(self._execute, self._together)
@@ -143,38 +166,78 @@ class PostgresSql:
         return nullcontext() if self.connection.pgconn.pipeline_status else self.connection.pipeline()
 
     def _execute(self, sql: str, values: Sequence[Any]) -> None:
-        self._foreseen.clear()
-        self._cursor.execute(translate(sql), values, binary=True)
+        if self._foreseen:
+            self._forget_answers(sql)
+        self._later.append((sql, values, self.buffer.works_done - self.buffer.is_writing_done))
+        if len(self._later) >= MOST_WAITING:
+            self.flush()
+
+    def _forget_answers(self, statement: str) -> None:
+        """What was foreseen about the table that a statement changes is true no longer."""
+        table = changed_table(statement)
+        if table is None:
+            return
+        for question in [each for each in self._foreseen if table in words_of(each[0])]:
+            del self._foreseen[question]
+
+    def flush(self) -> None:
+        """Every statement that waits, for one way to the server and back."""
+        if self._later:
+            self._send_later(())
+
+    def drop(self) -> None:
+        """No statement that waits is run: the transaction is given up."""
+        self._later.clear()
+
+    def _send_later(self, questions: Sequence[Question]) -> list[psycopg.Cursor[Row]]:
+        """Every statement that waits, then the questions."""
+        later, self._later = self._later, []
+        try:
+            with self._together():
+                for sql, values, _ in later:
+                    self._cursor.execute(translate(sql), values, binary=True)
+                asked = [
+                    self.connection.cursor().execute(translate(sql), values, binary=True) for sql, values in questions
+                ]
+        except psycopg.Error as error:
+            if any(works_done < self.buffer.works_done for _, _, works_done in later):
+                raise RowsRefused from error
+            raise
+        return asked
 
     def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
         if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
             self.buffer.put_down()
-        if (known := self._foreseen.get((sql, tuple(values)))) is not None:
+        question = (sql, tuple(values))
+        if (known := self._foreseen.get(question)) is not None:
             return known[0] if known else None
+        if self.is_snapshot and REPEATED.search(sql):
+            self._foreseen[question] = found = self._ask(sql, values).fetchall()
+            return found[0] if found else None
         return self._ask(sql, values).fetchone()
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
             self.buffer.put_down()
-        if (known := self._foreseen.get((sql, tuple(values)))) is not None:
+        question = (sql, tuple(values))
+        if (known := self._foreseen.get(question)) is not None:
             return known
-        return self._ask(sql, values).fetchall()
+        found = self._ask(sql, values).fetchall()
+        if self.is_snapshot and REPEATED.search(sql):
+            self._foreseen[question] = found
+        return found
 
     def _ask(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Row]:
         """No text in PostgreSQL holds a NUL, and Weft stores none: who asks for one is told that there is none."""
-        try:
-            return self._cursor.execute(translate(sql), values, binary=True)
-        except psycopg.DataError:
-            stand_ins = [value.replace("\0", NUL) if isinstance(value, str) else value for value in values]
-            if stand_ins == list(values):
-                raise
-            return self._cursor.execute(translate(sql), stand_ins, binary=True)
+        if any(isinstance(value, str) and "\0" in value for value in values):
+            values = [value.replace("\0", NUL) if isinstance(value, str) else value for value in values]
+        if self._later:
+            return self._send_later([(sql, tuple(values))])[0]
+        return self._cursor.execute(translate(sql), values, binary=True)
 
     def ask_together(self, questions: Sequence[Question]) -> list[list[Row]]:
         """The rows of several statements, for one way to the server and back."""
-        with self._together():
-            asked = [self.connection.cursor().execute(translate(sql), values, binary=True) for sql, values in questions]
-        return [_rows(cursor) for cursor in asked]
+        return [_rows(cursor) for cursor in self._send_later(questions)]
 
     def foresee(self, questions: Sequence[Question], answers: Sequence[list[Row]]) -> None:
         """These answers are true until this transaction changes something."""
@@ -183,8 +246,9 @@ class PostgresSql:
     def conclude(self, statements: Sequence[str]) -> None:
         """Every waiting row into its table and then these statements, for one way to the server and back. If a row does
         not fit, none of them is run, and the transaction is lost."""
+        self.buffer.put_down()
         with self._together():
-            self.buffer.put_down()
+            self.flush()
             for statement in statements:
                 self._cursor.execute(statement.encode(), prepare=False)
 
@@ -192,6 +256,7 @@ class PostgresSql:
         """A statement and, once that is committed, the one after it: each a transaction of its own, for one way to the
         server and back. Returns their rows, one after the other, in the server's binary form. An error that leaves the
         connection open is the server's refusal of the first: nothing has happened. After any other it is closed."""
+        self.flush()
         self._foreseen.clear()
         if call is not self._prepared:
             self._prepare(call)
@@ -234,6 +299,7 @@ class PostgresSql:
         """A few rows are here at a time, however many there are, and fewer where they are large."""
         if self.buffer.waiting:
             self.buffer.put_down()
+        self.flush()
         self._cursors += 1
         name, cursor = f"each_{self._cursors}", self.connection.cursor()
         cursor.execute(f"DECLARE {name} NO SCROLL CURSOR FOR ".encode() + translate(sql), values, prepare=False)
@@ -255,11 +321,13 @@ class PostgresSql:
 
     def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         self.buffer.make_way()
+        self.flush()
         self._foreseen.clear()
         self._cursor.executemany(translate(sql), rows)
 
     def script(self, text: str) -> list[Row]:
         """Several statements without values in one go; the rows of the last. Past the buffer: it begins and ends."""
+        self.flush()
         self._foreseen.clear()
         cursor = self._cursor.execute(text.encode(), prepare=False)
         while cursor.nextset():

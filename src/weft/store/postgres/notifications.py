@@ -1,4 +1,4 @@
-"""News of commits: told to whoever listens, from a connection of its own, and waited for.
+"""News of commits: told to whoever listens, from a connection that no transaction has, and waited for.
 
 NOTIFY inside a commit would make all commits of the database wait for each other, so it comes after, and one call
 speaks for all commits since the last. Listeners share a lock, by which a writer of ordinary turns is told whether there
@@ -15,6 +15,7 @@ from contextlib import suppress
 import psycopg
 
 from weft.kernel.errors import StoreError
+from weft.store.postgres.claims import SideConnection
 from weft.store.postgres.connection import PostgresSql
 
 APART_SECONDS = 0.01
@@ -25,8 +26,8 @@ POOLED = 2
 class Crier:
     """Announces commits. Its thread begins with the first one and ends with the store."""
 
-    def __init__(self, connect: Callable[[], PostgresSql], channel: str) -> None:
-        self._connect, self._channel = connect, channel
+    def __init__(self, side: SideConnection, channel: str) -> None:
+        self._side, self._channel = side, channel
         self._due, self._over = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -37,22 +38,14 @@ class Crier:
             self._thread.start()
 
     def _cry(self) -> None:
-        sql: PostgresSql | None = None
         while True:
             self._due.wait()
             if self._over.is_set():
                 break
             self._due.clear()
-            try:
-                sql = sql or self._connect()
-                sql.script(f"NOTIFY {self._channel}")
-            except (psycopg.Error, StoreError):  # listeners look by themselves as well
-                if sql is not None:
-                    sql.close()
-                sql = None
+            with suppress(psycopg.Error, StoreError):  # listeners look by themselves as well
+                self._side.script(f"NOTIFY {self._channel}")
             self._over.wait(APART_SECONDS)
-        if sql is not None:
-            sql.close()
 
     def close(self) -> None:
         self._over.set()

@@ -26,6 +26,7 @@ from weft.store.facts import FactReader, local_value
 from weft.store.group_commit import CommitBatch, CommitJob
 from weft.store.port import PATIENCE, Progress, ReadTxn
 from weft.store.postgres.address import parse_address
+from weft.store.postgres.claims import NameClaims, SideConnection
 from weft.store.postgres.connection import WRITER, PostgresSql, connect
 from weft.store.postgres.copies import PLACE, write_copy
 from weft.store.postgres.examination import examine_schema, find_damage
@@ -33,6 +34,7 @@ from weft.store.postgres.failures import is_passing, said, store_error, translat
 from weft.store.postgres.flush import COMMIT, COMMIT_THEN_FLUSH, FLUSH, SNAPSHOT
 from weft.store.postgres.migrations import MARK, OWN, migrate, refuse_newer, schema_number, shipped_schema
 from weft.store.postgres.notifications import LISTEN_SECONDS, Crier, Listeners
+from weft.store.postgres.readers import Readers
 from weft.store.postgres.rewrite import rewrite_tables
 from weft.store.postgres.schema_objects import check_objects
 from weft.store.postgres.straight_append import StraightAppends, SupposedTurn
@@ -53,7 +55,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 ASKING_SECONDS = 60.0
 """So long the outcome of a commit is asked for while the server is away."""
 LOCK_SECONDS = 5
-POOLED_READERS = 4
 _BACKEND = "pid || '/' || extract(epoch FROM backend_start)"
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _STATE = (
@@ -100,7 +101,7 @@ class PostgresStore(SqlStore):
         super().__init__(self.address.shown, clock or SystemClock(), random_bytes)
         self.read_only = read_only
         self._schema = schema or shipped_schema()
-        self._pool: list[PostgresSql] = []
+        self._readers = Readers(self._connect_reader)
         self._write_sql: PostgresSql | None = None
         self._backend, self._last_write, self._began_at = "", -1, 0
         self._lock = f"SELECT pg_advisory_xact_lock({self.address.lock})"
@@ -108,7 +109,8 @@ class PostgresStore(SqlStore):
         self._straight = StraightAppends(self.address, self._schema.number, self._tail, self._salts, self._clock)
         self._durable = 0
         """The newest event that is known to be durable."""
-        self._crier = Crier(self._connect_reader, self.address.channel)
+        self._side = SideConnection(self._connect_reader)
+        self._crier, self._claims = Crier(self._side, self.address.channel), NameClaims(self._side)
         self._listeners = Listeners(self._connect_reader, self.address.channel, self.address.listening)
         with translated(self.path):
             try:
@@ -120,16 +122,18 @@ class PostgresStore(SqlStore):
     # --- opening and closing ------------------------------------------------------------------------------------
 
     def _open_read_only(self) -> None:
-        sql = self._connect_reader()
-        self._pool.append(sql)
-        found = schema_number(sql, self.address)
-        if not found:
-            raise LedgerMissing(self.path)
-        refuse_newer(found, self._schema)
-        check_objects(sql, self.address, self._schema, found, OWN)
-        if found < self._schema.number:
-            raise LedgerTooOld(found, self._schema.number)
-        self.replica = local_value(sql, "replica")
+        sql = self._readers.lend()
+        try:
+            found = schema_number(sql, self.address)
+            if not found:
+                raise LedgerMissing(self.path)
+            refuse_newer(found, self._schema)
+            check_objects(sql, self.address, self._schema, found, OWN)
+            if found < self._schema.number:
+                raise LedgerTooOld(found, self._schema.number)
+            self.replica = local_value(sql, "replica")
+        finally:
+            self._readers.take_back(sql)
 
     def _open(self, create: bool) -> None:
         sql = self._writer()
@@ -166,8 +170,8 @@ class PostgresStore(SqlStore):
     def _release(self) -> None:
         self._crier.close()
         self._listeners.close()
-        while self._pool:
-            self._pool.pop().close()
+        self._side.close()
+        self._readers.close()
         if self._write_sql is not None:
             self._write_sql.close()
 
@@ -357,6 +361,7 @@ class PostgresStore(SqlStore):
 
     def _begin_again(self, sql: BufferedSql) -> None:
         assert isinstance(sql, PostgresSql)
+        sql.drop()
         sql.script("ROLLBACK")
 
     def _store_error(self, error: Exception) -> Exception:
@@ -386,77 +391,49 @@ class PostgresStore(SqlStore):
                 self._end_reading(sql)
 
     def _begin_reading(self) -> PostgresSql:
-        sql = self._lend_reader()
+        sql = self._readers.lend()
         try:
             ((newest, durable),) = sql.script(SNAPSHOT)
+            sql.is_snapshot, sql.newest = True, newest
             if newest > self._durable:
                 if not durable:
                     self._flush()
                 self._durable = max(self._durable, newest)
         except BaseException:  # a connection that cannot begin is of no use to anybody
             sql.close()
+            self._readers.take_back(sql)
             raise
         return sql
 
-    @contextmanager
-    def claim(self, name: str) -> Iterator[bool]:
+    def claim(self, name: str) -> bool:
         self._refuse_closed()
         key = self.address.claim(name)
         with translated(self.path):
-            sql, is_ours = self._persist(lambda: self._begin_claim(key), self._drop_readers)
-        try:
-            yield is_ours
-        finally:
-            try:
-                if is_ours:
-                    sql.script(f"SELECT pg_advisory_unlock({key})")
-            except psycopg.Error:  # its connection is gone, and the claim with it
-                sql.close()
-            self._take_back(sql)
+            return self._persist(lambda: self._claims.take(key), lambda: None)
 
-    def _begin_claim(self, key: int) -> tuple[PostgresSql, bool]:
-        sql = self._lend_reader()
-        try:
-            ((is_ours,),) = sql.script(f"SELECT pg_try_advisory_lock({key})")
-        except BaseException:  # nobody knows whether the connection has the lock: it is given back with it
-            sql.close()
-            raise
-        return sql, bool(is_ours)
+    def give_back(self, name: str) -> None:
+        self._claims.give_back(self.address.claim(name))
 
     def _flush(self) -> None:
         """From another connection: the snapshot must not be given up for it."""
-        sql = self._lend_reader()
+        sql = self._readers.lend()
         try:
             sql.script(FLUSH)
         finally:
-            self._take_back(sql)
-
-    def _lend_reader(self) -> PostgresSql:
-        try:
-            return self._pool.pop()
-        except IndexError:
-            return self._connect_reader()
+            self._readers.take_back(sql)
 
     def _drop_readers(self) -> None:
-        """One connection has died: most likely all have."""
         self._durable = 0
-        while self._pool:
-            self._pool.pop().close()
+        self._readers.drop()
 
     def _end_reading(self, sql: PostgresSql) -> None:
         """Not by ROLLBACK, after which psycopg forgets the statements that it has prepared."""
+        sql.is_snapshot = False
         try:
             sql.script("COMMIT")
         except psycopg.Error:  # what was read has been read
             sql.close()
-        self._take_back(sql)
-
-    def _take_back(self, sql: PostgresSql) -> None:
-        """A few readers are kept for the next; those of a rush, or of a store closed meanwhile, are not."""
-        if sql.broken or self._closed or len(self._pool) >= POOLED_READERS:
-            sql.close()
-        else:
-            self._pool.append(sql)
+        self._readers.take_back(sql)
 
     def changes(self, after: int, timeout: float) -> bool:
         """Time is counted by what was waited for, so that it passes on any clock. While the server is away, whoever
@@ -479,8 +456,8 @@ class PostgresStore(SqlStore):
 
     def _has_beyond(self, after: int, left: float) -> bool:
         try:
-            with self.read() as txn:
-                return txn.facts.tip().n > after
+            with self._snapshot() as sql:
+                return sql.newest > after
         except StoreFailed as error:
             if left <= 0 or not is_passing(error.__cause__):
                 raise

@@ -80,6 +80,9 @@ class SqliteSql:
         self.buffer.make_way()
         self._execute_many(sql, rows)
 
+    def flush(self) -> None:
+        """No statement waits: each is run at once."""
+
 
 def harden(connection: apsw.Connection) -> None:
     """The file may be a stranger's: no schema of it runs a trigger or a function that could do harm, and no

@@ -1,0 +1,71 @@
+"""What a store says beside its transactions: names that it has claimed, and that there is news.
+
+Both go over one connection, which is made when it is first needed. A claim is an advisory lock of that connection: it
+ends with the connection. NameClaims guard nothing, and a call that is lost costs its listeners a moment.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import psycopg
+
+from weft.store.postgres.connection import PostgresSql
+from weft.store.sql import Row
+
+
+class SideConnection:
+    """One connection for statements of a moment, one after another, whoever asks."""
+
+    def __init__(self, connect: Callable[[], PostgresSql]) -> None:
+        self._connect, self._lock = connect, threading.Lock()
+        self._sql: PostgresSql | None = None
+        self.number = 0
+        """Which connection it is by now: what was held by an earlier one is gone."""
+
+    def script(self, text: str) -> list[Row]:
+        with self._lock:
+            if self._sql is None:
+                self._sql = self._connect()
+                self.number += 1
+            try:
+                return self._sql.script(text)
+            except BaseException:  # an interrupt too: nobody knows what it holds now
+                self._sql.close()
+                self._sql = None
+                raise
+
+    def close(self) -> None:
+        with self._lock:
+            if self._sql is not None:
+                self._sql.close()
+                self._sql = None
+
+
+class NameClaims:
+    """The names that one store has claimed, by the numbers of their locks."""
+
+    def __init__(self, side: SideConnection) -> None:
+        self._side, self._lock = side, threading.Lock()
+        self._held: dict[int, int] = {}
+        """By lock, the connection that has it."""
+
+    def take(self, key: int) -> bool:
+        """Whether nobody has it, in this store or another."""
+        with self._lock:
+            if self._held.get(key) == self._side.number:
+                return False
+            ((is_ours,),) = self._side.script(f"SELECT pg_try_advisory_lock({key})")
+            if is_ours:
+                self._held[key] = self._side.number
+            return bool(is_ours)
+
+    def give_back(self, key: int) -> None:
+        with self._lock:
+            if self._held.pop(key, None) != self._side.number:
+                return
+            try:
+                self._side.script(f"SELECT pg_advisory_unlock({key})")
+            except psycopg.Error:  # its connection is gone, and the claim with it
+                return

@@ -1,0 +1,186 @@
+"""The connections of a store on PostgreSQL: readers that are shared, statements that wait for each other, claims."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.postgres import shared_server
+from weft.store.port import WriteTxn
+from weft.store.postgres import PostgresStore, readers
+from weft.store.postgres.address import parse_address
+from weft.store.postgres.connection import PostgresSql, changed_table, connect
+from weft.store.postgres.readers import KEPT_READERS, Readers
+from weft.store.sql import RowsRefused
+
+
+@pytest.fixture
+def sql() -> Iterator[PostgresSql]:
+    made = connect(parse_address(shared_server().address("public")))
+    made.script("CREATE TEMPORARY TABLE thing(name TEXT PRIMARY KEY, amount BIGINT)")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store() -> Iterator[PostgresStore]:
+    made = PostgresStore(shared_server().address())
+    yield made
+    made.close()
+
+
+# --- readers --------------------------------------------------------------------------------------------------------
+
+
+class Opened:
+    """A stand-in for a connection: it is only lent and closed."""
+
+    def __init__(self) -> None:
+        self.broken = False
+
+    def close(self) -> None:
+        self.broken = True
+
+
+def test_a_reader_is_kept_for_the_next_and_those_of_a_rush_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "PATIENCE_SECONDS", 0.0)
+    opened: list[Any] = []
+    pool = Readers(lambda: opened.append(Opened()) or opened[-1])  # type: ignore[func-returns-value]
+    pool.take_back(pool.lend())
+    assert pool.lend() is opened[0]
+    lent = [opened[0], *(pool.lend() for _ in range(KEPT_READERS + 1))]
+    for one in lent:
+        pool.take_back(one)
+    assert sum(not one.broken for one in opened) == KEPT_READERS
+    pool.close()
+    assert all(one.broken for one in opened)
+
+
+def test_whoever_finds_all_of_them_lent_waits_for_one_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "PATIENCE_SECONDS", 60.0)
+    opened: list[Any] = []
+    pool = Readers(lambda: opened.append(Opened()) or opened[-1])  # type: ignore[func-returns-value]
+    begun = threading.Event()
+
+    def wait_for_one() -> object:
+        begun.set()
+        return pool.lend()
+
+    with ThreadPoolExecutor(1) as other:
+        lent = [pool.lend() for _ in range(KEPT_READERS)]
+        assert pool.lend() is opened[-1]  # whoever has one already does not wait
+        waiting = other.submit(wait_for_one)
+        begun.wait()
+        pool.take_back(opened[-1])
+        pool.take_back(lent[0])
+        assert waiting.result() is lent[0]
+    assert len(opened) == KEPT_READERS + 1
+
+
+def test_many_readers_at_once_leave_a_few_connections(store: PostgresStore) -> None:
+    def read(_: int) -> int:
+        with store.read() as outer, store.read() as inner:
+            return outer.facts.tip().n + inner.facts.tip().n
+
+    with ThreadPoolExecutor(12) as threads:
+        assert set(threads.map(read, range(100))) == {0}
+    assert len(store._readers._free) <= KEPT_READERS
+    assert not store._readers._lent
+
+
+# --- statements that wait -------------------------------------------------------------------------------------------
+
+
+def test_a_statement_waits_for_the_next_question_and_is_there_then(sql: PostgresSql) -> None:
+    sql.script("BEGIN")
+    sql.run("INSERT INTO thing VALUES (?, ?)", ("a", 1))
+    assert sql._later
+    assert sql.all("SELECT name, amount FROM thing") == [("a", 1)]
+    assert not sql._later
+    sql.run("UPDATE thing SET amount = ? WHERE name = ?", (2, "a"))
+    assert list(sql.each("SELECT amount FROM thing")) == [(2,)]
+    sql.run("DELETE FROM thing")
+    assert sql.script("SELECT count(*) FROM thing") == [(0,)]
+
+
+def test_what_was_foreseen_is_forgotten_where_its_table_changes(sql: PostgresSql) -> None:
+    amount, other = ("SELECT amount FROM thing WHERE name = ?", ("a",)), ("SELECT 1", ())
+    sql.foresee([amount, other], [[(7,)], [(8,)]])
+    sql.run("SAVEPOINT job")
+    assert sql.one(*amount) == (7,)
+    sql.drop()
+    sql.run("INSERT INTO thing VALUES (?, ?)", ("a", 1))
+    assert (sql.one(*amount), sql.one(*other)) == ((1,), (8,))
+    statements = ("INSERT INTO thing VALUES (1)", "UPDATE thing SET a", "DELETE FROM thing", "RELEASE job")
+    assert [changed_table(one) for one in statements] == ["thing", "thing", "thing", None]
+
+
+def test_a_refused_statement_is_told_to_whoever_asks_next(sql: PostgresSql) -> None:
+    sql.run("INSERT INTO thing VALUES (?, ?)", ("a", 1))
+    sql.run("INSERT INTO thing VALUES (?, ?)", ("a", 2))
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        sql.one("SELECT 1 FROM thing")
+    sql.buffer.works_done = 1
+    sql._later = [("INSERT INTO thing VALUES (?, ?)", ("b", 1), 0), ("INSERT INTO thing VALUES (?, ?)", ("b", 1), 1)]
+    with pytest.raises(RowsRefused):
+        sql.flush()
+
+
+def test_of_many_statements_only_so_many_wait(sql: PostgresSql) -> None:
+    for number in range(1000):
+        sql.run("INSERT INTO thing VALUES (?, ?)", (str(number), number))
+        assert len(sql._later) < 128
+    assert sql.one("SELECT count(*) FROM thing") == (1000,)
+
+
+def test_a_caller_whose_statement_is_refused_alone_hears_of_it(store: PostgresStore) -> None:
+    def insert(value: str) -> Any:
+        def work(txn: WriteTxn) -> str:
+            txn.sql.run("INSERT INTO local(key, value) VALUES (?, ?)", (value, "x"))
+            return value
+
+        return work
+
+    store.write(insert("one"))
+    with ThreadPoolExecutor(8) as threads:
+        made = [threads.submit(store.write, insert(f"key{number % 4}")) for number in range(16)]
+        failed = [future for future in made if future.exception() is not None]
+    assert len(failed) == 12
+    with store.read() as txn:
+        assert txn.sql.one("SELECT count(*) FROM local WHERE key LIKE 'key%'") == (4,)
+
+
+# --- one question, once ---------------------------------------------------------------------------------------------
+
+
+def test_a_reader_asks_for_local_state_once(store: PostgresStore) -> None:
+    question = ("SELECT value FROM local WHERE key = ?", ("note",))
+    with store.read() as txn:
+        assert txn.sql.one(*question) is None
+        store.write(lambda write: write.sql.run("INSERT INTO local(key, value) VALUES ('note', '1')"))
+        assert txn.sql.one(*question) is None
+    with store.read() as txn:
+        assert txn.sql.one(*question) == ("1",)
+        assert txn.sql.all(*question) == [("1",)]
+
+
+# --- claims ---------------------------------------------------------------------------------------------------------
+
+
+def test_claims_end_with_the_connection_that_has_them(store: PostgresStore) -> None:
+    again = PostgresStore(store.path)
+    assert store.claim("a")
+    store._side._sql.close()  # type: ignore[union-attr]
+    with pytest.raises(psycopg.Error):
+        store._side.script("SELECT 1")
+    assert again.claim("a")
+    assert not store.claim("a")
+    store.give_back("a")
+    again.give_back("a")
+    assert store.claim("a")
+    again.close()
