@@ -21,7 +21,8 @@ from weft.ledger.api.resources import ResourceLog
 from weft.ledger.model import FileNote
 from weft.ledger.resources.model import NewResource, NewSnapshot
 from weft.store.postgres.address import parse_address
-from weft.store.postgres.connection import PostgresSql, translate
+from weft.store.postgres.connection import PostgresSql
+from weft.store.postgres.statements import translate
 from weft.store.sqlite.connection import SqliteSql
 
 MINUTE = 60_000

@@ -12,7 +12,7 @@ import pytest
 
 from tests.postgres import shared_server
 from weft.store.port import WriteTxn
-from weft.store.postgres import PostgresStore, readers
+from weft.store.postgres import PostgresStore, readers, statements
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.connection import PostgresSql, changed_table, connect
 from weft.store.postgres.readers import KEPT_READERS, Readers
@@ -153,6 +153,44 @@ def test_a_caller_whose_statement_is_refused_alone_hears_of_it(store: PostgresSt
     assert len(failed) == 12
     with store.read() as txn:
         assert txn.sql.one("SELECT count(*) FROM local WHERE key LIKE 'key%'") == (4,)
+
+
+def test_a_statement_is_prepared_once_and_stays_so_where_another_is_refused(sql: PostgresSql) -> None:
+    def prepared() -> list[str]:
+        return [text for (text,) in sql.script("SELECT statement FROM pg_prepared_statements ORDER BY prepare_time")]
+
+    sql.run("INSERT INTO thing VALUES (?, ?)", ("a", 1))
+    sql.run("INSERT INTO thing VALUES (?, ?)", ("a", None))
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        sql.all("SELECT name FROM thing WHERE amount > ?", (0,))
+    assert prepared() == ["INSERT INTO thing VALUES ($1, $2)"]
+    sql.run("INSERT INTO thing VALUES (?, ?)", ("b", 1))
+    assert sql.all("SELECT name FROM thing WHERE amount > ?", (0,)) == [("b",)]
+    assert len(prepared()) == 2
+
+
+def test_beyond_the_kept_statements_each_is_prepared_anew(sql: PostgresSql, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statements, "KEPT_STATEMENTS", 2)
+    for _ in range(2):
+        assert [sql.one(f"SELECT {number}, ?", ("x",)) for number in range(5)] == [(n, "x") for n in range(5)]
+        together = sql.ask_together([(f"SELECT {number}, ?", ("y",)) for number in range(5)])
+        assert together == [[(number, "y")] for number in range(5)]
+    assert sql.script("SELECT count(*) FROM pg_prepared_statements WHERE name <> ''") == [(2,)]
+
+
+def test_values_travel_as_their_columns_have_them(sql: PostgresSql) -> None:
+    sql.script("CREATE TEMPORARY TABLE kinds(a BIGINT, b TEXT, c BYTEA, d DOUBLE PRECISION, e BOOLEAN, f BIGINT)")
+    for row in ((1, "ä", b"\0\xff", 0.1, True, None), (-(2**63), "", b"", 1e300, False, True)):
+        sql.run("INSERT INTO kinds VALUES (?, ?, ?, ?, ?, ?)", row)
+    assert sql.all("SELECT * FROM kinds") == [
+        (1, "ä", b"\0\xff", 0.1, 1, None),
+        (-(2**63), "", b"", 1e300, 0, 1),
+    ]
+    with pytest.raises(TypeError, match="no value of a statement: object"):
+        sql.one("SELECT ?", (object(),))
+    sql.run("INSERT INTO kinds(b) VALUES (?)", ("a\0b",))
+    with pytest.raises(psycopg.DataError, match="NUL"):
+        sql.flush()
 
 
 # --- one question, once ---------------------------------------------------------------------------------------------

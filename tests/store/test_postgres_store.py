@@ -27,8 +27,8 @@ from weft.store.facts import FactReader
 from weft.store.port import Store, WriteTxn
 from weft.store.postgres import PostgresStore
 from weft.store.postgres.address import parse_address
-from weft.store.postgres.connection import translate
 from weft.store.postgres.migrations import in_postgres, shipped_schema, spelled_out
+from weft.store.postgres.statements import translate
 from weft.store.sqlite.migrations import Migration, Schema
 from weft.store.testing import append, ask, feed
 

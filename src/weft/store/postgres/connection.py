@@ -1,15 +1,13 @@
 """Connections with the settings the promise rests on, and the port's verbs over psycopg.
 
-Statements are the same as SQLite's. Each is translated once: `?` becomes `$1`, `$2`, and a BLOB is a BYTEA. Whole
-numbers travel as text of no declared type, so that the server takes each for what its column is, and one prepared
-statement serves a row whichever of its values are null.
+How statements travel is told in `statements`. Some are gathered here and go together.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +23,8 @@ from psycopg.types.numeric import NumericBinaryLoader
 
 from weft.kernel.errors import InvalidInput, Unsupported, WeakDurability
 from weft.store.postgres.address import PostgresAddress
-from weft.store.sql import Question, RowsRefused, WriteBuffer, words_of
+from weft.store.postgres.statements import Statements, translate
+from weft.store.sql import Question, Row, RowsRefused, WriteBuffer, words_of
 
 OLDEST_SERVER = 160_000
 FIRST_FETCH, LARGEST_FETCH = 32, 512
@@ -50,7 +49,6 @@ DEFAULTS: dict[str, Any] = {
 """Unless the address says otherwise: a server that has vanished is noticed within half a minute."""
 WRITER, READER = "60s", "0"
 """A writer that holds the ledger's lock and says nothing for so long is taken for gone: the server lets others on."""
-Row = tuple[Any, ...]
 Connection = psycopg.Connection[Row]
 
 
@@ -91,21 +89,6 @@ _ADAPTERS.register_loader("bool", _TruthAsNumber)
 _ADAPTERS.register_loader("numeric", _Sum)
 
 
-@lru_cache(maxsize=4096)
-def translate(sql: str) -> bytes:
-    """A statement of the port in PostgreSQL's words."""
-    pieces = _QUOTED.split(sql)  # every second piece is quoted
-    count = 0
-    for i in range(0, len(pieces), 2):
-        plain = _BLOB.sub("BYTEA", pieces[i]).split("?")
-        numbered = [plain[0]]
-        for piece in plain[1:]:
-            count += 1
-            numbered.append(f"${count}{piece}")
-        pieces[i] = "".join(numbered)
-    return "".join(pieces).encode()
-
-
 @lru_cache(maxsize=1024)
 def changed_table(statement: str) -> str | None:
     """The table that a statement changes; None of one that changes none."""
@@ -114,8 +97,6 @@ def changed_table(statement: str) -> str | None:
 
 
 _CHANGED = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+(\w+)")
-_QUOTED = re.compile(r"""('[^']*'|"[^"]*")""")
-_BLOB = re.compile(r"\bBLOB\b")
 
 
 class ServerCall(Struct, frozen=True):
@@ -146,9 +127,8 @@ class PostgresSql:
         """What was asked here gives the same answer until the snapshot ends."""
         self.newest = 0
         """The newest event of the snapshot."""
-        self._cursor = connection.cursor()
-        self._cursors = 0
-        self.buffer = WriteBuffer(self._execute, self._together)
+        self._statements, self._cursors = Statements(connection), 0
+        self.buffer = WriteBuffer(self._execute)
         self.add = self.buffer.add
         self._foreseen: dict[Question, list[Row]] = {}
         self._prepared: ServerCall | None = None
@@ -160,10 +140,6 @@ class PostgresSql:
     @property
     def broken(self) -> bool:
         return self.connection.closed
-
-    def _together(self) -> AbstractContextManager[object]:
-        """Around statements whose answers nobody needs one by one: all go to the server before it has answered any."""
-        return nullcontext() if self.connection.pgconn.pipeline_status else self.connection.pipeline()
 
     def _execute(self, sql: str, values: Sequence[Any]) -> None:
         if self._foreseen:
@@ -189,21 +165,16 @@ class PostgresSql:
         """No statement that waits is run: the transaction is given up."""
         self._later.clear()
 
-    def _send_later(self, questions: Sequence[Question]) -> list[psycopg.Cursor[Row]]:
-        """Every statement that waits, then the questions."""
+    def _send_later(self, questions: Sequence[Question], last: Sequence[str] = ()) -> list[list[Row]]:
+        """Every statement that waits, then the questions, then the last; the rows of those behind what waited."""
         later, self._later = self._later, []
         try:
-            with self._together():
-                for sql, values, _ in later:
-                    self._cursor.execute(translate(sql), values, binary=True)
-                asked = [
-                    self.connection.cursor().execute(translate(sql), values, binary=True) for sql, values in questions
-                ]
+            results = self._statements.send([*[(sql, tuple(values)) for sql, values, _ in later], *questions], last)
         except psycopg.Error as error:
             if any(works_done < self.buffer.works_done for _, _, works_done in later):
                 raise RowsRefused from error
             raise
-        return asked
+        return [self._statements.rows(result) for result in results[len(later) :]]
 
     def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
         if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
@@ -211,33 +182,30 @@ class PostgresSql:
         question = (sql, tuple(values))
         if (known := self._foreseen.get(question)) is not None:
             return known[0] if known else None
-        if self.is_snapshot and REPEATED.search(sql):
-            self._foreseen[question] = found = self._ask(sql, values).fetchall()
-            return found[0] if found else None
-        return self._ask(sql, values).fetchone()
+        found = self._ask(question)
+        return found[0] if found else None
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
             self.buffer.put_down()
         question = (sql, tuple(values))
         if (known := self._foreseen.get(question)) is not None:
-            return known
-        found = self._ask(sql, values).fetchall()
-        if self.is_snapshot and REPEATED.search(sql):
-            self._foreseen[question] = found
-        return found
+            return list(known)
+        return self._ask(question)
 
-    def _ask(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Row]:
+    def _ask(self, question: Question) -> list[Row]:
         """No text in PostgreSQL holds a NUL, and Weft stores none: who asks for one is told that there is none."""
+        sql, values = question
         if any(isinstance(value, str) and "\0" in value for value in values):
-            values = [value.replace("\0", NUL) if isinstance(value, str) else value for value in values]
-        if self._later:
-            return self._send_later([(sql, tuple(values))])[0]
-        return self._cursor.execute(translate(sql), values, binary=True)
+            values = tuple(value.replace("\0", NUL) if isinstance(value, str) else value for value in values)
+        (found,) = self._send_later([(sql, values)])
+        if self.is_snapshot and REPEATED.search(sql):
+            self._foreseen[question] = list(found)
+        return found
 
     def ask_together(self, questions: Sequence[Question]) -> list[list[Row]]:
         """The rows of several statements, for one way to the server and back."""
-        return [_rows(cursor) for cursor in self._send_later(questions)]
+        return self._send_later(questions)
 
     def foresee(self, questions: Sequence[Question], answers: Sequence[list[Row]]) -> None:
         """These answers are true until this transaction changes something."""
@@ -247,10 +215,7 @@ class PostgresSql:
         """Every waiting row into its table and then these statements, for one way to the server and back. If a row does
         not fit, none of them is run, and the transaction is lost."""
         self.buffer.put_down()
-        with self._together():
-            self.flush()
-            for statement in statements:
-                self._cursor.execute(statement.encode(), prepare=False)
+        self._send_later((), statements)
 
     def call(self, values: Sequence[Buffer | None], call: ServerCall) -> list[bytes | None]:
         """A statement and, once that is committed, the one after it: each a transaction of its own, for one way to the
@@ -323,26 +288,23 @@ class PostgresSql:
         self.buffer.make_way()
         self.flush()
         self._foreseen.clear()
-        self._cursor.executemany(translate(sql), rows)
+        self.connection.cursor().executemany(translate(sql), rows)
 
     def script(self, text: str) -> list[Row]:
         """Several statements without values in one go; the rows of the last. Past the buffer: it begins and ends."""
         self.flush()
         self._foreseen.clear()
-        cursor = self._cursor.execute(text.encode(), prepare=False)
-        while cursor.nextset():
-            pass
-        return _rows(cursor)
+        pgconn = self.connection.pgconn
+        pgconn.send_query(text.encode())
+        results = self.connection.wait(generators.execute(pgconn))
+        for result in results:
+            if result.status == pq.ExecStatus.FATAL_ERROR:
+                raise error_from_result(result)
+        return self._statements.rows(results[-1])
 
     def close(self) -> None:
         with suppress(psycopg.Error):
             self.connection.close()
-
-
-def _rows(cursor: psycopg.Cursor[Row]) -> list[Row]:
-    """None where a statement has none; a cursor's description would be made, column by column, to be thrown away."""
-    result = cursor.pgresult
-    return cursor.fetchall() if result is not None and result.status == pq.ExecStatus.TUPLES_OK else []
 
 
 def _answers(pgconn: PGconn) -> PQGen[list[list[PGresult]]]:
@@ -394,6 +356,7 @@ def _ensure_promise(sql: PostgresSql, address: PostgresAddress, idle: str, read_
         raise Unsupported(f"{address.shown}: the server is PostgreSQL {server // 10_000}", "16 or newer is needed")
     ((encoding, fsync, pages, commit),) = sql.script(
         f"SET search_path TO {address.quoted}, pg_temp; SET client_encoding TO 'UTF8'; SET jit TO off;"
+        " SET plan_cache_mode TO force_generic_plan;"
         " SET statement_timeout TO 0; SET lock_timeout TO 0; SET bytea_output TO 'hex'; SET extra_float_digits TO 1;"
         " SET default_transaction_isolation TO 'read committed';"
         f" SET idle_in_transaction_session_timeout TO '{idle}';"
