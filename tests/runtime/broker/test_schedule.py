@@ -11,7 +11,7 @@ NOW = 1_000_000
 def waiting(
     session: str, oldest: int = 1, priority: int = 0, *, is_held: bool = False, served_by: str | None = None
 ) -> WaitingSession:
-    return WaitingSession(session, "turn" if is_held else None, priority, oldest, is_held, served_by)
+    return WaitingSession(session, "turn" if is_held else None, priority, oldest, is_held, 1, served_by)
 
 
 def chosen(

@@ -286,7 +286,7 @@ def _waiting_turns(
         if not is_held:
             own_turns[turn] = was_own[turn] if turn in was_own else _run_is_own(txn, n)
         if is_held or own_turns[turn]:
-            waiting.append(WaitingSession(session, turn, 0, n, is_held, lease[2] if is_held else None))
+            waiting.append(WaitingSession(session, turn, 0, n, is_held, served_by=lease[2] if is_held else None))
     return waiting
 
 
@@ -297,14 +297,14 @@ def _waiting_queues(
     waiting: list[WaitingSession] = []
     for replica, last in own_names(txn.sql).items():
         queues = txn.sql.all(
-            f"SELECT s.id, q.priority, q.n, {_LEASE} FROM (SELECT session, max(priority) AS priority, min(n) AS n"
-            " FROM inbox WHERE state = 'queued' AND replica = ? AND n > ? GROUP BY session) q"
+            f"SELECT s.id, q.priority, q.n, q.amount, {_LEASE} FROM"
+            " (SELECT session, max(priority) AS priority, min(n) AS n, count(*) AS amount FROM inbox WHERE state = 'queued' AND replica = ? AND n > ? GROUP BY session) q"
             " JOIN session s ON s.n = q.session LEFT JOIN lease l ON l.kind = ? AND l.key = s.id"
             f" WHERE s.lifecycle <> 'paused' AND s.status = 'active' AND NOT EXISTS (SELECT 1 FROM open_run o"
             f" WHERE o.session = s.n AND {own_runs}) ORDER BY q.priority DESC, q.n LIMIT ?",
             (replica, last_copied_event(txn.sql), LeaseKind.SESSION.value, *run_values, limit),
         )
-        for session, priority, n, *columns in queues:
+        for session, priority, n, amount, *columns in queues:
             if last is not None and n > last:
                 continue
             is_held, served_by = False, None
@@ -312,7 +312,7 @@ def _waiting_queues(
                 lease = Lease(*columns)
                 served_by = None if is_gone(lease.owner) else lease.owner
                 is_held = lease.purpose is not None and not is_stale(lease)
-            waiting.append(WaitingSession(session, None, priority, n, is_held, served_by))
+            waiting.append(WaitingSession(session, None, priority, n, is_held, amount, served_by))
     return waiting
 
 

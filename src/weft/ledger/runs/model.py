@@ -96,6 +96,8 @@ class WaitingSession(Struct, frozen=True):
     is_held: bool = False
     """Whether somebody works on the turn, or has the session for something else: it can be gone on with should that
     end."""
+    amount: int = 0
+    """How many messages wait, where no turn is open."""
     served_by: str | None = None
     """Who had the session last, by the name under which turns are worked on there; None where nobody had it, or that
     one is gone."""

@@ -70,6 +70,8 @@ class Broker:
         self._clock, self._capacity, self._sleep = clock or SystemClock(), capacity, sleep
         self._background = background or BackgroundJobs()
         self._working: dict[str, asyncio.Task[ServedSession]] = {}
+        self._serving = False
+        """Whether every session is served, not only those whose messages are awaited here."""
         self._schedule = SessionSchedule(self._runs.owner, capacity)
         self._pause_seconds = NEWS_PAUSE_SECONDS
         self._seen = 0
@@ -88,7 +90,7 @@ class Broker:
             self._clock,
             self._schedule,
             self._awaited,
-            self._wake.set,
+            self._wake_soon,
             planner=planner,
             collecting=collecting or Collecting(),
             is_streamed=is_streamed,
@@ -109,6 +111,10 @@ class Broker:
         """Something was admitted, or came from outside."""
         self._wake.set()
         self._background.wake()
+
+    def _wake_soon(self) -> None:
+        """A turn runs from now on: what concerns it and came before is looked for with the next look."""
+        asyncio.get_running_loop().call_later(self._pause_seconds, self._wake.set)
 
     async def answered(self, message: str, session: str, wait: float | None = None) -> TurnEnd | None:
         """Serve one session until this message is settled; None where another broker settled it. Raises SessionBusy,
@@ -178,7 +184,7 @@ class Broker:
         task = asyncio.ensure_future(self._turns.work(waiting))
         self._working[waiting.session] = task
         self._schedule.start(waiting.session, self._clock.now_ms())
-        task.add_done_callback(partial(self._worked, waiting.session))
+        task.add_done_callback(partial(self._worked, waiting))
         return task
 
     async def _start_workers(self, sessions: Collection[str]) -> None:
@@ -201,6 +207,7 @@ class Broker:
         watching = asyncio.ensure_future(self._watch())
         renewing = asyncio.ensure_future(self._renew_all())
         self._background.start()
+        self._serving = True
         try:
             while not self._is_draining:
                 self._wake.clear()
@@ -215,6 +222,7 @@ class Broker:
                         await self._wake.wait()
             await self._finish_work()
         finally:
+            self._serving = False
             for task in (watching, renewing):
                 task.cancel()
             await asyncio.gather(watching, renewing, return_exceptions=True)
@@ -278,12 +286,22 @@ class Broker:
         self._pause_seconds = min(len(brokers) * NEWS_PAUSE_SECONDS, NEWS_SECONDS)
         return max(self._schedule.seconds_to_wait(look.next_due, self._clock.now_ms()), self._pause_seconds)
 
-    def _worked(self, session: str, task: asyncio.Task[ServedSession]) -> None:
+    def _worked(self, waiting: WaitingSession, task: asyncio.Task[ServedSession]) -> None:
+        session = waiting.session
         self._working.pop(session, None)
         self._schedule.stop(session)
         if not task.cancelled() and task.exception() is not None:
             self._schedule.postpone(session, self._clock.now_ms() + FAILURE_MS)
+        elif self._can_go_on(waiting, task):
+            self._start(WaitingSession(session, None, waiting.priority, waiting.oldest, amount=waiting.amount - 1))
+            return
         self._wake.set()
+
+    def _can_go_on(self, waiting: WaitingSession, task: asyncio.Task[ServedSession]) -> bool:
+        """Whether more messages wait in a session, as far as is known, and there is room for all who wait: then nobody
+        need look for what to do next."""
+        has_more = waiting.amount > 1 and not task.cancelled() and task.result().end is not None
+        return has_more and self._serving and not self._is_draining and 2 * len(self._working) < self._capacity
 
     async def _attend_all(self) -> None:
         """Where nobody wakes it: in a process that serves only what it sends, and while it drains."""
