@@ -13,7 +13,7 @@ from msgspec import UNSET
 import weft
 from tests.ledger.histories import exported, import_into
 from tests.ledger.test_inbox import begun
-from tests.runtime.broker.bench import Bench, run, saying
+from tests.runtime.broker.bench import Bench, run, saying, text_of
 from weft.kernel.clock import FixedClock
 from weft.kernel.dag_events import ModelRequest
 from weft.kernel.errors import InvalidInput, NotApplicable, SessionBusy, StoreFailed
@@ -313,3 +313,49 @@ def test_a_turn_that_another_ledger_runs_is_not_gone_on_with_here(tmp_path: Path
         run(settle(bench, clock, bench.broker(), own))
         assert (bench.state(own)[0], ours.inbox.get(own).turn != their_turn.id) == ("answered", True)
         assert ours.turn(their_turn.id).status not in ("completed", "failed")
+
+
+def test_a_session_where_more_waits_is_gone_on_with_without_another_look(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    look = Runs.look
+
+    def counted(runs: Runs, *given: Any) -> Any:
+        found = look(runs, *given)
+        looks.append(sum(one.amount for one in found.waiting))
+        return found
+
+    monkeypatch.setattr(Runs, "look", counted)
+    monkeypatch.setattr("weft.runtime.broker.broker.NEWS_PAUSE_SECONDS", 5.0)
+
+    async def body() -> None:
+        bench = Bench(ledger, *(saying(f"Answer {number}") for number in range(6)))
+        messages = [bench.admit(f"Message {number}") for number in range(6)]
+        broker = bench.broker()
+        serving = asyncio.ensure_future(broker.serve())
+        while bench.state(messages[-1])[0] != "answered":
+            await asyncio.sleep(0.001)
+        broker.drain()
+        await serving
+        assert [text_of(request.messages[-1]) for request in bench.provider.requests] == [
+            f"Message {number}" for number in range(6)
+        ]
+
+    run(body())
+    assert looks[0] == 6
+    assert len(looks) <= 2  # the second after the last message
+
+
+def test_a_session_that_another_writer_has_is_not_begun_with(ledger: Ledger) -> None:
+    bench = Bench(ledger, saying("Hi"))
+    message = bench.admit()
+    session = ledger.inbox.get(message).session_id
+    assert (bench.runs.standing(session).holder, bench.runs.waiting()[0].is_held) == (None, False)
+    with ledger.begin_turn(session="main") as turn:
+        assert bench.runs.standing(session).holder == bench.runs.owner
+        (waiting,) = bench.runs.waiting()
+        assert (waiting.is_held, waiting.amount, waiting.served_by) == (True, 1, bench.runs.owner)
+        turn.finish()
+    (waiting,) = bench.runs.waiting()
+    assert (waiting.is_held, waiting.served_by) == (False, bench.runs.owner)

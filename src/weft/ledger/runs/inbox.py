@@ -298,7 +298,8 @@ def _waiting_queues(
     for replica, last in own_names(txn.sql).items():
         queues = txn.sql.all(
             f"SELECT s.id, q.priority, q.n, q.amount, {_LEASE} FROM"
-            " (SELECT session, max(priority) AS priority, min(n) AS n, count(*) AS amount FROM inbox WHERE state = 'queued' AND replica = ? AND n > ? GROUP BY session) q"
+            " (SELECT session, max(priority) AS priority, min(n) AS n, count(*) AS amount FROM inbox"
+            " WHERE state = 'queued' AND replica = ? AND n > ? GROUP BY session) q"
             " JOIN session s ON s.n = q.session LEFT JOIN lease l ON l.kind = ? AND l.key = s.id"
             f" WHERE s.lifecycle <> 'paused' AND s.status = 'active' AND NOT EXISTS (SELECT 1 FROM open_run o"
             f" WHERE o.session = s.n AND {own_runs}) ORDER BY q.priority DESC, q.n LIMIT ?",

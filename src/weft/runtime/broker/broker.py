@@ -80,7 +80,8 @@ class Broker:
         """How long the last look at the ledger took."""
         self._awaited = AwaitedMessages()
         self._looking_after: list[asyncio.Future[None]] = []
-        self._wake = asyncio.Event()
+        self._wake, self._stir = asyncio.Event(), asyncio.Event()
+        """There is something to do now; there may be something to do, which is looked for after a pause."""
         self._is_draining = False
         self._grace_seconds: float | None = None
         self._turns = SessionTurns(
@@ -90,7 +91,7 @@ class Broker:
             self._clock,
             self._schedule,
             self._awaited,
-            self._wake_soon,
+            self._stir.set,
             planner=planner,
             collecting=collecting or Collecting(),
             is_streamed=is_streamed,
@@ -109,12 +110,12 @@ class Broker:
 
     def wake(self) -> None:
         """Something was admitted, or came from outside."""
-        self._wake.set()
+        self._wake_now()
         self._background.wake()
 
-    def _wake_soon(self) -> None:
-        """A turn runs from now on: what concerns it and came before is looked for with the next look."""
-        asyncio.get_running_loop().call_later(self._pause_seconds, self._wake.set)
+    def _wake_now(self) -> None:
+        self._wake.set()
+        self._stir.set()
 
     async def answered(self, message: str, session: str, wait: float | None = None) -> TurnEnd | None:
         """Serve one session until this message is settled; None where another broker settled it. Raises SessionBusy,
@@ -211,15 +212,14 @@ class Broker:
         try:
             while not self._is_draining:
                 self._wake.clear()
+                self._stir.clear()
                 begun = self._clock.monotonic()
                 try:
                     seconds = await self._look()
                     self._look_seconds = min(self._clock.monotonic() - begun, NEWS_SECONDS)
                 except StoreError:  # the ledger cannot be reached; it is asked again
                     seconds = NEWS_SECONDS
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(seconds):  # `wait_for` may lose the cancelling of this task
-                        await self._wake.wait()
+                await self._rest(seconds)
             await self._finish_work()
         finally:
             self._serving = False
@@ -228,11 +228,20 @@ class Broker:
             await asyncio.gather(watching, renewing, return_exceptions=True)
             await self._leave_all()
 
+    async def _rest(self, seconds: float) -> None:
+        """Until there is something to do, or for so many seconds; where there may be something, for a pause."""
+        pause = max(self._pause_seconds, LOOKING_SHARE * self._look_seconds)
+        for event, limit in ((self._wake, pause), (self._stir, seconds - pause)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, limit)):  # `wait_for` may lose the cancelling of this task
+                    await event.wait()
+                    return
+
     def drain(self, grace_seconds: float | None = None) -> None:
         """Begin no more turns; `serve` returns once those under way are over, or so many seconds later. What is under
         way then is recorded as interrupted by a shutdown, and another broker goes on with it."""
         self._is_draining, self._grace_seconds = True, grace_seconds
-        self._wake.set()
+        self._wake_now()
 
     async def _finish_work(self) -> None:
         tasks = {*self._background.drain(), *self._working.values()}
@@ -256,7 +265,8 @@ class Broker:
         while True:
             try:
                 if await _in_thread(partial(self._runs.wait_for_news, self._seen, NEWS_SECONDS)):
-                    self.wake()
+                    self._stir.set()
+                    self._background.wake()
                     await self._sleep(max(self._pause_seconds, LOOKING_SHARE * self._look_seconds))
             except StoreError:  # the server is away; it is asked again
                 await self._sleep(NEWS_SECONDS)
@@ -284,7 +294,7 @@ class Broker:
             await self._attend(session_id)
         brokers = {one.served_by for one in look.waiting if one.served_by is not None} | {self._runs.owner}
         self._pause_seconds = min(len(brokers) * NEWS_PAUSE_SECONDS, NEWS_SECONDS)
-        return max(self._schedule.seconds_to_wait(look.next_due, self._clock.now_ms()), self._pause_seconds)
+        return self._schedule.seconds_to_wait(look.next_due, self._clock.now_ms())
 
     def _worked(self, waiting: WaitingSession, task: asyncio.Task[ServedSession]) -> None:
         session = waiting.session
@@ -295,7 +305,8 @@ class Broker:
         elif self._can_go_on(waiting, task):
             self._start(WaitingSession(session, None, waiting.priority, waiting.oldest, amount=waiting.amount - 1))
             return
-        self._wake.set()
+        is_busy = not task.cancelled() and task.exception() is None and task.result().busy is not None
+        self._stir.set() if is_busy else self._wake_now()
 
     def _can_go_on(self, waiting: WaitingSession, task: asyncio.Task[ServedSession]) -> bool:
         """Whether more messages wait in a session, as far as is known, and there is room for all who wait: then nobody
