@@ -20,6 +20,7 @@ from weft.kernel.contents import (
     decode_utf8,
     json_bytes,
     json_value,
+    json_values,
     readable,
     rows_of,
     showable,
@@ -139,6 +140,18 @@ def test_whether_a_stream_is_database_text_does_not_depend_on_its_chunks(chunks:
 @given(any_json)
 def test_json_reads_back_as_the_same_value(value: Any) -> None:
     assert same(json_value(json_bytes(value, "value")), value)
+
+
+@given(st.lists(any_json | st.sampled_from([2**64, [10**30], "9" * 40])))
+def test_many_values_are_read_like_one_by_one(values: list[Any]) -> None:
+    read = json_values([json_bytes(value, "value") for value in values])
+    assert len(read) == len(values)
+    assert all(map(same, read, values))
+
+
+def test_one_of_many_that_spells_no_value_is_refused() -> None:
+    with pytest.raises(ValueError, match="Expecting value"):
+        json_values([b"1", b"no JSON"])
 
 
 @pytest.mark.parametrize("value", [2**53, 2**64, -(2**64), 10**40, [2**63], {"a": 2**1000}, 1.0, -0.0, 1e300, 5e-324])

@@ -22,6 +22,7 @@ from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import ToolResultPart, ToolUsePart
 from weft.ledger.read import contexts, kept_turns, plain_turns
 from weft.ledger.read.kept_turns import SpokenTurns, TurnBlock, TurnMemory
+from weft.ledger.read.plain_rows import TurnRows
 from weft.ledger.read.turns import WITHHELD
 from weft.programs import Programs
 from weft.store.port import WriteTxn
@@ -267,14 +268,14 @@ def test_a_forged_text_is_refused_by_either_way(ledger: Ledger) -> None:
 def reads_contents(ledger: Ledger, read: Callable[[], object]) -> bool:
     """Whether a reading makes any turn anew."""
     made: list[object] = []
-    real = plain_turns.TurnRows.read_block
+    real = TurnRows.read_block
 
-    def counting(rows: plain_turns.TurnRows, high: int) -> TurnBlock:
+    def counting(rows: TurnRows, high: int) -> TurnBlock:
         made.append(high)
         return real(rows, high)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plain_turns.TurnRows, "read_block", counting)
+        patch.setattr(TurnRows, "read_block", counting)
         read()
     return bool(made)
 

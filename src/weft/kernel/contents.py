@@ -248,7 +248,7 @@ def check_json(value: Any, path: str) -> None:
 
 def json_value(data: bytes) -> Any:
     """The value that these bytes spell; an integer of any size stays one, where the fast way would round it."""
-    if not _spells_long_integer(data):
+    if data[:1] == b'"' or not _LONG_INTEGER.is_in(data):  # many digits may also be part of a text inside
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError:
@@ -256,9 +256,14 @@ def json_value(data: bytes) -> Any:
     return exact_loads(data, parse_constant=_refuse_constant)
 
 
-def _spells_long_integer(data: bytes) -> bool:
-    """Perhaps: the digits may also be part of a text inside."""
-    return data[:1] != b'"' and _LONG_INTEGER.is_in(data)
+def json_values(contents: Sequence[bytes]) -> list[Any]:
+    """The value of each of these contents."""
+    if not _LONG_INTEGER.is_in(b" ".join([data for data in contents if data[:1] != b'"'])):
+        try:
+            return list(map(orjson.loads, contents))
+        except orjson.JSONDecodeError:
+            pass
+    return list(map(json_value, contents))
 
 
 def _refuse_constant(name: str) -> None:

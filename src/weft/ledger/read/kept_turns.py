@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from weft.kernel.contents import bytes_text, json_value
+from weft.kernel.contents import bytes_text, json_value, json_values
 from weft.kernel.events import GENESIS
 from weft.ledger.model import Message, Part, ToolResultPart, ToolUsePart
 from weft.ledger.views.touched_turns import touched
@@ -51,17 +52,18 @@ class SpokenTurns(Struct, frozen=True, gc=False):
     """All that was said, with calls in place, without system prompts."""
     prompts: list[tuple[str, list[Message]]]
     """Who answered a turn that begins with system messages, and these."""
-    values: list[tuple[int, int, Any]]
+    values: list[tuple[int, int, bytes]]
     """Values of calls that can be changed by whoever is given them: the place of the message, the place of the part in
-    it, and another copy of the value, which nobody is given."""
+    it, and the content that spells the value."""
 
     def own(self) -> SpokenTurns:
         """The same for another one to have: nothing that they could change is shared."""
         messages = self.messages.copy()
-        for place, which, value in self.values:
+        values = parsed_all([data for _, _, data in self.values])
+        for (place, which, _), value in zip(self.values, values, strict=True):
             message = messages[place]
             parts = message.content
-            part = _with_value(parts[which], copied(value))
+            part = _with_value(parts[which], value)
             parts = (part,) if len(parts) == 1 else (*parts[:which], part, *parts[which + 1 :])
             messages[place] = Message(message.id, message.role, parts, -1, message.created_at)
         return SpokenTurns(self.turns, messages, self.prompts, [])
@@ -74,17 +76,15 @@ def _with_value(part: Part, value: Any) -> Part:
     return ToolResultPart(part.tool_call_id, value, part.is_error)
 
 
-def copied(value: Any) -> Any:
-    """A JSON value of which nothing is shared that can be changed."""
-    if isinstance(value, dict):
-        return {key: copied(each) if isinstance(each, CONTAINERS) else each for key, each in value.items()}
-    if isinstance(value, list):
-        return [copied(each) if isinstance(each, CONTAINERS) else each for each in value]
-    return value
+def parsed_all(contents: Sequence[bytes]) -> list[Any]:
+    """The values of contents, each as `json_of` tells it."""
+    try:
+        return json_values(contents)
+    except (ValueError, RecursionError):
+        return [_parsed(data) for data in contents]
 
 
-def parsed(data: bytes) -> Any:
-    """The value of a content, as `json_of` tells it."""
+def _parsed(data: bytes) -> Any:
     try:
         return json_value(data)
     except (ValueError, RecursionError):
