@@ -95,6 +95,26 @@ def test_those_who_come_during_a_commit_share_the_next_one_in_order() -> None:
     assert committer.batches == [["first"], ["a", "b", "c"]]
 
 
+def test_the_next_leader_is_woken_before_those_who_were_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever was served prepares other work next; the database would wait for all of them."""
+    woken: list[str] = []
+    wake = CommitJob.wake
+
+    def noted(job: CommitJob[str]) -> None:
+        woken.append(job.work)
+        wake(job)
+
+    monkeypatch.setattr(CommitJob, "wake", noted)
+    committer = Committer()
+    group = GroupCommit(committer)
+    callers = lead_and_queue(committer, ["a", "b"], group=group)
+    callers.append(Caller(group, "large", MAX_BYTES + 1))
+    wait_until_queued(callers[-1])
+    assert finish(committer, callers) == ["FIRST", "A", "B", "LARGE"]
+    assert committer.batches == [["first"], ["a", "b"], ["large"]]
+    assert woken == ["a", "large", "b"]
+
+
 def test_those_who_come_before_a_batch_is_written_still_join_it() -> None:
     def commit(jobs: CommitBatch[str]) -> None:
         if not committer.batches:

@@ -1,8 +1,8 @@
 """Group commit by leader and follower: whoever comes while a commit is under way shares the next one.
 
 There is no writer thread. A caller that finds nobody leading takes what is waiting (its own work among it) and runs it
-in one transaction, together with what comes until that is written; then it wakes those it served and hands the lead to
-the next in line.
+in one transaction, together with what comes until that is written; then it hands the lead to the next in line and wakes
+those it served.
 """
 
 from __future__ import annotations
@@ -130,13 +130,15 @@ class GroupCommit(Generic[T]):
             self._hand_over(batch, own)
 
     def _hand_over(self, batch: Sequence[CommitJob[T]], own: CommitJob[T]) -> None:
+        """The next leader is woken first: those who were served prepare other work next, one at a time, and the
+        database would have nothing to do meanwhile."""
         self._leader = 0
         self._room = _room_after(len(batch), len(self._waiting))
+        with self._guard:
+            self._appoint()
         for job in batch:
             if job is not own:
                 job.wake()
-        with self._guard:
-            self._appoint()
 
     def _appoint(self) -> None:
         """The first in line leads from now on. The guard is held."""
