@@ -204,6 +204,8 @@ def json_bytes(value: Any, what: str) -> bytes:
 
 def _plain_floats(value: Any) -> bool:
     """orjson writes NaN and infinities as null: only scalars and containers without floats take the fast way."""
+    if type(value) is str:
+        return True
     if isinstance(value, float):
         return False
     if isinstance(value, dict):

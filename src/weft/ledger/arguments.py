@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from datetime import tzinfo
 from functools import lru_cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +212,7 @@ def as_messages(value: Any, role: MessageRole, what: str, levels: int = 8) -> li
     OpenAI's or Anthropic's, as it comes."""
     if value is None:
         return []
-    if isinstance(value, str | StoredContent):
+    if type(value) is str or isinstance(value, str | StoredContent):
         return [NewMessage(role=role, content=value)]
     if isinstance(value, list | tuple):
         if not levels:
@@ -313,7 +314,7 @@ def as_usage_and_rest(value: Any) -> tuple[Usage | UnsetType, dict[str, Any]]:
     if "total_tokens" in tokens:
         _check_total(tokens)
     _check_one_hour(tokens)
-    if (total := sum(tokens.get(part, 0) for part in _DISJOINT)) >= 2**53:
+    if (total := sum(map(tokens.get, _DISJOINT, repeat(0)))) >= 2**53:
         raise InvalidInput(f"usage: its parts add up to {total}", "a turn has at most 2^53-1 tokens")
     return Usage(**tokens), {}
 

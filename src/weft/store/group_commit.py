@@ -49,7 +49,7 @@ class CommitJob(Generic[T]):
 class CommitBatch(list[CommitJob[T]]):
     """The jobs of one commit. Until it is written, those who come meanwhile can still join."""
 
-    def __init__(self, waiting: deque[CommitJob[T]], guard: threading.Condition, limit: int) -> None:
+    def __init__(self, waiting: deque[CommitJob[T]], guard: threading.Lock, limit: int) -> None:
         super().__init__()
         self._waiting, self._guard, self._limit, self._weight = waiting, guard, limit, 0
 
@@ -76,7 +76,8 @@ class GroupCommit(Generic[T]):
 
     def __init__(self, commit: Callable[[CommitBatch[T]], None]) -> None:
         self._commit = commit
-        self._guard = threading.Condition(threading.Lock())
+        self._guard = threading.Lock()
+        self._idle = threading.Condition(self._guard)
         self._waiting: deque[CommitJob[T]] = deque()
         self._led = False
         self._leader, self._room = 0, MAX_JOBS
@@ -112,7 +113,7 @@ class GroupCommit(Generic[T]):
         """Return once nothing is under way; the caller has seen to it that nothing new comes."""
         with self._guard:
             while self._led and self._leader != threading.get_ident():
-                self._guard.wait()
+                self._idle.wait()
 
     def _lead(self, own: CommitJob[T]) -> None:
         """Whoever leads is the first in line, so its own work is always in its batch."""
@@ -147,7 +148,7 @@ class GroupCommit(Generic[T]):
             self._waiting[0].leads = True
             self._waiting[0].wake()
         else:
-            self._guard.notify_all()
+            self._idle.notify_all()
 
 
 def _room_after(served: int, waiting: int) -> int:

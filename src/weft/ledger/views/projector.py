@@ -6,7 +6,7 @@ reads a clock or the environment: the same facts in the same order give the same
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Protocol
@@ -69,7 +69,7 @@ class Projector:
         self._indexed: dict[str, tuple[object, ...]] = {}
         self.calls: dict[bytes, CallRow] = {}
         self.new_calls: list[CallRow] = []
-        self.repeats: Counter[tuple[int, int]] = Counter()
+        self.repeats: dict[tuple[int, int], int] = defaultdict(int)
         """How many of the new calls share a turn and a call id."""
         self.messages: list[MessageRow] = []
         self.history: list[HistoryRow] = []

@@ -476,7 +476,7 @@ class RowMemory:
 
     def shrink(self) -> None:
         """Keep the memory small; what is forgotten is read again."""
-        if any(len(rows) > self.LIMIT for rows in (self.turns, self.sessions, self.ends, self.lookup_texts)):
+        if max(len(self.turns), len(self.sessions), len(self.ends), len(self.lookup_texts)) > self.LIMIT:
             self.clear()
 
 

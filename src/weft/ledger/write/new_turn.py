@@ -190,12 +190,16 @@ class NewTurn:
         return response
 
 
+STORED_RESULTS = (str, dict, list)
+"""Results of calls that are stored as they are."""
+
+
 def _prepared_call(call: NewToolCall, prepare: Callable[[bytes], Prepared]) -> PreparedCall:
     """What is sure to be stored as it is: arguments that are text may be JSON already, and are left for later."""
     return PreparedCall(
         id=prepare(text_bytes(call.id)) if isinstance(call.id, str) and call.id else None,
         arguments=prepare(json_bytes(call.arguments, "arguments")) if isinstance(call.arguments, dict) else None,
-        result=prepare(json_bytes(call.result, "result")) if isinstance(call.result, str | dict | list) else None,
+        result=prepare(json_bytes(call.result, "result")) if isinstance(call.result, STORED_RESULTS) else None,
     )
 
 

@@ -10,8 +10,10 @@ Whatever is unusual, in the turn or in its place, is left to the general way bef
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from hashlib import sha256
+from operator import itemgetter
 from typing import Any
 
 from msgspec import UNSET, UnsetType
@@ -37,7 +39,7 @@ from weft.ledger.views.rows import CallRow, MessageRow, SessionRow, TurnRow, add
 from weft.ledger.views.runs import COMPLETED, PENDING
 from weft.ledger.views.sessions import move_head
 from weft.ledger.write.append import MESSAGE_ROOM, Append
-from weft.ledger.write.new_turn import DEFAULT_SETTING, NewTurn
+from weft.ledger.write.new_turn import DEFAULT_SETTING, STORED_RESULTS, NewTurn
 from weft.ledger.write.placement import Placement
 from weft.ledger.write.turn_events import MAIN_LIST
 
@@ -97,7 +99,7 @@ def _is_plain_call(call: NewToolCall) -> bool:
         and type(call.name) is str
         and is_name(call.name) is not None
         and isinstance(call.arguments, dict)
-        and (call.result is UNSET or isinstance(call.result, str | dict | list))
+        and (call.result is UNSET or isinstance(call.result, STORED_RESULTS))
         and call.error is None
         and call.status is None
         and call.server is None
@@ -128,17 +130,33 @@ def is_ordinary_place(append: Append, place: Placement) -> bool:
 
 
 _ROLES = {role: role.value for role in MessageRole}
+_NORMAL, _UNIFIED, _BY_TURN = TurnType.NORMAL.value, AgentRole.UNIFIED.value, MoveReason.TURN.value
+"""An enumeration looks its members' values up each time."""
 
 # --- lines --------------------------------------------------------------------------------------------------------
 
 
-def _line(event: Event) -> str:
+class _Line:
     """The template of a line: what the encoder writes for an event whose values are marks such as `%(turn)s`. The mark
     of an object, which stands in no quotes, is given as `%(raw usage)raw` and becomes `%(usage)s`."""
-    text = encode(event).decode()
-    for quoted, bare in (('"%(raw ', "%("), (')raw"', ")s")):
-        text = text.replace(quoted, bare)
-    return text
+
+    __slots__ = ("_text", "_values")
+
+    def __init__(self, event: Event) -> None:
+        text = encode(event).decode()
+        for quoted, bare in (('"%(raw ', "%("), (')raw"', ")s")):
+            text = text.replace(quoted, bare)
+        self._text = _MARK.sub("%s", text)
+        self._values = itemgetter(*_MARK.findall(text))
+
+    def fill(self, values: dict[str, Any]) -> bytes:
+        """The line with these values. Marks are looked up in one go: by name they would be cut out of the text and
+        hashed each time."""
+        line: str = self._text % self._values(values)
+        return line.encode()
+
+
+_MARK = re.compile(r"%\((\w+)\)s")
 
 
 def _envelope(prev: str | None = "%(prev)s") -> dict[str, Any]:
@@ -161,8 +179,8 @@ def _mark(text: str) -> Any:
 
 
 @cache
-def _started(has_compaction: bool) -> str:
-    return _line(
+def _started(has_compaction: bool) -> _Line:
+    return _Line(
         RunStarted(
             **_envelope(prev=None),
             fork=ForkPoint("%(parent)s", "%(parent_end)s"),
@@ -175,13 +193,13 @@ def _started(has_compaction: bool) -> str:
 
 
 @cache
-def _history() -> str:
-    return _line(HistoryAppend(**_envelope(), list=MAIN_LIST, message=_message()))
+def _history() -> _Line:
+    return _Line(HistoryAppend(**_envelope(), list=MAIN_LIST, message=_message()))
 
 
 @cache
-def _request(has_provider: bool) -> str:
-    return _line(
+def _request(has_provider: bool) -> _Line:
+    return _Line(
         ModelRequest(
             **_envelope(),
             model="%(model)s",
@@ -192,8 +210,8 @@ def _request(has_provider: bool) -> str:
 
 
 @cache
-def _call() -> str:
-    return _line(
+def _call() -> _Line:
+    return _Line(
         ToolCallRequested(
             **_envelope(), tool="%(tool)s", call_id="%(call_id)s", args="%(arguments)s", correlation_id="%(turn)s"
         )
@@ -201,8 +219,8 @@ def _call() -> str:
 
 
 @cache
-def _result(has_result: bool) -> str:
-    return _line(
+def _result(has_result: bool) -> _Line:
+    return _Line(
         ToolResult(
             **_envelope(),
             call=EventRef("%(prev)s"),
@@ -215,8 +233,8 @@ def _result(has_result: bool) -> str:
 
 
 @cache
-def _response(has_usage: bool, has_finish: bool) -> str:
-    return _line(
+def _response(has_usage: bool, has_finish: bool) -> _Line:
+    return _Line(
         ModelResponse(
             **_envelope(),
             correlation_id="%(turn)s",
@@ -229,14 +247,14 @@ def _response(has_usage: bool, has_finish: bool) -> str:
 
 
 @cache
-def _finished() -> str:
-    return _line(RunFinished(**_envelope(), exit=RunExit.SUCCESS, response="%(message)s"))
+def _finished() -> _Line:
+    return _Line(RunFinished(**_envelope(), exit=RunExit.SUCCESS, response="%(message)s"))
 
 
 @cache
-def _moved() -> str:
+def _moved() -> _Line:
     stream = {**_envelope(), "stream": "session:%(session)s", "prev": "%(session_end)s"}
-    return _line(SessionMoved(**stream, to="%(turn)s", before="%(parent)s", why=MoveReason.TURN))
+    return _Line(SessionMoved(**stream, to="%(turn)s", before="%(parent)s", why=MoveReason.TURN))
 
 
 # --- the pass -----------------------------------------------------------------------------------------------------
@@ -291,9 +309,9 @@ class _OrdinaryTurn:
         self._move_session()
         return response, digest.hex()
 
-    def _add(self, line: str) -> bytes:
+    def _add(self, line: _Line) -> bytes:
         """The next event, of this template; returns its id."""
-        data = (line % self._values).encode()
+        data = line.fill(self._values)
         digest = sha256(data).digest()
         self._append.add_line(data, digest)
         self._values["prev"] = digest.hex()
@@ -394,7 +412,7 @@ class _OrdinaryTurn:
         moment.event_id, moment.row = self._add(_moved()), session
         view.before_change(session)
         session.reach = None
-        move_head(view, moment, self._row, None, moment.when, MoveReason.TURN.value, None)
+        move_head(view, moment, self._row, None, moment.when, _BY_TURN, None)
         view.after_change(session, moment)
 
 
@@ -411,13 +429,13 @@ def _turn_row(
         parent=parent.id,
         session=session.n,
         persona=session.persona,
-        type=TurnType.NORMAL.value,
+        type=_NORMAL,
         status=PENDING,
         started_at=now,
         completed_at=None,
         model=None,
         provider=None,
-        role=AgentRole.UNIFIED.value,
+        role=_UNIFIED,
         toolset=None,
         tools=None,
         permissions_granted=None,
