@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Protocol
 
 from weft.kernel.errors import Damaged
@@ -204,7 +205,7 @@ class WriteBuffer:
                 continue
             rows = insert.newest(rows)
             for start, size in chunks(len(rows)):
-                execute(insert.statement(size), [value for row in rows[start : start + size] for value in row])
+                execute(insert.statement(size), list(chain.from_iterable(rows[start : start + size])))
 
 
 def chunks(total: int) -> Iterator[tuple[int, int]]:
