@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Protocol
@@ -107,15 +106,10 @@ class Insert:
 
 
 class WriteBuffer:
-    """What one connection has yet to write. `execute` runs a statement on it, `together` is around several that nobody
-    needs the answers of; `waiting` names the tables with rows."""
+    """What one connection has yet to write. `execute` runs a statement on it; `waiting` names the tables with rows."""
 
-    def __init__(
-        self,
-        execute: Callable[[str, Sequence[Any]], object],
-        together: Callable[[], AbstractContextManager[object]] = nullcontext,
-    ) -> None:
-        self._execute, self._together = execute, together
+    def __init__(self, execute: Callable[[str, Sequence[Any]], object]) -> None:
+        self._execute = execute
         self._done: Rows = {}
         self._own: Rows = {}
         self.waiting: dict[str, Insert] = {}
@@ -193,11 +187,6 @@ class WriteBuffer:
                 self._execute(statement, ())
 
     def _write(self, waiting: Rows) -> None:
-        with self._together():
-            self._write_all(waiting)
-        waiting.clear()
-
-    def _write_all(self, waiting: Rows) -> None:
         execute = self._execute
         for insert, rows in waiting.items():
             if len(rows) == 1:
@@ -206,6 +195,7 @@ class WriteBuffer:
             rows = insert.newest(rows)
             for start, size in chunks(len(rows)):
                 execute(insert.statement(size), list(chain.from_iterable(rows[start : start + size])))
+        waiting.clear()
 
 
 def chunks(total: int) -> Iterator[tuple[int, int]]:
