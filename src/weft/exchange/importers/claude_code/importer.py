@@ -83,7 +83,10 @@ class ClaudeCodeReader:
         mirrored = {agent for agent in index.mirrors if has_agent_file(source.path, session, agent)}
         turns = plan_turns(index, mirrored)
         count_entries(index)
-        yield from transcripts(index, turns, session, self._past_turns, taken)
+        try:
+            yield from transcripts(index, turns, session, self._past_turns, taken)
+        finally:
+            index.let_go()
 
     def _indexed(self, source: Source, report: Report) -> Index:
         index, self._index = self._index, None

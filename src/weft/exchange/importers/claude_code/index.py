@@ -38,6 +38,8 @@ from weft.exchange.importers.records.values import JsonObject, mapping, text
 from weft.kernel.enums import MessageSource
 
 DOCUMENT_BYTES: Final = 16 * 1024 * 1024
+HELD_BYTES: Final = 2 * 1024 * 1024
+"""Of lines: what they say takes some times as much memory."""
 ABSENT: Final = -1
 MIRRORED, MIRRORED_PROMPT = 1, 2
 """How a subagent's line lies inside a progress line: as its message, or as the prompt told beside it."""
@@ -152,12 +154,19 @@ class Index(Struct):
     reached: Reached = field(default_factory=Reached)
     hung: list[int] = field(default_factory=list)
     """Where each line hangs by what it says itself: what the whole file makes of that, it makes anew each time."""
+    held: dict[int, JsonObject] = field(default_factory=dict)
+    """What lines say that the second pass need not read again, by their places."""
+    room: int = HELD_BYTES
     counted: int = 0
     """So many lines, and titles, an earlier reading has counted."""
     counted_titles: int = 0
 
     def session_of(self, value: JsonObject) -> str | None:
         return text(value.get("sessionId")) or printed_session(value, self.printed)
+
+    def let_go(self) -> None:
+        """Of what was held for the second pass, which is over."""
+        self.held, self.room = {}, HELD_BYTES
 
     def notes_on(self, session: str | None) -> Notes:
         return self.notes.setdefault(session, Notes())
@@ -285,6 +294,9 @@ def _take_line(index: Index, record: Record) -> None:
     entry = _entry(index, record, uuid)
     place = len(index.entries)
     index.entries.append(entry)
+    if index.room >= entry.end - entry.offset:
+        index.room -= entry.end - entry.offset
+        index.held[entry.offset] = value
     _describe(index, entry, place, value)
     _hang(index, entry, place, value)
     index.last[entry.session, entry.agent, entry.is_side] = place

@@ -346,7 +346,7 @@ class _SessionWalk:
 
     def _load(self, file: BinaryIO, entry: Entry) -> JsonObject | None:
         try:
-            record = record_at(file, entry.offset, entry.end)
+            record = self.index.held.get(entry.offset) or record_at(file, entry.offset, entry.end)
         except (ValueError, RecursionError):
             report = self.index.report
             if entry.counts and report.mapped[entry.label]:
