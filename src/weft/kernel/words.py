@@ -117,6 +117,8 @@ class IndexedWords:
         if not self._texts:
             return ""
         pieces = self._pieces()
+        if all(map(str.isascii, self._texts)):
+            return b" ".join(pieces).decode()
         plain = set(filter(bytes.isascii, pieces))
         further = set[str]().union(*map(_further_words, pieces - plain))
         ascii_words = set(filter(str.isascii, further))

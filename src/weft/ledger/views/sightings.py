@@ -8,7 +8,7 @@ session a turn belongs that several hold is told in `turn_owners`.
 from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from weft.kernel import ledger_events as own
 from weft.kernel.canonical import MAX_INTEGER
@@ -16,12 +16,12 @@ from weft.kernel.clock import offset
 from weft.kernel.enums import AgentRole, TurnType
 from weft.kernel.fields import SeenCall, SeenMessage
 from weft.ledger.model import UNDATED
-from weft.ledger.views.metadata_figures import figures_of
+from weft.ledger.views.metadata_figures import NO_FIGURES, Figures, figures_of
 from weft.ledger.views.projector import IMPORTS, Moment, Projector, handles, plain
 from weft.ledger.views.rows import CONTEXTS, TOKENS, CallRow, MessageRow, SessionRow, TurnRow
 from weft.ledger.views.runs import ROWS_PER_EVENT, add_annotations
 from weft.ledger.views.sessions import depart, move_head
-from weft.ledger.views.spawn_links import join_spawn, link_named_call, link_waiting, note_spawn
+from weft.ledger.views.spawn_links import join_spawn, link_named_call, link_waiting, note_spawn, threads_of
 from weft.ledger.views.turn_owners import list_at, list_undated, list_undated_threads, take_threads, take_turn
 from weft.ledger.views.versions import current_version
 
@@ -55,8 +55,9 @@ def _sighting(view: Projector, moment: Moment, event: own.Sighting) -> None:
         )  # fmt: skip
     view.changed_sessions[session.id] = session
     if session.created_at != begun:
-        take_threads(view, session)
-        list_undated_threads(view, session)
+        threads = sorted(threads_of(view, session).items())
+        take_threads(view, session, threads)
+        list_undated_threads(view, session, threads)
 
 
 def is_dated(when: int) -> bool:
@@ -224,10 +225,11 @@ def _see_message_time(row: MessageRow, seen: SeenMessage | None, last: int, firs
 
 def _see_tokens(view: Projector, row: MessageRow, origin: str, seen: SeenMessage) -> None:
     """A copy may have been cut before the last count came: the largest of each kind is the provider's."""
-    figures = figures_of(view.contents, origin, seen)
-    usage = seen.usage
-    counts = {} if usage is UNSET else {field: getattr(usage, field) for field in TOKENS}
-    for field, value in {**counts, **asdict(figures)}.items():
+    figures, usage = figures_of(view.contents, origin, seen), seen.usage
+    counts = [] if usage is UNSET else [(field, getattr(usage, field)) for field in TOKENS]
+    if figures is not NO_FIGURES:
+        counts += [(field, getattr(figures, field)) for field in Figures.__struct_fields__]
+    for field, value in counts:
         if value is not UNSET and value is not None:
             setattr(row, field, max(getattr(row, field) or 0, value))
 

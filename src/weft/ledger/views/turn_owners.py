@@ -10,13 +10,13 @@ Its time also says where its turns are listed of which no source tells a time: n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from weft.kernel.canonical import MAX_INTEGER
 from weft.ledger.model import UNDATED
 from weft.ledger.views.projector import Projector
 from weft.ledger.views.rows import SessionRow, TurnRow
-from weft.ledger.views.spawn_links import join_started, threads_of
+from weft.ledger.views.spawn_links import join_started
 
 SessionAge = tuple[int, bool, str, str]
 """When a session began, whether its native id is gone, that id, and ours."""
@@ -30,6 +30,8 @@ _UNDATED = "SELECT id FROM turn WHERE segment = ? AND depth <= ? AND session = ?
 
 def take_turn(view: Projector, session: SessionRow, turn: TurnRow) -> None:
     """A source of the session holds the turn: the turn belongs to it unless it does to an earlier session."""
+    if turn.session == session.n:
+        return
     owner = None if turn.session is None else view.session_of_number(turn.session)
     if owner is None or (owner.n != session.n and _is_before(view, session, owner)):
         turn.session = session.n
@@ -44,13 +46,13 @@ def _is_before(view: Projector, session: SessionRow, other: SessionRow) -> bool:
     return session_age(session, text_of) < session_age(other, text_of)
 
 
-def take_threads(view: Projector, session: SessionRow) -> None:
+def take_threads(view: Projector, session: SessionRow, threads: Sequence[tuple[int, int]]) -> None:
     """The session turned out to begin earlier: so it does for every turn of its origin where it stood or that leads
-    there. One that was moved here may stand on turns that its source does not hold, and takes none; nor does any take
-    turns that Weft wrote into a file of another session, which only copies them."""
+    there, which are its `threads`. One that was moved here may stand on turns that its source does not hold, and takes
+    none; nor does any take turns that Weft wrote into a file of another session, which only copies them."""
     if session.reach is None or session.head is None:
         return
-    for segment, depth in sorted(threads_of(view, session).items()):
+    for segment, depth in threads:
         for (id,) in view.sql.all(_OF_OTHERS, (segment, depth, session.n, session.origin)):
             take_turn(view, session, view.turn(id))
 
@@ -79,9 +81,10 @@ def list_at(view: Projector, turn: TurnRow, when: int) -> None:
             above.append(child)
 
 
-def list_undated_threads(view: Projector, session: SessionRow) -> None:
+def list_undated_threads(view: Projector, session: SessionRow, threads: Sequence[tuple[int, int]]) -> None:
     """When the session began has become known: so its turns without a time are listed anew, from the first one on."""
-    for segment, depth in sorted(threads_of(view, session).items()):
+    view.flush(keep=True)
+    for segment, depth in threads:
         for (id,) in view.sql.all(_UNDATED, (segment, depth, session.n)):
             list_undated(view, session, view.turn(id))
 
