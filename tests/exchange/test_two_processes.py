@@ -24,8 +24,11 @@ from weft.exchange.importing.handover import WorkerLost, pack, unpack
 from weft.exchange.importing.run import ImportRun, ImportStep, ImportSummary
 from weft.exchange.importing.usable_cores import usable_cores
 from weft.kernel.clock import FixedClock, SystemClock
+from weft.kernel.contents import Prepared
+from weft.kernel.dag_events import RunStarted
+from weft.kernel.enums import AgentRole, TurnType
 from weft.kernel.errors import InvalidInput
-from weft.ledger.imports.natives import NativeTurn
+from weft.ledger.imports.natives import EncodedEvents, NativeTurn, PackedStretch, PreparedTurn, TurnDraft
 
 NOW = FixedClock(10**13)
 KILLED = """
@@ -254,7 +257,14 @@ def test_what_exceeds_a_limit_is_told_alike(tmp_path: Path) -> None:
 def test_what_the_worker_says_makes_records_and_nothing_else() -> None:
     turn = NativeTurn(key="k\ud800", records=())
     assert unpack(pack([turn])) == [turn]
-    for strange in (b"", b"\x80\x05garbage", pack(os.getcwd), pack(Path("/"))):
+    prepared = Prepared(b"said", b"", b"salt", b"ref", None)
+    made = EncodedEvents((prepared,), (b"{}",), (b"id",))
+    draft = TurnDraft("t", None, (None, None), "s", "f", made, made)
+    stretch = PackedStretch(0, 4, b"packed")
+    turn.prepared = PreparedTurn("digest", 4, (), None, (b"key",), draft, (stretch,), pack(()))
+    assert unpack(pack([turn])) == [turn]
+    started = RunStarted(stream="run:t", prev=None, actor="imported", turn_type=TurnType.NORMAL, role=AgentRole.UNIFIED)
+    for strange in (b"", b"\x80\x05garbage", pack(os.getcwd), pack(Path("/")), pack(started)):
         with pytest.raises(WorkerLost):
             unpack(strange)
 

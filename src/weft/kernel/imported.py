@@ -11,11 +11,15 @@ from collections.abc import Iterable
 from hashlib import sha256
 
 from weft.kernel.clock import from_digest
-from weft.kernel.contents import SALT_BYTES
+from weft.kernel.contents import SALT_BYTES, Prepared, content_ref, readable
 
 TURN_DOMAIN = b"weft.turn.1\n"
 SESSION_DOMAIN = b"weft.session.1\n"
 SOURCE_DOMAIN = b"weft.source.1\n"
+UNDIGESTED = 256
+"""An imported content up to this size is found by its reference alone, which its bytes determine."""
+REPEATED_CONTENTS = 4096
+"""So many short contents are remembered: paths, versions and branches come again with every turn."""
 
 
 def imported_turn_id(grows_from: str | None, mapping: str, source: str) -> str:
@@ -30,10 +34,26 @@ class ImportSecret:
     def __init__(self, secret: bytes, origin: str) -> None:
         self._secret = self.key = secret
         self._origin = origin.encode() + b"\0"
+        self._repeated: dict[bytes, Prepared] = {}
 
     def salt(self, digest: bytes) -> bytes:
         """The salt of a content with this plain digest."""
         return self._mac(self._origin + digest)[:SALT_BYTES]
+
+    def prepare(self, data: bytes) -> Prepared:
+        """A content of this origin. The same bytes are one content in every ledger that shares the secret."""
+        if len(data) > UNDIGESTED:
+            digest = sha256(data).digest()
+            salt = self.salt(digest)
+            return Prepared(data, digest, salt, content_ref(salt, data), readable(data))
+        known = self._repeated.get(data)
+        if known is None:
+            salt = self.salt(sha256(data).digest())
+            known = Prepared(data, b"", salt, content_ref(salt, data), readable(data))
+            if len(self._repeated) >= REPEATED_CONTENTS:
+                self._repeated.clear()
+            self._repeated[data] = known
+        return known
 
     def session_id(self, native: str) -> str:
         return from_digest(self._mac(SESSION_DOMAIN + self._origin + native.encode("utf-8", "surrogatepass")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -18,14 +18,11 @@ from weft.kernel.contents import (
     Prepared,
     Salts,
     TextCheck,
-    content_ref,
     prepare,
-    readable,
     rows_of,
 )
 from weft.kernel.errors import ContentTooLarge, FactDamaged
 from weft.kernel.events import extend
-from weft.kernel.imported import ImportSecret
 from weft.store.erased_contents import ERASING, make_husks, note_erasing
 from weft.store.facts import FactReader
 from weft.store.records import KEY_BYTES, LEDGER_SCOPE, Key, LogRow, LogTip, Stored
@@ -108,15 +105,27 @@ class RecentContents:
 def questions_about(wanted: Sequence[Key]) -> list[Question]:
     """What the lookup view is asked about contents, in statements of few sizes."""
     made = []
-    for start in range(0, len(wanted), ASKED_AT_ONCE):
-        some = list(wanted[start : start + ASKED_AT_ONCE])
-        if len(some) > A_FEW:
-            some += [some[-1]] * (ASKED_AT_ONCE - len(some))
+    for some in few_sizes(wanted):
         values: list[int | bytes] = []
         for scope, digest in some:
             values += (scope, digest[:KEY_BYTES])
         made.append((_known_among(len(some)), tuple(values)))
     return made
+
+
+def few_sizes(wanted: Sequence[Key]) -> Iterator[list[Key]]:
+    """Some at a time, in lists of few lengths, so that prepared statements are found again; the last one may repeat."""
+    for start in range(0, len(wanted), ASKED_AT_ONCE):
+        some = list(wanted[start : start + ASKED_AT_ONCE])
+        if len(some) > A_FEW:
+            some += [some[-1]] * (ASKED_AT_ONCE - len(some))
+        yield some
+
+
+@cache
+def _named_among(count: int) -> str:
+    keys = ",".join("?" * count)
+    return f"SELECT c.ref, c.n FROM lookup_content l JOIN content c ON c.n = l.n WHERE l.key IN ({keys})"
 
 
 @cache
@@ -128,8 +137,6 @@ def _known_among(count: int) -> str:
     )
 
 
-UNDIGESTED = 256
-"""An imported content up to this size is found by its reference alone, which its bytes determine."""
 LOG = Insert("log", ("n", "count", "at", "chain", "contents", "events"))
 CONTENT = Insert("content", ("n", "scope", "ref", "salt", "digest", "size", "shown", "bytes"))
 
@@ -147,8 +154,6 @@ class FactWriter(FactReader, kw_only=True, eq=False, dict=True):
     _parts: list[tuple[int, int, bytes]] = field(default_factory=list)
     _erased: set[int] = field(default_factory=set)
     """Contents that this very work has erased."""
-    _named_so: dict[bytes, Stored] = field(default_factory=dict)
-    """Short imported texts of this work: paths, versions and branches come again with every turn."""
 
     def __post_init__(self) -> None:
         self._next = max(self.recent.seen, self.log_tip.contents) + 1  # a row deleted by hand does not free its number
@@ -163,36 +168,32 @@ class FactWriter(FactReader, kw_only=True, eq=False, dict=True):
         key = (scope, sha256(data).digest())
         return self._known(key) or self._insert(prepare(data, self.salts.draw()), scope)
 
-    def put_imported(self, secret: ImportSecret, data: bytes, scope: int) -> Stored:
-        """The same bytes of one origin are one content in every ledger that shares the secret."""
-        known = self._named_so.get(data) if len(data) <= UNDIGESTED else None
-        if known is None:
-            known = self._put_imported(secret, data, scope)
-            if len(data) <= UNDIGESTED:
-                self._named_so[data] = known
-        return known
-
-    def _put_imported(self, secret: ImportSecret, data: bytes, scope: int) -> Stored:
-        digest = sha256(data).digest()
-        salt = secret.salt(digest)
-        ref = content_ref(salt, data)
-        key = (scope, ref)
-        known = self._fresh.get(key) or self.recent.by_digest.get(key)
-        if known is not None:
-            return known
-        n = self._named(ref) if self.recent.filled else None
-        if n is not None:
-            return Stored(n, ref)
-        content = Prepared(data, digest if len(data) > UNDIGESTED else b"", salt, ref, readable(data))
-        stored = self._fresh[key] = self._place(content, scope)
+    def put_imported(self, contents: Sequence[Prepared], scope: int) -> list[Stored]:
+        """Contents of one origin, as `ImportSecret.prepare` makes them. They are found by their references."""
+        fresh, recent = self._fresh, self.recent
+        if recent.filled:
+            self._ask_for(contents, scope)
+        stored = []
+        by_digest, asked = recent.by_digest, recent.asked
+        for content in contents:
+            key = (scope, content.ref)
+            known = fresh.get(key) or by_digest.get(key) or asked.get(key)
+            if known is None:
+                known = fresh[key] = self._place(content, scope)
+            stored.append(known)
         return stored
 
-    def _named(self, ref: bytes) -> int | None:
-        """One that the lookup view knows by its reference."""
-        for (n,) in self.sql.all("SELECT n FROM lookup_content WHERE key = ?", (ref[:KEY_BYTES],)):
-            if self.sql.one("SELECT 1 FROM content WHERE n = ? AND ref = ?", (n, ref)) is not None:
-                return int(n)
-        return None
+    def _ask_for(self, contents: Sequence[Prepared], scope: int) -> None:
+        """What the lookup view has of these, by their references."""
+        fresh, by_digest, asked = self._fresh, self.recent.by_digest, self.recent.asked
+        keys = dict.fromkeys((scope, content.ref) for content in contents)
+        wanted = [key for key in keys if key not in fresh and key not in by_digest and key not in asked]
+        asked.update(dict.fromkeys(wanted))
+        for some in few_sizes(wanted):
+            for ref, n in self.sql.all(_named_among(len(some)), tuple(ref[:KEY_BYTES] for _, ref in some)):
+                key = (scope, bytes(ref))
+                if key in asked:
+                    asked[key] = Stored(n, key[1])
 
     def put_prepared(self, content: Prepared, scope: int) -> Stored:
         return self._known((scope, content.digest)) or self._insert(content, scope)

@@ -22,6 +22,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from weft.exchange.importers.port import Problem
+from weft.kernel.contents import Prepared
 from weft.kernel.enums import (
     AgentRole,
     FileKind,
@@ -33,6 +34,7 @@ from weft.kernel.enums import (
 )
 from weft.ledger.imports import TextWords
 from weft.ledger.imports.natives import (
+    EncodedEvents,
     JsonContent,
     NativeCall,
     NativeCompaction,
@@ -40,8 +42,10 @@ from weft.ledger.imports.natives import (
     NativeMessage,
     NativeSession,
     NativeTurn,
+    PackedStretch,
     PreparedTurn,
     Tokens,
+    TurnDraft,
 )
 from weft.ledger.model import FileNote, ImagePart, LintNote, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 
@@ -114,10 +118,10 @@ class ReadingEnd(Struct, frozen=True):
 
 
 _CLASSES: tuple[Any, ...] = (
-    AgentRole, FileKind, FileNote, ImagePart, JsonContent, LinkReason, LintNote, LintSeverity, MessageRole,
-    MessageSource, NativeCall, NativeCompaction, NativeLink, NativeMessage, NativeSession, NativeTurn, OpenedSource,
-    PreparedTurn, Problem, ReadingEnd, ReasoningPart, SessionBegin, TextPart, TextWords, Tokens, ToolCallStatus,
-    ToolResultPart, ToolUsePart,
+    AgentRole, EncodedEvents, FileKind, FileNote, ImagePart, JsonContent, LinkReason, LintNote, LintSeverity,
+    MessageRole, MessageSource, NativeCall, NativeCompaction, NativeLink, NativeMessage, NativeSession, NativeTurn,
+    OpenedSource, PackedStretch, Prepared, PreparedTurn, Problem, ReadingEnd, ReasoningPart, SessionBegin, TextPart,
+    TextWords, Tokens, ToolCallStatus, ToolResultPart, ToolUsePart, TurnDraft,
 )  # fmt: skip
 _MAKE_STRUCT = Tokens().__reduce__()[0]
 """With which msgspec makes a record of its fields again."""
@@ -181,6 +185,11 @@ class FrameQueue:
         self._size = 0
         self._changed = threading.Condition()
         threading.Thread(target=self._send, daemon=True).start()
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether frames wait: the writer is behind."""
+        return bool(self._frames)
 
     def put(self, kind: FrameKind, data: bytes) -> None:
         with self._changed:

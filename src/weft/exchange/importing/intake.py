@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from weft.exchange.importers.port import NativeSession, NativeTurn, Source, Transcript
-from weft.ledger.imports import ImportCounts, ImportWriter, Landed, OpenTail, RawBytes, RawFile
+from weft.ledger.imports import ImportCounts, ImportWriter, Landed, OpenTail, RawBytes, RawFile, whole_turn
 
 
 class EndedTurn(Struct, frozen=True, kw_only=True):
@@ -125,7 +125,7 @@ class OpenTailFilter:
             if not self._source.quiet and not self._is_closed(turn):
                 self.left += 1
                 self.answered += turn.answered
-                self.tail.add(turn, self._places.get(turn.parent))
+                self.tail.add(whole_turn(turn), self._places.get(turn.parent))
                 continue
             self._places[number] = self._taken
             self._taken += 1

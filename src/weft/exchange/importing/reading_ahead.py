@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -251,6 +252,9 @@ def _turns_in(data: bytes) -> list[NativeTurn]:
     turns = _checked(data, list)
     if any(type(turn) is not NativeTurn for turn in turns):
         raise WorkerLost("something came among turns")
+    for turn in turns:
+        if turn.prepared is not None:
+            turn.load_items = partial(_checked, turn.prepared.items, tuple)
     return list(turns)
 
 

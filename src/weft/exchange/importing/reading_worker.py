@@ -34,7 +34,7 @@ from weft.kernel.clock import SystemClock
 from weft.kernel.errors import LimitExceeded
 from weft.kernel.imported import ImportSecret
 from weft.kernel.read_budget import ReadBudget
-from weft.ledger.imports import prepare_session, prepare_turn
+from weft.ledger.imports import PreparedTranscript, RawBytes, RawFile, prepare_session
 from weft.ledger.imports.natives import NativeTurn
 
 RAW_BYTES = 1024 * 1024
@@ -83,34 +83,50 @@ class ReadingWorker:
             own, _ = digests(source.path, source.size, 0)
             opened = OpenedSource(source.size, bytes_digest(source, candidate, own))
             self._frames.put(FrameKind.OPENED, pack(opened))
+            file, mapping = RawFile(source.path, 0, source.size), f"{importer.origin}/{importer.mapping}"
             for transcript in importer.read(source, report):
-                self._hand_over(transcript, secret)
+                file.end = source.size if transcript.until is None else transcript.until
+                raw = file if transcript.raw is None else RawBytes(transcript.raw)
+                session, turns, ahead = transcript.session, iter(transcript.turns), self._is_ahead
+                prepared = PreparedTranscript(session, turns, source.name, raw, secret, mapping, ahead)
+                self._hand_over(transcript, prepared)
+
+    def _is_ahead(self) -> bool:
+        """Has the writer enough to do?"""
+        return self._frames.is_waited_for
 
     def _importer(self, name: str) -> Importer:
         if name not in self._importers:
             self._importers[name] = load_importers(name)[0]
         return self._importers[name]
 
-    def _hand_over(self, transcript: Transcript, secret: ImportSecret) -> None:
+    def _hand_over(self, transcript: Transcript, prepared: PreparedTranscript) -> None:
         """The session as it is known before its turns are walked, these, and what it is after them."""
         session, raw = transcript.session, transcript.raw
         begin = SessionBegin(prepare_session(session), transcript.until, None if raw is None else len(raw))
         self._frames.put(FrameKind.SESSION, pack(begin))
         for start in range(0, len(raw or b""), RAW_BYTES):
             self._frames.put(FrameKind.RAW, (raw or b"")[start : start + RAW_BYTES])
-        turns: list[NativeTurn] = []
-        size = 0
         try:
-            for turn in transcript.turns:
-                prepared = prepare_turn(turn, secret)
-                turns.append(prepared)
-                size += prepared.prepared.size if prepared.prepared else 0
-                if size >= CHUNK_BYTES:
-                    self._frames.put(FrameKind.TURNS, pack(turns))
-                    turns, size = [], 0
+            for batch in prepared.batches():
+                self._send(batch)
         finally:  # those before one that failed, too
-            self._frames.put(FrameKind.TURNS, pack(turns))
+            self._send(prepared.left)
         self._frames.put(FrameKind.SESSION_END, pack(prepare_session(session)))
+
+    def _send(self, turns: list[NativeTurn]) -> None:
+        some: list[NativeTurn] = []
+        size = 0
+        for turn in turns:
+            if turn.prepared is not None:
+                turn.prepared.items, turn.items = pack(turn.items), ()
+                size += turn.prepared.size
+            some.append(turn)
+            if size >= CHUNK_BYTES:
+                self._frames.put(FrameKind.TURNS, pack(some))
+                some, size = [], 0
+        if some:
+            self._frames.put(FrameKind.TURNS, pack(some))
 
 
 def _stop() -> None:

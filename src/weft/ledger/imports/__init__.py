@@ -2,9 +2,16 @@
 
 from weft.ledger.imports.import_writer import ImportWriter
 from weft.ledger.imports.kept_sources import KeptStretch, RawBytes, RawFile, kept_stretches
-from weft.ledger.imports.prepared_turns import prepare_session, prepare_turn
+from weft.ledger.imports.prepared_turns import PreparedTranscript, prepare_session
 from weft.ledger.imports.provisional import OpenTail, ProvisionalItem, ProvisionalTurn, provisional_turns
-from weft.ledger.imports.sources import ImportCounts, ImportSource, Landed, adopt_secret, import_secret
+from weft.ledger.imports.sources import (
+    ImportCounts,
+    ImportSource,
+    Landed,
+    adopt_secret,
+    import_secret,
+    whole_turn,
+)
 from weft.ledger.search.prepared_words import PreparedWords, TextWords
 
 __all__ = [
@@ -14,6 +21,7 @@ __all__ = [
     "KeptStretch",
     "Landed",
     "OpenTail",
+    "PreparedTranscript",
     "PreparedWords",
     "ProvisionalItem",
     "ProvisionalTurn",
@@ -24,6 +32,6 @@ __all__ = [
     "import_secret",
     "kept_stretches",
     "prepare_session",
-    "prepare_turn",
     "provisional_turns",
+    "whole_turn",
 ]

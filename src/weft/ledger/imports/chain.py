@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any
 
 import orjson
 from msgspec import UNSET, UnsetType
 
 from weft.kernel.clock import LAST_ULID, decode, encode
-from weft.kernel.contents import json_bytes, text_bytes
+from weft.kernel.contents import Prepared, json_bytes, text_bytes
 from weft.kernel.dag_events import (
     HistoryAppend,
     Interruption,
@@ -35,6 +36,7 @@ from weft.kernel.enums import (
 )
 from weft.kernel.errors import InvalidInput, NoCanonicalForm
 from weft.kernel.events import Event, run_stream
+from weft.kernel.events import encode as encode_event
 from weft.kernel.fields import (
     ErrorFact,
     EventRef,
@@ -46,16 +48,46 @@ from weft.kernel.fields import (
     ReasoningFact,
     TextFact,
 )
+from weft.kernel.imported import ImportSecret
 from weft.kernel.ledger_events import CompactionRecorded
-from weft.ledger.imports.natives import JsonContent, NativeCall, NativeMessage, NativeTurn
+from weft.ledger.imports.natives import EncodedEvents, JsonContent, NativeCall, NativeMessage, NativeTurn
 from weft.ledger.model import IMPORTED_AGENT, ImagePart, Part, ReasoningPart, TextPart
-from weft.ledger.write.append import MESSAGE_ROOM, Append
+from weft.ledger.write.append import MESSAGE_ROOM, ContentForms
 
 NAMELESS = "unknown"
 
 
-def put_value(append: Append, value: Any) -> str:
-    return append.put_bytes(value_bytes(value))
+class EventDraft(ContentForms):
+    """Events of an import in the making, with the contents that they name. No ledger knows of them yet."""
+
+    __slots__ = ("_contents", "_events", "_ids", "_lines", "_secret")
+
+    def __init__(self, secret: ImportSecret) -> None:
+        self._secret = secret
+        self._contents: dict[bytes, Prepared] = {}
+        self._events: list[Event] = []
+        self._lines: list[bytes] = []
+        self._ids: list[bytes] = []
+
+    def put_bytes(self, data: bytes) -> str:
+        content = self._secret.prepare(data)
+        self._contents[content.ref] = content
+        return content.ref.hex()
+
+    def add_event(self, event: Event) -> str:
+        line = encode_event(event)
+        digest = sha256(line).digest()
+        self._events.append(event)
+        self._lines.append(line)
+        self._ids.append(digest)
+        return digest.hex()
+
+    def encoded(self) -> EncodedEvents:
+        return EncodedEvents(tuple(self._contents.values()), tuple(self._lines), tuple(self._ids), tuple(self._events))
+
+
+def put_value(contents: ContentForms, value: Any) -> str:
+    return contents.put_bytes(value_bytes(value))
 
 
 def value_bytes(value: Any) -> bytes:
@@ -100,8 +132,8 @@ def _nested(value: Any) -> Iterator[tuple[bool, Any]]:
     yield True, "}" if is_object else "]"
 
 
-def named(append: Append, name: str | None) -> Named:
-    return append.named(name if isinstance(name, str) and name else NAMELESS, "name")
+def named(contents: ContentForms, name: str | None) -> Named:
+    return contents.named(name if isinstance(name, str) and name else NAMELESS, "name")
 
 
 def opening_bytes(turn: NativeTurn) -> list[bytes]:
@@ -126,8 +158,8 @@ def _words(part: Part) -> str:
 class Chain:
     """Writes one turn's events into a draft."""
 
-    def __init__(self, append: Append, turn_id: str) -> None:
-        self.append, self.id = append, turn_id
+    def __init__(self, draft: EventDraft, turn_id: str) -> None:
+        self.draft, self.id = draft, turn_id
         self._envelope: dict[str, Any] = {"stream": run_stream(turn_id), "actor": IMPORTED_AGENT}
         self._number = decode(turn_id)
         self._prev: str | None = None
@@ -137,7 +169,7 @@ class Chain:
 
     def write(self, turn: NativeTurn, start: RunStarted, through: str | None, first_kept: str | None) -> str:
         """All events; returns the last one's id, the thread digest."""
-        self._prev = self.append.add_event(start)
+        self._prev = self.draft.add_event(start)
         for item in turn.items:
             if isinstance(item, NativeCall):
                 self._call(item)
@@ -152,7 +184,7 @@ class Chain:
         return self._add(RunFinished, exit=exit, response=self._answer, error=error)
 
     def _add(self, kind: type[Event], **fields: Any) -> str:
-        self._prev = self.append.add_event(kind(prev=self._prev, **self._envelope, **fields))
+        self._prev = self.draft.add_event(kind(prev=self._prev, **self._envelope, **fields))
         return self._prev
 
     def _message(self, message: NativeMessage) -> None:
@@ -163,7 +195,7 @@ class Chain:
             id=encode(self._number + self._messages & LAST_ULID),
             role=message.role,
             parts=tuple(map(self._part, message.parts)),
-            native=UNSET if message.native is None else self.append.put_text(message.native),
+            native=UNSET if message.native is None else self.draft.put_text(message.native),
         )
         if message.role == MessageRole.ASSISTANT:
             self._answer = fact.id
@@ -172,7 +204,7 @@ class Chain:
             self._add(HistoryAppend, list="main", message=fact)
 
     def _part(self, part: Part) -> PartFact:
-        put = self.append.put_text
+        put = self.draft.put_text
         if isinstance(part, TextPart):
             return TextFact(text=put(part.text))
         if isinstance(part, ReasoningPart):
@@ -182,13 +214,13 @@ class Chain:
         raise InvalidInput(f"a native message holds no {type(part).__name__}", "tool uses and results are calls")
 
     def _call(self, call: NativeCall) -> None:
-        append = self.append
-        call_id = append.put_text(call.id)
+        draft = self.draft
+        call_id = draft.put_text(call.id)
         event = self._add(
             ToolCallRequested,
-            tool=named(append, call.name),
+            tool=named(draft, call.name),
             call_id=call_id,
-            args=put_value(append, call.arguments),
+            args=put_value(draft, call.arguments),
             correlation_id=self.id,
             message=self._answer,
         )
@@ -201,17 +233,17 @@ class Chain:
             call_id=call_id,
             status=call.status or (ToolCallStatus.OK if call.error is None else ToolCallStatus.ERROR),
             correlation_id=self.id,
-            result=UNSET if call.result is UNSET else put_value(append, call.result),
+            result=UNSET if call.result is UNSET else put_value(draft, call.result),
             error=UNSET if call.error is None else self._error(call.error),
         )
 
     def _error(self, text: str) -> ErrorFact:
-        return ErrorFact(code="error", message=self.append.put_text(text))
+        return ErrorFact(code="error", message=self.draft.put_text(text))
 
     def _compaction(self, summary: str, through: str, first_kept: str | None) -> None:
         self._add(
             CompactionRecorded,
-            summary=self.append.put_text(summary),
+            summary=self.draft.put_text(summary),
             summarized_through=through,
             first_kept=UNSET if first_kept is None else first_kept,
             compaction_type=CompactionType.SUMMARY,
@@ -219,18 +251,30 @@ class Chain:
         )
 
 
-def beginning(
-    append: Append, turn_id: str, turn: NativeTurn, *, fork: ForkPoint | None, origin: str, mapping: str, source: str
-) -> RunStarted:
-    return RunStarted(
-        stream=run_stream(turn_id),
+def encoded_chain(
+    turn: NativeTurn,
+    id: str,
+    *,
+    secret: ImportSecret,
+    fork: ForkPoint | None,
+    mapping: str,
+    source: str,
+    compacts: tuple[str | None, str | None],
+) -> EncodedEvents:
+    """All events of a turn, of which the last one's id is the thread digest. `compacts` are the last turn that a
+    compaction summarised and the first that it kept."""
+    draft = EventDraft(secret)
+    start = RunStarted(
+        stream=run_stream(id),
         prev=None,
         actor=IMPORTED_AGENT,
         turn_type=TurnType.NORMAL if turn.compaction is None else TurnType.COMPACTION,
         role=AgentRole.UNIFIED,
         fork=UNSET if fork is None else fork,
-        origin=origin,
+        origin=mapping.rpartition("/")[0],
         mapping=mapping,
         source=source,
-        native=append.put_text(turn.key),
+        native=draft.put_text(turn.key),
     )
+    Chain(draft, id).write(turn, start, *compacts)
+    return draft.encoded()

@@ -19,36 +19,46 @@ from weft.kernel.events import encode, import_stream, session_stream
 from weft.kernel.fields import ForkPoint
 from weft.kernel.imported import ImportSecret, imported_turn_id
 from weft.kernel.ledger_events import SessionCreated, Sighting, TurnLinked, TurnSuperseded
-from weft.ledger.imports.chain import Chain, beginning, opening_bytes
-from weft.ledger.imports.kept_sources import PIECE_BYTES, WORTH, RawFile, is_erased_here, is_kept, pack, was_erased
-from weft.ledger.imports.natives import NativeSession, NativeTurn
+from weft.ledger.imports.chain import encoded_chain, opening_bytes
+from weft.ledger.imports.kept_sources import (
+    PIECE_BYTES,
+    WORTH,
+    RawFile,
+    is_erased_here,
+    is_kept,
+    is_packed_with,
+    pack,
+    was_erased,
+)
+from weft.ledger.imports.natives import EncodedEvents, NativeSession, NativeTurn, PackedStretch, TurnDraft
 from weft.ledger.imports.provisional import OpenTail, drop_tails, sources_with_tails, write_tail
-from weft.ledger.imports.replaced_turns import note_replaced
-from weft.ledger.imports.sighting_events import Seeing
+from weft.ledger.imports.replaced_turns import has_other_files, is_told_in, last_round, note_replaced
+from weft.ledger.imports.sighting_events import Seeing, encoded_sighting
 from weft.ledger.imports.sources import (
+    NAMED,
     ROW_EVENTS,
     ImportCounts,
     ImportSource,
     Landed,
+    NativeNames,
     Resumes,
     Task,
     TaskMark,
+    add_events,
     batches,
+    fitting_draft,
     import_secret,
-    last_before,
+    whole_turn,
 )
 from weft.ledger.model import IMPORTED_AGENT
 from weft.ledger.search.prepared_words import PreparedWords, TextWords
-from weft.ledger.views.recorded_events import recorded
 from weft.ledger.views.rows import TurnRow, load_turn
-from weft.ledger.views.versions import TurnWords, mapping_number, versions_of
+from weft.ledger.views.versions import TurnWords, mapping_number
 from weft.ledger.write.append import Append, ImportScope, LedgerWriter
 from weft.store.erased_contents import ERASING, is_husk
 from weft.store.port import WriteTxn
 from weft.store.records import KEY_BYTES
 from weft.store.sql import rows_in
-
-_NAMED = "SELECT t.id FROM import_name i JOIN turn t ON t.n = i.turn WHERE i.key = ?"
 
 
 class ImportWriter:
@@ -68,11 +78,13 @@ class ImportWriter:
         self.secret = ImportSecret(import_secret(writer.store), origin)
         self._scope = -1 - int.from_bytes(sha256(origin.encode()).digest()[:4], "big")
         self._remap = remap
-        self._resumes = Resumes(self.mapping)
+        self._resumes, self._names = Resumes(self.mapping), NativeNames(self.secret, origin)
         self._written: set[bytes] = set()
         self._fresh: set[bytes] = set()
         self._words, self._fresh_words = words, dict[tuple[int, bool], TextWords]()
         self._looked: int | None = None
+        self._has_erasures = True
+        """Whether anything was ever erased here, as the transaction under way has found."""
         self._read: list[tuple[Any, ...]] = []
         self._alike: set[str] = set()
         """Of these, sources that were found to be as they were: so are their open tails."""
@@ -149,6 +161,7 @@ class ImportWriter:
         def run(append: Append) -> int:
             self._fresh, self._fresh_words = set(), {}
             self._look(append)
+            self._has_erasures = append.sql.one("SELECT 1 FROM erasure LIMIT 1") is not None
             work(append)
             append.seal()
             self._note_read(append.txn)
@@ -182,13 +195,23 @@ class ImportWriter:
         self._run(work, len(piece))
 
     def _keep(
-        self, append: Append, seeing: Seeing, piece: bytes, start: int, contents: list[tuple[str, bytes]]
+        self,
+        append: Append,
+        seeing: Seeing,
+        piece: bytes,
+        start: int,
+        contents: list[tuple[str, bytes]],
+        prepared: Sequence[PackedStretch] = (),
     ) -> None:
         """Unless an import that was cut short has kept it: then it was packed with what it brought then."""
         session, file = append.view.session_number(seeing.session), append.number(append.put_text(seeing.file))
         place = (session, file, start, start + len(piece))
         if not is_kept(append.txn, place, piece):
-            self._see(append, seeing.kept(pack(piece, contents), start, start + len(piece)), new=False)
+            end = start + len(piece)
+            packed = next((each.packed for each in prepared if (each.start, each.end) == (start, end)), None)
+            if packed is None or not is_packed_with(packed, contents):
+                packed = pack(piece, contents)
+            self._see(append, seeing.kept(packed, start, end), new=False)
 
     def remember(self, source: ImportSource, *, alike: bool = False) -> None:
         """The source has been read to its end, or is `alike` to what was read then: noted with the next write, or by
@@ -234,7 +257,7 @@ class ImportWriter:
         return gone
 
     def _seeing(self, append: Append, session: NativeSession, file: str) -> Seeing:
-        return Seeing(append, self.origin, self.secret.session_id(session.id), self.secret.session_id, file)
+        return Seeing(append.contents, self.origin, self.secret.session_id(session.id), self.secret.session_id, file)
 
     def _write(self, task: Task, mark: TaskMark, batch: list[NativeTurn], is_last: bool, append: Append) -> None:
         task.go_back(mark)
@@ -245,12 +268,14 @@ class ImportWriter:
             task.landed.append(self._land(append, seeing, turn, task))
             if len(append.lines) >= ROW_EVENTS:
                 append.seal()
-        self._note_names(append, batch, task.landed[mark.landed :])
+        append.seal()
+        self._names.note(append, batch, task.landed[mark.landed :])
         if is_last:
             self._bring_back(append, seeing, task)
             self._tell(append, seeing, task)
             self._note_tail(append, seeing, task)
-        self._keep_along(append, seeing, task, None if is_last else task.end)
+        stretches = [each for turn in batch if turn.prepared is not None for each in turn.prepared.stretches]
+        self._keep_along(append, seeing, task, None if is_last else task.end, stretches)
 
     def _note_tail(self, append: Append, seeing: Seeing, task: Task) -> None:
         """What is still open, beside what is a fact now; of a session that lost something nothing is shown early."""
@@ -273,7 +298,9 @@ class ImportWriter:
 
         return is_erased
 
-    def _keep_along(self, append: Append, seeing: Seeing, task: Task, until: int | None) -> None:
+    def _keep_along(
+        self, append: Append, seeing: Seeing, task: Task, until: int | None, prepared: Sequence[PackedStretch]
+    ) -> None:
         """The stretch of the source that this batch comes from, compressed against what it brought."""
         if task.raw is None:
             return
@@ -283,13 +310,13 @@ class ImportWriter:
             return
         contents = [(ref, data) for ref, data in stored if len(data) >= WORTH]
         for start, piece in task.raw.take(until):
-            self._keep(append, seeing, piece, start, contents)
+            self._keep(append, seeing, piece, start, contents, prepared)
 
     def _spells_erased(self, append: Append, session: str, stored: list[tuple[str, bytes]]) -> bool:
         """Would the source bring back what was erased: of this session, or a content that lies in this batch?"""
         if session in self._refused:
             return True
-        if append.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
+        if not self._has_erasures:
             return False
         husks = rows_in(
             append.sql,
@@ -301,9 +328,11 @@ class ImportWriter:
     def _land(self, append: Append, seeing: Seeing, turn: NativeTurn, task: Task) -> Landed:
         landed, counts = task.landed, task.counts
         parent = None if turn.parent is None else landed[turn.parent]
-        source = self._source(turn)
-        id = imported_turn_id(parent.digest if parent else None, self.mapping, source)
-        written = self._resumes.find(append.sql, append.view.find_turn, parent.digest if parent else None, source)
+        grows_from = parent.digest if parent else None
+        compacts = self._compacts(turn, landed)
+        source, draft = self._source(turn), fitting_draft(turn, grows_from, compacts)
+        id = draft.id if draft else imported_turn_id(grows_from, self.mapping, source)
+        written = self._resumes.find(append.sql, append.view.find_turn, grows_from, source)
         row = written or append.view.find_turn(id) or self._mapped_before(append, turn, parent, source)
         gone = self._erased_version(append, seeing, row, turn)
         if gone is not None:
@@ -312,19 +341,43 @@ class ImportWriter:
             return Landed(gone.id, gone.digest, turn.end, erased=True)
         new = row is None
         if row is None:
-            fork = ForkPoint(parent.id, parent.digest) if parent else None
-            start = beginning(append, id, turn, fork=fork, origin=self.origin, mapping=self.mapping, source=source)
             older = self._outdated(append, seeing, turn, landed) if task.reread or self._remap else []
-            digest = Chain(append, id).write(turn, start, *self._range(turn, landed))
+            fork = ForkPoint(parent.id, parent.digest) if parent else None
+            chain = draft.chain if draft else self._chain(turn, id, fork, source, compacts)
+            append.contents.put_imported(chain.contents)
+            digest = add_events(append, chain)
             self._supersede(append, older, id, counts)
             self._note_words(append, turn)
             counts.turns += 1
         else:
             id, digest = row.id, row.digest
             counts.known += 1
-        self._see(append, seeing.turn(id, turn) if written is None else seeing.copy(id, turn), new)
+        if written is None:
+            self._see_turn(append, seeing, id, turn, draft, new)
+        else:
+            self._see(append, seeing.copy(id, turn), new)
         note_replaced(append, counts, landed=id, is_new=new, is_remapping=self._remap)
         return Landed(id, digest, turn.end, outdated=row is not None and not row.current, is_new=new)
+
+    def _chain(
+        self, turn: NativeTurn, id: str, fork: ForkPoint | None, source: str, compacts: tuple[str | None, str | None]
+    ) -> EncodedEvents:
+        turn, secret = whole_turn(turn), self.secret
+        return encoded_chain(turn, id, secret=secret, fork=fork, mapping=self.mapping, source=source, compacts=compacts)
+
+    def _see_turn(
+        self, append: Append, seeing: Seeing, id: str, turn: NativeTurn, draft: TurnDraft | None, new: bool
+    ) -> None:
+        """What the source tells of a turn, unless it is known; of a turn that is new itself nothing can be."""
+        if draft is not None and (draft.id, draft.session, draft.file) == (id, seeing.session, seeing.file):
+            sighting = draft.sighting
+        else:
+            place = {"session": seeing.session, "file": seeing.file}
+            sighting = encoded_sighting(whole_turn(turn), id, secret=self.secret, origin=self.origin, **place)
+        append.contents.put_imported(sighting.contents)
+        if new or not self._is_known(append, sighting.ids[0]):
+            add_events(append, sighting)
+            self._fresh.add(sighting.ids[0][:KEY_BYTES])
 
     def _source(self, turn: NativeTurn) -> str:
         """The digest of its records."""
@@ -343,7 +396,7 @@ class ImportWriter:
 
     def _erased_version(self, append: Append, seeing: Seeing, row: TurnRow | None, turn: NativeTurn) -> TurnRow | None:
         """The turn, or a version of it, that was erased: another telling of the same would bring it back."""
-        if append.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
+        if not self._has_erasures:
             return None
         candidates = [row] if row is not None else self._namesakes(append, turn)
         for erased in (each for each in candidates if is_erased_here(append.sql, "turn", each.id)):
@@ -360,7 +413,7 @@ class ImportWriter:
 
     def _shares_words(self, append: Append, row: TurnRow, turn: NativeTurn) -> bool:
         """Does a turn that is here begin with the words of this one?"""
-        opening = {append.number(self._reference(data).hex()) for data in opening_bytes(turn)}
+        opening = {append.number(self._reference(data).hex()) for data in opening_bytes(whole_turn(turn))}
         return 0 not in opening and TurnWords(append.sql, row).opening == opening
 
     def identify(self, turns: Iterable[NativeTurn]) -> Iterator[tuple[NativeTurn, str | None]]:
@@ -393,7 +446,7 @@ class ImportWriter:
         self._run(work)
         return counted
 
-    def _range(self, turn: NativeTurn, landed: list[Landed]) -> tuple[str | None, str | None]:
+    def _compacts(self, turn: NativeTurn, landed: list[Landed]) -> tuple[str | None, str | None]:
         """The last turn that a compaction summarised, and the first that it kept."""
         compaction = turn.compaction
         if compaction is None:
@@ -412,18 +465,18 @@ class ImportWriter:
         """Turns of the same session that its source no longer shows: older versions of this one, and what it took in;
         a copy elsewhere stands for itself, unless a newer mapping tells the same words."""
         session = append.view.session_number(seeing.session)
-        keys = sorted({self._key(name) for name in (turn.key, *turn.names)})
+        keys = sorted(self._names.keys_of(turn))
         found = {row.id: row for row in self._namesakes(append, turn)}
         for key in keys:
-            for (id,) in append.sql.all(_NAMED, (key,)):
+            for (id,) in append.sql.all(NAMED, (key,)):
                 if id not in found and (row := append.view.find_turn(id)) is not None:
                     found[id] = row
         shown = {at.id for at in landed}
         others = (row for row in found.values() if row.id not in shown and row.current and row.origin == self.origin)
         left = [row for row in others if row.session == session or self._is_remapped(append, row, turn)]
-        if self._remap or session is None or not _has_other_files(append, session, seeing.file):
+        if self._remap or session is None or not has_other_files(append, session, seeing.file):
             return left
-        return [row for row in left if _is_told_in(append, row, seeing.file)]
+        return [row for row in left if is_told_in(append, row, seeing.file)]
 
     def _is_remapped(self, append: Append, row: TurnRow, turn: NativeTurn) -> bool:
         return self._remap and self._shares_words(append, row, turn)
@@ -445,7 +498,7 @@ class ImportWriter:
         """The same source, read again, tells it another way: this is the way it stands now, or stands once more."""
         for row in older:
             why = SupersedeReason.REREAD if row.mapping == self.mapping else SupersedeReason.REMAP
-            round = _last_round(append, row, append.view.turn(by)) + back
+            round = last_round(append, row, append.view.turn(by)) + back
             event = TurnSuperseded(
                 stream=import_stream(row.id),
                 prev=None,
@@ -512,39 +565,15 @@ class ImportWriter:
         end = max(task.end, task.raw.end) if task.raw else task.end
         self._see(append, seeing.told(task.session, end), new=False)
         append.seal()
-        waiting = append.sql.all(
-            "SELECT w.child, w.wants, w.why, w.session FROM import_wait w WHERE EXISTS (SELECT 1 FROM import_name n"
-            " WHERE n.key = w.wants) OR EXISTS (SELECT 1 FROM session s WHERE s.id = w.session AND s.head IS NOT NULL)"
-        )
-        for child, wants, why, session in waiting:
-            self._join(append, child, bytes(wants), why, session, task.counts)
-
-    def _note_names(self, append: Append, batch: list[NativeTurn], landed: list[Landed]) -> None:
-        """Native ids of the batch, for links from elsewhere, and what the batch itself wants to be linked to."""
-        append.seal()
-        names = sorted({(self._key(name), append.view.turn(at.id).n) for turn, at in zip(batch, landed, strict=True)
-                        for name in (turn.key, *turn.names) if not at.erased})  # fmt: skip
-        append.sql.run_many("INSERT INTO import_name(key, turn) VALUES (?, ?) ON CONFLICT DO NOTHING", names)
-        for turn, at in zip(batch, landed, strict=True):
-            if turn.link is not None and turn.parent is None and not at.erased:
-                wants = self._key(turn.link.to)
-                session = None if turn.link.session is None else self.secret.session_id(turn.link.session)
-                append.sql.run(
-                    "INSERT INTO import_wait(child, wants, why, session) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                    (at.id, wants, turn.link.why, session),
-                )
+        for child, wants, why, session in self._names.waiting(append.sql):
+            self._join(append, child, wants, why, session, task.counts)
 
     def _join(
         self, append: Append, child: str, wants: bytes, why: str, session: str | None, counts: ImportCounts
     ) -> None:
-        found = append.sql.all(_NAMED, (wants,))
-        parents = [row for (id,) in found if id != child and (row := append.view.find_turn(id)) is not None]
-        if not parents and session is not None:
-            parents = last_before(append, session, child)
-        if not parents:
+        parent = self._names.parent_of(append, child, wants, session)
+        if parent is None:
             return
-        session_number = append.view.turn(child).session
-        parent = min(parents, key=lambda row: (row.session != session_number, -row.current, row.id))
         event = TurnLinked(
             stream=import_stream(child),
             prev=None,
@@ -557,30 +586,6 @@ class ImportWriter:
             append.add_event(event)
             counts.links += 1
         append.sql.run("DELETE FROM import_wait WHERE child = ? AND wants = ? AND why = ?", (child, wants, why))
-
-    def _key(self, name: str) -> bytes:
-        return sha256(f"{self.origin}\0{name}".encode("utf-8", "surrogatepass")).digest()[:KEY_BYTES]
-
-
-def _has_other_files(append: Append, session: int, file: str) -> bool:
-    """Several may give themselves out as one session, such as fragments of it."""
-    known = append.number(append.put_text(file))
-    return append.sql.one("SELECT 1 FROM kept WHERE session = ? AND file <> ? LIMIT 1", (session, known)) is not None
-
-
-def _is_told_in(append: Append, row: TurnRow, file: str) -> bool:
-    """Is it this file whose telling of a turn is shown?"""
-    n = None if row.seen is None else append.txn.facts.find_event(row.seen)
-    line = None if n is None else append.txn.facts.line(n)
-    told = None if n is None or line is None else recorded(n, line).event
-    return not isinstance(told, Sighting) or told.file == append.put_text(file)
-
-
-def _last_round(append: Append, *turns: TurnRow) -> int:
-    """How often versions of these turns have come back after others had replaced them."""
-    ids = {row.id for turn in turns for row in versions_of(append.view, turn)}
-    found = rows_in(append.sql, "SELECT round FROM superseded WHERE turn IN", ids)
-    return max((int(round) for (round,) in found), default=0)
 
 
 def _drop(sources: list[str], txn: WriteTxn) -> None:

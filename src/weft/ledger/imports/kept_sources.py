@@ -61,12 +61,7 @@ class RawBytes(RawFile):
 
 
 def pack(piece: bytes, contents: Iterable[tuple[str, bytes]]) -> bytes:
-    chosen: dict[str, bytes] = {}
-    size = 0
-    for ref, data in contents:
-        if ref not in chosen and size + len(data) <= DICTIONARY_BYTES:
-            chosen[ref] = data
-            size += len(data)
+    chosen = _chosen(contents)
     dictionary = _dictionary(chosen.values())
     reach = len(dictionary) + len(piece)
     window = max(10, min(27, reach.bit_length()))
@@ -74,6 +69,22 @@ def pack(piece: bytes, contents: Iterable[tuple[str, bytes]]) -> bytes:
     frame = zstandard.ZstdCompressor(dict_data=_as_dict(dictionary), compression_params=settings).compress(piece)
     refs = b"".join(bytes.fromhex(ref) for ref in chosen)
     return MAGIC + len(chosen).to_bytes(4, "big") + refs + frame
+
+
+def is_packed_with(packed: bytes, contents: Iterable[tuple[str, bytes]]) -> bool:
+    """Would `pack` use the same contents?"""
+    return references_in(packed) == [bytes.fromhex(ref) for ref in _chosen(contents)]
+
+
+def _chosen(contents: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
+    """As many as a dictionary holds, each once."""
+    chosen: dict[str, bytes] = {}
+    size = 0
+    for ref, data in contents:
+        if ref not in chosen and size + len(data) <= DICTIONARY_BYTES:
+            chosen[ref] = data
+            size += len(data)
+    return chosen
 
 
 def unpack(packed: bytes, content: Callable[[str], bytes]) -> bytes:

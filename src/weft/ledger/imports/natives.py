@@ -7,11 +7,14 @@ everything else: when, where, by which version, at what cost. It may differ betw
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import UNSET, Struct
 
+from weft.kernel.contents import Prepared
 from weft.kernel.enums import AgentRole, LinkReason, MessageRole, MessageSource, ToolCallStatus
+from weft.kernel.events import Event
 from weft.ledger.model import FileNote, LintNote, Part
 from weft.ledger.search.prepared_words import TextWords
 
@@ -39,7 +42,39 @@ class JsonContent(Struct, frozen=True, gc=False):
     """False: the value has no exact form as JSON of other programs (too deep, lone surrogates, long integers)."""
 
 
-class PreparedTurn(Struct, frozen=True):
+class EncodedEvents(Struct, frozen=True, gc=False):
+    """Events that are made and hashed, with the contents that they name, both in the order in which they are kept."""
+
+    contents: tuple[Prepared, ...]
+    lines: tuple[bytes, ...]
+    ids: tuple[bytes, ...]
+    events: tuple[Event, ...] = ()
+    """The same as objects; nothing where another process made them."""
+
+
+class TurnDraft(Struct, frozen=True, gc=False):
+    """The events of a turn as they are if it hangs where its source alone says, and if nobody knows it yet."""
+
+    id: str
+    grows_from: str | None
+    """The digest of its parent."""
+    compacts: tuple[str | None, str | None]
+    """The last turn that it summarises and the first that it keeps, if it is a compaction."""
+    session: str
+    file: str
+    chain: EncodedEvents
+    sighting: EncodedEvents
+
+
+class PackedStretch(Struct, frozen=True, gc=False):
+    """Bytes of a source from one place to another, as `kept_sources.pack` makes them."""
+
+    start: int
+    end: int
+    packed: bytes
+
+
+class PreparedTurn(Struct):
     """What can be worked out of a turn without looking into the ledger."""
 
     source: str
@@ -48,6 +83,14 @@ class PreparedTurn(Struct, frozen=True):
     """Of its records, in bytes."""
     words: tuple[tuple[str, bool, TextWords], ...]
     """Of its contents, by their references and by whether search reads them as JSON."""
+    last_time: int | None
+    keys: tuple[bytes, ...]
+    """Of its native ids, as `NativeNames` makes them: stand for `names`, which stay there."""
+    draft: TurnDraft | None = None
+    stretches: tuple[PackedStretch, ...] = ()
+    """What is kept of the source with the batch that this turn ends."""
+    items: bytes = b""
+    """The turn's items, packed by whoever hands it over."""
 
 
 class NativeMessage(Struct, frozen=True, kw_only=True):
@@ -175,10 +218,14 @@ class NativeTurn(Struct, kw_only=True):
     """Where each of its records lies, where they lie as they are; else nothing."""
     prepared: PreparedTurn | None = None
     """Of a turn that another process read: stands for `records`, which stay there."""
+    load_items: Callable[[], tuple[Item, ...]] | None = None
+    """Of such a turn: its items, which are not here until somebody needs them."""
 
     @property
     def last_time(self) -> int | None:
         """The latest time that any of its records tells, in Unix milliseconds; None where none does."""
+        if self.prepared is not None:
+            return self.prepared.last_time
         ends = (item.done for item in self.items if isinstance(item, NativeCall))
         times = (self.started, self.ended, *(item.at for item in self.items), *ends)
         return max((time for time in times if time is not None), default=None)

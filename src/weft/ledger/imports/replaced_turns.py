@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from weft.kernel.ledger_events import Sighting
 from weft.ledger.imports.sources import ImportCounts
+from weft.ledger.views.recorded_events import recorded
 from weft.ledger.views.rows import TurnRow
-from weft.ledger.views.versions import TurnWords
+from weft.ledger.views.versions import TurnWords, versions_of
 from weft.ledger.write.append import Append
+from weft.store.sql import rows_in
 
 
 def note_replaced(append: Append, counts: ImportCounts, *, landed: str, is_new: bool, is_remapping: bool) -> None:
@@ -57,3 +60,24 @@ def _first_turns_like(append: Append, turn: TurnRow) -> Iterator[TurnRow]:
 def _is_hidden(append: Append, old: TurnRow, new: TurnRow) -> bool:
     """Are there words of one turn that the other one, which stands in its place, does not say?"""
     return not TurnWords(append.sql, old).certain <= TurnWords(append.sql, new).everything
+
+
+def has_other_files(append: Append, session: int, file: str) -> bool:
+    """Several may give themselves out as one session, such as fragments of it."""
+    known = append.number(append.put_text(file))
+    return append.sql.one("SELECT 1 FROM kept WHERE session = ? AND file <> ? LIMIT 1", (session, known)) is not None
+
+
+def is_told_in(append: Append, row: TurnRow, file: str) -> bool:
+    """Is it this file whose telling of a turn is shown?"""
+    n = None if row.seen is None else append.txn.facts.find_event(row.seen)
+    line = None if n is None else append.txn.facts.line(n)
+    told = None if n is None or line is None else recorded(n, line).event
+    return not isinstance(told, Sighting) or told.file == append.put_text(file)
+
+
+def last_round(append: Append, *turns: TurnRow) -> int:
+    """How often versions of these turns have come back after others had replaced them."""
+    ids = {row.id for turn in turns for row in versions_of(append.view, turn)}
+    found = rows_in(append.sql, "SELECT round FROM superseded WHERE turn IN", ids)
+    return max((int(round) for (round,) in found), default=0)

@@ -19,13 +19,22 @@ from weft.kernel.fields import (
     SeenMessage,
     Usage,
 )
+from weft.kernel.imported import ImportSecret
 from weft.kernel.ledger_events import Sighting
 from weft.ledger.dialects.usage import one_hour_part
-from weft.ledger.imports.chain import named, put_value
-from weft.ledger.imports.natives import NativeCall, NativeCompaction, NativeMessage, NativeSession, NativeTurn, Tokens
+from weft.ledger.imports.chain import EventDraft, named, put_value
+from weft.ledger.imports.natives import (
+    EncodedEvents,
+    NativeCall,
+    NativeCompaction,
+    NativeMessage,
+    NativeSession,
+    NativeTurn,
+    Tokens,
+)
 from weft.ledger.model import IMPORTED_AGENT, FileNote, LintNote
 from weft.ledger.views.sightings import is_dated
-from weft.ledger.write.append import Append
+from weft.ledger.write.append import ContentForms
 
 TRIGGERS = {
     "auto": CompactionTrigger.CONTEXT_LIMIT,
@@ -38,9 +47,9 @@ verbatim copy has them all."""
 
 
 class Seeing(Struct, frozen=True):
-    """Puts what was seen into a draft's contents."""
+    """Makes sightings, and puts what was seen into contents."""
 
-    append: Append
+    contents: ContentForms
     origin: str
     session: str
     session_ids: Any
@@ -48,7 +57,6 @@ class Seeing(Struct, frozen=True):
     file: str
 
     def turn(self, turn_id: str, turn: NativeTurn) -> Sighting:
-        append = self.append
         return Sighting(
             stream=import_stream(turn_id),
             prev=None,
@@ -64,14 +72,14 @@ class Seeing(Struct, frozen=True):
             version=self._text(turn.version),
             role=UNSET if turn.role == AgentRole.UNIFIED else turn.role,
             toolset=self._name(turn.toolset),
-            tools=UNSET if turn.tools is None else put_value(append, list(turn.tools)),
+            tools=UNSET if turn.tools is None else put_value(self.contents, list(turn.tools)),
             permissions=self._json(turn.permissions),
             config=self._json(turn.config),
             metadata=self._json(turn.metadata),
             messages=self._messages(turn) or UNSET,
             calls=self._calls(turn) or UNSET,
             compaction=UNSET if turn.compaction is None else self._compaction(turn.compaction),
-            file=append.put_text(self.file),
+            file=self.contents.put_text(self.file),
             offset=turn.offset,
             end=turn.end,
         )
@@ -85,7 +93,7 @@ class Seeing(Struct, frozen=True):
             origin=self.origin,
             session=self.session,
             turn=turn_id,
-            file=self.append.put_text(self.file),
+            file=self.contents.put_text(self.file),
             offset=turn.offset,
             end=turn.end,
         )
@@ -110,7 +118,7 @@ class Seeing(Struct, frozen=True):
             task=self._text(session.task),
             metadata=self._json(session.metadata),
             archived=True if session.archived else UNSET,
-            file=self.append.put_text(self.file),
+            file=self.contents.put_text(self.file),
             end=end,
         )
 
@@ -122,20 +130,20 @@ class Seeing(Struct, frozen=True):
             actor=IMPORTED_AGENT,
             origin=self.origin,
             session=self.session,
-            file=self.append.put_text(self.file),
+            file=self.contents.put_text(self.file),
             offset=start,
             end=end,
-            raw=self.append.put_bytes(raw),
+            raw=self.contents.put_bytes(raw),
         )
 
     def _text(self, text: str | None) -> str | UnsetType:
-        return UNSET if text is None else self.append.put_text(text)
+        return UNSET if text is None else self.contents.put_text(text)
 
     def _json(self, value: Any) -> str | UnsetType:
-        return UNSET if value is None else put_value(self.append, value)
+        return UNSET if value is None else put_value(self.contents, value)
 
     def _name(self, name: str | None) -> Named | UnsetType:
-        return UNSET if not name else named(self.append, name)
+        return UNSET if not name else named(self.contents, name)
 
     def _messages(self, turn: NativeTurn) -> tuple[SeenMessage, ...]:
         """Files and lints of a call belong to the message that made it."""
@@ -174,14 +182,14 @@ class Seeing(Struct, frozen=True):
             return ()
         things = context if isinstance(context, dict) else {"context": context}
         return tuple(
-            SeenContext(name=named(self.append, name), value=put_value(self.append, value), listed=listed or UNSET)
+            SeenContext(name=named(self.contents, name), value=put_value(self.contents, value), listed=listed or UNSET)
             for name, given in things.items()
             for listed, values in [(isinstance(given, list), given if isinstance(given, list) else [given])]
             for value in values[:NOTES]
         )
 
     def _file(self, note: FileNote) -> FileFact:
-        path = self.append.put_text(note.path)
+        path = self.contents.put_text(note.path)
         return FileFact(kind=note.kind, path=path, line_start=number(note.line_start), line_end=number(note.line_end))
 
     def _lint(self, note: LintNote) -> LintFact:
@@ -219,6 +227,15 @@ class Seeing(Struct, frozen=True):
             duration_ms=count(compaction.duration_ms),
             metadata=self._json(compaction.metadata),
         )
+
+
+def encoded_sighting(
+    turn: NativeTurn, id: str, *, secret: ImportSecret, origin: str, session: str, file: str
+) -> EncodedEvents:
+    """What a source tells of a turn with this id."""
+    draft = EventDraft(secret)
+    draft.add_event(Seeing(draft, origin, session, secret.session_id, file).turn(id, turn))
+    return draft.encoded()
 
 
 def number(value: Any) -> int | UnsetType:

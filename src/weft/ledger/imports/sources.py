@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 
 from msgspec import Struct, field
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
+from weft.kernel.contents import text_bytes
 from weft.kernel.enums import LinkReason
 from weft.kernel.errors import NotApplicable
 from weft.kernel.events import encode, import_stream
 from weft.kernel.imported import ImportSecret, imported_turn_id
+from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import TurnLinked
 from weft.ledger.imports.kept_sources import RawFile
-from weft.ledger.imports.natives import NativeSession, NativeTurn
+from weft.ledger.imports.natives import EncodedEvents, NativeSession, NativeTurn, TurnDraft
 from weft.ledger.imports.provisional import OpenTail
 from weft.ledger.model import IMPORTED_AGENT
 from weft.ledger.views.rows import TurnRow
@@ -23,6 +25,7 @@ from weft.ledger.views.versions import mapping_number
 from weft.ledger.write.append import Append
 from weft.store.facts import local_value
 from weft.store.port import Store, WriteTxn
+from weft.store.records import KEY_BYTES
 from weft.store.sql import Sql
 
 KEY = "import_secret"
@@ -207,6 +210,75 @@ class Resumes:
                 append.seal()
         self._any = True
         return counted
+
+
+NAMED = "SELECT t.id FROM import_name i JOIN turn t ON t.n = i.turn WHERE i.key = ?"
+_WAITING = (
+    "SELECT w.child, w.wants, w.why, w.session FROM import_wait w WHERE EXISTS (SELECT 1 FROM import_name n"
+    " WHERE n.key = w.wants) OR EXISTS (SELECT 1 FROM session s WHERE s.id = w.session AND s.head IS NOT NULL)"
+)
+
+
+class NativeNames:
+    """The native ids of one origin's turns, by which links from other files find them."""
+
+    def __init__(self, secret: ImportSecret, origin: str) -> None:
+        self._secret, self._domain = secret, origin.encode() + b"\0"
+
+    def keys_of(self, turn: NativeTurn) -> set[bytes]:
+        if turn.prepared is not None:
+            return set(turn.prepared.keys)
+        return {self._key(name) for name in (turn.key, *turn.names)}
+
+    def note(self, append: Append, batch: Sequence[NativeTurn], landed: Sequence[Landed]) -> None:
+        """Of turns whose rows are written, and what these want to be linked to."""
+        places = [(turn, append.view.turn(at.id)) for turn, at in zip(batch, landed, strict=True) if not at.erased]
+        names = sorted({(key, row.n) for turn, row in places for key in self.keys_of(turn)})
+        append.sql.run_many("INSERT INTO import_name(key, turn) VALUES (?, ?) ON CONFLICT DO NOTHING", names)
+        for turn, row in places:
+            if turn.link is not None and turn.parent is None:
+                wants = self._key(turn.link.to)
+                session = None if turn.link.session is None else self._secret.session_id(turn.link.session)
+                append.sql.run(
+                    "INSERT INTO import_wait(child, wants, why, session) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                    (row.id, wants, turn.link.why, session),
+                )
+
+    def waiting(self, sql: Sql) -> list[tuple[str, bytes, str, str | None]]:
+        """Links whose other end may have come: the child, the key that it wants, why, and a session."""
+        return [(child, bytes(wants), why, session) for child, wants, why, session in sql.all(_WAITING)]
+
+    def parent_of(self, append: Append, child: str, wants: bytes, session: str | None) -> TurnRow | None:
+        """The turn that a link leads to."""
+        found = append.sql.all(NAMED, (wants,))
+        parents = [row for (id,) in found if id != child and (row := append.view.find_turn(id)) is not None]
+        if not parents and session is not None:
+            parents = last_before(append, session, child)
+        number = append.view.turn(child).session
+        return min(parents, key=lambda row: (row.session != number, -row.current, row.id), default=None)
+
+    def _key(self, name: str) -> bytes:
+        return sha256(self._domain + text_bytes(name)).digest()[:KEY_BYTES]
+
+
+def whole_turn(turn: NativeTurn) -> NativeTurn:
+    """With its items, wherever they were left."""
+    return turn if turn.load_items is None else replace(turn, items=turn.load_items(), load_items=None)
+
+
+def fitting_draft(
+    turn: NativeTurn, grows_from: str | None, compacts: tuple[str | None, str | None]
+) -> TurnDraft | None:
+    """The events that were prepared for a turn, if it hangs where it was supposed to."""
+    draft = turn.prepared.draft if turn.prepared is not None else None
+    return draft if draft is not None and (draft.grows_from, draft.compacts) == (grows_from, compacts) else None
+
+
+def add_events(append: Append, made: EncodedEvents) -> str:
+    """Events whose contents are here; returns the last one's id."""
+    for event, line, digest in zip(made.events or map(KINDS.decode, made.lines), made.lines, made.ids, strict=True):
+        append.add_encoded(event, line, digest)
+    return made.ids[-1].hex()
 
 
 def last_before(append: Append, session: str, child: str) -> list[TurnRow]:

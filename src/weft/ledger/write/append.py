@@ -25,7 +25,7 @@ from weft.kernel.errors import (
     SessionBusy,
     StoreError,
 )
-from weft.kernel.events import Event, Receipt, encode, ledger_stream, program_stream
+from weft.kernel.events import Event, Receipt, UnknownEvent, encode, ledger_stream, program_stream
 from weft.kernel.facts import is_digest
 from weft.kernel.fields import Named, Words, is_name
 from weft.kernel.imported import ImportSecret
@@ -203,44 +203,22 @@ class ImportScope(Struct, frozen=True):
     secret: ImportSecret
 
 
-class ContentWriter:
-    """Stores contents in one scope and returns their references; equal bytes of a scope are one content."""
+class ContentForms:
+    """Texts, names and JSON values as contents. How their bytes are kept is said by whoever keeps them."""
 
-    __slots__ = ("_append", "_put", "_scope", "stored")
-
-    def __init__(self, append: Append, scope: int, secret: ImportSecret | None = None) -> None:
-        self._append, self._scope = append, scope
-        facts = append.txn.facts
-        self._put = facts.put if secret is None else partial(facts.put_imported, secret)
-        self.stored: list[tuple[str, bytes]] | None = None
-        """The contents stored from now on, with their references, where somebody sets a list here."""
+    __slots__ = ()
 
     def put_bytes(self, data: bytes) -> str:
-        ref = self._append.remember(self._put(data, self._scope))
-        if self.stored is not None:
-            self.stored.append((ref, data))
-        return ref
-
-    def put_prepared(self, content: Prepared) -> str:
-        return self._append.remember(self._append.txn.facts.put_prepared(content, self._scope))
+        """The reference under which these bytes are kept."""
+        raise NotImplementedError
 
     def put_text(self, text: str | bytes | StoredContent | Prepared, what: str = "text") -> str:
         """The reference of a text, which is kept exactly."""
         if isinstance(text, str):
             return self.put_bytes(text_bytes(text))
-        if isinstance(text, Prepared):
-            return self.put_prepared(text)
-        if isinstance(text, StoredContent):
-            return self._append.require_content(text.ref)
         if isinstance(text, bytes):
             return self.put_bytes(text_bytes(decode_utf8(text, what)))
         raise InvalidInput(f"{what} is {type(text).__name__}, not text", "give text, or what put_content gave")
-
-    def put_json(self, value: Any, what: str) -> str:
-        """The reference of a JSON value; reading it back gives the same value."""
-        if isinstance(value, StoredContent):
-            return self._append.require_content(value.ref)
-        return self.put_bytes(json_bytes(value, what))
 
     def named(self, name: str, what: str) -> Named:
         """A name that looks like one stands in the event; anything else is kept as a content."""
@@ -251,6 +229,48 @@ class ContentWriter:
 
     def words(self, text: str) -> Words:
         return Words(content=self.put_text(text))
+
+
+class ContentWriter(ContentForms):
+    """Stores contents in one scope and returns their references; equal bytes of a scope are one content."""
+
+    __slots__ = ("_append", "_scope", "_secret", "stored")
+
+    def __init__(self, append: Append, scope: int, secret: ImportSecret | None = None) -> None:
+        self._append, self._scope, self._secret = append, scope, secret
+        self.stored: list[tuple[str, bytes]] | None = None
+        """An import's contents from now on, with their references, where somebody sets a list here."""
+
+    def put_bytes(self, data: bytes) -> str:
+        if self._secret is not None:
+            return self.put_imported((self._secret.prepare(data),))
+        return self._append.remember(self._append.txn.facts.put(data, self._scope))
+
+    def put_imported(self, contents: Sequence[Prepared]) -> str:
+        """Contents of an origin, as its secret prepares them; returns the last one's reference."""
+        stored = self._append.txn.facts.put_imported(contents, self._scope)
+        refs = list(map(self._append.remember, stored))
+        if self.stored is not None:
+            self.stored += zip(refs, (content.data for content in contents), strict=True)
+        return refs[-1] if refs else ""
+
+    def put_prepared(self, content: Prepared) -> str:
+        return self._append.remember(self._append.txn.facts.put_prepared(content, self._scope))
+
+    def put_text(self, text: str | bytes | StoredContent | Prepared, what: str = "text") -> str:
+        if isinstance(text, str):
+            return self.put_bytes(text_bytes(text))
+        if isinstance(text, Prepared):
+            return self.put_prepared(text)
+        if isinstance(text, StoredContent):
+            return self._append.require_content(text.ref)
+        return super().put_text(text, what)
+
+    def put_json(self, value: Any, what: str) -> str:
+        """The reference of a JSON value; reading it back gives the same value."""
+        if isinstance(value, StoredContent):
+            return self._append.require_content(value.ref)
+        return self.put_bytes(json_bytes(value, what))
 
 
 class Append:
@@ -286,7 +306,7 @@ class Append:
         """The arrival number of the first event that is not sealed yet."""
         self.lines: list[bytes] = []
         self._event_ids: list[bytes] = []
-        self._pending: list[tuple[int, int, bytes, Event]] = []
+        self._pending: list[tuple[int, int, bytes, Event | UnknownEvent]] = []
         self._view = Projector(txn.sql, txn.facts, self, writer._state.memory)
 
     @cached_property
@@ -435,6 +455,11 @@ class Append:
         """The event as its caller chained it, kept for the row and applied to the views. Returns its id."""
         line = encode(event)
         digest = sha256(line).digest()
+        self.add_encoded(event, line, digest, later=later)
+        return digest.hex()
+
+    def add_encoded(self, event: Event | UnknownEvent, line: bytes, digest: bytes, *, later: bool = False) -> None:
+        """The same of an event whose line and id are made already."""
         when = self.txn.facts.now_ms if event.ts is UNSET else self.now_ms
         if later:
             self._pending.append((self.next_number, when, digest, event))
@@ -442,7 +467,6 @@ class Append:
             self.view.apply(self.next_number, when, digest, event)
         self.lines.append(line)
         self._event_ids.append(digest)
-        return digest.hex()
 
     def add_line(self, line: bytes, digest: bytes) -> None:
         """An event that is encoded already, and that its writer has put into the views itself."""
