@@ -20,7 +20,8 @@ from weft.store.sql import Sql
 
 MAGIC = b"weft.raw.1\n"
 REF_BYTES = 32
-LEVEL = 4
+LEVEL, MATCHED_BYTES = 7, 6
+"""Of zstd: what there is to find are long matches with contents. Looking for shorter ones, too, packs worse."""
 PIECE_BYTES = 8 * 1024 * 1024
 DICTIONARY_BYTES = 32 * 1024 * 1024
 HEAD_BYTES = len(MAGIC) + 4
@@ -65,7 +66,9 @@ def pack(piece: bytes, contents: Iterable[tuple[str, bytes]]) -> bytes:
     dictionary = _dictionary(chosen.values())
     reach = len(dictionary) + len(piece)
     window = max(10, min(27, reach.bit_length()))
-    settings = zstandard.ZstdCompressionParameters.from_level(LEVEL, source_size=reach, window_log=window)
+    settings = zstandard.ZstdCompressionParameters.from_level(
+        LEVEL, source_size=reach, window_log=window, min_match=MATCHED_BYTES
+    )
     frame = zstandard.ZstdCompressor(dict_data=_as_dict(dictionary), compression_params=settings).compress(piece)
     refs = b"".join(bytes.fromhex(ref) for ref in chosen)
     return MAGIC + len(chosen).to_bytes(4, "big") + refs + frame
