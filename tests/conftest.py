@@ -2,10 +2,12 @@
 
 import gc
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,12 @@ from hypothesis import HealthCheck, settings
 from tests.collector import paused_collector
 from tests.faults.results import Counted, table
 from tests.faults.sizes import SEED
+from tests.memory_folders import MEMORY, has_memory, remove_leftovers
 from tests.postgres import shared_server
 
 pytest_plugins = ["tests.leaks", "tests.turn_paths"]
 
+TESTS = Path(__file__).parent
 PROVING = os.environ.get("WEFT_PROVE", "") not in ("", "0")
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tests run on every core already: more threads only wait
@@ -52,18 +56,47 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker("prove")
 
 
-MEMORY = Path("/dev/shm")
-ENOUGH_BYTES = 1024**3
+FOLDER_PREFIX, ENOUGH_BYTES = "weft-tests-", 2 * 1024**3
+IN_MEMORY = ("chat", "contract", "exchange", "graph", "ledger", "programs", "store", "surfaces", "upgrades")
+FOLDER_NUMBERS = count()
+
+
+@pytest.fixture(scope="session")
+def memory_folder(request: pytest.FixtureRequest) -> Iterator[Path | None]:
+    """Where the system offers enough memory; removed at the end, or by the next run if a test failed."""
+    if not has_memory(ENOUGH_BYTES):
+        yield None
+        return
+    remove_leftovers(FOLDER_PREFIX, MEMORY)
+    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-", dir=MEMORY))
+    yield folder
+    if not request.session.testsfailed:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
-def quick_path(tmp_path: Path) -> Iterator[Path]:
-    """As tmp_path, for what is no matter of the disk, where thousands of ledgers may be made and thrown away; in memory
-    where the system offers enough of it."""
-    if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < ENOUGH_BYTES:
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=MEMORY, prefix="weft-tests-") as folder:
+def tmp_path(request: pytest.FixtureRequest, memory_folder: Path | None) -> Path:
+    """As pytest's, in memory where tests are no matter of the disk: a ledger syncs every commit, and memory has nothing
+    to sync. A module with `ON_DISK = True` stays on the disk, for one: no sandbox takes a workspace below `/dev`. So do
+    all at full size, where they would need more memory than there may be."""
+    is_small = request.path.relative_to(TESTS).parts[0] in IN_MEMORY and not PROVING
+    if memory_folder is None or not is_small or getattr(request.module, "ON_DISK", False):
+        factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
+        return factory.mktemp(_folder_name(request))
+    folder = memory_folder / f"{_folder_name(request)}{next(FOLDER_NUMBERS)}"
+    folder.mkdir(0o700)
+    return folder
+
+
+def _folder_name(request: pytest.FixtureRequest) -> str:
+    return re.sub(r"\W", "_", request.node.name)[:30]
+
+
+@pytest.fixture
+def quick_path(tmp_path: Path, memory_folder: Path | None) -> Iterator[Path]:
+    """In memory where the system offers enough of it, whatever the module, for thousands of ledgers that are made and
+    thrown away."""
+    with tempfile.TemporaryDirectory(dir=memory_folder or tmp_path) as folder:
         yield Path(folder)
 
 

@@ -1,14 +1,16 @@
 """No key leaves a mark: every key that tests put into a credential's place holds `MARK`, and no file, log, captured
 output or process list may hold it afterwards. A plugin: what is found fails the test that it was found after.
 
-Files are those below a test's `tmp_path`, read when its fixtures are gone. Processes are those that the tests started,
-looked at several times a second. What a test throws away itself before it ends is not seen.
+Files are those below a test's `tmp_path`, read when its fixtures are gone, and removed then where the test passed.
+Processes are those that the tests started, looked at several times a second. What a test throws away itself before it
+ends is not seen.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -79,6 +81,7 @@ def _is_ours(pid: str) -> bool:
 
 
 WATCH = ProcessWatch()
+HAS_FAILED = pytest.StashKey[bool]()
 
 
 def pytest_runtest_setup() -> None:
@@ -95,14 +98,17 @@ def pytest_runtest_teardown(item: Any) -> Generator[None, Any, Any]:
     WATCH.found.clear()
     if found:
         pytest.fail(f"a key was left in {', '.join(found)}", pytrace=False)
+    if folder is not None and not item.stash.get(HAS_FAILED, False):
+        shutil.rmtree(folder, ignore_errors=True)
     return result
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     report = yield
     shown = [name for name, text in report.sections if MARK.decode() in text]
     if shown and report.passed:
         report.outcome = "failed"
         report.longrepr = f"a key was left in {', '.join(shown)}"
+    item.stash[HAS_FAILED] = item.stash.get(HAS_FAILED, False) or report.failed
     return report

@@ -19,12 +19,13 @@ from pathlib import Path
 
 import psycopg
 
+from tests.memory_folders import MEMORY, has_memory, remove_leftovers
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.connection import connect
 from weft.store.postgres.migrations import migrate, shipped_schema
 
 NOBODY, PREFIX = "nobody", "weft-pg-"
-FOLDERS = (Path("/dev/shm"), Path("/tmp"))
+FOLDERS = (MEMORY, Path("/tmp"))
 ENOUGH_BYTES = 2 * 1024**3
 SETTINGS = {
     "autovacuum": "off",
@@ -50,7 +51,7 @@ class Server:
     """A cluster in a folder of its own, reached by a socket there. Its parent's end is its own."""
 
     def __init__(self, **settings: str) -> None:
-        _sweep()
+        remove_leftovers(PREFIX, *FOLDERS)
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=_place()))
         self._settings = {**SETTINGS, **settings}
         self._process: subprocess.Popen[bytes] | None = None
@@ -198,25 +199,7 @@ class Server:
 def _place() -> Path:
     """In memory where there is enough of it: a server of the tests' own outlives no power loss."""
     memory, disk = FOLDERS
-    return memory if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= ENOUGH_BYTES else disk
-
-
-def _sweep() -> None:
-    """Folders of test runs that were killed: their servers have ended with them."""
-    for folder in (folder for place in FOLDERS for folder in place.glob(f"{PREFIX}*-*")):
-        owner = folder.name.removeprefix(PREFIX).partition("-")[0]
-        if owner.isdigit() and not _lives(int(owner)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return memory if has_memory(ENOUGH_BYTES) else disk
 
 
 def new_name() -> str:

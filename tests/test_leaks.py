@@ -60,6 +60,8 @@ def test_a_key_that_was_left_behind_fails_the_run(workers: str) -> None:
             timeout=300,
             check=False,
         )
+        kept = {path.name for path in (Path(folder) / "base").rglob("test_*0")}
     assert ended.returncode == 1
     found = set(re.findall(r"^(?:FAILED|ERROR) \S*::test_(\w+)", ended.stdout, re.M))
     assert found == {"file", "name_of_a_file", "output", "log", "process_list"}, ended.stdout
+    assert kept == {"test_file0", "test_name_of_a_file0"}, "the folder of a test that passed is removed"

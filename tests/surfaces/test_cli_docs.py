@@ -18,6 +18,7 @@ from weft.surfaces.cli.turn_input import TurnInput
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 SECTIONS = dict(re.findall(r"^### weft (\S+)\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
 ROOT = click.Context(weft, info_name="weft")
+ON_DISK = True  # an example runs a command in a sandbox
 BLOCKS = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
 
 

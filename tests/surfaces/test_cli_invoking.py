@@ -14,6 +14,8 @@ from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
 from weft.runtime.sandbox.bubblewrap import Sandbox
 
+ON_DISK = True  # no sandbox takes a workspace in memory
+
 
 @pytest.fixture
 def server() -> Iterator[Scripted]:

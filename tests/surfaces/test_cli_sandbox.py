@@ -9,6 +9,8 @@ import pytest
 from tests.sandbox import machine_sandbox
 from tests.surfaces.shell import Shell
 
+ON_DISK = True  # no sandbox takes a workspace in memory
+
 
 @pytest.fixture(autouse=True)
 def sandbox_here() -> None:
