@@ -1,6 +1,7 @@
 """Every test that asks for `ledger` runs three times: on a file, in memory, and on PostgreSQL.
 
-A ledger in PostgreSQL takes a quarter of a second to make, so `make test` runs some modules there, `make prove` all.
+Where the stores differ is shown by their contract, so `make test` runs all modules on a file and some of them on all
+three; `make prove` runs the other modules there too.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ NOON = 1_794_700_800_000  # 2026-11-15T00:00:00Z
 OpenLedger = Callable[..., Ledger]
 
 
-ON_POSTGRES = {
+ON_ALL_STORES = {
     "trees",
     "full_threads",
     "verifying",
@@ -43,11 +44,11 @@ ON_POSTGRES = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs on PostgreSQL in `make prove` alone."""
+    """What runs in memory and on PostgreSQL in `make prove` alone."""
     for item in items:
         if "ledger" not in item.path.parts:
             continue
-        if _engine(item) == "postgres" and item.path.stem.removeprefix("test_") not in ON_POSTGRES:
+        if _engine(item) in ("memory", "postgres") and item.path.stem.removeprefix("test_") not in ON_ALL_STORES:
             item.add_marker("prove")
 
 
