@@ -14,8 +14,8 @@ from tests.faults.sizes import PROVING, Record, sized
 from tests.runtime.broker.simulated_world import VirtualClock, simulated_ledgers
 from tests.runtime.broker.simulation import play
 
-SCHEDULES = sized(test=400, prove=50_000)
-PARTS = sized(test=4, prove=8)
+SCHEDULES = sized(test=200, prove=50_000)
+PARTS = sized(test=2, prove=8)
 """Run side by side, where there are several cores."""
 SCHEDULES_A_LEDGER = 25
 """A ledger serves several schedules, and is verified after the last of them."""
