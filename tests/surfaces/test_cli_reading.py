@@ -143,20 +143,17 @@ def count_statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-@pytest.mark.parametrize(
-    "command", ["log", "log --oneline", "log --graph", "log --json", "log main", "tree main", "sessions"]
-)
-def test_many_turns_are_read_in_few_steps(
-    weft: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_many_turns_are_read_in_few_steps(weft: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with library.open(folder / ".weft" / "ledger.db") as ledger:
         for i in range(300):
             ledger.record_turn(session="main", query=f"question {i}\nmore", response="r")
     asked = count_statements(monkeypatch)
-    answer = weft(*command.split())
-    assert answer.code == 0
-    assert answer.out.count("question") == (1 if command == "sessions" else 300)
-    assert len(asked) < 100
+    for command in ("log", "log --oneline", "log --graph", "log --json", "log main", "tree main", "sessions"):
+        asked.clear()
+        answer = weft(*command.split())
+        assert answer.code == 0, command
+        assert answer.out.count("question") == (1 if command == "sessions" else 300), command
+        assert 0 < len(asked) < 100, command
 
 
 def test_an_empty_ledger_says_what_to_do_next(weft: Shell) -> None:
