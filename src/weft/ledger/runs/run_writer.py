@@ -17,6 +17,7 @@ from weft.kernel.errors import HeadMoved, LeaseLost, NotApplicable, SessionBusy
 from weft.kernel.fields import EventRef
 from weft.kernel.ledger_events import MessageDead, RunParked, SessionMoved, TurnRetried, WorkersAnswered
 from weft.ledger.model import DEFAULT_AGENT, NewError, NewToolCall, RecordedTurn
+from weft.ledger.read.principals import on_behalf_of
 from weft.ledger.resources.model import KeptState
 from weft.ledger.resources.snapshots import add_kept_state
 from weft.ledger.runs.inbox import admission_event, run_principals
@@ -84,11 +85,13 @@ class RunWriter:
         session: int,
         scope: int,
         at_end: AtEnd,
+        senders: tuple[str, ...] | None = None,
     ) -> None:
-        """`session` is the number of the session, `scope` the tree that the turn belongs to."""
+        """`session` is the number of the session, `scope` the tree that the turn belongs to, `senders` in whose names
+        it runs, where that is known."""
         self._writer, self._lease, self._head, self._former_owner = writer, lease, head, former_owner
         self._session, self._scope, self._at_end = session, scope, at_end
-        self._senders: tuple[str, ...] | None = None
+        self._senders = senders
         self.id = turn
         self.is_over = False
 
@@ -193,8 +196,10 @@ def begin_run(
             turn_type=TurnType.NORMAL,
             setting=setting,
         )
+        said_for = on_behalf_of(events.run.last)
         lease = take(append, LeaseKind.SESSION, row.id, epoch, owner, turn)
-        runs[:] = [RunWriter(writer, turn, lease, at, session=row.n, scope=place.scope, at_end=at_end)]
+        run = RunWriter(writer, turn, lease, at, session=row.n, scope=place.scope, at_end=at_end, senders=said_for)
+        runs[:] = [run]
         batch = _RunBatch(append, append.view.turn(turn), at, senders, events)
         if retry is not None:
             batch.add_retry(retry)

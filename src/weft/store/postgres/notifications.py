@@ -18,7 +18,8 @@ from weft.kernel.errors import StoreError
 from weft.store.postgres.claims import SideConnection
 from weft.store.postgres.connection import PostgresSql
 
-APART_SECONDS = 0.01
+APART_SECONDS = 0.05
+"""So far apart are two calls of one store; the first after a while comes at once."""
 LISTEN_SECONDS = 1.0
 POOLED = 2
 
