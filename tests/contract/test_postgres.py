@@ -27,7 +27,7 @@ class TestPostgresStore(LastingStoreContract):
     def test_what_one_has_claimed_nobody_else_gets_until_it_is_given_back(self, tmp_path: Path) -> None:
         store = self.make_store(tmp_path)
         again = self.reopen(store)
-        assert (store.claim("a"), store.claim("a"), again.claim("a"), again.claim("b")) == (True, False, False, True)
+        assert (store.claim("a"), store.claim("a"), again.claim("a"), again.claim("b")) == (True, True, False, True)
         again.give_back("a")  # which it does not have
         assert not again.claim("a")
         again.write(lambda txn: None)  # it hinders nobody who writes

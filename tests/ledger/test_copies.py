@@ -113,7 +113,7 @@ def test_what_waits_and_runs_in_the_origin_is_not_answered_again_in_the_copy(
     limits = QueueLimits(session=1)
     with weft.open(tmp_path / "copy.db") as copy:
         runs = Runs(copy)
-        assert (runs.waiting(), runs.next_due()) == ([], None)
+        assert (runs.waiting(), runs.look(0, ()).next_due) == ([], None)
         running, waiting, stop = copy.inbox.list(states=["queued", "dead"])
         assert [(one.state, one.is_elsewhere) for one in (running, waiting, stop)] == [
             ("dead", False),

@@ -197,7 +197,7 @@ def test_a_parked_turn_waits_and_goes_on_with_its_outcome(ledger: Ledger) -> Non
     runs = Runs(ledger)
     assert run.is_over
     assert runs.waiting() == []
-    assert runs.next_due() == 10**13
+    assert runs.look(0, ()).next_due == 10**13
     with pytest.raises(SessionBusy):
         ledger.record_turn(session="main", query="q", response="r", wait=0)
     adopted = runs.adopt(run.id)

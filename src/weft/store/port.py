@@ -97,9 +97,9 @@ class Store(Protocol):
         """A snapshot; never blocks a writer and is never blocked by one."""
 
     def claim(self, name: str) -> bool:
-        """Whether nobody else has claimed this name now; then it is this store's until it is given back, or until this
-        process dies. It spares work to those who would come too late, and guards nothing: a backend that cannot tell
-        says yes."""
+        """Whether no other store has claimed this name now; then it is this one's until it is given back, or until
+        this process dies. It spares work to those who would come too late, and guards nothing: a backend that cannot
+        tell says yes."""
 
     def give_back(self, name: str) -> None:
         """Claim a name no longer."""

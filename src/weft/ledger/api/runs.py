@@ -137,11 +137,6 @@ class Runs:
         with self._store.read() as txn:
             return sessions_to_attend(txn, sessions)
 
-    def next_due(self) -> int | None:
-        """When the next parked turn can go on by itself, in Unix milliseconds."""
-        with self._store.read() as txn:
-            return next_due(txn)
-
     def wait_for_news(self, after: int, seconds: float) -> bool:
         """Whether an event beyond `after` comes within so many seconds. Blocks."""
         return self._store.changes(after, seconds)

@@ -16,7 +16,7 @@ from typing import TypeVar
 from weft.kernel.advice import Action
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.enums import InboxState, InterruptionReason
-from weft.kernel.errors import LeaseLost, NotApplicable, StoreError, WeftError
+from weft.kernel.errors import LeaseLost, NotApplicable, SessionBusy, StoreError, WeftError
 from weft.ledger.api import (
     Ledger,
     Runs,
@@ -162,6 +162,9 @@ class Broker:
             await self._crossing.run(partial(self._ledger.inbox.cancel, message, reason="the session is busy"))
         except NotApplicable:  # a turn has it now
             return
+        if isinstance(busy, SessionBusy):  # by the name that its sender knows
+            label = (await self._crossing.run(partial(self._ledger.inbox.get, message))).session
+            raise SessionBusy(label, busy.turn, busy.owner) from busy
         raise busy
 
     async def _pause(self, session: str, work: ServedSession) -> None:

@@ -28,12 +28,12 @@ class SideConnection:
         with self._lock:
             if self._sql is None:
                 self._sql = self._connect()
-                self.number += 1
             try:
                 return self._sql.script(text)
             except BaseException:  # an interrupt too: nobody knows what it holds now
                 self._sql.close()
                 self._sql = None
+                self.number += 1
                 raise
 
     def close(self) -> None:
@@ -52,10 +52,10 @@ class NameClaims:
         """By lock, the connection that has it."""
 
     def take(self, key: int) -> bool:
-        """Whether nobody has it, in this store or another."""
+        """Whether no other store has it."""
         with self._lock:
             if self._held.get(key) == self._side.number:
-                return False
+                return True
             ((is_ours,),) = self._side.script(f"SELECT pg_try_advisory_lock({key})")
             if is_ours:
                 self._held[key] = self._side.number

@@ -174,6 +174,9 @@ class PostgresSql:
             if any(works_done < self.buffer.works_done for _, _, works_done in later):
                 raise RowsRefused from error
             raise
+        except BaseException:  # nobody knows which of them the server has: the transaction must not go on without them
+            self.close()
+            raise
         return [self._statements.rows(result) for result in results[len(later) :]]
 
     def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None:

@@ -63,7 +63,7 @@ def dumped(value: Any) -> bytes | None:
         return bytes(value)
     if isinstance(value, float):
         return repr(value).encode()
-    raise TypeError(f"no value of a statement: {type(value).__name__}")
+    raise psycopg.ProgrammingError(f"no value of a statement: {type(value).__name__}")
 
 
 class Statements:
