@@ -135,7 +135,7 @@ LINEAR = {
     r"weft.surfaces.cli.hit_groups: \s+|\S+": RUNS,
     r"weft.surfaces.plain_text: \s+|\S+": RUNS,
     r"weft.surfaces.cli.repositories: (\w+)\s*=\s*(.+)": "`=` divides them; one letter is enough for the last",
-    r"""weft.store.postgres.connection: ('[^']*'|"[^"]*")""": OWN,
+    r"""weft.store.postgres.statements: ('[^']*'|"[^"]*")""": OWN,
     r"weft.store.postgres.migrations: --[^\n]*|\bWITHOUT ROWID\b|\bINTEGER\b|\bBLOB\b|\bTEXT\b": OWN,
     r"weft.surfaces.cli.rendering.results: (?:(?:Script \w+|Chunk ID|Wall time|Process exited|Exit code|"
     r"Original token count|Total output lines)\b[^\n]*\n+)+Output:\n*": (
