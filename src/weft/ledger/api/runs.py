@@ -129,7 +129,6 @@ class Runs:
                 waiting_sessions(txn, self._clock.now_ms(), limit, patience, self._own_turns) if limit else [],
                 sessions_to_attend(txn, running) if running else [],
                 next_due(txn),
-                txn.facts.tip().n,
             )
 
     def to_attend(self, sessions: Sequence[str]) -> list[str]:

@@ -112,8 +112,6 @@ class BrokerLook(Struct, frozen=True):
     """Those of its sessions, by their ids, whose open turn is to be told of something."""
     next_due: int | None
     """When the next parked turn can go on by itself, in Unix milliseconds."""
-    newest: int
-    """The last event that could be seen."""
 
 
 class SessionStanding(Struct, frozen=True, kw_only=True):

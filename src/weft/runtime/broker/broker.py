@@ -74,8 +74,6 @@ class Broker:
         """Whether every session is served, not only those whose messages are awaited here."""
         self._schedule = SessionSchedule(self._runs.owner, capacity)
         self._pause_seconds = NEWS_PAUSE_SECONDS
-        self._seen = 0
-        """The last event that the last look at the ledger could see."""
         self._look_seconds = 0.0
         """How long the last look at the ledger took."""
         self._awaited = AwaitedMessages()
@@ -265,9 +263,11 @@ class Broker:
 
     async def _watch(self) -> None:
         """Hear of what other processes write."""
+        newest: int | None = None
         while True:
             try:
-                if await _in_thread(partial(self._runs.wait_for_news, self._seen, NEWS_SECONDS)):
+                if newest is None or await _in_thread(partial(self._runs.wait_for_news, newest, NEWS_SECONDS)):
+                    newest = await self._crossing.run(self._ledger.newest)
                     self._stir.set()
                     self._background.wake()
                     await self._sleep(max(self._pause_seconds, LOOKING_SHARE * self._look_seconds))
@@ -292,7 +292,6 @@ class Broker:
         look = await self._crossing.run(partial(self._runs.look, limit, list(self._runners)))
         for session in self._schedule.choose(look.waiting, self._working, self._turns.unleft, self._clock.now_ms()):
             self._start(session)
-        self._seen = look.newest
         for session_id in look.to_attend:
             await self._attend(session_id)
         brokers = {one.served_by for one in look.waiting if one.served_by is not None} | {self._runs.owner}
