@@ -307,8 +307,11 @@ class Broker:
         elif self._can_go_on(waiting, task):
             self._start(WaitingSession(session, None, waiting.priority, waiting.oldest, amount=waiting.amount - 1))
             return
-        is_busy = not task.cancelled() and task.exception() is None and task.result().busy is not None
-        self._stir.set() if is_busy else self._wake_now()
+        is_over = not task.cancelled() and task.exception() is None
+        if is_over and task.result().busy is not None:  # it was postponed; the next look is soon enough
+            self._stir.set()
+        else:
+            self._wake_now()
 
     def _can_go_on(self, waiting: WaitingSession, task: asyncio.Task[ServedSession]) -> bool:
         """Whether more messages wait in a session, as far as is known, and there is room for all who wait: then nobody

@@ -1,7 +1,7 @@
 """What a store says beside its transactions: names that it has claimed, and that there is news.
 
 Both go over one connection, which is made when it is first needed. A claim is an advisory lock of that connection: it
-ends with the connection. NameClaims guard nothing, and a call that is lost costs its listeners a moment.
+ends with the connection. Claims guard nothing, and a call that is lost costs its listeners a moment.
 """
 
 from __future__ import annotations

@@ -427,11 +427,11 @@ class PostgresStore(SqlStore):
         self._readers.drop()
 
     def _end_reading(self, sql: PostgresSql) -> None:
-        """Not by ROLLBACK, after which psycopg forgets the statements that it has prepared."""
+        """What was read stays read, also where the connection dies at the end."""
         sql.is_snapshot = False
         try:
             sql.script("COMMIT")
-        except psycopg.Error:  # what was read has been read
+        except psycopg.Error:
             sql.close()
         self._readers.take_back(sql)
 
