@@ -231,7 +231,7 @@ class PostgresSql:
         try:
             first, after = self._send(values, call)
             if first[-1].error_field(pq.DiagnosticField.SQLSTATE) == UNPREPARED:
-                self._prepare(call)  # psycopg has every statement forgotten after a ROLLBACK
+                self._prepare(call)  # the server has forgotten it, as after DEALLOCATE ALL
                 first, after = self._send(values, call)
             failed = [result for result in first if result.status not in _DONE]
             if not failed:
