@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import os
 from collections.abc import Callable
@@ -88,6 +89,7 @@ def test_a_folder_outside_of_the_workspace_is_refused(tmp_path: Path, folder: st
 def test_a_command_may_name_folders(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.txt").touch()
+    gc.collect()  # what earlier tests left open would be closed in between
     descriptors = len(os.listdir("/proc/self/fd"))
     assert plan(tmp_path, {"cmd": ["ls", "src", "."]}).exact["files"] == {}
     assert len(os.listdir("/proc/self/fd")) == descriptors

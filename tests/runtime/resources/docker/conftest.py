@@ -34,7 +34,7 @@ def image(engine: ContainerEngine) -> str:
 def sleeper(engine: ContainerEngine, image: str) -> Iterator[str]:
     """The id of a container that runs and does nothing."""
     runner = Runner(engine, image)
-    yield runner.started(["/bin/sleep", "1000"])
+    yield runner.started(["/bin/sleep", "infinity"])
     runner.remove_all()
 
 
