@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from weft.store.postgres.connection import CALL_NAME
+from weft.store.postgres.straight_append import CALL_NAME
 
 COMMIT = b"\x00COMMIT\x00"
 """Within a message of either of PostgreSQL's protocols, and alone in its statement."""
-CALL = b"\x00" + CALL_NAME.encode() + b"\x00"
+CALL = b"\x00" + CALL_NAME + b"\x00"
 """Within the message that gives a prepared statement its values."""
 Cut = Literal["unsent", "unanswered", "unheard", "hanging"]
 """Where a connection ends: the server never gets the COMMIT and sees the end; it gets it and nobody waits for what it

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
 import weft
@@ -11,9 +12,7 @@ from tests.ledger.histories import grow, problems, queries
 from tests.postgres import Server
 from weft.kernel.errors import HeadMoved
 from weft.ledger.api.ledger import Ledger
-from weft.store.postgres.connection import ServerCall
 from weft.store.postgres.flush import COMMIT_THEN_FLUSH, FLUSH
-from weft.store.postgres.straight_append import STATEMENT, TYPES
 
 Telling = Callable[[Ledger, str], None]
 
@@ -48,7 +47,8 @@ def die_unflushed(server: Server, address: str, tell: Telling | None, monkeypatc
     with monkeypatch.context() as patch:
         unflushed = tuple(statement for statement in COMMIT_THEN_FLUSH if statement != FLUSH)
         patch.setattr("weft.store.postgres.store.COMMIT_THEN_FLUSH", unflushed)
-        patch.setattr(writer._store._straight, "call", ServerCall(STATEMENT, TYPES, "SELECT 1, true"))  # type: ignore[attr-defined]
+        straight = writer._store._straight  # type: ignore[attr-defined]
+        patch.setattr(straight, "call", msgspec.structs.replace(straight.call, after="SELECT 1, true"))
         grow(writer, "main", "unflushed")
     if tell is not None:
         tell(other, head)

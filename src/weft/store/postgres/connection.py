@@ -12,18 +12,16 @@ from functools import lru_cache
 from typing import Any
 
 import psycopg
-from msgspec import Struct
 from psycopg import generators, pq
-from psycopg.abc import Buffer, PQGen
+from psycopg.abc import Buffer
 from psycopg.adapt import AdaptersMap, Dumper, Loader
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import error_from_result
-from psycopg.pq.abc import PGconn, PGresult
 from psycopg.types.numeric import NumericBinaryLoader
 
 from weft.kernel.errors import InvalidInput, Unsupported, WeakDurability
 from weft.store.postgres.address import PostgresAddress
-from weft.store.postgres.statements import Statements, translate
+from weft.store.postgres.statements import ServerCall, Statements, translate
 from weft.store.sql import Question, Row, RowsRefused, WriteBuffer, words_of
 
 OLDEST_SERVER = 160_000
@@ -34,8 +32,6 @@ MOST_WAITING = 128
 """So many statements that change something wait at most."""
 REPEATED = re.compile(r"\bFROM (?:local|watermark)\b")
 """Questions that one reader asks again and again."""
-CALL_NAME, AFTER_NAME, UNPREPARED = "weft_call", "weft_after", b"26000"
-_DONE, _ENDED = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK), pq.ExecStatus.PIPELINE_SYNC
 NUL = "\ufdd0NUL\ufdd1"
 """In questions only: two code points that are no characters, around what they stand for."""
 DEFAULTS: dict[str, Any] = {
@@ -99,18 +95,6 @@ def changed_table(statement: str) -> str | None:
 _CHANGED = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+(\w+)")
 
 
-class ServerCall(Struct, frozen=True):
-    """A statement with values of these types, and one without any that comes after its commit."""
-
-    statement: str
-    types: tuple[str, ...]
-    after: str
-
-    @property
-    def formats(self) -> list[pq.Format]:
-        return [pq.Format.BINARY if kind == "bytea" else pq.Format.TEXT for kind in self.types]
-
-
 class PostgresSql:
     """The port's verbs on one connection. Whoever reads or writes finds every row that was added before.
 
@@ -131,7 +115,6 @@ class PostgresSql:
         self.buffer = WriteBuffer(self._execute)
         self.add = self.buffer.add
         self._foreseen: dict[Question, list[Row]] = {}
-        self._prepared: ServerCall | None = None
 
     @property
     def lost(self) -> bool:
@@ -221,47 +204,10 @@ class PostgresSql:
         self._send_later((), statements)
 
     def call(self, values: Sequence[Buffer | None], call: ServerCall) -> list[bytes | None]:
-        """A statement and, once that is committed, the one after it: each a transaction of its own, for one way to the
-        server and back. Returns their rows, one after the other, in the server's binary form. An error that leaves the
-        connection open is the server's refusal of the first: nothing has happened. After any other it is closed."""
+        """As `Statements.call`, behind every statement that waits."""
         self.flush()
         self._foreseen.clear()
-        if call is not self._prepared:
-            self._prepare(call)
-        try:
-            first, after = self._send(values, call)
-            if first[-1].error_field(pq.DiagnosticField.SQLSTATE) == UNPREPARED:
-                self._prepare(call)  # the server has forgotten it, as after DEALLOCATE ALL
-                first, after = self._send(values, call)
-            failed = [result for result in first if result.status not in _DONE]
-            if not failed:
-                for result in after:
-                    if result.status not in _DONE:
-                        raise error_from_result(result)
-        except BaseException:  # an interrupt too: nobody knows how far the server came
-            self.close()
-            raise
-        if failed:
-            raise error_from_result(failed[0])
-        return [result.get_value(0, column) for result in (*first, *after) for column in range(result.nfields)]
-
-    def _prepare(self, call: ServerCall) -> None:
-        self.script(
-            f"PREPARE {CALL_NAME}({', '.join(call.types)}) AS {call.statement}; PREPARE {AFTER_NAME} AS {call.after}"
-        )
-        self._prepared = call
-
-    def _send(self, values: Sequence[Buffer | None], call: ServerCall) -> list[list[PGresult]]:
-        """Not by psycopg's cursors: adapting the values and a wait for each statement took as long as all the rest."""
-        pgconn = self.connection.pgconn
-        pgconn.enter_pipeline_mode()
-        pgconn.send_query_prepared(CALL_NAME.encode(), values, call.formats, pq.Format.BINARY)
-        pgconn.pipeline_sync()
-        pgconn.send_query_prepared(AFTER_NAME.encode(), (), result_format=pq.Format.BINARY)
-        pgconn.pipeline_sync()
-        answers = self.connection.wait(_answers(pgconn))
-        pgconn.exit_pipeline_mode()
-        return answers
+        return self._statements.call(call, values)
 
     def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """A few rows are here at a time, however many there are, and fewer where they are large."""
@@ -308,19 +254,6 @@ class PostgresSql:
     def close(self) -> None:
         with suppress(psycopg.Error):
             self.connection.close()
-
-
-def _answers(pgconn: PGconn) -> PQGen[list[list[PGresult]]]:
-    """The results of two statements, each up to where its transaction has ended."""
-    yield from generators.send(pgconn)
-    answers: list[list[PGresult]] = [[], []]
-    for results in answers:
-        while (result := (yield from generators.fetch(pgconn))) is None or result.status != _ENDED:
-            if result is not None:
-                results.append(result)
-            if pgconn.status == pq.ConnStatus.BAD:
-                raise error_from_result(results[-1]) if results else psycopg.OperationalError("the connection is lost")
-    return answers
 
 
 def _weight(rows: Sequence[Row]) -> int:

@@ -10,15 +10,16 @@ null.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import psycopg
+from msgspec import Struct, field
 from psycopg import generators, pq
-from psycopg.abc import PQGen
+from psycopg.abc import Buffer, PQGen
 from psycopg.adapt import Transformer
-from psycopg.errors import error_from_result
+from psycopg.errors import InvalidSqlStatementName, error_from_result
 from psycopg.pq.abc import PGconn, PGresult
 
 from weft.store.sql import Question, Row
@@ -66,6 +67,25 @@ def dumped(value: Any) -> bytes | None:
     raise psycopg.ProgrammingError(f"no value of a statement: {type(value).__name__}")
 
 
+class ServerCall(Struct, frozen=True):
+    """A statement with values in these formats, by the name under which it is prepared, and one without any that comes
+    after its commit."""
+
+    name: bytes
+    statement: str
+    is_binary: tuple[bool, ...]
+    after: str
+
+
+class StatementBatch(Struct):
+    """Statements that go to the server together."""
+
+    prepared: dict[Prepared, bytes] = field(default_factory=dict)
+    """What is prepared with them, by name."""
+    sent: list[Prepared | None] = field(default_factory=list)
+    """In their order, what is prepared, and None for each statement that is run."""
+
+
 class Statements:
     """The statements of one connection."""
 
@@ -78,54 +98,85 @@ class Statements:
         """All of them, then the last, which are sent as they are written, for one way to the server and back. The
         server runs none behind one that it refuses; that is raised. After anything else that is raised the connection
         is closed: nobody knows how far the server came."""
-        pgconn = self._connection.pgconn
+        pgconn, batch = self._connection.pgconn, StatementBatch()
         values = [[dumped(value) for value in each] for _, each in statements]
-        new: dict[Prepared, bytes] = {}
-        sent: list[Prepared | None] = []
-        """In their order, what is prepared, and None for each statement that is run."""
         try:
             pgconn.enter_pipeline_mode()
             for (sql, given), parameters in zip(statements, values, strict=True):
-                binary = tuple([isinstance(value, bytes | bytearray | memoryview) for value in given])
-                key = (sql, binary)
-                name = self._names.get(key) or new.get(key)
-                if name is None:
-                    name = self._prepare(key)
-                    sent.append(key)
-                    new[key] = name
-                formats = [_BINARY if is_binary else _TEXT for is_binary in binary]
-                pgconn.send_query_prepared(name, parameters, formats, _BINARY)
-                sent.append(None)
+                key = (sql, tuple([isinstance(value, bytes | bytearray | memoryview) for value in given]))
+                self._add(batch, key, parameters)
             for statement in last:
                 pgconn.send_query_params(statement.encode(), None)
-                sent.append(None)
-            pgconn.pipeline_sync()
-            results = self._connection.wait(_results(pgconn))
-            pgconn.exit_pipeline_mode()
+                batch.sent.append(None)
+            results = self._received(1)
         except BaseException:  # an interrupt too
             self._connection.close()
             raise
-        return self._answers(results, sent, new)
+        return self._answers(results, batch)
 
-    def _prepare(self, key: Prepared) -> bytes:
-        sql, binary = key
-        name = b"weft_%d" % self._named if len(self._names) < KEPT_STATEMENTS else b""
-        self._named += 1
-        self._connection.pgconn.send_prepare(name, translate(sql), [_BYTES if one else 0 for one in binary])
-        return name
+    def call(self, call: ServerCall, values: Sequence[Buffer | None]) -> list[bytes | None]:
+        """A statement and, once that is committed, the one after it: each a transaction of its own, for one way to the
+        server and back. Returns their rows, one after the other, in the server's binary form. An error that leaves the
+        connection open is the server's refusal of the first: nothing has happened. After any other it is closed."""
+        try:
+            return self._call(call, values)
+        except InvalidSqlStatementName:  # the server has forgotten it, as after DEALLOCATE ALL
+            return self._call(call, values)
 
-    def _answers(
-        self, results: Sequence[PGresult], sent: Sequence[Prepared | None], new: Mapping[Prepared, bytes]
-    ) -> list[PGresult]:
+    def _call(self, call: ServerCall, values: Sequence[Buffer | None]) -> list[bytes | None]:
+        pgconn, batch = self._connection.pgconn, StatementBatch()
+        try:
+            pgconn.enter_pipeline_mode()
+            self._add(batch, (call.statement, call.is_binary), values, call.name)
+            pgconn.pipeline_sync()
+            self._add(batch, (call.after, ()), ())
+            results = self._received(2)
+            failed = [result for result in results if result.status not in _DONE]
+            if failed == results[-1:]:
+                raise error_from_result(failed[0])
+        except BaseException:  # an interrupt too
+            self._connection.close()
+            raise
+        answers = self._answers(results, batch)
+        return [result.get_value(0, column) for result in answers for column in range(result.nfields)]
+
+    def _add(
+        self, batch: StatementBatch, key: Prepared, parameters: Sequence[Buffer | None], name: bytes | None = None
+    ) -> None:
+        """A statement is put on its way, and prepared before if it is not."""
+        pgconn, (sql, binary) = self._connection.pgconn, key
+        known = self._names.get(key) or batch.prepared.get(key)
+        if known is None:
+            self._named += 1
+            known = name or (b"weft_%d" % self._named if len(self._names) < KEPT_STATEMENTS else b"")
+            pgconn.send_prepare(known, translate(sql), [_BYTES if one else 0 for one in binary])
+            batch.sent.append(key)
+            batch.prepared[key] = known
+        formats = [_BINARY if is_binary else _TEXT for is_binary in binary]
+        pgconn.send_query_prepared(known, parameters, formats, _BINARY)
+        batch.sent.append(None)
+
+    def _received(self, transactions: int) -> list[PGresult]:
+        """The results of all that was put on its way, in so many transactions of its own; the last ends here."""
+        pgconn = self._connection.pgconn
+        pgconn.pipeline_sync()
+        results = self._connection.wait(_results(pgconn, transactions))
+        pgconn.exit_pipeline_mode()
+        return results
+
+    def _answers(self, results: Sequence[PGresult], batch: StatementBatch) -> list[PGresult]:
         """What was prepared stays so, also where a statement behind it was refused."""
         answers: list[PGresult] = []
-        for result, key in zip(results, sent, strict=True):
+        for result, key in zip(results, batch.sent, strict=True):
             if result.status not in _DONE:
-                raise error_from_result(result)
+                error = error_from_result(result)
+                if isinstance(error, InvalidSqlStatementName):
+                    self._names.clear()
+                raise error
             if key is None:
                 answers.append(result)
-            elif new[key]:
-                self._names[key] = new[key]
+            elif batch.prepared[key]:
+                self._names[key] = batch.prepared[key]
         return answers
 
     def rows(self, result: PGresult) -> list[Row]:
@@ -136,12 +187,15 @@ class Statements:
         return self._loaders.load_rows(0, result.ntuples, tuple)
 
 
-def _results(pgconn: PGconn) -> PQGen[list[PGresult]]:
-    """What came back, one for each, up to where the server says that this was all."""
+def _results(pgconn: PGconn, transactions: int) -> PQGen[list[PGresult]]:
+    """What came back, one for each, up to where the server says for the last time that this was all."""
     yield from generators.send(pgconn)
     results: list[PGresult] = []
-    while (result := (yield from generators.fetch(pgconn))) is None or result.status != _ENDED:
-        if result is not None:
+    while transactions:
+        result = yield from generators.fetch(pgconn)
+        if result is not None and result.status == _ENDED:
+            transactions -= 1
+        elif result is not None:
             results.append(result)
         if pgconn.status == pq.ConnStatus.BAD:
             raise error_from_result(results[-1]) if results else psycopg.OperationalError("the connection is lost")

@@ -25,8 +25,9 @@ from weft.kernel.contents import SALT_BYTES, BorrowedSalts, Salts
 from weft.store.fact_writer import FactWriter, RecentContents
 from weft.store.port import Ordinary, WriteTxn
 from weft.store.postgres.address import PostgresAddress
-from weft.store.postgres.connection import PostgresSql, ServerCall
+from weft.store.postgres.connection import PostgresSql
 from weft.store.postgres.flush import flush_and_ask
+from weft.store.postgres.statements import ServerCall
 from weft.store.records import Key, LogTip, Stored
 from weft.store.sql import Insert, Question, Row, Sql
 from weft.store.sql_store import WriteWork
@@ -55,13 +56,11 @@ HEADER_BYTES = HASH_BYTES + SALT_BYTES + HASH_BYTES
 LOCKS = 256
 REMEMBERED = 512
 """So many sessions are remembered at most."""
-TYPES = (
-    *("bigint",) * 6,
-    *("bytea",) * 2,
-    *("bigint", "bigint[]", "bigint[]", "bytea"),
-    *("json",) * 9,
-)
-STATEMENT = f"SELECT * FROM append_turn({', '.join(f'${place}' for place in range(1, len(TYPES) + 1))})"
+CALL_NAME = b"weft_append_turn"
+NUMBERS, BYTES, ROWS = 6, 2, 9
+IS_BINARY = (*(False,) * NUMBERS, *(True,) * BYTES, False, False, False, True, *(False,) * ROWS)
+"""Which values of the call are bytes: those of the events, and the contents in one piece."""
+STATEMENT = f"SELECT * FROM append_turn({', '.join(f'${place}' for place in range(1, len(IS_BINARY) + 1))})"
 DONE, KNOWN = "done", "known"
 NOBODY = b"\x00"
 
@@ -142,7 +141,7 @@ class StraightAppends:
         self, address: PostgresAddress, schema: int, recent: RecentContents, salts: Salts, clock: Clock
     ) -> None:
         self._lock, self._schema = address.lock, schema
-        self.call = ServerCall(STATEMENT, TYPES, flush_and_ask(address.listening))
+        self.call = ServerCall(CALL_NAME, STATEMENT, IS_BINARY, flush_and_ask(address.listening))
         self._recent, self._salts, self._clock = recent, salts, clock
         self._standings: dict[Question, Row] = {}
         self.is_told_more = False
