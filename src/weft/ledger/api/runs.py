@@ -194,6 +194,12 @@ class Runs:
         with self._store.read() as txn:
             return json_of(txn, txn.facts.find_content(bytes.fromhex(ref)))
 
+    def tool_use(self, call_id: str, arguments: str) -> tuple[str, Any]:
+        """The provider's id of a call and its arguments, in one reading."""
+        with self._store.read() as txn:
+            shown = text_of(txn, txn.facts.find_content(bytes.fromhex(call_id))) or ""
+            return shown, json_of(txn, txn.facts.find_content(bytes.fromhex(arguments)))
+
     def history(self, session: str) -> Context:
         """What was said before the next turn of a session, by its id."""
         with self._store.read() as txn:

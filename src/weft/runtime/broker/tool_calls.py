@@ -184,8 +184,7 @@ class ToolCalls:
 
     def _read_call(self, call: RunCall) -> Any:
         """The arguments of a call; the provider's id of it is kept for its result."""
-        self._call_ids[call.event] = self._runs.text(call.call_id) or ""
-        arguments = self._runs.value(call.arguments)
+        self._call_ids[call.event], arguments = self._runs.tool_use(call.call_id, call.arguments)
         self._used_rights[call.event] = tuple(used_rights(call.tool, arguments))
         return arguments
 

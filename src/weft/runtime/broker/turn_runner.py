@@ -393,7 +393,8 @@ class TurnRunner:
         ]
 
     def _read_use(self, use: Any) -> ToolUsePart:
-        return ToolUsePart(self._runs.text(use.id) or "", str(use.name), self._runs.value(use.input))
+        call_id, arguments = self._runs.tool_use(use.id, use.input)
+        return ToolUsePart(call_id, str(use.name), arguments)
 
     def _cut_entries(self, run: Run, step: Cut) -> Sequence[Entry]:
         """What had come of an answer was really said, and is kept as what it is."""
