@@ -25,11 +25,11 @@ from weft.kernel.errors import ContentTooLarge, FactDamaged
 from weft.kernel.events import extend
 from weft.store.erased_contents import ERASING, make_husks, note_erasing
 from weft.store.facts import FactReader
-from weft.store.records import KEY_BYTES, LEDGER_SCOPE, Key, LogRow, LogTip, Stored
+from weft.store.records import KEY_BYTES, LAST_NUMBER, LEDGER_SCOPE, Key, LogRow, LogTip, Stored
 from weft.store.sql import Insert, Question, Sql, watermark_of
 
 A_FEW, ASKED_AT_ONCE = 8, 64
-NEWER_CONTENTS = "SELECT n, scope, digest, ref FROM content WHERE n > ? ORDER BY n"
+NEWER_CONTENTS = f"SELECT n, scope, digest, ref FROM content WHERE n > ? AND n <= {LAST_NUMBER} ORDER BY n"
 
 
 class RecentContents:

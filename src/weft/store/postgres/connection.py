@@ -287,14 +287,12 @@ def _ignore(notice: object) -> None:
 
 
 def _ensure_promise(sql: PostgresSql, address: PostgresAddress, idle: str, read_only: bool) -> PostgresSql:
-    """Plans are made once, mostly while tables are small and have no statistics. One that reads a whole table then
-    would do so for as long as the connection lives, so whatever has an index is planned to use it."""
     server = sql.connection.info.server_version
     if server < OLDEST_SERVER:
         raise Unsupported(f"{address.shown}: the server is PostgreSQL {server // 10_000}", "16 or newer is needed")
     ((encoding, fsync, pages, commit),) = sql.script(
         f"SET search_path TO {address.quoted}, pg_temp; SET client_encoding TO 'UTF8'; SET jit TO off;"
-        " SET plan_cache_mode TO force_generic_plan; SET enable_seqscan TO off;"
+        " SET plan_cache_mode TO force_generic_plan;"
         " SET statement_timeout TO 0; SET lock_timeout TO 0; SET bytea_output TO 'hex'; SET extra_float_digits TO 1;"
         " SET default_transaction_isolation TO 'read committed';"
         f" SET idle_in_transaction_session_timeout TO '{idle}';"

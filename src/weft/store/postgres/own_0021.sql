@@ -6,7 +6,8 @@
 -- is written, and the verdict says what was.
 --
 -- It is a transaction by itself, under READ COMMITTED: each statement sees what was committed before the lock was taken.
--- Plans are made once for each connection; none of them depends on the values.
+-- Plans are made once for each connection, mostly while tables are small and have no statistics. So a range has two ends:
+-- of one that is open to one side a third of the table is expected, and all of it read, also when it has grown.
 CREATE FUNCTION append_turn(
     lock_key BIGINT, schema_number BIGINT, erasures BIGINT,     -- whose lock, and by what the caller goes
     seen BIGINT, filled BIGINT,                                 -- the caller knows this tree's contents from `filled` to `seen`
@@ -15,7 +16,7 @@ CREATE FUNCTION append_turn(
     session_before JSON, lease_before JSON, head_before JSON,
     session_after JSON, turn_after JSON, messages JSON, calls JSON, move JSON, key_after JSON,
     OUT verdict TEXT, OUT last_n BIGINT, OUT last_chain BYTEA, OUT last_content BIGINT, OUT newer JSON, OUT locked_at BIGINT
-) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+) LANGUAGE plpgsql AS $$
 DECLARE
     events_from CONSTANT BIGINT := 2305843009213693952;
     contents_from CONSTANT BIGINT := 4611686018427387904;
@@ -85,7 +86,7 @@ BEGIN
     END IF;
     IF last_content > seen THEN
         SELECT json_agg(json_build_array(n, encode(digest, 'hex'), encode(ref, 'hex'))), bool_or(digest = ANY (digests))
-            INTO newer, is_known FROM (SELECT * FROM content WHERE n > seen ORDER BY n LIMIT 4096) c
+            INTO newer, is_known FROM (SELECT * FROM content WHERE n > seen AND n <= last_content ORDER BY n LIMIT 4096) c
             WHERE scope = tree AND digest <> '';
         IF is_known THEN
             verdict := 'known';

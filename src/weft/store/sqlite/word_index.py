@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
+from weft.store.records import LAST_NUMBER
 from weft.store.sql import Sql
 from weft.store.word_index import AnyOf, Question, Term
-
-_LAST = 2**63 - 1
 
 
 class FtsIndex:
@@ -27,7 +26,7 @@ class FtsIndex:
     def match(self, question: Question, limit: int, low: int | None = None, high: int | None = None) -> list[int]:
         rows = self._sql.all(
             "SELECT rowid FROM word WHERE word MATCH ? AND rowid BETWEEN ? AND ? ORDER BY rowid DESC LIMIT ?",
-            (spelled(question), 0 if low is None else low, _LAST if high is None else high, limit),
+            (spelled(question), 0 if low is None else low, LAST_NUMBER if high is None else high, limit),
         )
         return [n for (n,) in rows]
 
