@@ -163,23 +163,6 @@ def test_contents_that_others_stored_meanwhile_are_stored_once(addresses: tuple[
         assert list(one.verify()) == []
 
 
-def test_writers_beside_each_other_scan_no_table(addresses: tuple[str, str]) -> None:
-    address, named = addresses[0], parse_address(addresses[0])
-    with weft.open(address) as one, weft.open(address) as other:
-        for number in range(6):
-            one.record_turn(session="one", query=f"one {number}")
-            other.record_turn(session="other", query=f"other {number}")
-        assert verdicts(one)["done"] > 2
-    with psycopg.connect(named.conninfo) as connection:  # its statistics are those of connections that have ended
-        scanned = connection.execute(
-            "SELECT relname, seq_scan, seq_tup_read FROM pg_stat_user_tables WHERE schemaname = %s"
-            " AND relname IN ('content', 'log', 'turn', 'message', 'tool_call', 'history', 'session')"
-            " AND seq_tup_read > 2",  # whoever opens a ledger looks whether it has a row
-            (named.ledger,),
-        ).fetchall()
-    assert scanned == []
-
-
 def test_erasing_and_a_newer_schema_send_a_turn_the_general_way(addresses: tuple[str, str]) -> None:
     named = parse_address(addresses[0])
     with weft.open(addresses[0]) as ledger, psycopg.connect(named.conninfo, autocommit=True) as server:

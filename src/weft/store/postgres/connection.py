@@ -287,12 +287,14 @@ def _ignore(notice: object) -> None:
 
 
 def _ensure_promise(sql: PostgresSql, address: PostgresAddress, idle: str, read_only: bool) -> PostgresSql:
+    """Statements are planned once, mostly while tables are small and the server has no statistics of them. With its own
+    cost of a page by an index it would plan to read whole tables, and do so when they have grown."""
     server = sql.connection.info.server_version
     if server < OLDEST_SERVER:
         raise Unsupported(f"{address.shown}: the server is PostgreSQL {server // 10_000}", "16 or newer is needed")
     ((encoding, fsync, pages, commit),) = sql.script(
         f"SET search_path TO {address.quoted}, pg_temp; SET client_encoding TO 'UTF8'; SET jit TO off;"
-        " SET plan_cache_mode TO force_generic_plan;"
+        " SET plan_cache_mode TO force_generic_plan; SET random_page_cost TO 1;"
         " SET statement_timeout TO 0; SET lock_timeout TO 0; SET bytea_output TO 'hex'; SET extra_float_digits TO 1;"
         " SET default_transaction_isolation TO 'read committed';"
         f" SET idle_in_transaction_session_timeout TO '{idle}';"
