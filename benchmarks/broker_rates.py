@@ -2,9 +2,9 @@
 
 Both get the same number of sessions, each with the same number of turns, one after another in a session. Brokers find
 the messages in the inbox and share the sessions among them; LangGraph's sessions are dealt out to its processes, a
-thread, a saver and a connection for each. The clock runs from the start of all processes until the last answer; opening
-and a first request to the model, which loads its layer, are not counted. The model layer's time is part of it, and both
-wait for the same local server.
+thread, a saver and a connection for each. The clock runs from the start of all processes until the last answer.
+Opening and a first turn, which loads the model layer and has the server plan what the connections ask, are not counted:
+programs keep both. The model layer's time is part of a turn, and both wait for the same local server.
 """
 
 import argparse
@@ -30,6 +30,7 @@ from benchmarks.turn_subject import Place, add
 BROKERS, GRAPHS = "weft", "LangGraph PostgresSaver"
 LOOK_SECONDS = 0.02
 LIMIT_SECONDS = 900
+FIRST = "what is two and three?"
 
 
 def measure_rates(
@@ -107,9 +108,9 @@ def run_brokers(postgres: str, url: str, processes: int, sessions: int, amount: 
     filler = processing.Process(target=_admit, args=(address, sessions, amount))
     filler.start()
     filler.join()
-    crew = Crew(processes, lambda _, ready: asyncio.run(_broker(address, url, ready, stop)))
+    crew = Crew(processes, lambda number, ready: asyncio.run(_broker(address, url, number, ready, stop)))
     before = crew.start()
-    _wait_until_answered(address, sessions * amount)
+    _wait_until_answered(address, sessions * amount + processes)  # each has answered a first one
     seconds = time.perf_counter() - before
     stop.set()
     return {"turns": sessions * amount, "seconds": seconds, "cpu": crew.join()}
@@ -123,18 +124,16 @@ def _admit(address: str, sessions: int, amount: int) -> None:
                 ledger.inbox.admit(f"what is two and three? {number}", session=f"session-{session}")
 
 
-async def _broker(address: str, url: str, ready: Callable[[], None], stop: Any) -> None:
+async def _broker(address: str, url: str, number: int, ready: Callable[[], None], stop: Any) -> None:
     import weft.aio
     from benchmarks.broker_subject import PERSON, model_at
-    from weft.kernel.enums import MessageRole
     from weft.ledger.api import Setting
-    from weft.ledger.model import NewMessage
     from weft.runtime.broker.broker import Broker
     from weft.runtime.broker.plans import TurnPlan
     from weft.runtime.broker.tools import FunctionTool, tools_of
     from weft.runtime.context import context_for
     from weft.runtime.inference.inference import Inference
-    from weft.runtime.inference.settings import InferenceRequest
+    from weft.runtime.turns.messages import OutgoingMessage, send
 
     tools = tools_of(FunctionTool(add, is_read_only=True))
     async with weft.aio.open(address) as ledger, Inference() as inference:
@@ -144,8 +143,8 @@ async def _broker(address: str, url: str, ready: Callable[[], None], stop: Any) 
             return TurnPlan(model=model, inference=inference, acting=acting, setting=Setting(), tools=tools)
 
         broker = Broker(ledger.sync, ledger.crossing, plan)
-        hello = NewMessage(role=MessageRole.USER, content="hello")
-        await inference.infer(InferenceRequest(model=model, messages=(hello,)), context=acting)
+        first = OutgoingMessage(message=FIRST, model=model, tools=tools)
+        await send(ledger, inference, f"first-{number}", first, context=acting)
         await asyncio.to_thread(ready)
         serving = asyncio.ensure_future(broker.serve())
         await asyncio.to_thread(stop.wait)
@@ -188,7 +187,8 @@ def _graphs(
 ) -> None:
     graph_turns = import_module("benchmarks.peers.langgraph_turns").ServerTurns
     subjects = [graph_turns(Place(Path(), url, postgres, f"rates-{processes}-{session}")) for session in sessions]
-    subjects[0].say_hello()
+    for subject in subjects:
+        subject.take_turn(FIRST)
     ready()
 
     def run(subject: Any) -> None:
