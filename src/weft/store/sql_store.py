@@ -93,7 +93,7 @@ class SqlStore:
 
     def __init__(self, path: str, clock: Clock, random_bytes: RandomBytes) -> None:
         self.path, self._clock, self._random_bytes = path, clock, random_bytes
-        self._tail, self._salts = RecentContents(), Salts(random_bytes)
+        self._recent, self._salts = RecentContents(), Salts(random_bytes)
         self._tip: LogTip | None = None
         self._serial = 0
         self._jobs: GroupCommit[WriteWork] = GroupCommit(self._commit)
@@ -174,7 +174,7 @@ class SqlStore:
         if self.read_only:
             raise ReadOnlyLedger(self.path)
         result: T = self._jobs.submit(WriteWork(work, contents, ahead, ordinary), weight)
-        if self._tail.is_long and self._lookups_fill:
+        if self._recent.is_long and self._lookups_fill:
             self._fill_lookups()
         return result
 
@@ -232,9 +232,9 @@ class SqlStore:
     def _run_each(
         self, sql: BufferedSql, jobs: Sequence[CommitJob[WriteWork]], tip: LogTip, results: Results, alone: bool = False
     ) -> LogTip:
-        self._tail.ask(sql, [key for job in jobs for key in job.work.contents])
+        self._recent.ask(sql, [key for job in jobs for key in job.work.contents])
         for job in jobs:
-            facts = FactWriter(sql, recent=self._tail, log_tip=tip, salts=self._salts, now_ms=self._clock.now_ms())
+            facts = FactWriter(sql, recent=self._recent, log_tip=tip, salts=self._salts, now_ms=self._clock.now_ms())
             self._serial += 1
             sql.buffer.begin()
             try:
@@ -282,7 +282,7 @@ class SqlStore:
 
     def _forget(self) -> None:
         """Nothing that is held in memory of the log's end is true any longer."""
-        self._tail.forget()
+        self._recent.forget()
         self._tip = None
 
     # --- large contents -----------------------------------------------------------------------------------------
@@ -318,13 +318,13 @@ class SqlStore:
             pass
 
     def catch_up_if_far_behind(self) -> None:
-        if not self.read_only and len(self._tail.by_digest) > LARGE_LAG and self._lookups_fill:
+        if not self.read_only and len(self._recent.by_digest) > LARGE_LAG and self._lookups_fill:
             self._fill_lookups()
 
     def _advance_lookups(self, txn: WriteTxn) -> bool:
         more = LookupView(txn.sql).advance()
-        self._tail.forget()
-        self._tail.refresh(txn.sql)
+        self._recent.forget()
+        self._recent.refresh(txn.sql)
         return more
 
     def _fill_lookups(self) -> None:

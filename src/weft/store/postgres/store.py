@@ -106,7 +106,7 @@ class PostgresStore(SqlStore):
         self._backend, self._last_write, self._began_at = "", -1, 0
         self._lock = f"SELECT pg_advisory_xact_lock({self.address.lock})"
         self._begin = f"{_BEGIN}; {self._lock}"
-        self._straight = StraightAppends(self.address, self._schema.number, self._tail, self._salts, self._clock)
+        self._straight = StraightAppends(self.address, self._schema.number, self._recent, self._salts, self._clock)
         self._durable = 0
         """The newest event that is known to be durable."""
         self._side = SideConnection(self._connect_reader)
@@ -338,25 +338,25 @@ class PostgresStore(SqlStore):
     def _start(self, sql: BufferedSql, works: Sequence[WriteWork]) -> LogTip:
         """One way to the server and back: begin, take the lock, read the state, and ask what the work will ask."""
         assert isinstance(sql, PostgresSql)
-        tail = self._tail
-        tail.asked.clear()
-        wanted = tail.unknown(dict.fromkeys(key for work in works for key in work.contents))
+        recent = self._recent
+        recent.asked.clear()
+        wanted = recent.unknown(dict.fromkeys(key for work in works for key in work.contents))
         about, ahead = questions_about(wanted), list({ask: None for work in works for ask in work.ahead})
-        first = [(_BEGIN, ()), (self._lock, ()), (_STATE, ()), (NEWER_CONTENTS, (max(tail.seen, 0),))]
+        first = [(_BEGIN, ()), (self._lock, ()), (_STATE, ()), (NEWER_CONTENTS, (max(recent.seen, 0),))]
         _, _, (state,), newer, *answers = sql.ask_together([*first, *about, *ahead])
         write, number, n, chain, contents, erasures = state
         refuse_newer(number, self._schema)
-        tail.answered(wanted, answers[: len(about)])
+        recent.answered(wanted, answers[: len(about)])
         sql.foresee(ahead, answers[len(about) :])
         before, self._last_write = self._last_write, write
         self._began_at = n or 0
         if self._tip is not None and write == before + 1:
             return self._tip
         self._tip = None
-        if tail.seen < 0 or tail.erasures != erasures:
-            tail.refresh(sql)
+        if recent.seen < 0 or recent.erasures != erasures:
+            recent.refresh(sql)
         else:
-            tail.learn(newer)
+            recent.learn(newer)
         return LogTip(n, chain, contents) if n is not None else FactReader(sql).tip()
 
     def _begin_again(self, sql: BufferedSql) -> None:

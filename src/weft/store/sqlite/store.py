@@ -113,13 +113,13 @@ class SqliteBase(SqlStore):
         """The database tells whether another connection has written since our last commit: it may have been a newer
         program's, whose schema this one must not write to."""
         assert isinstance(sql, SqliteSql)
-        self._tail.asked.clear()
+        self._recent.asked.clear()
         if self._tip is None or sql.connection.data_version() != self._version:
             self._tip = None
             self._check_schema(sql.connection)
             reader = FactReader(sql)
             try:
-                self._tail.refresh(reader.sql)
+                self._recent.refresh(reader.sql)
                 return reader.tip()
             except (TypeError, ValueError, LookupError) as error:  # a row that nobody could have written
                 raise Damaged(f"{self.path}: the end of the log cannot be read ({error})") from error
