@@ -47,9 +47,10 @@ class WriteTxn(Struct, frozen=True):
     """Which piece of work of this store it is, counted from 1: a gap means that somebody else's came between."""
 
 
-class Ordinary(Struct, frozen=True):
-    """That a piece of work is a plain turn of a session that is there: it asks one question, adds rows, and makes no
-    use of the numbers that its events and contents get. A store may run it before it knows these."""
+class StraightTurn(Struct, frozen=True):
+    """What says of a piece of work that it is an ordinary turn of a session that is there, and how it may be appended
+    straight: it asks one question, adds rows, and makes no use of the numbers that its events and contents get. A store
+    may run it before it knows these."""
 
     question: Question
     """The one that it asks: a session, its lease and the turn at its head."""
@@ -82,7 +83,7 @@ class Store(Protocol):
         weight: int = 0,
         contents: Sequence[Key] = (),
         ahead: Sequence[Question] = (),
-        ordinary: Ordinary | None = None,
+        straight: StraightTurn | None = None,
     ) -> T:
         """Run `work`, which will store about `weight` bytes, in a transaction; return once it is durable.
 
@@ -90,7 +91,7 @@ class Store(Protocol):
         first time did not count. Whether `contents` are known is asked for all callers at once, where it can be said
         beforehand which ones will be put; others are asked for one by one. The same goes for `ahead`, questions that
         `work` will likely ask before it changes anything: where a server answers them, they go with the first.
-        `ordinary` says that the work may be run on provisional numbers, and how its result is told the true ones.
+        `straight` says that the work may be run on provisional numbers, and how its result is told the true ones.
         """
 
     def read(self) -> AbstractContextManager[ReadTxn]:

@@ -34,7 +34,7 @@ from weft.kernel.errors import (
 from weft.store.fact_writer import FactWriter, RecentContents
 from weft.store.facts import FactReader, refuse_disorder
 from weft.store.group_commit import CommitBatch, CommitJob, GroupCommit
-from weft.store.port import Ordinary, WriteTxn
+from weft.store.port import StraightTurn, WriteTxn
 from weft.store.records import CURRENT_VIEW_RULES, KEY_BYTES, VIEW_RULES, Key, LogTip, Stored
 from weft.store.sql import Insert, Question, RowsRefused, Sql, WriteBuffer
 
@@ -46,13 +46,13 @@ LARGE_LAG = 256
 
 
 class WriteWork(Struct, frozen=True):
-    """What one caller wants done, which contents it will likely put, what it will likely ask, and whether it is an
-    ordinary turn."""
+    """What one caller wants done, which contents it will likely put, what it will likely ask, and, of an ordinary turn,
+    how it may be appended straight."""
 
     run: Callable[[WriteTxn], Any]
     contents: Sequence[Key]
     ahead: Sequence[Question]
-    ordinary: Ordinary | None = None
+    straight: StraightTurn | None = None
 
 
 class BufferedSql(Sql, Protocol):
@@ -168,12 +168,12 @@ class SqlStore:
         weight: int = 0,
         contents: Sequence[Key] = (),
         ahead: Sequence[Question] = (),
-        ordinary: Ordinary | None = None,
+        straight: StraightTurn | None = None,
     ) -> T:
         self._refuse_closed()
         if self.read_only:
             raise ReadOnlyLedger(self.path)
-        result: T = self._jobs.submit(WriteWork(work, contents, ahead, ordinary), weight)
+        result: T = self._jobs.submit(WriteWork(work, contents, ahead, straight), weight)
         if self._recent.is_long and self._lookups_fill:
             self._fill_lookups()
         return result

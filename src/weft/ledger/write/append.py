@@ -45,7 +45,7 @@ from weft.ledger.views.rows import STANDING_PARTS, RowMemory, find_session, load
 from weft.ledger.write.attribution import Attribution, FixedAttribution
 from weft.store.erased_contents import is_husk
 from weft.store.owners import is_dead
-from weft.store.port import Ordinary, ReadTxn, Store, WriteTxn
+from weft.store.port import ReadTxn, Store, StraightTurn, WriteTxn
 from weft.store.records import LEDGER_SCOPE, Key, LogTip, Stored
 from weft.store.sql import Question
 
@@ -139,16 +139,16 @@ class LedgerWriter:
         """
         if session and self._state.disturbed:
             ahead = (*ahead, standing_question(session))
-        ordinary = Ordinary(standing_question(session), STANDING_PARTS, restate) if session and restate else None
+        straight = StraightTurn(standing_question(session), STANDING_PARTS, restate) if session and restate else None
         ids = RepeatedIds(self.ulids)
         for _ in range(COLLISION_RETRIES):
             try:
                 return self.store.write(
-                    lambda txn: self._run(work, txn, ids, imported), weight, likely, ahead, ordinary
+                    lambda txn: self._run(work, txn, ids, imported), weight, likely, ahead, straight
                 )
             except IdCollision:
                 ids.skip()
-        return self.store.write(lambda txn: self._run(work, txn, ids, imported), weight, likely, ahead, ordinary)
+        return self.store.write(lambda txn: self._run(work, txn, ids, imported), weight, likely, ahead, straight)
 
     def likely_scope(self, session: str | None, parent: object) -> int | None:
         """The tree that a turn will most likely belong to, by the rows in memory; None where they do not say."""

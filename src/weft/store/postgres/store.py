@@ -222,7 +222,7 @@ class PostgresStore(SqlStore):
     def _attempt(self, batch: CommitBatch[WriteWork], results: Results) -> None:
         results.clear()
         sql = self._writer()
-        if len(batch) == 1 and batch[0].work.ordinary is not None and self._go_straight(sql, batch[0], results):
+        if len(batch) == 1 and batch[0].work.straight is not None and self._go_straight(sql, batch[0], results):
             return
         self._straight.forget()
         self._run_all(sql, batch, results)

@@ -23,7 +23,7 @@ from msgspec.json import decode, encode
 from weft.kernel.clock import Clock
 from weft.kernel.contents import SALT_BYTES, BorrowedSalts, Salts
 from weft.store.fact_writer import FactWriter, RecentContents
-from weft.store.port import Ordinary, WriteTxn
+from weft.store.port import StraightTurn, WriteTxn
 from weft.store.postgres.address import PostgresAddress
 from weft.store.postgres.connection import PostgresSql
 from weft.store.postgres.flush import flush_and_ask
@@ -119,7 +119,7 @@ class SupposedContents(RecentContents):
 class SupposedTurn(Struct, frozen=True):
     """An ordinary turn that was made, with provisional numbers."""
 
-    ordinary: Ordinary
+    straight: StraightTurn
     result: Any
     id: str
     events: int
@@ -131,7 +131,7 @@ class SupposedTurn(Struct, frozen=True):
     salts: BorrowedSalts
 
     def restated(self, tip: LogTip) -> Any:
-        return self.ordinary.restate(self.result, tip)
+        return self.straight.restate(self.result, tip)
 
 
 class StraightAppends:
@@ -163,13 +163,13 @@ class StraightAppends:
 
     def suppose(self, sql: PostgresSql, work: WriteWork, serial: int) -> SupposedTurn | None:
         """The turn that the work makes, if nothing about it is unusual. Nothing is changed anywhere."""
-        ordinary = work.ordinary
-        if ordinary is None or self._recent.seen < 0:
+        straight = work.straight
+        if straight is None or self._recent.seen < 0:
             return None
-        standing = self._standings.get(ordinary.question) or sql.one(*ordinary.question)
+        standing = self._standings.get(straight.question) or sql.one(*straight.question)
         if standing is None:
             return None
-        supposed, salts = SupposedSql(ordinary.question, standing), BorrowedSalts(self._salts)
+        supposed, salts = SupposedSql(straight.question, standing), BorrowedSalts(self._salts)
         facts = FactWriter(
             supposed,
             recent=SupposedContents(self._recent),
@@ -180,20 +180,20 @@ class StraightAppends:
         try:
             result = work.run(WriteTxn(supposed, facts, False, serial))
             facts.flush()
-            return self._turn(ordinary, result, standing, supposed, salts)
+            return self._turn(straight, result, standing, supposed, salts)
         except Exception:  # whatever it is, on the general way it is found out whether it is so
             salts.return_all()
             self.verdicts["unusual"] += 1
             return None
 
     def _turn(
-        self, ordinary: Ordinary, result: Any, standing: Row, supposed: SupposedSql, salts: BorrowedSalts
+        self, straight: StraightTurn, result: Any, standing: Row, supposed: SupposedSql, salts: BorrowedSalts
     ) -> SupposedTurn:
         """What the work left, as values of the call; `Unusual` where it has no place for them."""
         rows, inserts = supposed.rows, supposed.inserts
         if supposed.is_unusual or not _ONE_ROW <= rows.keys() <= _ONE_ROW | _SOME_ROWS or standing[-1]:
             raise Unusual("tables")
-        (_, session_columns), (_, lease_columns), (_, turn_columns) = ordinary.parts
+        (_, session_columns), (_, lease_columns), (_, turn_columns) = straight.parts
         if (inserts["session"].columns, inserts["turn"].columns) != (session_columns, turn_columns):
             raise Unusual("columns")
         lease_at, head_at = len(session_columns), len(session_columns) + len(lease_columns)
@@ -222,7 +222,7 @@ class StraightAppends:
         numbers = (self._lock, self._schema, self._recent.erasures, *self._known(contents), log_row[2])
         values = [*(b"%d" % number for number in numbers), ids, lines, *_packed(contents), *map(encode, every)]
         standing_then = (*session, *lease, *turn, 0)
-        return SupposedTurn(ordinary, result, new_turn["id"], log_row[1], standing_then, contents, values, salts)
+        return SupposedTurn(straight, result, new_turn["id"], log_row[1], standing_then, contents, values, salts)
 
     def _known(self, contents: Sequence[Row]) -> tuple[int, int]:
         """From where to where this ledger's program knows the contents of their tree."""
@@ -232,7 +232,7 @@ class StraightAppends:
 
     def send(self, sql: PostgresSql, turn: SupposedTurn) -> LogTip | None:
         """Where the log ends with the turn; None where it was refused, and nothing has happened."""
-        self._standings.pop(turn.ordinary.question, None)
+        self._standings.pop(turn.straight.question, None)
         (*row, _, heard) = sql.call(turn.values, self.call)
         verdict, n, chain, content, newer, locked_at = _answer(row)
         self.is_heard = heard != NOBODY
@@ -260,7 +260,7 @@ class StraightAppends:
         recent.newest = max(recent.newest, tip.contents)
         if len(self._standings) >= REMEMBERED:
             self._standings.clear()
-        self._standings[turn.ordinary.question] = tuple(
+        self._standings[turn.straight.question] = tuple(
             _renumbered(value, tip.n - turn.events, before) for value in turn.standing
         )
 
