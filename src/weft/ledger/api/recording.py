@@ -28,7 +28,7 @@ from weft.ledger.model import (
 from weft.ledger.write.append import requires
 from weft.ledger.write.late_results import record_late_result
 from weft.ledger.write.new_turn import DEFAULT_SETTING, NewTurn
-from weft.ledger.write.record_turn import PlacedTurn, record_turns
+from weft.ledger.write.record_turn import RequestedTurn, record_turns
 from weft.ledger.write.substitutions import find_event, find_replacement, last_substitution, substitute
 from weft.ledger.write.turn_events import Setting, member
 from weft.ledger.write.turn_writer import TurnWriter, begin_turn
@@ -114,8 +114,8 @@ class RecordVerbs(LedgerBase):
             persona=persona,
             setting=DEFAULT_SETTING if is_default else Setting(role=role, **circumstances),
         )
-        placed = _placed(turn, session=session, parent=parent, expected=expected, key=key)
-        return record_turns(self._writer, [placed], wait=wait, ttl=self._ttl)[0]
+        requested = _requested(turn, session=session, parent=parent, expected=expected, key=key)
+        return record_turns(self._writer, [requested], wait=wait, ttl=self._ttl)[0]
 
     @requires("turn:record")
     def record_turns(self, turns: Sequence[Mapping[str, Any]], *, wait: float = WAIT) -> list[RecordedTurn]:
@@ -126,8 +126,8 @@ class RecordVerbs(LedgerBase):
         """
         if isinstance(turns, str | bytes | Mapping) or not isinstance(turns, Sequence):
             raise InvalidInput(f"turns is {type(turns).__name__}", "give a list of dicts with arguments of record_turn")
-        placed = [_placed_turn(fields, number) for number, fields in enumerate(turns, 1)]
-        return record_turns(self._writer, placed, wait=wait, ttl=self._ttl) if placed else []
+        requested = [_requested_turn(fields, number) for number, fields in enumerate(turns, 1)]
+        return record_turns(self._writer, requested, wait=wait, ttl=self._ttl) if requested else []
 
     @requires("turn:record")
     def begin_turn(
@@ -228,7 +228,7 @@ class RecordVerbs(LedgerBase):
         return StoredContent(stored.ref.hex(), row)
 
 
-def _placed_turn(fields: Any, number: int) -> PlacedTurn:
+def _requested_turn(fields: Any, number: int) -> RequestedTurn:
     """A turn of a list, checked as `record_turn` checks its arguments."""
     if not isinstance(fields, Mapping):
         raise InvalidInput(f"turn {number} is {type(fields).__name__}", "give a dict with arguments of record_turn")
@@ -237,20 +237,20 @@ def _placed_turn(fields: Any, number: int) -> PlacedTurn:
     circumstances = {name: fields[name] for name in _SETTING & fields.keys()}
     setting = Setting(**circumstances) if circumstances else DEFAULT_SETTING
     turn = NewTurn(**{name: fields[name] for name in _TURN & fields.keys()}, setting=setting)
-    return _placed(turn, **{name: fields[name] for name in _PLACE & fields.keys()})
+    return _requested(turn, **{name: fields[name] for name in _PLACE & fields.keys()})
 
 
-def _placed(
+def _requested(
     turn: NewTurn,
     *,
     session: Any = None,
     parent: str | UnsetType | None = UNSET,
     expected: str | UnsetType | None = UNSET,
     key: str | None = None,
-) -> PlacedTurn:
+) -> RequestedTurn:
     label = None if session is None else checked_label(session, "session")
     check_pins(parent, expected)
-    return PlacedTurn(turn=turn, session=label, parent=parent, expected=expected, key=key)
+    return RequestedTurn(turn=turn, session=label, parent=parent, expected=expected, key=key)
 
 
 def check_pins(parent: Any, expected: Any) -> None:

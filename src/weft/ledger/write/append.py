@@ -41,7 +41,7 @@ from weft.ledger.read.access import ACTING_KINDS, READ_LEDGER, Access, Creators
 from weft.ledger.views import Projector
 from weft.ledger.views.lease_rows import Lease
 from weft.ledger.views.program_rows import load_program
-from weft.ledger.views.rows import STANDING_PARTS, RowMemory, find_session, load_turn, standing_question
+from weft.ledger.views.rows import STANDING_PARTS, RowMemory, standing_question
 from weft.ledger.write.attribution import Attribution, FixedAttribution
 from weft.store.erased_contents import is_husk
 from weft.store.owners import is_dead
@@ -150,8 +150,9 @@ class LedgerWriter:
                 ids.skip()
         return self.store.write(lambda txn: self._run(work, txn, ids, imported), weight, likely, ahead, straight)
 
-    def likely_scope(self, session: str | None, parent: object) -> int | None:
-        """The tree that a turn will most likely belong to, by the rows in memory; None where they do not say."""
+    def scope_in_memory(self, session: str | None, parent: object) -> int | None:
+        """The tree that a turn will most likely belong to, by the rows in memory; None where they do not say. It costs
+        nothing, and only says of which contents is asked ahead; `scope_in_database` reads."""
         row = self._state.memory.labels.get(session) if session else None
         turn = self._state.memory.turns.get(parent if isinstance(parent, str) else row.head if row and row.head else "")
         return turn.root if turn else None
@@ -519,17 +520,6 @@ class EventStream:
         self.last = event
         self.prev = event_id = append.add_event(event, later=self._later)
         return event_id
-
-
-def expected_scope(writer: LedgerWriter, session: str | None, parent: str | UnsetType | None) -> int:
-    """The tree that a turn will most likely belong to, by the rows of the database. Should it belong to another one,
-    its large contents are stored there again."""
-    with writer.store.read() as txn:
-        session_row = find_session(txn.sql, session) if session else None
-        at = parent if isinstance(parent, str) else session_row.head if session_row else None
-        row = load_turn(txn.sql, at) if at else None
-        (highest,) = txn.sql.one("SELECT max(n) FROM segment") or (0,)
-        return row.root if row else (highest or 0) + 1
 
 
 class Patience:

@@ -14,8 +14,8 @@ from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.label_prefixes import find_shortened
 from weft.ledger.views.lease_rows import LeaseKind
 from weft.ledger.views.recorded_events import event_at
-from weft.ledger.views.rows import SessionRow, TurnRow, find_by_name
-from weft.ledger.write.append import Append, Patience
+from weft.ledger.views.rows import SessionRow, TurnRow, find_by_name, find_session, load_turn
+from weft.ledger.write.append import Append, LedgerWriter, Patience
 from weft.ledger.write.leases import free_epoch
 from weft.store.sql import Sql
 
@@ -117,10 +117,22 @@ def compaction_for(session: SessionRow | None, parent: TurnRow | None, events: i
 
 def _scope(append: Append, parent: TurnRow | None) -> int:
     """Contents are shared within a tree; a new root's tree is numbered like its first segment."""
-    if parent is None:
-        (highest,) = append.sql.one("SELECT max(n) FROM segment") or (0,)
-        return (highest or 0) + 1
-    return parent.root
+    return _next_scope(append.sql) if parent is None else parent.root
+
+
+def _next_scope(sql: Sql) -> int:
+    (highest,) = sql.one("SELECT max(n) FROM segment") or (0,)
+    return (highest or 0) + 1
+
+
+def scope_in_database(writer: LedgerWriter, session: str | None, parent: str | UnsetType | None) -> int:
+    """The tree that a turn will most likely belong to, by the rows of the database: large contents are stored there
+    before the turn is placed. Should it belong to another one, they are stored there again."""
+    with writer.store.read() as txn:
+        session_row = find_session(txn.sql, session) if session else None
+        at = parent if isinstance(parent, str) else session_row.head if session_row else None
+        row = load_turn(txn.sql, at) if at else None
+        return row.root if row else _next_scope(txn.sql)
 
 
 def ensure_session(append: Append, label: str, persona: str = DEFAULT_AGENT) -> SessionRow:

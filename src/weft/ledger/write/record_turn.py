@@ -18,18 +18,18 @@ from weft.kernel.events import Receipt, session_stream
 from weft.kernel.ledger_events import SessionMoved
 from weft.ledger.model import DEFAULT_AGENT, RecordedTurn
 from weft.ledger.views.rows import load_session_number, load_turn
-from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, Patience, expected_scope
+from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, Patience
 from weft.ledger.write.commands import Answer, KeyedCommand, find_answer, keyed_command, once
 from weft.ledger.write.new_turn import NewTurn
 from weft.ledger.write.ordinary_turn import is_ordinary, is_ordinary_place, write_ordinary
-from weft.ledger.write.placement import Placement, ensure_free, ensure_session, find_place
+from weft.ledger.write.placement import Placement, ensure_free, ensure_session, find_place, scope_in_database
 from weft.ledger.write.turn_events import TurnEvents
 from weft.store.records import Key, LogTip
 from weft.store.sql import Sql
 
 
-class PlacedTurn(Struct, frozen=True, kw_only=True):
-    """A turn to be recorded, where it shall go, and the retry key of its caller."""
+class RequestedTurn(Struct, frozen=True, kw_only=True):
+    """A turn that a caller wants recorded, where it shall go (`Placement` is where it goes), and its retry key."""
 
     turn: NewTurn
     session: str | None = None
@@ -43,17 +43,19 @@ class PlacedTurn(Struct, frozen=True, kw_only=True):
         request = [self.session, self.parent, self.expected, *self.turn.request()]
         return keyed_command("record_turn", self.key, request, writer.authority)
 
-    def after(self, previous: RecordedTurn | None) -> PlacedTurn:
+    def after(self, previous: RecordedTurn | None) -> RequestedTurn:
         """In no session and with no parent it follows the turn that was recorded before it."""
         if previous is None or self.session is not None or self.parent is not UNSET or self.expected is not UNSET:
             return self
         return replace(self, parent=previous.id)
 
 
-def record_turns(writer: LedgerWriter, turns: Sequence[PlacedTurn], *, wait: float, ttl: float) -> list[RecordedTurn]:
+def record_turns(
+    writer: LedgerWriter, requests: Sequence[RequestedTurn], *, wait: float, ttl: float
+) -> list[RecordedTurn]:
     """Record each after what the head of its session is by then; one with `parent` or `expected` is refused if that is
     another turn. All are committed, or none. A turn with a retry key is recorded once."""
-    commands = [turn.command(writer) for turn in turns]
+    commands = [request.command(writer) for request in requests]
     if commands[-1] is not None:  # before large contents are stored
         with writer.store.read() as txn:
             answers = [find_answer(txn.sql, command) for command in commands]
@@ -61,37 +63,39 @@ def record_turns(writer: LedgerWriter, turns: Sequence[PlacedTurn], *, wait: flo
                 return [_recorded(txn.sql, answer) for answer in answers if answer is not None]
     patience = Patience(writer, wait, ttl)
     likely: list[Key] = []
-    for placed in turns:
-        if placed.turn.weight.large:
-            writer.put_large(placed.turn.weight.large, expected_scope(writer, placed.session, placed.parent))
-        placed.turn.is_ordinary = is_ordinary(placed.turn)
-        contents = placed.turn.prepare(writer.store.prepare)
-        if (scope := writer.likely_scope(placed.session, placed.parent)) is not None:
+    for request in requests:
+        if request.turn.weight.large:
+            writer.put_large(request.turn.weight.large, scope_in_database(writer, request.session, request.parent))
+        request.turn.is_ordinary = is_ordinary(request.turn)
+        contents = request.turn.prepare(writer.store.prepare)
+        if (scope := writer.scope_in_memory(request.session, request.parent)) is not None:
             likely += [(scope, content.digest) for content in contents]
 
     def work(append: Append) -> list[RecordedTurn]:
         recorded: list[RecordedTurn] = []
-        for placed, command in zip(turns, commands, strict=True):
-            turn = placed.after(recorded[-1] if recorded else None)
-            recorded.append(_write_once(append, turn, command, patience))
+        for request, command in zip(requests, commands, strict=True):
+            following = request.after(recorded[-1] if recorded else None)
+            recorded.append(_write_once(append, following, command, patience))
         return recorded
 
     def restate(recorded: list[RecordedTurn], tip: LogTip) -> list[RecordedTurn]:
         receipt = Receipt(writer.store.replica, tip.n, tip.chain.hex(), recorded[0].digest)
         return [replace(recorded[0], receipt=receipt)]
 
-    uses_no_numbers = len(turns) == 1 and commands == [None] and writer.authority.is_local
-    size = sum(placed.turn.weight.size for placed in turns)
+    uses_no_numbers = len(requests) == 1 and commands == [None] and writer.authority.is_local
+    size = sum(request.turn.weight.size for request in requests)
     return patience.keep_trying(
         lambda: writer.write(
-            work, size, likely=likely, session=turns[0].session, restate=restate if uses_no_numbers else None
+            work, size, likely=likely, session=requests[0].session, restate=restate if uses_no_numbers else None
         )
     )
 
 
-def _write_once(append: Append, placed: PlacedTurn, command: KeyedCommand | None, patience: Patience) -> RecordedTurn:
+def _write_once(
+    append: Append, request: RequestedTurn, command: KeyedCommand | None, patience: Patience
+) -> RecordedTurn:
     def write() -> RecordedTurn:
-        return _write_whole(append, placed.turn, _place(append, placed, patience))
+        return _write_whole(append, request.turn, _place(append, request, patience))
 
     return write() if command is None else _recorded(append.sql, once(append, command, lambda: _answer(write())))
 
@@ -107,12 +111,12 @@ def _recorded(sql: Sql, answer: Answer) -> RecordedTurn:
     return replace(recorded, session=session.label if session else None)
 
 
-def _place(append: Append, placed: PlacedTurn, patience: Patience) -> Placement:
-    if placed.session is None:
-        return find_place(append, None, placed.parent, placed.expected)
-    row = ensure_session(append, placed.session, placed.turn.persona)
+def _place(append: Append, request: RequestedTurn, patience: Patience) -> Placement:
+    if request.session is None:
+        return find_place(append, None, request.parent, request.expected)
+    row = ensure_session(append, request.session, request.turn.persona)
     ensure_free(append, row, patience)
-    return find_place(append, row, placed.parent, placed.expected)
+    return find_place(append, row, request.parent, request.expected)
 
 
 def _write_whole(append: Append, turn: NewTurn, place: Placement) -> RecordedTurn:
