@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import signature
-from itertools import repeat
-from operator import is_
 from typing import Any
 
 from msgspec import UNSET, UnsetType
@@ -97,7 +95,7 @@ class RecordVerbs(LedgerBase):
             "workspace": workspace,
             "source_event_id": source_event_id,
         }
-        is_default = role == AgentRole.UNIFIED and all(map(is_, circumstances.values(), repeat(None)))
+        is_default = role == AgentRole.UNIFIED and all(value is None for value in circumstances.values())
         turn = NewTurn(
             query=query,
             response=response,
