@@ -50,9 +50,6 @@ class EdgeRow(Struct, frozen=True):
         """The arrival number of the event that opened it."""
         return self.id // ROWS_PER_EVENT
 
-    def other_end(self, key: str) -> str:
-        return self.target if self.source == key else self.source
-
     def attribute(self, name: str) -> Any:
         return read_attributes(self.attributes).get(name)
 

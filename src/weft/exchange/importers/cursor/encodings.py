@@ -125,16 +125,3 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
     raise ValueError("a number without an end")
-
-
-def wire_field(number: int, value: bytes) -> bytes:
-    """A field of bytes, as it is written."""
-    return _as_varint(number << 3 | BYTES) + _as_varint(len(value)) + value
-
-
-def _as_varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])

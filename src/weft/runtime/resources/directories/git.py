@@ -195,7 +195,3 @@ def dotted(version: tuple[int, int]) -> str:
 
 def is_object_id(text: str) -> bool:
     return len(text) == 64 and not set(text) - set("0123456789abcdef")
-
-
-def quoted_path(path: bytes) -> str:
-    return repr(os.fsdecode(path))
