@@ -104,13 +104,13 @@ class RecentContents:
 
 def questions_about(wanted: Sequence[Key]) -> list[Question]:
     """What the lookup view is asked about contents, in statements of few sizes."""
-    made = []
+    questions = []
     for some in few_sizes(wanted):
         values: list[int | bytes] = []
         for scope, digest in some:
             values += (scope, digest[:KEY_BYTES])
-        made.append((_known_among(len(some)), tuple(values)))
-    return made
+        questions.append((_known_among(len(some)), tuple(values)))
+    return questions
 
 
 def few_sizes(wanted: Sequence[Key]) -> Iterator[list[Key]]:

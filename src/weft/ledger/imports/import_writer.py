@@ -178,8 +178,8 @@ class ImportWriter:
         facts = append.txn.facts
         after = facts.watermark("lookup_event") if self._looked is None else self._looked
         if after < append.first - 1:
-            told = (line for _, line in facts.lines(after) if b'"stream":"import:' in line)
-            self._written.update(sha256(line).digest()[:KEY_BYTES] for line in told)
+            lines = (line for _, line in facts.lines(after) if b'"stream":"import:' in line)
+            self._written.update(sha256(line).digest()[:KEY_BYTES] for line in lines)
 
     def keep(self, session: NativeSession, file: str, piece: bytes, start: int = 0) -> None:
         """A stretch of a source, verbatim: whatever no turn is made of is not lost."""
@@ -218,8 +218,8 @@ class ImportWriter:
         `finish`."""
         (self._alike.add if alike else self._alike.discard)(source.name)
         read_at = source.read_at or self._writer.clock.now_ms()
-        told = (source.size, source.stamp, source.digest, source.open, read_at, source.kept)
-        self._read.append((source.name, self.origin, self.mapping, *told))
+        columns = (source.size, source.stamp, source.digest, source.open, read_at, source.kept)
+        self._read.append((source.name, self.origin, self.mapping, *columns))
 
     def finish(self) -> None:
         if self._read:
@@ -233,7 +233,7 @@ class ImportWriter:
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET origin = excluded.origin,"
             " mapping = excluded.mapping, size = excluded.size, stamp = excluded.stamp, digest = excluded.digest,"
             " open = excluded.open, read_at = excluded.read_at, kept = excluded.kept",
-            [(self._noted_as(name, is_erased), *told) for name, *told in self._read],
+            [(self._noted_as(name, is_erased), *columns) for name, *columns in self._read],
         )
         for name, _, _, _, stamp, _, is_open, _, _ in self._read:
             if not (is_open and name in self._alike):
@@ -293,8 +293,8 @@ class ImportWriter:
             return lambda _: False
 
         def is_erased(data: bytes) -> bool:
-            found = txn.facts.find_content(self._reference(data))
-            return found is not None and is_husk(txn.sql, found)
+            content = txn.facts.find_content(self._reference(data))
+            return content is not None and is_husk(txn.sql, content)
 
         return is_erased
 
@@ -458,21 +458,23 @@ class ImportWriter:
         """Turns with the same native id that are here already."""
         n = append.number(append.put_text(turn.key))
         append.view.flush(keep=True)
-        found = append.sql.all("SELECT id FROM turn WHERE native = ?", (n,))
-        return [append.view.turn(id) for (id,) in found]
+        ids = append.sql.all("SELECT id FROM turn WHERE native = ?", (n,))
+        return [append.view.turn(id) for (id,) in ids]
 
     def _outdated(self, append: Append, seeing: Seeing, turn: NativeTurn, landed: list[Landed]) -> list[TurnRow]:
         """Turns of the same session that its source no longer shows: older versions of this one, and what it took in;
         a copy elsewhere stands for itself, unless a newer mapping tells the same words."""
         session = append.view.session_number(seeing.session)
         keys = sorted(self._names.keys_of(turn))
-        found = {row.id: row for row in self._namesakes(append, turn)}
+        candidates = {row.id: row for row in self._namesakes(append, turn)}
         for key in keys:
             for (id,) in append.sql.all(NAMED, (key,)):
-                if id not in found and (row := append.view.find_turn(id)) is not None:
-                    found[id] = row
+                if id not in candidates and (row := append.view.find_turn(id)) is not None:
+                    candidates[id] = row
         shown = {at.id for at in landed}
-        others = (row for row in found.values() if row.id not in shown and row.current and row.origin == self.origin)
+        others = (
+            row for row in candidates.values() if row.id not in shown and row.current and row.origin == self.origin
+        )
         left = [row for row in others if row.session == session or self._is_remapped(append, row, turn)]
         if self._remap or session is None or not has_other_files(append, session, seeing.file):
             return left
@@ -519,8 +521,8 @@ class ImportWriter:
         for id in [at.id for at in task.landed if at.outdated and not at.erased]:
             if append.view.turn(id).current:
                 continue
-            found = append.sql.all("SELECT by FROM superseded WHERE turn = ? ORDER BY by", (id,))
-            rows = (append.view.find_turn(by) for (by,) in found if by not in shown)
+            versions = append.sql.all("SELECT by FROM superseded WHERE turn = ? ORDER BY by", (id,))
+            rows = (append.view.find_turn(by) for (by,) in versions if by not in shown)
             rivals = [row for row in rows if row is not None and (row.session, row.origin) == (session, self.origin)]
             self._supersede(append, rivals, id, task.counts, back=True)
             note_replaced(append, task.counts, landed=id, is_new=False, is_remapping=self._remap)

@@ -26,7 +26,7 @@ from weft.ledger.views.turn_owners import list_at, list_undated, list_undated_th
 from weft.ledger.views.versions import current_version
 
 _HALF = (1 << 31) - 1
-_TOLD = ("title", "workspace", "git_branch", "version", "agent", "metadata", "task")
+_SESSION_FIELDS = ("title", "workspace", "git_branch", "version", "agent", "metadata", "task")
 FIRST_DAY, LAST_DAY = -62_135_510_400_000, 253_402_214_400_000
 """From the second day of the year 1 to the last but one of the year 9999, in Unix milliseconds."""
 IN_PIECES = 0
@@ -79,14 +79,14 @@ def _is_copy(turn: TurnRow, event: own.Sighting) -> bool:
     tells nothing new of? Such a session stands there, and the turn stays as it is known."""
     if turn.source is None or event.origin != turn.origin:
         return True
-    told = (event.started, event.messages, event.calls, event.workspace, event.metadata, event.config)
-    return turn.seen is not None and all(each is UNSET for each in told)
+    fields = (event.started, event.messages, event.calls, event.workspace, event.metadata, event.config)
+    return turn.seen is not None and all(field is UNSET for field in fields)
 
 
-def _says(told: own.Sighting | SessionRow) -> int:
+def _says(source: own.Sighting | SessionRow) -> int:
     """How much is told, or shown, of a session: of two sightings that reach equally far the one that says more is
     newer, such as one that found the card of a subagent beside its file."""
-    return sum(getattr(told, name) not in (None, UNSET) for name in _TOLD)
+    return sum(getattr(source, name) not in (None, UNSET) for name in _SESSION_FIELDS)
 
 
 def _reach(end: int, at: int | None) -> int:
@@ -95,15 +95,15 @@ def _reach(end: int, at: int | None) -> int:
 
 
 def _see_session(view: Projector, moment: Moment, session: SessionRow, event: own.Sighting) -> None:
-    told = _reach(plain(event.end) or 0, plain(event.ended))
+    reach = _reach(plain(event.end) or 0, plain(event.ended))
     if event.started is not UNSET:
         _date(session, event.started, event.started)
     if event.archived is True and session.status == "active":
         session.status = "archived"
-    rank = (told, _says(event), moment.event_id)
+    rank = (reach, _says(event), moment.event_id)
     if session.seen is not None and rank < (session.told or 0, _says(session), session.seen):
         return
-    session.told, session.seen = told, moment.event_id
+    session.told, session.seen = reach, moment.event_id
     session.title, session.workspace = view.number(event.title), view.number(event.workspace)
     session.git_branch, session.version = view.number(event.git_branch), view.number(event.version)
     session.agent, session.metadata = view.name(event.agent), view.number(event.metadata)
@@ -216,8 +216,8 @@ def _forget_annotations(view: Projector, turn: TurnRow) -> None:
 
 def _see_message_time(row: MessageRow, seen: SeenMessage | None, last: int, first: bool) -> int:
     """Its own time, or that of the message before it where the origin gives none."""
-    told = UNSET if seen is None else _dated(seen.at)
-    at = last if told is UNSET else told
+    own_time = UNSET if seen is None else _dated(seen.at)
+    at = last if own_time is UNSET else own_time
     if at != MAX_INTEGER:
         row.at = at if first else min(row.at, at)
     return at
@@ -268,11 +268,11 @@ def _carry_on(view: Projector, turn: TurnRow, change: int) -> None:
         "UPDATE turn SET tokens_before = tokens_before + ? WHERE segment = ? AND depth > ?",
         (change, turn.segment, turn.depth),
     )
-    found = view.sql.all("SELECT n FROM segment WHERE parent = ? AND parent_depth >= ?", (turn.segment, turn.depth))
-    while found:
-        (segment,) = found.pop()
+    segments = view.sql.all("SELECT n FROM segment WHERE parent = ? AND parent_depth >= ?", (turn.segment, turn.depth))
+    while segments:
+        (segment,) = segments.pop()
         view.sql.run("UPDATE turn SET tokens_before = tokens_before + ? WHERE segment = ?", (change, segment))
-        found += view.sql.all("SELECT n FROM segment WHERE parent = ?", (segment,))
+        segments += view.sql.all("SELECT n FROM segment WHERE parent = ?", (segment,))
 
 
 def _see_calls(view: Projector, turn: TurnRow, event: own.Sighting, leads: bool) -> None:

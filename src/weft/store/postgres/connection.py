@@ -88,8 +88,8 @@ _ADAPTERS.register_loader("numeric", _Sum)
 @lru_cache(maxsize=1024)
 def changed_table(statement: str) -> str | None:
     """The table that a statement changes; None of one that changes none."""
-    found = _CHANGED.search(statement)
-    return found[1] if found else None
+    change = _CHANGED.search(statement)
+    return change[1] if change else None
 
 
 _CHANGED = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+(\w+)")
@@ -168,8 +168,8 @@ class PostgresSql:
         question = (sql, tuple(values))
         if (known := self._foreseen.get(question)) is not None:
             return known[0] if known else None
-        found = self._ask(question)
-        return found[0] if found else None
+        rows = self._ask(question)
+        return rows[0] if rows else None
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
@@ -184,10 +184,10 @@ class PostgresSql:
         sql, values = question
         if any(isinstance(value, str) and "\0" in value for value in values):
             values = tuple(value.replace("\0", NUL) if isinstance(value, str) else value for value in values)
-        (found,) = self._send_later([(sql, values)])
+        (rows,) = self._send_later([(sql, values)])
         if self.is_snapshot and REPEATED.search(sql):
-            self._foreseen[question] = list(found)
-        return found
+            self._foreseen[question] = list(rows)
+        return rows
 
     def ask_together(self, questions: Sequence[Question]) -> list[list[Row]]:
         """The rows of several statements, for one way to the server and back."""
@@ -306,7 +306,7 @@ def _ensure_promise(sql: PostgresSql, address: PostgresAddress, idle: str, read_
     )
     if encoding != "UTF8":
         raise Unsupported(f"{address.shown}: the database is encoded as {encoding}", "make one with ENCODING 'UTF8'")
-    for setting, found in (("fsync", fsync), ("full_page_writes", pages), ("synchronous_commit", commit)):
-        if found not in ("on", "remote_apply"):
-            raise WeakDurability(setting, "on", found, "turn it on in the server's configuration, then try again")
+    for setting, value in (("fsync", fsync), ("full_page_writes", pages), ("synchronous_commit", commit)):
+        if value not in ("on", "remote_apply"):
+            raise WeakDurability(setting, "on", value, "turn it on in the server's configuration, then try again")
     return sql

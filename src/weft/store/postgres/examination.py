@@ -35,8 +35,8 @@ _NOT_HERE = re.compile("table word_.*")
 
 def examine_schema(sql: PostgresSql, address: PostgresAddress) -> Iterator[Diagnosis]:
     """Is everything there that a ledger of this program has?"""
-    found = schema_number(sql, address) or 0
-    yield good("schema", f"schema {found}")
+    number = schema_number(sql, address) or 0
+    yield good("schema", f"schema {number}")
     missing = missing_parts(sql, address)
     for part in missing:
         yield error("structure", part, "somebody has dropped it", Action.COPY_BACKUP)
@@ -56,17 +56,17 @@ def missing_parts(sql: PostgresSql, address: PostgresAddress) -> list[str]:
 def find_damage(sql: PostgresSql, address: PostgresAddress) -> list[str]:
     """Every row of every table is read, so that a page that is not what was written fails; where the `amcheck`
     extension is installed, every index that it knows is held against its table as well."""
-    found = missing_parts(sql, address)
+    damage = missing_parts(sql, address)
     for table, _ in sql.all(_RELATIONS, (address.ledger, "r")):
-        found += _try(sql, table, f"SELECT count(*) FROM {quoted(table)} t WHERE t::text IS NULL")
+        damage += _try(sql, table, f"SELECT count(*) FROM {quoted(table)} t WHERE t::text IS NULL")
     amcheck = sql.one(
         "SELECT n.nspname FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace"
         " WHERE e.extname = 'amcheck'"
     )
     if amcheck is not None:
         for index, oid in sql.all(_RELATIONS, (address.ledger, "i")):
-            found += _try(sql, index, f"SELECT {quoted(amcheck[0])}.bt_index_check({oid}::regclass, true)")
-    return found
+            damage += _try(sql, index, f"SELECT {quoted(amcheck[0])}.bt_index_check({oid}::regclass, true)")
+    return damage
 
 
 def _try(sql: PostgresSql, name: str, question: str) -> list[str]:

@@ -87,31 +87,31 @@ def schema_number(sql: PostgresSql, address: PostgresAddress) -> int | None:
         return 0
     if (MARK,) not in things:
         raise NotALedger(address.shown, f"the schema {address.ledger} is another program's")
-    found = sql.one(f"SELECT number FROM {MARK}")
-    return int(found[0]) if found else 0
+    row = sql.one(f"SELECT number FROM {MARK}")
+    return int(row[0]) if row else 0
 
 
-def refuse_newer(found: int, schema: Schema) -> None:
-    if found > schema.number:
-        raise LedgerTooNew(found, schema.number)
+def refuse_newer(number: int, schema: Schema) -> None:
+    if number > schema.number:
+        raise LedgerTooNew(number, schema.number)
 
 
 def migrate(sql: PostgresSql, address: PostgresAddress, schema: Schema) -> None:
     """Inside a transaction that holds the writers' lock: bring the ledger to `schema`."""
-    found = schema_number(sql, address)
-    if found is None:
+    number = schema_number(sql, address)
+    if number is None:
         sql.script(f"CREATE SCHEMA {address.quoted}")
-    if not found:
+    if not number:
         sql.script(OWN)
-        found = 0
-    refuse_newer(found, schema)
-    check_objects(sql, address, schema, found, OWN)
-    if found == schema.number:
+        number = 0
+    refuse_newer(number, schema)
+    check_objects(sql, address, schema, number, OWN)
+    if number == schema.number:
         return
     for (view,) in sql.all("SELECT viewname FROM pg_catalog.pg_views WHERE schemaname = ?", (address.ledger,)):
         sql.script(f"DROP VIEW IF EXISTS {quoted(view)} CASCADE")  # others go with it
     for step in schema.migrations:
-        if step.number > found:
+        if step.number > number:
             sql.script(in_postgres(step.sql))
             if step.own:
                 sql.script(step.own)

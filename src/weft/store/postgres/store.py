@@ -124,24 +124,24 @@ class PostgresStore(SqlStore):
     def _open_read_only(self) -> None:
         sql = self._readers.lend()
         try:
-            found = schema_number(sql, self.address)
-            if not found:
+            number = schema_number(sql, self.address)
+            if not number:
                 raise LedgerMissing(self.path)
-            refuse_newer(found, self._schema)
-            check_objects(sql, self.address, self._schema, found, OWN)
-            if found < self._schema.number:
-                raise LedgerTooOld(found, self._schema.number)
+            refuse_newer(number, self._schema)
+            check_objects(sql, self.address, self._schema, number, OWN)
+            if number < self._schema.number:
+                raise LedgerTooOld(number, self._schema.number)
             self.replica = local_value(sql, "replica")
         finally:
             self._readers.take_back(sql)
 
     def _open(self, create: bool) -> None:
         sql = self._writer()
-        found = schema_number(sql, self.address)
-        if not found and not create:
+        number = schema_number(sql, self.address)
+        if not number and not create:
             raise LedgerMissing(self.path)
-        refuse_newer(found or 0, self._schema)
-        self.is_new = not found
+        refuse_newer(number or 0, self._schema)
+        self.is_new = not number
         sql.script(self._begin)
         migrate(sql, self.address, self._schema)
         self._introduce(sql)
@@ -260,10 +260,10 @@ class PostgresStore(SqlStore):
                 raise error
             turn.salts.return_all()
             return False
-        found = self._came_through(CommitTrace(self._backend, (_OF_TURN, (turn.id,)), had_lock=False))
-        if found is None:
+        row = self._came_through(CommitTrace(self._backend, (_OF_TURN, (turn.id,)), had_lock=False))
+        if row is None:
             raise error
-        results.append((job, turn.restated(LogTip(*found))))
+        results.append((job, turn.restated(LogTip(*row))))
         succeed(results)
         self._crier.announce()
         if not isinstance(error, psycopg.Error):
@@ -329,9 +329,9 @@ class PostgresStore(SqlStore):
                 if not all(is_over for (is_over,) in ended):
                     raise psycopg.OperationalError("the server has not ended a connection whose client is gone")
             sql.script(f"SET lock_timeout TO '{LOCK_SECONDS}s'; {self._begin}")
-            found = sql.one(*trace.question)
+            row = sql.one(*trace.question)
             sql.script(f"ROLLBACK; {FLUSH}")
-            return found
+            return row
         finally:
             sql.close()
 
@@ -493,12 +493,12 @@ class PostgresStore(SqlStore):
 
     def disk_bytes(self) -> int:
         with self._snapshot() as sql:
-            found = sql.one(
+            row = sql.one(
                 "SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class WHERE relkind = 'r'"
                 " AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = ?)",
                 (self.address.ledger,),
             )
-        return int(found[0]) if found else 0
+        return int(row[0]) if row else 0
 
     def word_index(self, sql: Sql) -> WordIndex:
         return GinIndex(sql)
@@ -537,11 +537,11 @@ class PostgresStore(SqlStore):
 
 
 def _place(sql: PostgresSql, ledger: str) -> str:
-    found = sql.one(
+    row = sql.one(
         "SELECT c.system_identifier || '/' || d.oid || '/' || n.oid FROM pg_control_system() c, pg_database d,"
         " pg_namespace n WHERE d.datname = current_database() AND n.nspname = ?",
         (ledger,),
     )
-    if found is None:
+    if row is None:
         raise StoreFailed(f"the schema {ledger} is gone")
-    return str(found[0])
+    return str(row[0])

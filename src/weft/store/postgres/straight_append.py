@@ -204,7 +204,7 @@ class StraightAppends:
             for column, before, after in zip(session_columns, standing, session, strict=False)
         ):
             raise Unusual("session")
-        made = {
+        new_rows = {
             table: [_fields(insert, row) for row in rows[table]]
             for table, insert in inserts.items()
             if table in _RENUMBERED
@@ -216,8 +216,10 @@ class StraightAppends:
             _plain(lease_columns, lease),
             _plain(turn_columns, standing[head_at:]),
         )
-        (moved,), (new_turn,), (move,), (key,) = (made[name] for name in ("session", "turn", "history", "thread_key"))
-        left = (moved, new_turn, made.get("message", []), made.get("tool_call", []), move, key)
+        (moved,), (new_turn,), (move,), (key,) = (
+            new_rows[name] for name in ("session", "turn", "history", "thread_key")
+        )
+        left = (moved, new_turn, new_rows.get("message", []), new_rows.get("tool_call", []), move, key)
         every: list[Any] = [*remembered, *left]
         numbers = (self._lock, self._schema, self._recent.erasures, *self._known(contents), log_row[2])
         values = [*(b"%d" % number for number in numbers), ids, lines, *_packed(contents), *map(encode, every)]
