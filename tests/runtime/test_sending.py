@@ -343,8 +343,8 @@ def test_a_session_answers_one_at_a_time(path: Path) -> None:
         both = await asyncio.gather(bench.send("one"), bench.send("two"))
         depths = sorted(sent.turn.depth for sent in both)
         assert depths == [1, 2]
-        async with await bench.ledger.begin_turn(session="main"):
-            with pytest.raises(SessionBusy):
+        async with await bench.ledger.begin_turn(session="main") as recording:
+            with pytest.raises(SessionBusy, match=f"is recording turn {recording.id} "):
                 await send(
                     bench.ledger,
                     bench.inference,

@@ -351,9 +351,11 @@ def test_a_session_that_another_writer_has_is_not_begun_with(ledger: Ledger) -> 
     bench = Bench(ledger, saying("Hi"))
     message = bench.admit()
     session = ledger.inbox.get(message).session_id
-    assert (bench.runs.standing(session).holder, bench.runs.waiting()[0].is_held) == (None, False)
+    assert (bench.runs.standing(session).lease, bench.runs.waiting()[0].is_held) == (None, False)
     with ledger.begin_turn(session="main") as turn:
-        assert bench.runs.standing(session).holder == bench.runs.owner
+        lease = bench.runs.standing(session).lease
+        assert lease is not None
+        assert (lease.owner, lease.purpose) == (bench.runs.owner, turn.id)
         (waiting,) = bench.runs.waiting()
         assert (waiting.is_held, waiting.amount, waiting.served_by) == (True, 1, bench.runs.owner)
         turn.finish()

@@ -243,7 +243,7 @@ def standing(txn: ReadTxn, session: str, is_stale: Callable[[Lease], bool], most
         is_parked=state == OpenRunState.PARKED,
         parked_until=until,
         stop=stop,
-        holder=lease.owner if lease is not None and is_held else None,
+        lease=lease if is_held else None,
         queued=tuple(queued_messages(txn, row.n, most)),
     )
 

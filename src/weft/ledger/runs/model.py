@@ -12,6 +12,7 @@ from weft.kernel.events import Event, Receipt
 from weft.kernel.fields import RequestInput, Usage
 from weft.ledger.model import DEFAULT_AGENT, FileNote, LintNote, NewError, NewMessage, Part, RecordedTurn
 from weft.ledger.resources.model import KeptState
+from weft.ledger.views.lease_rows import Lease
 
 
 class Admission(Struct, frozen=True, kw_only=True):
@@ -140,8 +141,9 @@ class SessionStanding(Struct, frozen=True, kw_only=True):
     """When a parked turn can go on by itself, in Unix milliseconds."""
     stop: str | None = None
     """Why somebody asked for the open turn to be cut short."""
-    holder: str | None = None
-    """Who has the session and no turn of a broker open in it: nobody else can begin one now."""
+    lease: Lease | None = None
+    """Of whoever has the session while no broker's turn is open in it, such as a program that records a turn: nobody
+    else can begin one now."""
     queued: tuple[InboxMessage, ...]
     """In the order in which they are answered: by priority, then by arrival."""
 

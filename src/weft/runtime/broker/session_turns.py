@@ -184,8 +184,8 @@ class SessionTurns:
                 return None
             await claim.give_back()
             return await self._resumed(standing, standing.open_turn)
-        if standing.holder is not None:
-            raise SessionBusy(standing.label, "of another broker", standing.holder)
+        if (lease := standing.lease) is not None:
+            raise SessionBusy(standing.label, lease.purpose or "", lease.owner)
         if standing.lifecycle == "paused" or standing.status != "active":
             return None
         batch = next_batch(standing.queued, self._clock.now_ms(), self._collecting)
