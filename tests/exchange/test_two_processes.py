@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import weft
 from tests.exchange.corpus import CORPUS, ORIGINS, aged, needs_corpus, opened
@@ -29,6 +30,7 @@ from weft.kernel.dag_events import RunStarted
 from weft.kernel.enums import AgentRole, TurnType
 from weft.kernel.errors import InvalidInput
 from weft.ledger.imports.natives import EncodedEvents, NativeTurn, PackedStretch, PreparedTurn, TurnDraft
+from weft.surfaces.cli.import_lines import _summary_notes
 
 NOW = FixedClock(10**13)
 KILLED = """
@@ -133,9 +135,22 @@ def test_a_worker_that_is_killed_is_not_missed(
 
     monkeypatch.setattr(reading_ahead.WorkerProcess, "frame", killed)
     with pair(tmp_path) as (one, two):
-        assert imported(one, folder, 1) == imported(two, folder, 2)
+        alone, helped = imported(one, folder, 1), imported(two, folder, 2)
+        assert (alone.lost_worker, helped.lost_worker) == (None, "it ended by signal 9")
+        assert replace(helped, lost_worker=None) == alone
         assert left < 0
         assert_alike(one, two)
+
+
+def test_a_worker_that_cannot_begin_says_why(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_ahead, "_BEGIN", "raise OSError('no room')")
+    with pair(tmp_path) as (one, two):
+        alone, helped = imported(one, folder, 1), imported(two, folder, 2)
+        assert helped.lost_worker == "it ended with code 1: OSError: no room"
+        assert replace(helped, lost_worker=None) == alone
+        assert_alike(one, two)
+        (note,) = _summary_notes(ImportSummary(lost_worker=helped.lost_worker))
+        assert note.endswith("read without it: it ended with code 1: OSError: no room")
 
 
 @pytest.mark.parametrize("batches", [0, 1, 3, 7])

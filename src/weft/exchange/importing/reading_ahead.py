@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 from msgspec import Struct
 
@@ -38,6 +39,8 @@ from weft.kernel.contents import text_bytes
 AHEAD_SOURCES = 8
 """So many are ordered before they are needed. Their orders fit into a pipe."""
 LEAVING_SECONDS = 5.0
+LAST_WORDS_BYTES = 2000
+"""So much of the end of what a worker wrote to its standard error is looked at."""
 _BEGIN = "import sys; sys.path[:] = {path!r}; from weft.exchange.importing.reading_worker import main; main()"
 
 
@@ -58,19 +61,24 @@ class WorkerProcess:
 
     def __init__(self) -> None:
         path = [os.path.abspath(place) for place in sys.path]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _BEGIN.format(path=path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            process_group=0,  # Ctrl-C at a terminal is for the writer alone
-        )
+        self._errors = TemporaryFile()  # noqa: SIM115 - closed with the process
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BEGIN.format(path=path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                process_group=0,  # Ctrl-C at a terminal is for the writer alone
+            )
+        except BaseException:  # whatever it was, nothing stays open
+            self._errors.close()
+            raise
         self.pid = self._process.pid
-        self._is_lost = False
+        self._loss: WorkerLost | None = None
 
-    def lose(self) -> None:
+    def lose(self, loss: WorkerLost) -> None:
         """What it says is not listened to any longer."""
-        self._is_lost = True
+        self._loss = self._loss or loss
 
     def order(self, order: ReadOrder) -> None:
         try:
@@ -80,13 +88,18 @@ class WorkerProcess:
             raise WorkerLost(str(error)) from error
 
     def frame(self) -> tuple[FrameKind, bytes]:
-        if self._is_lost:
+        if self._loss is not None:
             raise WorkerLost("it was lost before")
         assert self._process.stdout is not None
-        return receive_frame(self._process.stdout)
+        try:
+            return receive_frame(self._process.stdout)
+        except WorkerLost as loss:
+            self.lose(loss)
+            raise
 
-    def close(self) -> None:
-        """It ends when nobody speaks to it any longer, or is ended."""
+    def close(self) -> str | None:
+        """It ends when nobody speaks to it any longer, or is ended. Says how it ended and what it said last, where it
+        was lost before."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with suppress(OSError):  # it may be gone
@@ -96,14 +109,31 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        with self._errors:
+            return None if self._loss is None else _end_of(self._loss, self._process.returncode, self._errors)
+
+
+def _end_of(loss: WorkerLost, code: int, errors: IO[bytes]) -> str:
+    """How it ended, or why it is not listened to though it ended well, and the last line of its standard error."""
+    end = f"it ended by signal {-code}" if code < 0 else f"it ended with code {code}" if code else str(loss)
+    errors.seek(max(errors.seek(0, os.SEEK_END) - LAST_WORDS_BYTES, 0))
+    lines = errors.read().decode(errors="replace").strip().splitlines()
+    return f"{end}: {lines[-1].strip()}" if lines else end
 
 
 class ReadingAhead:
     """Sources in the order in which they will be asked for, read by a worker."""
 
-    def __init__(self, sources: Iterable[WantedSource], clock: Clock, between: Callable[[], None]) -> None:
-        """`between` is called now and then while nothing is being written."""
-        self._sources, self._clock, self._between = iter(sources), clock, between
+    def __init__(
+        self,
+        sources: Iterable[WantedSource],
+        clock: Clock,
+        between: Callable[[], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        """`between` is called now and then while nothing is being written; `on_lost` at the end, with the reason, where
+        the worker did not hold out."""
+        self._sources, self._clock, self._between, self._on_lost = iter(sources), clock, between, on_lost
         self._ordered: deque[SourceAhead] = deque()
         self._current: SourceAhead | None = None
         self._worker: WorkerProcess | None = None
@@ -115,8 +145,8 @@ class ReadingAhead:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._worker is not None:
-            self._worker.close()
+        if self._worker is not None and (why := self._worker.close()) is not None:
+            self._on_lost(why)
 
     @property
     def worker_pid(self) -> int | None:
@@ -183,8 +213,8 @@ class SourceAhead:
                     return
                 begin = _checked(data, SessionBegin)
                 raw = self._raw(begin.raw_bytes)
-            except WorkerLost:
-                self._worker.lose()
+            except WorkerLost as loss:
+                self._worker.lose(loss)
                 self._here = islice(_walked(importer.read(source, report)), given, None)
                 break
             turns = self._turns(begin.session, given, importer, source, report)
@@ -211,8 +241,8 @@ class SourceAhead:
                 for turn in _turns_in(data):
                     count += 1
                     yield turn
-        except WorkerLost:
-            self._worker.lose()
+        except WorkerLost as loss:
+            self._worker.lose(loss)
             self._here = _walked(importer.read(source, report))
             for transcript in islice(self._here, given, given + 1):
                 yield from islice(transcript.turns, count, None)

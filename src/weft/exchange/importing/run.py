@@ -61,6 +61,8 @@ class ImportSummary(Struct):
     unrecognised: list[str] = field(default_factory=list)
     """Files that no importer knows."""
     problems: list[Problem] = field(default_factory=list)
+    lost_worker: str | None = None
+    """How a worker ended that did not hold out, for people: what it left was read without it."""
 
     def of(self, origin: str) -> OriginTotals:
         return self.origins.setdefault(origin, OriginTotals())
@@ -180,7 +182,10 @@ class ImportRun:
         if sources and (self._processes == 2 or is_better):
             self._words = PreparedWords()
             self._desks.clear()  # those that looked at sources take no words
-            self._ahead = stack.enter_context(ReadingAhead(sources, self._clock, self._use_words))
+            self._ahead = stack.enter_context(ReadingAhead(sources, self._clock, self._use_words, self._note_lost))
+
+    def _note_lost(self, why: str) -> None:
+        self.summary.lost_worker = why
 
     def _sources_for_worker(self, plan: Plan) -> Iterator[WantedSource]:
         """Files that are to be read, by importers that another process can load."""

@@ -125,6 +125,8 @@ class ImportWork:
             self.status = replace(self.status, turns=turns, problems=len(problems))
             for problem in problems:
                 say(f"{problem.source}: {problem.what}")
+            if importing.summary.lost_worker is not None:
+                say(f"the second process was lost: {importing.summary.lost_worker}")
 
     def _watch(self, importing: ImportRun) -> None:
         from weft.exchange.importing.change_notices import listening
