@@ -43,6 +43,9 @@ def test_names_of_contents_and_of_imported_things() -> None:
     source = secret.source([b"first", b"second"])
     assert content_ref(bytes(16), b"hello").hex() == "2a03e6683107c53621507b8b3b0d8daadcf9536290dc7cdd232b17125e1ec981"
     assert secret.salt(sha256(b"hello").digest()).hex() == "d04fc44296c70393229bce2f0cedccc6"
+    assert [secret.reference(data) for data in (b"hello", b"x" * 999)] == [
+        secret.prepare(data).ref for data in (b"hello", b"x" * 999)
+    ]
     assert secret.session_id("session-1") == "586MK3MDJ1DGKMDK94J0CCKP9Z"
     assert source == "13938192fa13bfe3c888515d18ec71802c8be32eb0a72b6202800675ef6bbba0"
     assert imported_turn_id(None, "claude-code/1", source) == "7SHCV4YK9M9BRYJCRPKZ5W7586"

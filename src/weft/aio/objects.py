@@ -288,6 +288,18 @@ class AsyncImportWriter(crossing.Mirror[ImportWriter]):
         """Is a source that has not changed to be read again: for a newer mapping, or for the turn left open then?"""
         return await self._run(partial(self._sync.is_due, source=source, quiet=quiet))
 
+    async def remember(self, source: ImportSource, *, alike: bool = False) -> None:
+        """The source has been read to its end, or is `alike` to what was read then: noted with the next write, or by
+        `finish`."""
+        await self._run(partial(self._sync.remember, source=source, alike=alike))
+
+    async def finish(self) -> None:
+        await self._run(self._sync.finish)
+
+    async def forget_tails(self, is_there: Callable[[str], bool]) -> list[str]:
+        """The open tails of sources that are gone go too; the sources' names."""
+        return await self._run(partial(self._sync.forget_tails, is_there=is_there))
+
     async def take(
         self,
         session: NativeSession,
@@ -328,18 +340,6 @@ class AsyncImportWriter(crossing.Mirror[ImportWriter]):
     async def keep(self, session: NativeSession, file: str, piece: bytes, start: int = 0) -> None:
         """A stretch of a source, verbatim: whatever no turn is made of is not lost."""
         await self._run(partial(self._sync.keep, session=session, file=file, piece=piece, start=start))
-
-    async def remember(self, source: ImportSource, *, alike: bool = False) -> None:
-        """The source has been read to its end, or is `alike` to what was read then: noted with the next write, or by
-        `finish`."""
-        await self._run(partial(self._sync.remember, source=source, alike=alike))
-
-    async def finish(self) -> None:
-        await self._run(self._sync.finish)
-
-    async def forget_tails(self, is_there: Callable[[str], bool]) -> list[str]:
-        """The open tails of sources that are gone go too; the sources' names."""
-        return await self._run(partial(self._sync.forget_tails, is_there=is_there))
 
     def identify(self, turns: Iterable[NativeTurn]) -> AsyncIterator[tuple[NativeTurn, str | None]]:
         """Each turn of a source with the id that it has here; None: it is not here."""

@@ -55,6 +55,10 @@ class ImportSecret:
             self._repeated[data] = known
         return known
 
+    def reference(self, data: bytes) -> bytes:
+        """Of a content of this origin: derived from its bytes, so they need not be here."""
+        return content_ref(self.salt(sha256(data).digest()), data)
+
     def session_id(self, native: str) -> str:
         return from_digest(self._mac(SESSION_DOMAIN + self._origin + native.encode("utf-8", "surrogatepass")))
 

@@ -1,7 +1,7 @@
 """Writing one origin's sessions into a ledger: what is known is passed over, what is new becomes a turn.
 
 Turns are written in batches, each in one transaction, so a killed import is simply run again. A source that was read
-to its end is remembered with its digest.
+to its end is remembered with its digest (`ReadSources`).
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
-from typing import Any
 
 from msgspec import UNSET
 
-from weft.kernel.contents import content_ref, text_bytes
 from weft.kernel.enums import LinkReason, SupersedeReason
 from weft.kernel.events import encode, import_stream, session_stream
 from weft.kernel.fields import ForkPoint
@@ -24,6 +22,7 @@ from weft.ledger.imports.kept_sources import (
     PIECE_BYTES,
     WORTH,
     RawFile,
+    erased_contents,
     is_erased_here,
     is_kept,
     is_packed_with,
@@ -31,7 +30,7 @@ from weft.ledger.imports.kept_sources import (
     was_erased,
 )
 from weft.ledger.imports.natives import EncodedEvents, NativeSession, NativeTurn, PackedStretch, TurnDraft
-from weft.ledger.imports.provisional import OpenTail, drop_tails, sources_with_tails, write_tail
+from weft.ledger.imports.provisional import OpenTail, write_tail
 from weft.ledger.imports.replaced_turns import has_other_files, is_told_in, last_round, note_replaced
 from weft.ledger.imports.sighting_events import Seeing, encoded_sighting
 from weft.ledger.imports.sources import (
@@ -41,6 +40,7 @@ from weft.ledger.imports.sources import (
     ImportSource,
     Landed,
     NativeNames,
+    ReadSources,
     Resumes,
     Task,
     TaskMark,
@@ -55,8 +55,7 @@ from weft.ledger.search.prepared_words import PreparedWords, TextWords
 from weft.ledger.views.rows import TurnRow, load_turn
 from weft.ledger.views.versions import TurnWords, mapping_number
 from weft.ledger.write.append import Append, ImportScope, LedgerWriter
-from weft.store.erased_contents import ERASING, is_husk
-from weft.store.port import WriteTxn
+from weft.store.erased_contents import ERASING
 from weft.store.records import KEY_BYTES
 from weft.store.sql import rows_in
 
@@ -78,6 +77,7 @@ class ImportWriter:
         self.secret = ImportSecret(import_secret(writer.store), origin)
         self._scope = -1 - int.from_bytes(sha256(origin.encode()).digest()[:4], "big")
         self._remap = remap
+        self._sources = ReadSources(writer, self.secret, origin, self.mapping, remap=remap)
         self._resumes, self._names = Resumes(self.mapping), NativeNames(self.secret, origin)
         self._written: set[bytes] = set()
         self._fresh: set[bytes] = set()
@@ -85,36 +85,28 @@ class ImportWriter:
         self._looked: int | None = None
         self._has_erasures = True
         """Whether anything was ever erased here, as the transaction under way has found."""
-        self._read: list[tuple[Any, ...]] = []
-        self._alike: set[str] = set()
-        """Of these, sources that were found to be as they were: so are their open tails."""
         self._refused: set[str] = set()
         """Sessions of which something was passed over: nothing of their sources is kept again."""
 
     def last_read(self, name: str) -> ImportSource | None:
         """A source as it was when it was last read to its end, by whichever importer."""
-        with self._writer.store.read() as txn:
-            row = txn.sql.one(
-                "SELECT size, stamp, digest, mapping, open, kept, read_at FROM import_source WHERE name IN (?, ?)",
-                (name, self._reference(text_bytes(name)).hex()),
-            )
-        if row is None:
-            return None
-        size, stamp, digest, mapping, is_open, kept, read_at = row
-        return ImportSource(
-            name=name,
-            size=size,
-            stamp=stamp,
-            digest=bytes(digest),
-            mapping=mapping,
-            open=bool(is_open),
-            kept=kept,
-            read_at=read_at,
-        )
+        return self._sources.last_read(name)
 
     def is_due(self, source: ImportSource, quiet: bool) -> bool:
         """Is a source that has not changed to be read again: for a newer mapping, or for the turn left open then?"""
-        return (self._remap and source.mapping != self.mapping) or (source.open and quiet)
+        return self._sources.is_due(source, quiet)
+
+    def remember(self, source: ImportSource, *, alike: bool = False) -> None:
+        """The source has been read to its end, or is `alike` to what was read then: noted with the next write, or by
+        `finish`."""
+        self._sources.remember(source, alike=alike)
+
+    def finish(self) -> None:
+        self._sources.finish()
+
+    def forget_tails(self, is_there: Callable[[str], bool]) -> list[str]:
+        """The open tails of sources that are gone go too; the sources' names."""
+        return self._sources.forget_tails(is_there)
 
     def take(
         self,
@@ -164,14 +156,14 @@ class ImportWriter:
             self._has_erasures = append.sql.one("SELECT 1 FROM erasure LIMIT 1") is not None
             work(append)
             append.seal()
-            self._note_read(append.txn)
+            self._sources.note(append.txn)
             return append.first - 1
 
         self._looked = self._writer.write(run, weight, imported=ImportScope(self._scope, self.secret))
         self._written |= self._fresh
         if self._words is not None:
             self._words.put(self._fresh_words)
-        self._read = []
+        self._sources.forget_noted()
 
     def _look(self, append: Append) -> None:
         """What others told meanwhile: the view that finds events by their ids may not have it yet."""
@@ -213,49 +205,6 @@ class ImportWriter:
                 packed = pack(piece, contents)
             self._see(append, seeing.kept(packed, start, end), new=False)
 
-    def remember(self, source: ImportSource, *, alike: bool = False) -> None:
-        """The source has been read to its end, or is `alike` to what was read then: noted with the next write, or by
-        `finish`."""
-        (self._alike.add if alike else self._alike.discard)(source.name)
-        read_at = source.read_at or self._writer.clock.now_ms()
-        columns = (source.size, source.stamp, source.digest, source.open, read_at, source.kept)
-        self._read.append((source.name, self.origin, self.mapping, *columns))
-
-    def finish(self) -> None:
-        if self._read:
-            self._writer.store.write(self._note_read)
-            self._read = []
-
-    def _note_read(self, txn: WriteTxn) -> None:
-        sql, is_erased = txn.sql, self._erased_contents(txn)
-        txn.sql.run_many(
-            "INSERT INTO import_source(name, origin, mapping, size, stamp, digest, open, read_at, kept)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET origin = excluded.origin,"
-            " mapping = excluded.mapping, size = excluded.size, stamp = excluded.stamp, digest = excluded.digest,"
-            " open = excluded.open, read_at = excluded.read_at, kept = excluded.kept",
-            [(self._noted_as(name, is_erased), *columns) for name, *columns in self._read],
-        )
-        for name, _, _, _, stamp, _, is_open, _, _ in self._read:
-            if not (is_open and name in self._alike):
-                drop_tails(sql, name, but=stamp if is_open else None)
-
-    def _noted_as(self, name: str, is_erased: Callable[[bytes], bool]) -> str:
-        """A name that was erased does not come back: the source goes by the reference that is left of it."""
-        data = text_bytes(name)
-        return self._reference(data).hex() if is_erased(data) else name
-
-    def _reference(self, data: bytes) -> bytes:
-        """Of a content of this origin: derived from its bytes, so they need not be here."""
-        return content_ref(self.secret.salt(sha256(data).digest()), data)
-
-    def forget_tails(self, is_there: Callable[[str], bool]) -> list[str]:
-        """The open tails of sources that are gone go too; the sources' names."""
-        with self._writer.store.read() as txn:
-            gone = [name for name in sources_with_tails(txn.sql) if not is_there(name)]
-        if gone:
-            self._writer.store.write(partial(_drop, gone))
-        return gone
-
     def _seeing(self, append: Append, session: NativeSession, file: str) -> Seeing:
         return Seeing(append.contents, self.origin, self.secret.session_id(session.id), self.secret.session_id, file)
 
@@ -284,19 +233,8 @@ class ImportWriter:
         if seeing.session in self._refused or was_erased(append.sql, append.view.session(seeing.session).n):
             task.tail.turns.clear()
         now, place = self._writer.clock.now_ms(), (task.file, seeing.session)
-        parents, is_erased = partial(_id_at, task.landed), self._erased_contents(append.txn)
+        parents, is_erased = partial(_id_at, task.landed), erased_contents(append.txn, self.secret)
         write_tail(append.sql, place, self.origin, now, task.tail, parents, is_erased)
-
-    def _erased_contents(self, txn: WriteTxn) -> Callable[[bytes], bool]:
-        """Which bytes are those of an erased content."""
-        if txn.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
-            return lambda _: False
-
-        def is_erased(data: bytes) -> bool:
-            content = txn.facts.find_content(self._reference(data))
-            return content is not None and is_husk(txn.sql, content)
-
-        return is_erased
 
     def _keep_along(
         self, append: Append, seeing: Seeing, task: Task, until: int | None, prepared: Sequence[PackedStretch]
@@ -413,7 +351,7 @@ class ImportWriter:
 
     def _shares_words(self, append: Append, row: TurnRow, turn: NativeTurn) -> bool:
         """Does a turn that is here begin with the words of this one?"""
-        opening = {append.number(self._reference(data).hex()) for data in opening_bytes(whole_turn(turn))}
+        opening = {append.number(self.secret.reference(data).hex()) for data in opening_bytes(whole_turn(turn))}
         return 0 not in opening and TurnWords(append.sql, row).opening == opening
 
     def identify(self, turns: Iterable[NativeTurn]) -> Iterator[tuple[NativeTurn, str | None]]:
@@ -588,11 +526,6 @@ class ImportWriter:
             append.add_event(event)
             counts.links += 1
         append.sql.run("DELETE FROM import_wait WHERE child = ? AND wants = ? AND why = ?", (child, wants, why))
-
-
-def _drop(sources: list[str], txn: WriteTxn) -> None:
-    for name in sources:
-        drop_tails(txn.sql, name)
 
 
 def _id_at(landed: list[Landed], index: int | None) -> str | None:

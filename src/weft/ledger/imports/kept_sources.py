@@ -13,8 +13,10 @@ import zstandard
 from msgspec import Struct
 
 from weft.kernel.errors import ContentGone, ContentMissing, Damaged, FactDamaged
+from weft.kernel.imported import ImportSecret
 from weft.ledger.read.revisions import session_named
 from weft.ledger.views.values import text_of
+from weft.store.erased_contents import is_husk
 from weft.store.port import ReadTxn, WriteTxn
 from weft.store.sql import Sql
 
@@ -187,6 +189,18 @@ def is_erased_here(sql: Sql, what: str, name: str) -> bool:
         f" JOIN content c ON c.n = l.n AND c.ref = e.ref WHERE e.{what} = ? AND length(c.salt) = 0 LIMIT 1"
     )
     return sql.one(query, (name,)) is not None
+
+
+def erased_contents(txn: WriteTxn, secret: ImportSecret) -> Callable[[bytes], bool]:
+    """Which bytes are those of an erased content of this origin."""
+    if txn.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
+        return lambda _: False
+
+    def is_erased(data: bytes) -> bool:
+        content = txn.facts.find_content(secret.reference(data))
+        return content is not None and is_husk(txn.sql, content)
+
+    return is_erased
 
 
 def is_kept(txn: WriteTxn, place: tuple[int | None, int, int, int], piece: bytes) -> bool:

@@ -4,7 +4,9 @@ that Weft itself wrote for other tools."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import sha256
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import astuple, replace
@@ -16,13 +18,13 @@ from weft.kernel.events import encode, import_stream
 from weft.kernel.imported import ImportSecret, imported_turn_id
 from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import TurnLinked
-from weft.ledger.imports.kept_sources import RawFile
+from weft.ledger.imports.kept_sources import RawFile, erased_contents
 from weft.ledger.imports.natives import EncodedEvents, NativeSession, NativeTurn, TurnDraft
-from weft.ledger.imports.provisional import OpenTail
+from weft.ledger.imports.provisional import OpenTail, drop_tails, sources_with_tails
 from weft.ledger.model import IMPORTED_AGENT
 from weft.ledger.views.rows import TurnRow
 from weft.ledger.views.versions import mapping_number
-from weft.ledger.write.append import Append
+from weft.ledger.write.append import Append, LedgerWriter
 from weft.store.facts import local_value
 from weft.store.port import Store, WriteTxn
 from weft.store.records import KEY_BYTES
@@ -71,6 +73,95 @@ class ImportSource(Struct, frozen=True, kw_only=True):
     @property
     def origin(self) -> str:
         return self.mapping.rpartition("/")[0]
+
+
+class ReadSources:
+    """Which sources of one origin were read to their end, and how they were then: noted beside the facts, with the next
+    write."""
+
+    def __init__(self, writer: LedgerWriter, secret: ImportSecret, origin: str, mapping: str, *, remap: bool) -> None:
+        """`mapping` names how they are read now; with `remap` a source that was read another way is due again."""
+        self._writer, self._secret = writer, secret
+        self._origin, self._mapping, self._remap = origin, mapping, remap
+        self._waiting: list[tuple[Any, ...]] = []
+        """Rows that are to be written."""
+        self._alike: set[str] = set()
+        """Of these, sources that were found to be as they were: so are their open tails."""
+
+    def last_read(self, name: str) -> ImportSource | None:
+        """A source as it was when it was last read to its end, by whichever importer."""
+        with self._writer.store.read() as txn:
+            row = txn.sql.one(
+                "SELECT size, stamp, digest, mapping, open, kept, read_at FROM import_source WHERE name IN (?, ?)",
+                (name, self._secret.reference(text_bytes(name)).hex()),
+            )
+        if row is None:
+            return None
+        size, stamp, digest, mapping, is_open, kept, read_at = row
+        return ImportSource(
+            name=name,
+            size=size,
+            stamp=stamp,
+            digest=bytes(digest),
+            mapping=mapping,
+            open=bool(is_open),
+            kept=kept,
+            read_at=read_at,
+        )
+
+    def is_due(self, source: ImportSource, quiet: bool) -> bool:
+        """Is a source that has not changed to be read again: for a newer mapping, or for the turn left open then?"""
+        return (self._remap and source.mapping != self._mapping) or (source.open and quiet)
+
+    def remember(self, source: ImportSource, *, alike: bool = False) -> None:
+        """The source has been read to its end, or is `alike` to what was read then: noted with the next write, or by
+        `finish`."""
+        (self._alike.add if alike else self._alike.discard)(source.name)
+        read_at = source.read_at or self._writer.clock.now_ms()
+        columns = (source.size, source.stamp, source.digest, source.open, read_at, source.kept)
+        self._waiting.append((source.name, self._origin, self._mapping, *columns))
+
+    def finish(self) -> None:
+        """Note what no write has noted."""
+        if self._waiting:
+            self._writer.store.write(self.note)
+            self.forget_noted()
+
+    def note(self, txn: WriteTxn) -> None:
+        """Write what waits. It waits on until `forget_noted`: the transaction may be run again."""
+        is_erased = erased_contents(txn, self._secret)
+        txn.sql.run_many(
+            "INSERT INTO import_source(name, origin, mapping, size, stamp, digest, open, read_at, kept)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET origin = excluded.origin,"
+            " mapping = excluded.mapping, size = excluded.size, stamp = excluded.stamp, digest = excluded.digest,"
+            " open = excluded.open, read_at = excluded.read_at, kept = excluded.kept",
+            [(self._noted_as(name, is_erased), *columns) for name, *columns in self._waiting],
+        )
+        for name, _, _, _, stamp, _, is_open, _, _ in self._waiting:
+            if not (is_open and name in self._alike):
+                drop_tails(txn.sql, name, but=stamp if is_open else None)
+
+    def forget_noted(self) -> None:
+        """What waited is written, and lasts."""
+        self._waiting = []
+
+    def _noted_as(self, name: str, is_erased: Callable[[bytes], bool]) -> str:
+        """A name that was erased does not come back: the source goes by the reference that is left of it."""
+        data = text_bytes(name)
+        return self._secret.reference(data).hex() if is_erased(data) else name
+
+    def forget_tails(self, is_there: Callable[[str], bool]) -> list[str]:
+        """The open tails of sources that are gone go too; the sources' names."""
+        with self._writer.store.read() as txn:
+            gone = [name for name in sources_with_tails(txn.sql) if not is_there(name)]
+        if gone:
+            self._writer.store.write(partial(_drop, gone))
+        return gone
+
+
+def _drop(sources: list[str], txn: WriteTxn) -> None:
+    for name in sources:
+        drop_tails(txn.sql, name)
 
 
 class ImportCounts(Struct):
