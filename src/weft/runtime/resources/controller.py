@@ -9,13 +9,12 @@ is left undone where the resource was worked with since.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness, RestoreOutcome, SnapshotState
 from weft.kernel.errors import (
@@ -42,10 +41,9 @@ from weft.ledger.api import (
 )
 from weft.runtime.resources.absent_files import files_elsewhere
 from weft.runtime.resources.claims import Claim, ClaimingDriver, ClaimKind, Claims
-from weft.runtime.resources.directory_driver import MARK, DirectoryDriver, new_folder
+from weft.runtime.resources.directory_driver import DirectoryDriver, new_folder
 from weft.runtime.resources.drivers import (
     ChoosingDriver,
-    DescribedPart,
     Description,
     Driver,
     Drivers,
@@ -54,6 +52,7 @@ from weft.runtime.resources.drivers import (
     StoringDriver,
 )
 from weft.runtime.resources.held_work import HoldLost, ResourceHold, ensure_held, holding
+from weft.runtime.resources.recorded_descriptions import RecordedDescriptions, with_mark
 from weft.runtime.resources.removals import DiscardedResource, Removals
 
 T = TypeVar("T")
@@ -80,6 +79,7 @@ class ResourceController:
         self._ledger, self.drivers = ledger, drivers
         self.log = ResourceLog(ledger)
         self.removals = Removals(drivers, self.snapshot)
+        self.descriptions = RecordedDescriptions(ledger, self.log, drivers, self.removals)
         self.notes: dict[str, tuple[str, ...]] = {}
         """What restores of this controller could not make equal, for people, by the ids of the restores."""
         self._holds: dict[str, ResourceHold] = {}
@@ -128,62 +128,9 @@ class ResourceController:
         where one is named."""
         self._ledger.trust.ensure("act on a resource")
         found = driver.describe(place)
-        machine = self.drivers.machine_of(driver.kind)
-        new = _new_resource(driver, found, name, session, machine)
-        known = self.log.find_at(driver.kind, found.place, machine)
-        resource = self.log.declare(new) if known is None else self._described_anew(known, new, name)
-        self._add_described(resource, found, session)
+        resource = self.descriptions.declare(driver.kind, found, name, session)
+        self.descriptions.complete(resource, found, session)
         return self._ledger.resources.get(resource.id)
-
-    def _add_described(self, resource: Resource, found: Description, session: str | None) -> None:
-        """Its parts, and last the handle: one without a handle may lack parts, too."""
-        self._note_parts(resource, found, session)
-        handle = found.handle
-        if handle is not None:
-            self.log.open_handle(resource.id, handle.provider, handle.provider_id, capabilities=handle.capabilities)
-
-    def _described_anew(self, known: Resource, new: NewResource, name: str | None) -> Resource:
-        is_made = known.is_made and self.removals.why_left(known) is None
-        mark = known.metadata.get(MARK) if is_made and isinstance(known.metadata, dict) else None
-        again = replace(
-            new, name=name or known.name, is_made=is_made, metadata=_with_mark(new.metadata, mark), session=None
-        )
-        owner = None if new.session is None else self._ledger.session(new.session).id
-        if owner is not None and known.owner is not None and known.owner.id != owner:
-            self._ledger.resources.migrate(known.id, session=owner)
-        return self.log.describe(known.id, again)
-
-    def _note_parts(self, resource: Resource, found: Description, session: str | None) -> None:
-        """What it consists of now, and what of it is seen where; parts that are not found any more are none."""
-        known = {part.place: part for part in (self._ledger.resources.get(one.resource) for one in resource.parts)}
-        for part in found.parts:
-            made = known.pop(part.place, None)
-            if made is None:
-                made = self._part_resource(part, session)
-                self.log.add_part(resource.id, made.id, role=part.part.value)
-            if part.mount is not None and not _is_seen(made, resource):
-                self.log.mount(made.id, part.mount, mode="ro" if part.is_read_only else "rw", container=resource.id)
-        for gone in known.values():
-            self._end_mount(gone, resource)
-            self.log.remove_part(resource.id, gone.id)
-
-    def _part_resource(self, part: DescribedPart, session: str | None) -> Resource:
-        machine = self.drivers.machine_of(part.kind)
-        return self.log.find_at(part.kind, part.place, machine) or self.log.declare(
-            NewResource(
-                name=part.name,
-                kind=part.kind,
-                place=part.place,
-                capabilities=part.capabilities,
-                imperative=part.imperative,
-                session=session,
-                machine=machine,
-            )
-        )
-
-    def _end_mount(self, part: Resource, container: Resource) -> None:
-        if _is_seen(part, container):
-            self.log.unmount(part.id, container=container.id)
 
     def probe(self, resource: Resource) -> ResourceLiveness:
         """Look whether it is there, and record what was seen, also of its parts. Handles of what is dead are closed,
@@ -197,10 +144,10 @@ class ResourceController:
         status = driver.probe(resource.place)
         self.log.record_probe(resource.id, status.value)
         if status is ResourceLiveness.ALIVE and resource.parts:
-            self._note_parts(resource, driver.describe(resource.place), None)
+            self.descriptions.note_parts(resource, driver.describe(resource.place), None)
         if status is ResourceLiveness.DEAD:
             for part in resource.parts:
-                self._end_mount(self._ledger.resources.get(part.resource), resource)
+                self.descriptions.end_mount(self._ledger.resources.get(part.resource), resource)
             for handle in resource.handles:
                 self.log.close_handle(resource.id, handle.id, reason="it is not there any more")
         return status
@@ -418,7 +365,7 @@ class ResourceController:
                 continue
             try:
                 if driver.probe(resource.place) is ResourceLiveness.ALIVE:
-                    self._add_described(resource, driver.describe(resource.place), _session_of(resource.owner))
+                    self.descriptions.complete(resource, driver.describe(resource.place), _session_of(resource.owner))
             except WeftError as error:
                 yield str(error)
 
@@ -517,7 +464,7 @@ class ResourceController:
             return self.log.record_restore(wish.id, RestoreOutcome.OK.value)
         session, new = _session_of(wish.owner), self._restored_resource(resource, wish, restored, found)
         done = self.log.record_restore(wish.id, RestoreOutcome.OK.value, new=new)
-        self._add_described(self._ledger.resources.get(str(done.new_resource)), found, session)
+        self.descriptions.complete(self._ledger.resources.get(str(done.new_resource)), found, session)
         return done
 
     def _restored_resource(
@@ -531,7 +478,7 @@ class ResourceController:
             capabilities=found.capabilities,
             imperative=found.imperative,
             is_made=restored.is_made,
-            metadata=_with_mark(found.metadata, restored.mark),
+            metadata=with_mark(found.metadata, restored.mark),
             machine=self.drivers.machine_of(resource.kind),
         )
 
@@ -559,33 +506,9 @@ def _taken(driver: Driver, resource: Resource, wish: str, method: str | None) ->
     return driver.snapshot_by(method, resource, wish)
 
 
-def _is_seen(part: Resource, container: Resource) -> bool:
-    return any(use.way == "mounted" and use.user.id == container.id for use in part.uses)
-
-
-def _with_mark(metadata: Any, mark: Mapping[str, int] | None) -> Any:
-    """What is told of a resource, with what it is known again by."""
-    return metadata if mark is None else {**(metadata or {}), MARK: dict(mark)}
-
-
 def _session_of(owner: Owner | None) -> str | None:
     return owner.name if owner is not None and owner.kind == "session" else None
 
 
 def _failure(error: Exception) -> Failure:
     return Failure(type(error).__name__, str(error))
-
-
-def _new_resource(
-    driver: Driver, found: Description, name: str | None, session: str | None, machine: str | None
-) -> NewResource:
-    return NewResource(
-        name=name or found.name,
-        kind=driver.kind,
-        place=found.place,
-        capabilities=found.capabilities,
-        imperative=found.imperative,
-        session=session,
-        metadata=found.metadata,
-        machine=machine,
-    )

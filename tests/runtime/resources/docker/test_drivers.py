@@ -21,6 +21,7 @@ from weft.runtime.resources.docker.images import DockerImages
 from weft.runtime.resources.docker_drivers import CONTAINER, IMAGE, VOLUME, docker_drivers
 from weft.runtime.resources.drivers import Drivers
 from weft.runtime.resources.fork_plans import ForkPlanner
+from weft.runtime.resources.recorded_descriptions import RecordedDescriptions
 from weft.runtime.resources.uri_driver import UriDriver
 
 
@@ -130,7 +131,7 @@ def test_the_parts_of_a_copy_whose_maker_died_are_told_by_the_next_one(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as dying:
-        dying.setattr(ResourceController, "_add_described", die)
+        dying.setattr(RecordedDescriptions, "complete", die)
         with pytest.raises(KeyboardInterrupt):
             controller.restore(taken, place=driver.new_place(resource, "copy"), session="main")
     copy = next(one for one in ledger.resources.list() if one.is_made)
