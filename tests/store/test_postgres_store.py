@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -27,8 +29,10 @@ from weft.store.facts import FactReader
 from weft.store.port import Store, WriteTxn
 from weft.store.postgres import PostgresStore
 from weft.store.postgres.address import parse_address
+from weft.store.postgres.connection import PostgresSql
 from weft.store.postgres.migrations import in_postgres, shipped_schema, spelled_out
 from weft.store.postgres.statements import translate
+from weft.store.sql import Question, Row
 from weft.store.sqlite.migrations import Migration, Schema
 from weft.store.testing import append, ask, feed
 
@@ -248,6 +252,29 @@ def test_ids_that_collide_are_minted_anew(address: str) -> None:
 
 
 # --- ledgers in a database ------------------------------------------------------------------------------------------
+
+
+def test_the_first_write_of_an_opener_reads_no_content_that_the_lookup_view_has(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(PostgresStore(address)) as store:
+        store.write(lambda txn: [txn.facts.put(b"content %d" % k, 1) for k in range(300)])
+        append(store, "before")
+        store.catch_up()
+    sizes: list[int] = []
+    ask_together = PostgresSql.ask_together
+
+    def counted(sql: PostgresSql, questions: Sequence[Question]) -> list[list[Row]]:
+        answers = ask_together(sql, questions)
+        sizes.append(sum(map(len, answers)))
+        return answers
+
+    monkeypatch.setattr(PostgresSql, "ask_together", counted)
+    with closing(PostgresStore(address)) as store:
+        known = store.write(lambda txn: txn.facts.put(b"content 7", 1))
+        assert known.n == 8
+        append(store, "after")
+    assert max(sizes) < 10, "a ledger of any size would be read while the writers' lock is held"
 
 
 def test_two_ledgers_of_one_database_know_nothing_of_each_other(server: Server) -> None:

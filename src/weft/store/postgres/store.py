@@ -39,7 +39,7 @@ from weft.store.postgres.rewrite import rewrite_tables
 from weft.store.postgres.schema_objects import check_objects
 from weft.store.postgres.straight_append import StraightAppends, SupposedTurn
 from weft.store.postgres.word_index import GinIndex
-from weft.store.records import LogTip
+from weft.store.records import LAST_NUMBER, LogTip
 from weft.store.replica_names import NOTE, is_copy, take_new_name
 from weft.store.sql import Question, Row, RowsRefused, Sql
 from weft.store.sql_store import BufferedSql, Results, SqlStore, WriteWork, succeed
@@ -342,7 +342,8 @@ class PostgresStore(SqlStore):
         recent.asked.clear()
         wanted = recent.unknown(dict.fromkeys(key for work in works for key in work.contents))
         about, ahead = questions_about(wanted), list({ask: None for work in works for ask in work.ahead})
-        first = [(_BEGIN, ()), (self._lock, ()), (_STATE, ()), (NEWER_CONTENTS, (max(recent.seen, 0),))]
+        seen = recent.seen if recent.seen >= 0 else LAST_NUMBER  # `refresh` asks for them then, past what the view has
+        first = [(_BEGIN, ()), (self._lock, ()), (_STATE, ()), (NEWER_CONTENTS, (seen,))]
         _, _, (state,), newer, *answers = sql.ask_together([*first, *about, *ahead])
         write, number, n, chain, contents, erasures = state
         refuse_newer(number, self._schema)
