@@ -21,7 +21,7 @@ from weft.kernel.fields import EventRef
 from weft.ledger.api import Ledger, Runs, SessionStanding
 from weft.runtime.broker import broker as broker_module
 from weft.runtime.broker import session_turns
-from weft.runtime.broker.plans import TurnPlan
+from weft.runtime.broker.plans import Sending, TurnPlan
 from weft.runtime.broker.run import Run
 from weft.runtime.broker.tools import FunctionTool, tools_of
 
@@ -345,6 +345,23 @@ def test_a_session_where_more_waits_is_gone_on_with_without_another_look(
     run(body())
     assert looks[0] == 6
     assert len(looks) <= 2  # the second after the last message
+
+
+def test_what_a_sender_knew_of_a_message_goes_with_its_settling(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, clock=clock)
+        broker = bench.broker()
+        settled, busy = bench.admit(), bench.admit()
+        session = ledger.inbox.get(settled).session_id
+        for message in (settled, busy):
+            broker.expect(message, Sending())
+        ledger.inbox.cancel(settled)
+        assert await broker.answered(settled, session) is None
+        with ledger.begin_turn(session="main"), pytest.raises(SessionBusy):
+            await broker.answered(busy, session, 0)
+        assert broker._awaited.sendings((settled, busy)) == []
+
+    run(body())
 
 
 def test_a_session_that_another_writer_has_is_not_begun_with(ledger: Ledger) -> None:

@@ -29,6 +29,11 @@ class AwaitedMessages:
         """What the senders of these messages know, where they are in this process."""
         return [self._sendings[message] for message in messages if message in self._sendings]
 
+    def settle(self, message: str) -> None:
+        """It is settled, here or elsewhere: how it is to be answered is of no use to anybody. Of one that only nobody
+        awaits any more it is kept: its turn may still be begun here."""
+        self._sendings.pop(message, None)
+
     def add(self, message: str, session: str) -> None:
         """Somebody awaits the answer to a message from now on."""
         self._sessions[message] = session
@@ -40,7 +45,7 @@ class AwaitedMessages:
     def tell(self, messages: Iterable[str], end: TurnEnd) -> None:
         """The turn of these messages is over."""
         for message in messages:
-            self._sendings.pop(message, None)
+            self.settle(message)
             if message in self._sessions:
                 self._ends[message] = end
 

@@ -124,6 +124,7 @@ class Broker:
             while True:
                 state, is_elsewhere = await self._crossing.run(partial(self._runs.message_state, message))
                 if state not in (InboxState.QUEUED, InboxState.TAKEN):
+                    self._awaited.settle(message)
                     return self._awaited.end(message)
                 if is_elsewhere:
                     raise NotApplicable(f"message {message} waits in another ledger", Action.LIST_INBOX)
@@ -160,6 +161,7 @@ class Broker:
             await self._crossing.run(partial(self._ledger.inbox.cancel, message, reason="the session is busy"))
         except NotApplicable:  # a turn has it now
             return
+        self._awaited.settle(message)
         if isinstance(busy, SessionBusy):  # by the name that its sender knows
             label = (await self._crossing.run(partial(self._ledger.inbox.get, message))).session
             raise SessionBusy(label, busy.turn, busy.owner) from busy
