@@ -44,7 +44,7 @@ _CALLS = (
 """The eighth column: the call has what a plain one has not, or contents that do not lie in rows of their own."""
 _SUBSTITUTED = f"SELECT t.depth FROM turn t JOIN substitution s ON s.turn = t.n WHERE {_IN_SPAN}"
 _BROKEN = (Damaged, TypeError, ValueError, LookupError, AttributeError, RecursionError)
-"""What rows raise that nobody could have written,."""
+"""What rows raise that nobody could have written."""
 BLOCK = 32
 """So many turns are kept together."""
 BLOCKS_AT_ONCE = 8
