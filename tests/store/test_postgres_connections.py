@@ -178,6 +178,18 @@ def test_beyond_the_kept_statements_each_is_prepared_anew(sql: PostgresSql, monk
     assert sql.script("SELECT count(*) FROM pg_prepared_statements WHERE name <> ''") == [(2,)]
 
 
+def test_statements_beyond_the_kept_ones_are_not_taken_for_each_other(
+    sql: PostgresSql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statements, "KEPT_STATEMENTS", 0)
+    sql.script("CREATE TEMPORARY TABLE other(name TEXT, amount BIGINT)")
+    for number in range(3):
+        sql.run("INSERT INTO thing VALUES (?, ?)", (f"a{number}", number))
+        sql.run("INSERT INTO other VALUES (?, ?)", (f"b{number}", number))
+    assert sql.all("SELECT name FROM thing ORDER BY amount") == [("a0",), ("a1",), ("a2",)]
+    assert sql.all("SELECT name FROM other ORDER BY amount") == [("b0",), ("b1",), ("b2",)]
+
+
 def test_values_travel_as_their_columns_have_them(sql: PostgresSql) -> None:
     sql.script("CREATE TEMPORARY TABLE kinds(a BIGINT, b TEXT, c BYTEA, d DOUBLE PRECISION, e BOOLEAN, f BIGINT)")
     for row in ((1, "ä", b"\0\xff", 0.1, True, None), (-(2**63), "", b"", 1e300, False, True)):

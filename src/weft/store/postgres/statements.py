@@ -146,7 +146,7 @@ class Statements:
         """A statement is put on its way, and prepared before if it is not."""
         pgconn, (sql, binary) = self._connection.pgconn, key
         known = self._names.get(key) or batch.prepared.get(key)
-        if known is None:
+        if not known:  # one without a name lasts no longer than until the next such
             self._named += 1
             known = name or (b"weft_%d" % self._named if len(self._names) < KEPT_STATEMENTS else b"")
             pgconn.send_prepare(known, translate(sql), [_BYTES if one else 0 for one in binary])
