@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from random import Random
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
@@ -235,3 +236,16 @@ def test_a_call_that_the_connection_has_forgotten_is_prepared_again(addresses: t
         ledger.record_turn(session="main", query="2")
         assert verdicts(ledger) == {"done": 2}
         assert [message.text for message in ledger.thread("main").messages] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("flush", ["SELECT nothing_of_this_name(), true", "SELECT 1 / 0, true"])
+def test_a_turn_is_there_once_whose_flush_is_refused(addresses: tuple[str, str], flush: str) -> None:
+    with weft.open(addresses[0]) as ledger:
+        ledger.record_turn(session="main", query="1")
+        straight = ledger._store._straight  # type: ignore[attr-defined]
+        straight.call = msgspec.structs.replace(straight.call, after=flush)
+        receipt = ledger.record_turn(session="main", query="2")
+        assert [message.text for message in ledger.thread("main").messages] == ["1", "2"]
+        assert ledger.session("main").head == receipt.id
+        assert verdicts(ledger) == {}
+        assert list(ledger.verify()) == []

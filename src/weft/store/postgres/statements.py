@@ -129,11 +129,13 @@ class Statements:
             pgconn.enter_pipeline_mode()
             self._add(batch, (call.statement, call.is_binary), values, call.name)
             pgconn.pipeline_sync()
+            committing = len(batch.sent)
             self._add(batch, (call.after, ()), ())
             results = self._received(2)
-            failed = [result for result in results if result.status not in _DONE]
-            if failed == results[-1:]:
-                raise error_from_result(failed[0])
+            if all(result.status in _DONE for result in results[:committing]):
+                for result in results[committing:]:
+                    if result.status not in _DONE:
+                        raise error_from_result(result)
         except BaseException:  # an interrupt too
             self._connection.close()
             raise
