@@ -16,7 +16,7 @@ from tests.ledger.histories import PROPERTY_SCALE, grow, texts
 from tests.ledger.imported import native_call, native_turn, take
 from tests.ledger.test_late_results import cut_short
 from weft.kernel.clock import FixedClock
-from weft.kernel.errors import FactDamaged, NotApplicable, NotFound, WeftError
+from weft.kernel.errors import Damaged, FactDamaged, NotApplicable, NotFound, WeftError
 from weft.ledger.api.base import store_of
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import ToolResultPart, ToolUsePart
@@ -260,6 +260,28 @@ def test_a_forged_text_is_refused_by_either_way(ledger: Ledger) -> None:
     forge(ledger, 2)
     with pytest.raises(FactDamaged):
         ledger.context(session="main")
+
+
+@pytest.mark.parametrize("table", ["message", "tool_call"])
+@pytest.mark.parametrize("position", [-1, 1 << 32, 1 << 40])
+def test_a_row_that_stands_where_no_event_can_is_told_the_same(ledger: Ledger, table: str, position: int) -> None:
+    story = Story(ledger)
+    for pick in range(2 * plain_turns.BLOCK):
+        story.calls(pick % 2)
+    turn = list(ledger.thread("main").ancestry)[1]
+    change = f"UPDATE {table} SET position = ? WHERE turn = (SELECT n FROM turn WHERE id = ?)"
+    store_of(ledger).write(lambda txn: txn.sql.run(change, (position, turn)))
+    with the_general_way():
+        expected = ledger.context(session="main")
+    assert [ledger.context(session="main") for _ in range(2)] == [expected, expected]
+
+
+def test_a_tool_whose_name_is_no_text_is_refused_by_either_way() -> None:
+    with weft.open(":memory:", clock=FixedClock(1_794_700_800_000)) as ledger:
+        Story(ledger).calls(0)
+        store_of(ledger).write(lambda txn: txn.sql.run("UPDATE tool_call SET tool = ?", (b"\xff",)))
+        with pytest.raises(Damaged):
+            ledger.context(session="main")
 
 
 # --- what is kept ---------------------------------------------------------------------------------------------------

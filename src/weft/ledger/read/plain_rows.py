@@ -48,7 +48,7 @@ class TurnRows:
     def __init__(self, turns: list[Row], said: list[Row], calls: list[Row], substituted: set[int]) -> None:
         self._depths, self._ids, self._personas, types = _columns(turns, TURN_COLUMNS)
         said_columns, call_columns = _columns(said, SAID_COLUMNS), _columns(calls, CALL_COLUMNS)
-        odd = self._odd = substituted | _disordered(_places(said_columns)) | _disordered(_places(call_columns))
+        odd = self._odd = substituted | _disordered(said_columns) | _disordered(call_columns)
         odd.update([depth for depth, type in zip(self._depths, types, strict=True) if type == TurnType.COMPACTION])
         odd.update([row[0] for row in said if row[9] is None], compress(call_columns[0], call_columns[7]))
         if odd:
@@ -143,6 +143,8 @@ class CallRows:
             depths, _, repeated, tools, outcomes, starts, ends, _, id_refs, id_salts, ids,
             params_refs, params_salts, params, refs, salts, results,
         ) = columns  # fmt: skip
+        if not all(map(isinstance, tools, repeat(str))):
+            raise Damaged("the name of a tool is no text")
         places = _places(columns)
         is_told = [data is not None for data in results]
         _check(id_refs, id_salts, ids)
@@ -213,11 +215,15 @@ def _places(columns: Columns) -> list[int]:
     return [depth * DEPTH + position for depth, position in zip(columns[0], columns[1], strict=True)]
 
 
-def _disordered(places: list[int]) -> set[int]:
-    """The depths of turns whose rows do not come in the order of their events."""
-    if places == sorted(places):
+def _disordered(columns: Columns) -> set[int]:
+    """The depths of turns whose rows do not come in the order of their events, or stand where no event can."""
+    depths, positions, *_ = columns
+    places = _places(columns)
+    if places == sorted(places) and min(positions, default=0) >= 0 and max(positions, default=0) < DEPTH:
         return set()
-    return {place // DEPTH for place, before in zip(places[1:], places, strict=False) if place < before}
+    beyond = {depth for depth, position in zip(depths, positions, strict=True) if not 0 <= position < DEPTH}
+    after = zip(depths[1:], places[1:], places, strict=False)
+    return beyond | {depth for depth, place, before in after if place < before}
 
 
 def _check(refs: Sequence[bytes], salts: Sequence[bytes], contents: Sequence[bytes]) -> None:
