@@ -378,3 +378,26 @@ def test_a_session_that_another_writer_has_is_not_begun_with(ledger: Ledger) -> 
         turn.finish()
     (waiting,) = bench.runs.waiting()
     assert (waiting.is_held, waiting.served_by) == (False, bench.runs.owner)
+
+
+def test_a_claim_that_stays_holds_a_session_up_for_a_while_only(
+    ledger: Ledger, clock: FixedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a broker that is stopped, or whose machine is gone and whose server has not noticed."""
+    monkeypatch.setattr(Runs, "claim", lambda *_: False)
+
+    async def body() -> None:
+        bench = Bench(ledger, saying("Hi"), clock=clock)
+        message, broker = bench.admit(), bench.broker()
+        since = clock.monotonic()
+        serving = asyncio.ensure_future(broker.serve())
+        while bench.state(message)[0] != "answered":
+            assert clock.monotonic() - since < 2 * session_turns.CLAIM_SECONDS
+            clock.tick(100)
+            broker.wake()
+            await asyncio.sleep(0)
+        assert clock.monotonic() - since >= session_turns.CLAIM_SECONDS
+        broker.drain()
+        await serving
+
+    run(body())

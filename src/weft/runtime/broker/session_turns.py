@@ -44,6 +44,8 @@ from weft.runtime.turns.ledger_port import Crossing
 
 MAX_FAILURES = 3
 """So often in a row working on a session may fail, before its turn fails or its message is dead."""
+CLAIM_SECONDS = 32.0
+"""As long as a lease lives: whoever claims a session for longer, and begins no turn, may be stopped or gone."""
 RETRIES = 8
 """So often a turn is begun anew where its session moved meanwhile."""
 
@@ -107,6 +109,9 @@ class SessionTurns:
         """By session, the message whose turn is being begun and before which a compaction was looked for already."""
         self._failures: dict[str, int] = {}
         """How often in a row working on a session failed by no fault of the ledger's."""
+        self._claimed: dict[str, tuple[int, float]] = {}
+        """By session that another broker has claimed, the message that waits longest there, and since when that was
+        found to be so."""
 
     async def work(self, waiting: WaitingSession) -> ServedSession:
         """One turn of a session: gone on with, or begun for what waits there. Tells who else has the session."""
@@ -115,7 +120,7 @@ class SessionTurns:
         try:
             await self._leave_unleft(session)
             if waiting.turn is None:
-                await claim.take()
+                await self._claim(claim, waiting)
             for _ in range(RETRIES):
                 standing = await self._next_standing(session)
                 try:
@@ -144,6 +149,20 @@ class SessionTurns:
         finally:
             await claim.give_back()
         return ServedSession()
+
+    async def _claim(self, claim: SessionClaim, waiting: WaitingSession) -> None:
+        """Raises SessionBusy where another broker is about to begin, unless it has been for too long."""
+        now = self._clock.monotonic()
+        try:
+            await claim.take()
+        except SessionBusy:
+            oldest, since = self._claimed.get(waiting.session, (waiting.oldest, now))
+            since = since if oldest == waiting.oldest else now
+            self._claimed[waiting.session] = (waiting.oldest, since)
+            if now - since < CLAIM_SECONDS:
+                raise
+        else:
+            self._claimed.pop(waiting.session, None)
 
     async def _next_standing(self, session: str) -> SessionStanding:
         """A session with what its next turn may take: mostly that is the first message."""
