@@ -65,6 +65,26 @@ def watermark_of(sql: Sql, view: str) -> int:
     return int(row[0]) if row else 0
 
 
+_UNHELD = re.compile("[\0\ud800-\udfff]")
+
+
+def askable(values: Sequence[Any]) -> tuple[Any, ...]:
+    """The values of a question, as every engine takes them. No text in a table holds a NUL or a lone surrogate: in its
+    place stands what no text holds either, so that nothing is found."""
+    return tuple(
+        [_UNHELD.sub(_stand_in, value) if isinstance(value, str) and _is_odd(value) else value for value in values]
+    )
+
+
+def _is_odd(text: str) -> bool:
+    return not text.isascii() or "\0" in text
+
+
+def _stand_in(found: re.Match[str]) -> str:
+    """Its number, between two code points that are no characters."""
+    return f"\ufdd0{ord(found[0]):x}\ufdd1"
+
+
 MAX_ROWS = 1024
 """So many rows of one piece of work wait at most."""
 MAX_CHUNK, SMALL_CHUNK = 64, 8

@@ -22,7 +22,7 @@ from psycopg.types.numeric import NumericBinaryLoader
 from weft.kernel.errors import InvalidInput, Unsupported, WeakDurability
 from weft.store.postgres.address import PostgresAddress
 from weft.store.postgres.statements import ServerCall, Statements, translate
-from weft.store.sql import Question, Row, RowsRefused, WriteBuffer, words_of
+from weft.store.sql import Question, Row, RowsRefused, WriteBuffer, askable, words_of
 
 OLDEST_SERVER = 160_000
 FIRST_FETCH, LARGEST_FETCH = 32, 512
@@ -32,8 +32,6 @@ MOST_WAITING = 128
 """So many statements that change something wait at most."""
 REPEATED = re.compile(r"\bFROM (?:local|watermark)\b")
 """Questions that one reader asks again and again."""
-NUL = "\ufdd0NUL\ufdd1"
-"""In questions only: two code points that are no characters, around what they stand for."""
 DEFAULTS: dict[str, Any] = {
     "application_name": "weft",
     "connect_timeout": 10,
@@ -180,18 +178,15 @@ class PostgresSql:
         return self._ask(question)
 
     def _ask(self, question: Question) -> list[Row]:
-        """No text in PostgreSQL holds a NUL, and Weft stores none: who asks for one is told that there is none."""
         sql, values = question
-        if any(isinstance(value, str) and "\0" in value for value in values):
-            values = tuple(value.replace("\0", NUL) if isinstance(value, str) else value for value in values)
-        (rows,) = self._send_later([(sql, values)])
+        (rows,) = self._send_later([(sql, askable(values))])
         if self.is_snapshot and REPEATED.search(sql):
             self._foreseen[question] = list(rows)
         return rows
 
     def ask_together(self, questions: Sequence[Question]) -> list[list[Row]]:
         """The rows of several statements, for one way to the server and back."""
-        return self._send_later(questions)
+        return self._send_later([(sql, askable(values)) for sql, values in questions])
 
     def foresee(self, questions: Sequence[Question], answers: Sequence[list[Row]]) -> None:
         """These answers are true until this transaction changes something."""
@@ -216,7 +211,9 @@ class PostgresSql:
         self.flush()
         self._cursors += 1
         name, cursor = f"each_{self._cursors}", self.connection.cursor()
-        cursor.execute(f"DECLARE {name} NO SCROLL CURSOR FOR ".encode() + translate(sql), values, prepare=False)
+        cursor.execute(
+            f"DECLARE {name} NO SCROLL CURSOR FOR ".encode() + translate(sql), askable(values), prepare=False
+        )
         size, rows = FIRST_FETCH, list[Row]()
         try:
             while True:

@@ -55,7 +55,10 @@ def dumped(value: Any) -> bytes | None:
     if isinstance(value, str):
         if "\0" in value:
             raise psycopg.DataError("no text in PostgreSQL holds a NUL")
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise psycopg.DataError("no text in PostgreSQL holds a lone surrogate") from error
     if isinstance(value, int):
         return b"%d" % value
     if value is None:

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from weft.kernel.advice import Action
 from weft.kernel.errors import Damaged, NotALedger, ReadOnlyLedger, StoreError, StoreFailed, WeakDurability
-from weft.store.sql import Sql, WriteBuffer, words_of
+from weft.store.sql import Sql, WriteBuffer, askable, words_of
 from weft.store.sqlite.files import open_beside, open_or_create_beside
 from weft.store.sqlite.schema_objects import as_literal, quoted
 
@@ -55,6 +55,8 @@ class SqliteSql:
             return self._execute(sql, values).fetchone()
         except UnicodeDecodeError as error:
             raise apsw.CorruptError(f"a text is not UTF-8: {error}") from error
+        except UnicodeEncodeError:
+            return self.one(sql, askable(values))
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
@@ -63,6 +65,8 @@ class SqliteSql:
             return self._execute(sql, values).fetchall()
         except UnicodeDecodeError as error:
             raise apsw.CorruptError(f"a text is not UTF-8: {error}") from error
+        except UnicodeEncodeError:
+            return self.all(sql, askable(values))
 
     def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
         if self.buffer.waiting:
@@ -71,6 +75,8 @@ class SqliteSql:
             yield from self._execute(sql, values)
         except UnicodeDecodeError as error:
             raise apsw.CorruptError(f"a text is not UTF-8: {error}") from error
+        except UnicodeEncodeError:
+            yield from self.each(sql, askable(values))
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
         self.buffer.make_way()
