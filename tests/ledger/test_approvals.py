@@ -205,6 +205,16 @@ def test_a_policy_is_proposed_by_anybody_and_decided_by_people() -> None:
         assert list(ledger.verify()) == []
 
 
+def test_a_policy_goes_by_its_name_and_by_no_pattern_nor_a_letter_of_its_id() -> None:
+    with weft.open(":memory:") as ledger:
+        policy = ledger.policies.propose("careful", "print(1)")
+        end = policy.id[-6:]
+        for name in ("%", "_", end[-1], end[-5:], f"%{end}", f"_{end}", f"{end}\0x", "x" * 70_000):
+            with pytest.raises(NotFound):
+                ledger.policies.get(name)
+        assert [ledger.policies.get(name).id for name in ("careful", end.lower(), policy.id)] == [policy.id] * 3
+
+
 def test_the_fact_of_a_proposal_says_what_the_policy_tells_of_itself() -> None:
     with weft.open(":memory:") as ledger:
         policy = ledger.policies.propose("careful", "print(1)", docstring="Asks.", tests=PASSED)

@@ -26,10 +26,12 @@ from weft.ledger.views.values import text_of
 from weft.ledger.write.append import Append, EventStream, LedgerWriter
 from weft.store.authorship import is_written_here
 from weft.store.port import ReadTxn
+from weft.store.sql import Row
 
 POLICY_URI = "resource://approval-policy/policy.py"
 """Where an agent reads the policy that is in force for it."""
 PROPOSE, ACTIVATE = "policy:propose", "policy:activate"
+SHORTEST_ID, LONGEST_ID = 6, 26
 _COLUMNS = (
     "y.id, y.n, y.state, y.agent, y.name, y.source, y.digest, y.docstring, y.notes, y.tests_total, y.tests_passed,"
     " y.tests_failed, y.replica, y.proposed_by, y.proposed_at, y.decided_by, y.decided_at, y.reason"
@@ -69,8 +71,9 @@ def active_policy(txn: ReadTxn, agent: str | None) -> Policy | None:
 
 def load_policy(txn: ReadTxn, name: str) -> Policy:
     """By its id or the end of it, else the newest of its name."""
-    text = name.strip()
-    rows = txn.sql.all(f"{_SELECT} WHERE y.id LIKE ? ORDER BY y.n LIMIT 3", (f"%{text.upper()}",)) if text else []
+    text, rows = name.strip(), list[Row]()
+    if SHORTEST_ID <= len(text) <= LONGEST_ID and text.isalnum() and text.isascii():
+        rows = txn.sql.all(f"{_SELECT} WHERE y.id LIKE ? ORDER BY y.n LIMIT 3", (f"%{text.upper()}",))
     rows = [row for row in rows if _may_read(txn, row[3])]
     if len(rows) > 1:
         raise AmbiguousName(name, [row[0] for row in rows])
