@@ -93,6 +93,20 @@ def test_many_readers_at_once_leave_a_few_connections(store: PostgresStore) -> N
     assert not store._readers._lent
 
 
+def test_rows_that_nobody_reads_to_the_end_disturb_no_later_reader(store: PostgresStore) -> None:
+    with store.read() as txn:
+        first, rows = txn.sql, txn.sql.each("SELECT generate_series(1, 1000)")
+        assert next(rows) == (1,)
+    with store.read() as txn:
+        assert txn.sql is first
+        own = txn.sql.each("SELECT generate_series(1, 1000)")
+        assert next(own) == (1,)
+        rows.close()  # type: ignore[attr-defined]
+        assert txn.sql.one("SELECT 2") == (2,)
+        assert len(list(own)) == 999
+        assert txn.sql.all("SELECT name FROM pg_cursors WHERE name LIKE 'each%'") == []
+
+
 # --- statements that wait -------------------------------------------------------------------------------------------
 
 

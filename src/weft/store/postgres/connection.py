@@ -110,6 +110,8 @@ class PostgresSql:
         self.newest = 0
         """The newest event of the snapshot."""
         self._statements, self._cursors = Statements(connection), 0
+        self._open: set[str] = set()
+        """Cursors of the transaction under way."""
         self.buffer = WriteBuffer(self._execute)
         self.add = self.buffer.add
         self._foreseen: dict[Question, list[Row]] = {}
@@ -196,6 +198,7 @@ class PostgresSql:
         """Every waiting row into its table and then these statements, for one way to the server and back. If a row does
         not fit, none of them is run, and the transaction is lost."""
         self.buffer.put_down()
+        self._open.clear()
         self._send_later((), statements)
 
     def call(self, values: Sequence[Buffer | None], call: ServerCall) -> list[bytes | None]:
@@ -215,6 +218,7 @@ class PostgresSql:
             f"DECLARE {name} NO SCROLL CURSOR FOR ".encode() + translate(sql), askable(values), prepare=False
         )
         size, rows = FIRST_FETCH, list[Row]()
+        self._open.add(name)
         try:
             while True:
                 rows = cursor.execute(f"FETCH {size} FROM {name}".encode(), binary=True, prepare=False).fetchall()
@@ -223,8 +227,10 @@ class PostgresSql:
                     return
                 size = min(size * 2, LARGEST_FETCH) if _weight(rows) < FETCHED_BYTES else max(size // 2, 1)
         finally:
-            if self.connection.info.transaction_status == pq.TransactionStatus.INTRANS:
-                self.script(f"CLOSE {name}")
+            is_open = name in self._open  # else its transaction is over: who has the connection now is not disturbed
+            self._open.discard(name)
+            if is_open and self.connection.info.transaction_status == pq.TransactionStatus.INTRANS:
+                self._run_script(f"CLOSE {name}")
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
         self.buffer.make_way()
@@ -240,6 +246,10 @@ class PostgresSql:
         """Several statements without values in one go; the rows of the last. Past the buffer: it begins and ends."""
         self.flush()
         self._foreseen.clear()
+        self._open.clear()
+        return self._run_script(text)
+
+    def _run_script(self, text: str) -> list[Row]:
         pgconn = self.connection.pgconn
         pgconn.send_query(text.encode())
         results = self.connection.wait(generators.execute(pgconn))
