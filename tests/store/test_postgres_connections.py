@@ -107,6 +107,28 @@ def test_rows_that_nobody_reads_to_the_end_disturb_no_later_reader(store: Postgr
         assert txn.sql.all("SELECT name FROM pg_cursors WHERE name LIKE 'each%'") == []
 
 
+def test_a_reader_that_is_interrupted_at_its_end_is_lent_no_longer(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = PostgresSql.script
+
+    def interrupted(sql: PostgresSql, text: str) -> Any:
+        if text == "COMMIT":
+            raise KeyboardInterrupt
+        return script(sql, text)
+
+    def read() -> None:
+        with store.read():
+            monkeypatch.setattr(PostgresSql, "script", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        read()
+    monkeypatch.undo()
+    assert not store._readers._lent
+    with store.read() as txn:
+        assert txn.sql.one("SELECT 2") == (2,)
+
+
 # --- statements that wait -------------------------------------------------------------------------------------------
 
 

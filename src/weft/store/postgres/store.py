@@ -434,7 +434,11 @@ class PostgresStore(SqlStore):
             sql.script("COMMIT")
         except psycopg.Error:
             sql.close()
-        self._readers.take_back(sql)
+        except BaseException:  # an interrupt: nobody knows how far the server came
+            sql.close()
+            raise
+        finally:
+            self._readers.take_back(sql)
 
     def changes(self, after: int, timeout: float) -> bool:
         """Time is counted by what was waited for, so that it passes on any clock. While the server is away, whoever
