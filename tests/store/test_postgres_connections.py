@@ -174,6 +174,15 @@ def test_of_many_statements_only_so_many_wait(sql: PostgresSql) -> None:
     assert sql.one("SELECT count(*) FROM thing") == (1000,)
 
 
+def test_of_large_statements_only_so_many_bytes_wait(sql: PostgresSql) -> None:
+    sql.script("CREATE TEMPORARY TABLE large(piece BYTEA)")
+    for number in range(21):
+        sql.run("INSERT INTO large VALUES (?)", (bytes([number]) * 300_000,))
+        assert sum(len(values[0]) for _, values, _ in sql._later) < 1024 * 1024
+    assert sql._later
+    assert sql.one("SELECT count(*), sum(length(piece)) FROM large") == (21, 6_300_000)
+
+
 def test_a_caller_whose_statement_is_refused_alone_hears_of_it(store: PostgresStore) -> None:
     def insert(value: str) -> Any:
         def work(txn: WriteTxn) -> str:

@@ -28,8 +28,9 @@ OLDEST_SERVER = 160_000
 FIRST_FETCH, LARGEST_FETCH = 32, 512
 FETCHED_BYTES = 1024 * 1024
 PREPARED = 512
-MOST_WAITING = 128
-"""So many statements that change something wait at most."""
+MOST_WAITING, WAITING_BYTES = 128, 1024 * 1024
+"""So many statements that change something wait at most, and so many bytes of theirs: libpq takes the longer for each
+byte the more of them it has yet to send."""
 REPEATED = re.compile(r"\bFROM (?:local|watermark)\b")
 """Questions that one reader asks again and again."""
 DEFAULTS: dict[str, Any] = {
@@ -105,6 +106,7 @@ class PostgresSql:
         self.connection = connection
         self._later: list[tuple[str, Sequence[Any], int]] = []
         """Statements that wait, each with how much work was done before the one that it belongs to."""
+        self._later_bytes = 0
         self.is_snapshot = False
         """What was asked here gives the same answer until the snapshot ends."""
         self.newest = 0
@@ -128,7 +130,8 @@ class PostgresSql:
         if self._foreseen:
             self._forget_answers(sql)
         self._later.append((sql, values, self.buffer.works_done - self.buffer.is_writing_done))
-        if len(self._later) >= MOST_WAITING:
+        self._later_bytes += sum([len(value) for value in values if type(value) is bytes])
+        if len(self._later) >= MOST_WAITING or self._later_bytes >= WAITING_BYTES:
             self.flush()
 
     def _forget_answers(self, statement: str) -> None:
@@ -147,10 +150,11 @@ class PostgresSql:
     def drop(self) -> None:
         """No statement that waits is run: the transaction is given up."""
         self._later.clear()
+        self._later_bytes = 0
 
     def _send_later(self, questions: Sequence[Question], last: Sequence[str] = ()) -> list[list[Row]]:
         """Every statement that waits, then the questions, then the last; the rows of those behind what waited."""
-        later, self._later = self._later, []
+        later, self._later, self._later_bytes = self._later, [], 0
         try:
             results = self._statements.send([*[(sql, tuple(values)) for sql, values, _ in later], *questions], last)
         except psycopg.Error as error:
