@@ -18,6 +18,7 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import LedgerTooNew, SessionBusy
 from weft.ledger.api.ledger import Ledger
+from weft.store.postgres import straight_append
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.straight_append import CONTENTS_FROM, EVENTS_FROM, StraightAppends
 
@@ -248,4 +249,18 @@ def test_a_turn_is_there_once_whose_flush_is_refused(addresses: tuple[str, str],
         assert [message.text for message in ledger.thread("main").messages] == ["1", "2"]
         assert ledger.session("main").head == receipt.id
         assert verdicts(ledger) == {}
+        assert list(ledger.verify()) == []
+
+
+def test_a_turn_that_is_too_large_for_one_message_goes_the_general_way(
+    addresses: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(straight_append, "MOST_BYTES", 10_000)
+    calls = [{"id": f"c{k}", "name": "ls", "arguments": {}, "result": f"{k}" * 4_000} for k in range(3)]
+    with weft.open(addresses[0]) as ledger:
+        for k in range(2):
+            ledger.record_turn(session="main", query=f"{k}", response="yes")
+        ledger.record_turn(session="main", query="large", response="yes", tool_calls=calls)
+        assert verdicts(ledger) == {"done": 1, "unusual": 1}
+        assert [m.text for m in ledger.thread("main").messages if m.role == "user"] == ["0", "1", "large"]
         assert list(ledger.verify()) == []

@@ -53,6 +53,9 @@ _ONE_ROW, _SOME_ROWS = (
 )
 HASH_BYTES = 32
 HEADER_BYTES = HASH_BYTES + SALT_BYTES + HASH_BYTES
+MOST_BYTES = 16 * 1024 * 1024
+"""Of a turn's contents and events: a larger one goes in several statements, for a call has to fit into one message, of
+which the server takes no more than a gibibyte."""
 LOCKS = 256
 REMEMBERED = 512
 """So many sessions are remembered at most."""
@@ -210,6 +213,8 @@ class StraightAppends:
             if table in _RENUMBERED
         }
         contents, lines = rows.get("content", []), log_row[-1]
+        if len(lines) + sum(row[5] for row in contents) > MOST_BYTES:
+            raise Unusual("size")
         ids = b"".join(sha256(line).digest() for line in lines.split(b"\n"))
         remembered = (
             _plain(session_columns, standing),
