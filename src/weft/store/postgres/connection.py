@@ -29,8 +29,7 @@ FIRST_FETCH, LARGEST_FETCH = 32, 512
 FETCHED_BYTES = 1024 * 1024
 PREPARED = 512
 MOST_WAITING, WAITING_BYTES = 128, 1024 * 1024
-"""So many statements that change something wait at most, and so many bytes of theirs: libpq takes the longer for each
-byte the more of them it has yet to send."""
+"""So many statements that change something wait at most, and so many bytes of theirs, which are in memory meanwhile."""
 REPEATED = re.compile(r"\bFROM (?:local|watermark)\b")
 """Questions that one reader asks again and again."""
 DEFAULTS: dict[str, Any] = {

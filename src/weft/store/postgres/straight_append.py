@@ -54,8 +54,7 @@ _ONE_ROW, _SOME_ROWS = (
 HASH_BYTES = 32
 HEADER_BYTES = HASH_BYTES + SALT_BYTES + HASH_BYTES
 MOST_BYTES = 16 * 1024 * 1024
-"""Of a turn's contents and events: a larger one goes in several statements, for a call has to fit into one message, of
-which the server takes no more than a gibibyte."""
+"""Of a turn's contents and events: a larger one goes in several statements, for a call has to fit into one message."""
 LOCKS = 256
 REMEMBERED = 512
 """So many sessions are remembered at most."""
