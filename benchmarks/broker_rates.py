@@ -175,11 +175,19 @@ def run_graphs(postgres: str, url: str, processes: int, sessions: int, amount: i
     modules = ("benchmarks.peers.langgraph_turns", "langgraph.checkpoint.postgres", "langgraph.graph", "openai")
     for module in (*modules, "langgraph.graph.message", "langchain_core.messages"):
         import_module(module)
+    maker = multiprocessing.get_context("fork").Process(target=_make_tables, args=(postgres, url))
+    maker.start()
+    maker.join()
     dealt = [range(number, sessions, processes) for number in range(processes)]
     crew = Crew(processes, lambda number, ready: _graphs(postgres, url, dealt[number], amount, processes, ready))
     before = crew.start()
     cpu = crew.join()
     return {"turns": sessions * amount, "seconds": time.perf_counter() - before, "cpu": cpu}
+
+
+def _make_tables(postgres: str, url: str) -> None:
+    """Once: many at a time would wait for each other's indexes."""
+    import_module("benchmarks.peers.langgraph_turns").ServerTurns(Place(Path(), url, postgres, "")).close()
 
 
 def _graphs(
