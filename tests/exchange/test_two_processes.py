@@ -18,6 +18,7 @@ import weft
 from tests.exchange.corpus import CORPUS, ORIGINS, aged, needs_corpus, opened
 from tests.exchange.fixtures.claude_code.lines import Lines, use
 from weft import Ledger
+from weft.exchange.importers.aider import Aider
 from weft.exchange.importers.claude_code import ClaudeCode
 from weft.exchange.importers.port import Report, Source, Transcript, load_importers, registered_name
 from weft.exchange.importing import handover, reading_ahead, run
@@ -346,3 +347,11 @@ def test_frames_wait_for_the_reader_within_a_bound() -> None:
     thread.join()
     assert received == list(range(8))
     os.close(writing)
+
+
+def test_an_importer_may_count_by_an_enumeration_of_its_own(tmp_path: Path) -> None:
+    lines = ["# aider chat started at 2026-01-02 03:04:05", "", "#### hello", "", "Hello back.", ""]
+    (tmp_path / ".aider.chat.history.md").write_text("\n".join(lines))
+    with weft.open(tmp_path / "ledger.db") as ledger:
+        summary = ImportRun(ledger, [Aider()], NOW, processes=2).run([tmp_path])
+    assert (summary.lost_worker, summary.of("aider").counts.turns) == (None, 1)

@@ -26,7 +26,7 @@ from weft.exchange.importers.port import (
 )
 from weft.exchange.importers.records.jsonl import sample
 from weft.exchange.importing.run import ImportRun, ImportSummary
-from weft.kernel.clock import SystemClock
+from weft.kernel.clock import FixedClock, SystemClock
 from weft.ledger.api import Ledger
 
 LONG_AGO = 1_000_000_000
@@ -171,9 +171,10 @@ class ImporterContract:
         damage(self.samples(folder))
         with self.ledger(tmp_path, "one") as one, self.ledger(tmp_path, "two") as two:
             two.imports.share_with(one)
+            clock = FixedClock(SystemClock().now_ms())  # a turn may be over a moment later
             for _ in range(2):
                 summaries = [
-                    ImportRun(ledger, [self.importer], SystemClock(), processes=number).run([folder])
+                    ImportRun(ledger, [self.importer], clock, processes=number).run([folder])
                     for number, ledger in ((1, one), (2, two))
                 ]
                 assert summaries[0] == summaries[1]

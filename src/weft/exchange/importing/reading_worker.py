@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO
@@ -65,9 +65,9 @@ class ReadingWorker:
             reason, is_importers_fault = f"{type(error).__name__}: {error}", True
         ended = ReadingEnd(
             report.found,
-            dict(report.mapped),
-            dict(report.kept),
-            dict(report.unknown),
+            _by_text(report.mapped),
+            _by_text(report.kept),
+            _by_text(report.unknown),
             report.damaged,
             report.problems,
             report.open_tail,
@@ -129,6 +129,11 @@ class ReadingWorker:
             self._frames.put(FrameKind.TURNS, pack(some))
 
 
+def _by_text(counts: Mapping[str, int]) -> dict[str, int]:
+    """An importer may count by members of an enumeration of its own, which the writer does not know."""
+    return {str(kind): count for kind, count in counts.items()}
+
+
 def _stop() -> None:
     """End this process as if it were told to: what it unpacked is cleared away."""
     os.kill(os.getpid(), signal.SIGTERM)
@@ -150,7 +155,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of Ctrl-C the writer makes what is right
     signal.signal(signal.SIGTERM, _on_signal)
     orders: SimpleQueue[ReadOrder] = SimpleQueue()
-    threading.Thread(target=_receive_orders, args=(sys.stdin.buffer, orders), daemon=True).start()
+    pipe = open(os.dup(0), "rb")  # noqa: SIM115 - at its end the interpreter would wait for whoever reads `sys.stdin`
+    threading.Thread(target=_receive_orders, args=(pipe, orders), daemon=True).start()
     worker = ReadingWorker(FrameQueue(answers, _stop))
     while True:
         worker.read(orders.get())
