@@ -1,6 +1,5 @@
 """Files beside a source that lead to a reader's own files, or that never end."""
 
-import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ import orjson
 import pytest
 
 from tests.attacks.importing import imported
+from tests.descriptors import open_below
 from tests.exchange.fixtures.factory_droid import sessions as droid
 from tests.exchange.fixtures.opencode import sessions as opencode
 from weft.exchange.importers import sidecars
@@ -128,13 +128,11 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "c").symlink_to(tmp_path)
     os.mkfifo(tmp_path / "a" / "b" / "pipe")
-    gc.collect()  # what earlier tests left open would be closed in between
-    before = os.listdir("/proc/self/fd")
     for path in ("a/b/none", "a/b/pipe", "a/c/none", "a/none/none"):
         with pytest.raises(OSError):  # noqa: PT011
             read_beneath(tmp_path / path, tmp_path)
     assert names_beneath(tmp_path / "a" / "b", tmp_path) == []
-    assert os.listdir("/proc/self/fd") == before
+    assert open_below(tmp_path) == []
 
 
 def test_a_file_that_is_too_large_says_how_large(tmp_path: Path) -> None:

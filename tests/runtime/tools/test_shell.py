@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import hashlib
 import os
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.descriptors import open_below
 from tests.sandbox import machine_sandbox
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.sandbox.command_runner import CommandRunner
@@ -89,10 +89,8 @@ def test_a_folder_outside_of_the_workspace_is_refused(tmp_path: Path, folder: st
 def test_a_command_may_name_folders(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.txt").touch()
-    gc.collect()  # what earlier tests left open would be closed in between
-    descriptors = len(os.listdir("/proc/self/fd"))
     assert plan(tmp_path, {"cmd": ["ls", "src", "."]}).exact["files"] == {}
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert open_below(tmp_path) == []
 
 
 REFUSED = (
