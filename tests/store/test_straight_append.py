@@ -264,3 +264,18 @@ def test_a_turn_that_is_too_large_for_one_message_goes_the_general_way(
         assert verdicts(ledger) == {"done": 1, "unusual": 1}
         assert [m.text for m in ledger.thread("main").messages if m.role == "user"] == ["0", "1", "large"]
         assert list(ledger.verify()) == []
+
+
+def test_a_turn_whose_flush_the_connection_has_forgotten_is_there_once(addresses: tuple[str, str]) -> None:
+    with weft.open(addresses[0]) as ledger:
+        for query in ("one", "two"):
+            ledger.record_turn(session="a", query=query)
+        sql = ledger._store._write_sql  # type: ignore[attr-defined]
+        ((name,),) = sql.script(
+            "SELECT name FROM pg_prepared_statements WHERE statement LIKE '%emit_message%advisory%'"
+        )
+        sql.script(f"DEALLOCATE {name}")
+        ledger.record_turn(session="a", query="three")
+        assert sql.broken  # nobody knew how far it came, so the server was asked
+        assert [message.text for message in ledger.thread("a").messages] == ["one", "two", "three"]
+        assert list(ledger.verify()) == []

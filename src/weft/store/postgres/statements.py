@@ -124,6 +124,8 @@ class Statements:
         try:
             return self._call(call, values)
         except InvalidSqlStatementName:  # the server has forgotten it, as after DEALLOCATE ALL
+            if self._connection.closed:  # it was the second, and the first is done
+                raise
             return self._call(call, values)
 
     def _call(self, call: ServerCall, values: Sequence[Buffer | None]) -> list[bytes | None]:
