@@ -44,10 +44,6 @@ class GraphTurns:
         state = self._graph.invoke(question, self._config, durability=self.durability)
         return str(state["messages"][-1].content)
 
-    def say_hello(self) -> None:
-        """One request to the model that belongs to no thread."""
-        self._asked([self._messages.HumanMessage("hello")])
-
     def close(self) -> None:
         self._client.close()
         self._connection.close()
