@@ -56,7 +56,7 @@ class Sizes:
     broker_fsync_turns: int = 20
     broker_processes: int = 16
     broker_sessions: int = 32
-    broker_turns: int = 8
+    broker_turns: int = 24
     """Of each session."""
     room_names: int = 10_000
     triage_agents: int = 1_000

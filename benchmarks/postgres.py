@@ -139,8 +139,9 @@ def record_many(name: str, address: str, processes: int, amount: int) -> dict[st
     cpu, held = processing.Array("d", processes), processing.Array("d", processes)
 
     def work(number: int) -> None:
-        subject = STORES[name].open(address, f"writer-{number}")
-        actions = [subject.appender(turn) for turn in islice(turns(seed=100 + number), WARMING_TURNS + amount)]
+        subject = STORES[name].open(address, f"writer-{number}-of-{processes}")
+        supply = turns(seed=100 * processes + number)
+        actions = [subject.appender(turn) for turn in islice(supply, WARMING_TURNS + amount)]
         for action in actions[:WARMING_TURNS]:
             action()
         start.wait()

@@ -13,8 +13,10 @@ import pytest
 from tests.postgres import shared_server
 from weft.store.port import WriteTxn
 from weft.store.postgres import PostgresStore, readers, statements
+from weft.store.postgres import store as postgres_store
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.connection import PostgresSql, changed_table, connect
+from weft.store.postgres.flush import FLUSH
 from weft.store.postgres.readers import KEPT_READERS, Readers
 from weft.store.sql import RowsRefused
 
@@ -91,6 +93,24 @@ def test_many_readers_at_once_leave_a_few_connections(store: PostgresStore) -> N
         assert set(threads.map(read, range(100))) == {0}
     assert len(store._readers._free) <= KEPT_READERS
     assert not store._readers._lent
+
+
+def test_a_snapshot_that_is_not_durable_yet_is_flushed_without_a_reader_of_its_own(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    not_durable = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT coalesce(max(n), 0) + 1, false FROM log"
+    monkeypatch.setattr(postgres_store, "SNAPSHOT", not_durable)
+    flushed: list[str] = []
+    script = store._side.script
+
+    def noted(text: str) -> Any:
+        flushed.append(text)
+        return script(text)
+
+    monkeypatch.setattr(store._side, "script", noted)
+    with store.read(), store.read():
+        assert flushed == [FLUSH]  # what was durable for one is so for all
+    assert len(store._readers._free) == 2
 
 
 def test_rows_that_nobody_reads_to_the_end_disturb_no_later_reader(store: PostgresStore) -> None:

@@ -32,6 +32,17 @@ def test_writers_and_readers_of_a_new_ledger_read_no_whole_table() -> None:
         assert _asked(address, SCANNED, named.ledger, list(GROWING), LEDGERS) == []
 
 
+def test_a_turn_writes_its_session_again_without_a_change_to_any_index() -> None:
+    turns = 8
+    with shared_server().ledger() as address:
+        with weft.open(address) as ledger:
+            for number in range(turns):
+                ledger.record_turn(session="main", query=f"{number}")
+        counted = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE schemaname = %s AND relname = %s"
+        ((updated, in_place),) = _asked(address, counted, parse_address(address).ledger, "session")
+        assert updated == in_place == turns - 1
+
+
 def _asked(address: str, question: str, *values: object) -> list[tuple[object, ...]]:
     """By a connection of its own. The server counts what a connection read when that has ended."""
     named = parse_address(address)

@@ -18,6 +18,7 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import LedgerTooNew, SessionBusy
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.views.rows import CALL, HISTORY, MESSAGE, SESSION, TURN
 from weft.store.postgres import straight_append
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.straight_append import CONTENTS_FROM, EVENTS_FROM, StraightAppends
@@ -133,6 +134,70 @@ def test_a_session_that_somebody_else_moved_goes_the_general_way(addresses: tupl
         assert [m.text for m in one.thread("main").messages] == ["1", "2", "3", "4"]
         assert len(one.tree.heads()) == 1
         assert list(one.verify()) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE session SET title = title WHERE label = 'main'",
+        "UPDATE turn SET status = status WHERE id = (SELECT head FROM session WHERE label = 'main')",
+        "INSERT INTO lease(kind, key, owner, epoch, beat) SELECT 'session', id, '', 0, 0 FROM session",
+    ],
+)
+def test_a_row_that_was_written_again_is_not_taken_for_the_remembered_one(
+    addresses: tuple[str, str], statement: str
+) -> None:
+    """Whatever it says now: who wrote it is compared."""
+    named = parse_address(addresses[0])
+    with weft.open(addresses[0]) as ledger, psycopg.connect(named.conninfo, autocommit=True) as server:
+        for k in range(2):
+            ledger.record_turn(session="main", query=f"{k}")
+        server.execute(f"SET search_path TO {named.quoted}".encode())
+        server.execute(statement.encode())
+        ledger.record_turn(session="main", query="2")
+        assert verdicts(ledger) == {"done": 1, "moved": 1}
+
+
+def test_rows_are_sent_in_the_order_of_the_columns(addresses: tuple[str, str]) -> None:
+    named = parse_address(addresses[0])
+    columns = (
+        "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped"
+        " ORDER BY attnum"
+    )
+    with weft.open(addresses[0]) as ledger, psycopg.connect(named.conninfo) as server:
+        ledger.record_turn(session="main", query="1")
+        for table in (TURN, MESSAGE, CALL, SESSION, HISTORY):
+            found = server.execute(columns.encode(), (f"{named.ledger}.{table.name}",)).fetchall()
+            assert tuple(name for (name,) in found) == tuple(table.columns)
+
+
+def test_every_text_of_a_row_arrives_as_it_was_sent(addresses: tuple[str, str]) -> None:
+    texts = (
+        "",
+        " ",
+        ",",
+        "()",
+        '"',
+        "\\",
+        '\\"',
+        "{a}",
+        "NULL",
+        "'",
+        "ä\u2028\U0001f600",
+        "a\nb\tc",
+        'l "s" \\ (a, b)',
+    )
+    rows = [(k, text, f"{text}{text}", bytes([k, 34, 92]), None) for k, text in enumerate(texts)]
+    columns, cast = ("k", "one", "two", "raw", "empty"), "(k BIGINT, one TEXT, two TEXT, raw BYTEA, empty TEXT)"
+    with psycopg.connect(parse_address(addresses[0]).conninfo) as server:
+        server.execute(f"CREATE TYPE pg_temp.sent AS {cast}".encode())
+        sent = straight_append._array(
+            straight_append._quoted(straight_append._composite(columns, row, frozenset())) for row in rows
+        )
+        assert server.execute(b"SELECT (u).* FROM unnest(%s::pg_temp.sent[]) u", (sent,)).fetchall() == rows
+    for text in ("a\0b", str(EVENTS_FROM + 1), str(CONTENTS_FROM + 1)):
+        with pytest.raises(straight_append.Unusual):
+            straight_append._composite(("one",), (text,), frozenset())
 
 
 def test_a_session_that_is_held_by_another_is_not_written_to(addresses: tuple[str, str]) -> None:

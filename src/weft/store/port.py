@@ -47,6 +47,17 @@ class WriteTxn(Struct, frozen=True):
     """Which piece of work of this store it is, counted from 1: a gap means that somebody else's came between."""
 
 
+class StandingParts(Struct, frozen=True):
+    """Of what the answer to a straight turn's question is made: columns of three tables, and one more that says whether
+    the head is followed."""
+
+    session: Sequence[str]
+    lease: Sequence[str]
+    turn: Sequence[str]
+    source: str
+    """The question from FROM on, where the tables are `s`, `l` and `t`."""
+
+
 class StraightTurn(Struct, frozen=True):
     """What says of a piece of work that it is an ordinary turn of a session that is there, and how it may be appended
     straight: it asks one question, adds rows, and makes no use of the numbers that its events and contents get. A store
@@ -54,8 +65,7 @@ class StraightTurn(Struct, frozen=True):
 
     question: Question
     """The one that it asks: a session, its lease and the turn at its head."""
-    parts: Sequence[tuple[str, Sequence[str]]]
-    """The tables of which the answer has columns, in their order; one more says whether the head is followed."""
+    parts: StandingParts
     restate: Callable[[Any, LogTip], Any]
     """The result of the work, made again for where the log ended with it."""
 

@@ -16,6 +16,7 @@ from weft.kernel.clock import is_ulid
 from weft.kernel.fields import Usage
 from weft.kernel.labels import normal_form
 from weft.ledger.views.lease_rows import LEASE_COLUMNS, Lease
+from weft.store.port import StandingParts
 from weft.store.sql import Insert, Question, Sql
 
 TOKENS = (
@@ -405,12 +406,13 @@ _STANDING = (
     f"SELECT {', '.join(f's.{column}' for column in SESSION.columns)},"
     f" {', '.join(f'l.{column}' for column in LEASE_COLUMNS)}, {', '.join(f't.{column}' for column in TURN.columns)},"
     " EXISTS (SELECT 1 FROM turn c WHERE c.segment = t.segment AND c.depth = t.depth + 1)"
+)
+_STANDING_ROWS = (
     " FROM session s LEFT JOIN lease l ON l.kind = 'session' AND l.key = s.id LEFT JOIN turn t ON t.id = s.head"
     " WHERE s.{} = ? AND s.status <> 'deleted'"
 )
-STANDING_PARTS = (("session", SESSION.columns), ("lease", LEASE_COLUMNS), ("turn", TURN.columns))
-"""The tables of which the answer to `standing_question` has columns, before the last."""
-_BY_LABEL, _BY_NUMBER = _STANDING.replace("{}", "label"), _STANDING.replace("{}", "n")
+STANDING_PARTS = StandingParts(SESSION.columns, LEASE_COLUMNS, TURN.columns, _STANDING_ROWS.replace("{}", "label"))
+_BY_LABEL, _BY_NUMBER = (_STANDING + _STANDING_ROWS.replace("{}", column) for column in ("label", "n"))
 
 
 def standing_question(label: str) -> Question:

@@ -1,8 +1,8 @@
 """Connections that read: lent to whoever reads, and kept for the next.
 
 A connection costs the server more than most reads do, so a few are kept and shared. Whoever finds all of them lent
-waits a moment for one to come back before it opens another, which is closed after use. Whoever has one already does not
-wait: it could be waiting for itself.
+waits a moment for one to come back before it opens another; beyond the few, that is closed after use. Whoever has one
+already does not wait: it could be waiting for itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Readers:
 
     def _free_one(self) -> PostgresSql | None:
         with self._returned:
-            if not self._free and len(self._lent) >= KEPT_READERS and not self._has_one():
+            if not self._free and self._lent and not self._has_one():
                 self._returned.wait_for(lambda: self._free, PATIENCE_SECONDS)
             return self._free.pop() if self._free else None
 

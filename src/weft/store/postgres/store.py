@@ -417,11 +417,7 @@ class PostgresStore(SqlStore):
 
     def _flush(self) -> None:
         """From another connection: the snapshot must not be given up for it."""
-        sql = self._readers.lend()
-        try:
-            sql.script(FLUSH)
-        finally:
-            self._readers.take_back(sql)
+        self._side.script(FLUSH)
 
     def _drop_readers(self) -> None:
         self._durable = 0

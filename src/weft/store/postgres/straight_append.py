@@ -1,4 +1,4 @@
-"""The straight way of an ordinary turn: one call to the server, `append_turn` of own_0021.sql.
+"""The straight way of an ordinary turn: one call to the server, `append_turn` of own_0022.sql.
 
 On the general way a writer takes the lock, asks, makes its turn and sends the rows, and everybody else waits meanwhile.
 Here the turn is made before: by the very same work, run on what is remembered of its session and on provisional numbers
@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import Any, NoReturn
 
 from msgspec import Struct
-from msgspec.json import decode, encode
+from msgspec.json import decode
 
 from weft.kernel.clock import Clock
 from weft.kernel.contents import SALT_BYTES, BorrowedSalts, Salts
@@ -42,11 +42,12 @@ _RENUMBERED = {
     "tool_call": frozenset({"turn", "call_id", "params", "result"}),
     "history": frozenset({"n"}),
     "thread_key": frozenset[str](),
-    "session": frozenset[str](),
 }
 """The columns in which `append_turn` looks for provisional numbers."""
 _MOVING = frozenset({"head", "head_segment", "head_depth", "moves", "since", "last_event", "updated_at"})
 """What `append_turn` changes of a session."""
+_SENT = _MOVING | {"n", "id"}
+_VERSION = "CAST(CAST({}.xmin AS TEXT) AS BIGINT)"
 _ONE_ROW, _SOME_ROWS = (
     frozenset({"log", "turn", "session", "history", "thread_key"}),
     frozenset({"message", "tool_call", "content"}),
@@ -59,8 +60,8 @@ LOCKS = 256
 REMEMBERED = 512
 """So many sessions are remembered at most."""
 CALL_NAME = b"weft_append_turn"
-NUMBERS, BYTES, ROWS = 6, 2, 9
-IS_BINARY = (*(False,) * NUMBERS, *(True,) * BYTES, False, False, False, True, *(False,) * ROWS)
+NUMBERS, BYTES, VERSIONS, ROWS = 6, 2, 3, 6
+IS_BINARY = (*(False,) * NUMBERS, *(True,) * BYTES, False, False, False, True, *(False,) * (VERSIONS + ROWS))
 """Which values of the call are bytes: those of the events, and the contents in one piece."""
 STATEMENT = f"SELECT * FROM append_turn({', '.join(f'${place}' for place in range(1, len(IS_BINARY) + 1))})"
 DONE, KNOWN = "done", "known"
@@ -118,6 +119,14 @@ class SupposedContents(RecentContents):
         self.answered(keys, ())
 
 
+class KnownStanding(Struct, frozen=True):
+    """What a straight turn's question is answered, and which transactions wrote the rows of session, lease and head: as
+    long as these are the rows' last writers, the answer is the same."""
+
+    row: Row
+    versions: tuple[int | None, int | None, int | None]
+
+
 class SupposedTurn(Struct, frozen=True):
     """An ordinary turn that was made, with provisional numbers."""
 
@@ -125,10 +134,13 @@ class SupposedTurn(Struct, frozen=True):
     result: Any
     id: str
     events: int
-    standing: Row
-    """What its question is answered after it."""
+    session: Row
+    lease: Row
+    lease_version: int | None
+    row: Row
+    """The three of which the answer to its question is made once it is there."""
     contents: list[Row]
-    values: list[bytes]
+    values: list[bytes | None]
     """Those of the call."""
     salts: BorrowedSalts
 
@@ -145,7 +157,7 @@ class StraightAppends:
         self._lock, self._schema = address.lock, schema
         self.call = ServerCall(CALL_NAME, STATEMENT, IS_BINARY, flush_and_ask(address.listening))
         self._recent, self._salts, self._clock = recent, salts, clock
-        self._standings: dict[Question, Row] = {}
+        self._standings: dict[Question, KnownStanding] = {}
         self.is_told_more = False
         """The last turn was refused for contents that are known now: made again, it can refer to them."""
         self.is_heard = True
@@ -168,10 +180,10 @@ class StraightAppends:
         straight = work.straight
         if straight is None or self._recent.seen < 0:
             return None
-        standing = self._standings.get(straight.question) or sql.one(*straight.question)
+        standing = self._standings.get(straight.question) or _read_standing(sql, straight)
         if standing is None:
             return None
-        supposed, salts = SupposedSql(straight.question, standing), BorrowedSalts(self._salts)
+        supposed, salts = SupposedSql(straight.question, standing.row), BorrowedSalts(self._salts)
         facts = FactWriter(
             supposed,
             recent=SupposedContents(self._recent),
@@ -189,46 +201,42 @@ class StraightAppends:
             return None
 
     def _turn(
-        self, straight: StraightTurn, result: Any, standing: Row, supposed: SupposedSql, salts: BorrowedSalts
+        self, straight: StraightTurn, result: Any, standing: KnownStanding, supposed: SupposedSql, salts: BorrowedSalts
     ) -> SupposedTurn:
         """What the work left, as values of the call; `Unusual` where it has no place for them."""
-        rows, inserts = supposed.rows, supposed.inserts
-        if supposed.is_unusual or not _ONE_ROW <= rows.keys() <= _ONE_ROW | _SOME_ROWS or standing[-1]:
+        rows, inserts, parts = supposed.rows, supposed.inserts, straight.parts
+        if supposed.is_unusual or not _ONE_ROW <= rows.keys() <= _ONE_ROW | _SOME_ROWS or standing.row[-1]:
             raise Unusual("tables")
-        (_, session_columns), (_, lease_columns), (_, turn_columns) = straight.parts
-        if (inserts["session"].columns, inserts["turn"].columns) != (session_columns, turn_columns):
+        if (inserts["session"].columns, inserts["turn"].columns) != (parts.session, parts.turn):
             raise Unusual("columns")
-        lease_at, head_at = len(session_columns), len(session_columns) + len(lease_columns)
-        lease = standing[lease_at:head_at]
         (session,), (turn,), (log_row,) = rows["session"], rows["turn"], rows["log"]
-        if any(
-            before != after and column not in _MOVING
-            for column, before, after in zip(session_columns, standing, session, strict=False)
-        ):
-            raise Unusual("session")
+        if turn[parts.turn.index("parent")] != standing.row[parts.session.index("head")]:
+            raise Unusual("parent")
         new_rows = {
-            table: [_fields(insert, row) for row in rows[table]]
-            for table, insert in inserts.items()
-            if table in _RENUMBERED
+            table: [_composite(inserts[table].columns, row, renumbered) for row in rows.get(table, ())]
+            for table, renumbered in _RENUMBERED.items()
         }
+        (new_turn,), (move,), (key,) = (new_rows[name] for name in ("turn", "history", "thread_key"))
+        several = [_array(map(_quoted, new_rows[name])) for name in ("message", "tool_call")]
+        composites = (_moved(parts.session, standing.row, session), new_turn, *several, move, key)
         contents, lines = rows.get("content", []), log_row[-1]
         if len(lines) + sum(row[5] for row in contents) > MOST_BYTES:
             raise Unusual("size")
-        ids = b"".join(sha256(line).digest() for line in lines.split(b"\n"))
-        remembered = (
-            _plain(session_columns, standing),
-            _plain(lease_columns, lease),
-            _plain(turn_columns, standing[head_at:]),
-        )
-        (moved,), (new_turn,), (move,), (key,) = (
-            new_rows[name] for name in ("session", "turn", "history", "thread_key")
-        )
-        left = (moved, new_turn, new_rows.get("message", []), new_rows.get("tool_call", []), move, key)
-        every: list[Any] = [*remembered, *left]
+        ids = b"".join([sha256(line).digest() for line in lines.split(b"\n")])
         numbers = (self._lock, self._schema, self._recent.erasures, *self._known(contents), log_row[2])
-        values = [*(b"%d" % number for number in numbers), ids, lines, *_packed(contents), *map(encode, every)]
-        standing_then = (*session, *lease, *turn, 0)
-        return SupposedTurn(straight, result, new_turn["id"], log_row[1], standing_then, contents, values, salts)
+        values = [
+            *[b"%d" % number for number in numbers],
+            ids,
+            lines,
+            *_packed(contents),
+            *[None if version is None else b"%d" % version for version in standing.versions],
+            *[composite.encode() for composite in composites],
+        ]
+        lease = standing.row[len(session) : len(session) + len(parts.lease)]
+        return SupposedTurn(
+            straight, result, turn[parts.turn.index("id")], log_row[1],
+            session, lease, standing.versions[1], turn, contents, values, salts,
+        )  # fmt: skip
 
     def _known(self, contents: Sequence[Row]) -> tuple[int, int]:
         """From where to where this ledger's program knows the contents of their tree."""
@@ -240,7 +248,7 @@ class StraightAppends:
         """Where the log ends with the turn; None where it was refused, and nothing has happened."""
         self._standings.pop(turn.straight.question, None)
         (*row, _, heard) = sql.call(turn.values, self.call)
-        verdict, n, chain, content, newer, locked_at = _answer(row)
+        verdict, n, chain, content, newer, locked_at, written_by = _answer(row)
         self.is_heard = heard != NOBODY
         self.verdicts[verdict] += 1
         self.is_told_more = verdict == KNOWN
@@ -251,10 +259,10 @@ class StraightAppends:
             return None
         self.locks.append((n, locked_at))
         tip = LogTip(n, chain, content)
-        self._settle(turn, tip)
+        self._settle(turn, tip, written_by)
         return tip
 
-    def _settle(self, turn: SupposedTurn, tip: LogTip) -> None:
+    def _settle(self, turn: SupposedTurn, tip: LogTip, written_by: int) -> None:
         """The turn is there: what is remembered gets the numbers that it has."""
         recent, amount = self._recent, len(turn.contents)
         before = tip.contents - amount
@@ -266,9 +274,28 @@ class StraightAppends:
         recent.newest = max(recent.newest, tip.contents)
         if len(self._standings) >= REMEMBERED:
             self._standings.clear()
-        self._standings[turn.straight.question] = tuple(
-            _renumbered(value, tip.n - turn.events, before) for value in turn.standing
+        row = [_renumbered(value, tip.n - turn.events, before) for value in turn.row]
+        self._standings[turn.straight.question] = KnownStanding(
+            (*turn.session, *turn.lease, *row, 0), (written_by, turn.lease_version, written_by)
         )
+
+
+def _read_standing(sql: PostgresSql, straight: StraightTurn) -> KnownStanding | None:
+    """The versions first: if somebody writes in between, they are too old, and the server refuses the turn."""
+    source, (question, values) = straight.parts.source, straight.question
+    versions = sql.one(f"SELECT {', '.join(_VERSION.format(table) for table in 'slt')}{source}", values)
+    row = sql.one(question, values) if versions else None
+    return KnownStanding(row, versions) if row and versions else None
+
+
+def _moved(columns: Sequence[str], before: Row, after: Row) -> str:
+    """What `append_turn` needs of a session; `Unusual` where a turn changed something else of it."""
+    needed: list[Any] = []
+    for column, old, new in zip(columns, before, after, strict=False):
+        if column not in _SENT and old != new:
+            raise Unusual("session")
+        needed.append(new if column in _SENT else None)
+    return _composite(columns, tuple(needed), frozenset())
 
 
 def _renumbered(value: Any, n: int, content: int) -> Any:
@@ -277,25 +304,29 @@ def _renumbered(value: Any, n: int, content: int) -> Any:
     return value - CONTENTS_FROM + content if value >= CONTENTS_FROM else value - EVENTS_FROM + n
 
 
-def _plain(columns: Sequence[str], row: Row) -> dict[str, Any]:
-    """A row as PostgreSQL reads it from JSON, without its nulls."""
-    return {
-        column: f"\\x{value.hex()}" if isinstance(value, bytes) else value
-        for column, value in zip(columns, row, strict=False)
-        if value is not None
-    }
-
-
-def _fields(insert: Insert, row: Row) -> dict[str, Any]:
-    """The same of a new row, in which provisional numbers stand where they may."""
-    fields, renumbered = _plain(insert.columns, row), _RENUMBERED[insert.table]
-    for column, value in fields.items():
-        if isinstance(value, str):
-            if _DIGITS[0] in value or _DIGITS[1] in value:
+def _composite(columns: Sequence[str], row: Row, renumbered: frozenset[str]) -> str:
+    """A row as PostgreSQL reads it; provisional numbers stand in these columns alone."""
+    fields: list[str] = []
+    for column, value in zip(columns, row, strict=True):
+        if value is None:
+            fields.append("")
+        elif isinstance(value, str):
+            if _DIGITS[0] in value or _DIGITS[1] in value or "\0" in value:
                 raise Unusual(column)
+            fields.append(_quoted(value))
+        elif isinstance(value, bytes):
+            fields.append(f'"\\\\x{value.hex()}"')
         elif value >= EVENTS_FROM and column not in renumbered:
             raise Unusual(column)
-    return fields
+        else:
+            fields.append(str(value))
+    return f"({','.join(fields)})"
+
+
+def _quoted(value: str) -> str:
+    """One value among others, in a row or an array."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def _packed(contents: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes]:
@@ -309,16 +340,17 @@ def _packed(contents: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes]:
         pieces += (header, data)
         place += HEADER_BYTES + size
     tree = contents[0][1] if contents else 0
-    return b"%d" % tree, _array(starts), _array(str(row[5]) for row in contents), b"".join(pieces)
+    return b"%d" % tree, _array(starts).encode(), _array(str(row[5]) for row in contents).encode(), b"".join(pieces)
 
 
-def _array(items: Iterable[str]) -> bytes:
-    return f"{{{','.join(items)}}}".encode()
+def _array(items: Iterable[str]) -> str:
+    return f"{{{','.join(items)}}}"
 
 
-def _answer(row: Sequence[bytes | None]) -> tuple[str, int, bytes, int, list[tuple[int, str, str]], int]:
+def _answer(row: Sequence[bytes | None]) -> tuple[str, int, bytes, int, list[tuple[int, str, str]], int, int]:
     """The columns that `append_turn` gives, from the server's binary form."""
-    verdict, n, chain, content, newer, locked_at = row
-    numbers = (int.from_bytes(value or b"", "big") for value in (n, content, locked_at))
-    last_n, last_content, at = numbers
-    return (verdict or b"").decode(), last_n, chain or b"", last_content, decode(newer) if newer else [], at
+    verdict, n, chain, content, newer, locked_at, written_by = row
+    last_n, last_content, at, writer = [
+        int.from_bytes(value or b"", "big") for value in (n, content, locked_at, written_by)
+    ]
+    return (verdict or b"").decode(), last_n, chain or b"", last_content, decode(newer) if newer else [], at, writer
