@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.shell import Shell, on_terminal
+from weft.exchange.importing.run import ImportRun, ImportSummary, OriginTotals
+from weft.surfaces.cli.import_lines import _summary_notes
 
 LONG_AGO = 1_000_000_000
 SESSION = "0a1b2c3d-1111-4111-8111-000000000001"
@@ -63,6 +65,8 @@ def test_a_dry_run_makes_no_ledger(shell: Shell, claude: Path) -> None:
     answer = shell("import", "--dry-run", "--json")
     found = json.loads(answer.out)
     assert (found["dry_run"], found["origins"]["claude-code"]["counts"]["turns"]) == (True, 1)
+    assert (found["stopped"], found["lost_worker"]) == (False, None)
+    assert shell("import", "--dry-run").err.endswith("dry run: nothing was written\n")
     assert shell("sessions").code == 7
 
 
@@ -93,6 +97,28 @@ def test_a_place_without_sessions_says_so(shell: Shell) -> None:
     (shell.folder / "empty").mkdir()
     answer = shell("import", "empty")
     assert (answer.code, answer.out, answer.err) == (0, "", "no sessions were found\n")
+
+
+def test_an_interrupted_import_says_so_and_goes_on(shell: Shell, claude: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ImportRun, "carry_out", interrupted)
+        answer = shell("import", "--json")
+        assert (answer.code, answer.json["stopped"]) == (130, True)
+        assert shell("import", "--dry-run").err.endswith("dry run: nothing was written\n")
+        assert shell("import").err.splitlines()[-1] == (
+            "stopped: what was read is in the ledger; the same command goes on from here"
+        )
+    assert shell("import").out.startswith("claude-code")
+
+
+def test_every_record_of_an_unknown_kind_is_counted() -> None:
+    totals = OriginTotals(unknown={f"kind-{k}": 10 - k for k in range(7)})
+    (note,) = _summary_notes(ImportSummary(origins={"toy": totals}))
+    assert note.startswith("49 records of kinds not known here, kept verbatim: kind-0 10, ")
+    assert note.endswith("kind-4 6 and 9 of other kinds; --json lists them")
 
 
 def test_an_import_that_brings_nothing_says_so(shell: Shell, claude: Path) -> None:
@@ -128,7 +154,9 @@ def test_an_unknown_format(shell: Shell, claude: Path) -> None:
 
 
 def test_only_what_changed_since(shell: Shell, claude: Path) -> None:
-    assert shell("import", "--since", "yesterday").out == ""
+    nothing = shell("import", "--since", "yesterday")
+    assert (nothing.out, nothing.err.splitlines()[1:]) == ("", ["1 file passed over: last changed before --since"])
+    assert shell("import", "--json", "--since", "yesterday").json["older_files"] == 1
     assert shell("import", "--since", "2001-01-01").out.startswith("claude-code")
 
 

@@ -23,6 +23,8 @@ from tests.upgrades.description import SteppingClock, describe, describe_turns, 
 from weft.kernel.errors import LedgerTooOld
 
 FOLDERS = sorted(description.FOLDER.glob("schema-*"))
+SOME = [FOLDERS[0], *FOLDERS[-2:]]
+"""What `make test` takes of them: the oldest, which all steps upgrade, the one before this schema, and this one."""
 VERIFIER = Path(__file__).parents[2] / "tools" / "verify_bundle.py"
 
 
@@ -100,7 +102,11 @@ class Promise:
         return [id for id, turn in self.described["turns"].items() if turn["status"] == "pending"]
 
 
-@pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
+def marks_of(folder: Path) -> list[pytest.MarkDecorator]:
+    return [] if folder in SOME else [pytest.mark.prove]
+
+
+@pytest.fixture(params=[pytest.param(folder, id=folder.name, marks=marks_of(folder)) for folder in FOLDERS])
 def folder(request: pytest.FixtureRequest) -> Path:
     found: Path = request.param
     return found
@@ -111,14 +117,10 @@ def file(folder: Path, tmp_path: Path) -> Promise:
     return Promise(str(copy_of_file(folder, tmp_path)), expected_of(folder, "sqlite"))
 
 
-def kept_ledgers(*, on_postgres: list[Path]) -> list[ParameterSet]:
-    """Each folder with each engine. On PostgreSQL `make test` takes some of them only."""
+def kept_ledgers(*, always: str | None = None) -> list[ParameterSet]:
+    """Each folder with each engine; on one engine `make test` may take all of them."""
     return [
-        pytest.param(
-            (folder, engine),
-            id=f"{folder.name}-{engine}",
-            marks=[pytest.mark.prove] if engine == "postgres" and folder not in on_postgres else [],
-        )
+        pytest.param((folder, engine), id=f"{folder.name}-{engine}", marks=[] if engine == always else marks_of(folder))
         for folder in FOLDERS
         for engine in ("sqlite", "postgres")
     ]
@@ -131,10 +133,8 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Promise:
     return Promise(address, expected_of(folder, engine))
 
 
-every_ledger = pytest.mark.parametrize("ledger", kept_ledgers(on_postgres=FOLDERS), indirect=True)
-most_ledgers = pytest.mark.parametrize(
-    "ledger", kept_ledgers(on_postgres=[FOLDERS[0], FOLDERS[-1]]), indirect=True
-)  # the oldest is upgraded by all steps
+every_file = pytest.mark.parametrize("ledger", kept_ledgers(always="sqlite"), indirect=True)
+some_ledgers = pytest.mark.parametrize("ledger", kept_ledgers(), indirect=True)
 
 
 def test_the_ledgers_of_this_schema_are_promised() -> None:
@@ -153,7 +153,7 @@ def test_a_file_of_an_earlier_schema_is_upgraded_behind_a_backup(file: Promise) 
     assert backup.exists() == (before < shipped)
 
 
-@every_ledger
+@every_file
 def test_a_promised_ledger_holds_what_it_held(ledger: Promise) -> None:
     with ledger.open() as opened:
         ledger.assert_kept(opened)
@@ -163,7 +163,7 @@ def test_a_promised_ledger_holds_what_it_held(ledger: Promise) -> None:
         ledger.assert_kept(opened)
 
 
-@most_ledgers
+@some_ledgers
 def test_every_session_of_a_promised_ledger_goes_on(ledger: Promise) -> None:
     with ledger.open(lease_ttl=0) as opened:
         assert_sessions_go_on(opened)
@@ -185,7 +185,7 @@ def test_an_agent_that_another_machine_runs_is_still_held(file: Promise) -> None
         programs.hold_agent(description.HELD_AGENT)
 
 
-@most_ledgers
+@some_ledgers
 def test_a_retry_key_of_a_promised_ledger_gives_the_first_answer(ledger: Promise) -> None:
     kind, name, config = description.RETRIED
     with ledger.open() as opened:
@@ -197,7 +197,7 @@ def test_a_retry_key_of_a_promised_ledger_gives_the_first_answer(ledger: Promise
             programs.create(kind, "lantern", config, key=description.RETRY_KEY)
 
 
-@most_ledgers
+@some_ledgers
 def test_a_turn_that_a_promised_ledger_recorded_with_a_key_is_recorded_once(ledger: Promise) -> None:
     with ledger.open() as opened:
         first = ledger.expected.get("retried")  # schema 11 had no retry keys of turns
@@ -234,10 +234,14 @@ def test_a_promised_bundle_verifies_and_gives_the_same_turns(folder: Path, tmp_p
         assert_sessions_go_on(opened)
 
 
-OLDER = [folder for folder in FOLDERS if int(folder.name[-4:]) < shipped_schema_number()]
+OLDER = [
+    pytest.param(folder, id=folder.name, marks=marks_of(folder))
+    for folder in FOLDERS
+    if int(folder.name[-4:]) < shipped_schema_number()
+]
 
 
-@pytest.mark.parametrize("folder", OLDER, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", OLDER)
 def test_a_ledger_of_an_earlier_version_is_refused_for_reading_only_and_upgraded_by_the_first_look(
     folder: Path, tmp_path: Path
 ) -> None:

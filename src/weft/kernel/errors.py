@@ -222,12 +222,13 @@ class HeadMoved(Conflict):
 
 
 class SessionBusy(Conflict):
-    """A turn is being recorded in this session by somebody who is alive."""
+    """A turn is being recorded in this session, or about to begin there, by somebody who is alive."""
 
     usual_action = Action.WAIT_OR_FORK
 
     def __init__(self, label: str, turn: str, owner: str) -> None:
-        super().__init__(f"session {label!r} is recording turn {turn} (held by {owner})")
+        what = f"is recording turn {turn} (held by {owner})" if turn else f"is held by {owner}"
+        super().__init__(f"session {label!r} {what}")
         self.label, self.turn, self.owner = label, turn, owner
 
 

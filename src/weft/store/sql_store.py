@@ -374,8 +374,17 @@ MINTED = ("turn.id", "session.id", "program.id")
 BATCH = 8192
 LOG_ROWS = BATCH // 8
 LOOKUP_EVENT = Insert("lookup_event", ("key", "n"), ("key", "n"))
-LOOKUP_CONTENT = Insert("lookup_content", ("key", "n"), ("key", "n"))
-LOOKUP_BYTES = Insert("lookup_bytes", ("scope", "key", "n"), ("scope", "key", "n"))
+_LAST_OF_BATCH = "SELECT max(n), count(*) FROM (SELECT n FROM content WHERE n > ? ORDER BY n LIMIT ?) batch"
+_OF_BATCH = "FROM content WHERE n > ? AND n <= ?"
+LOOKUP_CONTENT = (
+    f"INSERT INTO lookup_content(key, n) SELECT substr(ref, 1, {KEY_BYTES}), n {_OF_BATCH} ORDER BY 1, 2"
+    " ON CONFLICT (key, n) DO NOTHING"
+)
+LOOKUP_BYTES = (
+    f"INSERT INTO lookup_bytes(scope, key, n) SELECT scope, substr(digest, 1, {KEY_BYTES}), n {_OF_BATCH}"
+    " AND length(digest) > 0 ORDER BY 1, 2, 3 ON CONFLICT (scope, key, n) DO NOTHING"
+)
+"""By the engine itself: contents are many, and their rows need not come here for it."""
 
 
 class LookupView:
@@ -400,16 +409,15 @@ class LookupView:
 
     def _advance_contents(self) -> bool:
         mark = self.facts.watermark("lookup_content")
-        rows = self.sql.all("SELECT n, scope, ref, digest FROM content WHERE n > ? ORDER BY n LIMIT ?", (mark, BATCH))
-        if not rows:
+        row = self.sql.one(_LAST_OF_BATCH, (mark, BATCH))
+        last, amount = row or (None, 0)
+        if not amount:
             return False
-        refuse_disorder("content", mark, rows)
-        refs = sorted((bytes(ref)[:KEY_BYTES], n) for n, _, ref, _ in rows)
-        digests = sorted((scope, bytes(digest)[:KEY_BYTES], n) for n, scope, _, digest in rows if digest)
-        self.sql.add(LOOKUP_CONTENT, refs)
-        self.sql.add(LOOKUP_BYTES, digests)
-        self._mark("lookup_content", rows[-1][0])
-        return len(rows) == BATCH
+        refuse_disorder("content", mark, [(last,)])
+        for statement in (LOOKUP_CONTENT, LOOKUP_BYTES):
+            self.sql.run(statement, (mark, last))
+        self._mark("lookup_content", last)
+        return bool(amount == BATCH)
 
     def _mark(self, view: str, n: int) -> None:
         self.sql.run(

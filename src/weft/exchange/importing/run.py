@@ -61,6 +61,8 @@ class ImportSummary(Struct):
     unrecognised: list[str] = field(default_factory=list)
     """Files that no importer knows."""
     problems: list[Problem] = field(default_factory=list)
+    older: int = 0
+    """Files that were last changed before the time from which on files are wanted."""
     lost_worker: str | None = None
     """How a worker ended that did not hold out, for people: what it left was read without it."""
 
@@ -259,6 +261,7 @@ class ImportRun:
     def recognise(self, candidate: Candidate | OnServer) -> Unit | ImportPart | None:
         """With the importer that reads it; one that was read and has not changed is not opened for that."""
         if self._since is not None and candidate.changed_ms < self._since:
+            self.summary.older += 1
             return None
         return self._unchanged(candidate) or self._recognised(candidate)
 

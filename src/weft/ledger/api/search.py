@@ -55,7 +55,7 @@ class SearchVerbs(LedgerBase):
         request = self._request("search", {"words": words, **filters}, limit, after)
         wanted = as_filters(filters, partial(self._parse_time, now=request.now))
         if not query.phrases and not wanted.any:
-            raise InvalidInput("there is nothing to search for", "give a word, or a filter such as role='user'")
+            raise InvalidInput("there is nothing to search for", "give a word, or filter by role, tool or session")
         self._let_index_catch_up()
         with self._store.read() as txn:
             start = self._begin(request, txn)

@@ -202,7 +202,9 @@ def _by_id(txn: ReadTxn, text: str) -> Revision:
     if session is not None:
         return _head(txn, session)
     if not candidates:
-        raise NotFound("session or turn", text, "name a session, a turn id (or its last 6 letters) or a digest")
+        raise NotFound(
+            "session or turn", text, "name a session (its first 6 letters do), a turn id (or its last 6) or a digest"
+        )
     if len(candidates) > 1:
         raise AmbiguousName(text, sorted(candidates))
     return next(iter(candidates.values()))

@@ -20,7 +20,7 @@ from weft.store.port import ReadTxn
 from weft.store.replica_names import OwnEvents
 from weft.store.sql import Question, Sql
 
-SHORTEST_ID = 6
+SHORTEST_ID, LONGEST_ID = 6, 26
 READ_ROOM = "room:read"
 _CONVERSATION = (
     "SELECT id, n, replica, title, status, history, created_by, created_at, forked_from, forked_at, position,"
@@ -271,6 +271,6 @@ def ids_named(sql: Sql, name: str) -> list[str]:
     rows = sql.all(
         "SELECT c.id FROM lookup_text l JOIN conversation c ON c.title = l.content WHERE l.text = ?", (name,)
     )
-    if not rows and len(name) >= SHORTEST_ID and name.isalnum() and name.isascii():
+    if not rows and SHORTEST_ID <= len(name) <= LONGEST_ID and name.isalnum() and name.isascii():
         rows = sql.all("SELECT id FROM conversation WHERE id LIKE ? LIMIT 10", (f"%{name.upper()}",))
     return [id for (id,) in rows]

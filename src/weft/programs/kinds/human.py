@@ -18,8 +18,10 @@ from weft.programs.config_fields import Fields, email, filled, member, right_pat
 from weft.programs.kinds.kind import KindRow
 from weft.programs.placeholders import variables_in
 from weft.programs.program_writer import ProgramWriter
+from weft.store.sql import Row
 
 CHANNELS = ("terminal", "command", "webhook")
+SHORTEST_ID, LONGEST_ID = 6, 26
 
 HUMAN = KindRow(
     facts=program_kinds.HUMAN,
@@ -75,7 +77,7 @@ def answer(writer: ProgramWriter, request: str, approved: bool, reason: str | No
 def _pending(writer: ProgramWriter, request: str) -> RequestRow:
     if not isinstance(request, str):
         raise InvalidInput(f"request is {request!r:.80}", "give its id")
-    ids = writer.sql.all("SELECT id FROM human_request WHERE id LIKE ?", (f"%{_plain(request)}",))
+    ids = _ids_ending(writer, request)
     row = load_request(writer.sql, ids[0][0]) if len(ids) == 1 else None
     if row is None:
         raise NotFound("request", request, Action.LIST_REQUESTS)
@@ -85,6 +87,8 @@ def _pending(writer: ProgramWriter, request: str) -> RequestRow:
     return row
 
 
-def _plain(request: str) -> str:
-    """Letters of an id alone: a sign of SQL's patterns is none."""
-    return "".join(letter for letter in request.upper() if letter.isalnum()) or "?"
+def _ids_ending(writer: ProgramWriter, end: str) -> list[Row]:
+    """Of at most two requests: whole ids, or the last letters of one. A sign of SQL's patterns is no letter."""
+    if not (SHORTEST_ID <= len(end) <= LONGEST_ID and end.isalnum() and end.isascii()):
+        return []
+    return writer.sql.all("SELECT id FROM human_request WHERE id LIKE ? LIMIT 2", (f"%{end.upper()}",))

@@ -46,6 +46,7 @@ MAX_FAILURES = 3
 """So often in a row working on a session may fail, before its turn fails or its message is dead."""
 CLAIM_SECONDS = 32.0
 """As long as a lease lives: whoever claims a session for longer, and begins no turn, may be stopped or gone."""
+REMEMBERED_CLAIMS = 1_000
 RETRIES = 8
 """So often a turn is begun anew where its session moved meanwhile."""
 
@@ -70,7 +71,7 @@ class SessionClaim:
         self._taking = asyncio.ensure_future(self._crossing.run(partial(self._runs.claim, self._session)))
         if not await asyncio.shield(self._taking):
             self._taking = None
-            raise SessionBusy(self._session, "of another broker", "another broker")
+            raise SessionBusy(self._session, "", "another broker")
 
     async def give_back(self) -> None:
         taking, self._taking = self._taking, None
@@ -159,6 +160,10 @@ class SessionTurns:
             oldest, since = self._claimed.get(waiting.session, (waiting.oldest, now))
             since = since if oldest == waiting.oldest else now
             self._claimed[waiting.session] = (waiting.oldest, since)
+            if len(self._claimed) > REMEMBERED_CLAIMS:  # of sessions that nobody asked for again
+                self._claimed = {
+                    session: found for session, found in self._claimed.items() if now - found[1] < 2 * CLAIM_SECONDS
+                }
             if now - since < CLAIM_SECONDS:
                 raise
         else:

@@ -154,13 +154,16 @@ PROBLEMS_SHOWN = 10
 FEW = 3
 
 
-def show_summary(call: Call, summary: ImportSummary, dry_run: bool) -> None:
+def show_summary(call: Call, summary: ImportSummary, dry_run: bool, *, stopped: bool = False) -> None:
     if call.json:
         call.document(
             ImportAnswer(
                 origins=dict(sorted(summary.origins.items())),
                 unrecognised_files=summary.unrecognised,
                 problems=summary.problems,
+                lost_worker=summary.lost_worker,
+                older_files=summary.older,
+                stopped=stopped,
                 dry_run=dry_run,
             )
         )
@@ -172,7 +175,9 @@ def show_summary(call: Call, summary: ImportSummary, dry_run: bool) -> None:
     for note in _summary_notes(summary):
         call.note(note)
     _tell_problems(call, summary.problems)
-    if (end := _summary_end(summary)) is not None and not dry_run:
+    if dry_run:
+        call.note("dry run: nothing was written")
+    elif (end := _summary_end(summary)) is not None and not stopped:
         call.note(end)
 
 
@@ -184,7 +189,9 @@ def _summary_end(summary: ImportSummary) -> str | None:
         return None
     if any(totals.counts.sessions for totals in summary.origins.values()):
         return "no new turns: they were in the ledger already"
-    return "nothing new" if summary.origins else "no sessions were found"
+    if summary.origins:
+        return "nothing new"
+    return None if summary.older else "no sessions were found"
 
 
 def _origin_row(origin: str, totals: OriginTotals, terminal: bool) -> tuple[Span | str, ...]:
@@ -204,12 +211,16 @@ def _summary_notes(summary: ImportSummary) -> Iterator[str]:
     if unknown:
         most = sorted(unknown.items(), key=lambda pair: -pair[1])[:5]
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in most)
-        yield f"{counted(sum(unknown.values()), 'record')} of kinds not known here, kept verbatim: {kinds}"
+        rest = sum(unknown.values()) - sum(count for _, count in most)
+        more = f" and {rest:,} of other kinds; --json lists them" if rest else ""
+        yield f"{counted(sum(unknown.values()), 'record')} of kinds not known here, kept verbatim: {kinds}{more}"
     yield from _replaced_notes(summary)
     if waiting := sum(totals.counts.open_turns for totals in summary.origins.values()):
         yield f"{counted(waiting, 'turn')} still being written: provisional until an import finds them closed"
     if erased := sum(totals.counts.erased for totals in summary.origins.values()):
         yield f"{counted(erased, 'turn')} passed over: erased here, so not brought back"
+    if summary.older:
+        yield f"{counted(summary.older, 'file')} passed over: last changed before --since"
     if summary.unrecognised:
         few = len(summary.unrecognised) <= FEW
         named = f": {', '.join(summary.unrecognised)}" if few else "; --json lists them"

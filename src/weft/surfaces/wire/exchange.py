@@ -21,11 +21,16 @@ if TYPE_CHECKING:
 
 
 class ImportAnswer(Struct, frozen=True, kw_only=True):
-    """`import`: what came in by origin, files of no known format, and problems."""
+    """`import`: what came in by origin, files of no known format, and problems. `lost_worker` says how the second
+    process ended, if it did not hold out; `older_files` were left out by `--since`; `stopped` says that somebody
+    interrupted it, and the same command goes on."""
 
     origins: Mapping[str, OriginTotals]
     unrecognised_files: Sequence[str]
     problems: Sequence[SourceProblem]
+    lost_worker: str | None
+    older_files: int
+    stopped: bool
     dry_run: bool
 
 

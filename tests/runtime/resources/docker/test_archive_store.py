@@ -63,7 +63,9 @@ def test_what_a_crash_left_is_removed_and_what_is_being_written_stays(store: Arc
     with open(store.folder / "incoming-busy.raw", "wb") as busy:
         fcntl.flock(busy, fcntl.LOCK_EX)
         assert store.remove_incoming() == 1
-    assert sorted(path.suffix for path in store.folder.iterdir()) == [".raw", ".tar"]
+        assert sorted(path.suffix for path in store.folder.iterdir()) == [".raw", ".tar"]
+    store.keep("two", [ONE], OWN_ARCHIVE)
+    assert [path.suffix for path in store.folder.iterdir()] == [".tar"]
 
 
 def test_one_operation_stores_one_archive_at_a_time(store: ArchiveStore) -> None:

@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -45,6 +45,7 @@ class ArchiveStore:
         once under one key are refused."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.remove_incoming()
             with self._incoming(key, "raw") as raw, self._incoming(key, "tar") as tar:
                 _write_limited(raw, chunks, rules.archive_bytes)
                 entries = read_archive(raw, rules)
@@ -82,7 +83,7 @@ class ArchiveStore:
         """Removes what crashed operations left, and says how many files that were. What is being written now stays."""
         count = 0
         for path in self.folder.glob(f"{_INCOMING}*"):
-            with open(path, "rb", opener=_open_plain_file) as file:
+            with suppress(FileNotFoundError), open(path, "rb", opener=_open_plain_file) as file:
                 if _locked(file):
                     path.unlink()
                     count += 1
@@ -103,16 +104,21 @@ class ArchiveStore:
 
     @contextmanager
     def _incoming(self, key: str, suffix: str) -> Iterator[BinaryIO]:
+        """A file of this process alone. One that another took for left over, and removed, is made again."""
         path = self.folder / f"{_INCOMING}{hashlib.sha256(key.encode()).hexdigest()[:32]}.{suffix}"
-        with open(path, "w+b", opener=_open_own_file) as file:
-            if not _locked(file):
-                raise InUse(str(path), "another process, which stores the same archive")
-            file.truncate()
-            try:
-                yield file
-            finally:
-                if path.exists():
-                    path.unlink()
+        while True:
+            with open(path, "w+b", opener=_open_own_file) as file:
+                if not _locked(file):
+                    raise InUse(str(path), "another process, which stores the same archive")
+                if not os.fstat(file.fileno()).st_nlink:
+                    continue
+                file.truncate()
+                try:
+                    yield file
+                finally:
+                    if path.exists():
+                        path.unlink()
+                return
 
     def _sync_folder(self) -> None:
         descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -27,7 +27,11 @@ LISTED_APPROVALS = 10_000
 
 @weft_command("broker")
 @click.option(
-    "--capacity", metavar="N", type=click.IntRange(1, 10_000), default=CAPACITY_TURNS, help="So many turns at a time."
+    "--capacity",
+    metavar="N",
+    type=click.IntRange(1, 10_000),
+    default=CAPACITY_TURNS,
+    help=f"So many turns at a time ({CAPACITY_TURNS} by default).",
 )
 def command(call: Call, capacity: int) -> None:
     """Answer the messages of every session until stopped.

@@ -196,8 +196,9 @@ class _Asked(Struct, frozen=True):
     def _stopped(self, importing: ImportRun, dry: bool) -> int:
         from weft.surfaces.cli.import_lines import show_summary
 
-        show_summary(self.call, importing.summary, dry)
-        self.call.note("stopped: what was read is in the ledger; `weft import` goes on from here")
+        show_summary(self.call, importing.summary, dry, stopped=True)
+        if not dry:
+            self.call.note("stopped: what was read is in the ledger; the same command goes on from here")
         return INTERRUPTED
 
     def watch(self) -> int:
