@@ -103,6 +103,11 @@ more.
   a message that an agent answers: in a new room, and in one of many agents and messages.
 - *Graph* fills the agent graph of ledgers of different sizes, and asks the same questions of all of them.
 
+A bar says where Weft should be. One that is missed is printed as FAIL; what stands in its way is told in the decisions
+on [turns and contexts](decisions/0027-the-ordinary-turn-in-one-pass.md),
+[PostgreSQL](decisions/0037-one-call-to-postgresql.md),
+[imports](decisions/0038-import-in-two-processes.md) and [brokers](decisions/0039-many-brokers.md).
+
 ![Append cost against depth](images/append-cost.svg)
 
 The plot shows the appends that built the stores, one after another, not interleaved: its shape is the point.

@@ -278,7 +278,7 @@ def postgres_table(results: Results) -> Table:
         "load, ms",
         "one process, turns/s",
         f"{sizes.server_processes} processes, turns/s",
-        "x bare",
+        "share of bare",
         "lock held, ms",
         "ran with",
     )
