@@ -5,6 +5,7 @@ loading; then many processes record at once, each into a session of its own, sta
 """
 
 import argparse
+import gc
 import json
 import multiprocessing
 import subprocess
@@ -131,9 +132,12 @@ def _rate(name: str, address: str, processes: int, amount: int, served: Served) 
 
 
 def record_many(name: str, address: str, processes: int, amount: int) -> dict[str, float]:
-    """All begin together; the clock stops when the last one has ended."""
+    """All begin together; the clock stops when the last one has ended. What was imported before they divide is theirs
+    together: the collector leaves it alone, or each would copy all of it."""
     for module in STORES[name].modules:
         import_module(module)
+    gc.collect()
+    gc.freeze()
     processing = multiprocessing.get_context("fork")
     start, end = processing.Barrier(processes + 1), processing.Barrier(processes + 1)
     cpu, held = processing.Array("d", processes), processing.Array("d", processes)
