@@ -14,6 +14,7 @@ import pytest
 
 import weft as library
 from tests.surfaces.shell import Shell, on_terminal, running, spawn
+from weft.exchange import importers
 from weft.kernel import errors
 from weft.surfaces.cli.exits import EXIT_CODES, exit_code
 from weft.surfaces.cli.main import SUMMARIES, run
@@ -358,3 +359,14 @@ def test_a_wrong_command_of_a_group_is_answered_with_the_one_that_was_meant(shel
 def test_an_option_without_its_value_names_the_help_of_its_command(shell: Shell) -> None:
     assert "hint: `weft bundle open --help` shows" in shell("bundle", "open", "x", "--into").err
     assert "hint: `weft log --help` shows" in shell("log", "-n").err
+
+
+def test_the_help_names_every_variable_that_importers_go_by(weft: Shell) -> None:
+    text = weft("help", "environment").out
+    named = {
+        name
+        for path in Path(importers.__path__[0]).rglob("*.py")
+        for name in re.findall(r'(?:environment(?:\.get\(|\[)|folder\()"([A-Z_]+)"', path.read_text())
+    }
+    assert {"CODEX_HOME", "PI_CODING_AGENT_DIR"} <= named
+    assert [name for name in sorted(named) if name not in text] == []

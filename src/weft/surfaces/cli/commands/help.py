@@ -25,6 +25,7 @@ Times are read in your own zone; --json answers in UTC."""
 ENVIRONMENT = """\
 What the environment says:
   WEFT_LEDGER      the ledger to use when --ledger does not name one
+  WEFT_TOKEN       act with this token, and nothing more, when --token-file names none
   XDG_DATA_HOME    where your own ledger lies (weft/ledger.db); default ~/.local/share
   XDG_STATE_HOME   where it is kept which ledgers you trust (weft/trust.json); default ~/.local/state
   XDG_CONFIG_HOME  where your prices (weft/prices.toml), keys (weft/keys/) and credentials
@@ -36,8 +37,9 @@ What the environment says:
   PAGER, LESS      how long output is shown on a terminal
   TZ               the zone that times are shown and read in
 The variables by which other tools keep their sessions elsewhere hold for `weft import` too:
-  CLAUDE_CONFIG_DIR, CODEX_HOME, OPENCODE_DB, OPENCLAW_STATE_DIR,
-  PI_CODING_AGENT_DIR, PI_CODING_AGENT_SESSION_DIR"""
+  AIDER_CHAT_HISTORY_FILE, CLAUDE_CONFIG_DIR, CODEX_HOME, COPILOT_HOME, FACTORY_DIR, FILE_STORE_PATH, GEMINI_CLI_HOME,
+  KIRO_HOME, LLM_USER_PATH, MSWEA_GLOBAL_CONFIG_DIR, OPENCLAW_STATE_DIR, OPENCODE_DB, OPENHANDS_CONVERSATIONS_DIR,
+  PI_CODING_AGENT_DIR, PI_CODING_AGENT_SESSION_DIR, SWE_AGENT_TRAJECTORY_DIR"""
 
 
 def exit_codes() -> str:
