@@ -127,8 +127,11 @@ def write_page(results: Results, path: Path) -> None:
     if any(getattr(results, name) for name in OTHERS):
         text = _put(text, BEGIN, END, block(results), path)
     for name in ALONE:
+        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        if begin not in text:  # the page is older than what is measured
+            text = f"{text.rstrip()}\n\n{begin}\n{end}\n"
         if getattr(results, name):
-            text = _put(text, f"<!-- {name} -->", f"<!-- /{name} -->", block_alone(results, name), path)
+            text = _put(text, begin, end, block_alone(results, name), path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 

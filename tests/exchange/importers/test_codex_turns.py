@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.exchange.fixtures.codex.rollouts import (
     AT_MS,
     OTHER,
@@ -84,6 +86,23 @@ def test_the_last_turn_without_its_end_is_open(tmp_path: Path) -> None:
     assert not live.turns[0].interrupted
     assert quiet.turns[0].interrupted
     assert live.turns[0].records == quiet.turns[0].records
+
+
+@pytest.mark.parametrize(
+    ("last", "is_interrupted"),
+    [
+        ([said("b", phase="final_answer")], False),
+        ([said("b", phase="commentary")], True),
+        ([said("b", phase="final_answer"), call("c1")], True),
+    ],
+)
+def test_a_turn_that_ends_in_its_final_answer_was_not_cut_off(
+    tmp_path: Path, last: list[Any], is_interrupted: bool
+) -> None:
+    begun = [started(ONE), user("a"), told("a"), *last]
+    alone = import_lines(tmp_path, [meta(), *begun])
+    followed = import_lines(tmp_path, [meta(), *begun, *asked(TWO, "c", "d")])
+    assert [found.turns[0].interrupted for found in (alone, followed)] == [is_interrupted] * 2
 
 
 def test_turn_aborted_interrupts(tmp_path: Path) -> None:

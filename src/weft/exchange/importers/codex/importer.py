@@ -85,7 +85,7 @@ class CodexReader:
 
 class Codex:
     origin = "codex"
-    mapping = 2
+    mapping = 3
 
     def places(self, home: Path, environment: Mapping[str, str]) -> list[Place]:
         root = Path(environment["CODEX_HOME"]) if environment.get("CODEX_HOME") else home / ".codex"

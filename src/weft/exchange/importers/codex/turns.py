@@ -17,13 +17,14 @@ from weft.exchange.importers.codex.responses import Response
 from weft.exchange.importers.codex.threads import Thread, config_of, global_id, permissions_of
 from weft.exchange.importers.codex.turn_contents import Stretch, TurnContents
 from weft.exchange.importers.codex.usage import Meter
-from weft.exchange.importers.port import NativeTurn, Report
+from weft.exchange.importers.port import NativeMessage, NativeTurn, Report
 from weft.exchange.importers.records.values import canonical_escaped, text, whole, without_none
 from weft.kernel.enums import AgentRole
 
 _ALWAYS = frozenset({Sort.META, Sort.TITLE})
 """Entries that tell of the session, whether or not a turn is made of their group."""
 _NO_INTERRUPTION = frozenset({"review_ended"})
+FINAL_ANSWER = "final_answer"
 
 
 class _Step(Struct, frozen=True):
@@ -240,13 +241,20 @@ class _GroupTurns:
         turn.ended = reading.ended or turn.ended
         if reading.notes:
             turn.metadata = {**(turn.metadata or {}), "notes": reading.notes}
-        unfinished = group.explicit and not group.ended and (group.closed or self._turns.is_over(turn))
+        is_over = group.closed or self._turns.is_over(turn)
+        unfinished = group.explicit and not group.ended and is_over and not _is_answered(turn)
         if turn.compaction is None:
             aborted = reading.abort is not None and reading.abort not in _NO_INTERRUPTION
             turn.interrupted = aborted or unfinished
         turn.error = reading.error
         if (group.ended and turn.compaction is None) or reading.error is not None:
             turn.records += (canonical_escaped(["end", reading.abort, reading.error]),)
+
+
+def _is_answered(turn: NativeTurn) -> bool:
+    """Codex itself calls its last message the final answer: only the record that the turn is complete is not there."""
+    last = turn.items[-1] if turn.items else None
+    return isinstance(last, NativeMessage) and (last.metadata or {}).get("phase") == FINAL_ANSWER
 
 
 def _share_places(pieces: list[Stretch], kept: list[Stretch]) -> None:

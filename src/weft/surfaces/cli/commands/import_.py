@@ -174,6 +174,7 @@ class _Asked(Struct, frozen=True):
             if self.call.json:
                 show_summary(self.call, ImportSummary(), dry)
             return 0
+        is_stopped = False
         with _ledger(self.call, dry) as ledger, import_progress(self.call) as progress:
             importing = self.importing(ledger, progress=progress)
             try:
@@ -182,8 +183,10 @@ class _Asked(Struct, frozen=True):
                     self._announce(plan.files, plan.bytes)
                 importing.carry_out(plan)
             except KeyboardInterrupt:
-                return self._stopped(importing, dry)
-        show_summary(self.call, importing.summary, dry)
+                is_stopped = True
+        show_summary(self.call, importing.summary, dry, stopped=is_stopped)
+        if is_stopped:
+            return self._tell_stopped(dry)
         return 1 if importing.summary.problems else 0
 
     def _announce(self, files: int, size: int) -> None:
@@ -193,10 +196,7 @@ class _Asked(Struct, frozen=True):
         if not (self.call.quiet or self.call.json):
             tell_places(self.call, found_places(self.importers), files, size, size / USUAL_RATE)
 
-    def _stopped(self, importing: ImportRun, dry: bool) -> int:
-        from weft.surfaces.cli.import_lines import show_summary
-
-        show_summary(self.call, importing.summary, dry, stopped=True)
+    def _tell_stopped(self, dry: bool) -> int:
         if not dry:
             self.call.note("stopped: what was read is in the ledger; the same command goes on from here")
         return INTERRUPTED
