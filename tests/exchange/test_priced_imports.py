@@ -59,6 +59,11 @@ def without_ids(found: tuple[list[Any], list[Any]]) -> list[list[Any]]:
     return [sorted((row[1:] for row in rows), key=repr) for rows in found]
 
 
+def unchanged(ledger: Ledger) -> dict[str, str]:
+    """Digests by id, of the origins whose rules are what they were when the old ledger was written."""
+    return {turn.id: turn.digest for turn in ledger.log() if turn.origin != "codex"}
+
+
 def by_model(ledger: Ledger) -> dict[str, weft.UsageRow]:
     return {row.key: row for row in ledger.usage.report("model").rows}
 
@@ -112,6 +117,7 @@ def test_a_ledger_of_before_gets_the_figures_from_what_it_kept(ledger: Ledger, t
         assert list(upgraded.verify()) == []
         assert without_ids(figures(upgraded)) == without_ids(figures(ledger))
         assert len(current(upgraded)) == len(current(ledger))
+        assert unchanged(upgraded) == unchanged(ledger)
         assert by_model(upgraded) == by_model(ledger)
         assert upgraded.upkeep.rebuild() == 0
 

@@ -205,6 +205,11 @@ def is_ulid(text: str) -> bool:
     return _matches(text) is not None
 
 
+def is_ulid_ending(text: str) -> bool:
+    """Whether people may mean a ULID by this: its last letters, six at least, in either case, or all of them."""
+    return 6 <= len(text) <= 26 and text.isascii() and text.isalnum()
+
+
 def from_digest(digest: bytes) -> str:
     """The first 128 bits of a digest in ULID letters; its milliseconds mean nothing."""
     if len(digest) < 16:

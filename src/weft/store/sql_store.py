@@ -376,11 +376,11 @@ LOG_ROWS = BATCH // 8
 LOOKUP_EVENT = Insert("lookup_event", ("key", "n"), ("key", "n"))
 _LAST_OF_BATCH = "SELECT max(n), count(*) FROM (SELECT n FROM content WHERE n > ? ORDER BY n LIMIT ?) batch"
 _OF_BATCH = "FROM content WHERE n > ? AND n <= ?"
-LOOKUP_CONTENT = (
+_FILL_CONTENTS = (
     f"INSERT INTO lookup_content(key, n) SELECT substr(ref, 1, {KEY_BYTES}), n {_OF_BATCH} ORDER BY 1, 2"
     " ON CONFLICT (key, n) DO NOTHING"
 )
-LOOKUP_BYTES = (
+_FILL_BYTES = (
     f"INSERT INTO lookup_bytes(scope, key, n) SELECT scope, substr(digest, 1, {KEY_BYTES}), n {_OF_BATCH}"
     " AND length(digest) > 0 ORDER BY 1, 2, 3 ON CONFLICT (scope, key, n) DO NOTHING"
 )
@@ -414,7 +414,7 @@ class LookupView:
         if not amount:
             return False
         refuse_disorder("content", mark, [(last,)])
-        for statement in (LOOKUP_CONTENT, LOOKUP_BYTES):
+        for statement in (_FILL_CONTENTS, _FILL_BYTES):
             self.sql.run(statement, (mark, last))
         self._mark("lookup_content", last)
         return bool(amount == BATCH)

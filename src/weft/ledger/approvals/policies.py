@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from weft.kernel.advice import Action
 from weft.kernel.approval_events import PolicyActivated, PolicyProposed, PolicyRejected, PolicyRolledBack
+from weft.kernel.clock import is_ulid_ending
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.enums import PolicyState, ProgramKind
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotApplicable, NotFound
@@ -31,7 +32,6 @@ from weft.store.sql import Row
 POLICY_URI = "resource://approval-policy/policy.py"
 """Where an agent reads the policy that is in force for it."""
 PROPOSE, ACTIVATE = "policy:propose", "policy:activate"
-SHORTEST_ID, LONGEST_ID = 6, 26
 _COLUMNS = (
     "y.id, y.n, y.state, y.agent, y.name, y.source, y.digest, y.docstring, y.notes, y.tests_total, y.tests_passed,"
     " y.tests_failed, y.replica, y.proposed_by, y.proposed_at, y.decided_by, y.decided_at, y.reason"
@@ -72,7 +72,7 @@ def active_policy(txn: ReadTxn, agent: str | None) -> Policy | None:
 def load_policy(txn: ReadTxn, name: str) -> Policy:
     """By its id or the end of it, else the newest of its name."""
     text, rows = name.strip(), list[Row]()
-    if SHORTEST_ID <= len(text) <= LONGEST_ID and text.isalnum() and text.isascii():
+    if is_ulid_ending(text):
         rows = txn.sql.all(f"{_SELECT} WHERE y.id LIKE ? ORDER BY y.n LIMIT 3", (f"%{text.upper()}",))
     rows = [row for row in rows if _may_read(txn, row[3])]
     if len(rows) > 1:

@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from weft.kernel.advice import Action
-from weft.kernel.clock import is_ulid
+from weft.kernel.clock import is_ulid, is_ulid_ending
 from weft.kernel.conversation_events import ConversationCreated, ConversationRetitled
 from weft.kernel.enums import InvitationState, RoomHistory, RoomNotice, RoomStatus
 from weft.kernel.errors import AmbiguousName, FactDamaged, NotFound
@@ -20,7 +20,6 @@ from weft.store.port import ReadTxn
 from weft.store.replica_names import OwnEvents
 from weft.store.sql import Question, Sql
 
-SHORTEST_ID, LONGEST_ID = 6, 26
 READ_ROOM = "room:read"
 _CONVERSATION = (
     "SELECT id, n, replica, title, status, history, created_by, created_at, forked_from, forked_at, position,"
@@ -271,6 +270,6 @@ def ids_named(sql: Sql, name: str) -> list[str]:
     rows = sql.all(
         "SELECT c.id FROM lookup_text l JOIN conversation c ON c.title = l.content WHERE l.text = ?", (name,)
     )
-    if not rows and SHORTEST_ID <= len(name) <= LONGEST_ID and name.isalnum() and name.isascii():
+    if not rows and is_ulid_ending(name):
         rows = sql.all("SELECT id FROM conversation WHERE id LIKE ? LIMIT 10", (f"%{name.upper()}",))
     return [id for (id,) in rows]

@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from weft.kernel import program_kinds
 from weft.kernel.advice import Action
+from weft.kernel.clock import is_ulid_ending
 from weft.kernel.enums import Presence, ProgramKind
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.program_events import HumanApproved, HumanNotified, HumanPresence, HumanRejected
@@ -21,7 +22,6 @@ from weft.programs.program_writer import ProgramWriter
 from weft.store.sql import Row
 
 CHANNELS = ("terminal", "command", "webhook")
-SHORTEST_ID, LONGEST_ID = 6, 26
 
 HUMAN = KindRow(
     facts=program_kinds.HUMAN,
@@ -89,6 +89,6 @@ def _pending(writer: ProgramWriter, request: str) -> RequestRow:
 
 def _ids_ending(writer: ProgramWriter, end: str) -> list[Row]:
     """Of at most two requests: whole ids, or the last letters of one. A sign of SQL's patterns is no letter."""
-    if not (SHORTEST_ID <= len(end) <= LONGEST_ID and end.isalnum() and end.isascii()):
+    if not is_ulid_ending(end):
         return []
     return writer.sql.all("SELECT id FROM human_request WHERE id LIKE ? LIMIT 2", (f"%{end.upper()}",))

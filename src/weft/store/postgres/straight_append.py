@@ -47,6 +47,7 @@ _RENUMBERED = {
 _MOVING = frozenset({"head", "head_segment", "head_depth", "moves", "since", "last_event", "updated_at"})
 """What `append_turn` changes of a session."""
 _SENT = _MOVING | {"n", "id"}
+"""What it is told of one."""
 _VERSION = "CAST(CAST({}.xmin AS TEXT) AS BIGINT)"
 _ONE_ROW, _SOME_ROWS = (
     frozenset({"log", "turn", "session", "history", "thread_key"}),
@@ -137,8 +138,8 @@ class SupposedTurn(Struct, frozen=True):
     session: Row
     lease: Row
     lease_version: int | None
-    row: Row
-    """The three of which the answer to its question is made once it is there."""
+    turn_row: Row
+    """The rows of which the answer to its question is made once it is there, and who wrote that of the lease."""
     contents: list[Row]
     values: list[bytes | None]
     """Those of the call."""
@@ -274,7 +275,7 @@ class StraightAppends:
         recent.newest = max(recent.newest, tip.contents)
         if len(self._standings) >= REMEMBERED:
             self._standings.clear()
-        row = [_renumbered(value, tip.n - turn.events, before) for value in turn.row]
+        row = [_renumbered(value, tip.n - turn.events, before) for value in turn.turn_row]
         self._standings[turn.straight.question] = KnownStanding(
             (*turn.session, *turn.lease, *row, 0), (written_by, turn.lease_version, written_by)
         )
