@@ -104,21 +104,20 @@ def test_who_may_approve_is_told_by_their_channel_and_a_line_says_what_waits(
 
 
 def test_who_sends_behind_a_request_of_a_run_that_is_gone_is_told_of_it(weft: Shell) -> None:
-    def approve(ledger: Ledger) -> None:
-        wait_until(ledger, lambda: len(ledger.inbox.list(states=("queued",))) == 2)
-        ledger.approvals.grant(ledger.approvals.list()[0].id)
-
     with answered(weft, writing("new\n"), chat(), chat(), chat()):
         gone = running(weft.folder, "send", "--session", "talk", "Begin", stderr=subprocess.DEVNULL)
         with gone, opened(weft) as ledger:
             wait_until(ledger, lambda: bool(ledger.approvals.list()))
             approval = ledger.approvals.list()[0]
         assert weft("send", "--session", "talk", "Second", "--no-wait").code == 0
-        with beside(weft, approve):
-            sent = weft("send", "--session", "talk", "Third")
-        assert (sent.code, sent.out) == (0, "Hello there\n"), sent.err
-        first, second, *_ = sent.err.splitlines()
-        assert first == "before this message in session talk: the turn that is open and 1 earlier message"
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with running(weft.folder, "send", "--session", "talk", "Third", **pipes) as sender, opened(weft) as ledger:
+            assert sender.stderr is not None
+            first, second = (sender.stderr.readline().decode() for _ in range(2))
+            ledger.approvals.grant(approval.id)
+            out, err = sender.communicate()
+            assert (sender.wait(), out) == (0, b"Hello there\n"), err
+        assert first == "before this message in session talk: the turn that is open and 1 earlier message\n"
         assert second.startswith("waits for a person: ")
         assert f"`weft approve {approval.id[:12]}` shows and allows it" in second
         queued = len(weft.json("inbox"))
