@@ -2,6 +2,7 @@
 
 import io
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -347,6 +348,48 @@ def test_frames_wait_for_the_reader_within_a_bound() -> None:
     thread.join()
     assert received == list(range(8))
     os.close(writing)
+
+
+def test_frames_wait_for_the_writer_in_the_pipe_too() -> None:
+    reading, writing = os.pipe()
+    frames = handover.FrameQueue(writing, lambda: None)
+    assert not frames.is_waited_for
+    frames.put(handover.FrameKind.RAW, b"piece")
+    assert frames.is_waited_for
+    with open(reading, "rb", buffering=0) as pipe:
+        assert select.select([pipe], [], [], 60)[0]  # the frame has left the queue
+        assert frames.is_waited_for
+        assert handover.receive_frame(pipe) == (handover.FrameKind.RAW, b"piece")
+    os.close(writing)
+
+
+def test_search_catches_up_while_the_worker_is_waited_for(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker is stopped before it can say anything, and goes on once the writer uses the time."""
+    begin, between = reading_ahead.WorkerProcess.__init__, ImportRun._index_between
+    workers: list[int] = []
+    lags: list[int] = []
+
+    def stopped(worker: reading_ahead.WorkerProcess) -> None:
+        begin(worker)
+        workers.append(worker.pid)
+        os.kill(worker.pid, signal.SIGSTOP)
+
+    def index_between(importing: ImportRun, is_idle: bool) -> None:
+        between(importing, is_idle)
+        if is_idle and not lags:
+            lags.append(ledger.upkeep.search_lag())
+            os.kill(workers[0], signal.SIGCONT)
+
+    monkeypatch.setattr(reading_ahead.WorkerProcess, "__init__", stopped)
+    monkeypatch.setattr(ImportRun, "_index_between", index_between)
+    monkeypatch.setattr(run, "SPARE_LAG_EVENTS", 0)
+    with weft.open(tmp_path / "ledger.db") as ledger:
+        ledger.record_turn(session="before", query="Is it indexed?")
+        assert ledger.upkeep.search_lag() > 0
+        ImportRun(ledger, load_importers(), NOW, processes=2).run([folder])
+    assert lags == [0]
 
 
 def test_an_importer_may_count_by_an_enumeration_of_its_own(tmp_path: Path) -> None:

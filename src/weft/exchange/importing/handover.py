@@ -8,13 +8,16 @@ makes objects of the classes below and of nothing else.
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import pickle
 import struct
+import termios
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from enum import IntEnum
 from typing import IO, Any
 
@@ -51,8 +54,10 @@ from weft.ledger.model import FileNote, ImagePart, LintNote, ReasoningPart, Text
 
 CHUNK_BYTES = 256 * 1024
 """Of records: so many turns go in one frame."""
-QUEUE_BYTES = 2 * 1024 * 1024
+QUEUE_BYTES = 4 * 1024 * 1024
 """Of frames that wait for the writer; the worker waits while there are more."""
+PIPE_BYTES = 1024 * 1024
+"""Of frames that are on their way in the pipe itself, where the system lets one have so many."""
 FRAME_BYTES = 1 << 31
 _HEADER = struct.Struct(">BQ")
 
@@ -164,16 +169,25 @@ def receive_order(pipe: IO[bytes]) -> ReadOrder | None:
 
 def receive_frame(pipe: IO[bytes]) -> tuple[FrameKind, bytes]:
     try:
-        head = pipe.read(_HEADER.size)
+        head = _read(pipe, _HEADER.size)
         if len(head) < _HEADER.size:
             raise WorkerLost("its pipe is closed")
         kind, size = _HEADER.unpack(head)
-        data = pipe.read(size) if size <= FRAME_BYTES else b""
+        data = _read(pipe, size) if size <= FRAME_BYTES else b""
         if len(data) != size:
             raise WorkerLost("a frame is cut")
         return FrameKind(kind), data
     except (OSError, ValueError) as error:
         raise WorkerLost(str(error)) from error
+
+
+def _read(pipe: IO[bytes], size: int) -> bytes:
+    """So many bytes of a pipe without a buffer; fewer where it ends."""
+    pieces: list[bytes] = []
+    while size and (piece := pipe.read(size)):
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
 
 
 class FrameQueue:
@@ -184,12 +198,20 @@ class FrameQueue:
         self._frames: deque[tuple[bytes, bytes]] = deque()
         self._size = 0
         self._changed = threading.Condition()
+        with suppress(OSError, AttributeError):  # the system has no such pipes, or no more memory for them
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         threading.Thread(target=self._send, daemon=True).start()
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether frames wait: the writer is behind."""
-        return bool(self._frames)
+        """Whether frames wait, here or in the pipe: the writer is behind."""
+        if self._size:
+            return True
+        try:
+            unread = fcntl.ioctl(self._descriptor, termios.FIONREAD, bytes(4))
+        except OSError:  # it is no pipe, or its end is gone, which whoever sends next is told
+            return False
+        return any(unread)
 
     def put(self, kind: FrameKind, data: bytes) -> None:
         with self._changed:

@@ -7,6 +7,7 @@ the worker is gone in the middle of a source, it is read here from the turn on t
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from collections import deque
@@ -36,8 +37,8 @@ from weft.exchange.importing.handover import (
 from weft.kernel.clock import Clock
 from weft.kernel.contents import text_bytes
 
-AHEAD_SOURCES = 8
-"""So many are ordered before they are needed. Their orders fit into a pipe."""
+AHEAD_SOURCES = 32
+"""So many are ordered before they are needed: small ones must not keep the worker from working ahead."""
 LEAVING_SECONDS = 5.0
 LAST_WORDS_BYTES = 2000
 """So much of the end of what a worker wrote to its standard error is looked at."""
@@ -68,12 +69,16 @@ class WorkerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
+                bufsize=0,  # what has come is in the pipe, where one can look for it
                 process_group=0,  # Ctrl-C at a terminal is for the writer alone
             )
         except BaseException:  # whatever it was, nothing stays open
             self._errors.close()
             raise
         self.pid = self._process.pid
+        assert self._process.stdout is not None
+        self._answers = select.poll()
+        self._answers.register(self._process.stdout, select.POLLIN)
         self._loss: WorkerLost | None = None
 
     def lose(self, loss: WorkerLost) -> None:
@@ -86,6 +91,11 @@ class WorkerProcess:
             send_order(self._process.stdin, order)
         except OSError as error:
             raise WorkerLost(str(error)) from error
+
+    @property
+    def has_said_more(self) -> bool:
+        """False: whoever asks for the next frame waits for it."""
+        return self._loss is not None or bool(self._answers.poll(0))
 
     def frame(self) -> tuple[FrameKind, bytes]:
         if self._loss is not None:
@@ -128,11 +138,11 @@ class ReadingAhead:
         self,
         sources: Iterable[WantedSource],
         clock: Clock,
-        between: Callable[[], None],
+        between: Callable[[bool], None],
         on_lost: Callable[[str], None],
     ) -> None:
-        """`between` is called now and then while nothing is being written; `on_lost` at the end, with the reason, where
-        the worker did not hold out."""
+        """`between` is called before every frame, while nothing is being written, and told whether the worker has to be
+        waited for; `on_lost` at the end, with the reason, where the worker did not hold out."""
         self._sources, self._clock, self._between, self._on_lost = iter(sources), clock, between, on_lost
         self._ordered: deque[SourceAhead] = deque()
         self._current: SourceAhead | None = None
@@ -180,7 +190,7 @@ class SourceAhead:
     """One source as the worker reads it, told in the order in which it is read."""
 
     def __init__(
-        self, candidate: Candidate, ordered_ms: int, worker: WorkerProcess, between: Callable[[], None]
+        self, candidate: Candidate, ordered_ms: int, worker: WorkerProcess, between: Callable[[bool], None]
     ) -> None:
         self.candidate, self.ordered_ms = candidate, ordered_ms
         self._worker, self._between = worker, between
@@ -231,7 +241,6 @@ class SourceAhead:
         count = 0
         try:
             while True:
-                self._between()
                 kind, data = self._frame()
                 if kind is FrameKind.FAILED:
                     _fill(report, _checked(data, ReadingEnd))
@@ -262,6 +271,7 @@ class SourceAhead:
     def _frame(self) -> tuple[FrameKind, bytes]:
         if self._is_over:
             raise WorkerLost("there is nothing left of a source")
+        self._between(not self._worker.has_said_more)
         try:
             kind, data = self._worker.frame()
         except WorkerLost:

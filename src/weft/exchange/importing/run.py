@@ -42,6 +42,10 @@ TWO_PROCESSES_BYTES = 4 * 1024 * 1024
 """Of sources that a worker can read: with fewer it takes longer to start one than it saves."""
 
 
+SPARE_LAG_EVENTS = 2_048
+"""So many that search has not seen are worth a batch of their own."""
+
+
 class OriginTotals(Struct):
     """What one origin's sources brought."""
 
@@ -184,7 +188,7 @@ class ImportRun:
         if sources and (self._processes == 2 or is_better):
             self._words = PreparedWords()
             self._desks.clear()  # those that looked at sources take no words
-            self._ahead = stack.enter_context(ReadingAhead(sources, self._clock, self._use_words, self._note_lost))
+            self._ahead = stack.enter_context(ReadingAhead(sources, self._clock, self._index_between, self._note_lost))
 
     def _note_lost(self, why: str) -> None:
         self.summary.lost_worker = why
@@ -219,15 +223,20 @@ class ImportRun:
         if self._ledger is not None:
             self._ledger.imports.index(self._words)
 
-    def _use_words(self) -> None:
-        """Search takes prepared words before they are more than there is room for."""
-        if self._words is not None and self._words.is_full:
+    def _index_between(self, is_idle: bool) -> None:
+        """Search takes prepared words before they are more than there is room for, and catches up while this process
+        would only wait for its worker."""
+        if self._ledger is None or self._words is None:
+            return
+        if self._words.is_full:
             self._index()
+        elif is_idle:
+            self._ledger.imports.index(self._words, beyond=SPARE_LAG_EVENTS)
 
     def _index_all(self) -> None:
         """What is prepared for search is used before it is gone."""
         if self._ledger is not None and self._words is not None:
-            self._ledger.imports.index(self._words, everything=True)
+            self._ledger.imports.index(self._words, beyond=0)
 
     def _step(self, files: int, of_files: int, done: int, of_bytes: int, name: str) -> ImportStep:
         counts = [totals.counts for totals in self.summary.origins.values()]

@@ -16,7 +16,7 @@ from weft.ledger.imports import (
     provisional_turns,
 )
 from weft.ledger.read.revisions import require
-from weft.ledger.search.passages import catch_up, catch_up_if_far_behind
+from weft.ledger.search.passages import LARGE_LAG_EVENTS, catch_up_if_far_behind
 from weft.ledger.search.prepared_words import PreparedWords
 from weft.ledger.write.append import reads_whole, requires
 
@@ -35,13 +35,10 @@ class Imports(LedgerPart):
         return ImportWriter(self._writer, checked_text(origin, "origin"), mapping, remap=remap, words=words)
 
     @reads_whole
-    def index(self, words: PreparedWords | None = None, *, everything: bool = False) -> None:
-        """Let search catch up where much was imported since it last did, or where no more `words` for it have room;
-        or with `everything`."""
-        if everything:
-            catch_up(self._store, prepared=words)
-        else:
-            catch_up_if_far_behind(self._store, None, self._clock.monotonic, words)
+    def index(self, words: PreparedWords | None = None, *, beyond: int = LARGE_LAG_EVENTS) -> None:
+        """Let search catch up where more events than `beyond` came since it last did, or where no more `words` for it
+        have room."""
+        catch_up_if_far_behind(self._store, None, self._clock.monotonic, words, beyond)
 
     @reads_whole
     def kept_sources(self, session_or_file: str) -> list[KeptStretch]:

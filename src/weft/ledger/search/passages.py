@@ -247,12 +247,16 @@ def advance(txn: WriteTxn, index: WordIndex, prepared: PreparedWords | None = No
 
 
 def catch_up_if_far_behind(
-    store: Store, seconds: float | None, now: Callable[[], float], prepared: PreparedWords | None = None
+    store: Store,
+    seconds: float | None,
+    now: Callable[[], float],
+    prepared: PreparedWords | None = None,
+    beyond: int = LARGE_LAG_EVENTS,
 ) -> None:
-    """Index, for so long at most, if much was recorded since, or much is `prepared` for it: whoever searches next shall
-    not do it all."""
+    """Index, for so long at most, if more events than `beyond` were recorded since, or much is `prepared` for it:
+    whoever searches next shall not do it all."""
     with suppress(StoreError):  # what was acknowledged is durable, so a failure here is nobody's
-        if (prepared is not None and prepared.is_full) or lag_of(store) > LARGE_LAG_EVENTS:
+        if (prepared is not None and prepared.is_full) or lag_of(store) > beyond:
             catch_up(store, seconds, now, prepared=prepared)
             if prepared is not None:
                 prepared.clear()
