@@ -9,12 +9,12 @@ from benchmarks.broker_rates import BROKERS, GRAPHS
 from benchmarks.fsyncs import Fsyncs
 from benchmarks.graph import GraphCosts
 from benchmarks.imports import FLOOR, ONE_PROCESS, TWO_PROCESSES, Import
-from benchmarks.measure import Figure
+from benchmarks.measure import paired_ratio
 from benchmarks.peers import BARE, FORKING_PEER
 from benchmarks.postgres import SAVER
 from benchmarks.rates import Rate
 from benchmarks.registry import SAME_ROWS, WEFT
-from benchmarks.results import IDLE, LOADED_AGAIN, ONE_WRITER, START, Results, Served, ratio, wall
+from benchmarks.results import IDLE, LOADED_AGAIN, ONE_WRITER, START, Results, Served, rate_ratio, ratio, wall_ratio
 from benchmarks.rooms import RoomCosts
 from benchmarks.searching import Searched
 from benchmarks.similarity import Compared
@@ -115,14 +115,14 @@ def graph_bars(results: Results) -> list[Bar]:
 def server_bars(results: Results) -> list[Bar]:
     """Many processes that record into one ledger on a server."""
     found = {name: each for name, each in results.postgres.items() if isinstance(each, Served)}
-    rates = {name: each.many.per_second for name, each in found.items() if isinstance(each.many, Rate)}
+    rates = {name: each.many for name, each in found.items()}
     own, many = found.get(WEFT.name), rates.get(WEFT.name)
-    alone = own.alone.per_second if own and isinstance(own.alone, Rate) else None
+    alone = own.alone if own else None
     title = f"PostgreSQL, {results.sizes.server_processes} processes"
     return [
-        Bar(f"{title}: turns/s, against one process", ratio(many, alone), 1.5, "x", "at least"),
-        Bar(f"{title}: turns/s, against PostgresSaver", ratio(many, rates.get(SAVER)), 2.0, "x", "at least"),
-        Bar(f"{title}: turns/s, against a bare INSERT", ratio(many, rates.get(BARE.name)), 0.12, "x", "at least"),
+        Bar(f"{title}: turns/s, against one process", rate_ratio(many, alone), 1.5, "x", "at least"),
+        Bar(f"{title}: turns/s, against PostgresSaver", rate_ratio(many, rates.get(SAVER)), 2.0, "x", "at least"),
+        Bar(f"{title}: turns/s, against a bare INSERT", rate_ratio(many, rates.get(BARE.name)), 0.12, "x", "at least"),
         Bar(f"{title}: lock held by an append", own.lock_held_ms if own else None, 0.5, "ms"),
     ]
 
@@ -164,10 +164,10 @@ def broker_bars(results: Results) -> list[Bar]:
 def _broker_rate_bars(results: Results) -> list[Bar]:
     many, rates = results.sizes.broker_processes, results.broker.rates
     own, graphs = rates.get(BROKERS, {}), rates.get(GRAPHS, {})
-    rate, title = _per_second(own.get(many)), f"broker: turns/s of {many} on PostgreSQL"
+    rate, title = own.get(many), f"broker: turns/s of {many} on PostgreSQL"
     return [
-        Bar(f"{title}, against one", ratio(rate, _per_second(own.get(1))), 1.0, "x", "at least"),
-        Bar(f"{title}, against {GRAPHS}", ratio(rate, _per_second(graphs.get(many))), 1.0, "x", "at least"),
+        Bar(f"{title}, against one", rate_ratio(rate, own.get(1)), 1.0, "x", "at least"),
+        Bar(f"{title}, against {GRAPHS}", rate_ratio(rate, graphs.get(many)), 1.0, "x", "at least"),
     ]
 
 
@@ -180,9 +180,9 @@ def _append_bars(results: Results) -> list[Bar]:
     depths, peer_depths = results.sizes.depths, results.sizes.peer_depths
     weft, rows = results.append.get(WEFT.name, {}), results.append.get(SAME_ROWS.name, {})
     peer = results.append.get(FORKING_PEER, {})
-    to_rows = [ratio(wall(weft, depth), wall(rows, depth)) for depth in peer_depths]
-    to_peer = [ratio(wall(weft, depth), wall(peer, depth)) for depth in peer_depths]
-    deepest = ratio(wall(weft, depths[-1]), wall(weft, depths[0]))
+    to_rows = [wall_ratio(weft.get(depth), rows.get(depth)) for depth in peer_depths]
+    to_peer = [wall_ratio(weft.get(depth), peer.get(depth)) for depth in peer_depths]
+    deepest = wall_ratio(weft.get(depths[-1]), weft.get(depths[0]))
     fsyncs = results.fsyncs.get(WEFT.name)
     return [
         Bar("append: fsyncs a turn", fsyncs.median if isinstance(fsyncs, Fsyncs) else None, 1, ""),
@@ -193,11 +193,11 @@ def _append_bars(results: Results) -> list[Bar]:
 
 
 def _group_bars(results: Results) -> list[Bar]:
-    one = _per_second(results.group.get(ONE_WRITER))
+    one = results.group.get(ONE_WRITER)
     return [
         Bar(
             f"group commit, {name}: durable turns, against one writer",
-            ratio(_per_second(results.group.get(name)), one),
+            rate_ratio(results.group.get(name), one),
             2,
             "x",
             "at least",
@@ -209,9 +209,10 @@ def _group_bars(results: Results) -> list[Bar]:
 def _fork_and_read_bars(results: Results) -> list[Bar]:
     """A context is compared with what the one peer loads that reads as much and can branch."""
     depths, fork = results.sizes.depths, results.fork.get(WEFT.name, {})
-    flat = ratio(wall(fork, depths[-1]), wall(fork, depths[0]))
-    depth, peer = results.sizes.peer_depths[-1], results.load.get(FORKING_PEER)
-    first, again = (ratio(wall(results.load.get(name), depth), wall(peer, depth)) for name in (WEFT.name, LOADED_AGAIN))
+    flat = wall_ratio(fork.get(depths[-1]), fork.get(depths[0]))
+    depth, load = results.sizes.peer_depths[-1], results.load
+    peer = load.get(FORKING_PEER, {}).get(depth)
+    first, again = (wall_ratio(load.get(name, {}).get(depth), peer) for name in (WEFT.name, LOADED_AGAIN))
     return [
         Bar(f"fork: {depths[-1]:,} deep against {depths[0]:,}", flat, 1.5, "x"),
         Bar(f"load a context of {depth:,} turns, against AdvancedSQLiteSession", first, 1, "x"),
@@ -238,7 +239,7 @@ def _import_bars(results: Results) -> list[Bar]:
 def _process_bars(found: dict[str, Import]) -> list[Bar]:
     """Of the same sources: two processes beside one, and one beside storing their lines bare."""
     one, two, floor = (found.get(name) for name in (ONE_PROCESS, TWO_PROCESSES, FLOOR))
-    speed = one.wall_seconds / two.wall_seconds if one and two else None
+    speed = paired_ratio(one.rounds, two.rounds) if one and two else None
     memory = (two.peak_bytes + two.worker_peak_bytes) / one.peak_bytes if one and two else None
     bare = one.mb_per_cpu_second / floor.mb_per_cpu_second if one and floor else None
     return [
@@ -258,11 +259,11 @@ def search_bars(results: Results) -> list[Bar]:
 
 
 def _other_bars(results: Results) -> list[Bar]:
-    starts = {name: found.wall_ms for name, found in results.command_line.items() if isinstance(found, Figure)}
+    starts = results.command_line
     return [
         Bar("verify facts: events", _per_second(results.verify.get("facts")), 100_000, "/s", "at least"),
         Bar("verify views: events", _per_second(results.verify.get("views")), 20_000, "/s", "at least"),
-        Bar(f"command line: `{START}`, against `{IDLE}`", ratio(starts.get(START), starts.get(IDLE)), 20, "x"),
+        Bar(f"command line: `{START}`, against `{IDLE}`", wall_ratio(starts.get(START), starts.get(IDLE)), 20, "x"),
     ]
 
 

@@ -53,7 +53,8 @@ def _rate(name: str, postgres: str, url: str, processes: int, sizes: Sizes) -> R
     if ran.returncode:
         raise RuntimeError((ran.stderr.strip().splitlines() or ["it failed without a word"])[-1])
     counted = json.loads(ran.stdout)
-    return Rate(counted["turns"] / counted["seconds"], 1e3 * counted["cpu"] / counted["turns"])
+    per_second = counted["turns"] / counted["seconds"]
+    return Rate(per_second, 1e3 * counted["cpu"] / counted["turns"], (per_second,))
 
 
 class Crew:

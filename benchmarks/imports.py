@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -23,6 +24,7 @@ CORPUS = Path(__file__).resolve().parents[2] / "shared" / "corpus" / "claude-cod
 MIB = 1024 * 1024
 ONE_PROCESS, TWO_PROCESSES, FLOOR = "in one process", "in two processes", "its lines parsed, hashed and stored bare"
 LINES_TOGETHER = 512
+ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Import:
     ledger_bytes: int
     worker_cpu_seconds: float = 0
     worker_peak_bytes: int = 0
+    rounds: tuple[float, ...] = ()
+    """The seconds by the clock of each round, where there were several; the rest is of the middle one."""
 
     @property
     def mb_per_cpu_second(self) -> float:
@@ -58,14 +62,35 @@ def measure_import(sizes: Sizes, directory: Path) -> dict[str, Import | NotMeasu
         "one session, four times as long": attempt(lambda: imported(place / "large.db", large)),
     }
     source = CORPUS if CORPUS.is_dir() and sizes.import_corpus else large
-    found[ONE_PROCESS] = attempt(lambda: imported(place / "one.db", source))
-    found[TWO_PROCESSES] = attempt(lambda: imported(place / "two.db", source, processes=2))
+    found |= _in_turns(place, source, ROUNDS if sizes.import_corpus else 1)
     found[FLOOR] = attempt(lambda: stored_bare(place / "floor.db", source))
     if CORPUS.is_dir() and sizes.import_corpus:
         found["real sessions"] = attempt(lambda: imported(place / "corpus.db", CORPUS))
         attempt(lambda: imported(place / "full.db", many))
         found["real sessions, into a ledger that has many"] = attempt(lambda: imported(place / "full.db", CORPUS))
     return found
+
+
+def _in_turns(place: Path, source: Path, rounds: int) -> dict[str, Import | NotMeasured]:
+    """One process and two of them take turns: they are compared."""
+    runs: dict[str, list[Import | NotMeasured]] = {ONE_PROCESS: [], TWO_PROCESSES: []}
+    for number in range(rounds):
+        for processes, each in enumerate(runs.values(), 1):
+            ledger = place / f"{processes}-{number}.db"
+            each.append(attempt(partial(imported, ledger, source, processes)))
+            for file in ledger.parent.glob(f"{ledger.name}*"):
+                file.unlink()
+    return {name: _middle(each) for name, each in runs.items()}
+
+
+def _middle(runs: list[Import | NotMeasured]) -> Import | NotMeasured:
+    """The one in the middle by the clock, and how long each took."""
+    failed = next((run for run in runs if isinstance(run, NotMeasured)), None)
+    if failed is not None:
+        return failed
+    done = [run for run in runs if isinstance(run, Import)]
+    seconds = tuple(run.wall_seconds for run in done)
+    return replace(sorted(done, key=lambda run: run.wall_seconds)[len(done) // 2], rounds=seconds)
 
 
 def stored_bare(database: Path, source: Path) -> Import:

@@ -1,14 +1,14 @@
 """Timing: runs of single operations, interleaved, so that a noisy minute hurts every store alike.
 
 A *run* times some operations of one case one by one. The cases take turns, round after round. The figure of
-a case is the median over its rounds of the run's median. CPU time is that of the whole process, threads and
-the kernel's share included.
+a case is the median over its rounds of the run's median. Two cases are compared round by round: what slowed
+a round slowed both. CPU time is that of the whole process, threads and the kernel's share included.
 """
 
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
@@ -86,6 +86,13 @@ def figure(runs: list[Run]) -> Figure:
         p95_ms=every_wall[int(len(every_wall) * 0.95)] * 1e3,
         rounds_ms=rounds_ms,
     )
+
+
+def paired_ratio(values: Sequence[float], floors: Sequence[float]) -> float | None:
+    """The median of what each round says. None where a round is missing."""
+    if not values or len(values) != len(floors):
+        return None
+    return median(value / floor for value, floor in zip(values, floors, strict=True))
 
 
 def attempt(action: Callable[[], Value]) -> Value | NotMeasured:

@@ -64,7 +64,8 @@ The floor is the *bare insert*: the turn as one row of JSON, encoded before the 
 commit. Milliseconds differ from machine to machine; the ratio to the bare insert is what to compare.
 
 The stores take turns. Each runs a few timed operations, then the next one does, five rounds long; a figure is
-the median of the five rounds' medians, so a slow moment of the machine hurts all of them alike. CPU time is
+the median of the five rounds' medians, so a slow moment of the machine hurts all of them alike. A ratio is taken in
+each round, and is the median of these: it need not be that of the two figures beside it. CPU time is
 that of the whole process. Depth is the number of turns that the thread already holds. The peers are measured
 at their cheapest public way to record a finished turn, and the notes below say which; their own loops cost
 more.

@@ -1,7 +1,8 @@
 """On a PostgreSQL server: Weft, LangGraph's PostgresSaver and one bare INSERT a turn, all on the same one.
 
 The server is started for the run, from the package that the tests use too. One process measures appends, forks and
-loading; then many processes record at once, each into a session of its own, started together by a barrier.
+loading; then many processes record at once, each into a session of its own, started together by a barrier. The stores
+take turns, and so do one process and many: what is compared was measured in the same minute.
 """
 
 import argparse
@@ -17,12 +18,13 @@ from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
+from statistics import median
 from typing import Protocol, runtime_checkable
 
 from benchmarks.measure import NotMeasured, attempt, interleave, say, timed
 from benchmarks.peers import BARE
 from benchmarks.plan import Sizes
-from benchmarks.rates import Rate
+from benchmarks.rates import Rate, middle
 from benchmarks.registry import WEFT, WEFT_MODULE
 from benchmarks.results import Served
 from benchmarks.stages import Stage
@@ -101,9 +103,38 @@ def _measure(address: str, sizes: Sizes) -> dict[str, Served | NotMeasured]:
         stage.subject.close()
     for name, each in served.items():
         each.load, each.fork, each.append = loads[name], forks.get(name), appends[name]
-        each.alone = attempt(partial(_rate, name, address, 1, sizes.server_turns, each))
-        each.many = attempt(partial(_rate, name, address, sizes.server_processes, sizes.server_turns, each))
+    _measure_rates(address, sizes, served)
     return {name: served.get(name) or _reason(stage) for name, stage in stages.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What one process, or many, recorded in one go."""
+
+    rate: Rate
+    lock_held_ms: float | None
+
+
+def _measure_rates(address: str, sizes: Sizes, served: dict[str, Served]) -> None:
+    """One process records a quarter of what many do together."""
+    many = sizes.server_processes
+    amounts = {1: max(1, many // 4) * sizes.server_turns, many: sizes.server_turns}
+    runs: dict[tuple[str, int], list[Recording | NotMeasured]] = {}
+    for number in range(sizes.rounds):
+        say(f"one process and {many} processes at once, round {number + 1} of {sizes.rounds}")
+        for name in served:
+            for processes, amount in amounts.items():
+                run = attempt(partial(_record, name, address, processes, amount, number))
+                runs.setdefault((name, processes), []).append(run)
+    for name, each in served.items():
+        each.alone, each.many = _middle(runs[name, 1]), _middle(runs[name, many])
+        locks = [run.lock_held_ms for run in runs[name, many] if isinstance(run, Recording) and run.lock_held_ms]
+        each.lock_held_ms = median(locks) if locks else None
+
+
+def _middle(runs: list[Recording | NotMeasured]) -> Rate | NotMeasured:
+    failed = next((run for run in runs if isinstance(run, NotMeasured)), None)
+    return failed or middle([run.rate for run in runs if isinstance(run, Recording)])
 
 
 def _reason(stage: Stage | NotMeasured) -> NotMeasured:
@@ -119,19 +150,19 @@ def _build(name: str, address: str, depth: int) -> Stage:
     return Stage(spec, depth, subject, supply, 0.0, list(run.walls), sum(run.walls))
 
 
-def _rate(name: str, address: str, processes: int, amount: int, served: Served) -> Rate:
-    """In a process of its own, which has nothing open when it divides."""
-    say(f"{name}: {processes} processes at once")
-    command = [sys.executable, "-m", "benchmarks.postgres", name, address, str(processes), str(amount)]
+def _record(name: str, address: str, processes: int, amount: int, number: int) -> Recording:
+    """In a process of its own, which has nothing open when it divides. Each round has sessions of its own."""
+    command = [sys.executable, "-m", "benchmarks.postgres", name, address, str(processes), str(amount), str(number)]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, cwd=Path(__file__).parents[1])
     if ran.returncode:
         raise RuntimeError((ran.stderr.strip().splitlines() or ["it failed without a word"])[-1])
     found = json.loads(ran.stdout)
-    served.lock_held_ms = found.get("lock_held_ms")
-    return Rate(found["turns"] / found["seconds"], 1e3 * found["cpu"] / found["turns"])
+    per_second = found["turns"] / found["seconds"]
+    rate = Rate(per_second, 1e3 * found["cpu"] / found["turns"], (per_second,))
+    return Recording(rate, found.get("lock_held_ms"))
 
 
-def record_many(name: str, address: str, processes: int, amount: int) -> dict[str, float]:
+def record_many(name: str, address: str, processes: int, amount: int, number: int) -> dict[str, float]:
     """All begin together; the clock stops when the last one has ended. What was imported before they divide is theirs
     together: the collector leaves it alone, or each would copy all of it."""
     for module in STORES[name].modules:
@@ -142,9 +173,9 @@ def record_many(name: str, address: str, processes: int, amount: int) -> dict[st
     start, end = processing.Barrier(processes + 1), processing.Barrier(processes + 1)
     cpu, held = processing.Array("d", processes), processing.Array("d", processes)
 
-    def work(number: int) -> None:
-        subject = STORES[name].open(address, f"writer-{number}-of-{processes}")
-        supply = turns(seed=100 * processes + number)
+    def work(writer: int) -> None:
+        subject = STORES[name].open(address, f"writer-{writer}-of-{processes}-{number}")
+        supply = turns(seed=10_000 * number + 100 * processes + writer)
         actions = [subject.appender(turn) for turn in islice(supply, WARMING_TURNS + amount)]
         for action in actions[:WARMING_TURNS]:
             action()
@@ -152,24 +183,24 @@ def record_many(name: str, address: str, processes: int, amount: int) -> dict[st
         before = time.process_time()
         for action in actions[WARMING_TURNS:]:
             action()
-        cpu[number] = time.process_time() - before
+        cpu[writer] = time.process_time() - before
         end.wait()
         if isinstance(subject, HoldsLock):
-            held[number] = subject.lock_held_ms() or 0.0
+            held[writer] = subject.lock_held_ms() or 0.0
         subject.close()
 
-    writers = [processing.Process(target=work, args=(number,)) for number in range(processes)]
-    for writer in writers:
-        writer.start()
+    writers = [processing.Process(target=work, args=(writer,)) for writer in range(processes)]
+    for each in writers:
+        each.start()
     start.wait(timeout=300)
     before = time.perf_counter()
     end.wait(timeout=600)
     seconds = time.perf_counter() - before
-    for writer in writers:
-        writer.join()
-    if any(writer.exitcode for writer in writers):
+    for each in writers:
+        each.join()
+    if any(each.exitcode for each in writers):
         raise RuntimeError(f"{name}: a process failed")
-    locks = [each for each in held[:] if each]
+    locks = [held_ms for held_ms in held[:] if held_ms]
     counted = {"turns": processes * amount, "seconds": seconds, "cpu": sum(cpu[:])}
     return {**counted, "lock_held_ms": sum(locks) / len(locks)} if locks else counted
 
@@ -180,8 +211,9 @@ def main() -> None:
     parser.add_argument("address")
     parser.add_argument("processes", type=int)
     parser.add_argument("turns", type=int)
+    parser.add_argument("round", type=int)
     given = parser.parse_args()
-    print(json.dumps(record_many(given.store, given.address, given.processes, given.turns)))
+    print(json.dumps(record_many(given.store, given.address, given.processes, given.turns, given.round)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """How many a second."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 
 @dataclass(frozen=True, slots=True)
@@ -9,3 +11,11 @@ class Rate:
 
     per_second: float
     cpu_ms: float
+    rounds: tuple[float, ...]
+    """So many a second in each round."""
+
+
+def middle(rates: Sequence[Rate]) -> Rate:
+    """Of the same thing, measured once a round."""
+    every = tuple(each.per_second for each in rates)
+    return Rate(median(every), median(each.cpu_ms for each in rates), every)

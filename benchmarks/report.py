@@ -10,7 +10,7 @@ from benchmarks.measure import Figure, NotMeasured
 from benchmarks.peers import BARE
 from benchmarks.rates import Rate
 from benchmarks.registry import ALL, WEFT
-from benchmarks.results import Results, Served, ratio, wall
+from benchmarks.results import Results, Served, rate_ratio, wall, wall_ratio
 from benchmarks.searching import Searched
 from benchmarks.streaming import stream_rows
 
@@ -69,12 +69,11 @@ def bar_table_of(title: str, judged: Sequence[Bar]) -> Table:
 
 def append_table(results: Results) -> Table:
     header = ("append one durable turn", "turns deep", "wall ms", "CPU ms", "95 % ms", "x bare insert")
-    bare = results.append.get(BARE.name)
+    bare = results.append.get(BARE.name, {})
     rows = []
     for name, figures in results.append.items():
         for depth, found in figures.items():
-            floor = wall(bare, depth)
-            rows.append((name, f"{depth:,}", *_costs(found), number(ratio(wall(figures, depth), floor))))
+            rows.append((name, f"{depth:,}", *_costs(found), number(wall_ratio(found, bare.get(depth)))))
     return Table("Append against depth", header, rows)
 
 
@@ -290,16 +289,15 @@ def _served_row(results: Results, name: str) -> tuple[str, ...]:
     if isinstance(found, NotMeasured):
         return (name, *[ABSENT] * 8, str(found))
     floor = bare if isinstance(bare, Served) else Served("")
-    append, rate = _ms(found.append), _per_second(found.many)
     return (
         name,
-        number(append),
-        number(ratio(append, _ms(floor.append))),
+        number(_ms(found.append)),
+        number(wall_ratio(found.append, floor.append)),
         number(_ms(found.fork)),
         number(_ms(found.load)),
         number(_per_second(found.alone)),
-        number(rate),
-        number(ratio(rate, _per_second(floor.many))),
+        number(_per_second(found.many)),
+        number(rate_ratio(found.many, floor.many)),
         number(found.lock_held_ms),
         found.settings,
     )
@@ -349,13 +347,13 @@ def _measured_names(results: Results) -> list[str]:
 
 
 def _store_row(results: Results, name: str, shallow: int, deep: int) -> tuple[str, ...]:
-    append, bare = results.append.get(name), results.append.get(BARE.name)
+    append, bare = results.append.get(name, {}), results.append.get(BARE.name, {})
     fsyncs = results.fsyncs.get(name)
     return (
         name,
         number(wall(append, shallow)),
         number(wall(append, deep)),
-        number(ratio(wall(append, deep), wall(bare, deep))),
+        number(wall_ratio(append.get(deep), bare.get(deep))),
         number(wall(results.fork.get(name), deep)),
         number(wall(results.load.get(name), deep)),
         number(results.bytes_per_turn.get(name)),

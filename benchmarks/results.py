@@ -7,7 +7,7 @@ from benchmarks.broker import BrokerResults
 from benchmarks.fsyncs import Fsyncs
 from benchmarks.graph import GraphCosts
 from benchmarks.imports import Import
-from benchmarks.measure import Figure, NotMeasured
+from benchmarks.measure import Figure, NotMeasured, paired_ratio
 from benchmarks.plan import Sizes
 from benchmarks.rates import Rate
 from benchmarks.rooms import RoomCosts
@@ -86,6 +86,20 @@ def wall(figures: ByDepth | None, depth: int) -> float | None:
     """The milliseconds, where there are any."""
     found = (figures or {}).get(depth)
     return found.wall_ms if isinstance(found, Figure) else None
+
+
+def wall_ratio(value: Figure | NotMeasured | None, floor: Figure | NotMeasured | None) -> float | None:
+    """By the clock, of two cases that took turns."""
+    if not isinstance(value, Figure) or not isinstance(floor, Figure):
+        return None
+    return paired_ratio(value.rounds_ms, floor.rounds_ms)
+
+
+def rate_ratio(value: object, floor: object) -> float | None:
+    """Of two rates that were measured in turns."""
+    if not isinstance(value, Rate) or not isinstance(floor, Rate):
+        return None
+    return paired_ratio(value.rounds, floor.rounds)
 
 
 def ratio(value: float | None, floor: float | None) -> float | None:

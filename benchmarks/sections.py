@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from benchmarks.measure import Figure, NotMeasured, Run, attempt, interleave, say, timed
+from benchmarks.peers import FORKING_PEER
 from benchmarks.peers.bare import BareScan
 from benchmarks.rates import Rate
 from benchmarks.registry import WEFT, WEFT_MODULE, open_weft
@@ -21,14 +22,18 @@ from benchmarks.workload import Turn, turns
 if TYPE_CHECKING:
     from benchmarks.weft_subject import WeftLedger
 
+LOADS = 3
+"""Of one thread in a round."""
+
 Stages = dict[tuple[str, int], Stage]
 
 
 def measure_append(stages: Stages, results: Results) -> None:
-    """Stores of one depth run next to each other, for they are compared."""
+    """Those that take alike run next to each other: they are compared, and a slow store between two others would leave
+    the second another minute, or another speed of the machine."""
     say("append")
     operations = results.sizes.operations
-    in_turn = sorted(stages, key=lambda key: key[1])
+    in_turn = sorted(stages, key=lambda key: stages[key].usual_seconds)
     found = interleave({key: _append_case(stages[key], operations) for key in in_turn}, results.sizes.rounds)
     results.append = _by_name({key: found[key] for key in stages})
 
@@ -45,26 +50,27 @@ def measure_load(stages: Stages, results: Results) -> None:
     """Weft keeps the turns that it read for the next time: it is measured without them, and with them."""
     say("load a thread")
     depth = results.sizes.peer_depths[-1]
-    runs = {key: stage.load_run for key, stage in stages.items() if key[1] == depth}
+    runs = {key: _load_case(stage) for key, stage in stages.items() if key[1] == depth}
     stage, subject = stages.get((WEFT.name, depth)), _weft(stages, depth)
     if stage is not None and subject is not None:
-        runs[WEFT.name, depth] = _loaded_first(stage, subject)
-        runs[LOADED_AGAIN, depth] = _loaded_again(stage)
+        own = {(WEFT.name, depth): _loaded_first(stage, subject), (LOADED_AGAIN, depth): _loaded_again(stage)}
+        peer = {key: run for key, run in runs.items() if key[0] == FORKING_PEER}
+        runs = {**own, **peer, **{key: run for key, run in runs.items() if key not in own and key not in peer}}
     results.load = _by_name(interleave(runs, results.sizes.rounds))
 
 
-def _loaded_first(stage: Stage, subject: "WeftLedger") -> Callable[[], Run]:
-    def run() -> Run:
-        subject.forget()
-        return stage.load_run()
+def _load_case(stage: Stage) -> Callable[[], Run]:
+    return lambda: stage.load_run(LOADS)
 
-    return run
+
+def _loaded_first(stage: Stage, subject: "WeftLedger") -> Callable[[], Run]:
+    return lambda: stage.load_run(LOADS, before=subject.forget)
 
 
 def _loaded_again(stage: Stage) -> Callable[[], Run]:
     def run() -> Run:
         stage.load_run()
-        return stage.load_run()
+        return stage.load_run(LOADS)
 
     return run
 
@@ -188,7 +194,9 @@ def _weft(stages: Stages, depth: int) -> "WeftLedger | None":
 def _rate(found: Figure | NotMeasured, amount: int) -> Rate | NotMeasured:
     if isinstance(found, NotMeasured):
         return found
-    return Rate(amount / found.wall_ms * 1e3, found.cpu_ms / amount)
+    return Rate(
+        amount / found.wall_ms * 1e3, found.cpu_ms / amount, tuple(amount / each * 1e3 for each in found.rounds_ms)
+    )
 
 
 def _by_name(figures: dict[tuple[str, int], Figure | NotMeasured]) -> dict[str, ByDepth]:

@@ -36,9 +36,20 @@ class Stage:
         first = timed(self._forks(1))
         return timed(self._forks(_affordable(first.walls, operations)))
 
-    def load_run(self) -> Run:
-        """To be taken before the appends, while the thread is as long as the stage says."""
-        return timed([self._load_all])
+    @property
+    def usual_seconds(self) -> float:
+        """Of one of the last appends that filled it."""
+        return median(self.walls[-50:])
+
+    def load_run(self, loads: int = 1, before: Action = lambda: None) -> Run:
+        """To be taken before the appends, while the thread is as long as the stage says. What is done `before` each is
+        not counted."""
+        return timed(self._loads(loads, before))
+
+    def _loads(self, amount: int, before: Action) -> Iterator[Action]:
+        for _ in range(amount):
+            before()
+            yield self._load_all
 
     def _load_all(self) -> None:
         found, expected = self.subject.load(), self.depth * self.spec.loaded_per_turn

@@ -1,0 +1,26 @@
+"""How the benchmarks compare: round by round, so that a slow minute of the machine is nobody's."""
+
+import pytest
+
+from benchmarks.measure import Run, figure, paired_ratio
+from benchmarks.rates import Rate, middle
+
+
+def test_a_round_that_was_slow_for_both_changes_no_ratio() -> None:
+    assert paired_ratio([2.0, 20.0, 2.0], [1.0, 10.0, 1.0]) == 2.0
+    assert paired_ratio([3.0, 2.0, 1.0], [1.0, 1.0, 1.0]) == 2.0
+
+
+@pytest.mark.parametrize(("values", "floors"), [([], []), ([1.0], []), ([1.0, 2.0], [1.0])])
+def test_rounds_that_are_missing_give_no_ratio(values: list[float], floors: list[float]) -> None:
+    assert paired_ratio(values, floors) is None
+
+
+def test_a_figure_keeps_what_each_round_said() -> None:
+    found = figure([Run((0.001, 0.003, 0.002), 0.006), Run((0.004,), 0.004), Run((0.009,), 0.009)])
+    assert (found.wall_ms, found.rounds_ms) == (4.0, (2.0, 4.0, 9.0))
+
+
+def test_the_middle_of_rates_keeps_them_all() -> None:
+    rates = [Rate(each, 1.0, (each,)) for each in (30.0, 10.0, 20.0)]
+    assert middle(rates) == Rate(20.0, 1.0, (30.0, 10.0, 20.0))
