@@ -144,8 +144,16 @@ def test_recording_goes_on_in_the_imported_session_that_is_meant() -> None:
     with populated(["c0fff321-8eb1-4c18-b759-7c6c08c0f868"], ["feature-of-the-login"], "alias") as ledger:
         assert ledger.record_turn(session="c0fff321", query="more").session == "c0fff321-8eb1-4c18-b759-7c6c08c0f868"
         assert ledger.record_turn(session="feature", query="more").session == "feature"
-        ledger.create_session("c0fff321")
+        with pytest.raises(LabelTaken, match="by which lists show"):
+            ledger.create_session("c0fff321")
+
+
+def test_a_session_that_was_there_keeps_its_name_when_a_longer_one_is_imported() -> None:
+    label = "c0fff321-8eb1-4c18-b759-7c6c08c0f868"
+    with populated([], ["c0fff321"], "alias") as ledger:
+        take(ledger, label, native_turn("x"))
         assert ledger.record_turn(session="c0fff321", query="more").session == "c0fff321"
+        assert ledger.record_turn(session=label, query="more").session == label
 
 
 def test_recording_refuses_a_beginning_of_several_imported_sessions() -> None:

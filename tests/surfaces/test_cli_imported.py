@@ -208,6 +208,16 @@ def test_a_beginning_that_fits_several_sessions_is_refused_with_them(history: Sh
     assert AGENT not in answer.error["message"]
 
 
+def test_no_new_name_hides_a_session_that_lists_show_by_its_beginning(history: Shell) -> None:
+    shown = history("fork", "f70db4c5~1", "f70db4c5")
+    assert (shown.code, f"already the beginning of '{MAIN}'" in shown.err) == (4, True), shown
+    history.record("Mine", session="mine")
+    for verb in (("rename", "mine", "f70db4c5"), ("alias", "f70db4c5", "mine"), ("session", "create", "f70db4c5")):
+        assert history(*verb, "--json").error["type"] == "LabelTaken", verb
+    assert history("fork", "f70db4c5~1", "f70db").code == 0  # too short to be what a list shows
+    assert history("rename", "f70db4c5", "f70db4c5").code == 0  # the session that it leads to already
+
+
 def test_the_log_tells_prompts_titles_models_and_calls(history: Shell) -> None:
     assert (
         masked(history("log", "--session", "f70db4c5", "--oneline").out)

@@ -22,7 +22,7 @@ from weft.ledger.read.sessions import (
 )
 from weft.ledger.views.rows import SessionRow, TurnRow, find_by_name
 from weft.ledger.write.append import Append, EventStream, LedgerWriter, Patience
-from weft.ledger.write.placement import create_session, ensure_free, load_parent
+from weft.ledger.write.placement import create_session, ensure_free, ensure_label_free, label_taken, load_parent
 from weft.ledger.write.turn_events import checked_id, member
 
 
@@ -59,20 +59,12 @@ def create(writer: LedgerWriter, label: str, persona: str, details: SessionDetai
     label = checked_label(label)
 
     def work(append: Append) -> str:
-        if (session := find_by_name(append.view, label)) is not None:
-            raise label_taken(append, label, session)
+        ensure_label_free(append, label)
         row = create_session(append, label, persona=persona, **_details(append, details))
         append.seal()
         return row.id
 
     return writer.write(work)
-
-
-def label_taken(append: Append, name: str, by: SessionRow) -> LabelTaken:
-    """Of a session that cannot be read it says no more than that the label is taken."""
-    if name == by.label or not append.access.may_read(by):
-        return LabelTaken(name, "a session")
-    return LabelTaken(name, f"{'the id' if name == by.id else 'an alias'} of {by.label!r}")
 
 
 def _details(append: Append, details: SessionDetails) -> dict[str, Any]:
@@ -152,8 +144,7 @@ class OpenFork:
 
 def begin_fork(append: Append, new: NewFork) -> OpenFork:
     label = checked_label(new.label)
-    if (namesake := find_by_name(append.view, label)) is not None:
-        raise label_taken(append, label, namesake)
+    ensure_label_free(append, label)
     row = load_parent(append, new.turn)
     origin = require_session(append, new.source, READ_SESSION) if new.source else None
     owner = new.persona or (origin.persona if origin else row.persona)
@@ -213,9 +204,9 @@ def rename(writer: LedgerWriter, name: str, label: str) -> str:
 
     def work(append: Append) -> str:
         row = require_session(append, name, "session:rename")
-        namesake = find_by_name(append.view, label)
-        if namesake is not None and (namesake.id != row.id or namesake.label == label):
-            raise label_taken(append, label, namesake)
+        if row.label == label:
+            raise label_taken(append, label, row)
+        ensure_label_free(append, label, row)
         stream_of(append, row).add(SessionRenamed, label=append.put_text(label))
         append.seal()
         return row.id
@@ -245,6 +236,7 @@ def _add_alias(writer: LedgerWriter, alias: str, name: str, why: AliasReason, *,
             return row.id
         if namesake is not None:
             raise label_taken(append, alias, namesake)
+        ensure_label_free(append, alias, row)
         stream_of(append, row).add(AliasAdded, alias=append.put_text(alias), reason=why)
         append.seal()
         return row.id

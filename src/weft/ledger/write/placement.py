@@ -6,7 +6,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.advice import Action
 from weft.kernel.enums import SessionStatus, TurnType
-from weft.kernel.errors import HeadMoved, LabelTaken, NotApplicable, NotFound, SessionBusy
+from weft.kernel.errors import AmbiguousName, HeadMoved, LabelTaken, NotApplicable, NotFound, SessionBusy
 from weft.kernel.events import session_stream
 from weft.kernel.fields import EventRef, ForkPoint
 from weft.kernel.ledger_events import SessionCreated
@@ -152,6 +152,28 @@ def _find_shortened(append: Append, label: str) -> SessionRow | None:
     """By the beginning of an imported label. The row is that of the views, which alone may be changed."""
     found = find_shortened(append.sql, label, append.access.may_read)
     return None if found is None else append.view.session(found.id)
+
+
+def ensure_label_free(append: Append, label: str, own: SessionRow | None = None) -> None:
+    """Refuse a name that leads to another session than the `own` one, also the beginning of a label that lists cut
+    short there: whoever types what a list shows must reach what it showed."""
+    if (namesake := find_by_name(append.view, label)) is not None:
+        if own is None or namesake.id != own.id:
+            raise label_taken(append, label, namesake)
+        return
+    try:
+        shown = find_shortened(append.sql, label, append.access.may_read)
+    except AmbiguousName:
+        raise LabelTaken(label, "the beginning of several sessions' labels") from None
+    if shown is not None and (own is None or shown.id != own.id):
+        raise LabelTaken(label, f"the beginning of {shown.label!r}, by which lists show that session")
+
+
+def label_taken(append: Append, name: str, by: SessionRow) -> LabelTaken:
+    """Of a session that cannot be read it says no more than that the label is taken."""
+    if name == by.label or not append.access.may_read(by):
+        return LabelTaken(name, "a session")
+    return LabelTaken(name, f"{'the id' if name == by.id else 'an alias'} of {by.label!r}")
 
 
 def _ensure_allowed(append: Append, session: SessionRow, label: str) -> None:

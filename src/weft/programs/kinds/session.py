@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.kernel import program_kinds
 from weft.kernel.enums import ProgramKind, ReferenceField, SessionStatus
-from weft.kernel.errors import IllegalTransition, InvalidConfig, LabelTaken, NotApplicable
+from weft.kernel.errors import IllegalTransition, InvalidConfig, NotApplicable
 from weft.kernel.ledger_events import SessionArchived
 from weft.kernel.program_events import SessionConfigured, SessionModelSwitched
 from weft.kernel.program_kinds import legal_verbs, next_state
@@ -18,7 +18,7 @@ from weft.ledger.arguments import checked_label
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.views.program_rows import find_program
 from weft.ledger.views.rows import SessionRow
-from weft.ledger.write.placement import create_session
+from weft.ledger.write.placement import create_session, ensure_label_free
 from weft.programs.addresses import parse_address
 from weft.programs.config_fields import COMPACTION, Fields, filled, reference
 from weft.programs.json_values import is_same
@@ -90,8 +90,7 @@ def create_unchecked(
     checked = SESSION.checked_config(config)
     append = writer.append
     name = f"session-{append.ulids.mint()[-8:].lower()}" if label is None else checked_label(label)
-    if append.view.find_session(name) is not None:
-        raise LabelTaken(name, "a session")
+    ensure_label_free(append, name)
     fields = {} if task is None else {"task_description": append.put_text(task, "task")}
     row = create_session(append, name, persona=owner, actor=writer.actor, **fields)
     return _configured(writer, row, checked, may_choose_files=may_choose_files)
