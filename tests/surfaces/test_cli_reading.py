@@ -246,7 +246,7 @@ def test_show_has_images_tool_parts_and_every_role(weft: Shell) -> None:
     turn = {"query": query, "system": "be brief", "workspace": "/srv/app"}
     weft("record", stdin=json.dumps(turn))
     shown = weft("show", "main").out
-    for expected in ("system\n  be brief", "user (webhook)", "[image, 225 B]", "look(at=1)", "result of u1"):
+    for expected in ("system\n  be brief", "user (webhook)", "[image, 225 B]", "look(at=1)", "result of look"):
         assert expected in shown
     assert '"seen": true' in shown
     assert "Folder:  /srv/app" in shown

@@ -210,13 +210,20 @@ def merges(turn: str, merged: list[Provenance]) -> Iterator[tuple[str, str]]:
 def permissions_text(granted: Any) -> str:
     """What the agent was allowed, in a few words where the origin has them."""
     if isinstance(granted, dict):
-        modes = [granted.get("mode"), granted.get("approval_policy"), granted.get("sandbox_policy")]
-        words = [mode.get("type") or mode.get("mode") if isinstance(mode, dict) else mode for mode in modes]
-        return ", ".join(word for word in words if isinstance(word, str)) or as_json(granted)
+        words = [f"{name}{word}" for key, name in _MODES.items() if (word := _mode(granted.get(key)))]
+        return ", ".join(words) or as_json(granted)
     if isinstance(granted, list) and all(isinstance(rule, dict) and "permission" in rule for rule in granted):
         rules = list(dict.fromkeys(f"{rule['permission']} {rule.get('action', '')}".strip() for rule in granted))
         return ", ".join([*rules[:RULES], *(["…"] if len(rules) > RULES else [])])
     return "" if granted is None else as_json(granted)
+
+
+_MODES = {"mode": "", "approval_policy": "asks a person: ", "sandbox_policy": "sandbox: "}
+
+
+def _mode(value: Any) -> str:
+    word = value.get("type") or value.get("mode") if isinstance(value, dict) else value
+    return word if isinstance(word, str) else ""
 
 
 def noted_files(ledger: Ledger, items: list[Message | ToolCall]) -> dict[str, list[FileNote]]:
@@ -226,9 +233,21 @@ def noted_files(ledger: Ledger, items: list[Message | ToolCall]) -> dict[str, li
     return {message: [file for file in files if file.path not in called_with] for message, files in notes.items()}
 
 
+_USAGE = {
+    "input": "input",
+    "cached_input": "cache read",
+    "cache_write": "cache write",
+    "cache_write_1h": "of these for an hour",
+    "output": "output",
+    "reasoning": "of these reasoning",
+    "total": "total",
+}
+
+
 def _usage(turn: Turn) -> str:
-    counts = [(name.removesuffix("_tokens"), getattr(turn.usage, name)) for name in turn.usage.__struct_fields__]
-    return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts if count not in (UNSET, None))
+    """Parts of another part stand behind it."""
+    counts = [(words, getattr(turn.usage, f"{name}_tokens")) for name, words in _USAGE.items()]
+    return ", ".join(f"{words} {count:,}" for words, count in counts if count not in (UNSET, None))
 
 
 TRIGGERS: dict[str | None, str] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import UNSET, UnsetType
 
@@ -52,17 +52,20 @@ class MessageRenderer:
             *substitution_mark(message.substituted),
         ]
 
-    def body(self, message: Message, parts: Sequence[Part], files: Sequence[FileNote]) -> Iterator[Line]:
+    def body(
+        self, message: Message, parts: Sequence[Part], files: Sequence[FileNote], tools: Mapping[str, str]
+    ) -> Iterator[Line]:
+        """`tools`: by the ids of calls, what was called."""
         typed = message.role in ("user", "assistant") and message.source in (None, "human")
         for part in parts:
-            yield from self._part(part, typed, message.role == "user")
+            yield from self._part(part, typed, message.role == "user", tools)
         notes: list[Line] = [[Span(self._note(file), "dim")] for file in files]
         yield from self._page.folded(notes, FOLD_FILES, 1)
 
     def _note(self, file: FileNote) -> str:
         return f"{file.kind} {safe(self._page.path(file.path))}{lines_text(file.line_start, file.line_end)}"
 
-    def _part(self, part: Part, typed: bool, asked: bool) -> Iterator[Line]:
+    def _part(self, part: Part, typed: bool, asked: bool, tools: Mapping[str, str]) -> Iterator[Line]:
         page = self._page
         match part:
             case TextPart() if typed:
@@ -77,7 +80,8 @@ class MessageRenderer:
                 yield [STEP, *self._use(part)]
             case ToolResultPart():
                 failed = part.is_error is True
-                yield [STEP, Span("result of ", "dim"), Span(part.tool_call_id, "bad" if failed else "tool")]
+                called = tools.get(part.tool_call_id, part.tool_call_id)
+                yield [STEP, Span("result of ", "dim"), Span(called, "bad" if failed else "tool")]
                 yield from page.text(result_text(part.output), FOLD, 2)
 
     def _words(self, text: str, asked: bool) -> str:

@@ -59,6 +59,7 @@ class Transcript:
     ) -> Iterator[Line]:
         """Each message under who spoke; calls under the message that made them, without a gap."""
         called = {item.call_id for item in items if isinstance(item, ToolCall)}
+        tools = tools_called(items)
         speaker, first = "", True
         for item in items:
             if isinstance(item, ToolCall):
@@ -75,8 +76,14 @@ class Transcript:
             if not first:
                 yield []
             yield self._messages.heading(item)
-            yield from self._messages.body(item, parts, notes)
+            yield from self._messages.body(item, parts, notes, tools)
             speaker, first = item.role, False
+
+
+def tools_called(items: Sequence[Message | ToolCall]) -> dict[str, str]:
+    """The names of tools by the ids of their calls."""
+    parts = (part for item in items if isinstance(item, Message) for part in item.content)
+    return {part.id: part.name for part in parts if isinstance(part, ToolUsePart)}
 
 
 def shown_parts(message: Message, called: set[str]) -> list[Part]:
