@@ -81,9 +81,18 @@ def synced(place: Path, here: Path, amount: int, more: int) -> Found:
     found = {name_of(amount, "push, all"): attempt(lambda: apart("push", here, hub))}
     attempt(lambda: record(here, amount, more))
     found[name_of(amount, f"push, {more:,} more")] = attempt(lambda: apart("push", here, hub))
+    attempt(lambda: catch_up(hub))
     found[name_of(amount, "push, nothing")] = attempt(lambda: apart("push", here, hub))
     found[name_of(amount, "pull, all")] = attempt(lambda: apart("pull", third, hub))
     return found
+
+
+def catch_up(path: Path) -> None:
+    """Or each closing would spend its moment on search, which has all turns that were pushed before it."""
+    import weft
+
+    with weft.open(path) as ledger:
+        ledger.upkeep.catch_up()
 
 
 def record(path: Path, start: int, amount: int) -> None:
