@@ -156,6 +156,13 @@ def test_a_session_that_was_there_keeps_its_name_when_a_longer_one_is_imported()
         assert ledger.record_turn(session=label, query="more").session == label
 
 
+def test_a_beginning_of_several_labels_is_free_for_a_session_that_is_named_so() -> None:
+    one, two = "c0fff321-8eb1-4c18-b759-7c6c08c0f868", "c0fff321-8eb1-4c18-b759-7c6c08c0f869"
+    with populated([one, two], [], "alias") as ledger:
+        assert ledger.create_session("c0fff321").label == "c0fff321"
+        assert ledger.record_turn(session="c0fff321", query="mine").session == "c0fff321"
+
+
 def test_recording_refuses_a_beginning_of_several_imported_sessions() -> None:
     one, two = "c0fff321-8eb1-4c18-b759-7c6c08c0f868", "c0fff321-8eb1-4c18-b759-7c6c08c0f869"
     with populated([one, two], [], "alias") as ledger:

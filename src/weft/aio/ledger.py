@@ -86,7 +86,6 @@ from weft.ledger.runs.stream_items import StreamItem, StreamPosition
 from weft.ledger.search.filters import SearchFilters
 from weft.ledger.search.hits import Hit
 from weft.ledger.search.lookups import SessionCriteria, TurnCriteria
-from weft.ledger.search.passages import LARGE_LAG_EVENTS
 from weft.ledger.search.prepared_words import PreparedWords
 from weft.ledger.search.related_turns import RelatedTurns
 from weft.ledger.secrets import SecretMatch, SecretReport, SecretScanner
@@ -860,9 +859,9 @@ class AsyncImports(crossing.Mirror[Imports]):
             self._pool,
         )
 
-    async def index(self, words: PreparedWords | None = None, *, beyond: int = LARGE_LAG_EVENTS) -> None:
-        """Let search catch up where more events than `beyond` came since it last did, or where no more `words` for it
-        have room."""
+    async def index(self, words: PreparedWords | None = None, *, beyond: int | None = None) -> None:
+        """Let search catch up where more events than `beyond` came since it last did, many where it is not given, or
+        where no more `words` for it have room."""
         await self._run(partial(self._sync.index, words=words, beyond=beyond))
 
     async def kept_sources(self, session_or_file: str) -> list[KeptStretch]:

@@ -16,7 +16,7 @@ from weft.ledger.imports import (
     provisional_turns,
 )
 from weft.ledger.read.revisions import require
-from weft.ledger.search.passages import LARGE_LAG_EVENTS, catch_up_if_far_behind
+from weft.ledger.search.passages import catch_up_if_far_behind
 from weft.ledger.search.prepared_words import PreparedWords
 from weft.ledger.write.append import reads_whole, requires
 
@@ -35,9 +35,9 @@ class Imports(LedgerPart):
         return ImportWriter(self._writer, checked_text(origin, "origin"), mapping, remap=remap, words=words)
 
     @reads_whole
-    def index(self, words: PreparedWords | None = None, *, beyond: int = LARGE_LAG_EVENTS) -> None:
-        """Let search catch up where more events than `beyond` came since it last did, or where no more `words` for it
-        have room."""
+    def index(self, words: PreparedWords | None = None, *, beyond: int | None = None) -> None:
+        """Let search catch up where more events than `beyond` came since it last did, many where it is not given, or
+        where no more `words` for it have room."""
         catch_up_if_far_behind(self._store, None, self._clock.monotonic, words, beyond)
 
     @reads_whole

@@ -251,10 +251,11 @@ def catch_up_if_far_behind(
     seconds: float | None,
     now: Callable[[], float],
     prepared: PreparedWords | None = None,
-    beyond: int = LARGE_LAG_EVENTS,
+    beyond: int | None = None,
 ) -> None:
-    """Index, for so long at most, if more events than `beyond` were recorded since, or much is `prepared` for it:
-    whoever searches next shall not do it all."""
+    """Index, for so long at most, if more events than `beyond` were recorded since (many, where it is not given), or
+    much is `prepared` for it: whoever searches next shall not do it all."""
+    beyond = LARGE_LAG_EVENTS if beyond is None else beyond
     with suppress(StoreError):  # what was acknowledged is durable, so a failure here is nobody's
         if (prepared is not None and prepared.is_full) or lag_of(store) > beyond:
             catch_up(store, seconds, now, prepared=prepared)
