@@ -14,8 +14,10 @@ import pytest
 import weft as library
 from tests.surfaces.shell import Shell, masked, on_terminal
 from weft.kernel.clock import FixedClock, SystemClock, ms_from_iso
+from weft.kernel.fields import Usage
 from weft.store.sqlite.connection import SqliteSql
 from weft.surfaces import demo
+from weft.surfaces.cli.commands.show import permissions_text
 from weft.surfaces.cli.times import UTC, LocalZone, local_time
 
 LONG = "\n".join(f"line {i}" for i in range(40))
@@ -251,6 +253,33 @@ def test_show_has_images_tool_parts_and_every_role(weft: Shell) -> None:
     assert '"seen": true' in shown
     assert "Folder:  /srv/app" in shown
     assert "A" * 300 not in shown
+
+
+def test_show_says_which_tokens_lie_inside_others(weft: Shell) -> None:
+    shares = {"cache_write_1h_tokens": 2, "reasoning_tokens": 7, "total_tokens": 4_000}
+    counts = {name: shares.get(name, 1_000) for name in Usage.__struct_fields__}
+    recorded = weft("record", stdin=json.dumps({"query": "count", "response": "done", "usage": counts}))
+    assert recorded.code == 0, recorded.err
+    assert (
+        "Usage: input 1,000, cache read 1,000, cache write 1,000, of these for an hour 2, "
+        "output 1,000, of these reasoning 7, total 4,000"
+    ) in " ".join(weft("show", "main").out.split())
+
+
+@pytest.mark.parametrize(
+    ("granted", "words"),
+    [
+        ({"mode": "auto"}, "auto"),
+        (
+            {"approval_policy": "never", "sandbox_policy": {"type": "read-only"}},
+            "asks a person: never, sandbox: read-only",
+        ),
+        ({"other": 1}, '{"other": 1}'),
+        (None, ""),
+    ],
+)
+def test_show_says_which_permission_is_which(granted: object, words: str) -> None:
+    assert permissions_text(granted) == words
 
 
 def test_show_of_a_compaction_has_its_summary_and_range(story: Shell) -> None:

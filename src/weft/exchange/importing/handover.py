@@ -156,8 +156,7 @@ def unpack(data: bytes) -> Any:
 
 def send_order(pipe: IO[bytes], order: ReadOrder) -> None:
     data = msgspec.msgpack.encode(order)
-    pipe.write(len(data).to_bytes(4, "big") + data)
-    pipe.flush()
+    _write(pipe.fileno(), len(data).to_bytes(4, "big") + data)
 
 
 def receive_order(pipe: IO[bytes]) -> ReadOrder | None:
@@ -188,6 +187,13 @@ def _read(pipe: IO[bytes], size: int) -> bytes:
         pieces.append(piece)
         size -= len(piece)
     return b"".join(pieces)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    """All of it: a signal may cut a write to a pipe short."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 class FrameQueue:
@@ -227,9 +233,7 @@ class FrameQueue:
                     self._changed.wait_for(lambda: self._frames)
                     frame = self._frames.popleft()
                 for data in frame:
-                    rest = memoryview(data)
-                    while rest:
-                        rest = rest[os.write(self._descriptor, rest) :]
+                    _write(self._descriptor, data)
                 with self._changed:
                     self._size -= len(frame[1])
                     self._changed.notify_all()

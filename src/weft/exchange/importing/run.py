@@ -40,10 +40,8 @@ from weft.ledger.imports import ImportCounts, ImportSource, ImportWriter, Prepar
 
 TWO_PROCESSES_BYTES = 4 * 1024 * 1024
 """Of sources that a worker can read: with fewer it takes longer to start one than it saves."""
-
-
 SPARE_LAG_EVENTS = 2_048
-"""So many that search has not seen are worth a batch of their own."""
+"""So many that search has not seen are worth a batch of their own, while there is nothing else to do."""
 
 
 class OriginTotals(Struct):

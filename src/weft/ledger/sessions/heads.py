@@ -232,10 +232,10 @@ def _add_alias(writer: LedgerWriter, alias: str, name: str, why: AliasReason, *,
     def work(append: Append) -> str:
         row = require_session(append, name, "session:rename")
         namesake = find_by_name(append.view, alias)
-        if again and namesake is not None and namesake.id == row.id:
-            return row.id
-        if namesake is not None:
-            raise label_taken(append, alias, namesake)
+        if namesake is not None and namesake.id == row.id:
+            if again:
+                return row.id
+            raise label_taken(append, alias, row)
         ensure_label_free(append, alias, row)
         stream_of(append, row).add(AliasAdded, alias=append.put_text(alias), reason=why)
         append.seal()
