@@ -8,13 +8,14 @@ from benchmarks.broker import TurnCost, is_sqlite_peer
 from benchmarks.broker_rates import BROKERS, GRAPHS
 from benchmarks.fsyncs import Fsyncs
 from benchmarks.graph import GraphCosts
+from benchmarks.group_commit import DEEP, FRESH, ONE_SLOW, ONE_WRITER, SLOW
 from benchmarks.imports import FLOOR, ONE_PROCESS, TWO_PROCESSES, Import
 from benchmarks.measure import paired_ratio
 from benchmarks.peers import BARE, FORKING_PEER
 from benchmarks.postgres import SAVER
 from benchmarks.rates import Rate
 from benchmarks.registry import SAME_ROWS, WEFT
-from benchmarks.results import IDLE, LOADED_AGAIN, ONE_WRITER, START, Results, Served, rate_ratio, ratio, wall_ratio
+from benchmarks.results import IDLE, LOADED_AGAIN, START, Results, Served, rate_ratio, ratio, wall_ratio
 from benchmarks.rooms import RoomCosts
 from benchmarks.searching import Searched
 from benchmarks.similarity import Compared
@@ -193,16 +194,16 @@ def _append_bars(results: Results) -> list[Bar]:
 
 
 def _group_bars(results: Results) -> list[Bar]:
-    one = results.group.get(ONE_WRITER)
+    against = {FRESH: ONE_WRITER, DEEP: ONE_WRITER, SLOW: ONE_SLOW}
     return [
         Bar(
             f"group commit, {name}: durable turns, against one writer",
-            rate_ratio(results.group.get(name), one),
+            rate_ratio(results.group.get(name), results.group.get(one)),
             2,
             "x",
             "at least",
         )
-        for name in ("fresh", "deep")
+        for name, one in against.items()
     ]
 
 

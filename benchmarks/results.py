@@ -24,8 +24,6 @@ START = "weft log -n 20"
 
 IDLE = "python -c pass"
 """What every command written in Python takes."""
-ONE_WRITER = "one writer"
-"""Beside the groups of writers: their turns, recorded by one of them."""
 
 ByDepth = dict[int, Figure | NotMeasured]
 

@@ -6,18 +6,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from benchmarks import group_commit
 from benchmarks.measure import Figure, NotMeasured, Run, attempt, interleave, say, timed
 from benchmarks.peers import FORKING_PEER
 from benchmarks.peers.bare import BareScan
-from benchmarks.rates import Rate
-from benchmarks.registry import WEFT, WEFT_MODULE, open_weft
-from benchmarks.results import IDLE, LOADED_AGAIN, ONE_WRITER, START, ByDepth, Results
+from benchmarks.rates import rate_of
+from benchmarks.registry import WEFT, WEFT_MODULE
+from benchmarks.results import IDLE, LOADED_AGAIN, START, ByDepth, Results
 from benchmarks.stages import Stage
-from benchmarks.workload import Turn, turns
 
 if TYPE_CHECKING:
     from benchmarks.weft_subject import WeftLedger
@@ -104,7 +103,7 @@ def measure_verify(stages: Stages, results: Results) -> None:
         return
     cases = {"facts": _repeated(subject.verify_facts), "views": _repeated(subject.verify_views)}
     figures = interleave(cases, min(3, results.sizes.rounds))
-    results.verify = {name: _rate(found, events) for name, found in figures.items()}
+    results.verify = {name: rate_of(found, events) for name, found in figures.items()}
 
 
 def measure_group(stages: Stages, results: Results, directory: Path) -> None:
@@ -112,34 +111,8 @@ def measure_group(stages: Stages, results: Results, directory: Path) -> None:
     deep = _weft(stages, results.sizes.depths[-1])
     if deep is None:
         return
-    labels = [f"writer-{number}" for number in range(results.sizes.writers)]
-    turns_in_all = results.sizes.writers * results.sizes.turns_per_writer
-    supply = turns(seed=11)
-    deep.fork_sessions(labels)
-    fresh = count()
-
-    def work() -> list[tuple[str, list[Turn]]]:
-        return [(label, list(islice(supply, results.sizes.turns_per_writer))) for label in labels]
-
-    def run_fresh(sessions: list[tuple[str, list[Turn]]]) -> Run:
-        place = directory / f"fresh-{next(fresh)}"
-        place.mkdir()
-        subject = cast("WeftLedger", open_weft(place))
-        try:
-            return timed([subject.record_together(sessions)])
-        finally:
-            subject.close()
-
-    def one_run() -> Run:
-        return run_fresh([(labels[0], list(islice(supply, turns_in_all)))])
-
-    def deep_run() -> Run:
-        return timed([deep.record_together(work())])
-
-    figures = interleave(
-        {ONE_WRITER: one_run, "fresh": lambda: run_fresh(work()), "deep": deep_run}, results.sizes.rounds
-    )
-    results.group = {name: _rate(found, turns_in_all) for name, found in figures.items()}
+    sizes = results.sizes
+    results.group = group_commit.measure(deep, directory, sizes.writers, sizes.turns_per_writer, sizes.rounds)
 
 
 def measure_command_line(stages: Stages, results: Results) -> None:
@@ -189,14 +162,6 @@ def _repeated(action: Callable[[], object], times: int = 3) -> Callable[[], Run]
 def _weft(stages: Stages, depth: int) -> "WeftLedger | None":
     stage = stages.get((WEFT.name, depth))
     return cast("WeftLedger", stage.subject) if stage else None
-
-
-def _rate(found: Figure | NotMeasured, amount: int) -> Rate | NotMeasured:
-    if isinstance(found, NotMeasured):
-        return found
-    return Rate(
-        amount / found.wall_ms * 1e3, found.cpu_ms / amount, tuple(amount / each * 1e3 for each in found.rounds_ms)
-    )
 
 
 def _by_name(figures: dict[tuple[str, int], Figure | NotMeasured]) -> dict[str, ByDepth]:

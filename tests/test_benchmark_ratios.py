@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.measure import Run, figure, paired_ratio
-from benchmarks.rates import Rate, middle
+from benchmarks.measure import NotMeasured, Run, figure, paired_ratio
+from benchmarks.rates import Rate, middle, rate_of
 
 
 def test_a_round_that_was_slow_for_both_changes_no_ratio() -> None:
@@ -24,3 +24,10 @@ def test_a_figure_keeps_what_each_round_said() -> None:
 def test_the_middle_of_rates_keeps_them_all() -> None:
     rates = [Rate(each, 1.0, (each,)) for each in (30.0, 10.0, 20.0)]
     assert middle(rates) == Rate(20.0, 1.0, (30.0, 10.0, 20.0))
+
+
+def test_a_rate_counts_what_an_action_did_in_each_round() -> None:
+    found = figure([Run((0.5,), 0.25), Run((0.25,), 0.25), Run((1.0,), 0.25)])
+    assert rate_of(found, 100) == Rate(200.0, 2.5, (200.0, 400.0, 100.0))
+    missing = NotMeasured("no disk")
+    assert rate_of(missing, 100) is missing
