@@ -307,6 +307,26 @@ def test_a_worker_is_started_where_it_helps(
     assert bool(started) is expected
 
 
+def test_the_first_sources_of_a_large_import_are_read_while_the_worker_starts(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordered: list[str] = []
+    order = reading_ahead.WorkerProcess.order
+
+    def noted(worker: reading_ahead.WorkerProcess, wanted: handover.ReadOrder) -> None:
+        ordered.append(os.fsdecode(wanted.path))
+        order(worker, wanted)
+
+    monkeypatch.setattr(reading_ahead.WorkerProcess, "order", noted)
+    latest = sorted(folder.iterdir(), key=lambda path: -path.stat().st_mtime)
+    monkeypatch.setattr(run, "HEAD_START_BYTES", sum(path.stat().st_size for path in latest[:2]))
+    with pair(tmp_path) as (one, two):
+        monkeypatch.setattr(run, "TWO_PROCESSES_BYTES", 1)
+        assert imported(one, folder, 1) == imported(two, folder, 2)
+        assert ordered == [str(path) for path in latest[2:]]
+        assert_alike(one, two)
+
+
 def test_a_number_of_processes_is_one_or_two(tmp_path: Path) -> None:
     with weft.open(tmp_path / "ledger.db") as ledger, pytest.raises(InvalidInput):
         ImportRun(ledger, [], NOW, processes=3)

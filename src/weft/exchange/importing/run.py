@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import accumulate
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -40,6 +41,8 @@ from weft.ledger.imports import ImportCounts, ImportSource, ImportWriter, Prepar
 
 TWO_PROCESSES_BYTES = 4 * 1024 * 1024
 """Of sources that a worker can read: with fewer it takes longer to start one than it saves."""
+HEAD_START_BYTES = 1024 * 1024
+"""Of the first sources, read in this process while the worker starts."""
 SPARE_LAG_EVENTS = 2_048
 """So many that search has not seen are worth a batch of their own, while there is nothing else to do."""
 
@@ -181,12 +184,12 @@ class ImportRun:
     def _begin_worker(self, plan: Plan, stack: ExitStack) -> None:
         """Where two processes are wanted, or are better than one."""
         sources = [] if self._processes == 1 else list(self._sources_for_worker(plan))
-        size = sum(wanted.candidate.size for wanted in sources)
-        is_better = size >= TWO_PROCESSES_BYTES and usable_cores() > 1
-        if sources and (self._processes == 2 or is_better):
+        is_large = sum(wanted.candidate.size for wanted in sources) >= TWO_PROCESSES_BYTES
+        if sources and (self._processes == 2 or (is_large and usable_cores() > 1)):
             self._words = PreparedWords()
             self._desks.clear()  # those that looked at sources take no words
-            self._ahead = stack.enter_context(ReadingAhead(sources, self._clock, self._index_between, self._note_lost))
+            ordered = _after_head_start(sources) if is_large else sources
+            self._ahead = stack.enter_context(ReadingAhead(ordered, self._clock, self._index_between, self._note_lost))
 
     def _note_lost(self, why: str) -> None:
         self.summary.lost_worker = why
@@ -426,6 +429,12 @@ class ImportRun:
         if last is not None and grown and last.is_true(writer.mapping, before, erasures):
             return last
         return Follower(importer.reader(), writer.mapping, erasures)
+
+
+def _after_head_start(sources: Sequence[WantedSource]) -> Sequence[WantedSource]:
+    """What is left for the worker."""
+    sizes = accumulate(wanted.candidate.size for wanted in sources)
+    return sources[sum(size <= HEAD_START_BYTES for size in sizes) :]
 
 
 def _part(importer: Importer, source: Source) -> ImportPart:
