@@ -8,7 +8,7 @@ from benchmarks.broker import TurnCost, is_sqlite_peer
 from benchmarks.broker_rates import BROKERS, GRAPHS
 from benchmarks.fsyncs import Fsyncs
 from benchmarks.graph import GraphCosts
-from benchmarks.group_commit import DEEP, FRESH, ONE_SLOW, ONE_WRITER, SLOW
+from benchmarks.group_commit import DEEP, FRESH, ONE_DEEP, ONE_SLOW, ONE_WRITER, SLOW
 from benchmarks.imports import FLOOR, ONE_PROCESS, TWO_PROCESSES, Import
 from benchmarks.measure import paired_ratio
 from benchmarks.peers import BARE, FORKING_PEER
@@ -194,7 +194,7 @@ def _append_bars(results: Results) -> list[Bar]:
 
 
 def _group_bars(results: Results) -> list[Bar]:
-    against = {FRESH: ONE_WRITER, DEEP: ONE_WRITER, SLOW: ONE_SLOW}
+    against = {FRESH: ONE_WRITER, DEEP: ONE_DEEP, SLOW: ONE_SLOW}
     return [
         Bar(
             f"group commit, {name}: durable turns, against one writer",

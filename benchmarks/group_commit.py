@@ -22,7 +22,8 @@ from benchmarks.workload import Turn, turns
 if TYPE_CHECKING:
     from benchmarks.weft_subject import WeftLedger
 
-ONE_WRITER, FRESH, DEEP = "one writer", "fresh", "deep"
+ONE_WRITER, FRESH = "one writer", "fresh"
+ONE_DEEP, DEEP = "one writer, deep", "deep"
 SYNC_MS = 2
 ONE_SLOW, SLOW = f"one writer, syncs of {SYNC_MS} ms", f"fresh, syncs of {SYNC_MS} ms"
 Work = list[tuple[str, list[Turn]]]
@@ -42,9 +43,12 @@ class GroupCommit:
         """In ledgers that are new."""
         return {ONE_WRITER: lambda: self._fresh_run(self._alone()), FRESH: lambda: self._fresh_run(self._together())}
 
-    def deep_run(self, ledger: "WeftLedger") -> Run:
+    def deep_cases(self, ledger: "WeftLedger") -> dict[str, Callable[[], Run]]:
         """In sessions of a ledger that has them already."""
-        return timed([ledger.record_together(self._together())])
+        return {
+            ONE_DEEP: lambda: timed([ledger.record_together(self._alone())]),
+            DEEP: lambda: timed([ledger.record_together(self._together())]),
+        }
 
     def rates(self, figures: dict[str, Figure | NotMeasured]) -> Rates:
         return {name: rate_of(found, self.turns) for name, found in figures.items()}
@@ -69,7 +73,7 @@ def measure(ledger: "WeftLedger", directory: Path, writers: int, turns_per_write
     """`ledger` has the deepest thread."""
     group = GroupCommit(directory / "quick", writers, turns_per_writer)
     ledger.fork_sessions(group.labels)
-    rates = group.rates(interleave({**group.cases(), DEEP: lambda: group.deep_run(ledger)}, rounds))
+    rates = group.rates(interleave({**group.cases(), **group.deep_cases(ledger)}, rounds))
     slow = attempt(lambda: with_slow_syncs([str(directory / "slow"), *map(str, (writers, turns_per_writer, rounds))]))
     if isinstance(slow, NotMeasured):
         return {**rates, ONE_SLOW: slow, SLOW: slow}
