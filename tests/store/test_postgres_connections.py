@@ -176,6 +176,16 @@ def test_what_was_foreseen_is_forgotten_where_its_table_changes(sql: PostgresSql
     assert [changed_table(one) for one in statements] == ["thing", "thing", "thing", None]
 
 
+def test_what_was_foreseen_is_forgotten_when_its_transaction_ends(sql: PostgresSql) -> None:
+    amount = ("SELECT amount FROM thing WHERE name = ?", ("a",))
+    for end in (lambda: sql.conclude(["COMMIT"]), lambda: sql.script("ROLLBACK")):
+        sql.script("BEGIN")
+        sql.foresee([amount], [[(7,)]])
+        assert sql.one(*amount) == (7,)
+        end()
+        assert sql.one(*amount) is None
+
+
 def test_a_refused_statement_is_told_to_whoever_asks_next(sql: PostgresSql) -> None:
     sql.run("INSERT INTO thing VALUES (?, ?)", ("a", 1))
     sql.run("INSERT INTO thing VALUES (?, ?)", ("a", 2))

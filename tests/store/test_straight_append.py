@@ -1,6 +1,8 @@
 """An ordinary turn in one call: the same rows and the same bytes as on the general way, which is its oracle."""
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from random import Random
 from typing import Any
@@ -16,7 +18,7 @@ from tests.postgres import shared_server
 from weft import NewMessage
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import MessageRole
-from weft.kernel.errors import LedgerTooNew, SessionBusy
+from weft.kernel.errors import HeadMoved, LedgerTooNew, NotApplicable, SessionBusy
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.views.rows import CALL, HISTORY, MESSAGE, SESSION, TURN
 from weft.store.postgres import straight_append
@@ -343,4 +345,35 @@ def test_a_turn_whose_flush_the_connection_has_forgotten_is_there_once(addresses
         ledger.record_turn(session="a", query="three")
         assert sql.broken  # nobody knew how far it came, so the server was asked
         assert [message.text for message in ledger.thread("a").messages] == ["one", "two", "three"]
+        assert list(ledger.verify()) == []
+
+
+def test_a_session_is_read_anew_though_a_refused_turn_had_asked_for_it(addresses: tuple[str, str]) -> None:
+    """One commit is shared by a turn that is refused and by a content; then another program archives the session."""
+    named = parse_address(addresses[0])
+    with (
+        weft.open(addresses[0]) as ledger,
+        weft.open(addresses[0]) as other,
+        psycopg.connect(named.conninfo, autocommit=True) as server,
+        ThreadPoolExecutor(3) as threads,
+    ):
+        for session in ("main", "side", "main", "side"):
+            ledger.record_turn(session=session, query="q", response="r")
+        elsewhere = ledger.session("side").head
+        jobs: Any = ledger._store._jobs  # type: ignore[attr-defined]
+        server.execute(f"SELECT pg_advisory_lock({named.lock})".encode())
+        first = threads.submit(ledger.record_turn, session="side", query="first", response="r")
+        while not server.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall():
+            time.sleep(0.01)
+        refused = threads.submit(ledger.record_turn, session="main", query="no", expected=elsewhere, wait=0)
+        content = threads.submit(ledger.put_content, b"some bytes")
+        while len(jobs._waiting) < 2:
+            time.sleep(0.01)
+        server.execute(f"SELECT pg_advisory_unlock({named.lock})".encode())
+        assert first.result()
+        assert content.result()
+        assert isinstance(refused.exception(), HeadMoved)
+        other.labels.archive("main")
+        with pytest.raises(NotApplicable):
+            ledger.record_turn(session="main", query="into an archived session", response="r")
         assert list(ledger.verify()) == []

@@ -194,7 +194,7 @@ class PostgresSql:
         return self._send_later([(sql, askable(values)) for sql, values in questions])
 
     def foresee(self, questions: Sequence[Question], answers: Sequence[list[Row]]) -> None:
-        """These answers are true until this transaction changes something."""
+        """These answers are true until this transaction changes something, or ends."""
         self._foreseen = dict(zip(questions, answers, strict=True))
 
     def conclude(self, statements: Sequence[str]) -> None:
@@ -202,6 +202,7 @@ class PostgresSql:
         not fit, none of them is run, and the transaction is lost."""
         self.buffer.put_down()
         self._open.clear()
+        self._foreseen.clear()
         self._send_later((), statements)
 
     def call(self, values: Sequence[Buffer | None], call: ServerCall) -> list[bytes | None]:

@@ -282,11 +282,12 @@ class StraightAppends:
 
 
 def _read_standing(sql: PostgresSql, straight: StraightTurn) -> KnownStanding | None:
-    """The versions first: if somebody writes in between, they are too old, and the server refuses the turn."""
-    source, (question, values) = straight.parts.source, straight.question
-    versions = sql.one(f"SELECT {', '.join(_VERSION.format(table) for table in 'slt')}{source}", values)
-    row = sql.one(question, values) if versions else None
-    return KnownStanding(row, versions) if row and versions else None
+    """The versions first: if somebody writes in between, they are too old, and the server refuses the turn. Both as the
+    server has them now, whatever was foreseen."""
+    question, values = straight.question
+    versions = f"SELECT {', '.join(_VERSION.format(table) for table in 'slt')}{straight.parts.source}"
+    version_rows, rows = sql.ask_together([(versions, values), (question, values)])
+    return KnownStanding(rows[0], version_rows[0]) if rows and version_rows else None
 
 
 def _moved(columns: Sequence[str], before: Row, after: Row) -> str:
