@@ -29,7 +29,7 @@ from weft.ledger.read.kept_turns import SpokenTurns
 from weft.ledger.write import ordinary_turn, record_turn
 from weft.store.postgres.connection import PostgresSql
 from weft.store.postgres.store import PostgresStore
-from weft.store.postgres.straight_append import StraightAppends, SupposedSql
+from weft.store.postgres.straight_append import ProvisionalSql, StraightAppends
 from weft.store.records import LogTip
 
 ENVIRONMENT = "WEFT_TEST_PATHS"
@@ -102,7 +102,7 @@ class Watch:
             written = write(append, *arguments)
             if isinstance(append.txn.sql, PostgresSql):
                 self.counts.add(POSTGRESQL, GENERAL)
-            elif not isinstance(append.txn.sql, SupposedSql):
+            elif not isinstance(append.txn.sql, ProvisionalSql):
                 self.counts.add(SQLITE, way)
             return written
 

@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -105,9 +106,20 @@ def assert_alike(one: Ledger, two: Ledger) -> None:
     assert list(two.verify()) == []
 
 
-def test_two_processes_make_the_ledger_that_one_makes(folder: Path, tmp_path: Path) -> None:
+def test_two_processes_make_the_ledger_that_one_makes(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead: list[str] = []
+    transcripts = reading_ahead.SourceAhead.transcripts
+
+    def noted(source: reading_ahead.SourceAhead, *arguments: Any) -> Iterator[Transcript]:
+        ahead.append(source.candidate.name)
+        return transcripts(source, *arguments)
+
+    monkeypatch.setattr(reading_ahead.SourceAhead, "transcripts", noted)
     with pair(tmp_path) as (one, two):
         assert imported(one, folder, 1) == imported(two, folder, 2)
+        assert len(ahead) == len(list(folder.iterdir()))  # the worker read them all
         assert_alike(one, two)
         assert [hit.turn_id for hit in one.search("word7")] == [hit.turn_id for hit in two.search("word7")]
 
@@ -351,34 +363,32 @@ def test_frames_wait_for_the_reader_within_a_bound() -> None:
     reading, writing = os.pipe()
     frames = handover.FrameQueue(writing, lambda: None)
     piece = bytes(handover.QUEUE_BYTES // 2)
-    import threading
-
-    done = threading.Event()
+    sizes: list[int] = []
 
     def put() -> None:
         for number in range(8):
             frames.put(handover.FrameKind.RAW, bytes([number]) + piece)
-        done.set()
+            sizes.append(frames._size)
 
     thread = threading.Thread(target=put)
     thread.start()
     with open(reading, "rb") as pipe:
-        assert not done.is_set()
         received = [handover.receive_frame(pipe)[1][0] for _ in range(8)]
     thread.join()
     assert received == list(range(8))
+    assert max(sizes) <= handover.QUEUE_BYTES
     os.close(writing)
 
 
 def test_frames_wait_for_the_writer_in_the_pipe_too() -> None:
     reading, writing = os.pipe()
     frames = handover.FrameQueue(writing, lambda: None)
-    assert not frames.is_waited_for
+    assert not frames.has_unread_frames
     frames.put(handover.FrameKind.RAW, b"piece")
-    assert frames.is_waited_for
+    assert frames.has_unread_frames
     with open(reading, "rb", buffering=0) as pipe:
         assert select.select([pipe], [], [], 60)[0]  # the frame has left the queue
-        assert frames.is_waited_for
+        assert frames.has_unread_frames
         assert handover.receive_frame(pipe) == (handover.FrameKind.RAW, b"piece")
     os.close(writing)
 

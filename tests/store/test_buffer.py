@@ -55,7 +55,7 @@ def test_rows_go_down_in_few_statements_whatever_their_number(watched: Watched) 
     watched.sql.add(NAME, numbered(70))
     watched.sql.add(NAME, numbered(30, 70))
     assert watched.statements == []
-    watched.sql.buffer.put_down()
+    watched.sql.buffer.write_rows()
     assert [sql.count("(?,?)") for sql in watched.statements] == [64, 32, 4]
     assert watched.words() == [f"w{k}" for k in range(100)]
 
@@ -143,7 +143,7 @@ def test_a_buffer_knows_no_engine() -> None:
     told: list[tuple[str, Sequence[Any]]] = []
     buffer = WriteBuffer(lambda sql, values: told.append((sql, values)))
     buffer.add(RENAME, [(1, "a"), (2, "b")])
-    buffer.put_down()
+    buffer.write_rows()
     sql = "INSERT INTO name(k, word) VALUES (?,?),(?,?) ON CONFLICT (k) DO UPDATE SET word = excluded.word"
     assert told == [(sql, [1, "a", 2, "b"])]
 

@@ -166,7 +166,7 @@ def test_a_statement_waits_for_the_next_question_and_is_there_then(sql: Postgres
 
 def test_what_was_foreseen_is_forgotten_where_its_table_changes(sql: PostgresSql) -> None:
     amount, other = ("SELECT amount FROM thing WHERE name = ?", ("a",)), ("SELECT 1", ())
-    sql.foresee([amount, other], [[(7,)], [(8,)]])
+    sql.remember_answers([amount, other], [[(7,)], [(8,)]])
     sql.run("SAVEPOINT job")
     assert sql.one(*amount) == (7,)
     sql.drop()
@@ -180,7 +180,7 @@ def test_what_was_foreseen_is_forgotten_when_its_transaction_ends(sql: PostgresS
     amount = ("SELECT amount FROM thing WHERE name = ?", ("a",))
     for end in (lambda: sql.conclude(["COMMIT"]), lambda: sql.script("ROLLBACK")):
         sql.script("BEGIN")
-        sql.foresee([amount], [[(7,)]])
+        sql.remember_answers([amount], [[(7,)]])
         assert sql.one(*amount) == (7,)
         end()
         assert sql.one(*amount) is None

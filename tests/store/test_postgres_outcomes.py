@@ -28,7 +28,7 @@ def test_a_commit_whose_server_stays_away_has_an_unknown_outcome(way: str, monke
             grow(ledger, "main", "before")
             monkeypatch.setattr(PostgresSql, way, dying)
             if way == "conclude":
-                monkeypatch.setattr(StraightAppends, "suppose", lambda *_: None)
+                monkeypatch.setattr(StraightAppends, "make_provisional", lambda *_: None)
             with pytest.raises(OutcomeUnknown) as unknown:
                 grow(ledger, "main", "perhaps")
             assert "look whether it is there" in unknown.value.hint

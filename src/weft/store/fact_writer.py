@@ -33,7 +33,8 @@ NEWER_CONTENTS = f"SELECT n, scope, digest, ref FROM content WHERE n > ? AND n <
 
 
 class RecentContents:
-    """The contents that the lookup view does not know yet, by scope and plain digest; shared by a store's writers.
+    """Contents that this store's writers know: all that the lookup view does not have yet, and some that it has. By
+    scope and plain digest; those of an import by scope and reference.
 
     `asked` holds what the view said of others, for the length of one commit.
     """
@@ -48,13 +49,13 @@ class RecentContents:
         """The highest content number that was heard of."""
         self.seen_in: dict[int, int] = {}
         """Of these trees, by scope, contents beyond `seen` are known too, up to this one."""
-        self.by_digest: dict[Key, Stored] = {}
+        self.by_key: dict[Key, Stored] = {}
         self.asked: dict[Key, Stored | None] = {}
 
     def forget(self) -> None:
         self.seen, self.newest = -1, 0
         self.seen_in.clear()
-        self.by_digest.clear()
+        self.by_key.clear()
         self.asked.clear()
 
     def refresh(self, sql: Sql) -> None:
@@ -71,14 +72,14 @@ class RecentContents:
         """The answer to `NEWER_CONTENTS`."""
         for n, scope, digest, ref in rows:
             if scope < LEDGER_SCOPE or digest:
-                self.by_digest[scope, bytes(ref if scope < LEDGER_SCOPE else digest)] = Stored(n, bytes(ref))
+                self.by_key[scope, bytes(ref if scope < LEDGER_SCOPE else digest)] = Stored(n, bytes(ref))
             self.seen = n
         self.newest = max(self.newest, self.seen)
 
     def drop(self, gone: set[int]) -> None:
         """These contents were erased: equal bytes are another content from now on. Imported ones are found by their
         reference, which stays, so that importing them again brings nothing back."""
-        for known in (self.by_digest, self.asked):
+        for known in (self.by_key, self.asked):
             for key in [key for key, stored in known.items() if stored and stored.n in gone and key[0] >= LEDGER_SCOPE]:
                 del known[key]
 
@@ -88,7 +89,7 @@ class RecentContents:
         self.answered(wanted, [sql.all(*question) for question in questions_about(wanted)])
 
     def unknown(self, keys: Iterable[Key]) -> list[Key]:
-        return [key for key in keys if key not in self.by_digest and key not in self.asked]
+        return [key for key in keys if key not in self.by_key and key not in self.asked]
 
     def answered(self, wanted: Iterable[Key], answers: Iterable[Sequence[tuple[Any, ...]]]) -> None:
         """What `questions_about` them were answered."""
@@ -99,7 +100,7 @@ class RecentContents:
 
     @property
     def is_long(self) -> bool:
-        return max(len(self.by_digest), self.newest - self.filled if self.newest else 0) > self.LIMIT
+        return max(len(self.by_key), self.newest - self.filled if self.newest else 0) > self.LIMIT
 
 
 def questions_about(wanted: Sequence[Key]) -> list[Question]:
@@ -174,10 +175,10 @@ class FactWriter(FactReader, kw_only=True, eq=False, dict=True):
         if recent.filled:
             self._ask_for(contents, scope)
         stored = []
-        by_digest, asked = recent.by_digest, recent.asked
+        by_key, asked = recent.by_key, recent.asked
         for content in contents:
             key = (scope, content.ref)
-            known = fresh.get(key) or by_digest.get(key) or asked.get(key)
+            known = fresh.get(key) or by_key.get(key) or asked.get(key)
             if known is None:
                 known = fresh[key] = self._place(content, scope)
             stored.append(known)
@@ -185,9 +186,9 @@ class FactWriter(FactReader, kw_only=True, eq=False, dict=True):
 
     def _ask_for(self, contents: Sequence[Prepared], scope: int) -> None:
         """What the lookup view has of these, by their references."""
-        fresh, by_digest, asked = self._fresh, self.recent.by_digest, self.recent.asked
+        fresh, by_key, asked = self._fresh, self.recent.by_key, self.recent.asked
         keys = dict.fromkeys((scope, content.ref) for content in contents)
-        wanted = [key for key in keys if key not in fresh and key not in by_digest and key not in asked]
+        wanted = [key for key in keys if key not in fresh and key not in by_key and key not in asked]
         asked.update(dict.fromkeys(wanted))
         for some in few_sizes(wanted):
             for ref, n in self.sql.all(_named_among(len(some)), tuple(ref[:KEY_BYTES] for _, ref in some)):
@@ -200,7 +201,7 @@ class FactWriter(FactReader, kw_only=True, eq=False, dict=True):
 
     def _known(self, key: Key) -> Stored | None:
         recent = self.recent
-        known = self._fresh.get(key) or recent.by_digest.get(key)
+        known = self._fresh.get(key) or recent.by_key.get(key)
         if known is None:
             if key not in recent.asked:
                 recent.ask(self.sql, (key,))
@@ -297,6 +298,6 @@ class FactWriter(FactReader, kw_only=True, eq=False, dict=True):
         self.flush()
         if self._erased:
             self.recent.drop(self._erased)
-        self.recent.by_digest.update(self._fresh)
+        self.recent.by_key.update(self._fresh)
         self.recent.seen = self._next - 1
         return self.log_tip

@@ -1,8 +1,8 @@
 """The port between the ledger and a database.
 
 A backend gives transactions and SQL; everything that is the same on every engine (appending, contents, looking up ids)
-is written once, in `weft.store.facts`, over the verbs of `Sql`. Statements use `?` for values, named tables only,
-and nothing that one engine alone understands.
+is written once, in `facts.py` and `fact_writer.py`, over the verbs of `Sql`. Statements use `?` for values, named
+tables only, and nothing that one engine alone understands.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class WriteTxn(Struct, frozen=True):
     """No other connection has written since this store's last commit, and nothing of it was undone."""
     serial: int = 0
     """Which piece of work of this store it is, counted from 1: a gap means that somebody else's came between."""
+    is_provisional: bool = False
+    """The numbers of its events and contents are not those that they will have: no row of it is to be remembered."""
 
 
 class StandingParts(Struct, frozen=True):
@@ -59,9 +61,9 @@ class StandingParts(Struct, frozen=True):
 
 
 class StraightTurn(Struct, frozen=True):
-    """What says of a piece of work that it is an ordinary turn of a session that is there, and how it may be appended
-    straight: it asks one question, adds rows, and makes no use of the numbers that its events and contents get. A store
-    may run it before it knows these."""
+    """What says of a piece of work that a store may try it on provisional numbers, before it knows the real ones: it
+    makes no use of the numbers that its events and contents get. If it asks anything but this one question, or does
+    anything but add the rows of one turn, it is run again on real ones."""
 
     question: Question
     """The one that it asks: a session, its lease and the turn at its head."""
@@ -115,7 +117,7 @@ class Store(Protocol):
     def give_back(self, name: str) -> None:
         """Claim a name no longer."""
 
-    def breathe(self) -> None:
+    def pause_reading(self) -> None:
         """Between two ranges of long reading, with no snapshot open: let what waits for readers to be gone go on."""
 
     def put_stream(self, chunks: Iterable[bytes], scope: int) -> Stored:

@@ -31,7 +31,8 @@ LAST_NUMBER = 2**63 - 1
 """No row has a higher number. Where a question says so, PostgreSQL expects few rows even while it has no statistics,
 and goes by the index; of numbers without an end it expects a third of the table, and reads all of it."""
 Key = tuple[int, bytes]
-"""A content's scope and the plain digest of its bytes: equal ones are one content."""
+"""A content's scope and the plain digest of its bytes, or the reference of one that was imported: equal ones are one
+content."""
 
 
 class LogTip(Struct, frozen=True, gc=False):

@@ -141,16 +141,16 @@ class WriteBuffer:
 
     def add(self, insert: Insert, rows: Sequence[Row]) -> None:
         if self.waiting.setdefault(insert.table, insert) is not insert:
-            self.put_down()
+            self.write_rows()
             self.waiting[insert.table] = insert
         own = self._own.get(insert)
         if own is None:
             own = self._own[insert] = []
         own += rows
         if len(own) > MAX_ROWS:
-            self.put_down()
+            self.write_rows()
 
-    def put_down(self) -> None:
+    def write_rows(self) -> None:
         """Every waiting row into its table."""
         if self._done:
             self.is_writing_done = True
@@ -165,9 +165,9 @@ class WriteBuffer:
             self._write(self._own)
         self.waiting.clear()
 
-    def make_way(self) -> None:
+    def before_statement(self) -> None:
         """Before a statement that changes something."""
-        self.put_down()
+        self.write_rows()
         self._save()
 
     def begin(self) -> None:

@@ -113,8 +113,8 @@ class SqlStore:
         raise NotImplementedError
 
     def _transact(self, batch: CommitBatch[WriteWork], results: Results) -> None:
-        """One durable transaction around `_run_all`, and then `succeed` for its results, whatever happens after.
-        Should it fail, the writer is discarded before anybody else can have it."""
+        """One durable transaction around `_run_all`, or another way to the same rows; then `succeed` for its results,
+        whatever happens after. Should it fail, the writer is discarded before anybody else can have it."""
         raise NotImplementedError
 
     def _start(self, sql: BufferedSql, works: Sequence[WriteWork]) -> LogTip:
@@ -124,7 +124,7 @@ class SqlStore:
 
     def _conclude(self, sql: BufferedSql, tip: LogTip, results: Results) -> None:
         """All work is done: its rows into their tables. An engine may commit in the same go."""
-        sql.buffer.put_down()
+        sql.buffer.write_rows()
 
     def _begin_again(self, sql: BufferedSql) -> None:
         """Undo the whole transaction and begin another."""
@@ -241,7 +241,7 @@ class SqlStore:
                 result = job.work.run(WriteTxn(sql, facts, self._tip is not None, self._serial))
                 facts.flush()
                 if alone:
-                    sql.buffer.put_down()
+                    sql.buffer.write_rows()
                     sql.flush()
             except RowsRefused:
                 raise
@@ -309,7 +309,7 @@ class SqlStore:
 
     # --- lookup views -------------------------------------------------------------------------------------------
 
-    def breathe(self) -> None:
+    def pause_reading(self) -> None:
         """Where nothing waits for readers to be gone, nothing is done."""
 
     def catch_up(self) -> None:
@@ -318,7 +318,7 @@ class SqlStore:
             pass
 
     def catch_up_if_far_behind(self) -> None:
-        if not self.read_only and len(self._recent.by_digest) > LARGE_LAG and self._lookups_fill:
+        if not self.read_only and len(self._recent.by_key) > LARGE_LAG and self._lookups_fill:
             self._fill_lookups()
 
     def _advance_lookups(self, txn: WriteTxn) -> bool:

@@ -209,7 +209,7 @@ class FrameQueue:
         threading.Thread(target=self._send, daemon=True).start()
 
     @property
-    def is_waited_for(self) -> bool:
+    def has_unread_frames(self) -> bool:
         """Whether frames wait, here or in the pipe: the writer is behind."""
         if self._size:
             return True

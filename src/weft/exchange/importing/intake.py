@@ -28,7 +28,7 @@ OnEnded = Callable[[Sequence[EndedTurn]], None]
 """Told of turns once they are facts. It must not raise, nor take long."""
 
 
-class Taking(Struct):
+class SourceIntake(Struct):
     """Takes what one reading of a source gives."""
 
     writer: ImportWriter

@@ -93,7 +93,7 @@ class ReadingWorker:
 
     def _is_ahead(self) -> bool:
         """Has the writer enough to do?"""
-        return self._frames.is_waited_for
+        return self._frames.has_unread_frames
 
     def _importer(self, name: str) -> Importer:
         if name not in self._importers:
@@ -160,7 +160,3 @@ def main() -> None:
     worker = ReadingWorker(FrameQueue(answers, _stop))
     while True:
         worker.read(orders.get())
-
-
-if __name__ == "__main__":
-    main()

@@ -29,7 +29,7 @@ from weft.exchange.importers.port import (
 from weft.exchange.importers.servers import Address, OnServer
 from weft.exchange.importers.sources import Candidate, candidates, claiming
 from weft.exchange.importing.fingerprints import bytes_digest, digests, fingerprint, read_size, still_to_keep
-from weft.exchange.importing.intake import OnEnded, Taking
+from weft.exchange.importing.intake import OnEnded, SourceIntake
 from weft.exchange.importing.read_positions import Follower, Followers
 from weft.exchange.importing.reading_ahead import ImporterFailed, ReadingAhead, SourceAhead, WantedSource
 from weft.exchange.importing.usable_cores import usable_cores
@@ -156,7 +156,7 @@ class ImportRun:
         self._processes = 1 if follow or ledger is None else processes
         self._ahead: ReadingAhead | None = None
         self._words: PreparedWords | None = None
-        self._desks: dict[str, ImportWriter] = {}
+        self._writers: dict[str, ImportWriter] = {}
         self.summary = ImportSummary()
 
     def run(self, paths: Iterable[Path | Address]) -> ImportSummary:
@@ -187,7 +187,7 @@ class ImportRun:
         is_large = sum(wanted.candidate.size for wanted in sources) >= TWO_PROCESSES_BYTES
         if sources and (self._processes == 2 or (is_large and usable_cores() > 1)):
             self._words = PreparedWords()
-            self._desks.clear()  # those that looked at sources take no words
+            self._writers.clear()  # those that looked at sources take no words
             ordered = _after_head_start(sources) if is_large else sources
             self._ahead = stack.enter_context(ReadingAhead(ordered, self._clock, self._index_between, self._note_lost))
 
@@ -203,24 +203,25 @@ class ImportRun:
 
     def note(self) -> None:
         """What was read up to now is not read again."""
-        for writer in self._desks.values():
+        for writer in self._writers.values():
             writer.finish()
 
     def finish(self) -> None:
         """Note what was read, and let go of what only a run needs."""
         self.note()
-        if self._desks:
+        if self._writers:
             self.forget_gone()
-        self._desks.clear()
+        self._writers.clear()
         self._ahead = self._words = None
 
     def forget_gone(self) -> list[str]:
         """Open tails of sources that are not there any more; their names."""
-        writer = next(iter(self._desks.values()), None) or (self._importers and self._writer(self._importers[0]))
+        writer = next(iter(self._writers.values()), None) or (self._importers and self._writer(self._importers[0]))
         return writer.forget_tails(_is_there) if writer else []
 
     def _index(self) -> None:
-        """Search keeps up with a long import, a piece at a time; the rest is done when the ledger is closed."""
+        """Search keeps up with a long import, a piece at a time; the rest is left to the closing and the next
+        search."""
         if self._ledger is not None:
             self._ledger.imports.index(self._words)
 
@@ -319,11 +320,11 @@ class ImportRun:
         self.summary.problems.append(Problem(source=name, line=None, what=error.strerror or str(error)))
 
     def _writer(self, importer: Importer) -> ImportWriter | None:
-        if self._ledger is not None and importer.origin not in self._desks:
+        if self._ledger is not None and importer.origin not in self._writers:
             imports = self._ledger.imports
             writer = imports.writer(importer.origin, importer.mapping, remap=self._remap, words=self._words)
-            self._desks[importer.origin] = writer
-        return self._desks.get(importer.origin)
+            self._writers[importer.origin] = writer
+        return self._writers.get(importer.origin)
 
     def take(self, unit: Unit) -> None:
         """Everything of one source that is new; nothing where there is nothing."""
@@ -403,7 +404,7 @@ class ImportRun:
         file = still_to_keep(source, before, beginning)
         follower = self._follower(writer, importer, before, file.grows)
         known = {} if follower is None else follower.landed
-        taking = Taking(
+        intake = SourceIntake(
             writer, source, candidate.stamp, file, totals.counts, before is not None, known, on_ended=self._on_ended
         )
         transcripts: Iterator[Transcript]
@@ -412,10 +413,10 @@ class ImportRun:
         else:
             transcripts = importer.read(source, report) if follower is None else follower.read(source, report)
         for transcript in transcripts:
-            taking.take(transcript)
-        writer.remember(replace(read, open=taking.is_open, kept=file.at if taking.is_open else None))
-        if follower is not None and self._followers is not None and taking.is_plain:
-            follower.note(read, taking.landed)
+            intake.take(transcript)
+        writer.remember(replace(read, open=intake.is_open, kept=file.at if intake.is_open else None))
+        if follower is not None and self._followers is not None and intake.is_plain:
+            follower.note(read, intake.landed)
             self._followers.keep(source.name, follower)
 
     def _follower(

@@ -6,8 +6,9 @@ So a lost notice costs time and nothing else, two watches do the same work twice
 goes on where the ledger says it was. Reading is the import's: a turn is a fact once it is closed, and what is still
 open is noted as provisional.
 
-Of a source that grows, only what is new is read where its importer can go on (`following.py`); else it is read from its
-beginning, because only that tells what its end means. It rests after each reading, several times as long as that took.
+Of a source that grows, only what is new is read where its importer can go on (`read_positions.py`); else it is read
+from its beginning, because only that tells what its end means. It rests after each reading, several times as long as
+that took.
 """
 
 from __future__ import annotations

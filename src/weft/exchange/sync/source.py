@@ -68,7 +68,7 @@ class LedgerSource:
                     break
                 yield from gathering.take(row)
             after = rows[-1].n
-            self._store.breathe()
+            self._store.pause_reading()
         if (last := gathering.rest()) is not None:
             yield last
 

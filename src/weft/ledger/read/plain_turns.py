@@ -1,7 +1,8 @@
 """What turns say in a context, read in a straight line: a few lean queries for hundreds of turns.
 
-A turn is plain if each of its messages is one text, its calls ended within it, and all of it lies in rows of its own.
-Everything is hashed before it is shown. Turns that are not plain (parts, substitutions, late results, contents that
+A turn is plain if each of its messages is one text, none of its calls failed, was answered later or began other turns,
+and all of it lies in rows of its own. Everything is hashed when it is read from the database; turns that are kept in
+memory are not hashed again. Turns that are not plain (parts, substitutions, late results, contents that
 were erased, packed or are very large) are left to `read_leaves`, which reads every turn; so is the whole context where
 a row or a content is not what it should be: that way alone says what is wrong.
 """

@@ -41,7 +41,7 @@ def find_again(store: Store, scanner: SecretScanner, beginnings: Sequence[str], 
             store.write(partial(note_found, found))
         mark = numbers[-1][0]
         report("said again", mark, last)
-        store.breathe()
+        store.pause_reading()
 
 
 def _values(store: Store, scanner: SecretScanner, beginnings: Sequence[str]) -> Values:

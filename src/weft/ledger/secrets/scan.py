@@ -79,7 +79,7 @@ def scan(store: Store, scanner: SecretScanner, report: Report, *, anew: bool = F
         store.write(partial(_note, scanner.rules, part))
         contents, size = contents + part.contents, size + part.bytes
         report("contents", part.end, part.last)
-        store.breathe()
+        store.pause_reading()
     return Scanned(contents, size)
 
 

@@ -161,7 +161,7 @@ class Copying:
                 return  # the last contents were deleted by hand
             done = batch.log[-1][0].n if batch.log else done
             taken = batch.contents[-1][0] if batch.contents else taken
-            self._source.breathe()
+            self._source.pause_reading()
             yield done
 
     def _next(self, done: int, end: int, taken: int, last: int) -> CopyBatch:

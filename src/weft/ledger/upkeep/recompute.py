@@ -155,7 +155,7 @@ class FreshViews:
             with store.read() as txn:
                 end, more = txn.facts.tip().n, self._advance(txn.facts)
             progress("views", self.done, end)
-            store.breathe()
+            store.pause_reading()
         for stage in lagging_views():
             self._compute_lagging(store, stage, progress)
 
@@ -236,7 +236,7 @@ def differences(store: Store, fresh: FreshViews, table: str, key: tuple[str, ...
         with store.read() as txn:
             fresh.follow(txn)
             found, after = compare_range(txn.sql, fresh.sql, table, key, after)
-        store.breathe()
+        store.pause_reading()
         yield found
         if after is None:
             return
@@ -304,7 +304,7 @@ def _fold_lookups(store: Store, mark: int, progress: Progress) -> tuple[int, int
                 count, total = count + 1, total + int.from_bytes(key, "big") * n
         after = (bytes(rows[-1][0]), rows[-1][1]) if len(rows) == ROWS else None
         progress("lookups", min(count, mark), 2 * mark)
-        store.breathe()
+        store.pause_reading()
     return count, total
 
 
@@ -322,7 +322,7 @@ def _fold_events(store: Store, mark: int, progress: Progress) -> tuple[int, int]
                     count, total = count + 1, total + int.from_bytes(key, "big") * n
         after = rows[-1].n
         progress("lookups", mark + min(after, mark), 2 * mark)
-        store.breathe()
+        store.pause_reading()
     return count, total
 
 
@@ -339,7 +339,7 @@ def _count_contents(store: Store, table: str, matches: str, which: str) -> tuple
             expected += _count(txn, f"content c WHERE {among}", after, upto)
             right += _count(txn, f"content c JOIN {table} l ON {matches} AND l.n = c.n WHERE {among}", after, upto)
         after = upto
-        store.breathe()
+        store.pause_reading()
     with store.read() as txn:
         beyond = txn.facts.watermark("lookup_content")
         there = _count(txn, table) - _count(txn, f"content WHERE n > ? AND n <= ?{which}", mark, beyond)
@@ -392,7 +392,7 @@ def _prove_log(store: Store, progress: Progress) -> None:
             return
         after = events[-1].n
         progress("log", after, end)
-        store.breathe()
+        store.pause_reading()
 
 
 def follows_view_rules(sql: Sql) -> bool:
@@ -434,7 +434,7 @@ def _mend_table(store: Store, fresh: FreshViews, table: str, key: tuple[str, ...
         if found:
             mended, upto = _mend_range(store, fresh, table, key, after)
             changed += mended
-        store.breathe()
+        store.pause_reading()
         if upto is None:
             return changed
         after = upto

@@ -77,7 +77,7 @@ def _verify_log(store: Store, progress: Progress) -> Iterator[Problem]:
             rows = txn.facts.log(walk.after, LOG_ROWS)
         found = [problem for row in rows for problem in walk.take(row)]
         progress("events", walk.after, max(end, walk.after))
-        store.breathe()
+        store.pause_reading()
         yield from found
         more = bool(rows)
 
@@ -140,7 +140,7 @@ def _verify_contents(store: Store, progress: Progress) -> Iterator[Problem]:
             found, last = _verify_some_contents(txn, after)
         more, after = last > after, last
         progress("contents", after, max(end or 0, after))
-        store.breathe()
+        store.pause_reading()
         yield from found
     with store.read() as txn:
         found = list(_verify_packs(txn))

@@ -70,7 +70,8 @@ class WriterState:
         self.serial = 0
         """Which piece of work of the store was the last that was run for one of these writers."""
         self.disturbed = True
-        """Whether somebody else had written before that work, so that it found no rows in memory."""
+        """Whether that work found no rows in memory: somebody else had written before it, or the numbers of the last
+        rows were provisional."""
         self.creators: Creators = {}
         self.put_contents: set[tuple[Authority, str]] = set()
         """Contents that were put by themselves, and by whom: only they may refer to them."""
@@ -141,14 +142,15 @@ class LedgerWriter:
             ahead = (*ahead, standing_question(session))
         straight = StraightTurn(standing_question(session), STANDING_PARTS, restate) if session and restate else None
         ids = RepeatedIds(self.ulids)
-        for _ in range(COLLISION_RETRIES):
+        run, retries = partial(self._run, work, ids, imported), COLLISION_RETRIES
+        while True:
             try:
-                return self.store.write(
-                    lambda txn: self._run(work, txn, ids, imported), weight, likely, ahead, straight
-                )
+                return self.store.write(run, weight, likely, ahead, straight)
             except IdCollision:
+                if not retries:
+                    raise
+                retries -= 1
                 ids.skip()
-        return self.store.write(lambda txn: self._run(work, txn, ids, imported), weight, likely, ahead, straight)
 
     def scope_in_memory(self, session: str | None, parent: object) -> int | None:
         """The tree that a turn will most likely belong to, by the rows in memory; None where they do not say. It costs
@@ -180,17 +182,20 @@ class LedgerWriter:
         for data in contents:
             self.store.write(partial(_put, data, scope), len(data))
 
-    def _run(self, work: Callable[[Append], T], txn: WriteTxn, ids: RepeatedIds, imported: ImportScope | None) -> T:
+    def _run(self, work: Callable[[Append], T], ids: RepeatedIds, imported: ImportScope | None, txn: WriteTxn) -> T:
         """Rows held in memory are valid while this writer alone writes; after anything else they are read again."""
         self._state.disturbed = not txn.undisturbed or txn.serial != self._state.serial + 1
         if self._state.disturbed:
             self._state.memory.clear()
         self._state.serial = txn.serial
         try:
-            return work(Append(self, txn, imported, ids.begin()))
+            result = work(Append(self, txn, imported, ids.begin()))
         except BaseException:  # what the work did to rows in memory is undone by forgetting them
             self._state.memory.clear()
             raise
+        if txn.is_provisional:
+            self._state.memory.clear()
+        return result
 
 
 def _put(data: bytes, scope: int, txn: WriteTxn) -> None:
@@ -285,11 +290,11 @@ class Append:
         self,
         writer: LedgerWriter,
         txn: WriteTxn,
-        imported: ImportScope | None = None,
-        ulids: RepeatedIds | None = None,
+        imported: ImportScope | None,
+        ulids: RepeatedIds,
     ) -> None:
         self.txn, self.sql = txn, txn.sql
-        self.ulids, self.replica = ulids or writer.ulids, writer.store.replica
+        self.ulids, self.replica = ulids, writer.store.replica
         self.authority = writer.authority
         self._attribution: Attribution | FixedAttribution | None = None
         if not writer.authority.is_local:

@@ -90,8 +90,6 @@ class NewTurn:
         self.weight = weigh([*self.messages, *self.response], self.calls)
         self._texts: dict[int, Prepared] = {}
         self.prepared_calls: list[PreparedCall] = []
-        self.is_ordinary = False
-        """It can be written in one pass; `record_turns` asks `ordinary_turn.is_ordinary` and sets it."""
 
     def request(self) -> list[Any]:
         """Everything that its caller told, for the digest of a retry key."""

@@ -2,7 +2,7 @@
 
 The way down: `NewTurn` checks what the caller gave; its contents are encoded, hashed and weighed before the writers'
 lock is taken; under the lock the turn is placed, its events are chained, the events become rows, and the rows are
-committed.
+committed. A store may do all of this on provisional numbers first, and take the lock for the rows alone.
 """
 
 from __future__ import annotations
@@ -56,26 +56,26 @@ def record_turns(
     """Record each after what the head of its session is by then; one with `parent` or `expected` is refused if that is
     another turn. All are committed, or none. A turn with a retry key is recorded once."""
     commands = [request.command(writer) for request in requests]
-    if commands[-1] is not None:  # before large contents are stored
+    if None not in commands:  # before large contents are stored
         with writer.store.read() as txn:
             answers = [find_answer(txn.sql, command) for command in commands]
             if None not in answers:
                 return [_recorded(txn.sql, answer) for answer in answers if answer is not None]
     patience = Patience(writer, wait, ttl)
     likely: list[Key] = []
+    ordinary = [is_ordinary(request.turn) for request in requests]
     for request in requests:
         if request.turn.weight.large:
             writer.put_large(request.turn.weight.large, scope_in_database(writer, request.session, request.parent))
-        request.turn.is_ordinary = is_ordinary(request.turn)
         contents = request.turn.prepare(writer.store.prepare)
         if (scope := writer.scope_in_memory(request.session, request.parent)) is not None:
             likely += [(scope, content.digest) for content in contents]
 
     def work(append: Append) -> list[RecordedTurn]:
         recorded: list[RecordedTurn] = []
-        for request, command in zip(requests, commands, strict=True):
+        for request, command, in_one_pass in zip(requests, commands, ordinary, strict=True):
             following = request.after(recorded[-1] if recorded else None)
-            recorded.append(_write_once(append, following, command, patience))
+            recorded.append(_write_once(append, following, command, patience, in_one_pass))
         return recorded
 
     def restate(recorded: list[RecordedTurn], tip: LogTip) -> list[RecordedTurn]:
@@ -92,10 +92,10 @@ def record_turns(
 
 
 def _write_once(
-    append: Append, request: RequestedTurn, command: KeyedCommand | None, patience: Patience
+    append: Append, request: RequestedTurn, command: KeyedCommand | None, patience: Patience, in_one_pass: bool
 ) -> RecordedTurn:
     def write() -> RecordedTurn:
-        return _write_whole(append, request.turn, _place(append, request, patience))
+        return _write_whole(append, request.turn, _place(append, request, patience), in_one_pass)
 
     return write() if command is None else _recorded(append.sql, once(append, command, lambda: _answer(write())))
 
@@ -119,9 +119,9 @@ def _place(append: Append, request: RequestedTurn, patience: Patience) -> Placem
     return find_place(append, row, request.parent, request.expected)
 
 
-def _write_whole(append: Append, turn: NewTurn, place: Placement) -> RecordedTurn:
+def _write_whole(append: Append, turn: NewTurn, place: Placement, in_one_pass: bool) -> RecordedTurn:
     turn_id, session = append.ulids.mint(MESSAGE_ROOM + 1), place.session
-    write = write_ordinary if turn.is_ordinary and is_ordinary_place(append, place) else _write_any
+    write = write_ordinary if in_one_pass and is_ordinary_place(append, place) else _write_any
     response, digest = write(append, turn, place, turn_id)
     append.seal()
     return RecordedTurn(

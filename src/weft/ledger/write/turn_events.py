@@ -1,6 +1,7 @@
 """The events of one turn, recorded at once or step by step.
 
-`TurnEvents` chains the events of a run and stores their contents; it looks at no view. Contents that were encoded and
+`TurnEvents` chains the events of a run and stores their contents; it looks at views only for the parent of a
+message, and for who acts. Contents that were encoded and
 hashed before the writers' lock was taken come along as `Prepared`.
 """
 

@@ -21,13 +21,12 @@ from psycopg.types.numeric import NumericBinaryLoader
 
 from weft.kernel.errors import InvalidInput, Unsupported, WeakDurability
 from weft.store.postgres.address import PostgresAddress
-from weft.store.postgres.statements import ServerCall, Statements, translate
+from weft.store.postgres.statements import KEPT_STATEMENTS, ServerCall, Statements, translate
 from weft.store.sql import Question, Row, RowsRefused, WriteBuffer, askable, words_of
 
 OLDEST_SERVER = 160_000
 FIRST_FETCH, LARGEST_FETCH = 32, 512
 FETCHED_BYTES = 1024 * 1024
-PREPARED = 512
 MOST_WAITING, WAITING_BYTES = 128, 1024 * 1024
 """So many statements that change something wait at most, and so many bytes of theirs, which are in memory meanwhile."""
 REPEATED = re.compile(r"\bFROM (?:local|watermark)\b")
@@ -41,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 30_000,
 }
 """Unless the address says otherwise: a server that has vanished is noticed within half a minute."""
-WRITER, READER = "60s", "0"
+WRITER_IDLE, READER_IDLE = "60s", "0"
 """A writer that holds the ledger's lock and says nothing for so long is taken for gone: the server lets others on."""
 Connection = psycopg.Connection[Row]
 
@@ -115,7 +114,7 @@ class PostgresSql:
         """Cursors of the transaction under way."""
         self.buffer = WriteBuffer(self._execute)
         self.add = self.buffer.add
-        self._foreseen: dict[Question, list[Row]] = {}
+        self._answers: dict[Question, list[Row]] = {}
 
     @property
     def lost(self) -> bool:
@@ -126,7 +125,7 @@ class PostgresSql:
         return self.connection.closed
 
     def _execute(self, sql: str, values: Sequence[Any]) -> None:
-        if self._foreseen:
+        if self._answers:
             self._forget_answers(sql)
         self._later.append((sql, values, self.buffer.works_done - self.buffer.is_writing_done))
         self._later_bytes += sum([len(value) for value in values if type(value) is bytes])
@@ -138,8 +137,8 @@ class PostgresSql:
         table = changed_table(statement)
         if table is None:
             return
-        for question in [each for each in self._foreseen if table in words_of(each[0])]:
-            del self._foreseen[question]
+        for question in [each for each in self._answers if table in words_of(each[0])]:
+            del self._answers[question]
 
     def flush(self) -> None:
         """Every statement that waits, for one way to the server and back."""
@@ -166,19 +165,14 @@ class PostgresSql:
         return [self._statements.rows(result) for result in results[len(later) :]]
 
     def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
-        if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
-            self.buffer.put_down()
-        question = (sql, tuple(values))
-        if (known := self._foreseen.get(question)) is not None:
-            return known[0] if known else None
-        rows = self._ask(question)
+        rows = self.all(sql, values)
         return rows[0] if rows else None
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
-            self.buffer.put_down()
+            self.buffer.write_rows()
         question = (sql, tuple(values))
-        if (known := self._foreseen.get(question)) is not None:
+        if (known := self._answers.get(question)) is not None:
             return list(known)
         return self._ask(question)
 
@@ -186,35 +180,35 @@ class PostgresSql:
         sql, values = question
         (rows,) = self._send_later([(sql, askable(values))])
         if self.is_snapshot and REPEATED.search(sql):
-            self._foreseen[question] = list(rows)
+            self._answers[question] = list(rows)
         return rows
 
     def ask_together(self, questions: Sequence[Question]) -> list[list[Row]]:
         """The rows of several statements, for one way to the server and back."""
         return self._send_later([(sql, askable(values)) for sql, values in questions])
 
-    def foresee(self, questions: Sequence[Question], answers: Sequence[list[Row]]) -> None:
+    def remember_answers(self, questions: Sequence[Question], answers: Sequence[list[Row]]) -> None:
         """These answers are true until this transaction changes something, or ends."""
-        self._foreseen = dict(zip(questions, answers, strict=True))
+        self._answers = dict(zip(questions, answers, strict=True))
 
     def conclude(self, statements: Sequence[str]) -> None:
         """Every waiting row into its table and then these statements, for one way to the server and back. If a row does
         not fit, none of them is run, and the transaction is lost."""
-        self.buffer.put_down()
+        self.buffer.write_rows()
         self._open.clear()
-        self._foreseen.clear()
+        self._answers.clear()
         self._send_later((), statements)
 
     def call(self, values: Sequence[Buffer | None], call: ServerCall) -> list[bytes | None]:
         """As `Statements.call`, behind every statement that waits."""
         self.flush()
-        self._foreseen.clear()
+        self._answers.clear()
         return self._statements.call(call, values)
 
     def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """A few rows are here at a time, however many there are, and fewer where they are large."""
         if self.buffer.waiting:
-            self.buffer.put_down()
+            self.buffer.write_rows()
         self.flush()
         self._cursors += 1
         name, cursor = f"each_{self._cursors}", self.connection.cursor()
@@ -237,19 +231,19 @@ class PostgresSql:
                 self._run_script(f"CLOSE {name}")
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
-        self.buffer.make_way()
+        self.buffer.before_statement()
         self._execute(sql, values)
 
     def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        self.buffer.make_way()
+        self.buffer.before_statement()
         self.flush()
-        self._foreseen.clear()
+        self._answers.clear()
         self.connection.cursor().executemany(translate(sql), rows)
 
     def script(self, text: str) -> list[Row]:
         """Several statements without values in one go; the rows of the last. Past the buffer: it begins and ends."""
         self.flush()
-        self._foreseen.clear()
+        self._answers.clear()
         self._open.clear()
         return self._run_script(text)
 
@@ -271,7 +265,7 @@ def _weight(rows: Sequence[Row]) -> int:
     return sum(len(value) for row in rows for value in row if isinstance(value, bytes | str))
 
 
-def connect(address: PostgresAddress, idle: str = READER, read_only: bool = False) -> PostgresSql:
+def connect(address: PostgresAddress, idle: str = READER_IDLE, read_only: bool = False) -> PostgresSql:
     """A connection that keeps the promise, or WeakDurability."""
     try:
         given = conninfo_to_dict(address.conninfo)
@@ -285,7 +279,7 @@ def connect(address: PostgresAddress, idle: str = READER, read_only: bool = Fals
         prepare_threshold=1,
     )
     try:
-        connection.prepared_max = PREPARED
+        connection.prepared_max = KEPT_STATEMENTS
         connection.add_notice_handler(_ignore)
         return _ensure_promise(PostgresSql(connection), address, idle, read_only)
     except BaseException:  # whatever it was, the connection is nobody's

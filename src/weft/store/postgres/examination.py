@@ -11,7 +11,7 @@ from weft.kernel.advice import Action
 from weft.store.diagnosis import Diagnosis, error, good
 from weft.store.postgres.address import PostgresAddress
 from weft.store.postgres.connection import PostgresSql
-from weft.store.postgres.failures import said
+from weft.store.postgres.failures import server_message
 from weft.store.postgres.migrations import schema_number
 from weft.store.sqlite.migrations import parts_of
 from weft.store.sqlite.migrations import shipped_schema as sqlite_schema
@@ -81,6 +81,6 @@ def _try(sql: PostgresSql, name: str, question: str) -> list[str]:
         if sql.broken:
             raise
         sql.script("ROLLBACK TO look")
-        return [f"{name}: {said(error)}"]
+        return [f"{name}: {server_message(error)}"]
     sql.script("RELEASE look")
     return []

@@ -63,11 +63,11 @@ def violated_rule(error: BaseException | None) -> str | None:
     """The rule of a table that a row breaks; a minted id by its column."""
     if not isinstance(error, psycopg.IntegrityError):
         return None
-    name = error.diag.constraint_name or said(error)
+    name = error.diag.constraint_name or server_message(error)
     return _MINTED.get(name, name)
 
 
-def said(error: psycopg.Error) -> str:
+def server_message(error: psycopg.Error) -> str:
     """The server's words in one line."""
     return error.diag.message_primary or " ".join(str(error).split())
 
@@ -86,12 +86,12 @@ def store_error(error: psycopg.Error, path: str) -> StoreError:
     if code == "25006":
         return ReadOnlyLedger(path)
     if code in _CORRUPT:
-        return Damaged(f"{path}: the database is malformed ({said(error)})", Action.COPY_BACKUP)
+        return Damaged(f"{path}: the database is malformed ({server_message(error)})", Action.COPY_BACKUP)
     if code[:2] == "42" and code not in _HINTS:  # the statements are our own: what they do not find was there once
-        return Damaged(f"{path}: the schema is not whole ({said(error)})", Action.COPY_BACKUP)
+        return Damaged(f"{path}: the schema is not whole ({server_message(error)})", Action.COPY_BACKUP)
     hint = _HINTS.get(code) or _HINTS.get(code[:2])
     if not code:
         hint = next((_HINTS[kind] for words, kind in _AT_CONNECTING if words in str(error)), None)
     if hint is None and is_passing(error):
         hint = _AWAY if not code or code.startswith(("08", "57")) else "try again"
-    return StoreFailed(f"{path}: {said(error)}", hint or "")
+    return StoreFailed(f"{path}: {server_message(error)}", hint or "")

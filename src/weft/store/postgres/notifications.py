@@ -24,7 +24,7 @@ LISTEN_SECONDS = 1.0
 POOLED = 2
 
 
-class Crier:
+class CommitAnnouncer:
     """Announces commits. Its thread begins with the first one and ends with the store."""
 
     def __init__(self, side: SideConnection, channel: str) -> None:

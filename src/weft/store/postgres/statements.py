@@ -99,8 +99,9 @@ class Statements:
 
     def send(self, statements: Sequence[Question], last: Sequence[str] = ()) -> list[PGresult]:
         """All of them, then the last, which are sent as they are written, for one way to the server and back. The
-        server runs none behind one that it refuses; that is raised. After anything else that is raised the connection
-        is closed: nobody knows how far the server came."""
+        server runs none behind one that it refuses; that is raised. A value that no column holds is raised
+        before anything is sent. After anything else that is raised the connection is closed: nobody knows how far the
+        server came."""
         pgconn, batch = self._connection.pgconn, StatementBatch()
         values = [[dumped(value) for value in each] for _, each in statements]
         try:

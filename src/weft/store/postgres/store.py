@@ -1,7 +1,8 @@
 """The PostgreSQL backend: a ledger is a schema; writers take turns under one advisory lock, readers see snapshots.
 
 A write begins, takes the ledger's lock, reads where the log ends, runs the waiting callers' work, and commits; the lock
-goes with the transaction, and the caller is answered once that is flushed (`flushing`). So arrival numbers become
+goes with the transaction, and the caller is answered once that is flushed (`flush.py`). One turn alone is one call that
+does all of it (`straight_append.py`). So arrival numbers become
 visible in their order, and a feed never skips one. A connection that dies before the commit leaves nothing and the work
 goes again; one that dies during it is looked up by what it would have written. Nothing is ever retried whose outcome is
 not known.
@@ -27,17 +28,17 @@ from weft.store.group_commit import CommitBatch, CommitJob
 from weft.store.port import PATIENCE, Progress, ReadTxn
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.claims import NameClaims, SideConnection
-from weft.store.postgres.connection import WRITER, PostgresSql, connect
+from weft.store.postgres.connection import WRITER_IDLE, PostgresSql, connect
 from weft.store.postgres.copies import PLACE, write_copy
 from weft.store.postgres.examination import examine_schema, find_damage
-from weft.store.postgres.failures import is_passing, said, store_error, translated, violated_rule
+from weft.store.postgres.failures import is_passing, server_message, store_error, translated, violated_rule
 from weft.store.postgres.flush import COMMIT, COMMIT_THEN_FLUSH, FLUSH, SNAPSHOT
 from weft.store.postgres.migrations import MARK, OWN, migrate, refuse_newer, schema_number, shipped_schema
-from weft.store.postgres.notifications import LISTEN_SECONDS, Crier, Listeners
+from weft.store.postgres.notifications import LISTEN_SECONDS, CommitAnnouncer, Listeners
 from weft.store.postgres.readers import Readers
 from weft.store.postgres.rewrite import rewrite_tables
 from weft.store.postgres.schema_objects import check_objects
-from weft.store.postgres.straight_append import StraightAppends, SupposedTurn
+from weft.store.postgres.straight_append import StraightAppends, TurnCall
 from weft.store.postgres.word_index import GinIndex
 from weft.store.records import LAST_NUMBER, LogTip
 from weft.store.replica_names import NOTE, is_copy, take_new_name
@@ -110,7 +111,7 @@ class PostgresStore(SqlStore):
         self._durable = 0
         """The newest event that is known to be durable."""
         self._side = SideConnection(self._connect_reader)
-        self._crier, self._claims = Crier(self._side, self.address.channel), NameClaims(self._side)
+        self._announcer, self._claims = CommitAnnouncer(self._side, self.address.channel), NameClaims(self._side)
         self._listeners = Listeners(self._connect_reader, self.address.channel, self.address.listening)
         with translated(self.path):
             try:
@@ -168,7 +169,7 @@ class PostgresStore(SqlStore):
             self._release()
 
     def _release(self) -> None:
-        self._crier.close()
+        self._announcer.close()
         self._listeners.close()
         self._side.close()
         self._readers.close()
@@ -182,7 +183,7 @@ class PostgresStore(SqlStore):
 
     def _writer(self) -> PostgresSql:
         if self._write_sql is None:
-            sql = connect(self.address, WRITER)
+            sql = connect(self.address, WRITER_IDLE)
             self._write_sql = sql
             ((self._backend,),) = sql.script(f"SELECT {_BACKEND} FROM pg_stat_activity WHERE pid = pg_backend_pid()")
         return self._write_sql
@@ -229,29 +230,29 @@ class PostgresStore(SqlStore):
 
     def _go_straight(self, sql: PostgresSql, job: CommitJob[WriteWork], results: Results) -> bool:
         """An ordinary turn in one call. False where it has to go the general way: then nothing has happened."""
-        self._tip = None  # the work leaves rows in memory that have provisional numbers: whoever is next forgets them
+        self._tip = None  # with the call the log ends elsewhere
         for _ in range(STRAIGHT_TRIES):
             self._serial += 1
-            turn = self._straight.suppose(sql, job.work, self._serial)
+            turn = self._straight.make_provisional(sql, job.work, self._serial)
             if turn is None:
                 return False
             try:
                 tip = self._straight.send(sql, turn)
             except BaseException as error:  # also an interrupt can come before, during or after it
-                return self._ended_anyway(sql, turn, error, job, results)
+                return self._settle_failed_call(sql, turn, error, job, results)
             if tip is not None:
                 results.append((job, turn.restated(tip)))
                 succeed(results)
                 self._durable = max(self._durable, tip.n)
                 if self._straight.is_heard:
-                    self._crier.announce()
+                    self._announcer.announce()
                 return True
             if not self._straight.is_told_more:
                 return False
         return False
 
-    def _ended_anyway(
-        self, sql: PostgresSql, turn: SupposedTurn, error: BaseException, job: CommitJob[WriteWork], results: Results
+    def _settle_failed_call(
+        self, sql: PostgresSql, turn: TurnCall, error: BaseException, job: CommitJob[WriteWork], results: Results
     ) -> bool:
         """Whether a turn is there whose call failed. One that the server refused is not; of a connection that died the
         server is asked, by the turn's id."""
@@ -260,12 +261,12 @@ class PostgresStore(SqlStore):
                 raise error
             turn.salts.return_all()
             return False
-        row = self._came_through(CommitTrace(self._backend, (_OF_TURN, (turn.id,)), had_lock=False))
+        row = self._find_trace(CommitTrace(self._backend, (_OF_TURN, (turn.id,)), had_lock=False))
         if row is None:
             raise error
         results.append((job, turn.restated(LogTip(*row))))
         succeed(results)
-        self._crier.announce()
+        self._announcer.announce()
         if not isinstance(error, psycopg.Error):
             raise error
         return True
@@ -283,7 +284,7 @@ class PostgresStore(SqlStore):
             cause = error.__cause__ if isinstance(error, RowsRefused) else error
             if sql.lost and not sql.broken:  # the server did not get as far as the commit
                 raise RowsRefused from cause if isinstance(cause, psycopg.Error) else error
-            if self._came_through(trace) is None:
+            if self._find_trace(trace) is None:
                 raise cause or error from None
             succeed(results)
             if not isinstance(cause, psycopg.Error):
@@ -292,7 +293,7 @@ class PostgresStore(SqlStore):
             succeed(results)
             self._durable = max(self._durable, tip.n)
         if trace.has_events:
-            self._crier.announce()
+            self._announcer.announce()
 
     def _trace(self, sql: PostgresSql, tip: LogTip) -> CommitTrace:
         """Events are found by their chain; a commit without any leaves a mark."""
@@ -305,7 +306,7 @@ class PostgresStore(SqlStore):
         )
         return CommitTrace(self._backend, (_OF_MARK, (self._backend, self._last_write)), has_events=False)
 
-    def _came_through(self, trace: CommitTrace) -> Row | None:
+    def _find_trace(self, trace: CommitTrace) -> Row | None:
         """Ask the server, as soon as it answers, whether that transaction was committed: a row where it was."""
         self._discard_writer()
         until, tried = self._clock.monotonic() + ASKING_SECONDS, 0
@@ -314,7 +315,8 @@ class PostgresStore(SqlStore):
                 return self._ask(trace, patient=tried == 0)
             except psycopg.Error as error:
                 if not is_passing(error) or self._clock.monotonic() >= until:
-                    raise OutcomeUnknown(f"{self.path}: the connection died at a commit ({said(error)})") from error
+                    message = server_message(error)
+                    raise OutcomeUnknown(f"{self.path}: the connection died at a commit ({message})") from error
                 self._pause(tried)
                 tried += 1
 
@@ -322,7 +324,7 @@ class PostgresStore(SqlStore):
         """Whoever holds the writers' lock knows that no earlier transaction is still under way. One whose client is
         gone is given a moment to end by itself, then the server is told to end it. One that may not have begun yet is
         ended first: else it could come after the answer."""
-        sql = connect(self.address, WRITER)
+        sql = connect(self.address, WRITER_IDLE)
         try:
             if not (patient and trace.had_lock):
                 ended = sql.all(_END_BACKEND, (LOCK_SECONDS * 1_000, trace.backend))
@@ -348,7 +350,7 @@ class PostgresStore(SqlStore):
         write, number, n, chain, contents, erasures = state
         refuse_newer(number, self._schema)
         recent.answered(wanted, answers[: len(about)])
-        sql.foresee(ahead, answers[len(about) :])
+        sql.remember_answers(ahead, answers[len(about) :])
         before, self._last_write = self._last_write, write
         self._began_at = n or 0
         if self._tip is not None and write == before + 1:
@@ -520,7 +522,7 @@ class PostgresStore(SqlStore):
         if self.read_only:
             raise ReadOnlyLedger(self.path)
         with translated(self.path):
-            sql = connect(self.address, WRITER)
+            sql = connect(self.address, WRITER_IDLE)
             try:
                 return rewrite_tables(sql, self.address, patience)
             finally:

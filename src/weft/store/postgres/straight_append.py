@@ -2,9 +2,9 @@
 
 On the general way a writer takes the lock, asks, makes its turn and sends the rows, and everybody else waits meanwhile.
 Here the turn is made before: by the very same work, run on what is remembered of its session and on provisional numbers
-(`SupposedSql`). What it left goes to the server in one call, which takes the lock, sees whether all that was remembered
-is still so, gives events and contents the numbers that come next, chains the events and writes the rows. The receipt is
-made from its reply.
+(`ProvisionalSql`). What it left goes to the server in one call, which takes the lock, sees whether all that was
+remembered is still so, gives events and contents the numbers that come next, chains the events and writes the rows. The
+receipt is made from its reply.
 
 Work that asks for anything else, or leaves rows that the call has no place for, goes the general way; so does a turn
 that the server refuses. Nothing has happened then, and the general way says what is wrong, if anything is.
@@ -22,6 +22,7 @@ from msgspec.json import decode
 
 from weft.kernel.clock import Clock
 from weft.kernel.contents import SALT_BYTES, BorrowedSalts, Salts
+from weft.kernel.errors import WeftError
 from weft.store.fact_writer import FactWriter, RecentContents
 from weft.store.port import StraightTurn, WriteTxn
 from weft.store.postgres.address import PostgresAddress
@@ -66,6 +67,7 @@ IS_BINARY = (*(False,) * NUMBERS, *(True,) * BYTES, False, False, False, True, *
 """Which values of the call are bytes: those of the events, and the contents in one piece."""
 STATEMENT = f"SELECT * FROM append_turn({', '.join(f'${place}' for place in range(1, len(IS_BINARY) + 1))})"
 DONE, KNOWN = "done", "known"
+UNUSUAL, FAILED = "unusual", "failed"
 NOBODY = b"\x00"
 
 
@@ -73,7 +75,7 @@ class Unusual(Exception):
     """The turn has something about it that the call has no place for."""
 
 
-class SupposedSql:
+class ProvisionalSql:
     """A transaction that is yet to come: the one question is answered from memory, and rows are kept."""
 
     def __init__(self, question: Question, answer: Row) -> None:
@@ -109,12 +111,12 @@ class SupposedSql:
         raise Unusual(what)
 
 
-class SupposedContents(RecentContents):
+class ProvisionalContents(RecentContents):
     """What a store knows of contents; any other is taken for new, and the server says so if it is not."""
 
     def __init__(self, known: RecentContents) -> None:
         super().__init__()
-        self.seen, self.filled, self.by_digest = known.seen, known.filled, known.by_digest
+        self.seen, self.filled, self.by_key = known.seen, known.filled, known.by_key
 
     def ask(self, sql: Sql, keys: Iterable[Key]) -> None:
         self.answered(keys, ())
@@ -128,8 +130,8 @@ class KnownStanding(Struct, frozen=True):
     versions: tuple[int | None, int | None, int | None]
 
 
-class SupposedTurn(Struct, frozen=True):
-    """An ordinary turn that was made, with provisional numbers."""
+class TurnCall(Struct, frozen=True):
+    """A turn that was made with provisional numbers, and the values of the call that appends it."""
 
     straight: StraightTurn
     result: Any
@@ -164,49 +166,50 @@ class StraightAppends:
         self.is_heard = True
         """Whether anybody listened for commits when the last turn was flushed."""
         self.verdicts: Counter[str] = Counter()
-        """How often the server said what; turns that were not sent are `unusual`."""
+        """How often the server said what; turns that were not sent are `unusual`, or `failed` where making them raised
+        what no caller's work raises."""
         self.locks: deque[tuple[int, int]] = deque(maxlen=LOCKS)
         """Where the log ended with the last turns, and when each took the lock: microseconds of the server's clock."""
-
-    @property
-    def taken(self) -> int:
-        """How many turns went this way."""
-        return self.verdicts[DONE]
 
     def forget(self) -> None:
         self._standings.clear()
 
-    def suppose(self, sql: PostgresSql, work: WriteWork, serial: int) -> SupposedTurn | None:
-        """The turn that the work makes, if nothing about it is unusual. Nothing is changed anywhere."""
+    def make_provisional(self, sql: PostgresSql, work: WriteWork, serial: int) -> TurnCall | None:
+        """The turn that the work makes, if nothing about it is unusual. Nothing is changed in the database."""
         straight = work.straight
         if straight is None or self._recent.seen < 0:
             return None
         standing = self._standings.get(straight.question) or _read_standing(sql, straight)
         if standing is None:
             return None
-        supposed, salts = SupposedSql(straight.question, standing.row), BorrowedSalts(self._salts)
+        provisional, salts = ProvisionalSql(straight.question, standing.row), BorrowedSalts(self._salts)
         facts = FactWriter(
-            supposed,
-            recent=SupposedContents(self._recent),
+            provisional,
+            recent=ProvisionalContents(self._recent),
             log_tip=LogTip(EVENTS_FROM, b"", CONTENTS_FROM),
             salts=salts,
             now_ms=self._clock.now_ms(),
         )
         try:
-            result = work.run(WriteTxn(supposed, facts, False, serial))
+            result = work.run(WriteTxn(provisional, facts, serial=serial, is_provisional=True))
             facts.flush()
-            return self._turn(straight, result, standing, supposed, salts)
-        except Exception:  # whatever it is, on the general way it is found out whether it is so
+            return self._turn(straight, result, standing, provisional, salts)
+        except Exception as error:  # whatever it is, on the general way it is found out whether it is so
             salts.return_all()
-            self.verdicts["unusual"] += 1
+            self.verdicts[UNUSUAL if isinstance(error, Unusual | WeftError) else FAILED] += 1
             return None
 
     def _turn(
-        self, straight: StraightTurn, result: Any, standing: KnownStanding, supposed: SupposedSql, salts: BorrowedSalts
-    ) -> SupposedTurn:
+        self,
+        straight: StraightTurn,
+        result: Any,
+        standing: KnownStanding,
+        provisional: ProvisionalSql,
+        salts: BorrowedSalts,
+    ) -> TurnCall:
         """What the work left, as values of the call; `Unusual` where it has no place for them."""
-        rows, inserts, parts = supposed.rows, supposed.inserts, straight.parts
-        if supposed.is_unusual or not _ONE_ROW <= rows.keys() <= _ONE_ROW | _SOME_ROWS or standing.row[-1]:
+        rows, inserts, parts = provisional.rows, provisional.inserts, straight.parts
+        if provisional.is_unusual or not _ONE_ROW <= rows.keys() <= _ONE_ROW | _SOME_ROWS or standing.row[-1]:
             raise Unusual("tables")
         if (inserts["session"].columns, inserts["turn"].columns) != (parts.session, parts.turn):
             raise Unusual("columns")
@@ -224,7 +227,7 @@ class StraightAppends:
         if len(lines) + sum(row[5] for row in contents) > MOST_BYTES:
             raise Unusual("size")
         ids = b"".join([sha256(line).digest() for line in lines.split(b"\n")])
-        numbers = (self._lock, self._schema, self._recent.erasures, *self._known(contents), log_row[2])
+        numbers = (self._lock, self._schema, self._recent.erasures, *self._seen_and_filled(contents), log_row[2])
         values = [
             *[b"%d" % number for number in numbers],
             ids,
@@ -234,18 +237,18 @@ class StraightAppends:
             *[composite.encode() for composite in composites],
         ]
         lease = standing.row[len(session) : len(session) + len(parts.lease)]
-        return SupposedTurn(
+        return TurnCall(
             straight, result, turn[parts.turn.index("id")], log_row[1],
             session, lease, standing.versions[1], turn, contents, values, salts,
         )  # fmt: skip
 
-    def _known(self, contents: Sequence[Row]) -> tuple[int, int]:
-        """From where to where this ledger's program knows the contents of their tree."""
+    def _seen_and_filled(self, contents: Sequence[Row]) -> tuple[int, int]:
+        """Up to where, and from where on, this ledger's program knows the contents of their tree."""
         if not contents:
             return CONTENTS_FROM, 0
         return max(self._recent.seen, self._recent.seen_in.get(contents[0][1], 0)), self._recent.filled
 
-    def send(self, sql: PostgresSql, turn: SupposedTurn) -> LogTip | None:
+    def send(self, sql: PostgresSql, turn: TurnCall) -> LogTip | None:
         """Where the log ends with the turn; None where it was refused, and nothing has happened."""
         self._standings.pop(turn.straight.question, None)
         (*row, _, heard) = sql.call(turn.values, self.call)
@@ -254,7 +257,7 @@ class StraightAppends:
         self.verdicts[verdict] += 1
         self.is_told_more = verdict == KNOWN
         for number, digest, ref in newer:  # of the tree whose contents the turn has
-            self._recent.by_digest[turn.contents[0][1], bytes.fromhex(digest)] = Stored(number, bytes.fromhex(ref))
+            self._recent.by_key[turn.contents[0][1], bytes.fromhex(digest)] = Stored(number, bytes.fromhex(ref))
         if verdict != DONE:
             turn.salts.return_all()
             return None
@@ -263,12 +266,12 @@ class StraightAppends:
         self._settle(turn, tip, written_by)
         return tip
 
-    def _settle(self, turn: SupposedTurn, tip: LogTip, written_by: int) -> None:
+    def _settle(self, turn: TurnCall, tip: LogTip, written_by: int) -> None:
         """The turn is there: what is remembered gets the numbers that it has."""
         recent, amount = self._recent, len(turn.contents)
         before = tip.contents - amount
         for k, (_, tree, ref, _, digest, *_) in enumerate(turn.contents, before + 1):
-            recent.by_digest[tree, digest] = Stored(k, ref)
+            recent.by_key[tree, digest] = Stored(k, ref)
             recent.seen_in[tree] = tip.contents
         if recent.seen == before:
             recent.seen = tip.contents

@@ -50,7 +50,7 @@ class SqliteSql:
 
     def one(self, sql: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
         if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
-            self.buffer.put_down()
+            self.buffer.write_rows()
         try:
             return self._execute(sql, values).fetchone()
         except UnicodeDecodeError as error:
@@ -60,7 +60,7 @@ class SqliteSql:
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
-            self.buffer.put_down()
+            self.buffer.write_rows()
         try:
             return self._execute(sql, values).fetchall()
         except UnicodeDecodeError as error:
@@ -70,7 +70,7 @@ class SqliteSql:
 
     def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
         if self.buffer.waiting:
-            self.buffer.put_down()
+            self.buffer.write_rows()
         try:
             yield from self._execute(sql, values)
         except UnicodeDecodeError as error:
@@ -79,11 +79,11 @@ class SqliteSql:
             yield from self.each(sql, askable(values))
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
-        self.buffer.make_way()
+        self.buffer.before_statement()
         self._execute(sql, values)
 
     def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        self.buffer.make_way()
+        self.buffer.before_statement()
         self._execute_many(sql, rows)
 
     def flush(self) -> None:

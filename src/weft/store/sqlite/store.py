@@ -60,7 +60,7 @@ from weft.store.word_index import WordIndex
 
 POLL_SECONDS = 0.02
 POOLED_READERS = 8
-LONG_LOG_BYTES, BREATH_SECONDS = 32 * 1024 * 1024, 0.01
+LONG_LOG_BYTES, PAUSE_SECONDS = 32 * 1024 * 1024, 0.01
 
 
 class SqliteBase(SqlStore):
@@ -372,13 +372,13 @@ class SqliteStore(SqliteBase):
                     sql.run("COMMIT")
                 self._give_back(sql)
 
-    def breathe(self) -> None:
+    def pause_reading(self) -> None:
         """A write-ahead log begins anew only at a moment without readers; a reader that never pauses would let it grow
         with every commit of the others."""
         log = Path(f"{self._file.name}-wal")
         with suppress(OSError):  # no log, nothing to wait for
             if log.stat().st_size > LONG_LOG_BYTES:
-                self._clock.sleep(BREATH_SECONDS)
+                self._clock.sleep(PAUSE_SECONDS)
 
     def _give_back(self, sql: SqliteSql) -> None:
         """A few readers are kept for the next; those of a rush, or of a store closed meanwhile, are not."""

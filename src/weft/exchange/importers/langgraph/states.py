@@ -205,13 +205,13 @@ class States:
             same += 1
         if same == before.length:
             return self._append(before, found[same:], at, checkpoint)
-        by_digest = {entry.digest: entry for entry in before.listed()}
+        by_key = {entry.digest: entry for entry in before.listed()}
         ids = {entry.id for entry in before.listed()}
         kept: list[Entry] = []
         for each in found:
-            if each.digest not in by_digest:
+            if each.digest not in by_key:
                 break
-            kept.append(by_digest[each.digest])
+            kept.append(by_key[each.digest])
         rest = found[len(kept) :]
         tip = self._tip(before, kept, rest, ids)
         start = State(kept, len(kept), tip, removed=before.length - len(kept))
