@@ -161,6 +161,18 @@ def test_a_row_that_was_written_again_is_not_taken_for_the_remembered_one(
         assert verdicts(ledger) == {"done": 1, "moved": 1}
 
 
+def test_the_call_has_the_values_that_the_function_takes(addresses: tuple[str, str]) -> None:
+    types = (
+        "SELECT format_type(t, NULL) FROM pg_proc, unnest(proargtypes) WITH ORDINALITY AS a(t, place)"
+        " WHERE proname = 'append_turn' AND pronamespace = %s::regnamespace ORDER BY place"
+    )
+    named = parse_address(addresses[0])
+    with weft.open(addresses[0]), psycopg.connect(named.conninfo) as server:
+        taken = [name for (name,) in server.execute(types.encode(), (named.ledger,)).fetchall()]
+    assert [name == "bytea" for name in taken] == list(straight_append.IS_BINARY)
+    assert [name for name in taken if name == "xid"] == ["xid"] * straight_append.VERSIONS
+
+
 def test_rows_are_sent_in_the_order_of_the_columns(addresses: tuple[str, str]) -> None:
     named = parse_address(addresses[0])
     columns = (

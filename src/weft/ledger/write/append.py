@@ -264,8 +264,6 @@ class ContentWriter(ContentForms):
         return self._append.remember(self._append.txn.facts.put_prepared(content, self._scope))
 
     def put_text(self, text: str | bytes | StoredContent | Prepared, what: str = "text") -> str:
-        if isinstance(text, str):
-            return self.put_bytes(text_bytes(text))
         if isinstance(text, Prepared):
             return self.put_prepared(text)
         if isinstance(text, StoredContent):
