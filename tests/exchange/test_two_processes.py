@@ -1,5 +1,6 @@
 """An import in two processes: the same ledger as one process makes, whatever happens to the worker or to the writer."""
 
+import enum
 import io
 import os
 import select
@@ -11,8 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -24,15 +26,25 @@ from weft.exchange.importers.aider import Aider
 from weft.exchange.importers.claude_code import ClaudeCode
 from weft.exchange.importers.port import Report, Source, Transcript, load_importers, registered_name
 from weft.exchange.importing import handover, reading_ahead, run
-from weft.exchange.importing.handover import WorkerLost, pack, unpack
+from weft.exchange.importing.handover import OpenedSource, ReadingEnd, SessionBegin, WorkerLost, pack, unpack
 from weft.exchange.importing.run import ImportRun, ImportStep, ImportSummary
 from weft.exchange.importing.usable_cores import usable_cores
 from weft.kernel.clock import FixedClock, SystemClock
 from weft.kernel.contents import Prepared
 from weft.kernel.dag_events import RunStarted
-from weft.kernel.enums import AgentRole, TurnType
+from weft.kernel.enums import AgentRole, EventClass, TurnType
 from weft.kernel.errors import InvalidInput
-from weft.ledger.imports.natives import EncodedEvents, NativeTurn, PackedStretch, PreparedTurn, TurnDraft
+from weft.kernel.events import Event
+from weft.ledger.imports.natives import (
+    EncodedEvents,
+    NativeCall,
+    NativeSession,
+    NativeTurn,
+    PackedStretch,
+    PreparedTurn,
+    TurnDraft,
+)
+from weft.ledger.model import StoredContent
 from weft.surfaces.cli.import_lines import _summary_notes
 
 NOW = FixedClock(10**13)
@@ -296,6 +308,25 @@ def test_what_the_worker_says_makes_records_and_nothing_else() -> None:
     for strange in (b"", b"\x80\x05garbage", pack(os.getcwd), pack(Path("/")), pack(started)):
         with pytest.raises(WorkerLost):
             unpack(strange)
+
+
+def classes_in(hint: Any, known: set[Any]) -> set[Any]:
+    """Records and enumerations that a value of this type may hold."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct | enum.Enum) and hint not in known:
+        known.add(hint)
+        for inner in get_type_hints(hint).values() if issubclass(hint, msgspec.Struct) else ():
+            classes_in(inner, known)
+    for inner in get_args(hint):
+        classes_in(inner, known)
+    return known
+
+
+def test_all_that_a_turn_may_hold_is_handed_over() -> None:
+    records = (OpenedSource, SessionBegin, NativeSession, NativeTurn, ReadingEnd)
+    held = set[Any]().union(*(classes_in(record, set()) for record in records))
+    assert NativeCall in held
+    left = {Event, EventClass, StoredContent}  # events go as lines, and no importer has a content of the ledger
+    assert held - left <= set(handover._CLASSES)
 
 
 @pytest.mark.parametrize(("size", "cores", "expected"), [(1, 2.0, False), (1 << 40, 1.0, False), (0, 2.0, True)])

@@ -17,8 +17,10 @@ from msgspec.structs import asdict
 
 from weft.kernel.advice import Action, Hint
 from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel.clock import is_ulid
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import InvalidInput, StoreError, Unsupported
+from weft.kernel.facts import is_digest
 from weft.kernel.fields import Usage
 from weft.kernel.hidden_credentials import hidden_address
 from weft.kernel.labels import is_visible, look_alikes, normal_form, visible_form
@@ -71,6 +73,36 @@ def checked_count(value: Any, what: str) -> int:
     if type(value) is not int or not 0 <= value <= MAX_INTEGER:
         raise InvalidInput(f"{what} is {value!r:.80}", "it is a whole number from 0")
     return value
+
+
+def checked_whole(value: Any, what: str) -> int | UnsetType:
+    """A number as an event may hold it: whole, and exact in every reader."""
+    if value is None:
+        return UNSET
+    if type(value) is not int or abs(value) > MAX_INTEGER:
+        raise InvalidInput(f"{what} is {value!r:.80}", "it is a whole number below 2^53")
+    return value
+
+
+def checked_id(value: str, what: str) -> str:
+    if not isinstance(value, str) or not is_ulid(value):
+        raise InvalidInput(f"{what}: {value!r} is not an id of this ledger", "pass the full 26-letter id")
+    return value
+
+
+def checked_event(value: str, what: str) -> str:
+    if not isinstance(value, str) or not is_digest(value):
+        raise InvalidInput(f"{what}: {value!r:.80} is not the id of an event", "pass all 64 digits")
+    return value
+
+
+def checked_member(enum: Any, value: Any, what: str) -> Any:
+    """A member of an enumeration, given as itself or by its value."""
+    try:
+        return enum(value)
+    except ValueError:
+        members = ", ".join(enum)
+        raise InvalidInput(f"{what} is {value!r:.80}", f"it is one of {members}") from None
 
 
 def checked_seconds(value: Any, what: str) -> float:

@@ -1,9 +1,8 @@
 """What passes between the writer of an import and its worker: orders one way, frames the other, each over a pipe.
 
-An order names a source. Its answer is a row of frames: what was opened, then for each session its description, its
-turns some at a time and its end, then the report, or why reading failed. A turn is a plain record, but its texts may
-hold what msgpack has no form for (lone surrogates, integers of any size), so records are pickled; whoever reads them
-makes objects of the classes below and of nothing else.
+An order, which is msgpack, names a source. Its answer is a row of frames of the kinds of `FrameKind`. A turn is a plain
+record, but its texts may hold what msgpack has no form for (lone surrogates, integers of any size), so the records of
+frames are pickled; whoever reads them makes objects of the classes below and of nothing else.
 """
 
 from __future__ import annotations
@@ -63,13 +62,22 @@ _HEADER = struct.Struct(">BQ")
 
 
 class FrameKind(IntEnum):
+    """In the order in which they come; those of a session come for each session of a source."""
+
     OPENED = 1
+    """`OpenedSource`: size and digest of the bytes that are read."""
     SESSION = 2
+    """`SessionBegin`: a session as it is known before its turns are read."""
     RAW = 3
+    """A piece of an importer's own copy of the session, as it is."""
     TURNS = 4
+    """A list of `NativeTurn`."""
     SESSION_END = 5
+    """`NativeSession`: what the session is after its turns."""
     DONE = 6
+    """`ReadingEnd`: the report of the source."""
     FAILED = 7
+    """`ReadingEnd` with the reason: nothing more of this source comes."""
 
 
 ENDS = (FrameKind.DONE, FrameKind.FAILED)

@@ -11,10 +11,9 @@ from weft.ledger.api.base import LedgerPart
 from weft.ledger.approvals import policies
 from weft.ledger.approvals.model import Approval, CallDecision, NewPolicy, Policy
 from weft.ledger.approvals.requests import answer_approval, decisions_of, listed_approvals, load_approval
-from weft.ledger.arguments import checked_count, checked_label, checked_text
+from weft.ledger.arguments import checked_count, checked_label, checked_member, checked_text
 from weft.ledger.read.revisions import require
 from weft.ledger.write.append import requires
-from weft.ledger.write.turn_events import member
 
 OPEN = (ApprovalState.OPEN.value,)
 
@@ -37,7 +36,7 @@ class Approvals(LedgerPart):
         self, *, session: str | None = None, states: Sequence[str] = OPEN, limit: int = 100, after: int = 0
     ) -> list[Approval]:
         """Requests in these states, the oldest first; `after` is the arrival number of the last one of a page."""
-        values = [member(ApprovalState, state, "state").value for state in states]
+        values = [checked_member(ApprovalState, state, "state").value for state in states]
         count, position = checked_count(limit, "limit"), checked_count(after, "after")
         with self._store.read() as txn:
             row = None if session is None else require(txn, session)
@@ -56,7 +55,7 @@ class Approvals(LedgerPart):
             self.get(approval).id,
             is_granted=True,
             bound=None if bound is None else checked_text(bound, "bound"),
-            scope=member(GrantScope, scope, "scope"),
+            scope=checked_member(GrantScope, scope, "scope"),
             reason=None if reason is None else checked_text(reason, "reason"),
         )
         return self.get(id)
@@ -82,7 +81,7 @@ class Policies(LedgerPart):
 
     def list(self, *, states: Sequence[str] = ()) -> list[Policy]:
         """Policies in these states, or all; the oldest first."""
-        values = [member(PolicyState, state, "state").value for state in states]
+        values = [checked_member(PolicyState, state, "state").value for state in states]
         with self._store.read() as txn:
             return policies.listed_policies(txn, values)
 

@@ -9,7 +9,7 @@ from weft.kernel.advice import Action
 from weft.kernel.enums import InboxState, InterruptionReason, MessageRole, QueueMode
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api.base import LedgerPart
-from weft.ledger.arguments import as_messages, checked_label, checked_number, checked_text
+from weft.ledger.arguments import as_messages, checked_label, checked_member, checked_number, checked_text
 from weft.ledger.model import Message, MessagesInput, NewMessage
 from weft.ledger.read.access import Access, access_of
 from weft.ledger.read.listing import load_files
@@ -22,7 +22,6 @@ from weft.ledger.runs.turn_commands import interrupt, retry
 from weft.ledger.runs.worker_answers import tell_spawner
 from weft.ledger.views.rows import load_session, load_turn
 from weft.ledger.write.append import requires
-from weft.ledger.write.turn_events import member
 from weft.store.port import ReadTxn
 
 WAITING = (InboxState.QUEUED.value, InboxState.TAKEN.value)
@@ -63,7 +62,7 @@ class Inbox(LedgerPart):
         outgoing = NewAdmission(
             message=_plain_message(messages[0]),
             target=target,
-            mode=member(QueueMode, mode, "mode"),
+            mode=checked_member(QueueMode, mode, "mode"),
             priority=checked_number(priority, "priority"),
             overrides=overrides,
             route=route,
@@ -88,7 +87,7 @@ class Inbox(LedgerPart):
         after: int = 0,
     ) -> list[InboxMessage]:
         """Messages in these states, the oldest first; `after` is the arrival number of the last one of a page."""
-        wanted = [member(InboxState, state, "state").value for state in states]
+        wanted = [checked_member(InboxState, state, "state").value for state in states]
         with self._store.read() as txn:
             access = access_of(txn)
             row = None if session is None else require(txn, session)
@@ -109,7 +108,7 @@ class Inbox(LedgerPart):
     def interrupt(self, session: str, *, reason: str = "canceled") -> str:
         """Ask for the turn that a broker runs in a session, in any process, to be cut short; the turn's id. It ends
         with what it has, as soon as its broker hears of it. Raises NotApplicable where none runs there."""
-        why = member(InterruptionReason, reason, "reason")
+        why = checked_member(InterruptionReason, reason, "reason")
         return interrupt(self._writer, self._ledger.session(session).id, why)
 
     @requires("turn:record")

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api.reading import ReadVerbs
 from weft.ledger.api.search import SearchVerbs
-from weft.ledger.arguments import checked_text
+from weft.ledger.arguments import checked_id, checked_text
 from weft.ledger.model import Message, Session, ToolCall, Turn
 from weft.ledger.read.access import READ_LEDGER, access_of
 from weft.ledger.read.pages import NEWEST, Cursor, Page, PageRequest, Position, mapped
@@ -27,7 +27,6 @@ from weft.ledger.search.passages import UNREMARKABLE
 from weft.ledger.search.session_lists import in_order
 from weft.ledger.views.program_rows import agent_id, load_program
 from weft.ledger.views.rows import TURN, TurnRow, load_turn_number
-from weft.ledger.write.turn_events import checked_id
 from weft.store.port import ReadTxn
 
 

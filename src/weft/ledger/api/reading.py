@@ -10,7 +10,7 @@ from msgspec import UNSET
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.facts import is_digest
 from weft.ledger.api.base import LedgerBase
-from weft.ledger.arguments import checked_count, checked_seconds, checked_text
+from weft.ledger.arguments import checked_count, checked_id, checked_seconds, checked_text
 from weft.ledger.model import Codeblock, Message, ToolCall, Turn
 from weft.ledger.read.access import access_of
 from weft.ledger.read.contexts import Context, context_after, context_of_turn, readable_prompt
@@ -34,7 +34,6 @@ from weft.ledger.views.recorded_events import Recorded, recorded_after, run_even
 from weft.ledger.views.rows import TurnRow, load_turn, load_turn_number
 from weft.ledger.write.append import reads_whole
 from weft.ledger.write.placement import compaction_for
-from weft.ledger.write.turn_events import checked_id
 from weft.store.facts import checked_pieces
 from weft.store.port import ReadTxn
 from weft.store.records import ContentHead

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from weft.kernel.enums import AgentRole, ToolCallStatus
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api.base import WAIT, LedgerBase
-from weft.ledger.arguments import as_record, checked_label, checked_text
+from weft.ledger.arguments import as_record, checked_label, checked_member, checked_text
 from weft.ledger.model import (
     DEFAULT_AGENT,
     ErrorInput,
@@ -28,7 +28,7 @@ from weft.ledger.write.late_results import record_late_result
 from weft.ledger.write.new_turn import DEFAULT_SETTING, NewTurn
 from weft.ledger.write.record_turn import RequestedTurn, record_turns
 from weft.ledger.write.substitutions import find_event, find_replacement, last_substitution, substitute
-from weft.ledger.write.turn_events import Setting, member
+from weft.ledger.write.turn_events import Setting
 from weft.ledger.write.turn_writer import TurnWriter, begin_turn
 from weft.store.records import LEDGER_SCOPE
 
@@ -185,7 +185,7 @@ class RecordVerbs(LedgerBase):
         """The outcome of a tool call that its turn did not wait for; the turn's digest stays as it is. A turn that is
         parked until the outcome comes goes on."""
         fault = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
-        ended = None if status is None else member(ToolCallStatus, status, "status")
+        ended = None if status is None else checked_member(ToolCallStatus, status, "status")
         checked_text(call_id, "tool call id")
         record_late_result(self._writer, self.resolve(turn), call_id, result, fault, ended)
 

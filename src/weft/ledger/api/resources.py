@@ -13,7 +13,7 @@ from weft.kernel.enums import (
     SubresourcePart,
 )
 from weft.ledger.api.base import LedgerPart, lease_seconds_of, owner_of, patience_of
-from weft.ledger.arguments import checked_count, checked_text
+from weft.ledger.arguments import checked_count, checked_member, checked_text
 from weft.ledger.read.revisions import require
 from weft.ledger.resources import forking, leases, reading, recording, snapshot_reading, snapshots, undoing
 from weft.ledger.resources.forking import Fork
@@ -33,7 +33,6 @@ from weft.ledger.sessions.heads import NewFork
 from weft.ledger.views.lease_rows import Lease
 from weft.ledger.views.rows import load_turn
 from weft.ledger.write.append import LedgerWriter, requires
-from weft.ledger.write.turn_events import member
 from weft.store.replica_names import last_copied_event, own_names
 
 CHANGE = reading.CHANGE_RESOURCE
@@ -91,7 +90,7 @@ class Resources(LedgerPart):
     ) -> Resource:
         """Attach it to a session, a run, or whoever acts: to write to its owner alone, read-only to others too where it
         can be shared."""
-        recording.attach(self._writer, resource, member(MountMode, mode, "mode"), session, run)
+        recording.attach(self._writer, resource, checked_member(MountMode, mode, "mode"), session, run)
         return _changed(self._writer, resource)
 
     @requires(CHANGE)
@@ -103,7 +102,7 @@ class Resources(LedgerPart):
         self, *, session: str | None = None, kind: str | None = None, include_discarded: bool = False
     ) -> list[Resource]:
         """Those that somebody owns, the oldest first; with a session, its own."""
-        of_kind = None if kind is None else member(ResourceKind, kind, "kind")
+        of_kind = None if kind is None else checked_member(ResourceKind, kind, "kind")
         with self._store.read() as txn:
             owner = None if session is None else require(txn, session).id
             return reading.listed_resources(txn, session=owner, kind=of_kind, is_discarded=include_discarded)
@@ -116,7 +115,9 @@ class ResourceLog(LedgerPart):
     def find_at(self, kind: str, place: str, machine: str | None = None) -> Resource | None:
         """The resource of this ledger at a place of a machine."""
         with self._store.read() as txn:
-            found = reading.standing_at(txn, member(ResourceKind, kind, "kind"), checked_text(place, "place"), machine)
+            found = reading.standing_at(
+                txn, checked_member(ResourceKind, kind, "kind"), checked_text(place, "place"), machine
+            )
             may_read = found is not None and reading.may_read(txn, found)
             return found if may_read else None
 
@@ -233,7 +234,9 @@ class ResourceLog(LedgerPart):
         self, resource: str, path: str, *, mode: str = "rw", run: str | None = None, container: str | None = None
     ) -> Resource:
         """Record that a run, or a container, sees it under a path."""
-        recording.mount(self._writer, resource, path, member(MountMode, mode, "mode"), run=run, container=container)
+        recording.mount(
+            self._writer, resource, path, checked_member(MountMode, mode, "mode"), run=run, container=container
+        )
         return _changed(self._writer, resource)
 
     def unmount(self, resource: str, *, run: str | None = None, container: str | None = None) -> Resource:
@@ -242,7 +245,7 @@ class ResourceLog(LedgerPart):
 
     def add_part(self, resource: str, part: str, *, role: str) -> Resource:
         """Record that another resource is a part of this one."""
-        recording.add_part(self._writer, resource, part, member(SubresourcePart, role, "role"))
+        recording.add_part(self._writer, resource, part, checked_member(SubresourcePart, role, "role"))
         return _changed(self._writer, resource)
 
     def remove_part(self, resource: str, part: str) -> Resource:
@@ -251,7 +254,7 @@ class ResourceLog(LedgerPart):
 
     def open_handle(self, resource: str, provider: str, provider_id: str, *, capabilities: Sequence[str] = ()) -> str:
         """Record through what it is acted on; the handle's id."""
-        able = tuple(member(HandleCapability, word, "capability") for word in capabilities)
+        able = tuple(checked_member(HandleCapability, word, "capability") for word in capabilities)
         return recording.open_handle(self._writer, resource, provider, provider_id, able)
 
     def close_handle(self, resource: str, handle: str, *, reason: str | None = None) -> Resource:
@@ -260,7 +263,7 @@ class ResourceLog(LedgerPart):
 
     def record_probe(self, resource: str, status: str) -> Resource:
         """Record whether it was found alive."""
-        recording.record_probe(self._writer, resource, member(ResourceLiveness, status, "status"))
+        recording.record_probe(self._writer, resource, checked_member(ResourceLiveness, status, "status"))
         return _changed(self._writer, resource)
 
     def request_snapshot(self, resource: str, *, run: str | None = None, method: str | None = None) -> str:
@@ -303,7 +306,7 @@ class ResourceLog(LedgerPart):
         return snapshots.record_restore(
             self._writer,
             restore,
-            member(RestoreOutcome, outcome, "outcome"),
+            checked_member(RestoreOutcome, outcome, "outcome"),
             new=new,
             failure=failure,
             compensation=compensation,

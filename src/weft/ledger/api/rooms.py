@@ -8,7 +8,7 @@ from typing import Any
 from weft.kernel.enums import MessageRole, QueueMode, RoomHistory, RoomStatus
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api.base import LedgerPart
-from weft.ledger.arguments import as_messages, checked_names, checked_number, checked_text
+from weft.ledger.arguments import as_messages, checked_member, checked_names, checked_number, checked_text
 from weft.ledger.model import MessagesInput
 from weft.ledger.read.access import access_of
 from weft.ledger.read.pages import Page
@@ -32,7 +32,6 @@ from weft.ledger.rooms.search import posted_messages, search_messages
 from weft.ledger.search.hits import Hit
 from weft.ledger.search.query import parse_query
 from weft.ledger.write.append import requires
-from weft.ledger.write.turn_events import member
 
 MOST_MESSAGES = 1000
 
@@ -78,7 +77,7 @@ class Rooms(LedgerPart):
 
     def list(self, *, status: str | None = "active", limit: int = 100) -> list[Room]:
         """Those that whoever reads takes or took part in; where somebody spoke last comes first."""
-        wanted = None if status is None else member(RoomStatus, status, "status").value
+        wanted = None if status is None else checked_member(RoomStatus, status, "status").value
         with self._store.read() as txn:
             return reading.listed_rooms(txn, status=wanted, limit=_checked_limit(limit))
 
@@ -130,7 +129,7 @@ class Rooms(LedgerPart):
         what is said from then on, or `all`. Only people do that."""
         new = membership.NewRoom(
             title=None if title is None else checked_text(title, "title"),
-            history=member(RoomHistory, history, "history"),
+            history=checked_member(RoomHistory, history, "history"),
             agents=tuple(checked_names(agents, "agent")),
             people=tuple(checked_names(people, "person")),
         )
@@ -154,7 +153,7 @@ class Rooms(LedgerPart):
             raise InvalidInput(f"message is a list of {len(messages)}", "post one message at a time")
         if not isinstance(limits, RoomLimits):
             raise InvalidInput(f"limits are {limits!r:.80}", "give RoomLimits")
-        new = NewPost(message=messages[0], meta=meta, mode=member(QueueMode, mode, "mode"))
+        new = NewPost(message=messages[0], meta=meta, mode=checked_member(QueueMode, mode, "mode"))
         return post(self._writer, self._id(room), new, key=key, limits=limits)
 
     @requires("room:add")

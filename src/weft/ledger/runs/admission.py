@@ -20,6 +20,7 @@ from weft.kernel.errors import InboxFull, InvalidInput, NotApplicable, NotFound
 from weft.kernel.events import Receipt, session_stream
 from weft.kernel.fields import EventRef, PartFact
 from weft.kernel.ledger_events import MessageAdmitted, MessageCancelled
+from weft.ledger.arguments import checked_whole
 from weft.ledger.model import DEFAULT_AGENT, NewMessage
 from weft.ledger.runs.inbox import admission_event
 from weft.ledger.runs.model import Admission, InboxMessage, QueueLimits
@@ -30,7 +31,7 @@ from weft.ledger.write.append import MESSAGE_ROOM, Append, ContentWriter, Ledger
 from weft.ledger.write.commands import Answer, keyed_command, once
 from weft.ledger.write.new_turn import weigh
 from weft.ledger.write.placement import create_session, ensure_session, load_parent
-from weft.ledger.write.turn_events import TurnEvents, whole
+from weft.ledger.write.turn_events import TurnEvents
 from weft.store.replica_names import last_copied_event
 
 MAX_PRIORITY = 1000
@@ -176,7 +177,7 @@ def _add_event(
             MessageAdmitted,
             message=message,
             mode=new.mode,
-            priority=whole(new.priority, "priority") if new.priority else UNSET,
+            priority=checked_whole(new.priority, "priority") if new.priority else UNSET,
             untrusted=is_untrusted or UNSET,
             **fields,
             **optional,

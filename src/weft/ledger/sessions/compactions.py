@@ -10,7 +10,7 @@ from weft.kernel.advice import Action
 from weft.kernel.enums import CompactionTrigger, CompactionType, RunExit, TurnType
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.kernel.ledger_events import CompactionChosen, CompactionRecorded
-from weft.ledger.arguments import as_usage
+from weft.ledger.arguments import as_usage, checked_id, checked_member, checked_whole
 from weft.ledger.model import RecordedTurn, ToolResultPart, ToolUsePart
 from weft.ledger.read.threads import Range, ranges_to
 from weft.ledger.read.turns import transcript_of
@@ -19,7 +19,7 @@ from weft.ledger.views.rows import TurnRow
 from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, Patience
 from weft.ledger.write.placement import Placement, ensure_free, find_place, load_parent
 from weft.ledger.write.record_turn import move_with_turn
-from weft.ledger.write.turn_events import Setting, TurnEvents, checked_id, member, whole
+from weft.ledger.write.turn_events import Setting, TurnEvents
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql
 
@@ -44,10 +44,10 @@ class NewCompaction:
         self.summary, self.model, self.provider, self.metadata = summary, model, provider, metadata
         self.through = None if through is None else checked_id(through, "summarized_through")
         self.first_kept = None if first_kept is None else checked_id(first_kept, "first_kept")
-        self.type = member(CompactionType, compaction_type, "compaction_type")
-        self.trigger = UNSET if trigger is None else member(CompactionTrigger, trigger, "trigger")
+        self.type = checked_member(CompactionType, compaction_type, "compaction_type")
+        self.trigger = UNSET if trigger is None else checked_member(CompactionTrigger, trigger, "trigger")
         self.usage = as_usage(usage)
-        self.measures = {name: whole(value, name) for name, value in measures.items()}
+        self.measures = {name: checked_whole(value, name) for name, value in measures.items()}
         for name, value in self.measures.items():
             if value is not UNSET and value < 0:
                 raise InvalidInput(f"compaction: {name} is {value}", "it is counted from 0")

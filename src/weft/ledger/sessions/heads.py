@@ -14,7 +14,7 @@ from weft.kernel.errors import HeadMoved, InvalidInput, LabelTaken, NotFound
 from weft.kernel.events import session_stream
 from weft.kernel.fields import EventRef, VolumePlan, is_name
 from weft.kernel.ledger_events import AliasAdded, CompactionChosen, SessionArchived, SessionMoved, SessionRenamed
-from weft.ledger.arguments import checked_label, checked_text
+from weft.ledger.arguments import checked_id, checked_label, checked_member, checked_text
 from weft.ledger.read.access import READ_SESSION
 from weft.ledger.read.label_prefixes import find_by_beginning
 from weft.ledger.read.sessions import (
@@ -23,7 +23,6 @@ from weft.ledger.read.sessions import (
 from weft.ledger.views.rows import SessionRow, TurnRow, find_by_name
 from weft.ledger.write.append import Append, EventStream, LedgerWriter, Patience
 from weft.ledger.write.placement import create_session, ensure_free, ensure_label_free, label_taken, load_parent
-from weft.ledger.write.turn_events import checked_id, member
 
 
 class SessionDetails(Struct, frozen=True, kw_only=True):
@@ -217,7 +216,7 @@ def rename(writer: LedgerWriter, name: str, label: str) -> str:
 def add_alias(writer: LedgerWriter, alias: str, name: str, reason: str) -> str:
     """Another name for a session. A target that is itself an alias is resolved now, so lookups never chain. Returns
     the session's id."""
-    return _add_alias(writer, alias, name, member(AliasReason, reason, "reason"), again=False)
+    return _add_alias(writer, alias, name, checked_member(AliasReason, reason, "reason"), again=False)
 
 
 def promote(writer: LedgerWriter, name: str, key: str) -> str:

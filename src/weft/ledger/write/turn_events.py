@@ -12,8 +12,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from weft.kernel.canonical import MAX_INTEGER
-from weft.kernel.clock import is_ulid, offset
+from weft.kernel.clock import offset
 from weft.kernel.contents import Prepared, json_value
 from weft.kernel.dag_events import (
     HistoryAppend,
@@ -40,7 +39,6 @@ from weft.kernel.enums import (
 )
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.events import run_stream
-from weft.kernel.facts import is_digest
 from weft.kernel.fields import (
     CodeblockFact,
     ErrorFact,
@@ -60,6 +58,7 @@ from weft.kernel.fields import (
     Usage,
 )
 from weft.kernel.ledger_events import MessageAdmitted
+from weft.ledger.arguments import checked_id, checked_member, checked_whole
 from weft.ledger.model import (
     FileNote,
     ImagePart,
@@ -158,7 +157,7 @@ class TurnEvents:
             provider=UNSET if provider is None else contents.named(provider, "provider"),
             params=UNSET if params is None else contents.put_json(params, "params"),
             tools_spec=UNSET if tools_spec is None else contents.put_json(tools_spec, "tools_spec"),
-            attempt=whole(attempt, "attempt"),
+            attempt=checked_whole(attempt, "attempt"),
             input=input,
         )
 
@@ -188,7 +187,7 @@ class TurnEvents:
             usage=usage,
             model=UNSET if model is None else contents.named(model, "model"),
             finish_reason=UNSET if finish_reason is None else contents.named(finish_reason, "finish_reason"),
-            latency_ms=whole(latency_ms, "latency_ms"),
+            latency_ms=checked_whole(latency_ms, "latency_ms"),
             reasoning_ref=fact.id if fact is not None and refers_to_reasoning and has_reasoning else UNSET,
         )
         return fact.id if fact else None
@@ -212,7 +211,7 @@ class TurnEvents:
             args=self._arguments(call) if prepared.arguments is None else contents.put_prepared(prepared.arguments),
             correlation_id=correlation,
             server=UNSET if call.server is None else contents.named(call.server, "server"),
-            number=whole(call.number, "tool number"),
+            number=checked_whole(call.number, "tool number"),
             requested_by=UNSET if requested_by is None else EventRef(requested_by),
             message=UNSET if message is None else message,
         )
@@ -236,7 +235,7 @@ class TurnEvents:
     ) -> None:
         status = ToolCallStatus.OK if call.error is None else ToolCallStatus.ERROR
         if call.status:
-            status = member(ToolCallStatus, call.status, "status")
+            status = checked_member(ToolCallStatus, call.status, "status")
         self.run.add(
             ToolResult,
             call=EventRef(event),
@@ -247,7 +246,7 @@ class TurnEvents:
             error=UNSET if call.error is None else error_fact(self.contents, call.error),
             spawned=UNSET if spawned is None else spawned,
             awaited=awaited or UNSET,
-            duration_ms=whole(call.duration_ms, "duration_ms"),
+            duration_ms=checked_whole(call.duration_ms, "duration_ms"),
             files=file_facts(self.contents, notes.files) or UNSET,
             lints=lint_facts(self.contents, notes.lints) or UNSET,
             untrusted=notes.is_untrusted or self.append.is_by_agent or UNSET,
@@ -321,9 +320,9 @@ class TurnEvents:
             extra |= self.annotations(message)
         return MessageFact(
             id=id,
-            role=member(MessageRole, message.role, "role"),
+            role=checked_member(MessageRole, message.role, "role"),
             parts=self.parts(message.content if text is None else text),
-            source=member(MessageSource, source, "source") if source else UNSET,
+            source=checked_member(MessageSource, source, "source") if source else UNSET,
             **extra,
         )
 
@@ -387,7 +386,7 @@ class TurnEvents:
 def file_facts(contents: ContentWriter, files: Sequence[FileNote]) -> tuple[FileFact, ...]:
     return tuple(
         FileFact(
-            kind=member(FileKind, file.kind, "kind"),
+            kind=checked_member(FileKind, file.kind, "kind"),
             path=contents.put_text(file.path, "file path"),
             **_lines(file, "line_start", "line_end"),
         )
@@ -402,7 +401,7 @@ def lint_facts(contents: ContentWriter, lints: Sequence[LintNote]) -> tuple[Lint
             path=UNSET if lint.path is None else text(lint.path),
             message=UNSET if lint.message is None else text(lint.message),
             source=UNSET if lint.source is None else contents.named(lint.source, "lint source"),
-            severity=member(LintSeverity, lint.severity, "severity") if lint.severity else UNSET,
+            severity=checked_member(LintSeverity, lint.severity, "severity") if lint.severity else UNSET,
             **_lines(lint, "start_line", "start_col", "end_line", "end_col"),
         )
         for lint in lints
@@ -421,16 +420,7 @@ def error_fact(contents: ContentWriter, error: str | NewError) -> ErrorFact:
 
 
 def _lines(note: Any, *fields: str) -> dict[str, Any]:
-    return {field: whole(getattr(note, field), field) for field in fields}
-
-
-def whole(value: Any, what: str) -> int | UnsetType:
-    """A number as an event may hold it: whole, and exact in every reader."""
-    if value is None:
-        return UNSET
-    if type(value) is not int or abs(value) > MAX_INTEGER:
-        raise InvalidInput(f"{what} is {value!r:.80}", "it is a whole number below 2^53")
-    return value
+    return {field: checked_whole(getattr(note, field), field) for field in fields}
 
 
 def _is_raw_json(arguments: Any) -> bool:
@@ -441,18 +431,6 @@ def _is_raw_json(arguments: Any) -> bool:
         return isinstance(json_value(arguments.encode()), dict)
     except (ValueError, UnicodeEncodeError, RecursionError):
         return False
-
-
-def checked_id(value: str, what: str) -> str:
-    if not isinstance(value, str) or not is_ulid(value):
-        raise InvalidInput(f"{what}: {value!r} is not an id of this ledger", "pass the full 26-letter id")
-    return value
-
-
-def checked_event(value: str, what: str) -> str:
-    if not isinstance(value, str) or not is_digest(value):
-        raise InvalidInput(f"{what}: {value!r:.80} is not the id of an event", "pass all 64 digits")
-    return value
 
 
 class Setting:
@@ -471,8 +449,8 @@ class Setting:
         workspace: str | None = None,
         source_event_id: str | None = None,
     ) -> None:
-        self.role = member(AgentRole, role, "role")
-        self.reason = None if reason is None else member(RunReason, reason, "reason")
+        self.role = checked_member(AgentRole, role, "role")
+        self.reason = None if reason is None else checked_member(RunReason, reason, "reason")
         if tools_available is not None and not isinstance(tools_available, list | tuple):
             raise InvalidInput(f"tools_available is {type(tools_available).__name__}", "it is a list of tool names")
         self.toolset, self.tools, self.permissions_granted = toolset, tools_available, permissions_granted
@@ -496,11 +474,3 @@ class Setting:
         if self.source_event_id is not None:
             fields["source_event"] = contents.put_text(self.source_event_id, "source event id")
         return fields
-
-
-def member(enum: Any, value: Any, what: str) -> Any:
-    try:
-        return enum(value)
-    except ValueError:
-        members = ", ".join(enum)
-        raise InvalidInput(f"{what} is {value!r:.80}", f"it is one of {members}") from None

@@ -16,8 +16,12 @@ from weft.ledger.arguments import (
     as_record,
     as_usage,
     as_usage_and_rest,
+    checked_event,
+    checked_id,
     checked_label,
+    checked_member,
     checked_text,
+    checked_whole,
 )
 from weft.ledger.dialects.blocks import tool_use
 from weft.ledger.dialects.messages import TranslatedMessage, plain
@@ -32,7 +36,7 @@ from weft.ledger.write.leases import open_calls, release, renew, take
 from weft.ledger.write.new_turn import Weight, spawned_by, weigh
 from weft.ledger.write.placement import Placement, ensure_free, ensure_session, find_place
 from weft.ledger.write.record_turn import move_with_turn
-from weft.ledger.write.turn_events import MAIN_LIST, Setting, TurnEvents, checked_event, checked_id, member, whole
+from weft.ledger.write.turn_events import MAIN_LIST, Setting, TurnEvents
 
 T = TypeVar("T")
 NO_WEIGHT = Weight(0, ())
@@ -79,7 +83,7 @@ class TurnWriter:
     def message(self, message: Any, *, role: str = "user", history: str = MAIN_LIST) -> str:
         """A message enters the turn's history. Returns its id. One of Anthropic's that holds results of tools and words
         of the user becomes two; the id is that of the words."""
-        messages = as_messages(message, member(MessageRole, role, "role"), "message")
+        messages = as_messages(message, checked_member(MessageRole, role, "role"), "message")
         if not messages or (len(messages) > 1 and isinstance(message, list | tuple)):
             raise InvalidInput(f"message is a list of {len(messages)}", "record one message at a time")
 
@@ -223,7 +227,7 @@ class TurnWriter:
             name="-",
             result=result,
             error=fault,
-            status=None if status is None else member(ToolCallStatus, status, "status"),
+            status=None if status is None else checked_member(ToolCallStatus, status, "status"),
             duration_ms=duration_ms,
         )
 
@@ -279,7 +283,7 @@ class TurnWriter:
 
     def interrupt(self, reason: str = "canceled") -> RecordedTurn:
         """The turn was cut short: completed with what it had, open calls closed as interrupted, head moved."""
-        why = member(InterruptionReason, reason, "reason")
+        why = checked_member(InterruptionReason, reason, "reason")
 
         def step(turn_events: TurnEvents, turn: TurnRow) -> str:
             turn_events.interruption(why, open_calls(turn_events.append, turn))
@@ -364,7 +368,7 @@ def as_input(value: Any) -> RequestInput | UnsetType:
     for ref in request_input.then:
         if not isinstance(ref, EventRef):
             checked_id(ref, "input")
-    whole(request_input.keep, "input.keep")
+    checked_whole(request_input.keep, "input.keep")
     if request_input.keep < 0:
         raise InvalidInput(f"input.keep is {request_input.keep}", "it counts entries of the base, from 0")
     return request_input
