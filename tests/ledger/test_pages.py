@@ -321,7 +321,7 @@ WRITES, WITH_TIMES = st.lists(WRITE, max_size=6), st.lists(st.one_of(WRITE, RETE
 """What is found by words stands at its own time, so a search is not promised against sources that tell another one."""
 SIZES = st.lists(st.integers(1, 7), min_size=1, max_size=4)
 ENGINES = ["sqlite", "postgres"]
-EXAMPLES = settings(max_examples=200 if PROVING else 8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(max_examples=200 if PROVING else 4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Writer:
