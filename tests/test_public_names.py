@@ -16,6 +16,7 @@ import pytest
 import weft
 from weft import opening
 from weft.ledger import api
+from weft.ledger.imports import ImportWriter
 from weft.programs import Programs
 
 INSIDE = {"ImportWriter", "Event", "UnknownEvent", "EventClass"}
@@ -38,6 +39,10 @@ def verbs_of(owner: type) -> Iterator[Any]:
             yield function
 
 
+LOADED_LATER = {**{name: getattr(weft, name) for name in weft.__all__}, "ImportWriter": ImportWriter}
+"""What a module names in annotations alone, and loads when it is used."""
+
+
 def returned() -> set[type]:
     """What verbs return, what the fields of those records hold, and what their own verbs return."""
     waiting: list[type] = [weft.Ledger, Programs, weft.Graph]
@@ -50,7 +55,7 @@ def returned() -> set[type]:
         if issubclass(kind, msgspec.Struct):
             annotations = list(typing.get_type_hints(kind).values())
         else:
-            hints = [typing.get_type_hints(inspect.unwrap(verb)) for verb in verbs_of(kind)]
+            hints = [typing.get_type_hints(inspect.unwrap(verb), localns=LOADED_LATER) for verb in verbs_of(kind)]
             annotations = [hint["return"] for hint in hints if "return" in hint]
         waiting += [found for annotation in annotations for found in classes_in(annotation)]
     return met

@@ -29,19 +29,17 @@ from weft.ledger.arguments import (
     checked_zone,
     path_error,
 )
-from weft.ledger.upkeep import ledger_copy
-from weft.ledger.upkeep.doctor import examine_ledger
-from weft.ledger.upkeep.ledger_copy import Copied, is_unfinished
 from weft.open_ledger import OpenLedger
 from weft.store.diagnosis import Diagnosis, Grade, as_far_as_it_goes, error, mend_of, older_schema
 from weft.store.owners import process_owner
 from weft.store.port import Progress, Store
-from weft.store.replica_names import is_copy
+from weft.store.replica_names import is_copy, is_unfinished
 from weft.store.sqlite import MemoryStore, SqliteStore
 from weft.store.trust_store import MADE, TrustStore
 
 StagedProgress = Callable[[str, int, int], None]
 if TYPE_CHECKING:
+    from weft.ledger.upkeep.ledger_copy import Copied
     from weft.ledger.upkeep.salvage import Salvaged
     from weft.store.postgres import PostgresStore
     from weft.store.sqlite.restore import Restored
@@ -83,7 +81,9 @@ def open(
     if not callable(random_bytes):
         raise InvalidInput(f"random_bytes is {type(random_bytes).__name__}", "give a function of the number of bytes")
     store = _store(str(path), create, read_only, accept_rollback, clock, random_bytes)
-    if is_unfinished(store):
+    with store.read() as txn:
+        is_cut_short = is_unfinished(txn.sql)
+    if is_cut_short:
         store.close()
         raise CopyUnfinished(store.path)
     ulids = UlidSource(clock.now_ms, random_bytes)
@@ -144,8 +144,10 @@ def copy(
     checked_place(target, "target")
     writer_of(source).ensure_whole("ledger:read")
     store = _store(str(target), True, False, False, clock, system_random)
+    from weft.ledger.upkeep.ledger_copy import copy_ledger
+
     try:
-        return ledger_copy.copy_ledger(source._store, store, progress, beside)
+        return copy_ledger(source._store, store, progress, beside)
     finally:
         store.close()
 
@@ -257,6 +259,7 @@ def _undisturbed(file: Path, look: Callable[[bool], Generator[Diagnosis, None, N
 
 
 def _examine_file(file: Path, clock: Clock, full: bool, in_use: bool) -> Generator[Diagnosis, None, None]:
+    from weft.ledger.upkeep.doctor import examine_ledger
     from weft.store.sqlite.examination import examine_file
 
     diagnoses, store = examine_file(file, clock, full, in_use)
@@ -270,6 +273,8 @@ def _examine_file(file: Path, clock: Clock, full: bool, in_use: bool) -> Generat
 
 def _examine_elsewhere(path: str, clock: Clock, full: bool) -> Iterator[Diagnosis]:
     """A ledger that is no file; one that cannot be opened is a finding, too."""
+    from weft.ledger.upkeep.doctor import examine_ledger
+
     try:
         store = cast("PostgresStore", _store(path, False, True, False, clock, system_random))  # else it is refused
     except Unsupported:

@@ -261,7 +261,7 @@ def test_completion_goes_by_the_ledger_on_the_line_and_is_silent_without_one(for
     assert complete(forked.folder, "--ledger", "missing.db", "show", "e") == []
 
 
-MOST_OWN_MODULES, MOST_MODULES = 300, 500
+MOST_OWN_MODULES, MOST_MODULES = 215, 395
 """Of a `weft log`: each one more is time that every command takes."""
 
 

@@ -15,6 +15,8 @@ from weft.store.records import FORMER, REFUSED_EVENT, REFUSED_NAME
 from weft.store.sql import Question, Sql
 
 COPIED = "copied"
+COPYING = "copying"
+"""Local state: whose copy this is going to be, while it is not finished."""
 ACCEPTED = "accepted:"
 """Local state: a row per name whose promises were given up here, with the last event that was known of them."""
 COPY_END = "copy_end"
@@ -25,6 +27,11 @@ NOTE = "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE 
 
 def is_copy(sql: Sql) -> bool:
     return sql.one("SELECT 1 FROM local WHERE key = ?", (COPIED,)) is not None
+
+
+def is_unfinished(sql: Sql) -> bool:
+    """Whether facts of another ledger are still being copied here, or the copying was cut short."""
+    return sql.one("SELECT 1 FROM local WHERE key = ?", (COPYING,)) is not None
 
 
 def take_new_name(sql: Sql, was: str, new: str, end: int) -> None:

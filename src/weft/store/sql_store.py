@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Protocol, TypeVar
 
 from msgspec import Struct
@@ -289,6 +288,8 @@ class SqlStore:
 
     def put_stream(self, chunks: Iterable[bytes], scope: int) -> Stored:
         """The caller's chunks are gathered before the writers' lock is taken: they may take their time."""
+        from tempfile import SpooledTemporaryFile
+
         with SpooledTemporaryFile(SPOOL_BYTES, dir=self._spool_folder()) as spool:
             size = 0
             for chunk in chunks:

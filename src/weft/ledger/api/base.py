@@ -12,7 +12,6 @@ from weft.kernel.authority import Authority, LedgerTrust, Vouched, authority_of
 from weft.kernel.clock import Clock, UlidSource
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.ledger.arguments import checked_number
-from weft.ledger.erasing.erasure import finish as finish_erasing
 from weft.ledger.model import Point, Session
 from weft.ledger.read.access import READ_LEDGER, LimitedStore, OriginalsStore
 from weft.ledger.read.kept_turns import TurnMemory
@@ -29,10 +28,21 @@ from weft.ledger.views.rows import load_turn
 from weft.ledger.write.append import LedgerWriter, Patience
 from weft.ledger.write.leases import sweep_dead
 from weft.store.authorship import authored_event
+from weft.store.erased_contents import unfinished
 from weft.store.port import ReadTxn, Store
 
 LEASE_TTL = 30.0
 WAIT = 10.0
+
+
+def _finish_erasing(store: Store) -> None:
+    """What an erasure that was cut short left to do, where there is something."""
+    with store.read() as txn:
+        if unfinished(txn.sql) is None:
+            return
+    from weft.ledger.erasing.erasure import finish
+
+    finish(store, patience=0)
 
 
 class LedgerBase:
@@ -61,8 +71,8 @@ class LedgerBase:
         self._kept_turns = TurnMemory()
         if not store.read_only:
             sweep_dead(self._writer)
-            with suppress(StoreError):  # no room, or damage: that is for `finish_erasing` and `verify` to say
-                finish_erasing(store, patience=0)
+            with suppress(StoreError):  # no room, or damage: that is for `erasure.finish` and `verify` to say
+                _finish_erasing(store)
             with suppress(StoreError):  # damage, again
                 ensure_view_rules(store, progress or silent)
 

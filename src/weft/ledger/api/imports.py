@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from weft.kernel.authority import IMPORTING
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api.base import LedgerBase, LedgerPart
 from weft.ledger.arguments import checked_text
-from weft.ledger.imports import (
-    ImportWriter,
-    KeptStretch,
-    ProvisionalTurn,
-    adopt_secret,
-    import_secret,
-    kept_stretches,
-    provisional_turns,
-)
 from weft.ledger.read.revisions import require
 from weft.ledger.search.passages import catch_up_if_far_behind
 from weft.ledger.search.prepared_words import PreparedWords
 from weft.ledger.write.append import reads_whole, requires
+
+if TYPE_CHECKING:
+    from weft.ledger.imports import ImportWriter, KeptStretch, ProvisionalTurn
 
 
 class Imports(LedgerPart):
@@ -30,6 +26,8 @@ class Imports(LedgerPart):
     ) -> ImportWriter:
         """The way in for one origin's history; `mapping` numbers how its records become turns. `words` takes what
         search will ask for, as far as turns come with it."""
+        from weft.ledger.imports import ImportWriter
+
         self._ledger.trust.ensure(IMPORTING)
         self._store.catch_up()
         return ImportWriter(self._writer, checked_text(origin, "origin"), mapping, remap=remap, words=words)
@@ -43,6 +41,8 @@ class Imports(LedgerPart):
     @reads_whole
     def kept_sources(self, session_or_file: str) -> list[KeptStretch]:
         """What was kept verbatim of the sources of a session, or of one source file, in order."""
+        from weft.ledger.imports import kept_stretches
+
         name = checked_text(session_or_file, "session or file")
         with self._store.read() as txn:
             return kept_stretches(txn, name)
@@ -51,11 +51,18 @@ class Imports(LedgerPart):
         """Turns that other tools are still writing, as they were last read: of a session, or of all, the latest first.
         They are no facts: they have no id, and go once they are turns or their source is gone."""
         with self._store.read() as txn:
-            return provisional_turns(txn, None if session is None else require(txn, session).id)
+            session_id = None if session is None else require(txn, session).id
+            if txn.sql.one("SELECT 1 FROM provisional LIMIT 1") is None:  # mostly: then nothing need be loaded
+                return []
+            from weft.ledger.imports import provisional_turns
+
+            return provisional_turns(txn, session_id)
 
     @requires("history:import", whole=True)
     def share_with(self, other: LedgerBase) -> None:
         """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""
+        from weft.ledger.imports import adopt_secret, import_secret
+
         if not isinstance(other, LedgerBase):
             raise InvalidInput(f"other is {type(other).__name__}", "give an open ledger")
         adopt_secret(self._store, import_secret(other._store))

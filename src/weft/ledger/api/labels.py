@@ -18,7 +18,6 @@ from weft.ledger.read.sessions import (
     reflog,
     to_sessions,
 )
-from weft.ledger.runs.worker_answers import end_worker
 from weft.ledger.sessions import heads
 from weft.ledger.sessions.archiving import choose_sessions
 from weft.ledger.views.rows import load_turn
@@ -132,5 +131,7 @@ def move(
 
 def set_status(ledger: LedgerBase, session: str, status: SessionStatus, reason: str | None, right: str) -> Session:
     record = ledger.session(session)
+    from weft.ledger.runs.worker_answers import end_worker
+
     heads.set_status(ledger._writer, record.id, status, reason, right, end_worker)
     return ledger._changed_session(record.id)

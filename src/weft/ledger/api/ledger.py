@@ -1,4 +1,4 @@
-"""The ledger: the public class, its verbs and its groups of verbs. Thread-safe."""
+"""The ledger: the public class, its verbs and its groups of verbs, each loaded when it is first used. Thread-safe."""
 
 from __future__ import annotations
 
@@ -6,30 +6,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.kernel.events import Receipt
 from weft.kernel.sites import Site
-from weft.ledger.api.approvals import Approvals, Policies
-from weft.ledger.api.audit import AuditReports
-from weft.ledger.api.compactions import Compactions
-from weft.ledger.api.erasure import Erasures
-from weft.ledger.api.imports import Imports
-from weft.ledger.api.inbox import Inbox
-from weft.ledger.api.labels import Heads, Labels
 from weft.ledger.api.lookups import ReadingLedger
-from weft.ledger.api.merges import Merges
 from weft.ledger.api.recording import RecordVerbs
-from weft.ledger.api.resources import Resources
-from weft.ledger.api.rooms import Rooms
 from weft.ledger.api.search import MOMENT
-from weft.ledger.api.secrets import Secrets
 from weft.ledger.api.sessions import SessionVerbs
 from weft.ledger.api.streams import StreamVerbs
-from weft.ledger.api.tree import Tree
-from weft.ledger.api.upkeep import Upkeep
-from weft.ledger.api.usage import UsageReports
 from weft.ledger.arguments import checked_progress
 from weft.ledger.search.passages import catch_up_if_far_behind
 from weft.ledger.upkeep import recompute, verify
@@ -37,6 +23,22 @@ from weft.ledger.upkeep.verify import Problem
 from weft.ledger.views import codeblocks
 from weft.ledger.write.append import reads_whole
 from weft.ledger.write.leases import give_up
+
+if TYPE_CHECKING:
+    from weft.ledger.api.approvals import Approvals, Policies
+    from weft.ledger.api.audit import AuditReports
+    from weft.ledger.api.compactions import Compactions
+    from weft.ledger.api.erasure import Erasures
+    from weft.ledger.api.imports import Imports
+    from weft.ledger.api.inbox import Inbox
+    from weft.ledger.api.labels import Heads, Labels
+    from weft.ledger.api.merges import Merges
+    from weft.ledger.api.resources import Resources
+    from weft.ledger.api.rooms import Rooms
+    from weft.ledger.api.secrets import Secrets
+    from weft.ledger.api.tree import Tree
+    from weft.ledger.api.upkeep import Upkeep
+    from weft.ledger.api.usage import UsageReports
 
 
 class Ledger(RecordVerbs, SessionVerbs, StreamVerbs, ReadingLedger):
@@ -85,64 +87,96 @@ class Ledger(RecordVerbs, SessionVerbs, StreamVerbs, ReadingLedger):
 
     @cached_property
     def heads(self) -> Heads:
+        from weft.ledger.api.labels import Heads
+
         return Heads(self)
 
     @cached_property
     def labels(self) -> Labels:
+        from weft.ledger.api.labels import Labels
+
         return Labels(self)
 
     @cached_property
     def tree(self) -> Tree:
+        from weft.ledger.api.tree import Tree
+
         return Tree(self)
 
     @cached_property
     def compactions(self) -> Compactions:
+        from weft.ledger.api.compactions import Compactions
+
         return Compactions(self)
 
     @cached_property
     def merges(self) -> Merges:
+        from weft.ledger.api.merges import Merges
+
         return Merges(self)
 
     @cached_property
     def imports(self) -> Imports:
+        from weft.ledger.api.imports import Imports
+
         return Imports(self)
 
     @cached_property
     def usage(self) -> UsageReports:
+        from weft.ledger.api.usage import UsageReports
+
         return UsageReports(self)
 
     @cached_property
     def audit(self) -> AuditReports:
+        from weft.ledger.api.audit import AuditReports
+
         return AuditReports(self)
 
     @cached_property
     def secrets(self) -> Secrets:
+        from weft.ledger.api.secrets import Secrets
+
         return Secrets(self)
 
     @cached_property
     def erasure(self) -> Erasures:
+        from weft.ledger.api.erasure import Erasures
+
         return Erasures(self)
 
     @cached_property
     def inbox(self) -> Inbox:
+        from weft.ledger.api.inbox import Inbox
+
         return Inbox(self)
 
     @cached_property
     def approvals(self) -> Approvals:
+        from weft.ledger.api.approvals import Approvals
+
         return Approvals(self)
 
     @cached_property
     def policies(self) -> Policies:
+        from weft.ledger.api.approvals import Policies
+
         return Policies(self)
 
     @cached_property
     def rooms(self) -> Rooms:
+        from weft.ledger.api.rooms import Rooms
+
         return Rooms(self)
 
     @cached_property
     def resources(self) -> Resources:
+        from weft.ledger.api.resources import Resources
+
         return Resources(self)
 
     @cached_property
     def upkeep(self) -> Upkeep:
+        from weft.ledger.api.upkeep import Upkeep
+
         return Upkeep(self)

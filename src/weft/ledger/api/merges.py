@@ -15,7 +15,6 @@ from weft.ledger.arguments import checked_flag, checked_names, checked_text
 from weft.ledger.model import Branch, Session, Turn
 from weft.ledger.read.revisions import require
 from weft.ledger.read.sessions import load_branches
-from weft.ledger.runs.worker_answers import end_worker
 from weft.ledger.sessions.merging import Pick, Provenance, Summary, Writer, merge, provenance
 from weft.ledger.sessions.settling import SettleChoice, settle
 from weft.ledger.sessions.unifying import Unification, UnifiedIds, separate, unify
@@ -78,6 +77,8 @@ class Merges(LedgerPart):
             raise InvalidInput("the summary is empty", "say what is to be known, or leave it out")
         names = checked_text(session, "session"), checked_text(into, "session")
         command = keyed_command("unify", key, [*names, summary], self._writer.authority)
+
+        from weft.ledger.runs.worker_answers import end_worker
 
         def work(append: Append) -> Answer:
             def once_work() -> Answer:

@@ -41,11 +41,9 @@ from weft.store.records import (
     UNPROVEN,
     LogRow,
 )
-from weft.store.replica_names import COPY_END
+from weft.store.replica_names import COPY_END, COPYING
 from weft.store.sql import Row
 
-COPYING = "copying"
-"""Local state: whose copy this is going to be, while it is not finished."""
 BATCH_ROWS, BATCH_BYTES = 256, 4 * 1024 * 1024
 LOCAL_ROWS = 2048
 LOCAL_TABLES: dict[str, tuple[str, ...]] = {
@@ -273,11 +271,6 @@ class Numbers:
 
     def readable_text(self, n: int) -> str | None:
         return self._facts.readable_text(n)
-
-
-def is_unfinished(store: Store) -> bool:
-    with store.read() as txn:
-        return txn.sql.one("SELECT 1 FROM local WHERE key = ?", (COPYING,)) is not None
 
 
 def _log_row(n: int, count: int, at: int, chain: bytes, events: bytes, contents: int) -> tuple[LogRow, int]:
