@@ -245,7 +245,7 @@ def public(owner: type) -> dict[str, Callable[..., Any]]:
     groups = {name: member for name, member in members.items() if isinstance(member, cached_property)}
     verbs = {name: getattr(owner, name) for name in members.keys() - groups.keys() if callable(getattr(owner, name))}
     for name, group in groups.items():
-        kind = get_type_hints(group.func)["return"]
+        kind = getattr(weft, group.func.__annotations__["return"])  # loaded when it is first used
         verbs |= {f"{name}.{verb}": member for verb, member in public(kind).items()}
     return verbs
 

@@ -1,15 +1,18 @@
 """Callers that come while a commit is under way share the next one, and nobody is left waiting."""
 
+import linecache
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 import pytest
 
-from weft.kernel.errors import NotApplicable
+from weft.kernel.errors import NotApplicable, StoreFailed
 from weft.store.group_commit import MAX_BYTES, MAX_JOBS, CommitBatch, CommitJob, GroupCommit
 
 Batches = list[list[str]]
@@ -236,3 +239,100 @@ def interrupt_once_queued(thread: threading.Thread) -> None:
     while is_queued(thread):
         signal.pthread_kill(thread.ident or 0, signal.SIGINT)
         time.sleep(0.02)
+
+
+class InterruptedAt:
+    """While it is entered, the k-th line of the module that this thread comes to is interrupted. Where a block ends
+    that holds a lock, Python takes no signals, so no such end is counted."""
+
+    def __init__(self, k: int) -> None:
+        self.left, self.is_over = k, False
+
+    def __enter__(self) -> "InterruptedAt":
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if not frame.f_code.co_filename.endswith("store/group_commit.py"):
+            return None
+        source = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+        is_end = source.startswith("with self._guard") and frame.f_locals["self"]._guard.locked()
+        if event == "line" and not self.is_over and not is_end:
+            self.left -= 1
+            if self.left < 0:
+                self.is_over = True
+                raise KeyboardInterrupt
+        return self._trace
+
+
+def test_an_interrupt_at_any_line_of_a_leader_leaves_nobody_waiting() -> None:
+    """Two share its commit, and one comes meanwhile."""
+    for k in range(1_000):
+        group: GroupCommit[str] = GroupCommit(lambda jobs: commit(jobs))  # noqa: PLW0108
+        callers: list[Caller] = []
+
+        def commit(jobs: CommitBatch[str], group: GroupCommit[str] = group, callers: list[Caller] = callers) -> None:
+            if not callers:
+                for work in ("a", "b"):
+                    callers.append(Caller(group, work))
+                    wait_until_queued(callers[-1])
+                jobs.join()
+                callers.append(Caller(group, "c"))
+                wait_until_queued(callers[-1])
+            for job in jobs:
+                job.succeed(job.work.upper())
+
+        interrupt, result = InterruptedAt(k), None
+        with suppress(KeyboardInterrupt), interrupt:
+            result = group.submit("own")
+        assert group.submit("later") == "LATER"
+        for caller in callers:
+            caller.join()
+            assert caller.result == caller._work.upper() or isinstance(caller.result, StoreFailed)
+        group.rest()
+        assert not group._waiting
+        if not interrupt.is_over:
+            assert result == "OWN"
+            break
+    assert 30 < k < 999
+
+
+def test_an_interrupt_at_any_line_of_a_follower_leaves_nobody_waiting() -> None:
+    for k in range(1_000):
+        committer = Committer()
+        group = GroupCommit(committer)
+        first = Caller(group, "first")
+        committer.begun.wait()
+        follower = InterruptedCaller(group, k, committer)
+        follower.join()
+        committer.let_go.set()
+        first.join()
+        assert first.result == "FIRST"
+        assert group.submit("later") == "LATER"
+        group.rest()
+        assert not group._waiting
+        if not follower.interrupt.is_over:
+            assert follower.result == "OWN"
+            break
+    assert 10 < k < 999
+
+
+class InterruptedCaller(Caller):
+    """One that lets the first commit end while it waits, and is interrupted at its k-th line."""
+
+    def __init__(self, group: GroupCommit[str], k: int, committer: Committer) -> None:
+        self.interrupt, self._committer = InterruptedAt(k), committer
+        super().__init__(group, "own")
+
+    def run(self) -> None:
+        threading.Thread(target=self._let_go, daemon=True).start()
+        with self.interrupt:
+            super().run()
+
+    def _let_go(self) -> None:
+        while self.is_alive() and not is_queued(self):
+            pass
+        self._committer.let_go.set()

@@ -10,9 +10,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from weft.kernel.errors import NotApplicable
+from weft.kernel.errors import NotApplicable, StoreFailed
 
 T = TypeVar("T")
 
@@ -23,13 +24,15 @@ MAX_BYTES = 4 * 1024 * 1024
 class CommitJob(Generic[T]):
     """One caller's work, and later its outcome."""
 
-    __slots__ = ("_wake", "error", "leads", "result", "settled", "weight", "work")
+    __slots__ = ("_wake", "batch", "error", "result", "settled", "weight", "work")
 
     def __init__(self, work: T, weight: int) -> None:
         self.work, self.weight = work, weight
+        self.batch: Sequence[CommitJob[T]] = ()
+        """Those whom it serves, where it leads."""
         self.result: Any = None
         self.error: BaseException | None = None
-        self.settled = self.leads = False
+        self.settled = False
         self._wake = threading.Lock()
         self._wake.acquire()
 
@@ -43,7 +46,10 @@ class CommitJob(Generic[T]):
         self._wake.acquire()
 
     def wake(self) -> None:
-        self._wake.release()
+        """Once more does no harm."""
+        if self._wake.locked():
+            with suppress(RuntimeError):  # somebody else woke it in between
+                self._wake.release()
 
 
 class CommitBatch(list[CommitJob[T]]):
@@ -61,9 +67,10 @@ class CommitBatch(list[CommitJob[T]]):
             return joined
         with self._guard:
             while waiting and self._has_room(waiting[0].weight):
-                job = waiting.popleft()
+                job = waiting[0]
+                self.append(job)  # first: whoever is interrupted here still knows whom it has to tell
+                waiting.popleft()
                 self._weight += job.weight
-                self.append(job)
                 joined.append(job)
         return joined
 
@@ -72,83 +79,89 @@ class CommitBatch(list[CommitJob[T]]):
 
 
 class GroupCommit(Generic[T]):
-    """`commit` gets a batch of jobs, settles each of them, and is never run twice at once."""
+    """`commit` gets a batch of jobs, settles each of them, and is never run twice at once.
+
+    An interrupt may strike a caller anywhere, also between any two steps below. So whatever a caller is cut short in,
+    `_leave` does the rest of it, and each of its steps may be one that was done before.
+    """
 
     def __init__(self, commit: Callable[[CommitBatch[T]], None]) -> None:
         self._commit = commit
         self._guard = threading.Lock()
         self._idle = threading.Condition(self._guard)
         self._waiting: deque[CommitJob[T]] = deque()
-        self._led = False
+        self._lead: CommitJob[T] | None = None
+        """Whose caller runs the commit that is under way, or the next one."""
         self._leader, self._room = 0, MAX_JOBS
 
     def submit(self, work: T, weight: int = 0) -> Any:
         if self._leader == threading.get_ident():
             raise NotApplicable("a write was begun inside another one", "finish the first, then write again")
         job = CommitJob(work, weight)
-        with self._guard:
-            self._waiting.append(job)
-            job.leads = not self._led
-            self._led = True
-        if not job.leads:
-            self._follow(job)
-        if job.leads:
-            self._lead(job)
+        try:
+            self._run(job)
+        except BaseException as error:  # whatever it was, nobody may be left waiting for this caller
+            try:
+                self._leave(job, error)
+            finally:  # also where another interrupt struck in there
+                self._leave(job, error)
+            raise
         if job.error is not None:
             raise job.error
         return job.result
 
-    def _follow(self, job: CommitJob[T]) -> None:
-        try:
+    def _run(self, job: CommitJob[T]) -> None:
+        with self._guard:
+            self._waiting.append(job)
+            if self._lead is None:
+                self._lead = job
+        if self._lead is not job:
             job.wait()
-        except BaseException:  # an interrupted caller leaves the queue, and the lead to the next in line
-            with self._guard:
-                if job in self._waiting:
-                    self._waiting.remove(job)
-                if job.leads:
-                    self._appoint()
-            raise
+        if self._lead is job:
+            self._run_batch(job)
 
     def rest(self) -> None:
         """Return once nothing is under way; the caller has seen to it that nothing new comes."""
         with self._guard:
-            while self._led and self._leader != threading.get_ident():
+            while self._lead is not None and self._leader != threading.get_ident():
                 self._idle.wait()
 
-    def _lead(self, own: CommitJob[T]) -> None:
+    def _run_batch(self, own: CommitJob[T]) -> None:
         """Whoever leads is the first in line, so its own work is always in its batch."""
-        batch = CommitBatch(self._waiting, self._guard, self._room)
+        own.batch = batch = CommitBatch(self._waiting, self._guard, self._room)
         self._leader = threading.get_ident()
-        try:
-            batch.join()
-            self._commit(batch)
-        except BaseException as error:  # a leader that dies must not leave its followers waiting for ever
-            for job in batch:
-                if not job.settled:
-                    job.fail(error)
-            raise
-        finally:
-            self._hand_over(batch, own)
+        batch.join()
+        self._commit(batch)
+        self._hand_over(own)
 
-    def _hand_over(self, batch: Sequence[CommitJob[T]], own: CommitJob[T]) -> None:
+    def _leave(self, job: CommitJob[T], error: BaseException) -> None:
+        """The caller of this job goes, whatever it was about to do."""
+        failure = error if isinstance(error, Exception) else StoreFailed("the commit was interrupted")
+        with self._guard:
+            for each in (job, *job.batch):
+                if each in self._waiting:
+                    self._waiting.remove(each)
+            for each in job.batch:
+                if not each.settled:
+                    each.fail(failure)
+        self._hand_over(job)
+
+    def _hand_over(self, own: CommitJob[T]) -> None:
         """The next leader is woken first: those who were served prepare other work next, one at a time, and the
         database would have nothing to do meanwhile."""
-        self._leader = 0
-        self._room = _room_after(len(batch), len(self._waiting))
+        if self._leader == threading.get_ident():
+            self._leader = 0
+            self._room = _room_after(len(own.batch), len(self._waiting))
         with self._guard:
-            self._appoint()
-        for job in batch:
+            if self._lead is own:
+                self._lead = self._waiting[0] if self._waiting else None
+            if self._lead is None:
+                self._idle.notify_all()
+            else:
+                self._lead.wake()
+        for job in own.batch:
             if job is not own:
                 job.wake()
-
-    def _appoint(self) -> None:
-        """The first in line leads from now on. The guard is held."""
-        self._led = bool(self._waiting)
-        if self._led:
-            self._waiting[0].leads = True
-            self._waiting[0].wake()
-        else:
-            self._idle.notify_all()
 
 
 def _room_after(served: int, waiting: int) -> int:
