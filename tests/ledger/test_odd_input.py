@@ -12,10 +12,11 @@ import pytest
 
 import weft
 from tests.ledger.conftest import OpenLedger
-from tests.ledger.histories import grow, problems
+from tests.ledger.histories import exported, grow, problems
+from weft.kernel.enums import MessageRole
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotApplicable, NotFound, StoreError, WeftError
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.model import StoredContent
+from weft.ledger.model import ImagePart, NewMessage, NewToolCall, StoredContent
 
 SURROGATE = "\ud800"
 DIGITS = "9" * 5000
@@ -306,3 +307,61 @@ def test_an_agent_has_a_name_of_some_length(ledger: Ledger) -> None:
     with pytest.raises(InvalidInput, match="agent's name"):
         ledger.create_session("s", persona="x" * 513)
     assert ledger.create_session("s", persona="x" * 512).persona_id == "x" * 512
+
+
+HUGE = 10**5000
+"""Python does not write it in digits."""
+
+
+@pytest.mark.parametrize("part", [{"type": "text", "text": "hi"}, None, 5, "text", [10**5000]])
+def test_what_is_no_part_of_a_message_is_refused(ledger: Ledger, part: Any) -> None:
+    """What lies in a record that a caller made itself is looked at where it is written."""
+    message = NewMessage(role=MessageRole.USER, content=(part,))
+    before = exported(ledger)
+    with pytest.raises(InvalidInput, match="a part of a message is"):
+        ledger.record_turn(session="odd", query=message, response="r")
+    with pytest.raises(InvalidInput, match="a part of a message is"):
+        ledger.inbox.admit(message, session="odd")
+    assert exported(ledger) == before
+
+
+@pytest.mark.parametrize("field", ["files", "lints", "codeblocks"])
+@pytest.mark.parametrize("notes", [5, "a", ({"path": "a"},), (None,)])
+def test_notes_that_are_none_are_refused(ledger: Ledger, field: str, notes: Any) -> None:
+    message = NewMessage(role=MessageRole.USER, content="q", **{field: notes})
+    with pytest.raises(InvalidInput, match=f"{field} are not a list of"):
+        ledger.record_turn(session="odd", query=message, response="r")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        NewToolCall(name="ls", error={"message": 5}),  # type: ignore[arg-type]
+        NewToolCall(name="ls", error=[HUGE]),  # type: ignore[arg-type]
+        NewToolCall(name="ls", id=["c1"]),  # type: ignore[arg-type]
+        NewToolCall(name=HUGE),  # type: ignore[arg-type]
+    ],
+)
+def test_a_call_with_a_field_of_another_type_is_refused(ledger: Ledger, call: NewToolCall) -> None:
+    with pytest.raises(InvalidInput):
+        ledger.record_turn(session="odd", query="q", tool_calls=[call], response="r")
+
+
+def test_an_error_that_is_given_as_its_fields_is_one(ledger: Ledger) -> None:
+    call = NewToolCall(name="ls", id="c1", error={"message": "it broke"})  # type: ignore[arg-type]
+    turn = ledger.record_turn(session="odd", query="q", tool_calls=[call], response="r")
+    (found,) = ledger.tool_calls(turn.id)
+    assert found.error == "it broke"
+
+
+@pytest.mark.parametrize("field", ["session", "model", "parent", "key", "usage", "provider", "finish_reason"])
+def test_a_number_that_python_does_not_write_is_refused_in_words(ledger: Ledger, field: str) -> None:
+    arguments: dict[str, Any] = {"session": "odd", "query": "q", "response": "r", field: HUGE}
+    with pytest.raises(InvalidInput):
+        ledger.record_turn(**arguments)
+
+
+def test_the_detail_of_an_image_is_text(ledger: Ledger) -> None:
+    message = NewMessage(role=MessageRole.USER, content=(ImagePart("u", {}),))  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="detail is dict"):
+        ledger.record_turn(session="odd", query=message, response="r")

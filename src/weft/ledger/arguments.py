@@ -25,6 +25,7 @@ from weft.kernel.fields import Usage
 from weft.kernel.hidden_credentials import hidden_address
 from weft.kernel.labels import is_visible, look_alikes, normal_form, visible_form
 from weft.kernel.sites import IN_MEMORY, Site, ensure_plain_path
+from weft.kernel.weft_error import quoted
 from weft.ledger.dialects.blocks import tool_use
 from weft.ledger.dialects.messages import joined, plain, translated
 from weft.ledger.dialects.usage import foreign_usage
@@ -46,12 +47,12 @@ _DISJOINT = ("input_tokens", "cached_input_tokens", "cache_write_tokens", "outpu
 def checked_text(value: Any, what: str) -> str:
     """Text that a database can be asked for."""
     if not isinstance(value, str):
-        raise InvalidInput(f"{what} is {value!r:.80}, not text", "give it as text")
+        raise InvalidInput(f"{what} is {quoted(value)}, not text", "give it as text")
     try:
         value.encode()
     except UnicodeEncodeError:
         raise InvalidInput(
-            f"{what} {value!r:.80} has a lone surrogate, which nothing is called by", "give well-formed text"
+            f"{what} {quoted(value)} has a lone surrogate, which nothing is called by", "give well-formed text"
         ) from None
     return value
 
@@ -59,19 +60,19 @@ def checked_text(value: Any, what: str) -> str:
 def checked_names(value: Any, what: str) -> list[str]:
     """One name, or several."""
     if isinstance(value, bytes | bytearray) or not isinstance(value, Iterable):
-        raise InvalidInput(f"{what} is {value!r:.80}", "give a name, or a list of names")
+        raise InvalidInput(f"{what} is {quoted(value)}", "give a name, or a list of names")
     return [checked_text(name, what) for name in ([value] if isinstance(value, str) else value)]
 
 
 def checked_number(value: Any, what: str) -> int:
     if type(value) is not int or abs(value) > MAX_INTEGER:
-        raise InvalidInput(f"{what} is {value!r:.80}", "it is a whole number below 2^53")
+        raise InvalidInput(f"{what} is {quoted(value)}", "it is a whole number below 2^53")
     return value
 
 
 def checked_count(value: Any, what: str) -> int:
     if type(value) is not int or not 0 <= value <= MAX_INTEGER:
-        raise InvalidInput(f"{what} is {value!r:.80}", "it is a whole number from 0")
+        raise InvalidInput(f"{what} is {quoted(value)}", "it is a whole number from 0")
     return value
 
 
@@ -80,19 +81,19 @@ def checked_whole(value: Any, what: str) -> int | UnsetType:
     if value is None:
         return UNSET
     if type(value) is not int or abs(value) > MAX_INTEGER:
-        raise InvalidInput(f"{what} is {value!r:.80}", "it is a whole number below 2^53")
+        raise InvalidInput(f"{what} is {quoted(value)}", "it is a whole number below 2^53")
     return value
 
 
 def checked_id(value: str, what: str) -> str:
     if not isinstance(value, str) or not is_ulid(value):
-        raise InvalidInput(f"{what}: {value!r} is not an id of this ledger", "pass the full 26-letter id")
+        raise InvalidInput(f"{what}: {quoted(value)} is not an id of this ledger", "pass the full 26-letter id")
     return value
 
 
 def checked_event(value: str, what: str) -> str:
     if not isinstance(value, str) or not is_digest(value):
-        raise InvalidInput(f"{what}: {value!r:.80} is not the id of an event", "pass all 64 digits")
+        raise InvalidInput(f"{what}: {quoted(value)} is not the id of an event", "pass all 64 digits")
     return value
 
 
@@ -102,18 +103,18 @@ def checked_member(enum: Any, value: Any, what: str) -> Any:
         return enum(value)
     except ValueError:
         members = ", ".join(enum)
-        raise InvalidInput(f"{what} is {value!r:.80}", f"it is one of {members}") from None
+        raise InvalidInput(f"{what} is {quoted(value)}", f"it is one of {members}") from None
 
 
 def checked_seconds(value: Any, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise InvalidInput(f"{what} is {value!r:.80}", "it is a number of seconds from 0")
+        raise InvalidInput(f"{what} is {quoted(value)}", "it is a number of seconds from 0")
     return min(value, MAX_INTEGER)
 
 
 def checked_flag(value: Any, what: str) -> bool:
     if not isinstance(value, bool):
-        raise InvalidInput(f"{what} is {value!r:.80}", "it is True or False")
+        raise InvalidInput(f"{what} is {quoted(value)}", "it is True or False")
     return value
 
 
@@ -131,14 +132,14 @@ def checked_call(value: Any, what: str) -> Any:
 
 def checked_zone(value: Any) -> tzinfo:
     if not isinstance(value, tzinfo):
-        raise InvalidInput(f"zone is {value!r:.80}", "give a time zone: zoneinfo.ZoneInfo(…)")
+        raise InvalidInput(f"zone is {quoted(value)}", "give a time zone: zoneinfo.ZoneInfo(…)")
     return value
 
 
 def checked_paths(value: Any, what: str) -> list[str | os.PathLike[str]]:
     """Several of them; one alone is no list of its letters."""
     if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable):
-        raise InvalidInput(f"{what} is {value!r:.80}", "give a list of paths")
+        raise InvalidInput(f"{what} is {quoted(value)}", "give a list of paths")
     return list(value)
 
 
@@ -146,11 +147,11 @@ def checked_path(value: Any, what: str) -> Path:
     """A path in words; `os.PathLike` counts, bytes do not."""
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidInput(f"{what} is {value!r:.80}", "give a path as text")
+        raise InvalidInput(f"{what} is {quoted(value)}", "give a path as text")
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
-        raise InvalidInput(f"{what} {text!r:.80} cannot be the name of a file", "give another path") from None
+        raise InvalidInput(f"{what} {quoted(text)} cannot be the name of a file", "give another path") from None
     return Path(text)
 
 
@@ -194,7 +195,7 @@ def checked_label(label: Any, what: str = "label") -> str:
 
 def checked_length(text: Any, what: str) -> str:
     if not isinstance(text, str) or not text or len(text) > LABEL_LIMIT:
-        raise InvalidInput(f"{what} is {text!r:.80}", f"it is text of 1 to {LABEL_LIMIT} characters")
+        raise InvalidInput(f"{what} is {quoted(text)}", f"it is text of 1 to {LABEL_LIMIT} characters")
     return text
 
 
@@ -202,15 +203,15 @@ def checked_length(text: Any, what: str) -> str:
 def _checked_words(label: str, what: str) -> str:
     is_plain = label.isascii() and label.isprintable()
     if not (is_plain or is_visible(label)) or label != label.strip():
-        raise InvalidInput(f"{what} {label!r:.80} has invisible characters", "use printable characters only")
+        raise InvalidInput(f"{what} {quoted(label)} has invisible characters", "use printable characters only")
     if any(mark in label for mark in ADDRESS_MARKS) or _DEPTH.search(label):
-        raise InvalidInput(f"{what} {label!r:.80} looks like an address", "leave out ~, ^, @{ and #number at the end")
+        raise InvalidInput(f"{what} {quoted(label)} looks like an address", "leave out ~, ^, @{ and #number at the end")
     if label.startswith("-"):
-        raise InvalidInput(f"{what} {label!r:.80} looks like an option", "begin with another character than -")
+        raise InvalidInput(f"{what} {quoted(label)} looks like an option", "begin with another character than -")
     if not is_plain and (letters := look_alikes(label)):
         codes = ", ".join(f"U+{ord(letter):04X}" for letter in sorted(letters))
         raise InvalidInput(
-            f"{what} {label!r:.80} has characters that look like others ({codes})",
+            f"{what} {quoted(label)} has characters that look like others ({codes})",
             "write a word in the letters of one script",
         )
     return label
@@ -299,7 +300,10 @@ def as_calls(value: Any) -> tuple[list[NewToolCall], list[ToolUsePart]]:
     for number, call in enumerate(value or ()):
         what = f"tool_calls[{number}]"
         try:
-            calls.append(as_record(call, NewToolCall, what))
+            record = as_record(call, NewToolCall, what)
+            if record.id is not None and not isinstance(record.id, str):
+                raise InvalidInput(f"{what}: id is {type(record.id).__name__}, not text", "give it as text")
+            calls.append(record)
         except InvalidInput:
             if not isinstance(fields := plain(call), dict) or ("type" not in fields and "function" not in fields):
                 raise
@@ -340,9 +344,9 @@ def as_usage_and_rest(value: Any) -> tuple[Usage | UnsetType, dict[str, Any]]:
             return foreign.usage, foreign.rest
     for name, count in tokens.items():
         if name not in _TOKEN_FIELDS:
-            raise InvalidInput(f"usage: unknown field {name!r}", f"known: {', '.join(sorted(_TOKEN_FIELDS))}")
+            raise InvalidInput(f"usage: unknown field {quoted(name)}", f"known: {', '.join(sorted(_TOKEN_FIELDS))}")
         if type(count) is not int or not 0 <= count < 2**53:
-            raise InvalidInput(f"usage: {name} is {count!r}", "token counts are whole numbers from 0")
+            raise InvalidInput(f"usage: {name} is {quoted(count)}", "token counts are whole numbers from 0")
     if "total_tokens" in tokens:
         _check_total(tokens)
     _check_one_hour(tokens)

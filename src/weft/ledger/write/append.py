@@ -31,6 +31,7 @@ from weft.kernel.fields import Named, Words, is_name
 from weft.kernel.imported import ImportSecret
 from weft.kernel.labels import normal_form, visible_form
 from weft.kernel.ledger_events import AgentCreated
+from weft.kernel.weft_error import quoted
 from weft.ledger.arguments import checked_length, checked_seconds
 from weft.ledger.model import (
     DEFAULT_AGENT,
@@ -229,7 +230,7 @@ class ContentForms:
     def named(self, name: str, what: str) -> Named:
         """A name that looks like one stands in the event; anything else is kept as a content."""
         if not isinstance(name, str) or not name:
-            raise InvalidInput(f"{what} is {name!r}, not a name", "give text that is not empty")
+            raise InvalidInput(f"{what} is {quoted(name)}, not a name", "give text that is not empty")
         name = str.__str__(name)  # also of a subclass, such as a member of an enumeration: what it holds
         return name if is_name(name) else self.words(name)
 
@@ -339,7 +340,7 @@ class Append:
     def require_content(self, ref: str) -> str:
         """A content that was stored before; one that is not here, or was erased, is refused."""
         if not isinstance(ref, str):
-            raise InvalidInput(f"a stored content's reference is {ref!r:.80}", "pass what put_content gave")
+            raise InvalidInput(f"a stored content's reference is {quoted(ref)}", "pass what put_content gave")
         if ref not in self._numbers:
             is_known = is_digest(ref) and self._writer.may_refer_to(ref)
             number = self.txn.facts.find_content(bytes.fromhex(ref)) if is_known else None
@@ -356,7 +357,7 @@ class Append:
             return name
         name = normal_form(checked_length(name, "agent's name"))
         if visible_form(name) != name:
-            raise InvalidInput(f"an agent's name is {name!r:.80}", "write it in visible letters of one script")
+            raise InvalidInput(f"an agent's name is {quoted(name)}", "write it in visible letters of one script")
         program_row = self.sql.one(
             "SELECT id, kind FROM program WHERE (name = ? AND deleted = 0) OR id = ?", (name, name)
         )

@@ -16,6 +16,7 @@ from msgspec.structs import asdict
 from weft.kernel.authority import LOCAL, Authority
 from weft.kernel.contents import json_bytes
 from weft.kernel.errors import InvalidInput, KeyTaken
+from weft.kernel.weft_error import quoted
 from weft.ledger.write.append import Append
 from weft.store.sql import Sql
 
@@ -52,7 +53,7 @@ def keyed_command(
     if key is None:
         return None
     if not isinstance(key, str) or not key:
-        raise InvalidInput(f"retry key is {key!r:.80}", "it is text that is not empty")
+        raise InvalidInput(f"retry key is {quoted(key)}", "it is text that is not empty")
     try:
         plain = _plain(request if authority.is_local else [authority.chain, request])
     except RecursionError:

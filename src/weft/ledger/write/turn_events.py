@@ -1,14 +1,13 @@
 """The events of one turn, recorded at once or step by step.
 
-`TurnEvents` chains the events of a run and stores their contents; it looks at views only for the parent of a
-message, and for who acts. Contents that were encoded and
-hashed before the writers' lock was taken come along as `Prepared`.
+`TurnEvents` chains the events of a run and stores their contents; it looks at views only for the parent of a message,
+and for who acts. Contents that were encoded and hashed before the writers' lock was taken come along as `Prepared`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -58,8 +57,10 @@ from weft.kernel.fields import (
     Usage,
 )
 from weft.kernel.ledger_events import MessageAdmitted
-from weft.ledger.arguments import checked_id, checked_member, checked_whole
+from weft.kernel.weft_error import quoted
+from weft.ledger.arguments import as_record, checked_id, checked_member, checked_whole
 from weft.ledger.model import (
+    Codeblock,
     FileNote,
     ImagePart,
     LintNote,
@@ -77,6 +78,7 @@ from weft.ledger.views.rows import is_message
 from weft.ledger.write.append import MESSAGE_ROOM, Append, ContentWriter
 
 DETAILS = frozenset(detail.value for detail in ImageDetail)
+T = TypeVar("T")
 MAIN_LIST = "main"
 SUMMARY_KIND = "content"
 """The kind of a reference to a summary: a content of the ledger."""
@@ -349,6 +351,8 @@ class TurnEvents:
                 return ReasoningFact(text=contents.put_text(part.text))
             case ImagePart():
                 detail: Any = part.detail
+                if detail is not UNSET and not isinstance(detail, str):
+                    raise InvalidInput(f"detail is {type(detail).__name__}, not text", "give it as text")
                 if detail is not UNSET and detail not in DETAILS:
                     detail = contents.words(detail)
                 return ImageFact(url=contents.put_text(part.url), detail=detail)
@@ -357,17 +361,15 @@ class TurnEvents:
                 return ToolUseFact(id=contents.put_text(part.id), name=name, input=arguments)
             case ToolResultPart():
                 if part.is_error is not UNSET and not isinstance(part.is_error, bool):
-                    raise InvalidInput(f"is_error is {part.is_error!r:.80}", "it is true, false or left out")
+                    raise InvalidInput(f"is_error is {quoted(part.is_error)}", "it is true, false or left out")
                 output = contents.put_json(part.output, "output")
                 call = contents.put_text(part.tool_call_id)
                 return ToolResultFact(tool_call_id=call, output=output, is_error=part.is_error)
+            case _:
+                raise InvalidInput(f"a part of a message is {type(part).__name__}", "give parts, such as TextPart")
 
     def annotations(self, message: NewMessage) -> dict[str, Any]:
         """Files, lints and code blocks of a message, where it has any."""
-        if max(len(message.files), len(message.lints), len(message.codeblocks)) >= MESSAGE_ROOM:
-            raise InvalidInput(
-                f"a message carries at most {MESSAGE_ROOM - 1} files, lints or code blocks", "leave some out"
-            )
         text, named = self.contents.put_text, self.contents.named
         files, lints = file_facts(self.contents, message.files), lint_facts(self.contents, message.lints)
         blocks = tuple(
@@ -377,10 +379,19 @@ class TurnEvents:
                 path=UNSET if block.path is None else text(block.path),
                 **_lines(block, "line_start", "line_end"),
             )
-            for block in message.codeblocks
+            for block in checked_notes(message.codeblocks, Codeblock, "codeblocks")
         )
         annotations = {"files": files, "lints": lints, "codeblocks": blocks}
         return {name: facts for name, facts in annotations.items() if facts}
+
+
+def checked_notes(value: Any, kind: type[T], what: str) -> Sequence[T]:
+    """Notes of one kind, as many as a message carries."""
+    if not isinstance(value, tuple | list) or not all(isinstance(note, kind) for note in value):
+        raise InvalidInput(f"{what} are not a list of {kind.__name__}", f"give weft.{kind.__name__} records")
+    if len(value) >= MESSAGE_ROOM:
+        raise InvalidInput(f"a message carries at most {MESSAGE_ROOM - 1} {what}", "leave some out")
+    return value
 
 
 def file_facts(contents: ContentWriter, files: Sequence[FileNote]) -> tuple[FileFact, ...]:
@@ -390,7 +401,7 @@ def file_facts(contents: ContentWriter, files: Sequence[FileNote]) -> tuple[File
             path=contents.put_text(file.path, "file path"),
             **_lines(file, "line_start", "line_end"),
         )
-        for file in files
+        for file in checked_notes(files, FileNote, "files")
     )
 
 
@@ -404,13 +415,12 @@ def lint_facts(contents: ContentWriter, lints: Sequence[LintNote]) -> tuple[Lint
             severity=checked_member(LintSeverity, lint.severity, "severity") if lint.severity else UNSET,
             **_lines(lint, "start_line", "start_col", "end_line", "end_col"),
         )
-        for lint in lints
+        for lint in checked_notes(lints, LintNote, "lints")
     )
 
 
 def error_fact(contents: ContentWriter, error: str | NewError) -> ErrorFact:
-    if isinstance(error, str):
-        error = NewError(message=error)
+    error = NewError(message=error) if isinstance(error, str) else as_record(error, NewError, "error")
     details = UNSET if error.details is UNSET else contents.put_json(error.details, "error details")
     return ErrorFact(
         code=contents.named(error.code, "error code"),
