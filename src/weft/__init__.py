@@ -5,9 +5,10 @@ Every name below is loaded when it is first used, so that `import weft` stays qu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # type checkers take it for true; `typing` would be most of what loading this takes
 if TYPE_CHECKING:
+    from typing import Any
+
     from weft.graph.graph import Graph as Graph
     from weft.graph.model import Ancestry as Ancestry
     from weft.graph.model import AncestryStep as AncestryStep

@@ -206,7 +206,7 @@ def _watch(request: Any, streams: Sequence[int], ending: int) -> None:
 
 
 def _become_program(arguments: list[str], folder: str, environment: dict[str, str], streams: Sequence[int]) -> None:
-    from weft.surfaces.cli.main import main
+    from weft.surfaces.cli.entry import main
 
     os.setsid()
     if os.isatty(streams[0]):

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -21,6 +22,7 @@ from weft.surfaces.cli.main import SUMMARIES, run
 from weft.surfaces.cli.main import weft as weft_command
 
 MORE_THAN_A_PIPE_HOLDS = 1 << 20
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) -> None:
@@ -254,6 +256,73 @@ def test_a_real_interrupt_ends_with_130(weft: Shell, folder: Path) -> None:
         complaint = reading.stderr.read()
         assert reading.wait() == 130
     assert complaint.strip() == b"weft: interrupted"
+
+
+def test_an_interrupt_is_json_where_json_was_asked_for(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("weft.ledger.api.upkeep.Upkeep.stats", interrupted)
+    answer = weft("stats", "--json")
+    assert (answer.code, answer.error["type"], answer.error["message"]) == (130, "KeyboardInterrupt", "interrupted")
+
+
+INTERRUPTING = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["INTERRUPTED_AT"]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+if "INTERRUPTED_TWICE" in os.environ:
+    write = sys.stderr.write
+    def write_interrupted(text):
+        os.kill(os.getpid(), signal.SIGINT)
+        return write(text)
+    sys.stderr.write = write_interrupted
+"""
+
+
+def interrupted_at(module: str, folder: Path, *program: str, **variables: str) -> tuple[int, bytes, bytes]:
+    """The program, with a Ctrl-C that comes when it is about to import a module."""
+    (folder / "sitecustomize.py").write_text(INTERRUPTING)
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "INTERRUPTED_AT": module, **variables}
+    command = [sys.executable, *program, "log"]
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=60, check=False)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize("module", ["weft.surfaces.cli.main", "click", "weft.kernel.errors"])
+def test_an_interrupt_while_the_program_is_loaded_leaves_no_traceback(folder: Path, module: str) -> None:
+    assert interrupted_at(module, folder, "-m", "weft") == (130, b"", b"weft: interrupted\n")
+
+
+def test_next_to_nothing_is_loaded_before_an_interrupt_is_answered() -> None:
+    program = "import sys; before = {*sys.modules}; import weft.surfaces.cli.entry; print(*{*sys.modules} - before)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    named = {"weft", "weft.surfaces", "weft.surfaces.cli", "weft.surfaces.cli.entry", "__future__"}
+    assert set(loaded.split()) <= named
+
+
+def test_every_way_to_start_the_program_answers_an_early_interrupt(folder: Path) -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, name = scripts["weft"].split(":")
+    script = f"import sys; from {module} import {name}; sys.exit({name}())"
+    for program in (["-m", "weft.surfaces.cli"], ["-c", script]):
+        assert interrupted_at("click", folder, *program) == (130, b"", b"weft: interrupted\n")
+
+
+def test_a_second_interrupt_does_not_break_into_the_answer_to_the_first(folder: Path) -> None:
+    ended = interrupted_at("click", folder, "-m", "weft", INTERRUPTED_TWICE="1")
+    assert ended == (130, b"", b"weft: interrupted\n")
+
+
+def test_an_early_interrupt_without_a_stream_for_errors_ends_with_130(folder: Path) -> None:
+    closed = "import os, runpy, sys; os.close(2); sys.argv = ['weft']; runpy.run_module('weft', run_name='__main__')"
+    assert interrupted_at("click", folder, "-c", closed)[0] == 130
 
 
 def test_an_argument_that_is_missing_is_told_on_one_line(weft: Shell) -> None:

@@ -1,1 +1,1 @@
-"""The `weft` command. `main` is the entry point; every command is a module of `commands`, loaded when it is called."""
+"""The `weft` command. It begins in `entry.py`; every command is a module of `commands`, loaded when it is called."""

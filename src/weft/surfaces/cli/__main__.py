@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from weft.surfaces.cli.main import main
+from weft.surfaces.cli.entry import main
 
 sys.exit(main())

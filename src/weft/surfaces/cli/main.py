@@ -1,4 +1,4 @@
-"""The entry point: find the command, load it alone, run it, and end with the exit code its error stands for."""
+"""One command line: find the command, load it alone, run it, and end with the exit code its error stands for."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def run(arguments: Sequence[str]) -> int:
         ended = weft.main(list(arguments), prog_name="weft", standalone_mode=False)
         return ended if isinstance(ended, int) else OK
     except click.Abort:
-        click.echo("weft: interrupted", err=True)
+        _report(KeyboardInterrupt("interrupted"), as_json="--json" in arguments)
         return INTERRUPTED
     except (WeftError, click.ClickException, OSError) as error:
         _report(error, as_json="--json" in arguments)
