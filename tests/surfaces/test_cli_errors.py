@@ -325,6 +325,13 @@ def test_an_early_interrupt_without_a_stream_for_errors_ends_with_130(folder: Pa
     assert interrupted_at("click", folder, "-c", closed)[0] == 130
 
 
+def test_an_empty_name_of_a_ledger_is_no_other_ledger(weft: Shell) -> None:
+    for arguments in (["log", "--ledger", ""], ["--ledger", "", "log"]):
+        answer = weft(*arguments)
+        assert (answer.code, answer.out) == (5, "")
+        assert answer.err == "weft: --ledger is empty\nhint: name a ledger, or leave --ledger out\n"
+
+
 def test_an_argument_that_is_missing_is_told_on_one_line(weft: Shell) -> None:
     missing = weft("agent", "visibility", "ada")
     assert (missing.code, "\\n" in missing.err, "public, private" in missing.err) == (2, False, True), missing.err

@@ -92,6 +92,15 @@ def test_a_path_that_is_not_there(shell: Shell) -> None:
     assert "nowhere: No such file or directory" in answer.err
 
 
+@pytest.mark.parametrize("mode", ["--dry-run", "--watch", "--background"])
+def test_an_empty_path_is_not_the_current_folder(shell: Shell, mode: str) -> None:
+    (shell.folder / "chat.json").write_text('{"messages": [{"role": "user", "content": "hi"}]}')
+    for answer in (shell("import", ""), shell("import", mode, ".", "")):
+        assert (answer.code, answer.out) == (5, "")
+        assert answer.err == "weft: a path is empty\nhint: give . for the current folder\n"
+    assert shell("sessions").code == 7
+
+
 def test_a_place_without_sessions_says_so(shell: Shell) -> None:
     shell("init")
     (shell.folder / "empty").mkdir()

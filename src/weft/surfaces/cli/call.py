@@ -76,6 +76,8 @@ class Call:
 
     def take(self, options: dict[str, Any]) -> None:
         """Options after the command add to those before it."""
+        if options["ledger"] == "":  # a variable of a script that is not set: no other ledger is meant
+            raise InvalidInput("--ledger is empty", "name a ledger, or leave --ledger out")
         self.ledger = options["ledger"] or self.ledger
         self.json |= options["json"]
         self.quiet |= options["quiet"]

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from weft.kernel.authority import IMPORTING
 from weft.kernel.clock import SystemClock
-from weft.kernel.errors import LedgerMissing
+from weft.kernel.errors import InvalidInput, LedgerMissing
 from weft.kernel.shell_words import shell_word
 from weft.kernel.sites import Site
 from weft.store.atomic_files import make_folder
@@ -250,8 +250,12 @@ class _Asked(Struct, frozen=True):
 
 
 def _named(paths: Sequence[str]) -> list[Path | Address]:
+    """The files, folders and databases to import. An empty path, such as a variable of a script that is not set, would
+    be the current folder."""
     from weft.exchange.importers.servers import Address
 
+    if "" in paths:
+        raise InvalidInput("a path is empty", "give . for the current folder")
     places = [Address(path) if Address.is_one(path) else Path(os.path.expanduser(path)).absolute() for path in paths]
     for path in places:
         if isinstance(path, Path) and not path.exists():
