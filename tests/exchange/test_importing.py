@@ -18,7 +18,7 @@ import weft
 from tests.exchange.conftest import take, written
 from tests.exchange.toy import Toy
 from weft import Ledger
-from weft.exchange.importers.port import Report, importer_names, load_importers
+from weft.exchange.importers.port import Problem, Report, Source, importer_names, load_importers
 from weft.exchange.importers.records.jsonl import records
 from weft.exchange.importers.sources import Candidate
 from weft.exchange.importers.testing import as_source
@@ -298,6 +298,70 @@ def test_an_importer_that_fails_harms_no_other_source(ledger: Ledger, sources: P
     summary = ImportRun(ledger, [Clumsy()], SystemClock()).run([sources])
     assert [problem.what for problem in summary.problems] == ["the toy importer failed: LookupError: oops"]
     assert texts(ledger, "s2") == ["hi", "yo"]
+
+
+CHAT = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]}
+
+
+class Blind(Toy):
+    """Recognises nothing; to read a file it has to be forced."""
+
+    def recognises(self, source: Source) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("way", ["dry", "once", "follow"])
+def test_a_forced_importer_that_makes_no_turn_of_anothers_file_writes_nothing(
+    tmp_path: Path, sources: Path, way: str
+) -> None:
+    path = written(sources / "chat.json", CHAT)
+    written(sources / "mine.jsonl", SESSION, ONE)
+    with weft.open(tmp_path / "forced.db") as ledger:
+        into, is_followed = None if way == "dry" else ledger, way == "follow"
+        summary = ImportRun(into, [Toy()], SystemClock(), force=True, follow=is_followed).run([sources])
+        what = "no turn could be read as toy: it looks like messages"
+        assert summary.problems == [Problem(source=str(path), line=None, what=what)]
+        assert (summary.mistaken, summary.of("toy").counts.sessions, summary.of("toy").counts.turns) == (
+            {"messages"},
+            1,
+            1,
+        )
+        assert ledger.imports.kept_sources(str(path)) == []
+        later = ImportRun(ledger, load_importers(), SystemClock()).run([path])
+        assert (later.of("messages").unchanged, later.of("messages").counts.turns) == (0, 1)
+        assert later.problems == []
+
+
+def test_a_worker_that_reads_files_of_another_format_is_passed_over(ledger: Ledger, sources: Path) -> None:
+    paths = [written(sources / name, CHAT) for name in ("a.json", "b.json", "c.json")]
+    summary = ImportRun(ledger, load_importers("codex"), SystemClock(), force=True, processes=2).run([sources])
+    assert {problem.source for problem in summary.problems} == {str(path) for path in paths}
+    assert (summary.lost_worker, summary.of("codex").counts.sessions, list(ledger.sessions())) == (None, 0, [])
+
+
+def test_a_forced_importer_reads_anothers_file_of_which_it_makes_turns(ledger: Ledger, sources: Path) -> None:
+    path = written(sources / "chat.jsonl", {**SESSION, **CHAT}, {**ONE, **CHAT})
+    assert ImportRun(None, load_importers(), SystemClock()).run([path]).of("messages").files == 1
+    summary = ImportRun(ledger, [Blind()], SystemClock(), force=True).run([sources])
+    assert (summary.problems, summary.mistaken, summary.of("toy").counts.turns) == ([], set(), 1)
+    assert texts(ledger) == ["hi", "yo"]
+
+
+def test_a_forced_importer_keeps_a_session_without_turns_that_nobody_else_recognises(
+    ledger: Ledger, sources: Path
+) -> None:
+    written(sources / "a.jsonl", SESSION)
+    summary = ImportRun(ledger, [Blind()], SystemClock(), force=True).run([sources])
+    assert (summary.problems, summary.of("toy").counts.sessions) == ([], 1)
+
+
+def test_another_importer_that_cannot_be_asked_does_not_stop_a_forced_one(
+    ledger: Ledger, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft.exchange.importing.run.load_importers", Mock(side_effect=ImportError("a plugin")))
+    written(sources / "a.jsonl", SESSION, ONE)
+    summary = ImportRun(ledger, [Toy()], SystemClock(), force=True).run([sources])
+    assert (summary.problems, summary.of("toy").counts.turns) == ([], 1)
 
 
 def test_a_tail_that_is_still_written_waits_until_it_is_quiet(ledger: Ledger, sources: Path) -> None:

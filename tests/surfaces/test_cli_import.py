@@ -108,6 +108,34 @@ def test_a_place_without_sessions_says_so(shell: Shell) -> None:
     assert (answer.code, answer.out, answer.err) == (0, "", "no sessions were found\n")
 
 
+def test_a_format_that_is_not_that_of_the_file_is_a_problem_and_writes_nothing(shell: Shell, claude: Path) -> None:
+    shell("init")
+    wrong = shell("import", "--format", "codex", str(claude.parent))
+    assert wrong.code == 1
+    assert wrong.err.splitlines()[:2] == [
+        f"{claude}: no turn could be read as codex: it looks like claude-code",
+        "leave --format out, or give --format claude-code",
+    ]
+    assert wrong.out.split("\t")[:6] == ["codex", "1", "0", "0", "0", "0"]
+    assert shell.json("sessions", "--all") == []
+    assert shell("import", str(claude.parent)).out.split("\t")[:5] == ["claude-code", "1", "0", "1", "1"]
+
+
+def test_sessions_without_turns_are_not_said_to_be_known(shell: Shell, claude: Path) -> None:
+    claude.write_text('{"type":"session_meta","payload":{"id":"0a1b2c3d-1111-4111-8111-000000000009"}}\n')
+    answer = shell("import", str(claude), "--format", "codex")
+    assert answer.out.split("\t")[:6] == ["codex", "1", "0", "1", "0", "0"]
+    assert answer.err.splitlines()[-1] == "no turns: the sessions that were read hold none"
+
+
+def test_turns_that_were_known_are_said_to_be(shell: Shell, claude: Path) -> None:
+    shell("import")
+    copy = claude.with_name("copy.jsonl")
+    copy.write_text(claude.read_text())
+    os.utime(copy, (LONG_AGO, LONG_AGO))
+    assert shell("import").err.splitlines()[-1] == "no new turns: they were in the ledger already"
+
+
 def test_an_interrupted_import_says_so_and_goes_on(shell: Shell, claude: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

@@ -24,6 +24,7 @@ from weft.exchange.importers.port import (
     Report,
     Source,
     Transcript,
+    load_importers,
     registered_name,
 )
 from weft.exchange.importers.servers import Address, OnServer
@@ -65,6 +66,8 @@ class ImportSummary(Struct):
     origins: dict[str, OriginTotals] = field(default_factory=dict)
     unrecognised: list[str] = field(default_factory=list)
     """Files that no importer knows."""
+    mistaken: set[str] = field(default_factory=set)
+    """Formats that sources look like of which the one that was forced gave nothing."""
     problems: list[Problem] = field(default_factory=list)
     older: int = 0
     """Files that were last changed before the time from which on files are wanted."""
@@ -97,6 +100,8 @@ class Unit(Struct, frozen=True):
     """There is something to read: it is not as it was when it was read last."""
     is_stale: bool = False
     """A file that it brings in has changed: it is read, however it looks itself."""
+    looks_like: str | None = None
+    """Where its importer was forced: the origin of another one that recognises it, while that one does not."""
 
 
 class ImportPart(Struct, frozen=True):
@@ -143,10 +148,11 @@ class ImportRun:
         on_ended: OnEnded | None = None,
         processes: int | None = None,
     ) -> None:
-        """Without a ledger nothing is written: a dry run. `force`: the one importer given takes every file. `follow`:
-        the same files will be read again and again, and are remembered for that. `on_ended` is told of turns that were
-        not in the ledger before. `processes`: 2, a worker reads while this process writes; 1, this process does both;
-        None, whichever is better."""
+        """Without a ledger nothing is written: a dry run. `force`: the one importer given takes every file, also one
+        that another recognises; where it makes no turn of such a file, that is a problem, and nothing of it is written.
+        `follow`: the same files will be read again and again, and are remembered for that. `on_ended` is told of turns
+        that were not in the ledger before. `processes`: 2, a worker reads while this process writes; 1, this process
+        does both; None, whichever is better."""
         if processes not in (None, 1, 2):
             raise InvalidInput(f"processes is {processes!r:.80}", "give 1 or 2, or nothing")
         self._ledger, self._importers, self._clock = ledger, importers, clock
@@ -154,6 +160,8 @@ class ImportRun:
         self._progress, self._on_ended = progress, on_ended
         self._followers = Followers() if follow else None
         self._processes = 1 if follow or ledger is None else processes
+        self._others: list[Importer] | None = None
+        """All but the one that was forced; loaded when they are first asked."""
         self._ahead: ReadingAhead | None = None
         self._words: PreparedWords | None = None
         self._writers: dict[str, ImportWriter] = {}
@@ -298,6 +306,7 @@ class ImportRun:
             with candidate.open(self._clock.now_ms() / 1000, self._budget()) as source:
                 part = next((_part(each, source) for each in self._importers if each.is_part(source)), None)
                 found = [] if part else list(self._importers) if self._force else claiming(self._importers, source)
+                looks_like = self._other_format(found[0], source) if self._force and found else None
         except OSError as error:
             self.failed(_where(candidate), error)
             return None
@@ -309,7 +318,17 @@ class ImportRun:
             return None
         if not found and not part:
             self.summary.unrecognised.append(candidate.name)
-        return Unit(_gathered(candidate, found[0]), found[0]) if found else part
+        return Unit(_gathered(candidate, found[0]), found[0], looks_like=looks_like) if found else part
+
+    def _other_format(self, forced: Importer, source: Source) -> str | None:
+        """The origin of the importer that would take a source, where that is not the one that was forced."""
+        try:
+            if self._others is None:
+                self._others = [importer for importer in load_importers() if importer.origin != forced.origin]
+            claims = claiming([forced, *self._others], source)
+        except Exception:  # another importer's fault: the one that was forced may do without it
+            return None
+        return None if not claims or forced in claims else claims[0].origin
 
     def _budget(self) -> ReadBudget:
         """Of one source, which is opened now."""
@@ -347,7 +366,10 @@ class ImportRun:
             with candidate.open(self._clock.now_ms() / 1000, report.budget) as source:
                 if source.is_cut:
                     report.problem(None, "it ends too early; what could be unpacked was taken")
-                if writer is None:
+                if unit.looks_like is not None and not self._gives_turns(importer, source):
+                    report.problem(None, f"no turn could be read as {importer.origin}: it looks like {unit.looks_like}")
+                    self.summary.mistaken.add(unit.looks_like)
+                elif writer is None:
                     self._walk(importer, source, report, totals)
                 else:
                     self._write(writer, unit, source, report, totals, ahead)
@@ -367,6 +389,11 @@ class ImportRun:
         for kind, count in report.unknown.items():
             totals.unknown[kind] = totals.unknown.get(kind, 0) + count
         self.summary.problems += report.problems
+
+    def _gives_turns(self, importer: Importer, source: Source) -> bool:
+        """Is there a turn in it for this importer? It is read up to the first one."""
+        report = Report(source.name, budget=self._budget())
+        return any(True for transcript in importer.read(source, report) for _ in transcript.turns)
 
     def _walk(self, importer: Importer, source: Source, report: Report, totals: OriginTotals) -> None:
         """A dry run: everything is read, nothing written."""

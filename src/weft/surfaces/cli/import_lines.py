@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.figures import counted, size_text
 from weft.surfaces.cli.import_job import ImportJob
@@ -175,23 +176,36 @@ def show_summary(call: Call, summary: ImportSummary, dry_run: bool, *, stopped: 
     for note in _summary_notes(summary):
         call.note(note)
     _tell_problems(call, summary.problems)
+    if summary.mistaken:
+        call.note(_format_advice(summary.mistaken))
+    if not stopped and (end := _summary_end(summary, dry_run)) is not None:
+        call.note(end)
     if dry_run:
         call.note("dry run: nothing was written")
-    elif (end := _summary_end(summary)) is not None and not stopped:
-        call.note(end)
 
 
-def _summary_end(summary: ImportSummary) -> str | None:
+def _summary_end(summary: ImportSummary, dry_run: bool) -> str | None:
     """What came of it, where the numbers do not say it by themselves."""
-    if any(totals.counts.turns for totals in summary.origins.values()):
-        return "look at them with `weft sessions`, `weft log --graph` and `weft usage`"
+    counts = [totals.counts for totals in summary.origins.values()]
+    if any(each.turns for each in counts):
+        return None if dry_run else "look at them with `weft sessions`, `weft log --graph` and `weft usage`"
     if summary.problems:
         return None
-    if any(totals.counts.sessions for totals in summary.origins.values()):
+    if any(each.known for each in counts):
         return "no new turns: they were in the ledger already"
+    if any(each.sessions for each in counts):
+        is_told = any(each.open_turns or each.erased or each.superseded for each in counts)
+        return "no new turns" if is_told else "no turns: the sessions that were read hold none"
     if summary.origins:
-        return "nothing new"
+        return None if dry_run else "nothing new"
     return None if summary.older else "no sessions were found"
+
+
+def _format_advice(origins: Collection[str]) -> str:
+    """After a format was forced that was not that of the files."""
+    if len(origins) > 1:
+        return "leave --format out: each file is then read as what it looks like"
+    return f"leave --format out, or give --format {shell_word(*origins)}"
 
 
 def _origin_row(origin: str, totals: OriginTotals, terminal: bool) -> tuple[Span | str, ...]:
