@@ -364,6 +364,19 @@ def test_another_importer_that_cannot_be_asked_does_not_stop_a_forced_one(
     assert (summary.problems, summary.of("toy").counts.turns) == ([], 1)
 
 
+def test_every_file_that_was_met_is_counted(ledger: Ledger, sources: Path) -> None:
+    written(sources / "a.jsonl", SESSION, ONE)
+    written(sources / "b.json", {"hello": "world"})
+    written(sources / "c.part.json", {"session": "never read by itself"})
+    written(sources / "deep" / "d.png", "")
+    with zipfile.ZipFile(sources / "e.zip", "w") as archive:
+        archive.writestr("f.png", b"")
+    with zipfile.ZipFile(sources / "g.zip", "w") as archive:
+        archive.writestr("h.json", b"{}")
+        archive.writestr("i.json", b"{}")
+    assert take(ledger, sources).looked_at == 7
+
+
 def test_a_tail_that_is_still_written_waits_until_it_is_quiet(ledger: Ledger, sources: Path) -> None:
     path = written(sources / "a.jsonl", SESSION, ONE, being_written())
     now = time.time()

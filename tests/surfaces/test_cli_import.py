@@ -2,13 +2,16 @@
 
 import json
 import os
+import re
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.surfaces.shell import Shell, on_terminal
+from weft.exchange.importers.port import importer_names
 from weft.exchange.importing.run import ImportRun, ImportSummary, OriginTotals
-from weft.surfaces.cli.import_lines import _summary_notes
+from weft.surfaces.cli.import_lines import ORIGINS_HEADER, _summary_notes
 
 LONG_AGO = 1_000_000_000
 SESSION = "0a1b2c3d-1111-4111-8111-000000000001"
@@ -101,11 +104,42 @@ def test_an_empty_path_is_not_the_current_folder(shell: Shell, mode: str) -> Non
     assert shell("sessions").code == 7
 
 
-def test_a_place_without_sessions_says_so(shell: Shell) -> None:
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_a_place_without_sessions_says_what_was_looked_at(shell: Shell, dry: list[str]) -> None:
     shell("init")
-    (shell.folder / "empty").mkdir()
-    answer = shell("import", "empty")
-    assert (answer.code, answer.out, answer.err) == (0, "", "no sessions were found\n")
+    for name in ("empty", "empty/below", "images", "images/more"):
+        (shell.folder / name).mkdir()
+    for name in ("a.png", "more/b.png", "more/c.json"):
+        (shell.folder / "images" / name).write_text("[]")
+    with zipfile.ZipFile(shell.folder / "images" / "photos.zip", "w") as archive:
+        archive.writestr("d.png", b"")
+    last = ["dry run: nothing was written"] if dry else []
+    empty = shell("import", "empty", *dry)
+    assert (empty.code, empty.out) == (0, "")
+    assert empty.err.splitlines() == ["no sessions were found: there are no files there", *last]
+    images = shell("import", "images", *dry)
+    assert (images.code, images.out) == (0, "")
+    assert images.err.splitlines() == [
+        f"1 file of no known format passed over: {shell.folder}/images/more/c.json",
+        "no sessions were found among 4 files; `weft import --help` lists the known formats",
+        *last,
+    ]
+
+
+def test_the_help_lists_the_formats_that_the_program_brings(shell: Shell) -> None:
+    formats = shell("import", "--help").out.split("Known formats (a plugin may add more):\n")[1].split("\n\n")[0]
+    assert [name for line in formats.splitlines() for name in line.strip(" ,").split(", ")] == importer_names()
+
+
+def test_the_help_explains_every_column_of_the_answer(shell: Shell) -> None:
+    columns = shell("import", "--help").out.split("The columns of the answer:\n")[1].split("\n\n")[0]
+    assert [line.split()[0] for line in columns.splitlines()] == list(ORIGINS_HEADER[1:])
+
+
+def test_the_page_about_importing_explains_every_column_of_the_answer() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "importing.md").read_text()
+    part = page.split("\n## What an import answers\n")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `([A-Z]+)` \|", part, re.MULTILINE) == [name.upper() for name in ORIGINS_HEADER]
 
 
 def test_a_format_that_is_not_that_of_the_file_is_a_problem_and_writes_nothing(shell: Shell, claude: Path) -> None:

@@ -129,10 +129,18 @@ def _is_transcript(path: Path) -> bool:
 
 
 Failed = Callable[[Path | Address, OSError], None]
+PassedOver = Callable[[Path], None]
 
 
-def candidates(path: Path | Address, failed: Failed) -> Iterator[Candidate | OnServer]:
-    """Every file at or below a path that may hold sessions, in order of name. Links are not followed out of it."""
+def _silent(path: Path) -> None:
+    """Nobody counts what is passed over."""
+
+
+def candidates(
+    path: Path | Address, failed: Failed, passed_over: PassedOver = _silent
+) -> Iterator[Candidate | OnServer]:
+    """Every file at or below a path that may hold sessions, in order of name. Links are not followed out of it. Files
+    with other names, and archives of such files, are passed over."""
     if isinstance(path, Address):
         yield from _on_server(path, failed)
         return
@@ -144,13 +152,13 @@ def candidates(path: Path | Address, failed: Failed) -> Iterator[Candidate | OnS
             for name in sorted(names):
                 file = Path(folder) / name
                 if not is_likely(file):
-                    continue
-                if file.is_symlink() and not Path(os.path.realpath(file)).is_relative_to(root):
+                    passed_over(file)
+                elif file.is_symlink() and not Path(os.path.realpath(file)).is_relative_to(root):
                     failed(file, OSError("it is a link to another place; name that place to import it"))
                 else:
-                    yield from _file(file, failed, archives)
+                    yield from _file(file, failed, passed_over, archives)
     else:
-        yield from _file(path, failed, archives)
+        yield from _file(path, failed, passed_over, archives)
 
 
 def _on_server(address: Address, failed: Failed) -> Iterator[OnServer]:
@@ -160,13 +168,16 @@ def _on_server(address: Address, failed: Failed) -> Iterator[OnServer]:
         failed(address, error)
 
 
-def _file(path: Path, failed: Failed, archives: Callable[[], Archives]) -> Iterator[Candidate]:
+def _file(path: Path, failed: Failed, passed_over: PassedOver, archives: Callable[[], Archives]) -> Iterator[Candidate]:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
             raise OSError("it is no regular file")
         if path.suffix == ".zip":
-            yield from _members(path, found, archives())
+            members = _members(path, found, archives())
+            if not members:
+                passed_over(path)
+            yield from members
             return
         log = path.with_name(f"{path.name}-wal")  # a database that is in use grows there first
         beside = log.stat() if path.suffix in DATABASES and is_log(log) else None

@@ -66,6 +66,8 @@ class ImportSummary(Struct):
     origins: dict[str, OriginTotals] = field(default_factory=dict)
     unrecognised: list[str] = field(default_factory=list)
     """Files that no importer knows."""
+    looked_at: int = 0
+    """Files that were met, of whatever name; members of an archive count each."""
     mistaken: set[str] = field(default_factory=set)
     """Formats that sources look like of which the one that was forced gave nothing."""
     problems: list[Problem] = field(default_factory=list)
@@ -259,7 +261,8 @@ class ImportRun:
         units: list[Unit] = []
         beside: dict[Path, int] = {}
         for path in paths:
-            for candidate in candidates(path, self.failed):
+            for candidate in candidates(path, self.failed, self._pass_over):
+                self.summary.looked_at += 1
                 found = self.recognise(candidate)
                 if isinstance(found, Unit):
                     units.append(found)
@@ -268,6 +271,10 @@ class ImportRun:
         for unit in units:
             is_stale = not unit.unread and self._is_retold(unit, beside)
             yield replace(unit, unread=True, is_stale=True) if is_stale else unit
+
+    def _pass_over(self, path: Path) -> None:
+        """A file that is not called as session files are."""
+        self.summary.looked_at += 1
 
     def _is_retold(self, unit: Unit, beside: Mapping[Path, int]) -> bool:
         """Was a part written since the file that brings it in was read? One that stands for its parts tells itself."""

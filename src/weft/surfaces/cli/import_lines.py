@@ -198,7 +198,13 @@ def _summary_end(summary: ImportSummary, dry_run: bool) -> str | None:
         return "no new turns" if is_told else "no turns: the sessions that were read hold none"
     if summary.origins:
         return None if dry_run else "nothing new"
-    return None if summary.older else "no sessions were found"
+    return None if summary.older else _nothing_found(summary.looked_at)
+
+
+def _nothing_found(files: int) -> str:
+    if not files:
+        return "no sessions were found: there are no files there"
+    return f"no sessions were found among {counted(files, 'file')}; `weft import --help` lists the known formats"
 
 
 def _format_advice(origins: Collection[str]) -> str:

@@ -93,6 +93,23 @@ def command(
     once, and a file that has grown brings only what is new; so an import that was cut short is simply run again. A dry
     run does not look into the ledger: what was imported before counts like the rest.
 
+    \b
+    The columns of the answer:
+      files      of the tool
+      unchanged  of these files: as they were when they were read last, so not read
+      sessions   that are new in the ledger
+      turns      that are new in the ledger
+      known      turns that were read and are in the ledger already
+      replaced   turns in whose place another version stands from now on
+      records    lines, messages or rows that were read
+      size       of the files that were read; in a pipe: bytes
+
+    \b
+    Known formats (a plugin may add more):
+      aider, atif, chatgpt, claude-ai, claude-code, codex, copilot-cli, cursor,
+      factory-droid, gemini-cli, kiro, langgraph, llm, messages, opencode,
+      openhands, pi, swe-agent
+
     With --watch a turn is in the ledger moments after it has ended, and what is still open is shown as provisional by
     `weft sessions`, `weft log` and `weft show`. With --json each thing that happens is a line of JSON. With --files a
     folder is kept as the files of each turn that ends in it from now on.
