@@ -85,8 +85,33 @@ def test_a_damaged_line_is_told_and_the_rest_is_taken(shell: Shell, claude: Path
     os.utime(claude, (LONG_AGO, LONG_AGO))
     answer = shell("import")
     assert answer.code == 1
-    assert f"{claude}:3: not JSON" in answer.err
+    fault = "not JSON from byte 0 on: there is no name in double quotes where one is expected"
+    assert f"{claude}:3: {fault}\n" in answer.err
+    assert answer.err.splitlines()[-1] == "1 problem, so the exit code is 1; everything else was read"
     assert answer.out.split("\t")[4] == "1"
+
+
+def test_an_import_of_which_nothing_can_be_read_says_so(shell: Shell, claude: Path) -> None:
+    (shell.folder / "broken.zip").write_text("no archive")
+    answer = shell("import", "broken.zip", "--dry-run")
+    assert (answer.code, answer.err.splitlines()[1:]) == (
+        1,
+        ["dry run: nothing was written", "1 problem, so the exit code is 1; nothing was read"],
+    )
+
+
+def test_a_problem_is_wrapped_on_a_narrow_terminal(shell: Shell, claude: Path) -> None:
+    claude.write_text(claude.read_text() + "{nonsense}\n")
+    os.utime(claude, (LONG_AGO, LONG_AGO))
+    code, shown = on_terminal(shell.folder, "import", COLUMNS="60")
+    assert code == 1
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown.splitlines()]
+    at = lines.index(f"{claude}:3:")
+    assert lines[at + 1 : at + 3] == [
+        "not JSON from byte 0 on: there is no name in double quotes",
+        "where one is expected",
+    ]
+    assert f"\x1b[35m{claude}:3\x1b[0m" in shown
 
 
 def test_a_path_that_is_not_there(shell: Shell) -> None:
@@ -150,6 +175,7 @@ def test_a_format_that_is_not_that_of_the_file_is_a_problem_and_writes_nothing(s
         f"{claude}: no turn could be read as codex: it looks like claude-code",
         "leave --format out, or give --format claude-code",
     ]
+    assert wrong.err.splitlines()[2:] == ["1 problem, so the exit code is 1; nothing was read"]
     assert wrong.out.split("\t")[:6] == ["codex", "1", "0", "0", "0", "0"]
     assert shell.json("sessions", "--all") == []
     assert shell("import", str(claude.parent)).out.split("\t")[:5] == ["claude-code", "1", "0", "1", "1"]

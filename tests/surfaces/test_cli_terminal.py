@@ -16,6 +16,7 @@ import weft as library
 from tests.surfaces.shell import Shell, masked, on_terminal, spawn
 from weft.ledger.read.turn_titles import first_line
 from weft.surfaces.cli.main import SUMMARIES
+from weft.surfaces.cli.screen import Screen, Span
 from weft.surfaces.plain_text import cut, safe, safe_json, safe_lines, width
 
 ESC = "\x1b"
@@ -348,3 +349,21 @@ def test_progress_is_not_shown_in_a_pipe(forked: Shell) -> None:
 def test_the_package_runs_as_a_module(weft: Shell) -> None:
     made = subprocess.run([sys.executable, "-m", "weft", "--version"], cwd=weft.folder, capture_output=True, check=True)
     assert made.stdout.startswith(b"weft ")
+
+
+def test_a_line_breaks_styles_is_wrapped_where_that_is_wanted_and_keeps_them() -> None:
+    screen = Screen(color=True, unicode=True, terminal=True, columns=20, rows=24, paging=False)
+    line: list[Span | str] = ["  ", Span("one two three", "warn"), ": four five six"]
+    assert [screen.render(piece) for piece in screen.wrap(line, breaks_styles=True)] == [
+        "  \x1b[35mone two three\x1b[0m:",
+        "  four five six",
+    ]
+    red: list[Span | str] = [Span("a word in two lines is", "bad"), " red"]
+    assert screen.wrap(red) == [red]
+    assert [screen.render(piece) for piece in screen.wrap(red, breaks_styles=True)] == [
+        "\x1b[31ma word in two lines\x1b[0m",
+        "\x1b[31mis\x1b[0m red",
+    ]
+    assert [screen.render(piece) for piece in screen.wrap([Span("short", "bad")], breaks_styles=True)] == [
+        "\x1b[31mshort\x1b[0m"
+    ]

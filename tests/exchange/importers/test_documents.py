@@ -128,3 +128,21 @@ def test_arguments_are_json_where_they_can_be_and_results_a_text_where_they_are_
 )  # fmt: skip
 def test_tokens_are_disjoint_whoever_counted_them(usage: Any, tokens: Tokens | None) -> None:
     assert chat_tokens(usage) == tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "fault"),
+    [
+        ("hello", "line 1, column 1", "there is no value where one is expected"),
+        ('{"a":\n', "line 1, column 6", "there is no value where one is expected"),
+        ("{nonsense}", "line 1, column 2", "there is no name in double quotes where one is expected"),
+        ('{"a" 1}', "line 1, column 6", "a colon is missing"),
+        ('{"a": 1\n2}', "line 2, column 1", "a comma is missing, or the end of a list or an object"),
+        ('{"a": "b', "line 1, column 7", "a text has no end"),
+        (r'"a\qb"', "line 1, column 3", "a backslash stands before a letter that it does not escape"),
+        (r'"\u12"', "line 1, column 3", "a \\u is not followed by four digits"),
+        ("1 2", "line 1, column 3", "more follows where it should end"),
+    ],
+)
+def test_what_is_wrong_with_a_text_is_told_in_plain_words(text: str, place: str, fault: str) -> None:
+    assert read_document(text.encode()).damage == f"not JSON from {place} on: {fault}"

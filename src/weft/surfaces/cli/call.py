@@ -227,8 +227,9 @@ class Call:
         """The same as the end of a note that says how to see more."""
         return "" if cursor is None or _is_read() else f", the next page with --after {cursor}"
 
-    def note(self, *line: Span | str) -> None:
-        """Something a person may want to know beside the answer: what to do next, how to undo it."""
+    def note(self, *line: Span | str, breaks_styles: bool = False) -> None:
+        """Something a person may want to know beside the answer: what to do next, how to undo it. A line with styles
+        stays whole on a narrow terminal, unless it is a long text."""
         if self.on_note is not None:
             self.on_note(line)
         elif not (self.quiet or self.json):
@@ -241,7 +242,7 @@ class Call:
                 rows=0,
                 paging=False,
             )
-            for words in aside.wrap(line) if terminal else [line]:
+            for words in aside.wrap(line, breaks_styles=breaks_styles) if terminal else [line]:
                 click.echo(aside.render(words), err=True, color=aside.color)
 
 

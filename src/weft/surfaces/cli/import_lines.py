@@ -182,6 +182,15 @@ def show_summary(call: Call, summary: ImportSummary, dry_run: bool, *, stopped: 
         call.note(end)
     if dry_run:
         call.note("dry run: nothing was written")
+    if summary.problems and not stopped:
+        call.note(_problems_end(summary))
+
+
+def _problems_end(summary: ImportSummary) -> str:
+    """Why the exit code is 1, and what became of the rest."""
+    is_read = any(totals.records or totals.unchanged for totals in summary.origins.values())
+    rest = "everything else was read" if is_read else "nothing was read"
+    return f"{counted(len(summary.problems), 'problem')}, so the exit code is 1; {rest}"
 
 
 def _summary_end(summary: ImportSummary, dry_run: bool) -> str | None:
@@ -265,7 +274,7 @@ def _replaced_notes(summary: ImportSummary) -> Iterator[str]:
 def _tell_problems(call: Call, problems: Sequence[Problem]) -> None:
     for problem in problems[:PROBLEMS_SHOWN]:
         where = problem.source if problem.line is None else f"{problem.source}:{problem.line}"
-        call.note(Span(where, "warn"), f": {problem.what}")
+        call.note(Span(where, "warn"), f": {problem.what}", breaks_styles=True)
     if len(problems) > PROBLEMS_SHOWN:
         call.note(f"… {counted(len(problems) - PROBLEMS_SHOWN, 'more problem')}; --json lists all")
 

@@ -63,12 +63,21 @@ class Screen:
         text, style = (span, "") if isinstance(span, str) else span
         return click.style(safe(text), **STYLES[style]) if self.color and style and text else safe(text)
 
-    def wrap(self, line: Line) -> list[Line]:
-        """The line in pieces that fit, broken at words; a long word, and a line with styles in it, stays whole."""
-        if any(not isinstance(span, str) and span.style for span in line):
+    def wrap(self, line: Line, *, breaks_styles: bool = False) -> list[Line]:
+        """The line in pieces that fit, broken at words; a long word stays whole, and so does a line with styles in it,
+        unless it is to be broken, too."""
+        if not breaks_styles and any(span.style for span in map(as_span, line)):
             return [line]
-        text = safe("".join(span if isinstance(span, str) else span.text for span in line))
-        return [[piece] for piece in wrapped_line(text, max(LEAST_ROOM, self.columns), breaks_words=False)]
+        spans = [Span(safe(span.text), span.style) for span in map(as_span, line)]
+        text = "".join(span.text for span in spans)
+        lines: list[Line] = []
+        at = 0
+        for piece in wrapped_line(text, max(LEAST_ROOM, self.columns), breaks_words=False):
+            words = piece.lstrip(" ")
+            start = text.index(words, at)
+            at = start + len(words)
+            lines.append([Span(piece[: len(piece) - len(words)]), *_between(spans, start, at)])
+        return lines
 
     def show(self, *line: Span | str) -> None:
         click.echo(self.render(line), color=self.color)
@@ -115,6 +124,15 @@ class Screen:
         self.page(
             [_aligned(row[i], widths[i], room if i == last else None, right=i in right) for i in shown] for row in cells
         )
+
+
+def _between(spans: Sequence[Span], start: int, end: int) -> Iterator[Span]:
+    """What stands between two places of a line, with its styles."""
+    at = 0
+    for text, style in spans:
+        if part := text[max(0, start - at) : max(0, end - at)]:
+            yield Span(part, style)
+        at += len(text)
 
 
 def fitting(header: Sequence[str], widths: Sequence[int], columns: int, spare: Sequence[str]) -> list[int]:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, Source
 from weft.exchange.importers.records.jsonl import BOM, LINE_LIMIT, Reached, first_objects, records
-from weft.exchange.importers.records.values import canonical_escaped, mapping, sequence, text
+from weft.exchange.importers.records.values import canonical_escaped, json_fault, mapping, sequence, text
 from weft.kernel.read_budget import check_json
 
 
@@ -386,7 +386,7 @@ def _of_one_object(source: Source, report: Report) -> Iterator[Entry]:
     except (ValueError, RecursionError) as error:
         report.found += 1
         report.damaged += 1
-        report.problem(None, f"not JSON to its end: {error!s:.200}")
+        report.problem(None, f"not JSON to its end: {json_fault(error):.200}")
 
 
 class _Scanner:

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, Source
+from weft.exchange.importers.records.values import json_fault
 from weft.kernel.errors import LimitExceeded
 from weft.kernel.read_budget import check_json
 
@@ -139,7 +140,7 @@ def _recovered(number: int, offset: int, line: bytes, report: Report, is_last: b
                 return
             report.found += 1
             report.damaged += 1
-            report.problem(number, f"not JSON from byte {start - line_start} on: {_why(error)}")
+            report.problem(number, f"not JSON from byte {start - line_start} on: {json_fault(error)}")
             return
         report.found += 1
         offset, passed = start + _size(text[at:after]), after
@@ -180,10 +181,6 @@ def _looks_cut(error: Exception) -> bool:
         return False
     unterminated = error.msg.startswith("Unterminated")
     return unterminated or not error.doc[error.pos :].strip() or len(error.doc) - error.pos < 8
-
-
-def _why(error: Exception) -> str:
-    return error.msg.removesuffix(" at") if isinstance(error, json.JSONDecodeError) else "nested too deeply"
 
 
 def _constant(name: str) -> str:

@@ -27,6 +27,19 @@ SURROUNDINGS = " \t\r\n\0\ufeff"
 FIRST_MILLISECONDS = 100_000_000_000
 """Numbers of time from here on (the year 5138 in seconds) count milliseconds."""
 DEEPEST_NESTING = 200
+FAULTS = {
+    "Expecting value": "there is no value where one is expected",
+    "Expecting property name": "there is no name in double quotes where one is expected",
+    "Expecting ':'": "a colon is missing",
+    "Expecting ','": "a comma is missing, or the end of a list or an object",
+    "Unterminated string": "a text has no end",
+    "Invalid control character": "a control character stands in a text",
+    "Invalid \\u": "a \\u is not followed by four digits",
+    "Invalid \\e": "a backslash stands before a letter that it does not escape",
+    "Extra data": "more follows where it should end",
+    "Illegal trailing comma": "a comma stands before the end of a list or an object",
+}
+"""By the beginnings of what Python's decoder says."""
 LONGEST_SPELLED_VALUE = SOURCE_LIMITS.values
 """In characters: a longer text may be JSON of more values than are taken, and stays a text."""
 
@@ -139,6 +152,16 @@ def json_value(data: Json) -> Any:
             return json.loads(bytes_text(bytes(data)).strip(SURROUNDINGS), parse_constant=str, strict=False)
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
+        except json.JSONDecodeError as error:
+            where = f"line {error.lineno}, column {error.colno}"
+            raise ValueError(f"not JSON from {where} on: {json_fault(error)}") from error
+
+
+def json_fault(error: Exception) -> str:
+    """What is wrong with a text that Python's decoder refuses, in plain words."""
+    if not isinstance(error, json.JSONDecodeError):
+        return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return next((words for begun, words in FAULTS.items() if error.msg.startswith(begun)), error.msg)
 
 
 def json_object(data: Json) -> JsonObject:

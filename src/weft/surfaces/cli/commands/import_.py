@@ -118,13 +118,7 @@ def command(
     from weft.ledger.read.revisions import parse_moment
 
     chosen = {name for name, is_given in modes.items() if is_given}
-    if len(chosen) > 1 and chosen not in TOGETHER:
-        words = " and ".join("--" + name.replace("_", "-") for name in sorted(chosen))
-        raise click.UsageError(f"{words} exclude each other")
-    if folders and "watch" not in chosen:
-        raise click.UsageError("--files goes with --watch")
-    if processes is not None and "watch" in chosen:
-        raise click.UsageError("a watch is one process: --processes does not go with --watch")
+    _check_modes(chosen, folders, processes)
     after = None if since is None else parse_moment(since, SystemClock().now_ms(), LocalZone())
     asked = _Asked(
         call,
@@ -146,6 +140,16 @@ def command(
         "dry_run": partial(asked.run, dry=True),
     }
     return ways.get(next(iter(chosen), ""), asked.run)()
+
+
+def _check_modes(chosen: set[str], folders: Sequence[str], processes: str | None) -> None:
+    if len(chosen) > 1 and chosen not in TOGETHER:
+        words = " and ".join("--" + name.replace("_", "-") for name in sorted(chosen))
+        raise click.UsageError(f"{words} exclude each other")
+    if folders and "watch" not in chosen:
+        raise click.UsageError("--files goes with --watch")
+    if processes is not None and "watch" in chosen:
+        raise click.UsageError("a watch is one process: --processes does not go with --watch")
 
 
 class _Asked(Struct, frozen=True):
