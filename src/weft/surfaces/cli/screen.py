@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import Any, NamedTuple, TextIO
 
 import click
@@ -105,11 +106,13 @@ class Screen:
         *,
         numbers: Collection[str] = (),
         spare: Sequence[str] = (),
+        least: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Aligned columns under a header on a terminal; tabs between them, and no header, when piped.
 
-        Columns that are numbers stand to the right. A terminal that is too narrow for all of them does without the
-        spare ones, the first of them first.
+        Columns that are numbers stand to the right. On a terminal that is too narrow the last column is cut, and so are
+        those of which `least` says how many columns of the terminal they need. Where that is not enough, it does
+        without the spare ones, the first of them first.
         """
         if not self.terminal:
             for row in rows:
@@ -117,12 +120,11 @@ class Screen:
             return
         cells = [[Span(name.upper(), "dim") for name in header], *([as_span(cell) for cell in row] for row in rows)]
         widths = [max(width(safe(row[i].text)) for row in cells) for i in range(len(header))]
-        shown = fitting(header, widths, self.columns, spare)
-        *before, last = shown
-        room = max(LEAST_ROOM, self.columns - sum(widths[i] + 2 for i in before))
-        right = {i for i in shown if header[i] in numbers}
+        shown = fitting(header, widths, self.columns, spare, {header[-1]: LEAST_ROOM, **least})
+        last = max(shown)
         self.page(
-            [_aligned(row[i], widths[i], room if i == last else None, right=i in right) for i in shown] for row in cells
+            [_aligned(row[i], wide, right=header[i] in numbers, is_last=i == last) for i, wide in shown.items()]
+            for row in cells
         )
 
 
@@ -135,25 +137,37 @@ def _between(spans: Sequence[Span], start: int, end: int) -> Iterator[Span]:
         at += len(text)
 
 
-def fitting(header: Sequence[str], widths: Sequence[int], columns: int, spare: Sequence[str]) -> list[int]:
-    """The places of the columns that a terminal has room for; the last column may be cut."""
-    shown = list(range(len(header)))
-    least = [*widths[:-1], min(widths[-1], LEAST_ROOM)]
+def fitting(
+    header: Sequence[str], widths: Sequence[int], columns: int, spare: Sequence[str], least: Mapping[str, int]
+) -> dict[int, int]:
+    """The columns that a terminal has room for, by their places, each with its width. Those that `least` names are made
+    narrower down to that, the widest first, before a spare one is left out."""
+    shown = dict(enumerate(widths))
+    smallest = {i: min(wide, least.get(header[i], wide)) for i, wide in shown.items()}
     for name in spare:
-        if sum(least[i] + 2 for i in shown) - 2 <= columns:
+        if _breadth(smallest[i] for i in shown) <= columns:
             break
-        shown = [i for i in shown if header[i] != name]
-    return shown
+        shown = {i: wide for i, wide in shown.items() if header[i] != name}
+    for widest in range(columns, 0, -1):
+        narrow = {i: max(smallest[i], min(wide, widest)) for i, wide in shown.items()}
+        if _breadth(narrow.values()) <= columns:
+            return narrow
+    return {i: smallest[i] for i in shown}
 
 
-def _aligned(cell: Span, wide: int, room: int | None, *, right: bool) -> Span:
-    """A cell as wide as its column; the last one ends where the screen does instead."""
-    text = safe(cell.text) if room is None else cut(safe(cell.text), room)
+def _breadth(widths: Iterable[int]) -> int:
+    """Of columns beside each other."""
+    return sum(wide + 2 for wide in widths) - 2
+
+
+def _aligned(cell: Span, wide: int, *, right: bool, is_last: bool) -> Span:
+    """A cell as wide as its column; the last one ends where its text does."""
+    text = cut(safe(cell.text), wide)
     if right:
         text = " " * (wide - width(text)) + text
-    elif room is None:
+    elif not is_last:
         text = pad(text, wide)
-    return Span(text if room is not None else text + "  ", cell.style)
+    return Span(text if is_last else text + "  ", cell.style)
 
 
 def plain_line(line: Line) -> str:

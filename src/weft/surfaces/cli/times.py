@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 UTC = timezone.utc  # noqa: UP017 - the alias hides what it is
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MINUTE = len("2026-11-15 09:30")
 NO_DATE = "unknown"
 NO_TIME = "unknown: its origin gives no time"
 
@@ -35,9 +36,14 @@ def local_time(ms: int) -> str:
     return f"{(EPOCH + timedelta(milliseconds=ms)).astimezone():%Y-%m-%d %H:%M:%S %z}"
 
 
+def local_minute(ms: int) -> str:
+    """`2026-11-15 09:30`, as tables on a terminal show times."""
+    return local_time(ms)[:MINUTE]
+
+
 def session_time(session: Session) -> str:
     """When a session last changed, as far as anybody knows."""
-    return local_time(session.updated_at) if session.time_known else "no date"
+    return local_time(session.updated_at) if session.time_known else NO_DATE
 
 
 class Period(TypedDict):

@@ -9,12 +9,13 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import abbreviated, dollars
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.times import NO_DATE, local_time, read_period
+from weft.surfaces.cli.times import NO_DATE, local_minute, local_time, read_period
 from weft.surfaces.cli.user_files import prices_in_force
 from weft.surfaces.wire.reports import project_totals
 
 HEADER = ("project", "sessions", "turns", "tokens", "cost", "last change", "agents", "repository or folder")
-SPARE = ("agents", "tokens", "cost")
+SPARE = ("agents", "repository or folder", "turns", "sessions", "tokens", "cost")
+PROJECT_COLUMNS = 20
 
 
 @weft_command("projects")
@@ -33,21 +34,23 @@ def command(call: Call, since: str | None, until: str | None, limit: int | None)
         call.documents(map(project_totals, shown))
     elif shown:
         numbers = ("sessions", "turns", "tokens", "cost")
-        call.screen.table([_row(project_work) for project_work in shown], HEADER, numbers=numbers, spare=SPARE)
+        rows, least = [_row(project_work, call.screen.terminal) for project_work in shown], {"project": PROJECT_COLUMNS}
+        call.screen.table(rows, HEADER, numbers=numbers, spare=SPARE, least=least)
     if not report.projects:
         call.note("no work in that time" if since or until else "no turns yet: `weft import` brings sessions in")
     elif len(shown) < len(report.projects):
         call.note(f"{len(report.projects) - len(shown):,} more: -n N lists more")
 
 
-def _row(project: ProjectWork) -> tuple[Span | str, ...]:
+def _row(project: ProjectWork, terminal: bool) -> tuple[Span | str, ...]:
+    when = (local_minute if terminal else local_time)(project.last_at)
     return (
         Span(project.name, "label"),
         f"{len(project.sessions):,}",
         f"{project.turns:,}",
         abbreviated(project.spending.total),
         dollars(project.spending) if project.spending.total else "",
-        local_time(project.last_at) if project.time_known else NO_DATE,
+        when if project.time_known else NO_DATE,
         ", ".join(project.origins),
         project.path,
     )

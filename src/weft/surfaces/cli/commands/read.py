@@ -16,13 +16,13 @@ from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import Reader, short
 from weft.surfaces.cli.pager import ReadLine, show_folded
 from weft.surfaces.cli.thread_turns import read_turn, thread_turns
-from weft.surfaces.cli.times import local_time
+from weft.surfaces.cli.times import local_minute
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
     from weft.ledger.model import Turn
 
-DAY, MINUTE = len("2026-11-15"), len("2026-11-15 09:30")
+DAY = len("2026-11-15")
 
 
 @weft_command("read")
@@ -95,7 +95,7 @@ def _about(ledger: Ledger, reader: Reader, first: Turn, last: Turn) -> tuple[str
 def _days(first: Turn, last: Turn) -> str:
     if not (first.time_known and last.time_known):
         return ""
-    begin, end = local_time(first.started_at)[:MINUTE], local_time(last.completed_at or last.started_at)[:MINUTE]
+    begin, end = local_minute(first.started_at), local_minute(last.completed_at or last.started_at)
     if begin == end:
         return begin
     return f"{begin} to {end[DAY + 1 :] if begin[:DAY] == end[:DAY] else end}"

@@ -17,7 +17,7 @@ from weft.surfaces.cli.figures import abbreviated, counted
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.import_lines import note_import
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.times import local_time, session_time
+from weft.surfaces.cli.times import MINUTE, local_time, session_time
 from weft.surfaces.cli.user_files import find_ledger
 from weft.surfaces.plain_text import cut, safe
 from weft.surfaces.wire.sessions import SessionEntry, UnfinishedTurn
@@ -33,7 +33,6 @@ SPARE = ("origin", "tokens", "project", "turns")
 STATUS_STYLES = {"archived": "dim", "deleted": "bad"}
 ON_A_TERMINAL = 50
 PROJECT_COLUMNS = 20
-MINUTE = len("2026-11-15 09:30")
 
 
 @weft_command("sessions")

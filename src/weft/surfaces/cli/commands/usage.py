@@ -37,6 +37,8 @@ MODEL_COLUMNS = 60
 HEADER = ("tokens", "input", "cache write", "cache read", "output", "cost")
 SPARE = ("cache write", "cache read", "input", "output")
 LONGEST_KEY, LONGEST_BAR, TASK_COLUMNS = 48, 30, 40
+LEAST_KEY, LEAST_NAME = 32, 20
+"""So many columns a key needs, and so many that of a project or a session, before columns of figures are left out."""
 NOTHING = "no usage yet: record turns with their usage, or bring sessions in with `weft import`"
 NOTHING_CHOSEN = "nothing was spent on that; `weft usage` shows all there is"
 
@@ -214,8 +216,9 @@ def _page(
         ("total", *_shown(report.total)),
     ]
     every = [max(width(line[i]) for line in lines) for i in range(len(names))]
-    columns = fitting(names, every, screen.columns, SPARE)
-    widths = [every[i] for i in columns]
+    least = {report.by: LEAST_NAME if report.by in ("project", "session") else LEAST_KEY}
+    columns = fitting(names, every, screen.columns, SPARE, least)
+    widths = list(columns.values())
     header, *table, total = [tuple(line[i] for i in columns) for line in lines]
     yield [Span(_aligned(header, widths).upper(), "dim")]
     room = min(LONGEST_BAR, screen.columns - sum(widths) - 2 * len(widths))
@@ -234,7 +237,7 @@ def _page(
 
 def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
     numbers = [" " * (wide - width(cell)) + cell for cell, wide in zip(cells[1:], widths[1:], strict=True)]
-    return "  ".join([pad(cells[0], widths[0]), *numbers])
+    return "  ".join([pad(cut(cells[0], widths[0]), widths[0]), *numbers])
 
 
 def _shown(row: Spending) -> tuple[str, ...]:
