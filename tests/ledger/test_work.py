@@ -10,6 +10,7 @@ from weft import Ledger
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import FileKind
 from weft.kernel.errors import InvalidInput
+from weft.ledger.api import SessionFilter
 from weft.ledger.model import FileNote
 
 HOUR = 3_600_000
@@ -101,3 +102,30 @@ def test_a_period_has_the_work_of_other_tools_whose_time_is_known(ledger: Ledger
 def test_a_period_that_is_none_is_refused(ledger: Ledger) -> None:
     with pytest.raises(InvalidInput):
         ledger.usage.work(since="no such time")
+
+
+def test_a_project_last_changed_when_its_sessions_did(ledger: Ledger) -> None:
+    take(ledger, "s", native_turn("t", started=NOON - 2 * HOUR, ended=NOON - HOUR, workspace="/src/app"))
+    (listed,) = ledger.listing().sessions(SessionFilter()).sessions
+    (project,) = ledger.usage.work().projects
+    assert project.last_at == listed.session.updated_at == NOON - HOUR
+    (period,) = ledger.usage.work(since=NOON - 3 * HOUR).projects
+    assert (period.sessions[0].first_at, period.last_at) == (NOON - 2 * HOUR, NOON - HOUR)
+
+
+def test_a_change_of_a_session_counts_for_the_project_of_its_last_turn(ledger: Ledger, clock: FixedClock) -> None:
+    work(ledger, "a", "/src/lib")
+    clock.tick(HOUR)
+    work(ledger, "a", "/src/app")
+    clock.tick(HOUR)
+    ledger.move_head("a", new=ledger.resolve("a~1"))
+    app, lib = ledger.usage.work().projects
+    assert (app.path, app.last_at) == ("/src/app", NOON + 2 * HOUR)
+    assert (lib.path, lib.last_at) == ("/src/lib", NOON)
+    assert ledger.usage.work(since=NOON).projects[0].last_at == NOON + HOUR
+
+
+def test_a_project_without_times_has_no_last_change(ledger: Ledger) -> None:
+    take(ledger, "s", native_turn("undated", workspace="/src/undated"))
+    (project,) = ledger.usage.work().projects
+    assert (project.last_at, project.time_known) == (0, False)

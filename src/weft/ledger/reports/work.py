@@ -23,7 +23,7 @@ from weft.ledger.views.values import name_of, text_of
 from weft.store.port import ReadTxn
 
 _TURNS = (
-    "SELECT id, session, workspace, origin, model, status, listed_at, calls, synthesised FROM turn"
+    "SELECT id, session, workspace, origin, model, status, listed_at, completed_at, calls, synthesised FROM turn"
     " WHERE current = 1 AND listed_at >= ? AND listed_at < ? AND (? OR coalesce(synthesised, 0) = 0)"
     " ORDER BY listed_at, n"
 )
@@ -58,6 +58,7 @@ class SessionWork(Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
     first_at: int
     last_at: int
+    """When its last turn ended, as far as it has."""
     time_known: bool = True
     """False: its source tells no time of any kind, and these are 0."""
     spending: Spending
@@ -75,6 +76,7 @@ class ProjectWork(Struct, frozen=True, kw_only=True):
     files: tuple[FileWork, ...]
     """Files that were written, most often first."""
     last_at: int
+    """When its last turn ended; over all time, when any of its sessions last changed, as lists of sessions say."""
     time_known: bool = True
     """False: of none of its sessions, and this is 0."""
     spending: Spending
@@ -99,13 +101,14 @@ class _Doing:
         self.models: Counter[str] = Counter()
         self.origins: Counter[str] = Counter()
 
-    def see(self, at: int, time_known: bool) -> None:
-        """Times that are known go before those that are not."""
+    def see(self, at: int, ended: int | None, time_known: bool) -> None:
+        """A turn from when to when. Times that are known go before those that are not."""
+        last = max(at, ended) if time_known and ended is not None else at
         if time_known and not self.time_known:
             self.first_at, self.time_known = at, True
-            self.last_at = at
+            self.last_at = last
         elif time_known == self.time_known:
-            self.last_at = at
+            self.last_at = max(self.last_at, last)
 
 
 def work_report(
@@ -136,8 +139,9 @@ class _Reading:
     def __init__(self, txn: ReadTxn, since: int | None, until: int | None, projects: Projects) -> None:
         """Of a period only turns are told whose time is known."""
         self._txn, self._projects = txn, projects
-        undated_too = since is None and until is None
-        self._span = (-_ALWAYS if since is None else since, _ALWAYS if until is None else until, undated_too)
+        self._is_of_all_time = since is None and until is None
+        start, end = -_ALWAYS if since is None else since, _ALWAYS if until is None else until
+        self._span = (start, end, self._is_of_all_time)
         rows = [SessionRow(*row) for row in txn.sql.all(SESSION.select)]
         self._sessions = {row.n: row for row in rows}
         self._short = shown_labels(txn.sql, rows)
@@ -151,12 +155,18 @@ class _Reading:
         for (folder, n), doing in doings.items():
             about = subjects.get(doing.first, "")
             made.setdefault(folder, []).append(self._session(n, doing, about, by_session))
-        found = [self._project(path, sessions, files.get(path, Counter()), costs) for path, sessions in made.items()]
+        changes = self._changes(doings)
+        found = [
+            self._project(path, sessions, files.get(path, Counter()), costs, changes.get(path, UNDATED))
+            for path, sessions in made.items()
+        ]
         return tuple(sorted(found, key=lambda project: (not project.time_known, -project.last_at, project.path)))
 
     def _doings(self) -> dict[tuple[str, int | None], _Doing]:
         found: dict[tuple[str, int | None], _Doing] = {}
-        for id, session, workspace, origin, model, status, at, calls, undated in self._txn.sql.each(_TURNS, self._span):
+        for id, session, workspace, origin, model, status, at, ended, calls, undated in self._txn.sql.each(
+            _TURNS, self._span
+        ):
             key = (self._project_key(self._folder(workspace, session)), session)
             doing = found.get(key)
             if doing is None:
@@ -164,10 +174,21 @@ class _Reading:
             doing.turns += 1
             doing.failed += status == "failed"
             doing.calls += calls
-            doing.see(at, not undated)
+            doing.see(at, ended, not undated)
             doing.origins[origin or HERE] += 1
             if model is not None:
                 doing.models[model] += 1
+        return found
+
+    def _changes(self, doings: dict[tuple[str, int | None], _Doing]) -> dict[str, int]:
+        """Over all time: by project, when the sessions last changed whose last turn was in it."""
+        latest: dict[int, tuple[int, str]] = {}
+        for (project, n), doing in doings.items():
+            if n in self._sessions and self._is_of_all_time:
+                latest[n] = max(latest.get(n, (doing.last_at, project)), (doing.last_at, project))
+        found: dict[str, int] = {}
+        for n, (_, project) in latest.items():
+            found[project] = max(found.get(project, UNDATED), self._sessions[n].updated_at)
         return found
 
     def _folder(self, workspace: int | None, session: int | None) -> str:
@@ -217,7 +238,7 @@ class _Reading:
 
     @staticmethod
     def _project(
-        path: str, sessions: Iterable[SessionWork], files: Counter[str], costs: dict[str, Spending]
+        path: str, sessions: Iterable[SessionWork], files: Counter[str], costs: dict[str, Spending], changed_at: int
     ) -> ProjectWork:
         ordered = sorted(sessions, key=lambda session: (not session.time_known, -session.last_at, session.label))
         return ProjectWork(
@@ -227,7 +248,7 @@ class _Reading:
             turns=sum(session.turns for session in ordered),
             origins=tuple(dict.fromkeys(session.origin for session in ordered)),
             files=tuple(FileWork(*each) for each in sorted(files.items(), key=lambda file: (-file[1], file[0]))),
-            last_at=ordered[0].last_at,
+            last_at=max(ordered[0].last_at, changed_at),
             time_known=ordered[0].time_known,
             spending=costs.get(path, NOTHING),
         )
