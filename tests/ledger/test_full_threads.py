@@ -180,7 +180,7 @@ def test_a_line_about_each_turn_and_the_time_of_all(ledger: Ledger) -> None:
     threads = ledger.full_threads("main", "side")
     lines = [line for strand in threads.strands for line in threads.lines_of(strand)]
     assert {(line.turn_id, line.depth, line.session, line.subject, line.is_compaction) for line in lines} == {
-        (turns[0], 1, "main", "a", False), (turns[1], 2, "main", "b", False),
+        (turns[0], 1, "main", "a", False), (turns[1], 2, "main", "b more", False),
         (compacted, 3, "main", "so far", True), (side[0], 2, "side", "x", False),
     }  # fmt: skip
     span = threads.span()

@@ -18,7 +18,7 @@ from weft.ledger.model import TextPart
 from weft.ledger.read.label_prefixes import short_labels
 from weft.ledger.read.listing import ListedSession, SessionFilter
 from weft.ledger.read.projects import project_of
-from weft.ledger.read.turn_titles import best_line, first_line, spoken
+from weft.ledger.read.turn_titles import LONGEST_CHARS, best_line, first_line, in_one_line, spoken
 from weft.store.sqlite.connection import SqliteSql
 
 FEW = 40
@@ -194,10 +194,20 @@ def test_tags_that_a_tool_put_around_or_before_the_words_are_left_out(text: str,
     assert spoken(text) == words
 
 
-def test_a_subject_is_the_first_line_that_says_something() -> None:
+def test_a_subject_is_what_was_said_in_one_line() -> None:
     assert first_line("\n  \n  hello \n there") == "hello"
-    assert best_line(["", "<x></x>", "second part\nmore"]) == "second part"
+    assert in_one_line("\n  \n  hello: \n\t there") == "hello: there"
+    assert best_line(["", "<x></x>", "second part\nmore"]) == "second part more"
+    assert best_line(["Ran `ls`\n```\na b\n```"]) == "Ran `ls`"
     assert spoken("<a></a>" * 1000).startswith("<a>")
+
+
+@pytest.mark.parametrize("text", ["word " * 1000, "word\n" * 1_000_000, "w" * 5_000_000, "w" + " " * 5000 + "w"])
+def test_a_subject_is_cut_with_a_mark_however_long_the_text_is(text: str) -> None:
+    line = in_one_line(text)
+    assert line.endswith("…")
+    assert len(line) <= LONGEST_CHARS + 1
+    assert in_one_line(" " * 5000 + "w") == ""
 
 
 def test_a_subagent_is_as_far_as_its_newest_turn(ledger: Ledger) -> None:

@@ -7,6 +7,7 @@ from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import FactDamaged
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import TextPart
+from weft.ledger.read.turn_titles import LONGEST_CHARS
 from weft.store.records import LEDGER_SCOPE
 
 
@@ -19,14 +20,15 @@ def test_a_turn_is_about_what_was_asked_first(ledger: Ledger) -> None:
         ("r", {"query": " \n ", "response": "r"}),
         ("s", {"system": "s"}),
         ("in parts", {"query": {"content": [{"type": "image_url", "url": "u"}, {"type": "text", "text": "in parts"}]}}),
-        ("l" * 4096, {"query": large}),
-        ("zoë", {"query": "zoë\n\0"}),
+        ("l" * LONGEST_CHARS + "…", {"query": large}),
+        ("zoë \0", {"query": "zoë\n\0"}),
+        ("Complete it: # Target b", {"query": "Complete it:\n\n# Target\n  b\n", "response": "r"}),
         ("Now fix it.", {"query": ["Ran `git status`\n```\nclean\n```", "Now fix it."]}),
         ("Ran `git status`", {"query": "Ran `git status`\n```\nclean\n```", "response": "r"}),
     ):
         expected[ledger.record_turn(session="main", **turn).id] = said
     silent = ledger.record_turn(session="main", tool_calls=[{"name": "t"}]).id
-    expected[ledger.compactions.record(session="main", summary="what it was").id] = "what it was"
+    expected[ledger.compactions.record(session="main", summary="what\nit was").id] = "what it was"
     assert ledger.listing().subjects([*expected, silent]) == expected
     assert [ledger.listing().subjects([turn]) for turn in (*expected, silent)] == [
         *({t: s} for t, s in expected.items()),

@@ -85,6 +85,38 @@ def show(weft: Shell, folder: Path) -> Show:
     return shown
 
 
+def test_a_title_that_says_nothing_is_shown_nowhere(weft: Shell, folder: Path) -> None:
+    untold = "New session - 2026-08-03T16:17:45.628Z"
+    with library.open(folder / ".weft" / "ledger.db") as ledger:
+        take(ledger, MAIN, turn("t1", asked("Mend the parser:\nit drops offsets.")), title=untold)
+        take(
+            ledger, OTHER, turn("o1", asked("Go on."), link=NativeLink(to="t1", why=LinkReason.CONTINUATION)),
+            file="c.jsonl", title="Child session - 2026-08-03T16:17:45.628Z",
+        )  # fmt: skip
+    title = "Mend the parser: it drops offsets."
+    assert title in weft("sessions").out
+    assert weft("read", "f70db4c5").out.splitlines()[0] == title
+    for command in (["log"], ["log", OTHER], ["show", MAIN], ["read", OTHER], ["search", "offsets", "--newest"]):
+        shown = weft(*command).out
+        assert shown
+        assert "session - 2026" not in shown
+    assert weft.json("sessions")[1]["title"] == untold
+    assert weft("archive", MAIN).code == 0
+    assert "session - 2026" not in weft("archive", "--list").out
+
+
+def test_lines_of_a_prompt_are_joined_wherever_it_stands_in_a_line(weft: Shell, folder: Path) -> None:
+    for what in ("docs", "tests"):
+        weft.record(f"Complete it thoroughly:\n\n# Target\n{what}", session=what)
+    for command in (["log"], ["log", "--oneline"], ["sessions"], ["story", "all"], ["tree", "docs"]):
+        assert "Complete it thoroughly: # Target docs" in weft(*command).out
+    assert [turn["subject"] for turn in weft.json("log")] == [
+        f"Complete it thoroughly: # Target {what}" for what in ("tests", "docs")
+    ]
+    narrow = on_terminal(folder, "log", "--no-color", COLUMNS="40")[1]
+    assert "    Complete it thoroughly: # Target do…\n" in narrow
+
+
 def test_a_time_that_its_origin_does_not_give_is_nowhere_made_up(weft: Shell, folder: Path) -> None:
     path = f"{HOME}/a.py"
     note = FileNote(kind=FileKind.WRITTEN, path=path)
@@ -223,7 +255,7 @@ def test_the_log_tells_prompts_titles_models_and_calls(history: Shell) -> None:
         masked(history("log", "--session", "f70db4c5", "--oneline").out)
         == """\
 T1 (f70db4c5 "Mend the parser") And now?  [model-large, 1 call]
-T2 Mend the parser.  [model-large]
+T2 Mend the parser. It drops offsets.  [model-large]
 """
     )
     shown = history("log", "f70db4c5", "-n", "1").out

@@ -21,6 +21,10 @@ from weft.surfaces.cli.commands.show import permissions_text
 from weft.surfaces.cli.times import UTC, LocalZone, local_time
 
 LONG = "\n".join(f"line {i}" for i in range(40))
+SUMMARY = (
+    "The parser now reads dates with datetime.fromisoformat, so offsets such as +02:00 are kept. All 42 tests pass."
+    " Still open: a line in the changelog, and dates without a year."
+)
 
 
 @pytest.fixture
@@ -36,11 +40,11 @@ def story(shell: Shell, folder: Path) -> Shell:
 def test_the_graph_of_a_forked_history(story: Shell) -> None:
     assert (
         masked(story("log", "--graph", "--oneline").out)
-        == """\
+        == f"""\
 * T1 (main) Add a line to the changelog.
 | x T2 [failed] Add a line to the changelog.
 |/
-# T3 [compaction] The parser now reads dates with datetime.fromisoformat, so offsets such as +02:00 are kept.
+# T3 [compaction] {SUMMARY}
 * T4 Fix it, please.
 | * T5 (by-hand) Could we keep strptime and cut the offset off instead?
 |/
@@ -300,11 +304,11 @@ def test_a_tool_use_that_is_also_a_call_is_shown_once(weft: Shell) -> None:
 def test_the_tree_runs_from_the_root_with_branches_set_in(story: Shell) -> None:
     assert (
         masked(story("tree", "by-hand").out)
-        == """\
+        == f"""\
 * T1 test_dates fails since this morning. What is wrong?
 |-* T2 (by-hand) Could we keep strptime and cut the offset off instead?
 * T3 Fix it, please.
-# T4 [compaction] The parser now reads dates with datetime.fromisoformat, so offsets such as +02:00 are kept.
+# T4 [compaction] {SUMMARY}
 |-x T5 [failed] Add a line to the changelog.
 * T6 (main) Add a line to the changelog.
 """

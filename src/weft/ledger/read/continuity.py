@@ -1,7 +1,7 @@
 """What the next session has to know of one that is merged into it, as a text that needs no model.
 
-Told are when the session was used, how many turns it has that the other does not share, the first lines of what people
-asked, and what was left open: a question without an answer, tasks that agents and subagents have not finished.
+Told are when the session was used, how many turns it has that the other does not share, what people asked in a
+line each, and what was left open: a question without an answer, tasks that agents and subagents have not finished.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Continuity(Struct, frozen=True, kw_only=True):
     first_at: int | None
     last_at: int | None
     topics: tuple[str, ...]
-    """The first line of what was asked, turn by turn; of a long session the latest."""
+    """What was asked, in a line each, turn by turn; of a long session the latest."""
     unresolved: tuple[str, ...]
 
     def text(self, actor: str) -> str:

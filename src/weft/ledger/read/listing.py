@@ -5,7 +5,6 @@ A list costs a few statements in all, however long it is.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct, to_builtins
@@ -18,7 +17,7 @@ from weft.ledger.read.principals import load_on_behalf_of
 from weft.ledger.read.projects import Projects, RepositoryOf, session_folders
 from weft.ledger.read.session_times import SessionTimes
 from weft.ledger.read.sessions import load_branches, to_sessions
-from weft.ledger.read.turn_titles import load_subjects
+from weft.ledger.read.turn_titles import load_subjects, telling_title
 from weft.ledger.views.rows import SESSION, TURN, SessionRow, TurnRow
 from weft.ledger.views.values import text_of
 from weft.store.port import ReadTxn, Store
@@ -29,7 +28,6 @@ _FIRST_TURNS = (
     "SELECT s.n, COALESCE((SELECT h.turn FROM history h WHERE h.session = s.n AND h.why = 'turn'"
     " ORDER BY h.k LIMIT 1), s.head) FROM session s WHERE s.n IN"
 )
-_UNTITLED = re.compile(r"(?:New|Child) session - \d{4}-\d\d-\d\d")
 _TOKENS = "SELECT id, tokens_before + COALESCE(total_tokens, 0) FROM turn WHERE id IN"
 
 
@@ -66,7 +64,7 @@ class ListedSession(Struct, frozen=True, kw_only=True):
     @property
     def title(self) -> str:
         """What lists call it: its title, its task, or what it was first asked to do."""
-        own_title = self.session.title if has_title(self.session) else None
+        own_title = telling_title(self.session.title)
         return own_title or self.session.task_description or self.subject or self.session.title or ""
 
 
@@ -243,8 +241,8 @@ def of_project(txn: ReadTxn, rows: list[SessionRow], project: str, projects: Pro
 
 
 def has_title(session: Session) -> bool:
-    """Does its title say anything? Some tools put the time of creation there until they know more."""
-    return bool(session.title) and not _UNTITLED.match(session.title or "")
+    """Does its title say anything?"""
+    return telling_title(session.title) is not None
 
 
 def _nested(rows: list[SessionRow]) -> list[SessionRow]:

@@ -24,11 +24,17 @@ from weft.store.sql import AT_ONCE, rows_in
 LOOKED_AT = 6
 READ = 64 * 1024
 BLOCKS = 32
+LOOKED_AT_CHARS = 4096
+LONGEST_CHARS = 400
+"""Of a subject: more than a line of any screen shows."""
 _OPENING = re.compile(r"<([A-Za-z][\w.:-]*)(?:\s[^<>]*)?>|<!--")
 _ANNOUNCED = re.compile(r"[^\n<]{1,80}:[^\S\n]*\n\s*<([A-Za-z][\w.:-]*)(?:\s[^<>]*)?>")
-_WEAK = ("/", "! ", "Ran `", "[Request interrupted")
+_RAN = "Ran `"
+"""Before a command whose output stands in the lines below it."""
+_WEAK = ("/", "! ", _RAN, "[Request interrupted")
 """Commands that were typed or run, and what was called off."""
 _NONE = (0, False, 0, "")
+_UNTITLED = re.compile(r"(?:New|Child) session - \d{4}-\d\d-\d\d")
 
 
 def load_subjects(txn: ReadTxn, turns: Sequence[str]) -> dict[str, str]:
@@ -64,7 +70,7 @@ def _load_some(txn: ReadTxn, turns: Sequence[str]) -> dict[str, str]:
             candidates.setdefault(turn, []).append(_Candidate(_rank(role, source), seq, contents))
     best = {turn: sorted(some, key=lambda each: (each.rank, each.seq))[:LOOKED_AT] for turn, some in candidates.items()}
     txn.facts.hold([*summaries.values(), *(n for some in best.values() for each in some for n in each.contents)])
-    return {turn: first_line(text_of(txn, n) or "") for turn, n in summaries.items()} | {
+    return {turn: in_one_line(text_of(txn, n) or "") for turn, n in summaries.items()} | {
         turn: show_mentions(_best_line(txn, some)) for turn, some in best.items()
     }
 
@@ -99,11 +105,11 @@ def _best_line(txn: ReadTxn, candidates: list[_Candidate]) -> str:
 
 
 def best_line(texts: Iterable[str]) -> str:
-    """The first line of what was said, over the parts of one message; parts that are one tagged block come last."""
+    """What was said, in one line, over the parts of one message; parts that are one tagged block come last."""
     tagged = ""
     for text in texts:
         words, is_tagged = _without_blocks(text)
-        line = first_line(words)
+        line = first_line(words) if words.startswith(_RAN) else in_one_line(words)
         if line and not is_tagged:
             return line
         tagged = tagged or line
@@ -146,4 +152,17 @@ def _within(text: str, tag: str) -> str:
 
 def first_line(text: str) -> str:
     """The first line that says something; only as much of a long text as needed is looked at."""
-    return next((line.strip() for line in text[:4096].splitlines() if line.strip()), "")
+    return next((line.strip() for line in text[:LOOKED_AT_CHARS].splitlines() if line.strip()), "")
+
+
+def telling_title(title: str | None) -> str | None:
+    """A session's title, if it says anything. Some tools put the time of creation there until they know more."""
+    return title if title and not _UNTITLED.match(title) else None
+
+
+def in_one_line(text: str) -> str:
+    """The text with a space for every line break and run of blanks; the end of a long one is cut with an ellipsis."""
+    line = " ".join(text[:LOOKED_AT_CHARS].split())
+    if len(line) <= LONGEST_CHARS and len(text) <= LOOKED_AT_CHARS:
+        return line
+    return f"{line[:LONGEST_CHARS].rstrip()}…" if line else ""

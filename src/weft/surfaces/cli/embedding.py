@@ -74,13 +74,13 @@ def counted(ledger: Ledger) -> list[ModelCount]:
 
 
 def about(ledger: Ledger, node: Node) -> str:
-    """The first line of what a node says."""
+    """What a node says, in one line."""
     from weft.kernel.errors import InvalidInput
-    from weft.ledger.read.turn_titles import first_line
+    from weft.ledger.read.turn_titles import in_one_line
     from weft.programs import Programs
     from weft.programs.similarity.texts import text_of_node
 
     try:
-        return first_line(text_of_node(Programs(ledger), node.kind, node.id))
+        return in_one_line(text_of_node(Programs(ledger), node.kind, node.id))
     except InvalidInput:  # it has none of its own
         return ""

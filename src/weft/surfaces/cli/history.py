@@ -116,8 +116,11 @@ class Reader:
 
 
 def quoted_title(title: str | None) -> str:
-    """A title as it stands behind a label: in quotation marks after a blank. Empty where there is none."""
-    return f' "{cut(safe(" ".join(title.split())), TITLE_COLUMNS)}"' if title else ""
+    """A title as it stands behind a label: in quotation marks after a blank. Empty where it says nothing."""
+    from weft.ledger.read.turn_titles import telling_title
+
+    told = telling_title(title)
+    return f' "{cut(safe(" ".join(told.split())), TITLE_COLUMNS)}"' if told else ""
 
 
 def is_foreign(session: Session) -> bool:
@@ -126,7 +129,7 @@ def is_foreign(session: Session) -> bool:
 
 
 def subject_of(ledger: Ledger, turn: Turn) -> str:
-    """The first line of what was asked, or of a compaction's summary."""
+    """What was asked, or a compaction's summary, in one line."""
     return ledger.listing().subjects([turn.id]).get(turn.id, "")
 
 

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from weft.kernel.enums import TurnStatus, TurnType
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.graph import Glyphs
-from weft.surfaces.cli.history import Reader, short
+from weft.surfaces.cli.history import Reader, quoted_title, short
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import NO_TIME, local_time
 from weft.surfaces.plain_text import cut, safe, width
@@ -80,8 +80,7 @@ def _beside(turn: Turn) -> str:
 def crossing(older: Turn, reader: Reader, columns: int) -> Line:
     """Between the root of one chain and the turn of another that it goes on from."""
     session = reader.session(older.session_id)
-    title = f' "{session.title}"' if session and session.title else ""
-    where = f"session {reader.short_label(session)}{title}" if session else "another chain"
+    where = f"session {reader.short_label(session)}{quoted_title(session.title)}" if session else "another chain"
     return [Span(cut(safe(f"(goes on from {where})"), max(20, columns)), "dim")]
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.ledger.read.turn_titles import telling_title
 from weft.surfaces.cli.arguments import complete_labels
 from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
@@ -78,7 +79,10 @@ def _list(call: Call, sessions: list[Session]) -> None:
     if call.json:
         call.documents(sessions)
         return
-    rows = [(Span(session.label, "label"), session_time(session), session.title or "") for session in sessions]
+    rows = [
+        (Span(session.label, "label"), session_time(session), telling_title(session.title) or "")
+        for session in sessions
+    ]
     if rows:
         call.screen.table(rows, ("session", "last change", "title"))
         call.note(f"{counted(len(rows), 'session')} archived; `weft archive --undo SESSION` makes one active again")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.ledger.api import FullTurn
+from weft.ledger.read.turn_titles import in_one_line, telling_title
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -20,7 +21,7 @@ from weft.surfaces.cli.times import local_minute
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.ledger.model import Turn
+    from weft.ledger.model import Session, Turn
 
 DAY = len("2026-11-15")
 
@@ -84,12 +85,17 @@ def _about(ledger: Ledger, reader: Reader, first: Turn, last: Turn) -> tuple[str
     """The title of a thread, and what else is known of it."""
     session = reader.session(last.session_id)
     subject = ledger.listing().subjects([first.id]).get(first.id, "")
-    title = (session.title if session else None) or subject or f"turn {short(last.id)}"
+    title = (_own_title(session) if session else "") or subject or f"turn {short(last.id)}"
     facts = [reader.short_label(session) if session else short(last.id)]
     folder = last.workspace_path or (session.workspace_path if session else None) or first.workspace_path
     project = ledger.listing().projects([folder or ""])[folder or ""]
     facts += [last.origin or "", project, _days(first, last), counted(last.depth, "turn")]
     return " ".join(title.split()), [fact for fact in facts if fact]
+
+
+def _own_title(session: Session) -> str:
+    """What lists of sessions call it, too, where it says so itself."""
+    return telling_title(session.title) or in_one_line(session.task_description or "")
 
 
 def _days(first: Turn, last: Turn) -> str:
