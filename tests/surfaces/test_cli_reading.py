@@ -307,10 +307,10 @@ def test_the_tree_runs_from_the_root_with_branches_set_in(story: Shell) -> None:
         == f"""\
 * T1 test_dates fails since this morning. What is wrong?
 |-* T2 (by-hand) Could we keep strptime and cut the offset off instead?
-* T3 Fix it, please.
-# T4 [compaction] {SUMMARY}
-|-x T5 [failed] Add a line to the changelog.
-* T6 (main) Add a line to the changelog.
+`-* T3 Fix it, please.
+  # T4 [compaction] {SUMMARY}
+  |-x T5 [failed] Add a line to the changelog.
+  `-* T6 (main) Add a line to the changelog.
 """
     )
     assert [turn["depth"] for turn in story.json("tree", "main")] == [1, 2, 3, 2, 4, 4]

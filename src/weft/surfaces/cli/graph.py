@@ -1,8 +1,9 @@
 """The forest of turns as lines: where each turn stands, and how the lines around it run. Pure, and never recursive.
 
 Newest first (`upward`), a branch is drawn as soon as it is complete and bends into its parent's line, so ten thousand
-children of one turn take two columns. Oldest first (`downward`), the heaviest branch runs straight on and the others
-are set in beside it, which keeps the columns under the logarithm of the turns.
+children of one turn take two columns. Oldest first (`downward`), the branches of a turn are set in below it, the
+heaviest as the last. Where that has taken some columns, the heaviest runs straight on instead, which keeps the further
+columns under the logarithm of the turns.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ class GraphRow(Enum):
 
     TURN = "turn"
     BRANCH = "branch"  # a turn that leaves the line to its left
+    LAST = "last"  # the same, where that line ends
     JOIN = "join"  # a line that ends in the one to its left
     CUT = "cut"  # the line goes on to turns that are not shown
     GAP = "gap"  # between two trees
@@ -29,6 +31,7 @@ class Row(NamedTuple):
     column: int = 0
     turn: str = ""
     goes_on: bool = False  # a line leaves the turn downwards
+    ended: frozenset[int] = frozenset()  # columns to the left whose lines have ended
 
 
 Node = tuple[str, str | None]
@@ -38,28 +41,33 @@ class Glyphs(NamedTuple):
     line: str
     join: str
     branch: str
+    last: str
     cut: str
     turn: dict[str, str]
 
 
 UNICODE = Glyphs(
-    "│", "├─╯", "├─", "┊", {"normal": "●", "compaction": "◆", "failed": "✗", "interrupted": "◍", "open": "○"}
+    "│", "├─╯", "├─", "└─", "┊", {"normal": "●", "compaction": "◆", "failed": "✗", "interrupted": "◍", "open": "○"}
 )
-ASCII = Glyphs("|", "|/", "|-", ":", {"normal": "*", "compaction": "#", "failed": "x", "interrupted": "!", "open": "o"})
+ASCII = Glyphs(
+    "|", "|/", "|-", "`-", ":", {"normal": "*", "compaction": "#", "failed": "x", "interrupted": "!", "open": "o"}
+)
 
 
 def gutter(row: Row, glyphs: Glyphs) -> str:
     """What stands left of a row's text, without the mark of its turn."""
-    lines = f"{glyphs.line} "
+    lines = [f"{' ' if column in row.ended else glyphs.line} " for column in range(row.column)]
     match row.place:
         case GraphRow.TURN:
-            return lines * row.column
+            return "".join(lines)
         case GraphRow.BRANCH:
-            return lines * (row.column - 1) + glyphs.branch
+            return "".join(lines[:-1]) + glyphs.branch
+        case GraphRow.LAST:
+            return "".join(lines[:-1]) + glyphs.last
         case GraphRow.JOIN:
-            return lines * (row.column - 1) + glyphs.join
+            return "".join(lines[:-1]) + glyphs.join
         case GraphRow.CUT:
-            return lines * row.column + glyphs.cut
+            return "".join(lines) + glyphs.cut
         case GraphRow.GAP:
             return ""
 
@@ -152,7 +160,7 @@ def _columns_of(branches: list[str], width: dict[str, int]) -> int:
 
 
 def downward(oldest_first: Sequence[Node]) -> Iterator[Row]:
-    """Rows from the root on: side branches before the turn that their line goes on with."""
+    """Rows from the root on: an only child below its parent, of several the heaviest behind the others."""
     forest = Forest(oldest_first[::-1])
     size: dict[str, int] = {}
     for turn, children in forest.below():
@@ -165,5 +173,13 @@ def downward(oldest_first: Sequence[Node]) -> Iterator[Row]:
             yield row._replace(goes_on=bool(branches))
             if branches:
                 main = max(reversed(branches), key=lambda child: size[child])
-                stack.append(Row(GraphRow.TURN, row.column, main))
-                stack += [Row(GraphRow.BRANCH, row.column + 1, child) for child in reversed(branches) if child != main]
+                stack.append(_below(row, main, is_only=len(branches) == 1))
+                set_in = Row(GraphRow.BRANCH, row.column + 1, ended=row.ended)
+                stack += [set_in._replace(turn=child) for child in reversed(branches) if child != main]
+
+
+def _below(row: Row, turn: str, *, is_only: bool) -> Row:
+    """Where the heaviest child of a turn stands."""
+    if is_only or row.column >= COLUMNS:
+        return Row(GraphRow.TURN, row.column, turn, ended=row.ended)
+    return Row(GraphRow.LAST, row.column + 1, turn, ended=row.ended | {row.column})

@@ -20,8 +20,8 @@ from weft.surfaces.cli.turn_lines import mark, one_line
 def command(call: Call, rev: str | None) -> None:
     """Show the whole tree that a turn belongs to.
 
-    Without REV it is that of the latest session. From the root on; the longest branch runs straight down, the others
-    are set in.
+    Without REV it is that of the latest session. From the root on; where a turn has several that follow it, they are
+    set in, and the longest branch comes last.
     """
     with call.reading() as ledger:
         name, reader = named_or_latest(call, ledger, rev), Reader(ledger)
