@@ -55,6 +55,19 @@ def test_a_pipe_gets_plain_rows_and_the_notes_beside_them(spent: Shell) -> None:
     assert spent("usage", "--quiet").err == ""
 
 
+def test_a_sum_over_sessions_is_told_where_it_would_say_more(shell: Shell, folder: Path) -> None:
+    (folder / ".weft").mkdir()
+    with library.open(folder / ".weft" / "ledger.db") as ledger:
+        ledger.record_turn(session="large", query="a", response="b", usage=usage(1_000_000), model="gpt-4.1")
+        ledger.record_turn(session="small", query="a", response="b", usage=usage(100), model="gpt-4.1")
+        ledger.fork("small", label="other")
+        assert ledger.usage.report("day").naive_factor == 1.0001
+        assert "by itself would say" not in shell("usage").err
+        ledger.labels.delete("large")
+        assert ledger.usage.report("day").naive_factor == 0.0002
+        assert "by itself would say" not in shell("usage").err
+
+
 def test_days_are_the_viewers_and_those_of_json_are_utc(spent: Shell, zone: Callable[[str], None]) -> None:
     zone("Europe/Berlin")
     assert [line.split("\t")[0] for line in spent("usage").out.splitlines()] == ["2026-03-03"]

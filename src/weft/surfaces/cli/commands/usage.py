@@ -257,9 +257,10 @@ def _notes(report: UsageReport) -> Iterator[Line]:
             f"{report.abandoned.total:,} tokens ({dollars(report.abandoned)}) are in no session any more:"
             " `weft usage --abandoned`"
         ]
-    if naive.total != total.total:
-        factor = "" if report.naive_factor is None else f", {report.naive_factor:.2f} times as much"
-        yield [f"a sum over every session by itself would say {naive.total:,} tokens, {dollars(naive)}{factor}"]
+    factor = f"{report.naive_factor or 0:.2f}"
+    if float(factor) > 1:
+        said = f"{naive.total:,} tokens, {dollars(naive)}, {factor} times as much"
+        yield [f"a sum over every session by itself would say {said}"]
     if total.cache_write_1h:
         yield [f"{total.cache_write_1h:,} tokens were written to the cache for an hour, which costs more"]
     yield from _recorded_notes(report.models)
