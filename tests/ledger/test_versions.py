@@ -245,3 +245,11 @@ def test_one_event_moves_many_sessions_and_their_moves_stay_in_order(ledger: Led
     assert rows == sorted(rows, key=lambda row: (row[0], row[2], row[1]))
     assert problems(ledger) == []
     assert list(ledger.verify()) == []
+
+
+def test_turns_by_status_are_the_turns_that_are_counted(ledger: Ledger) -> None:
+    take(ledger, "s", said("t1", "fix it", "do", end=1))
+    take(ledger, "s", said("t1", "fix it", "do", "done", end=2))
+    stats = ledger.upkeep.stats()
+    assert (stats["turns"], stats["superseded_turns"]) == (1, 1)
+    assert stats["turns_by_status"] == {"completed": 1}

@@ -24,6 +24,7 @@ _COUNTS = {
     "content_bytes": "SELECT coalesce(sum(size), 0) FROM content",
     "total_tokens": "SELECT coalesce(sum(total_tokens), 0) FROM turn WHERE current = 1",
 }
+_BY_STATUS = "SELECT status, count(*) FROM turn WHERE current = 1 GROUP BY status ORDER BY status"
 
 
 def collect(txn: ReadTxn, replica: str) -> dict[str, Any]:
@@ -31,6 +32,6 @@ def collect(txn: ReadTxn, replica: str) -> dict[str, Any]:
     for name, sql in _COUNTS.items():
         row = txn.sql.one(sql)
         found[name] = row[0] if row else 0
-    found["turns_by_status"] = dict(txn.sql.all("SELECT status, count(*) FROM turn GROUP BY status ORDER BY status"))
+    found["turns_by_status"] = dict(txn.sql.all(_BY_STATUS))
     found["log"] = txn.facts.tip().chain.hex()
     return found
