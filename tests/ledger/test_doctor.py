@@ -85,6 +85,7 @@ def test_a_ledger_that_was_looked_through_for_secrets_is_well(disk: Ledger, path
     (found,) = (one for one in examined(path, clock) if one.check == "watermarks")
     assert found.grade is Grade.GOOD
     assert "secrets" not in found.what
+    assert found.what.startswith("these views catch up by themselves: ")
     change(path, "UPDATE watermark SET n = 99999 WHERE view = 'secrets'")
     (found,) = (one for one in examined(path, clock) if one.check == "watermarks")
     assert (found.grade, phrase(found.advice)) == (Grade.ERROR, "weft secrets --all")

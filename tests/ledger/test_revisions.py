@@ -283,3 +283,14 @@ def test_recording_takes_a_label_as_it_stands(ledger: Ledger) -> None:
     grow(ledger, LONG, "a")
     ledger.record_turn(session="f70db4c5", query="b")
     assert ledger.session("f70db4c5").label == "f70db4c5"
+
+
+def test_a_move_that_was_not_made_says_how_often_the_session_moved(ledger: Ledger) -> None:
+    ledger.create_session("main")
+    for hint in ("it has not moved yet", "it has moved once", "it has moved 2 times"):
+        with pytest.raises(NotFound) as unresolved:
+            ledger.resolve("main@{9}")
+        with pytest.raises(NotFound) as unrestored:
+            ledger.heads.restore("main", 9)
+        assert (unresolved.value.hint, unrestored.value.hint) == (hint, hint)
+        ledger.record_turn(session="main", query="q")

@@ -161,7 +161,7 @@ def _moved_from(txn: ReadTxn, session: SessionRow, when: str, parse_time: ParseT
     if when.isdecimal():
         moves = reflog(txn, session, 1, _number(when))
         if not moves:
-            raise NotFound("move of session", f"{session.label}@{{{when}}}", f"it has moved {session.moves} times")
+            raise NotFound("move of session", f"{session.label}@{{{when}}}", moves_told(session))
         found, events = moves[0].turn_id, moves[0].at_event
     else:
         then = head_at(txn.sql, session, parse_time(when))
@@ -171,6 +171,13 @@ def _moved_from(txn: ReadTxn, session: SessionRow, when: str, parse_time: ParseT
     if found is None:
         raise NotFound("head of session", f"{session.label}@{{{when}}}", "the session had been reset")
     return Revision(_load(txn, found), events, session.label)
+
+
+def moves_told(session: SessionRow) -> str:
+    """How often its head has moved, in words."""
+    if not session.moves:
+        return "it has not moved yet"
+    return f"it has moved {'once' if session.moves == 1 else f'{session.moves} times'}"
 
 
 def _at_depth(txn: ReadTxn, session: SessionRow, depth: int, name: str) -> TurnRow:

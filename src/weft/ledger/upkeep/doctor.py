@@ -159,7 +159,8 @@ def _watermarks(store: Store) -> Iterator[Diagnosis]:
             why = "the next reader of it waits a moment"
             yield note("watermarks", f"{view} is {end - mark:,} {counted} behind", why)
     if not beyond:
-        yield good("watermarks", "lagging views: " + (", ".join(sorted(marks.keys() - {SECRETS})) or "none yet"))
+        views = ", ".join(sorted(marks.keys() - {SECRETS}))
+        yield good("watermarks", f"these views catch up by themselves: {views}" if views else "no view lags yet")
 
 
 # --- writers, imports, clocks, copies ---------------------------------------------------------------------------
