@@ -56,6 +56,44 @@ def test_the_newest_come_first_and_a_limit_cuts_the_oldest(ledger: Ledger, clock
     assert found(ledger, "number", limit=0) == []
 
 
+@pytest.mark.parametrize("lag", [0, 1_000_000])
+@pytest.mark.parametrize("words", ["ask", "as*", ""])
+@pytest.mark.parametrize("few", [0, 2048])
+def test_what_has_no_time_comes_last_on_every_page(
+    ledger: Ledger, clock: FixedClock, monkeypatch: pytest.MonkeyPatch, lag: int, words: str, few: int
+) -> None:
+    monkeypatch.setattr("weft.ledger.api.search.INDEX_LAG_EVENTS", lag)
+    for name, value in (("FEW", few), ("STEP", 2), ("PROBED", 3)):
+        monkeypatch.setattr(matches, name, value)
+    dated: list[str] = []
+    undated: list[str] = []
+    for i in range(7):
+        clock.sleep(60.0)
+        take(ledger, f"undated {i}", native_turn(f"u{i}"), file=f"u{i}")
+        take(ledger, f"dated {i}", native_turn(f"d{i}", started=NOON - i * DAY), file=f"d{i}")
+        ledger.record_turn(session="main", query=f"ask m{i}")
+        dated, undated = [f"m{i}", *dated, f"d{i}"], [f"u{i}", *undated]
+    expected = [f"ask {key}" for key in (*dated, *undated)]
+    assert found(ledger, words, role="user") == expected
+    for limit in (1, 2, 5, 20):
+        pages, after = [], None
+        while True:
+            page = ledger.search(words, role="user", limit=limit, after=after)
+            pages += [(hit.snippet, hit.time_known) for hit in page]
+            after = page.next
+            if after is None:
+                break
+        assert pages == [(snippet, " u" not in snippet) for snippet in expected]
+
+
+def test_a_cursor_of_another_form_is_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    grow(ledger, "main", "number 1", "number 2")
+    cursor = ledger.search("number", limit=1).next
+    monkeypatch.setattr(matches, "PLACE_VALUES", 3)
+    with pytest.raises(InvalidInput, match="cursor is of another form"):
+        ledger.search("number", limit=1, after=cursor)
+
+
 def test_a_phrase_stands_together(ledger: Ledger) -> None:
     ledger.record_turn(session="main", query="open the red door; the door is red")
     ledger.record_turn(session="main", query="red is the door")

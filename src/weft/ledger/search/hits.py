@@ -34,7 +34,7 @@ class Hit(Struct, frozen=True, kw_only=True):
     role: str
     created_at: int
     time_known: bool = True
-    """False: its origin gives no time, and it stands where its turn came in."""
+    """False: its origin gives no time, and this is when its turn came in. Such hits come last."""
     session: str | None
     """The label of the session that made the turn."""
     session_title: str | None

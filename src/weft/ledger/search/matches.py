@@ -1,24 +1,27 @@
 """Finding: the index narrows a query down to passages, their texts decide, and the newest come first.
 
 The index is asked once for everything that fits. Where that is much, it is asked again for one stretch of time after
-another, the newest first, until enough is found. Turns that the index has not caught up with are looked through as they
-are, so an answer is never older than the ledger.
+another, the newest first, until enough is found. Passages of turns without a time are passed over first, and looked for
+behind all others. Turns that the index has not caught up with are looked through as they are, so an answer is never
+older than the ledger.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from heapq import heappop, heappush, merge
 from itertools import chain, islice
 
 from msgspec import Struct
 
 from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel.errors import InvalidInput
 from weft.ledger.read.access import access_of
 from weft.ledger.read.pages import Position
 from weft.ledger.read.projects import Projects
-from weft.ledger.search.entries import LOOSE, Entry, EntryPlace, hold_texts, load_entries
+from weft.ledger.search.entries import LOOSE, Entry, EntryPlace, hold_texts, is_dated, load_entries
 from weft.ledger.search.filters import Filters, SearchFilter, day_words
 from weft.ledger.search.hits import Match, TextMatch, look_through
 from weft.ledger.search.passages import DAY, VIEW, fits_words, load_turns, passages_of
@@ -38,17 +41,18 @@ PROBED = 64
 TOGETHER = 16
 RANKED = 512
 UNINDEXED = 2**62
-_ROWS = "SELECT at, turn, first, n, last FROM passage WHERE"
+_ROWS = "SELECT p.at, p.turn, p.first, p.n, p.last, t.synthesised FROM passage p LEFT JOIN turn t ON t.n = p.turn WHERE"
 Key = tuple[int, int, int, int]
 _NEWEST = (MAX_INTEGER, 0, 0, 0)
-_LAST = (-MAX_INTEGER, 0, 0)
-ORDER_VALUES = 4
+_LAST = (0, -MAX_INTEGER, 0, 0)
+ORDER_VALUES, PLACE_VALUES = 5, 4
 """So many values of a position are the order of an entry; those behind them are the place of a passage."""
 
 
 class Candidate(Struct, frozen=True, order=True):
-    """A passage that may hold what is looked for; ordered by time, then as turns and messages are."""
+    """A passage that may hold what is looked for; ordered by time, if that is known, then as turns and messages are."""
 
+    dated: int
     at: int
     turn: int
     first: int
@@ -57,12 +61,22 @@ class Candidate(Struct, frozen=True, order=True):
 
     @property
     def place(self) -> Position:
-        return self.at, self.turn, self.first
+        return self.dated, self.at, self.turn, self.first
+
+    @property
+    def key(self) -> Key:
+        """The same as the index has it."""
+        return self.at, self.turn, self.first, self.n
 
     @property
     def newest(self) -> tuple[int, ...]:
         """No entry in it comes after this place in the order of entries."""
-        return self.at, self.turn, self.last, MAX_INTEGER
+        return self.dated, self.at, self.turn, self.last, MAX_INTEGER
+
+
+def _candidate(row: Row) -> Candidate:
+    *passage, synthesised = row
+    return Candidate(is_dated(synthesised), *passage)
 
 
 class Finder:
@@ -77,6 +91,8 @@ class Finder:
         after: Position = (),
         projects: Projects | None = None,
     ) -> None:
+        if after and len(after) != ORDER_VALUES + PLACE_VALUES:
+            raise InvalidInput("the cursor is of another form", "start over, without one")
         self._txn, self._index, self._query, self._filters = txn, index, query, filters
         self._after, self._start = after[:ORDER_VALUES], after[ORDER_VALUES:]
         self._access, self._sieve = access_of(txn), SearchFilter(txn, filters, projects or Projects(txn))
@@ -85,8 +101,8 @@ class Finder:
         self._rest, self._stale = self._not_indexed()
 
     def newest(self) -> Iterator[tuple[Position, Match]]:
-        """Every match behind the given position, the newest first, each with its own. No entry is newer than its
-        passage is, so what comes before all that the next passage may hold can be told.
+        """Every match behind the given position, the newest first and those without a time last, each with its own. No
+        entry is newer than its passage is, so what comes before all that the next passage may hold can be told.
 
         A position is that of the entry, and that of the newest passage that may hold more: the next page looks through
         no passage before it.
@@ -106,18 +122,32 @@ class Finder:
         """In the order of the engine's own ranking. What it has not indexed yet comes first, and all else that fits
         comes behind so many of the best, the newest first."""
         numbers = self._index.ranked(self.question, RANKED) if self.question else []
-        rows = {row[3]: Candidate(*row) for row in rows_in(self._txn.sql, f"{_ROWS} n IN", numbers)}
+        rows = {row[3]: _candidate(row) for row in rows_in(self._txn.sql, f"{_ROWS} p.n IN", numbers)}
         ranked = (rows[n] for n in numbers if n in rows and self._is_wanted(rows[n]))
         others = (candidate for candidate in self._indexed() if candidate.n not in rows)
         for _, matches in self._looked_through(chain(self._rest, ranked, others)):
             yield from matches
 
     def _indexed(self) -> Iterator[Candidate]:
-        """Passages that the index gives, the newest first."""
+        """Passages that the index gives: those with a time, the newest first, then those without one. The second time
+        nothing is looked for, if the first time came by no such passage."""
+        is_undated_left = bool(self._start)
+        if not self._start or self._start[0]:
+            for candidate in self._by_time(self._start):
+                if candidate.dated:
+                    yield candidate
+                else:
+                    is_undated_left = True
+        if is_undated_left:
+            undated = self._by_time(self._start if self._start and not self._start[0] else ())
+            yield from (candidate for candidate in undated if not candidate.dated)
+
+    def _by_time(self, start: Position) -> Iterator[Candidate]:
+        """Passages that the index gives behind a place, by the times that stand in it, the newest first."""
         until = self._filters.until
         before: Key = _NEWEST if until is None else ((until // DAY + 1) * DAY, 0, 0, 0)
-        if self._start:
-            at, turn, first = self._start
+        if start:
+            _, at, turn, first = start
             before = min(before, (at, turn, first, MAX_INTEGER))
         whole = tuple(group for group in self.question if not any(term.prefix for term in group))
         if whole != self.question:
@@ -126,13 +156,17 @@ class Finder:
             if len(rows) < PROBED:
                 return
             before = rows[-1][:4]
-        few = self._index.match(self.question, FEW + 1) if self.question else []
-        if self.question and len(few) <= FEW:
-            found = (Candidate(*row) for row in rows_in(self._txn.sql, f"{_ROWS} n IN", few))
-            older = (each for each in found if (each.at, each.turn, each.first, each.n) < before)
+        if self.question and len(self._few) <= FEW:
+            found = (_candidate(row) for row in rows_in(self._txn.sql, f"{_ROWS} p.n IN", self._few))
+            older = (each for each in found if each.key < before)
             yield from sorted(filter(self._is_wanted, older), reverse=True)
         else:
             yield from filter(self._is_wanted, self._walk(before))
+
+    @cached_property
+    def _few(self) -> list[int]:
+        """The passages that fit, or some of them and one more than are few."""
+        return self._index.match(self.question, FEW + 1) if self.question else []
 
     def _walk(self, before: Key) -> Iterator[Candidate]:
         """One stretch of time after another."""
@@ -145,19 +179,19 @@ class Finder:
     def _before(self, place: Key, limit: int) -> list[Row]:
         """So many passages before a place in the order of time."""
         since = -MAX_INTEGER if self._filters.since is None else self._filters.since
-        newer = "ORDER BY at DESC, turn DESC, first DESC, n DESC"
-        query = f"{_ROWS} (at, turn, first, n) < (?, ?, ?, ?) AND at >= ? {newer} LIMIT ?"
+        newer = "ORDER BY p.at DESC, p.turn DESC, p.first DESC, p.n DESC"
+        query = f"{_ROWS} (p.at, p.turn, p.first, p.n) < (?, ?, ?, ?) AND p.at >= ? {newer} LIMIT ?"
         return self._txn.sql.all(query, (*place, since, limit))
 
     def _matching(self, question: Question, rows: list[Row]) -> Iterator[Candidate]:
         """Those of a stretch of time that the index knows to fit."""
         if not question or not rows:
-            yield from (Candidate(*row) for row in rows)
+            yield from map(_candidate, rows)
             return
         numbers = [row[3] for row in rows]
         narrow = (*question, *day_words(rows[-1][0], rows[0][0]))
         fitting = set(self._index.match(narrow, MAX_INTEGER, min(numbers), max(numbers)))
-        yield from (Candidate(*row) for row in rows if row[3] in fitting)
+        yield from (_candidate(row) for row in rows if row[3] in fitting)
 
     def _is_wanted(self, candidate: Candidate) -> bool:
         since = self._filters.since
@@ -178,7 +212,7 @@ class Finder:
         touched_turns = load_turns(self._txn, touched(self._txn.facts, self._txn.facts.watermark(VIEW)).turns)
         turns = [turn for turn in touched_turns if self._access.may_read_turn(turn)]
         made = [
-            Candidate(passage.at, turn.n, passage.first, UNINDEXED, passage.last)
+            Candidate(is_dated(turn.synthesised), passage.at, turn.n, passage.first, UNINDEXED, passage.last)
             for turn, passages in passages_of(self._txn, turns)
             for passage in passages
             if fits_words(self.question, passage.words) and self._access.may_read_message(turn.n, passage.first)
