@@ -80,6 +80,17 @@ def test_without_a_tool_it_is_the_one_that_the_session_comes_from(
     assert weft.json("resume", made["session"], "--dry-run")["tool"] == "codex"
 
 
+def test_a_fork_names_a_command_to_go_on_with_that_runs(weft: Shell, homes: Path, branched: list[str]) -> None:
+    noted = weft("fork", "side", "by hand").err
+    assert "or in Claude Code with `weft resume 'by hand' --as claude-code` (Codex: `--as codex`)" in noted
+    assert weft("resume", "by hand", "--as", "claude-code").code == 0
+    made = weft.json("resume", "side", "--as", "codex")
+    Path(made["path"]).write_text(Path(made["path"]).read_text().replace("at line 42", "at line 43"))
+    assert weft("import", made["path"]).code == 0
+    assert weft("fork", made["session"], "imported").err.endswith(", or in Codex with `weft resume imported`\n")
+    assert weft.json("resume", "imported")["tool"] == "codex"
+
+
 def test_a_dry_run_writes_nothing_and_lists_what_is_lost(weft: Shell, homes: Path) -> None:
     thought = {"content": [{"type": "reasoning", "text": "hm"}, {"type": "text", "text": "yes"}]}
     weft.record("think", response=thought)

@@ -14,6 +14,7 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import OK, UNFINISHED
 from weft.surfaces.cli.history import short
+from weft.surfaces.cli.resume_tools import origin_of, ways_on
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.wire.turn_files import ForkedSession, ForkPlan
 
@@ -69,7 +70,8 @@ def command(
             code = OK
         else:
             forked, code = _carry_out(call, ledger, planner, request, lines)
-    _tell(call, forked)
+        origin = origin_of(ledger, request.label)
+    _tell(call, forked, origin)
     return code
 
 
@@ -129,7 +131,7 @@ def _carry_out(
     return ForkedSession(session=ledger.session(done.session), resources=copies), code
 
 
-def _tell(call: Call, forked: ForkedSession) -> None:
+def _tell(call: Call, forked: ForkedSession, origin: str | None) -> None:
     from weft.surfaces.cli.fork_call import plan_lines
 
     session = forked.session
@@ -139,5 +141,4 @@ def _tell(call: Call, forked: ForkedSession) -> None:
         if copy.changed_since:
             words = ("resource", "snapshot", copy.name, "--turn", str(session.head), "--again")
             call.note(f"the copy is of that turn; after `weft {shell_line(words)}` a fork has the present state")
-    chat, resume = (f"`weft {shell_line((command, session.label))}`" for command in ("chat", "resume"))
-    call.note(f"go on there with {chat}, or in Claude Code or Codex with {resume}")
+    call.note(f"go on there {ways_on(session.label, origin)}")

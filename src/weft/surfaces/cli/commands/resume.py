@@ -16,6 +16,7 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.default_session import require_named_or_latest
 from weft.surfaces.cli.figures import counted
+from weft.surfaces.cli.resume_tools import TOOLS, origin_of
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.wire.exchange import ResumedSession
 
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
     from weft.exchange.resuming import Resume
     from weft.ledger.api import Ledger
 
-TOOLS = ("claude-code", "codex")
-
 
 @weft_command("resume")
 @arguments.rev(required=False)
-@click.option("--as", "tool", type=click.Choice(TOOLS), help="The tool to go on in. Default: the one it comes from.")
+@click.option(
+    "--as", "tool", type=click.Choice(list(TOOLS)), help="The tool to go on in. Default: the one it comes from."
+)
 @click.option("--in", "folder", metavar="DIR", type=click.Path(), help="The folder to go on in. Default: the recorded.")
 @click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written and what is lost.")
 def command(call: Call, rev: str | None, tool: str | None, folder: str | None, dry_run: bool) -> None:
@@ -66,10 +67,8 @@ def command(call: Call, rev: str | None, tool: str | None, folder: str | None, d
 
 def _origin(ledger: Ledger, rev: str) -> str:
     """The tool that a turn or its session comes from, where that is one that can be gone on in."""
-    point = ledger.point(rev)
-    session = None if point.session is None else ledger.session(point.session)
-    origin = ledger.turn(point.turn_id).origin or (None if session is None else session.origin)
-    if origin in TOOLS:
+    origin = origin_of(ledger, rev)
+    if origin is not None and origin in TOOLS:
         return origin
     raise click.UsageError(
         f"{rev} comes from {origin or 'weft'}: say which tool to go on in, --as {' or --as '.join(TOOLS)}"
