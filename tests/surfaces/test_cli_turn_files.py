@@ -212,6 +212,27 @@ def test_files_that_nobody_kept_are_put_together_from_what_the_session_tells(wef
         assert weft("checkout", SESSION, *wrong).code == 2
 
 
+def test_an_undo_says_that_what_was_before_the_writes_of_a_turn_is_not_known(weft: Shell) -> None:
+    def written(*paths: str) -> None:
+        notes = [{"kind": "written", "path": path} for path in paths]
+        notes.append({"kind": "read", "path": "/srv/other"})
+        answer = {"role": "assistant", "content": "done", "files": notes}
+        weft.record("go on", response=answer)
+
+    weft.record("only words")
+    written("/srv/a", "/srv/b", "/srv/a")
+    written("/srv/a")
+    one = "  this turn wrote 1 file; what it was before it is not known, so it stays as it is\n"
+    assert weft("undo", "main", "--dry-run").out.endswith(f"(nothing was done)\n{one}")
+    assert weft("undo", "main").out.endswith(f"\n{one}")
+    two = "  this turn wrote 2 files; what they were before it is not known, so they stay as they are\n"
+    assert weft("undo", "main").out.endswith(f"\n{two}")
+    assert weft("undo", "main", "--redo").out.endswith("\n  no files were touched\n")
+    kept = weft("undo", "main", "--files", "keep").out
+    assert kept.endswith("\n  this turn wrote 2 files; they stay as they are\n")
+    assert weft("undo", "main").out.endswith("\n  no files were touched\n")
+
+
 def test_a_recorded_turn_is_given_its_files(weft: Shell, folder: Path) -> None:
     site = folder / "site"
     site.mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from weft.kernel.enums import FileKind
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import safe
@@ -32,6 +33,12 @@ def ledger_directories(ledger: Ledger) -> DirectoryDriver:
     from weft.surfaces.cli.resource_access import directory_driver, load_resource_settings
 
     return directory_driver(ledger, load_resource_settings().snapshots)
+
+
+def written_paths(ledger: Ledger, turn: str) -> set[str]:
+    """The files that a turn is noted to have written."""
+    notes = ledger.listing().files(message.id for message in ledger.messages(turn))
+    return {file.path for files in notes.values() for file in files if file.kind == FileKind.WRITTEN}
 
 
 def file_change(change: ChangedPath, lines: list[str] | None = None) -> ChangedFile:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -15,11 +15,12 @@ from weft.surfaces.cli.exits import OK, UNFINISHED
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.turn_files_call import turn_files
+from weft.surfaces.cli.turn_files_call import turn_files, written_paths
 from weft.surfaces.plain_text import safe
 from weft.surfaces.wire.turn_files import PlannedUndo, UndoneFiles, UndoneTurn
 
 if TYPE_CHECKING:
+    from weft.ledger.api import Ledger
     from weft.runtime.resources.turn_files import DirectoryChanges, TurnFiles, Undone, UndoPlan
 
 
@@ -40,7 +41,8 @@ def command(call: Call, session: str | None, redo: bool, files: str, dry_run: bo
     The head goes back by one turn, and the working directory to what it was before that turn changed it, also by
     commands of a shell. What is there now is kept first: `weft undo --redo` brings both back, one undo after the other
     until the head is moved otherwise. Where it is not known what the directory was like, nothing is done, unless the
-    files are to stay as they are. Without SESSION it is the latest one.
+    files are to stay as they are. Of a turn that was imported nothing was kept: its files stay as they are. Without
+    SESSION it is the latest one.
 
     Exits with 9 where the head moved and files could not be restored.
     """
@@ -52,7 +54,8 @@ def command(call: Call, session: str | None, redo: bool, files: str, dry_run: bo
         turns = turn_files(ledger)
         if dry_run:
             plan = turns.plan_redo(label) if redo else turns.plan_undo(label, keeps_files=keeps_files)
-            return _show(call, turns, plan, force=force)
+            written = 0 if redo else _written(ledger, plan.before)
+            return _show(call, turns, plan, _Outcome(written, keeps_files, is_done=False), force=force)
         done = turns.redo(label, force=force) if redo else turns.undo(label, force=force, keeps_files=keeps_files)
         answer = UndoneTurn(
             session=ledger.session(label),
@@ -60,14 +63,36 @@ def command(call: Call, session: str | None, redo: bool, files: str, dry_run: bo
             directories=_directories(done),
             notes=list(done.left),
         )
+        outcome = _Outcome(0 if redo else _written(ledger, done.before), keeps_files, is_done=True)
     left: list[Line] = [[Span(f"  left as it was: {safe(note)}", "warn")] for note in answer.notes]
     moved = _line(label, done.before, done.head)
-    call.answer(answer, moved, *_directory_lines(answer.directories, is_done=True), *left)
+    call.answer(answer, moved, *_directory_lines(answer.directories, outcome), *left)
     call.note(undo("undo", label) if redo else undo("undo", label, "--redo"))
     return UNFINISHED if any(one.error is not None for one in answer.directories) else OK
 
 
-def _show(call: Call, files: TurnFiles, plan: UndoPlan, *, force: bool) -> int:
+class _Outcome(NamedTuple):
+    """What is told where no directory is restored: how many files the turn wrote, and whether they were to stay."""
+
+    written: int
+    keeps_files: bool
+    is_done: bool
+
+    def __str__(self) -> str:
+        if self.written == 0:
+            return f"no files {'were' if self.is_done else 'would be'} touched"
+        they = "it stays as it is" if self.written == 1 else "they stay as they are"
+        wrote = f"this turn wrote {counted(self.written, 'file')}; "
+        if self.keeps_files:
+            return wrote + they
+        return f"{wrote}what {'it was' if self.written == 1 else 'they were'} before it is not known, so {they}"
+
+
+def _written(ledger: Ledger, turn: str | None) -> int:
+    return 0 if turn is None else len(written_paths(ledger, turn))
+
+
+def _show(call: Call, files: TurnFiles, plan: UndoPlan, outcome: _Outcome, *, force: bool) -> int:
     answer = PlannedUndo(
         label=plan.session,
         before_id=plan.before,
@@ -75,7 +100,7 @@ def _show(call: Call, files: TurnFiles, plan: UndoPlan, *, force: bool) -> int:
         directories=[_counts(one) for one in files.present_changes(plan, force=force)],
     )
     moved = [*_line(plan.session, plan.before, plan.head), Span(" (nothing was done)", "dim")]
-    call.answer(answer, moved, *_directory_lines(answer.directories, is_done=False))
+    call.answer(answer, moved, *_directory_lines(answer.directories, outcome))
     return OK
 
 
@@ -95,10 +120,10 @@ def _counts(changes: DirectoryChanges, error: str | None = None) -> UndoneFiles:
     )
 
 
-def _directory_lines(directories: list[UndoneFiles], *, is_done: bool) -> list[Line]:
+def _directory_lines(directories: list[UndoneFiles], outcome: _Outcome) -> list[Line]:
     if not directories:
-        return [["  no files ", "were" if is_done else "would be", " touched"]]
-    return [["  ", safe(one.place), ": ", *_told(one, is_done=is_done)] for one in directories]
+        return [["  ", str(outcome)]]
+    return [["  ", safe(one.place), ": ", *_told(one, is_done=outcome.is_done)] for one in directories]
 
 
 def _told(one: UndoneFiles, *, is_done: bool) -> Line:
