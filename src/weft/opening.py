@@ -213,7 +213,7 @@ def salvage(
     target = checked_file(new, "new", Action.COPY_UNREADABLE_SERVER)
     for file in files:
         if not os.path.isfile(file):
-            raise LedgerMissing(str(file))
+            raise LedgerMissing(str(file), Action.CHECK_PATH)
     if os.path.exists(target):
         raise StoreError(f"{target} exists already", "choose a new file; what is saved overwrites nothing")
     gathered, clock = SalvagedFacts(), clock or SystemClock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import weft as library
 from tests.surfaces.shell import Shell, on_terminal, running, spawn
 from weft.exchange import importers
 from weft.kernel import errors
-from weft.surfaces.cli.exits import EXIT_CODES, exit_code
+from weft.surfaces.cli.exits import EXIT_CODES, exit_code, hint_of
 from weft.surfaces.cli.main import SUMMARIES, run
 from weft.surfaces.cli.main import weft as weft_command
 
@@ -78,6 +79,25 @@ def test_a_named_ledger_that_is_missing_is_not_made(shell: Shell, folder: Path) 
     assert answer.code == 7
     assert "there is no ledger at gone.db" in answer.err
     assert not (folder / "gone.db").exists()
+
+
+@pytest.mark.parametrize("name", ["my own.db", "there"])
+def test_the_hint_of_a_named_ledger_that_is_missing_makes_that_one(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    refused = shell("--ledger", name, "log")
+    command = f"`weft init {shlex.quote(name)}`"
+    assert refused.err.splitlines()[1] == f"hint: {command} makes it, or name another with --ledger"
+    assert f"do: {command} makes it" in shell("--ledger", name, "doctor").out
+    monkeypatch.setenv("WEFT_LEDGER", name)
+    assert command in shell("log").err
+    monkeypatch.delenv("WEFT_LEDGER")
+    assert shell("init", name).code == 0
+    assert shell("--ledger", name, "log").code == 0
+
+
+def test_the_password_of_an_address_stands_in_no_hint() -> None:
+    assert "word" not in hint_of(errors.LedgerMissing("postgresql://ann:word@host/db?ledger=x"))
 
 
 def test_an_import_offers_to_make_the_ledger_that_is_named(shell: Shell, folder: Path) -> None:

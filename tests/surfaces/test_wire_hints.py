@@ -28,8 +28,8 @@ def test_sentences_of_the_command_line_differ_from_those_of_the_library() -> Non
 
 def test_the_same_error_is_phrased_by_the_surface_that_shows_it() -> None:
     error = LedgerMissing("x.db")
-    assert error.hint == "create one, or name another"
-    assert phrase(error.advice) == "make one with `weft init`, or name another with --ledger"
+    assert error.hint == "create one at x.db, or name another"
+    assert phrase(error.advice) == "`weft init x.db` makes it, or name another with --ledger"
     assert phrase(error.advice, {}) == error.hint
 
 

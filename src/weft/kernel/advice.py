@@ -189,7 +189,7 @@ class Action(StrEnum):
     GIVE_NEW_FILE = "give_new_file", "give the path of a new file; a copy goes to another server or schema"
     CREATE_LEDGER_ELSEWHERE = "create_ledger_elsewhere", "name another place, or create a ledger"
     IMPORT_OR_CREATE_LEDGER = "import_or_create_ledger", "import sessions, which makes a ledger, or create an empty one"
-    CREATE_OR_NAME_LEDGER = "create_or_name_ledger", "create one, or name another"
+    CREATE_OR_NAME_LEDGER = "create_or_name_ledger", "create one at {path}, or name another"
     NAME_ANOTHER_LEDGER = "name_another_ledger", "name another ledger"
     UPGRADE_LEDGER = "upgrade_ledger", "open it for writing once, which upgrades it"
     UPGRADE_WEFT = "upgrade_weft", "upgrade weft, then open it again"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.kernel.advice import Action, Hint
+from weft.kernel.hidden_credentials import hidden_address
 from weft.kernel.weft_error import WeftError
 
 
@@ -21,8 +22,9 @@ class NotALedger(StoreError):
 
 
 class LedgerMissing(StoreError):
-    def __init__(self, path: str, hint: Hint = Action.CREATE_OR_NAME_LEDGER) -> None:
-        super().__init__(f"there is no ledger at {path}", hint)
+    def __init__(self, path: str, hint: Hint | None = None) -> None:
+        usual = Action.CREATE_OR_NAME_LEDGER.of(path=hidden_address(path))
+        super().__init__(f"there is no ledger at {path}", usual if hint is None else hint)
         self.path = path
 
 

@@ -192,7 +192,8 @@ def _missing(path: Path) -> Diagnosis:
     if known:
         lost = f"the database is gone; {known} events were acknowledged"
         return error("file", f"{path}: {lost}", "its head file is still there", Action.RESTORE_BACKUP)
-    return error("file", f"there is no ledger at {path}", "nothing can be opened", Action.CREATE_OR_NAME_LEDGER)
+    advice = Action.CREATE_OR_NAME_LEDGER.of(path=str(path))
+    return error("file", f"there is no ledger at {path}", "nothing can be opened", advice)
 
 
 def _room(path: Path) -> Iterator[Diagnosis]:

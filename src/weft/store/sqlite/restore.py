@@ -17,6 +17,7 @@ from pathlib import Path
 import apsw
 from msgspec import Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.clock import Clock
 from weft.kernel.errors import InUse, LedgerMissing, NotApplicable, StoreError
 from weft.store.atomic_files import put_in_place, sync
@@ -47,7 +48,7 @@ def restore(
     """Put a copy of `backup`, which stays as it is, in the place of the ledger at `path`, which nobody has open.
     `beside` is called when the copy is written and before it takes that place."""
     if not backup.is_file():
-        raise LedgerMissing(str(backup))
+        raise LedgerMissing(str(backup), Action.CHECK_PATH)
     if path.exists() and os.path.samefile(backup, path):
         raise NotApplicable(f"{backup} is the ledger itself", "name a backup of it")
     if not path.parent.is_dir():
@@ -56,7 +57,7 @@ def restore(
     store = ExaminedStore(backup, clock)
     try:
         if store.introduce() == 0:
-            raise LedgerMissing(str(backup))
+            raise LedgerMissing(str(backup), Action.CHECK_PATH)
         with store.read() as txn:
             end = txn.facts.tip().n
         with nobody_else(path):

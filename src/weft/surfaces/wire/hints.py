@@ -121,7 +121,7 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.CREATE_LEDGER_ELSEWHERE: "name another place; `weft init` makes a ledger",
     Action.IMPORT_OR_CREATE_LEDGER: "`weft import` makes yours and brings in the sessions of other tools; "
     "`weft init` makes an empty one here",
-    Action.CREATE_OR_NAME_LEDGER: "make one with `weft init`, or name another with --ledger",
+    Action.CREATE_OR_NAME_LEDGER: "`weft init {path}` makes it, or name another with --ledger",
     Action.NAME_ANOTHER_LEDGER: "name another with --ledger",
     Action.UPGRADE_AFTER_BACKUP: "`weft backup` it, then open it for writing",
     Action.OPEN_TO_UPGRADE: "open it for writing, such as with `weft verify` after `weft rebuild`",
