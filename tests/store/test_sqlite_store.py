@@ -92,6 +92,23 @@ def test_a_refused_opening_leaves_no_file_open(tmp_path: Path) -> None:
         assert open_files(tmp_path) == {str(path)}
 
 
+def test_nothing_is_made_beside_a_file_that_is_no_ledger(tmp_path: Path) -> None:
+    notes, table = tmp_path / "notes.txt", tmp_path / "table.db"
+    notes.write_text("these are notes, not a database" * 100)
+    foreign = apsw.Connection(str(table))
+    foreign.execute("CREATE TABLE books (title TEXT)")
+    foreign.close()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    before = {path: path.read_bytes() for path in (notes, table)}
+    for path in (notes, table, pipe):
+        with pytest.raises(NotALedger) as refused:
+            SqliteStore(path)
+        assert refused.value.hint == "name a file that does not exist yet, or another ledger"
+    assert set(tmp_path.iterdir()) == {notes, table, pipe}
+    assert {path: path.read_bytes() for path in before} == before
+
+
 def open_files(folder: Path) -> set[str]:
     """Those of the folder that this process holds open. Threads of other tests may open theirs meanwhile."""
     if not Path("/proc/self/fd").exists():

@@ -100,6 +100,14 @@ def test_the_password_of_an_address_stands_in_no_hint() -> None:
     assert "word" not in hint_of(errors.LedgerMissing("postgresql://ann:word@host/db?ledger=x"))
 
 
+def test_a_file_that_is_no_ledger_is_left_alone(shell: Shell, folder: Path) -> None:
+    (folder / "notes.db").write_text("these are notes, not a database" * 100)
+    refused = shell("init", "notes.db")
+    assert refused.code == 7
+    assert "hint: name a file that does not exist yet" in refused.err
+    assert [path.name for path in folder.iterdir()] == ["notes.db"]
+
+
 def test_an_import_offers_to_make_the_ledger_that_is_named(shell: Shell, folder: Path) -> None:
     (folder / "sessions").mkdir()
     refused = shell("--ledger", "new.db", "import", "sessions")

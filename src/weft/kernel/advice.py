@@ -187,7 +187,7 @@ class Action(StrEnum):
         "salvaging is for files; a server restores what it was told to keep, and a copy reads what can be read",
     )
     GIVE_NEW_FILE = "give_new_file", "give the path of a new file; a copy goes to another server or schema"
-    CREATE_LEDGER_ELSEWHERE = "create_ledger_elsewhere", "name another place, or create a ledger"
+    CREATE_LEDGER_ELSEWHERE = "create_ledger_elsewhere", "name a file that does not exist yet, or another ledger"
     IMPORT_OR_CREATE_LEDGER = "import_or_create_ledger", "import sessions, which makes a ledger, or create an empty one"
     CREATE_OR_NAME_LEDGER = "create_or_name_ledger", "create one at {path}, or name another"
     NAME_ANOTHER_LEDGER = "name_another_ledger", "name another ledger"

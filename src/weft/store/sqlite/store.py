@@ -248,7 +248,20 @@ class SqliteStore(SqliteBase):
         self._pool.append(sql)
         self._check_heads(HeadFile.load(Path(f"{file}-head")))
 
+    def _refuse_foreign(self, file: Path) -> None:
+        """A file that is no ledger stays as it is, and nothing is made beside it. Where a lock or a log lies beside it,
+        it is or was open somewhere, and only a connection that writes reads it rightly."""
+        if not file.exists() or any(Path(f"{file}{end}").exists() for end in ("-lock", "-wal", "-journal")):
+            return
+        self._file.identify()
+        connection = connect(f"{file.as_uri()}?immutable=1", READ_ONLY | apsw.SQLITE_OPEN_URI, self._vfs)
+        try:
+            check_version(connection, self.path, self._schema)
+        finally:
+            connection.close()
+
     def _open(self, file: Path, accept_rollback: bool) -> None:
+        self._refuse_foreign(file)
         self._file_lock = lock = FileLock(Path(f"{file}-lock"))
         heads = Path(f"{file}-head")
         with lock:

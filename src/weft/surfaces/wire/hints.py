@@ -118,7 +118,6 @@ COMMAND_LINE: Mapping[Action, str] = {
         "salvaging is for files; a server restores what it was told to keep, and `weft copy` reads what can be read"
     ),
     Action.GIVE_NEW_FILE: "give the path of a new file; to another server or schema goes `weft copy`",
-    Action.CREATE_LEDGER_ELSEWHERE: "name another place; `weft init` makes a ledger",
     Action.IMPORT_OR_CREATE_LEDGER: "`weft import` makes yours and brings in the sessions of other tools; "
     "`weft init` makes an empty one here",
     Action.CREATE_OR_NAME_LEDGER: "`weft init {path}` makes it, or name another with --ledger",
