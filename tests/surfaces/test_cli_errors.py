@@ -64,7 +64,7 @@ def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) ->
             "graph": ["policies"],
             "approve": ["x"],
             "reject": ["x"],
-            "route": ["x", "--dry-run"],
+            "route": ["x"],
         }
         answer = shell(name, *needs.get(name, []))
         assert answer.code == 7, name

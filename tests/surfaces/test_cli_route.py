@@ -3,6 +3,7 @@
 import pytest
 
 from tests.surfaces.shell import Shell
+from weft.kernel.shell_words import shell_word
 
 pytestmark = pytest.mark.usefixtures("one_minilm")
 
@@ -41,8 +42,24 @@ def test_a_text_that_belongs_nowhere_is_refused_with_what_came_near(weft: Shell)
     assert weft.json(*text, "--threshold", "0")["turn"] == ship
 
 
-def test_without_dry_run_nothing_is_sent_and_the_command_that_sends_is_named(weft: Shell) -> None:
-    answer = weft("route", "send it's mine")
-    assert answer.code == 2
-    assert "weft send --smart" in answer.err
-    assert weft("route", "--dry-run", " ").code != 0
+def test_finding_is_the_default_and_the_command_that_sends_is_named(weft: Shell) -> None:
+    filled(weft)
+    text = "did the ship's crew cross the ocean in a day"
+    found = weft("route", text)
+    assert (found.code, found.out) == (0, weft("route", "--dry-run", text).out)
+    assert found.err == f"`weft send --smart {shell_word(text)}` sends it there\n"
+    assert weft.json("route", text) == weft.json("route", "--dry-run", text)
+    assert weft("route", " ").code != 0
+    assert len(weft.json("log")) == 2, "nothing was sent"
+
+
+def test_the_chosen_thread_stands_in_the_table_with_its_score(weft: Shell) -> None:
+    cats, ship = filled(weft)
+    shown = weft("route", "did the ship cross the ocean in a storm with milk").out
+    confidence, first, second = shown.splitlines()[1:]
+    scores = [float(row.split("\t")[0]) for row in (first, second)]
+    assert first.split("\t")[1:2] + first.split("\t")[-1:] == [ship[-8:], "chosen"]
+    assert second.split("\t")[1] == cats[-8:]
+    lead = float(confidence.removeprefix("confidence ").partition(":")[0])
+    assert lead == pytest.approx(scores[0] - scores[1], abs=0.011), "each is rounded"
+    assert "shares the word milk; " in second

@@ -128,6 +128,14 @@ def choose_route(
     )  # fmt: skip
 
 
+def ranked_threads(
+    related: RelatedTurns, cosines: Mapping[str, float], *, now_ms: int, limit: int
+) -> tuple[RouteAlternative, ...]:
+    """The threads that fit best, chosen or not, with the score of each, the best first."""
+    threads = score_threads(related, cosines, now_ms)[:limit]
+    return tuple(_alternative(thread, now_ms, bool(cosines)) for thread in threads)
+
+
 def entry_of(thread: ThreadScore) -> tuple[str, str | None]:
     """The turn where a message enters a thread, and the one session that stands there."""
     best = thread.best
@@ -159,7 +167,8 @@ def _reasons(thread: ThreadScore, entry: str, now_ms: int, by_vectors: bool) -> 
     best = thread.best
     words = ", ".join(thread.shared[:SHOWN_WORDS])
     more = len(thread.shared) - SHOWN_WORDS
-    reasons = [f"shares the words {words}{f' and {more} more' if more > 0 else ''}"] if words else []
+    noun = "word" if len(thread.shared) == 1 else "words"
+    reasons = [f"shares the {noun} {words}{f' and {more} more' if more > 0 else ''}"] if words else []
     if len(thread.turns) > 1:
         reasons.append(f"{len(thread.turns)} of its turns match")
     if best.cosine is not None:

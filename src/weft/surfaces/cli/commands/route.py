@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from weft.kernel.clock import SystemClock
-from weft.kernel.shell_words import shell_word
+from weft.kernel.shell_words import shell_line
 from weft.runtime.routing.smart_routes import (
     DEFAULT_ALTERNATIVES,
     DEFAULT_THRESHOLD,
     check_route_arguments,
     choose_route,
+    ranked_threads,
 )
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -26,11 +28,12 @@ if TYPE_CHECKING:
 
 HEADER = ("score", "turn", "session", "why")
 SPARE = ("why", "session")
+CHOSEN = "chosen"
 
 
 @weft_command("route")
 @click.argument("text")
-@click.option("--dry-run", is_flag=True, help="Show where the text would go; nothing is sent.")
+@click.option("--dry-run", is_flag=True, help="Nothing is sent without it either: `weft send --smart` sends.")
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 1),
@@ -49,28 +52,31 @@ SPARE = ("why", "session")
 def command(call: Call, text: str, dry_run: bool, threshold: float, limit: int) -> None:
     """Find the thread that a text belongs to, and say why.
 
-    Words are compared, and meanings where turns were embedded (`weft embed --all turn`). Below the threshold no thread
-    is chosen.
+    Words are compared, and meanings where turns were embedded (`weft embed --all turn`). The confidence is the score of
+    the best thread less that of the next; below the threshold no thread is chosen. Nothing is sent: `weft send --smart`
+    finds the thread in the same way and sends the text there.
 
     \b
-    weft route --dry-run "the hover demo flickers again"
+    weft route "the hover demo flickers again"
     """
-    if not dry_run:
-        raise click.UsageError(
-            f"`weft send --smart {shell_word(text)}` sends; give --dry-run to see where it would go."
-        )
     check_route_arguments(text, threshold, limit)
     with call.reading() as ledger:
         cosines = nearest_turns(call, ledger, text)
         related = ledger.related_turns(text, also=tuple(cosines))
-        choice = choose_route(related, cosines, now_ms=SystemClock().now_ms(), threshold=threshold, limit=limit)
+        now = SystemClock().now_ms()
+        choice = choose_route(related, cosines, now_ms=now, threshold=threshold, limit=limit)
     if call.json:
         call.document(choice)
         return
-    _show(call, choice)
+    if choice.turn is None:
+        _show(call, choice, choice.alternatives)
+        return
+    _show(call, choice, ranked_threads(related, cosines, now_ms=now, limit=limit + 1))
+    call.note(f"`weft {shell_line(('send', '--smart', text))}` sends it there")
 
 
-def _show(call: Call, choice: RouteChoice) -> None:
+def _show(call: Call, choice: RouteChoice, threads: Sequence[RouteAlternative]) -> None:
+    """The choice, and a table of threads that has the chosen one first, by its score."""
     if choice.turn is None:
         call.screen.show("no thread: ", "; ".join(choice.reasons))
     else:
@@ -80,10 +86,12 @@ def _show(call: Call, choice: RouteChoice) -> None:
         name = "" if choice.thread_session is None else safe(choice.thread_session)
         call.screen.show("turn ", Span(short(choice.turn), "label"), where, name)
         call.screen.show(f"confidence {choice.confidence:.2f}: ", "; ".join(choice.reasons))
-    if choice.alternatives:
-        call.screen.table([_row(option) for option in choice.alternatives], HEADER, spare=SPARE)
+    if threads:
+        rows = [_row(thread, is_chosen=thread.turn == choice.turn) for thread in threads]
+        call.screen.table(rows, HEADER, spare=SPARE)
 
 
-def _row(option: RouteAlternative) -> tuple[Span | str, ...]:
-    session = f"{safe(option.thread_session or '')}{quoted_title(option.title)}"
-    return f"{option.score:.2f}", Span(short(option.turn), "label"), session, "; ".join(option.reasons)
+def _row(thread: RouteAlternative, *, is_chosen: bool) -> tuple[Span | str, ...]:
+    session = f"{safe(thread.thread_session or '')}{quoted_title(thread.title)}"
+    why = CHOSEN if is_chosen else "; ".join(thread.reasons)
+    return f"{thread.score:.2f}", Span(short(thread.turn), "label"), session, why
