@@ -178,7 +178,7 @@ def test_an_empty_session_says_what_to_do_next(weft: Shell) -> None:
     assert weft.json("context")["messages"] == []
     answer = weft("log", "main")
     assert answer.code == 3
-    assert "no head" in answer.err
+    assert "nothing is recorded in it, or all of it was undone" in answer.err
 
 
 def test_show_has_messages_calls_thinking_usage_model_and_digest(story: Shell) -> None:

@@ -233,6 +233,21 @@ def test_an_undo_says_that_what_was_before_the_writes_of_a_turn_is_not_known(wef
     assert weft("undo", "main").out.endswith("\n  no files were touched\n")
 
 
+def test_a_session_that_was_undone_to_its_beginning_says_how_to_get_it_back(weft: Shell) -> None:
+    made = weft.record("hello", session="my work")
+    assert weft("undo", "my work").code == 0
+    refused = weft("show", "my work")
+    assert refused.code == 3
+    assert "hint: all of it was undone: `weft undo 'my work' --redo` takes the last undo back\n" in refused.err
+    assert weft.json("undo", "my work", "--redo")["session"]["head"] == made
+    assert weft("move", "my work", "--reset").code == 0
+    plain = weft("show", "my work").err
+    assert plain.endswith("hint: nothing is recorded in it, or all of it was undone\n")
+    assert weft("undo", "my work", "--redo").code == 4
+    assert weft("session", "create", "new").code == 0
+    assert weft("show", "new").err == plain.replace("my work", "new")
+
+
 def test_a_recorded_turn_is_given_its_files(weft: Shell, folder: Path) -> None:
     site = folder / "site"
     site.mkdir()

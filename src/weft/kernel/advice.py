@@ -84,6 +84,7 @@ class Action(StrEnum):
     WAIT_OR_FORK = "wait_or_fork", "wait for that turn to finish, or fork the session and go on there"
     UNDO_WITHOUT_FILES = "undo_without_files", "undo the conversation of session {session!r} alone: its files stay"
     WAIT_FOR_INBOX = "wait_for_inbox", "wait until some of them are answered, or cancel some"
+    REDO_TURN = "redo_turn", "all of it was undone: redo the last undo of session {session!r}"
     LIST_INBOX = "list_inbox", "list the messages that wait"
     LIST_ROOMS = "list_rooms", "list the rooms that you are in"
     ADD_AGENT = "add_agent", "it is an agent: add it to the room"

@@ -7,19 +7,21 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import islice
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from weft.kernel.advice import Action
 from weft.kernel.clock import ALPHABET, is_ulid
 from weft.kernel.contents import text_bytes
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
+from weft.kernel.ledger_events import SessionMoved
 from weft.ledger.arguments import checked_text
 from weft.ledger.read.access import access_of
 from weft.ledger.read.label_prefixes import find_by_beginning, find_shortened
 from weft.ledger.read.sessions import find_branch, head_at, reflog
 from weft.ledger.read.threads import ranges_to
-from weft.ledger.views.recorded_events import place_of_event
+from weft.ledger.views.recorded_events import decoded, place_of_event
 from weft.ledger.views.rows import SESSION, SessionRow, StoredSessions, TurnRow, find_by_name, find_session, load_turn
+from weft.store.authorship import is_written_here
 from weft.store.port import ReadTxn
 from weft.store.records import LEDGER_SCOPE
 from weft.store.sql import rows_in
@@ -31,6 +33,7 @@ _HEX = re.compile(r"[0-9a-f]{7,64}")
 _SUFFIX = re.compile(f"[{ALPHABET}]{{6,25}}", re.IGNORECASE)
 SHOWN = 8
 FAR = 10**15
+NO_HEAD = "nothing is recorded in it, or all of it was undone"
 ParseTime = Callable[[str], int]
 
 
@@ -146,8 +149,21 @@ def _number(digits: str) -> int:
 
 def _head(txn: ReadTxn, session: SessionRow) -> Revision:
     if session.head is None:
-        raise NotFound("turn in session", session.label, "the session has no head yet")
+        advice = Action.REDO_TURN.of(session=session.label) if _is_undone(txn, session) else NO_HEAD
+        raise NotFound("turn in session", session.label, advice)
     return Revision(_load(txn, session.head), session.head_events, session.label)
+
+
+def _is_undone(txn: ReadTxn, session: SessionRow) -> bool:
+    """Whether the last move of a session was an undo, made here, that can be taken back."""
+    row = txn.sql.one("SELECT n FROM history WHERE session = ? AND k = ?", (session.n, session.moves - 1))
+    line = None if row is None else txn.facts.line(row[0])
+    if row is None or line is None:
+        return False
+    event = decoded(row[0], line)
+    if not isinstance(event, SessionMoved) or event.undoes is UNSET:
+        return False
+    return is_written_here(txn.sql, row[0], event.replica)
 
 
 def _load(txn: ReadTxn, turn: str) -> TurnRow:

@@ -62,6 +62,7 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.CHECK_OUT_BESIDE: "`weft checkout {rev} --to DIR` brings the files to a folder beside it",
     Action.CREATE_SESSION: "`weft session create`",
     Action.UNDO_WITHOUT_FILES: "`weft undo {session} --files keep` takes the conversation back alone; files stay",
+    Action.REDO_TURN: "all of it was undone: `weft undo {session} --redo` takes the last undo back",
     Action.RESUME_SESSION: "`weft session resume {session}` lets it go on",
     Action.RESTORE_SESSION: "`weft restore {session}` brings it back",
     Action.SET_SESSION_MODEL: (
