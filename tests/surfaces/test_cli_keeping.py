@@ -74,7 +74,18 @@ def test_a_receipt_holds_the_ledger_to_what_it_acknowledged(weft: Shell, databas
     assert "cut or rolled back" in answer.out
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"receipt": 5}'])
+def test_a_receipt_is_taken_as_record_shows_it(weft: Shell, folder: Path) -> None:
+    first, last = (weft("record", "--session", "receipt", "--query", text).out for text in ("kept", "kept, too"))
+    (folder / "receipt.txt").write_text(first + last)
+    assert weft("verify", "--receipt", "receipt.txt").code == 0
+    number = last.splitlines()[-1].split()[2]
+    cut = weft("verify", "--receipt", "-", stdin=first + last.replace(f" {number} ", f" {int(number) + 1000} "))
+    assert (cut.code, "cut or rolled back" in cut.out) == (1, True)
+    edited = weft("verify", "--receipt", "-", stdin=last.replace(last.splitlines()[-1].split()[-1], "0" * 64))
+    assert edited.code == 1
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"receipt": 5}', "receipt  x 5 00"])
 def test_what_is_no_receipt_is_refused(weft: Shell, text: str) -> None:
     answer = weft("verify", "--receipt", "-", stdin=text)
     assert answer.code == 5

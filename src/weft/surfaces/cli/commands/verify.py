@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 import msgspec
 from msgspec import UNSET
@@ -20,6 +22,9 @@ from weft.surfaces.cli.screen import Span
 from weft.surfaces.plain_text import safe
 from weft.surfaces.wire.upkeep import Verification
 
+_SHOWN = re.compile(r"^digest +([0-9a-f]{64})\r?\nreceipt +(\w{1,64}) ([0-9]{1,18}) ([0-9a-f]{64})\r?$", re.MULTILINE)
+"""A receipt as `weft record` shows it; of several, the last one covers the most."""
+
 
 @weft_command("verify")
 @click.option("--facts-only", is_flag=True, help="Only events and contents against their hashes.")
@@ -29,7 +34,7 @@ from weft.surfaces.wire.upkeep import Verification
     "--receipt",
     metavar="FILE",
     type=click.Path(),
-    help="Also hold the ledger to a receipt that `weft record --json` gave.",
+    help="Also hold the ledger to a receipt: what `weft record` answered, with --json or without.",
 )
 def command(call: Call, facts_only: bool, views_only: bool, files_only: bool, receipt: str | None) -> int:
     """Check every fact, every view, and the kept files of turns.
@@ -73,8 +78,13 @@ def command(call: Call, facts_only: bool, views_only: bool, files_only: bool, re
 
 def _read_receipt(name: str) -> Receipt:
     data = read_input(name, "no receipt was given: name its FILE")
+    if shown := _SHOWN.findall(data.decode("utf-8", "replace")):
+        digest, replica, n, log = shown[-1]
+        return Receipt(replica, int(n), log, digest)
     try:
         answer = msgspec.json.decode(data)
         return msgspec.convert(answer.get("receipt", answer) if isinstance(answer, dict) else answer, Receipt)
     except msgspec.DecodeError as error:
-        raise InvalidInput(f"{name} is not a receipt: {error}", "keep what `weft record --json` answers") from error
+        raise InvalidInput(
+            f"{name} is not a receipt: {error}", "keep what `weft record` answers, with --json or without"
+        ) from error
