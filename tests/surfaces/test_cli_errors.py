@@ -18,7 +18,7 @@ import weft as library
 from tests.surfaces.shell import Shell, on_terminal, running, spawn
 from weft.exchange import importers
 from weft.kernel import errors
-from weft.surfaces.cli.exits import EXIT_CODES, exit_code, hint_of
+from weft.surfaces.cli.exits import EXIT_CODES, UNFINISHED, exit_code, hint_of
 from weft.surfaces.cli.main import SUMMARIES, run
 from weft.surfaces.cli.main import weft as weft_command
 
@@ -412,6 +412,13 @@ def test_exit_codes_stand_in_the_help(shell: Shell) -> None:
     for code, meaning in EXIT_CODES.items():
         assert f"  {code:<4} {meaning}\n" in topic
         assert f"{code} {meaning}" in epilog
+
+
+def test_the_meaning_of_unfinished_names_every_command_that_ends_so() -> None:
+    commands = Path(library.__file__).parent / "surfaces" / "cli" / "commands"
+    ending = {file.stem for file in commands.glob("*.py") if re.search(r"\bUNFINISHED\b", file.read_text())}
+    assert {"fork", "undo", "merge"} <= ending
+    assert [name for name in sorted(ending) if name not in EXIT_CODES[UNFINISHED]] == []
 
 
 def test_output_that_the_terminal_cannot_show_is_escaped_not_refused(weft: Shell, folder: Path) -> None:

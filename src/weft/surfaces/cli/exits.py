@@ -41,7 +41,8 @@ EXIT_CODES = {
     6: "the ledger is damaged: something stored is not what was written",
     7: "the file, the disk or the permissions are in the way, or there is no ledger",
     8: "something outside was not had: a key, a server, a model's reply",
-    UNFINISHED: "agent run or task run ended before the work did: the agent was paused, or its task is blocked",
+    UNFINISHED: "it was done in part: agent run or task run ended before the work did, or files of a fork, an undo or a"
+    " merge could not be written",
     BUG: "a fault of weft itself; the traceback is worth a report",
     INTERRUPTED: "interrupted from the keyboard",
 }
