@@ -75,3 +75,15 @@ def test_nobody_at_a_terminal_is_given_a_cursor_to_type(weft: Shell, folder: Pat
         shown = on_terminal(folder, *command)[1]
         assert "--after" not in shown, command
         assert "more" in shown, command
+
+
+@pytest.mark.parametrize("name", ["log", "sessions", "search"])
+def test_the_help_says_what_a_page_ends_with_on_a_terminal_and_elsewhere(weft: Shell, folder: Path, name: str) -> None:
+    told = "cursor of the next page stands on the error stream, unless that is a terminal: there a larger -n shows more"
+    assert told in " ".join(weft(name, "--help").out.split())
+    for number in range(3):
+        weft.record(f"hello {number}", session=f"session {number}")
+    words = (name, *(("hello",) if name == "search" else ()), "-n", "1")
+    assert "--after " in weft(*words).err
+    code, screen = on_terminal(folder, *words)
+    assert (code, " more" in screen, "-n" in screen, "--after" in screen) == (0, True, True, False), screen

@@ -63,7 +63,7 @@ def command(
 
     Without REV all turns are shown; with REV that turn and its ancestors. -3 is short for -n 3. What another tool is
     still writing stands above the turn that it follows, marked as provisional. With --limit the cursor of the next page
-    stands on the error stream.
+    stands on the error stream, unless that is a terminal: there a larger -n shows more.
     """
     with call.reading() as ledger:
         place = None if rev is None else place_in_latest(call, ledger, rev)

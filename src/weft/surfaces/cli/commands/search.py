@@ -76,8 +76,8 @@ def command(
     with its result, in any case. An argument with spaces is a phrase, as is a name such as read_file or src/app.py. The
     last word may be the beginning of one; any word is, with a * after it. Filters alone list what fits them. On a
     terminal the best hits come first, under their sessions; elsewhere, and with --newest, the newest. If there are
-    more, the cursor of the next page stands on the error stream. Without filters what was said in rooms is found, too,
-    and stands last; with --room it is that alone.
+    more, the cursor of the next page stands on the error stream, unless that is a terminal: there a larger -n shows
+    more. Without filters what was said in rooms is found, too, and stands last; with --room it is that alone.
 
     \b
     weft search changelog --role user

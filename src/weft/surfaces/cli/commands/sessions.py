@@ -58,8 +58,9 @@ def command(
     """List sessions and where they stand.
 
     The latest first. On a terminal at most 50, unless --limit says otherwise; if there are more, the cursor of the next
-    page stands on the error stream. A session whose last turn another tool is still writing is marked as provisional.
-    Imported sessions without a turn are counted only, and those without a date come last.
+    page stands on the error stream, unless that is a terminal: there a larger -n shows more. A session whose last turn
+    another tool is still writing is marked as provisional. Imported sessions without a turn are counted only, and those
+    without a date come last.
     """
     short = call.screen.terminal and not call.json
     wanted = SessionFilter(
