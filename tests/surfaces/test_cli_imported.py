@@ -199,8 +199,30 @@ def test_sessions_are_chosen_by_options(history: Shell, arguments: tuple[str, ..
     assert [found["label"] for found in history.json("sessions", *arguments)] == labels
 
 
+@pytest.mark.parametrize(
+    "words", [("search", "x"), ("sessions",), ("usage",), ("replay", "--model", "x", "--sample", "1")]
+)
+def test_an_origin_that_nobody_knows_is_refused_with_the_known_ones(history: Shell, words: tuple[str, ...]) -> None:
+    refused = history(*words, "--origin", "nope")
+    assert (refused.code, refused.out) == (2, "")
+    told, hint = refused.err.splitlines()
+    assert "'--origin': no tool is called 'nope'; known are aider, " in told
+    assert all(f" {name}" in told for name in ("claude-code", "toy", "weft"))
+    assert hint == f"hint: `weft {words[0]} --help` shows how it is used"
+    assert history("search", "x", "--origin", "Codex").code == 0, "search takes any case"
+
+
+def test_a_project_or_a_model_that_nobody_knows_is_told(history: Shell) -> None:
+    for words in (("search", "x"), ("sessions",), ("usage",)):
+        assert "no project of that name is known: `weft projects` lists" in history(*words, "--project", "nope").err
+        told = history(*words, "--project", "parser", *(("--since", "2099-01-01") if words != ("search", "x") else ()))
+        assert "no project" not in told.err
+    for words in (("search", "x"), ("usage",)):
+        assert "no model of that name is known: `weft usage --by model`" in history(*words, "--model", "nope").err
+
+
 def test_a_choice_that_fits_nothing_says_so(history: Shell) -> None:
-    answer = history("sessions", "--origin", "nowhere")
+    answer = history("sessions", "--origin", "codex")
     assert (answer.code, answer.out, answer.err) == (0, "", "no such sessions\n")
     assert history("sessions", "--since", "whenever").code == 5
 

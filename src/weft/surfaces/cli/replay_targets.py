@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import NotFound
 from weft.surfaces.cli.default_session import place_in_latest, require_named_or_latest
+from weft.surfaces.cli.filter_values import ensure_known_origin
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -62,6 +63,8 @@ def sampled_threads(ledger: Ledger, sample: SessionSample) -> list[ThreadRange]:
 
     wanted = SessionFilter(origin=sample.origin, project=sample.project, since=sample.since)
     sessions = [listed.session for listed in ledger.listing().sessions(wanted).sessions]
+    if not sessions:
+        ensure_known_origin(ledger, sample.origin)
     fitting = [session for session in sessions if session.head and not session.label.startswith(REPLAY_PREFIX)]
     fitting.sort(key=lambda session: hashlib.sha256(f"{sample.seed}:{session.id}".encode()).digest())
     return [ThreadRange(last=str(session.head), session=session.label) for session in fitting[: sample.size]]

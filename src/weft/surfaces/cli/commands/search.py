@@ -12,6 +12,7 @@ from weft.kernel.enums import MessageRole
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.filter_values import NO_MODEL, NO_PROJECT, ensure_known_origin
 from weft.surfaces.cli.history import Reader, quoted_title, short
 from weft.surfaces.cli.hit_groups import ROLE_STYLES, HitGroups, hit_mark, marked, place_words
 from weft.surfaces.cli.program_call import as_actor
@@ -105,6 +106,8 @@ def command(
         said_page = ledger.rooms.search(query, limit=min(IN_ROOMS, most)) if is_first and not filters and most else None
         hits, said = (list(page), []) if said_page is None else (_once(ledger, page, said_page), list(said_page))
         shown, is_empty = hits[:rest], not (hits or named or said)
+        if is_empty:
+            ensure_known_origin(ledger, filters.get("origin"), any_case=True)
         if call.json:
             call.documents([*named, *shown, *said])
         elif is_grouped and not is_empty:
@@ -115,7 +118,7 @@ def command(
             call.screen.page(chain(_lines([*named, *shown], Reader(ledger)), _under_rooms(said)))
         more = page.next is not None or len(hits) > len(shown)
         if is_empty and not more:
-            call.note(_nothing(ledger, bool(words), bool(filters)))
+            call.note(_nothing(ledger, bool(words), filters))
         note_left_out(call, len(ledger.imports.provisional()), "searched")
     if call.json:
         call.next_page(page.next)
@@ -212,9 +215,12 @@ def _heading(hit: Hit, reader: Reader) -> Line:
     return (*lead, " ", Span(hit.role, style), Span(beside, "dim"), *hit_mark(hit))
 
 
-def _nothing(ledger: Ledger, words: bool, filters: bool) -> str:
+def _nothing(ledger: Ledger, words: bool, filters: dict[str, Any]) -> str:
     if not ledger.log(1):
         return "no turns yet: `weft import` brings in the sessions of other tools, `weft record` makes one"
+    for name, unknown in {"project": NO_PROJECT, "model": NO_MODEL}.items():
+        if name in filters and not list(ledger.search("", limit=1, **{name: filters[name]})):
+            return unknown
     if words and filters:
         return "nothing there holds all these words: try fewer words, or fewer filters"
     return "nothing holds all these words: try fewer, or a beginning such as conf*" if words else "nothing fits these"

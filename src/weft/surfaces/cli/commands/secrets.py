@@ -15,6 +15,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.erasures import carry_out
 from weft.surfaces.cli.exits import DIFFERENT, OK
 from weft.surfaces.cli.figures import counted
+from weft.surfaces.cli.filter_values import ensure_known_origin
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.program_call import as_actor
 from weft.surfaces.cli.progress import progress
@@ -98,6 +99,8 @@ def _find(
     with progress(call, "secrets") as bar:
         scanner = load_scanner(user_cache())
         report = ledger.secrets.find(fingerprints=fingerprints, scanner=scanner, progress=bar.staged, **options)
+    if not report.secrets:
+        ensure_known_origin(ledger, options["origin"])
     return report, scanner
 
 

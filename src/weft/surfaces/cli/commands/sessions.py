@@ -14,6 +14,7 @@ from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import abbreviated, counted
+from weft.surfaces.cli.filter_values import NO_PROJECT, ensure_known_origin
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.import_lines import note_import
 from weft.surfaces.cli.screen import Span
@@ -74,6 +75,7 @@ def command(
     with call.reading() as ledger:
         listing = ledger.listing().sessions(wanted, limit=most, after=after)
         tails = _tails(ledger)
+        nothing = "" if listing.sessions else _nothing(ledger, wanted, is_filtered=limit is not None)
     if call.json:
         call.documents(_entry(listed, tails) for listed in listing.sessions)
         call.next_page(listing.next)
@@ -87,7 +89,7 @@ def command(
             label = listed.session.label
             call.note(f"{label} was moved elsewhere, too: `weft settle {shell_word(label)}` joins them")
     provisional.note_left_out(call, sum(map(len, tails.values())), "counted")
-    _notes(call, listing, filtered=any(value is not None for value in (origin, project, since, limit)))
+    _notes(call, listing, nothing)
 
 
 def _tails(ledger: Ledger) -> Tails:
@@ -102,7 +104,18 @@ def _entry(listed: ListedSession, tails: Tails) -> SessionEntry:
     return SessionEntry(listed=listed, provisional=unfinished)
 
 
-def _notes(call: Call, listing: SessionList, *, filtered: bool) -> None:
+def _nothing(ledger: Ledger, wanted: SessionFilter, *, is_filtered: bool) -> str:
+    """What is told where no session is listed."""
+    ensure_known_origin(ledger, wanted.origin)
+    if wanted.project is not None:
+        of_project = SessionFilter(project=wanted.project, every=True, subagents=True)
+        if not ledger.listing().sessions(of_project, limit=1).sessions:
+            return NO_PROJECT
+    is_filtered |= any(value is not None for value in (wanted.origin, wanted.project, wanted.since))
+    return "no such sessions" if is_filtered else _NOTHING
+
+
+def _notes(call: Call, listing: SessionList, nothing: str) -> None:
     if listing.further:
         call.note(
             f"{counted(listing.further, 'more session')}: `weft sessions -n N` lists more, --project and --since fewer"
@@ -115,7 +128,7 @@ def _notes(call: Call, listing: SessionList, *, filtered: bool) -> None:
         verb = "is" if listing.empty == 1 else "are"
         call.note(f"{counted(listing.empty, 'imported session')} without a turn {verb} not shown: --all lists them")
     if not (listing.sessions or listing.hidden or listing.further or listing.empty):
-        call.note("no such sessions" if filtered else _NOTHING)
+        call.note(nothing)
 
 
 _NOTHING = "no sessions yet: `weft record --session main …` makes one with its first turn"

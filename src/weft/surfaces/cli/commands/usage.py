@@ -25,6 +25,7 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import bar, dollar_text, dollars
+from weft.surfaces.cli.filter_values import NO_MODEL, NO_PROJECT, ensure_known_origin
 from weft.surfaces.cli.history import quoted_title
 from weft.surfaces.cli.provisional import note_left_out
 from weft.surfaces.cli.screen import Line, Screen, Span, fitting
@@ -125,7 +126,8 @@ def command(
         else:
             is_chosen = any(options.values())
             report = _report(call, ledger, by or "day", prices, options)
-            _answer_report(call, ledger, report, limit, chart, is_chosen)
+            nothing = "" if report.rows else _nothing(ledger, options) if is_chosen else NOTHING
+            _answer_report(call, ledger, report, limit, chart, nothing)
 
 
 def _report(call: Call, ledger: Ledger, by: str, prices: PriceTable, options: dict[str, Any]) -> UsageReport:
@@ -147,15 +149,24 @@ def _folder(name: str) -> str:
     return os.path.abspath(os.path.expanduser(name)) if name.startswith((".", "~")) else name
 
 
+def _nothing(ledger: Ledger, options: dict[str, Any]) -> str:
+    """What is told where nothing was spent on what was chosen."""
+    ensure_known_origin(ledger, options["origin"])
+    for by, unknown in (("project", NO_PROJECT), ("model", NO_MODEL)):
+        if options[by] is not None and not ledger.usage.report(by, **{by: options[by]}).rows:
+            return f"nothing was spent on that: {unknown}"
+    return NOTHING_CHOSEN
+
+
 def _answer_report(
-    call: Call, ledger: Ledger, report: UsageReport, limit: int | None, chart: bool | None, is_chosen: bool
+    call: Call, ledger: Ledger, report: UsageReport, limit: int | None, chart: bool | None, nothing: str
 ) -> None:
     if call.json:
         call.document(report)
         return
     note_left_out(call, report.provisional, "counted")
     if not report.rows:
-        call.note(NOTHING_CHOSEN if is_chosen else NOTHING)
+        call.note(nothing)
         return
     rows = report.rows if limit is None else report.rows[-limit:] if report.by in PERIODS else report.rows[:limit]
     screen, sessions = call.screen, _sessions(ledger) if report.by == "session" else {}
