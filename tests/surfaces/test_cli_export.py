@@ -81,6 +81,24 @@ def test_one_says_what_and_in_which_form(weft: Shell) -> None:
     assert weft("export", "main", "--tree", "--as", "openai").code == 5
 
 
+def test_what_is_missing_is_told_before_the_form_is_asked_for(weft: Shell, folder: Path) -> None:
+    empty = weft("export")
+    assert (empty.code, "no turns yet" in empty.err) == (3, True)
+    weft.record("hi")
+    for words in (("nobody",), ("main", "nobody"), ("nobody", "-o", "a.xyz")):
+        missing = weft("export", *words)
+        assert (missing.code, "'nobody'" in missing.err, "form" in missing.err) == (3, True, False), words
+    code, shown = on_terminal(folder, "export", "nobody", "--as", "markdown")
+    assert (code, "'nobody'" in shown) == (3, True)
+    assert weft("export", "--room", "nowhere").code == 3
+    unformed: list[tuple[str, ...]] = [(), ("main",), ("main", "-o", "a.xyz")]
+    for arguments in unformed:
+        unsaid = weft("export", *arguments)
+        assert unsaid.code == 2
+        assert "in which form? add --as markdown (or html, jsonl, openai, anthropic), or name a file" in unsaid.err
+    assert sorted(path.name for path in folder.iterdir()) == [".weft"]
+
+
 def test_every_session_is_exported_at_once(weft: Shell) -> None:
     empty = weft("export", "--all", "--as", "markdown")
     assert (empty.code, "nothing has been recorded yet" in empty.err) == (3, True)

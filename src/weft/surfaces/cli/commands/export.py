@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from weft.ledger.api import Ledger
 
 BY_SUFFIX = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".jsonl": "jsonl"}
-FORMS, ROOM_FORMS = "markdown, html, jsonl, openai or anthropic", "markdown, html or jsonl"
-"""The forms of threads and of rooms, in words."""
+FORMS, ROOM_FORMS = ("markdown", "html", "jsonl", "openai", "anthropic"), ("markdown", "html", "jsonl")
+"""The forms of threads and of rooms."""
 
 
 def _complete_forms(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -92,20 +93,19 @@ def command(
     from weft.exchange.exporters.export import export
     from weft.surfaces.cli.user_files import prices_in_force
 
-    chosen = form or _form_of(file, ROOM_FORMS if room is not None else FORMS)
     if revs and every:
         raise click.UsageError("name turns or sessions, or say --all: not both")
     if room is not None and (revs or every or tree or context or thinking or no_tools or assets or original):
         raise click.UsageError("--room goes with --as, -o, --title and --force alone")
-    if file == STANDARD:
-        _check_stdout(call)
     if room is not None:
-        _export_room(call, room, chosen, file, title, force)
+        _export_room(call, room, form, file, title, force)
         return
     with call.copying() if file != STANDARD else call.reading() as ledger, progress(call, "export") as bar:
+        names = _heads(ledger) if every else _found(call, ledger, revs)
+        chosen = _form_of(call, form, file, FORMS)
         done = export(
             ledger.originals() if original else ledger,
-            _heads(ledger) if every else [require_named_or_latest(call, ledger, rev) for rev in revs or (None,)],
+            names,
             chosen,
             stdout_bytes() if file == STANDARD else file,
             trees=tree,
@@ -121,23 +121,38 @@ def command(
     _tell(call, done, file)
 
 
-def _export_room(call: Call, room: str, form: str, file: str, title: str | None, force: bool) -> None:
+def _found(call: Call, ledger: Ledger, revs: tuple[str, ...]) -> list[str]:
+    """What is exported; one that is not there is told before anything else is asked for."""
+    names = [require_named_or_latest(call, ledger, rev) for rev in revs or (None,)]
+    for name in names:
+        ledger.point(name)
+    return names
+
+
+def _export_room(call: Call, room: str, form: str | None, file: str, title: str | None, force: bool) -> None:
     from weft.exchange.exporters.plugins import exporter_names
     from weft.exchange.exporters.room_export import export_room
 
-    if form not in exporter_names():
+    if form is not None and form not in exporter_names():
         line = shell_line(("--as", form, "export", "--room", room, "-o", file))
-        raise click.UsageError(f"--as takes {ROOM_FORMS} here; in the name of {form!r} it is: weft {line}")
+        raise click.UsageError(f"--as takes {', '.join(ROOM_FORMS)} here; in the name of {form!r} it is: weft {line}")
     with call.copying() if file != STANDARD else call.reading() as ledger:
+        ledger.rooms.get(room)
+        chosen = _form_of(call, form, file, ROOM_FORMS)
         out = stdout_bytes() if file == STANDARD else file
-        _tell(call, export_room(ledger, room, form, out, title=title, force=force), file)
+        _tell(call, export_room(ledger, room, chosen, out, title=title, force=force), file)
 
 
-def _form_of(file: str, forms: str) -> str:
-    form = BY_SUFFIX.get(Path(file).suffix.lower())
-    if form is None:
-        raise click.UsageError(f"which form? say --as {forms}")
-    return form
+def _form_of(call: Call, form: str | None, file: str, forms: Sequence[str]) -> str:
+    """The form that is asked for, or that the name of the file says; refused where it could not be written."""
+    chosen = form or BY_SUFFIX.get(Path(file).suffix.lower())
+    if chosen is None:
+        first, *others = forms
+        named = "name a file that ends in .md, .html or .jsonl with -o"
+        raise click.UsageError(f"in which form? add --as {first} (or {', '.join(others)}), or {named}")
+    if file == STANDARD:
+        _check_stdout(call)
+    return chosen
 
 
 def _check_stdout(call: Call) -> None:
