@@ -467,6 +467,25 @@ def test_a_wrong_command_of_a_group_is_answered_with_the_one_that_was_meant(shel
     assert shell("info", "frobnicate").err.startswith("weft: weft info has no command 'frobnicate'\nhint: `weft info -")
 
 
+def test_an_option_of_another_command_is_answered_with_the_commands_that_have_it(shell: Shell) -> None:
+    for arguments, told in {
+        (
+            "log",
+            "--since=yesterday",
+        ): "weft log has no option '--since'; `weft search --since`, `weft sessions --since` and"
+        " `weft projects --since` have it",
+        ("reflog", "--chart"): "weft reflog has no option '--chart'; `weft usage --chart` has it",
+        ("log", "--grpah"): "weft log has no option '--grpah'; did you mean --graph?",
+        ("log", "--frobnicate"): "weft log has no option '--frobnicate'",
+        ("session", "send", "--frobnicate", "x"): "weft session send has no option '--frobnicate'",
+        ("log", "-x"): "weft log has no option '-x'",
+        ("--chart",): "weft has no option '--chart'; `weft usage --chart` has it",
+    }.items():
+        answer = shell(*arguments)
+        assert (answer.code, answer.err.splitlines()[0]) == (2, f"weft: {told}")
+    assert shell("log", "--since", "x", "--json").error["type"] == "NoSuchOption"
+
+
 def test_an_option_without_its_value_names_the_help_of_its_command(shell: Shell) -> None:
     assert "hint: `weft bundle open --help` shows" in shell("bundle", "open", "x", "--into").err
     assert "hint: `weft log --help` shows" in shell("log", "-n").err

@@ -238,6 +238,11 @@ def run(arguments: Sequence[str]) -> int:
     except click.Abort:
         _report(KeyboardInterrupt("interrupted"), as_json="--json" in arguments)
         return INTERRUPTED
+    except click.NoSuchOption as error:
+        from weft.surfaces.cli.unknown_options import explained
+
+        _report(explained(error, COMMANDS), as_json="--json" in arguments)
+        return exit_code(error)
     except (WeftError, click.ClickException, OSError) as error:
         _report(error, as_json="--json" in arguments)
         return exit_code(error)
