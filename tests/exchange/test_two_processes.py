@@ -7,7 +7,9 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -229,6 +231,61 @@ def test_an_interrupted_import_leaves_no_worker(folder: Path, tmp_path: Path) ->
         again = imported(ledger, folder, 2)
         assert again.of("claude-code").unchanged == 2
         assert list(ledger.verify()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_worker_unpacked_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """It is ended while it has a member of an archive before it, of which more is read than may wait for the writer."""
+    room = tmp_path / "room"
+    room.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(room))
+    lines = Lines("large")
+    for k in range(32):
+        lines = lines.user(f"p{k}", f"question {k} " + "word " * 60_000).answer(f"a{k}", "done")
+    with zipfile.ZipFile(tmp_path / "sessions.zip", "w") as archive:
+        archive.writestr("large.jsonl", lines.bytes())
+    frame = reading_ahead.WorkerProcess.frame
+    unpacked: list[str] = []
+
+    def ended(worker: reading_ahead.WorkerProcess) -> tuple[handover.FrameKind, bytes]:
+        got = frame(worker)
+        if got[0] is handover.FrameKind.TURNS and not unpacked:
+            os.kill(worker.pid, signal.SIGSTOP)
+            unpacked.extend(str(path) for path in Path(worker._folder).rglob("*.jsonl"))
+            os.kill(worker.pid, number)
+            os.kill(worker.pid, signal.SIGCONT)
+        return got
+
+    monkeypatch.setattr(reading_ahead.WorkerProcess, "frame", ended)
+    with opened(tmp_path / "two.db") as ledger:
+        assert imported(ledger, tmp_path / "sessions.zip", 2).of("claude-code").counts.turns == 32
+    assert unpacked
+    assert list(room.iterdir()) == []
+
+
+def test_nothing_of_the_environment_runs_in_the_worker(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, mark = tmp_path / "evil", tmp_path / "ran"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(f"open({str(mark)!r}, 'w').close()")
+    monkeypatch.setenv("PYTHONPATH", str(place))
+    with opened(tmp_path / "two.db") as ledger:
+        assert imported(ledger, folder, 2).lost_worker is None
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("year", [2300, 9000, 1600])
+def test_a_file_from_a_year_that_no_database_holds_is_imported(folder: Path, tmp_path: Path, year: int) -> None:
+    seconds = int((year - 1970) * 365.25 * 86_400)
+    try:
+        os.utime(folder / "s1.jsonl", (seconds, seconds))
+    except OverflowError:
+        pytest.skip("the file system has no such year")
+    with pair(tmp_path) as (one, two):
+        assert imported(one, folder, 1) == imported(two, folder, 2)
+        assert_alike(one, two)
+        assert imported(two, folder, 2).of("claude-code").unchanged == len(list(folder.iterdir()))
 
 
 def test_a_source_that_changed_since_the_worker_read_it_is_read_as_it_is(

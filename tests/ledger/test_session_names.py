@@ -181,3 +181,48 @@ def test_a_name_that_listings_show_of_a_session_and_of_a_turn_is_refused() -> No
             ledger.turn(turn[-8:])
         with pytest.raises(AmbiguousName):
             ledger.erasure.plan(turn[-8:])
+
+
+UUID = "4f9c2a1b-1111-4222-8333-444444444444"
+
+
+def test_an_id_means_its_session_whatever_another_one_is_called() -> None:
+    with weft.open(":memory:") as ledger:
+        (own,) = grow(ledger, "main", "own")
+        id = ledger.session("main").id
+        take(ledger, id, native_turn("a stranger's"))
+        assert ledger.session(id).label == "main"
+        assert ledger.resolve(id) == ledger.resolve(f"{id}@{{0}}") == own
+        assert ledger.record_turn(session=id, query="goes on").session == "main"
+        ledger.labels.archive(id)
+        assert ledger.session("main").status == "archived"
+
+
+def test_nobody_takes_a_name_that_lists_show_of_a_session_that_they_cannot_read() -> None:
+    with weft.open(":memory:") as ledger:
+        take(ledger, UUID, native_turn("imported"))
+        Programs(ledger).create("human", "bob", {})
+        bob = ledger.acting_as("bob")
+        with pytest.raises(LabelTaken, match=r"is already a session$"):
+            bob.record_turn(session="4f9c2a1b", query="a trap")
+        with pytest.raises(LabelTaken, match=r"is already a session$"):
+            bob.create_session("4f9c2a1b")
+        assert ledger.session("4f9c2a1b").label == UUID
+
+
+def test_a_session_that_a_call_starts_is_the_one_that_lists_show_so() -> None:
+    with weft.open(":memory:") as ledger:
+        take(ledger, UUID, native_turn("imported"))
+        call = {"id": "c1", "name": "task", "spawned_session": "4f9c2a1b"}
+        ledger.record_turn(session="main", query="q", tool_calls=[call], response="r")
+        assert ledger.session("4f9c2a1b").label == UUID
+        assert {session.label for session in ledger.sessions()} == {"main", UUID}
+
+
+def test_a_routing_key_does_not_hide_what_lists_show() -> None:
+    with weft.open(":memory:") as ledger:
+        take(ledger, UUID, native_turn("imported"))
+        ledger.create_session("other", routing_key="4f9c2a1b")
+        ledger.create_session("keyed", routing_key="dm:4f9c2a1b")
+        assert ledger.session("4f9c2a1b").label == UUID
+        assert ledger.session("dm:4f9c2a1b").label == "keyed"

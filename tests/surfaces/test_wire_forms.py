@@ -18,6 +18,7 @@ from weft.kernel.authority import Authority
 from weft.kernel.events import Event, UnknownEvent
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.imports import ImportWriter
 from weft.ledger.resources.leases import BusyResource
 from weft.ledger.resources.model import KeptReference
 from weft.ledger.resources.undoing import UndoneMove
@@ -45,12 +46,16 @@ NOT_ANSWERED = {
 }
 
 
+LOADED_LATER = {**{name: getattr(weft, name) for name in weft.__all__}, "ImportWriter": ImportWriter}
+"""What a module names in annotations alone, and loads when it is used."""
+
+
 def returned(owner: type) -> Iterator[tuple[str, type[Struct]]]:
     """Every record that a public verb of a class returns, with the verb."""
     for name, verb in inspect.getmembers(owner):
         function = verb.fget if isinstance(verb, property) else verb
         if not name.startswith("_") and inspect.isfunction(function):
-            annotation = get_type_hints(function).get("return")
+            annotation = get_type_hints(function, localns=LOADED_LATER).get("return")
             yield from ((f"{owner.__name__}.{name}", record) for record in records_in(annotation))
 
 

@@ -21,6 +21,8 @@ from weft.kernel.errors import LimitExceeded
 from weft.kernel.read_budget import ReadBudget
 from weft.ledger.imports import ImportSource
 
+LAST_STAMP = 2**63 - 1
+"""A column of a database holds no higher number."""
 SUFFIXES = frozenset(
     {".jsonl", ".json", ".ndjson", ".db", ".sqlite", ".sqlite3", ".vscdb", ".traj", ".zst", ".zip", ".history"}
 )
@@ -108,12 +110,17 @@ class Candidate(Struct, frozen=True):
             raise OSError(f"it cannot be unpacked: {error}") from error
 
 
+def stamp_of(found: os.stat_result) -> int:
+    """When a file was last changed, in nanoseconds; the years before 1678 and after 2262 count as those."""
+    return max(-LAST_STAMP, min(found.st_mtime_ns, LAST_STAMP))
+
+
 def _glance(path: Path) -> tuple[str, int, int] | None:
     try:
         found = path.stat()
     except OSError:  # gone since it was listed
         return None
-    return os.fsdecode(path), found.st_size, found.st_mtime_ns
+    return os.fsdecode(path), found.st_size, stamp_of(found)
 
 
 def is_likely(path: Path) -> bool:
@@ -181,8 +188,8 @@ def _file(path: Path, failed: Failed, passed_over: PassedOver, archives: Callabl
             return
         log = path.with_name(f"{path.name}-wal")  # a database that is in use grows there first
         beside = log.stat() if path.suffix in DATABASES and is_log(log) else None
-        size, stamp = (beside.st_size, beside.st_mtime_ns) if beside else (0, 0)
-        yield Candidate(path, found.st_size + size, max(found.st_mtime_ns, stamp))
+        size, stamp = (beside.st_size, stamp_of(beside)) if beside else (0, 0)
+        yield Candidate(path, found.st_size + size, max(stamp_of(found), stamp))
     except LimitExceeded as error:
         failed(path, OSError(f"{error}; {error.hint}"))
     except (OSError, *BROKEN) as error:
@@ -201,7 +208,7 @@ def _members(path: Path, found: os.stat_result, archives: Archives) -> list[Cand
         if not info.is_dir() and is_likely(Path(info.filename)) and not info.filename.endswith(".zip")
     ]
     check_total(infos, found.st_size)
-    return [Candidate(path, info.file_size, found.st_mtime_ns, info.filename, archives=archives) for info in infos]
+    return [Candidate(path, info.file_size, stamp_of(found), info.filename, archives=archives) for info in infos]
 
 
 def claiming(importers: Iterable[Importer], source: Source) -> list[Importer]:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from tempfile import TemporaryFile
+from shutil import rmtree
+from tempfile import TemporaryFile, mkdtemp
 from typing import IO, Any
 
 from msgspec import Struct
@@ -42,7 +43,10 @@ AHEAD_SOURCES = 32
 LEAVING_SECONDS = 5.0
 LAST_WORDS_BYTES = 2000
 """So much of the end of what a worker wrote to its standard error is looked at."""
-_BEGIN = "import sys; sys.path[:] = {path!r}; from weft.exchange.importing.reading_worker import main; main()"
+_BEGIN = "import sys; sys.path[:] = {path!r}; from weft.exchange.importing.reading_worker import main; main({folder!r})"
+_ISOLATED = ("-I", "-X", f"utf8={sys.flags.utf8_mode}")
+"""Nothing of the environment runs in the worker, or is looked for there, that does not run here; names of files are
+read as they are here."""
 
 
 class ImporterFailed(Exception):
@@ -63,17 +67,19 @@ class WorkerProcess:
     def __init__(self) -> None:
         path = [os.path.abspath(place) for place in sys.path]
         self._errors = TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._folder = mkdtemp(prefix="weft-import-")
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BEGIN.format(path=path)],
+                [sys.executable, *_ISOLATED, "-c", _BEGIN.format(path=path, folder=self._folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 bufsize=0,  # what has come is in the pipe, where one can look for it
                 process_group=0,  # Ctrl-C at a terminal is for the writer alone
             )
-        except BaseException:  # whatever it was, nothing stays open
+        except BaseException:  # whatever it was, nothing stays open, or lies there
             self._errors.close()
+            rmtree(self._folder, ignore_errors=True)
             raise
         self.pid = self._process.pid
         assert self._process.stdout is not None
@@ -119,6 +125,7 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        rmtree(self._folder, ignore_errors=True)  # also where it was killed
         with self._errors:
             return None if self._loss is None else _end_of(self._loss, self._process.returncode, self._errors)
 

@@ -7,7 +7,9 @@ the ledger. It ends when one of the pipes is closed, so a writer that is gone, h
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -146,10 +148,21 @@ def _receive_orders(pipe: BinaryIO, orders: SimpleQueue[ReadOrder]) -> None:
 
 
 def _on_signal(number: int, frame: object) -> None:
+    """Once: both pipes may be closed, and what is being cleared away then is cleared to the end."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(0)
 
 
-def main() -> None:
+def main(folder: str) -> None:
+    """What is unpacked goes into the folder, and the folder goes with this process."""
+    tempfile.tempdir = folder
+    try:
+        _read_all()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read_all() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # what an importer prints is no frame
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of Ctrl-C the writer makes what is right

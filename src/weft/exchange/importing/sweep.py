@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from weft.exchange.importers.port import Importer
-from weft.exchange.importers.sources import DATABASES, SUFFIXES, is_likely
+from weft.exchange.importers.sources import DATABASES, SUFFIXES, is_likely, stamp_of
 
 LOG = "-wal"
 _MORE = frozenset({".txt", ".md"})
@@ -32,13 +32,13 @@ def look(path: str) -> Look | None:
         return None
     if stat.S_ISDIR(found.st_mode):
         return None
-    size, stamp = found.st_size, found.st_mtime_ns
+    size, stamp = found.st_size, stamp_of(found)
     if is_database(path):
         try:
             log = os.stat(path + LOG)
         except OSError:
             return size, stamp
-        return size + log.st_size, max(stamp, log.st_mtime_ns)
+        return size + log.st_size, max(stamp, stamp_of(log))
     return size, stamp
 
 
@@ -86,7 +86,7 @@ def _glance(entry: os.DirEntry[str]) -> Look | None:
         found = entry.stat()
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns
+    return found.st_size, stamp_of(found)
 
 
 class FoundPlace(Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import islice
 
@@ -73,7 +74,7 @@ def _resolve_base(txn: ReadTxn, base: str, parse_time: ParseTime) -> Revision:
     access = access_of(txn)
     if is_ulid(base.upper()) and (turn := load_turn(txn.sql, base.upper())) is not None and access.may_read_turn(turn):
         return Revision(turn)
-    session_row = access.readable(find_session(txn.sql, base))
+    session_row = _by_whole_name(txn, base)
     if session_row is not None:
         return _head(txn, session_row)
     if match := _DEPTH.search(base):
@@ -125,8 +126,14 @@ def _by_whole_name(txn: ReadTxn, name: str) -> SessionRow | None:
 
 
 def _by_part(txn: ReadTxn, name: str) -> SessionRow | None:
-    """By what is no name of its own: a routing key, then the beginning of a label."""
-    return _by_routing_key(txn, name) or find_by_beginning(txn.sql, name, access_of(txn).may_read)
+    """By what is no name of its own: a routing key, then the beginning of a label. What lists show of a label that they
+    cut short is not taken from it by a key."""
+    may_read, routed = access_of(txn).may_read, _by_routing_key(txn, name)
+    if routed is None:
+        return find_by_beginning(txn.sql, name, may_read)
+    with suppress(AmbiguousName):  # lists show none of them so
+        return find_shortened(txn.sql, name, may_read) or routed
+    return routed
 
 
 def _by_routing_key(txn: ReadTxn, key: str) -> SessionRow | None:

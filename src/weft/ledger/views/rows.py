@@ -381,14 +381,13 @@ def find_by_name(
     *,
     any_case: bool = False,
 ) -> SessionRow | None:
-    """The session that a whole name means: by label, by alias, else by id, which is never the name of another session.
-    One that may not be seen is passed over; `any_case` takes an id in small letters too. What else a name may mean (a
-    beginning, a routing key, a turn) is up to the caller."""
-    row = sessions.find_session(name)
-    if row is not None and may_see(row):
-        return row
+    """The session that a whole name means: by id, which no label of another session takes from it, else by label or by
+    alias. One that may not be seen is passed over; `any_case` takes an id in small letters too. What else a name may
+    mean (a beginning, a routing key, a turn) is up to the caller."""
     session = name.upper() if any_case else name
     row = sessions.find_session_id(session) if is_ulid(session) else None
+    if row is None or not may_see(row):
+        row = sessions.find_session(name)
     return row if row is not None and may_see(row) else None
 
 

@@ -145,6 +145,8 @@ def ensure_session(append: Append, label: str, persona: str = DEFAULT_AGENT) -> 
         if session.status != SessionStatus.ACTIVE:
             raise NotApplicable(f"session {label!r} is {session.status}", "make it active again first, or fork it")
         return session
+    if not append.authority.is_unlimited:
+        ensure_label_free(append, label)
     return create_session(append, label, persona=persona)
 
 
@@ -156,16 +158,19 @@ def _find_shortened(append: Append, label: str) -> SessionRow | None:
 
 def ensure_label_free(append: Append, label: str, own: SessionRow | None = None) -> None:
     """Refuse a name that leads to another session than the `own` one, also the beginning of a label that lists cut
-    short there: whoever types what a list shows must reach what it showed."""
+    short there: whoever types what a list shows must reach what it showed. Sessions that whoever gives the name cannot
+    read have their names, too."""
     if (namesake := find_by_name(append.view, label)) is not None:
         if own is None or namesake.id != own.id:
             raise label_taken(append, label, namesake)
         return
     try:
-        shown = find_shortened(append.sql, label, append.access.may_read)
+        shown = find_shortened(append.sql, label, lambda _: True)
     except AmbiguousName:  # lists show none of these by so little
         return
     if shown is not None and (own is None or shown.id != own.id):
+        if not append.access.may_read(shown):
+            raise LabelTaken(label, "a session")
         raise LabelTaken(label, f"the beginning of {shown.label!r}, by which lists show that session")
 
 
@@ -186,7 +191,7 @@ def _ensure_allowed(append: Append, session: SessionRow, label: str) -> None:
 
 def ensure_spawned(append: Append, label: str, turn: str, call_id: str, persona: str) -> SessionRow:
     """The session that a tool call started; a new one knows its parents, and belongs to the agent that spawned it."""
-    if find_by_name(append.view, label) is not None:
+    if find_by_name(append.view, label) is not None or _is_shown(append, label):
         return ensure_session(append, label)
     row = append.view.turn(turn)
     parent = None if row.session is None else append.view.session_of_number(row.session)
@@ -198,6 +203,14 @@ def ensure_spawned(append: Append, label: str, turn: str, call_id: str, persona:
         parent_turn=turn,
         spawn_tool_call=call_id,
     )
+
+
+def _is_shown(append: Append, label: str) -> bool:
+    """Whether lists show an imported session so."""
+    try:
+        return _find_shortened(append, label) is not None
+    except AmbiguousName:
+        return False
 
 
 def create_session(
