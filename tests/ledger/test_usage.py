@@ -23,7 +23,7 @@ from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports.natives import NativeLink, NativeMessage, NativeTurn, Tokens
 from weft.ledger.model import TextPart
 from weft.ledger.reports.maintained_prices import shipped_prices
-from weft.ledger.reports.prices import PRICED, PriceTable, prices_from
+from weft.ledger.reports.prices import FREE, PRICED, PriceTable, prices_from
 from weft.ledger.reports.spending import KindCosts, Spending
 from weft.ledger.reports.usage import UsageReport
 
@@ -530,6 +530,17 @@ def test_the_embedded_model_costs_nothing(ledger: Ledger) -> None:
     report = ledger.usage.report("model")
     assert [(row.cost, row.unpriced) for row in report.rows] == [(0, 0), (0, 0)]
     assert report.unpriced == ()
+
+
+def test_what_a_server_calls_free_is_not_priced_as_the_model_that_it_sells() -> None:
+    prices = shipped_prices()
+    sold = prices.price("deepseek-chat", None)
+    assert sold is not None
+    assert sold.input
+    for name in ("deepseek-chat:free", "deepseek/deepseek-chat:free", "deepseek-chat-free"):
+        assert prices.price(name, None) == FREE
+    own = prices_from({"models": {"deepseek-chat:free": {"input": 5, "output": 5}}}, "a file").over(prices)
+    assert own.price("deepseek-chat:free", None) != FREE
 
 
 def test_a_model_of_a_server_on_this_machine_has_no_price_unless_it_is_given_one(ledger: Ledger) -> None:

@@ -14,7 +14,7 @@ from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING
 
-from weft.ledger.reports.prices import EmbeddedPrices, Price, PriceTable, names_of
+from weft.ledger.reports.prices import EmbeddedPrices, FreeOffers, Price, PriceTable, names_of
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice, Provider
@@ -130,4 +130,4 @@ def _maintained() -> MaintainedPrices:
 def shipped_prices() -> PriceTable:
     """Public list prices from the maintained table, and nothing for the embedded model."""
     maintained = _maintained()
-    return PriceTable((EmbeddedPrices(), maintained), None, maintained.source)
+    return PriceTable((EmbeddedPrices(), FreeOffers(), maintained), None, maintained.source)

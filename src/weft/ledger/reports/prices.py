@@ -118,6 +118,13 @@ class EmbeddedPrices:
         return FREE if EMBEDDED_MODELS.intersection(names) else None
 
 
+class FreeOffers:
+    """What a server calls free is priced so, and not as the model that it offers for money under the same name."""
+
+    def find(self, names: list[str], _: int | None, __: int) -> Price | None:
+        return FREE if names[-1].endswith((":free", "-free")) else None
+
+
 class PriceTable:
     """Prices of models. Several tables may lie over each other; the first one that knows a model's price tells it."""
 
