@@ -41,7 +41,8 @@ PROBED = 64
 TOGETHER = 16
 RANKED = 512
 UNINDEXED = 2**62
-_ROWS = "SELECT p.at, p.turn, p.first, p.n, p.last, t.synthesised FROM passage p LEFT JOIN turn t ON t.n = p.turn WHERE"
+_DATED = "CASE WHEN (SELECT t.synthesised FROM turn t WHERE t.n = p.turn) <> 0 THEN 0 ELSE 1 END"
+_ROWS = f"SELECT {_DATED}, p.at, p.turn, p.first, p.n, p.last FROM passage p WHERE"
 Key = tuple[int, int, int, int]
 _NEWEST = (MAX_INTEGER, 0, 0, 0)
 _LAST = (0, -MAX_INTEGER, 0, 0)
@@ -72,11 +73,6 @@ class Candidate(Struct, frozen=True, order=True):
     def newest(self) -> tuple[int, ...]:
         """No entry in it comes after this place in the order of entries."""
         return self.dated, self.at, self.turn, self.last, MAX_INTEGER
-
-
-def _candidate(row: Row) -> Candidate:
-    *passage, synthesised = row
-    return Candidate(is_dated(synthesised), *passage)
 
 
 class Finder:
@@ -122,28 +118,22 @@ class Finder:
         """In the order of the engine's own ranking. What it has not indexed yet comes first, and all else that fits
         comes behind so many of the best, the newest first."""
         numbers = self._index.ranked(self.question, RANKED) if self.question else []
-        rows = {row[3]: _candidate(row) for row in rows_in(self._txn.sql, f"{_ROWS} p.n IN", numbers)}
+        rows = {row[4]: Candidate(*row) for row in rows_in(self._txn.sql, f"{_ROWS} p.n IN", numbers)}
         ranked = (rows[n] for n in numbers if n in rows and self._is_wanted(rows[n]))
         others = (candidate for candidate in self._indexed() if candidate.n not in rows)
         for _, matches in self._looked_through(chain(self._rest, ranked, others)):
             yield from matches
 
     def _indexed(self) -> Iterator[Candidate]:
-        """Passages that the index gives: those with a time, the newest first, then those without one. The second time
-        nothing is looked for, if the first time came by no such passage."""
-        is_undated_left = bool(self._start)
-        if not self._start or self._start[0]:
-            for candidate in self._by_time(self._start):
-                if candidate.dated:
-                    yield candidate
-                else:
-                    is_undated_left = True
-        if is_undated_left:
-            undated = self._by_time(self._start if self._start and not self._start[0] else ())
-            yield from (candidate for candidate in undated if not candidate.dated)
+        """Passages that the index gives: those with a time, the newest first, then those without one."""
+        is_behind_dated = bool(self._start) and not self._start[0]
+        if not is_behind_dated:
+            yield from self._by_time(self._start, dated=1)
+        yield from self._by_time(self._start if is_behind_dated else (), dated=0)
 
-    def _by_time(self, start: Position) -> Iterator[Candidate]:
-        """Passages that the index gives behind a place, by the times that stand in it, the newest first."""
+    def _by_time(self, start: Position, *, dated: int) -> Iterator[Candidate]:
+        """Passages with a time, or without one, that the index gives behind a place, by what stands for their times,
+        the newest first."""
         until = self._filters.until
         before: Key = _NEWEST if until is None else ((until // DAY + 1) * DAY, 0, 0, 0)
         if start:
@@ -151,47 +141,47 @@ class Finder:
             before = min(before, (at, turn, first, MAX_INTEGER))
         whole = tuple(group for group in self.question if not any(term.prefix for term in group))
         if whole != self.question:
-            rows = self._before(before, PROBED)
+            rows = self._before(before, PROBED, dated)
             yield from filter(self._is_wanted, self._matching(whole, rows))
             if len(rows) < PROBED:
                 return
-            before = rows[-1][:4]
+            before = rows[-1][1:5]
         if self.question and len(self._few) <= FEW:
-            found = (_candidate(row) for row in rows_in(self._txn.sql, f"{_ROWS} p.n IN", self._few))
-            older = (each for each in found if each.key < before)
+            found = (Candidate(*row) for row in rows_in(self._txn.sql, f"{_ROWS} p.n IN", self._few))
+            older = (each for each in found if each.dated == dated and each.key < before)
             yield from sorted(filter(self._is_wanted, older), reverse=True)
         else:
-            yield from filter(self._is_wanted, self._walk(before))
+            yield from filter(self._is_wanted, self._walk(before, dated))
 
     @cached_property
     def _few(self) -> list[int]:
         """The passages that fit, or some of them and one more than are few."""
         return self._index.match(self.question, FEW + 1) if self.question else []
 
-    def _walk(self, before: Key) -> Iterator[Candidate]:
+    def _walk(self, before: Key, dated: int) -> Iterator[Candidate]:
         """One stretch of time after another."""
         step = STEP
-        while rows := self._before(before, step):
+        while rows := self._before(before, step, dated):
             yield from self._matching(self.question, rows)
-            refuse_standstill("passage", before, rows[-1][:4])
-            before, step = rows[-1][:4], min(2 * step, MOST)
+            refuse_standstill("passage", before, rows[-1][1:5])
+            before, step = rows[-1][1:5], min(2 * step, MOST)
 
-    def _before(self, place: Key, limit: int) -> list[Row]:
-        """So many passages before a place in the order of time."""
+    def _before(self, place: Key, limit: int, dated: int) -> list[Row]:
+        """So many passages before a place in the order of time. Others are passed over where they lie."""
         since = -MAX_INTEGER if self._filters.since is None else self._filters.since
         newer = "ORDER BY p.at DESC, p.turn DESC, p.first DESC, p.n DESC"
-        query = f"{_ROWS} (p.at, p.turn, p.first, p.n) < (?, ?, ?, ?) AND p.at >= ? {newer} LIMIT ?"
-        return self._txn.sql.all(query, (*place, since, limit))
+        query = f"{_ROWS} (p.at, p.turn, p.first, p.n) < (?, ?, ?, ?) AND p.at >= ? AND {_DATED} = ? {newer} LIMIT ?"
+        return self._txn.sql.all(query, (*place, since, dated, limit))
 
     def _matching(self, question: Question, rows: list[Row]) -> Iterator[Candidate]:
         """Those of a stretch of time that the index knows to fit."""
         if not question or not rows:
-            yield from map(_candidate, rows)
+            yield from (Candidate(*row) for row in rows)
             return
-        numbers = [row[3] for row in rows]
-        narrow = (*question, *day_words(rows[-1][0], rows[0][0]))
+        numbers = [row[4] for row in rows]
+        narrow = (*question, *day_words(rows[-1][1], rows[0][1]))
         fitting = set(self._index.match(narrow, MAX_INTEGER, min(numbers), max(numbers)))
-        yield from (_candidate(row) for row in rows if row[3] in fitting)
+        yield from (Candidate(*row) for row in rows if row[4] in fitting)
 
     def _is_wanted(self, candidate: Candidate) -> bool:
         since = self._filters.since
