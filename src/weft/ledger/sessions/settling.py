@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct
 from weft.kernel.advice import Action
 from weft.kernel.dag_events import AgentForked
 from weft.kernel.enums import MoveReason, SessionStatus
-from weft.kernel.errors import InvalidInput, LabelTaken, NotApplicable
+from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.fields import EventRef
 from weft.kernel.ledger_events import CompactionChosen, SessionArchived, SessionMoved, SessionRenamed
@@ -26,7 +26,7 @@ from weft.ledger.sessions.heads import require_session, stream_of
 from weft.ledger.views.recorded_events import decoded
 from weft.ledger.views.rows import SessionRow
 from weft.ledger.write.append import Append, LedgerWriter, Patience
-from weft.ledger.write.placement import create_session, ensure_free, load_parent
+from weft.ledger.write.placement import create_session, ensure_free, ensure_label_free, load_parent
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn
 
@@ -116,8 +116,7 @@ def _event(append: Append, turn: str | None, events: int | None) -> str | None:
 def _fork(append: Append, row: SessionRow, label: str, place: tuple[str | None, str | None]) -> None:
     """A session of its own for the other branch."""
     turn, event = place
-    if append.view.find_session(label) is not None:
-        raise LabelTaken(label, "taken")
+    ensure_label_free(append, label)
     if turn is None:
         raise NotApplicable(f"the other branch of {row.label!r} stands at no turn", Action.CHOOSE_OWN_BRANCH)
     session = create_session(append, label, persona=row.persona)
