@@ -204,7 +204,7 @@ def test_a_writer_that_hangs_inside_its_transaction_is_ended_by_the_server(
     """Its lock goes with it, others go on, and when it comes back its work is done again."""
     runs: list[str] = []
     with weft.open(address) as hanging, weft.open(address) as other, ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr("weft.store.postgres.store.WRITER", "200ms")
+        monkeypatch.setattr("weft.store.postgres.store.WRITER_IDLE", "200ms")
         hanging._store._discard_writer()  # type: ignore[attr-defined]  # the next one is given that time
 
         def work(txn: Any) -> int:

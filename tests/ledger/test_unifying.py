@@ -94,7 +94,7 @@ def test_the_summary_tells_when_what_was_asked_and_what_is_unresolved(pair: Ledg
     assert text_of(pair, unified.summary.id) == (
         "Session 'chat' was merged into this one by local."
         " It had 2 turns, from 2026-11-15 00:00 UTC to 2026-11-15 01:30 UTC.\n\n"
-        "Asked there:\n- where is it?\n- and the other one?\n\n"
+        "Asked there:\n- where is it? I looked everywhere.\n- and the other one?\n\n"
         "Unresolved:\n- not answered: and the other one?"
     )
     assert (unified.summary.parent_id, pair.session("mail").head) == (left, unified.summary.id)

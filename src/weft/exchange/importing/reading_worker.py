@@ -112,8 +112,10 @@ class ReadingWorker:
         try:
             for batch in prepared.batches():
                 self._send(batch)
-        finally:  # those before one that failed, too
+        except Exception:  # those before one that failed; whoever is ended instead does not know which were sent
             self._send(prepared.left)
+            raise
+        self._send(prepared.left)
         self._frames.put(FrameKind.SESSION_END, pack(prepare_session(session)))
 
     def _send(self, turns: list[NativeTurn]) -> None:

@@ -20,6 +20,7 @@ import apsw
 from weft.kernel.advice import Action
 from weft.kernel.clock import Clock, system_random
 from weft.kernel.errors import LedgerTooNew, NotALedger, StoreError, UnknownObjects
+from weft.kernel.hidden_credentials import hidden_address
 from weft.store.diagnosis import Diagnosis, as_far_as_it_goes, error, good, note, warning
 from weft.store.facts import FactReader, local_value
 from weft.store.port import Progress, ReadTxn
@@ -192,7 +193,7 @@ def _missing(path: Path) -> Diagnosis:
     if known:
         lost = f"the database is gone; {known} events were acknowledged"
         return error("file", f"{path}: {lost}", "its head file is still there", Action.RESTORE_BACKUP)
-    advice = Action.CREATE_OR_NAME_LEDGER.of(path=str(path))
+    advice = Action.CREATE_OR_NAME_LEDGER.of(path=hidden_address(str(path)))
     return error("file", f"there is no ledger at {path}", "nothing can be opened", advice)
 
 

@@ -28,8 +28,7 @@ def ensure_known_origin(ledger: Ledger, origin: str | None, *, any_case: bool = 
     names |= {session.origin for session in ledger.sessions(every=True) if session.origin is not None}
     if wanted in ({name.casefold() for name in names} if any_case else names):
         return
-    raise click.BadParameter(
-        f"no tool is called {origin!r:.80}; known are {', '.join(sorted(names))}",
+    raise click.UsageError(
+        f"--origin: no tool is called {origin!r:.80}; known are {', '.join(sorted(names))}",
         ctx=click.get_current_context(silent=True),
-        param_hint="'--origin'",
     )
