@@ -1,10 +1,12 @@
 """Callers that come while a commit is under way share the next one, and nobody is left waiting."""
 
+import gc
 import linecache
 import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import FrameType
@@ -266,6 +268,25 @@ class InterruptedAt:
                 self.is_over = True
                 raise KeyboardInterrupt
         return self._trace
+
+
+def test_a_piece_of_work_is_gone_once_its_caller_has_its_answer() -> None:
+    class Work(str):
+        """One that can be watched."""
+
+    def commit(jobs: CommitBatch[str]) -> None:
+        for job in jobs:
+            job.succeed(None)
+
+    work, group = Work("a"), GroupCommit[str](commit)
+    watched = weakref.ref(work)
+    gc.disable()
+    try:
+        group.submit(work)
+        del work
+        assert watched() is None
+    finally:
+        gc.enable()
 
 
 def test_an_interrupt_at_any_line_of_a_leader_leaves_nobody_waiting() -> None:

@@ -162,6 +162,7 @@ class GroupCommit(Generic[T]):
         for job in own.batch:
             if job is not own:
                 job.wake()
+        own.batch = ()  # it has the job itself in it: their works would stay until Python's collector comes
 
 
 def _room_after(served: int, waiting: int) -> int:
