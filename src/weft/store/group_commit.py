@@ -93,6 +93,8 @@ class GroupCommit(Generic[T]):
         self._lead: CommitJob[T] | None = None
         """Whose caller runs the commit that is under way, or the next one."""
         self._leader, self._room = 0, MAX_JOBS
+        self._is_rest_wanted = False
+        """Whether anybody ever waits until nothing is under way."""
 
     def submit(self, work: T, weight: int = 0) -> Any:
         if self._leader == threading.get_ident():
@@ -123,6 +125,7 @@ class GroupCommit(Generic[T]):
     def rest(self) -> None:
         """Return once nothing is under way; the caller has seen to it that nothing new comes."""
         with self._guard:
+            self._is_rest_wanted = True
             while self._lead is not None and self._leader != threading.get_ident():
                 self._idle.wait()
 
@@ -155,10 +158,10 @@ class GroupCommit(Generic[T]):
         with self._guard:
             if self._lead is own:
                 self._lead = self._waiting[0] if self._waiting else None
-            if self._lead is None:
-                self._idle.notify_all()
-            else:
+            if self._lead is not None:
                 self._lead.wake()
+            elif self._is_rest_wanted:
+                self._idle.notify_all()
         for job in own.batch:
             if job is not own:
                 job.wake()
