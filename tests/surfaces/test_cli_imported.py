@@ -206,7 +206,7 @@ def test_an_origin_that_nobody_knows_is_refused_with_the_known_ones(history: She
     refused = history(*words, "--origin", "nope")
     assert (refused.code, refused.out) == (2, "")
     told, hint = refused.err.splitlines()
-    assert "'--origin': no tool is called 'nope'; known are aider, " in told
+    assert "--origin: no tool is called 'nope'; known are aider, " in told
     assert all(f" {name}" in told for name in ("claude-code", "toy", "weft"))
     assert hint == f"hint: `weft {words[0]} --help` shows how it is used"
     assert history("search", "x", "--origin", "Codex").code == 0, "search takes any case"
