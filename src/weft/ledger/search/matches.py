@@ -125,15 +125,21 @@ class Finder:
             yield from matches
 
     def _indexed(self) -> Iterator[Candidate]:
-        """Passages that the index gives: those with a time, the newest first, then those without one."""
+        """Passages that the index gives: those with a time, the newest first, then those without one. The second time
+        nothing is looked for, if the first time came by no such passage: to look for one takes a look at all."""
         is_behind_dated = bool(self._start) and not self._start[0]
-        if not is_behind_dated:
-            yield from self._by_time(self._start, dated=1)
-        yield from self._by_time(self._start if is_behind_dated else (), dated=0)
+        is_undated_left = bool(self._start)
+        for candidate in () if is_behind_dated else self._by_time(self._start):
+            if candidate.dated:
+                yield candidate
+            else:
+                is_undated_left = True
+        if is_undated_left:
+            undated = self._by_time(self._start if is_behind_dated else ())
+            yield from (candidate for candidate in undated if not candidate.dated)
 
-    def _by_time(self, start: Position, *, dated: int) -> Iterator[Candidate]:
-        """Passages with a time, or without one, that the index gives behind a place, by what stands for their times,
-        the newest first."""
+    def _by_time(self, start: Position) -> Iterator[Candidate]:
+        """Passages that the index gives behind a place, by what stands for their times, the newest first."""
         until = self._filters.until
         before: Key = _NEWEST if until is None else ((until // DAY + 1) * DAY, 0, 0, 0)
         if start:
@@ -141,37 +147,37 @@ class Finder:
             before = min(before, (at, turn, first, MAX_INTEGER))
         whole = tuple(group for group in self.question if not any(term.prefix for term in group))
         if whole != self.question:
-            rows = self._before(before, PROBED, dated)
+            rows = self._before(before, PROBED)
             yield from filter(self._is_wanted, self._matching(whole, rows))
             if len(rows) < PROBED:
                 return
             before = rows[-1][1:5]
         if self.question and len(self._few) <= FEW:
             found = (Candidate(*row) for row in rows_in(self._txn.sql, f"{_ROWS} p.n IN", self._few))
-            older = (each for each in found if each.dated == dated and each.key < before)
+            older = (each for each in found if each.key < before)
             yield from sorted(filter(self._is_wanted, older), reverse=True)
         else:
-            yield from filter(self._is_wanted, self._walk(before, dated))
+            yield from filter(self._is_wanted, self._walk(before))
 
     @cached_property
     def _few(self) -> list[int]:
         """The passages that fit, or some of them and one more than are few."""
         return self._index.match(self.question, FEW + 1) if self.question else []
 
-    def _walk(self, before: Key, dated: int) -> Iterator[Candidate]:
+    def _walk(self, before: Key) -> Iterator[Candidate]:
         """One stretch of time after another."""
         step = STEP
-        while rows := self._before(before, step, dated):
+        while rows := self._before(before, step):
             yield from self._matching(self.question, rows)
             refuse_standstill("passage", before, rows[-1][1:5])
             before, step = rows[-1][1:5], min(2 * step, MOST)
 
-    def _before(self, place: Key, limit: int, dated: int) -> list[Row]:
-        """So many passages before a place in the order of time. Others are passed over where they lie."""
+    def _before(self, place: Key, limit: int) -> list[Row]:
+        """So many passages before a place in the order of time."""
         since = -MAX_INTEGER if self._filters.since is None else self._filters.since
         newer = "ORDER BY p.at DESC, p.turn DESC, p.first DESC, p.n DESC"
-        query = f"{_ROWS} (p.at, p.turn, p.first, p.n) < (?, ?, ?, ?) AND p.at >= ? AND {_DATED} = ? {newer} LIMIT ?"
-        return self._txn.sql.all(query, (*place, since, dated, limit))
+        query = f"{_ROWS} (p.at, p.turn, p.first, p.n) < (?, ?, ?, ?) AND p.at >= ? {newer} LIMIT ?"
+        return self._txn.sql.all(query, (*place, since, limit))
 
     def _matching(self, question: Question, rows: list[Row]) -> Iterator[Candidate]:
         """Those of a stretch of time that the index knows to fit."""
