@@ -13,12 +13,12 @@ from msgspec import UNSET, Struct
 import weft
 from scripts.generate_json_docs import PAGE, json_page
 from tests.surfaces.shell import Shell
+from tests.test_public_names import LOADED_LATER
 from weft.kernel.advice import Action
 from weft.kernel.authority import Authority
 from weft.kernel.events import Event, UnknownEvent
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.imports import ImportWriter
 from weft.ledger.resources.leases import BusyResource
 from weft.ledger.resources.model import KeptReference
 from weft.ledger.resources.undoing import UndoneMove
@@ -34,8 +34,6 @@ from weft.surfaces.wire.sessions import BlamedLine, ListedTurn
 from weft.surfaces.wire.upkeep import Verification
 
 RECORDS: set[type[Struct]] = {record for family in catalogue.records().values() for record in family}
-LOADED_LATER = {**{name: getattr(weft, name) for name in weft.__all__}, "ImportWriter": ImportWriter}
-"""What a module names in annotations alone, and loads when it is used."""
 PARTS = sorted(LedgerPart.__subclasses__(), key=lambda part: part.__name__)
 OWNERS: list[type] = [Ledger, *PARTS, Programs, Similarity]
 SORTED = sorted(RECORDS, key=catalogue.title)

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from weft.ledger.read.injected_text import MessagePassage as MessagePassage
     from weft.ledger.read.injected_text import message_passages as message_passages
     from weft.ledger.read.injected_text import typed_command as typed_command
+    from weft.ledger.read.listing import HERE as HERE
     from weft.ledger.read.listing import ListedSession as ListedSession
     from weft.ledger.read.listing import SessionFilter as SessionFilter
     from weft.ledger.read.listing import SessionList as SessionList
@@ -266,7 +267,7 @@ _NAMES = {
     "weft.ledger.read.contexts": "Context",
     "weft.ledger.read.full_threads": "BranchPoint FullThreads FullTurn Item MessageReply Strand TurnLine",
     "weft.ledger.read.injected_text": "MessagePassage message_passages typed_command",
-    "weft.ledger.read.listing": "ListedSession SessionFilter SessionList has_title",
+    "weft.ledger.read.listing": "HERE ListedSession SessionFilter SessionList has_title",
     "weft.ledger.read.pages": "Page",
     "weft.ledger.read.session_owners": "session_owner",
     "weft.ledger.read.sessions": "agent_names",

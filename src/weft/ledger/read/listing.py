@@ -24,6 +24,7 @@ from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql, rows_in
 
 HERE = "weft"
+"""The origin of what was recorded here, where filters and lists name one."""
 _FIRST_TURNS = (
     "SELECT s.n, COALESCE((SELECT h.turn FROM history h WHERE h.session = s.n AND h.why = 'turn'"
     " ORDER BY h.k LIMIT 1), s.head) FROM session s WHERE s.n IN"

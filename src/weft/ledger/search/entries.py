@@ -62,14 +62,14 @@ class Entry(Struct, frozen=True):
     def order(self) -> tuple[int, int, int, int, int]:
         """Sorts the newest last and those of turns without a time before all others, the same way on every engine."""
         call = -1 if self.call is None else self.call.seq
-        return is_dated(self.turn.synthesised), self.at, self.turn.n, self.seq, call
+        return has_time(self.turn.synthesised), self.at, self.turn.n, self.seq, call
 
     def texts(self, facts: FactReader) -> Iterator[tuple[EntryPlace, str]]:
         for source in self.sources:
             yield source.place, read_source(facts, source)
 
 
-def is_dated(synthesised: int | None) -> int:
+def has_time(synthesised: int | None) -> int:
     """1 for a turn whose time is known; 0 where that of its arrival stands for it."""
     return 0 if synthesised else 1
 

@@ -21,7 +21,7 @@ from weft.kernel.errors import InvalidInput
 from weft.ledger.read.access import access_of
 from weft.ledger.read.pages import Position
 from weft.ledger.read.projects import Projects
-from weft.ledger.search.entries import LOOSE, Entry, EntryPlace, hold_texts, is_dated, load_entries
+from weft.ledger.search.entries import LOOSE, Entry, EntryPlace, has_time, hold_texts, load_entries
 from weft.ledger.search.filters import Filters, SearchFilter, day_words
 from weft.ledger.search.hits import Match, TextMatch, look_through
 from weft.ledger.search.passages import DAY, VIEW, fits_words, load_turns, passages_of
@@ -208,7 +208,7 @@ class Finder:
         touched_turns = load_turns(self._txn, touched(self._txn.facts, self._txn.facts.watermark(VIEW)).turns)
         turns = [turn for turn in touched_turns if self._access.may_read_turn(turn)]
         made = [
-            Candidate(is_dated(turn.synthesised), passage.at, turn.n, passage.first, UNINDEXED, passage.last)
+            Candidate(has_time(turn.synthesised), passage.at, turn.n, passage.first, UNINDEXED, passage.last)
             for turn, passages in passages_of(self._txn, turns)
             for passage in passages
             if fits_words(self.question, passage.words) and self._access.may_read_message(turn.n, passage.first)

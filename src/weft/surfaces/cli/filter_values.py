@@ -10,7 +10,6 @@ import click
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
 
-HERE = "weft"
 NO_PROJECT = "no project of that name is known: `weft projects` lists them"
 NO_MODEL = "no model of that name is known: `weft usage --by model` lists them"
 
@@ -20,6 +19,7 @@ def ensure_known_origin(ledger: Ledger, origin: str | None, *, any_case: bool = 
     if origin is None:
         return
     from weft.exchange.importers.port import importer_names
+    from weft.ledger.api import HERE
 
     wanted = origin.casefold() if any_case else origin
     names = {HERE, *importer_names()}

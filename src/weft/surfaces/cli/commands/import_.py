@@ -130,16 +130,7 @@ def command(
         [os.path.abspath(dir) for dir in folders],
         None if processes is None else int(processes),
     )
-    if "background" in chosen:
-        return asked.begin(watch="watch" in chosen)
-    ways: dict[str, Callable[[], int]] = {
-        "discover": asked.discover,
-        "watch": asked.watch,
-        "status": asked.status,
-        "stop": asked.stop,
-        "dry_run": partial(asked.run, dry=True),
-    }
-    return ways.get(next(iter(chosen), ""), asked.run)()
+    return asked.carry_out(chosen)
 
 
 def _check_modes(chosen: set[str], folders: Sequence[str], processes: str | None) -> None:
@@ -163,6 +154,19 @@ class _Asked(Struct, frozen=True):
     remap: bool
     folders: list[str]
     processes: int | None
+
+    def carry_out(self, modes: set[str]) -> int:
+        """In the way that its modes say."""
+        if "background" in modes:
+            return self.begin(watch="watch" in modes)
+        ways: dict[str, Callable[[], int]] = {
+            "discover": self.discover,
+            "watch": self.watch,
+            "status": self.status,
+            "stop": self.stop,
+            "dry_run": partial(self.run, dry=True),
+        }
+        return ways.get(next(iter(modes), ""), self.run)()
 
     def importing(self, ledger: Ledger | None, **more: Any) -> ImportRun:
         from weft.exchange.importing.run import ImportRun

@@ -123,8 +123,12 @@ def command(
     if call.json:
         call.next_page(page.next)
     elif more:
-        fewer = f"filters such as --since show fewer{call.page_hint(page.next)}"
-        call.note(f"there are more: `-n {2 * most or SHOWN}` shows them, {fewer}")
+        _tell_more(call, most, page.next)
+
+
+def _tell_more(call: Call, most: int, cursor: str | None) -> None:
+    fewer = f"filters such as --since show fewer{call.page_hint(cursor)}"
+    call.note(f"there are more: `-n {2 * most or SHOWN}` shows them, {fewer}")
 
 
 def as_query(words: Sequence[str]) -> str:
