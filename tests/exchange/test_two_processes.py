@@ -1,6 +1,7 @@
 """An import in two processes: the same ledger as one process makes, whatever happens to the worker or to the writer."""
 
 import enum
+import gc
 import io
 import os
 import select
@@ -159,6 +160,9 @@ def test_a_worker_that_is_killed_is_not_missed(
         if left == 0:
             worker._process.kill()
             worker._process.wait()
+            assert worker._process.stdout is not None
+            while worker._process.stdout.read(65_536):  # or all the rest might lie in the pipe already
+                pass
         left -= 1
         return receive(worker)
 
@@ -262,6 +266,18 @@ def test_what_a_worker_unpacked_goes_with_it(tmp_path: Path, monkeypatch: pytest
         assert imported(ledger, tmp_path / "sessions.zip", 2).of("claude-code").counts.turns == 32
     assert unpacked
     assert list(room.iterdir()) == []
+
+
+def test_without_room_for_what_a_worker_unpacks_all_is_read_here(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(**_: object) -> str:
+        raise OSError("no room")
+
+    monkeypatch.setattr(reading_ahead, "mkdtemp", no_room)
+    with opened(tmp_path / "two.db") as ledger:
+        assert imported(ledger, folder, 2).of("claude-code").counts.sessions > 3
+    gc.collect()  # a file that was left open would be a warning
 
 
 def test_nothing_of_the_environment_runs_in_the_worker(

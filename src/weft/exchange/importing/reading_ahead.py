@@ -67,8 +67,9 @@ class WorkerProcess:
     def __init__(self) -> None:
         path = [os.path.abspath(place) for place in sys.path]
         self._errors = TemporaryFile()  # noqa: SIM115 - closed with the process
-        self._folder = mkdtemp(prefix="weft-import-")
+        self._folder = ""
         try:
+            self._folder = mkdtemp(prefix="weft-import-")
             self._process = subprocess.Popen(
                 [sys.executable, *_ISOLATED, "-c", _BEGIN.format(path=path, folder=self._folder)],
                 stdin=subprocess.PIPE,
