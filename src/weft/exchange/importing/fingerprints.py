@@ -55,6 +55,15 @@ def bytes_digest(source: Source, candidate: Candidate | OnServer, own: bytes) ->
     return own if log is None else sha256(own + digests(log, log.stat().st_size, 0)[0]).digest()
 
 
+def file_state(source: Source, candidate: Candidate | OnServer) -> tuple[int, ...] | None:
+    """What changes with a file that is written to or replaced, as far as a file system tells. None of a source that is
+    no single file of its own: one that was unpacked, or a database with a log beside it."""
+    if candidate.is_packed or _log(source, candidate) is not None:
+        return None
+    found = source.path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 def digests(path: Path, size: int, start: int) -> tuple[bytes, bytes | None]:
     """Of so many bytes of a file, and of those before `start`, if there are as many: it is read once."""
     hasher, beginning = sha256(), None

@@ -20,7 +20,7 @@ from weft.exchange.importers.archives import Archives
 from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Importer, Report, Transcript, load_importers
 from weft.exchange.importers.sources import Candidate
-from weft.exchange.importing.fingerprints import bytes_digest, digests
+from weft.exchange.importing.fingerprints import bytes_digest, digests, file_state
 from weft.exchange.importing.handover import (
     CHUNK_BYTES,
     FrameKind,
@@ -82,8 +82,9 @@ class ReadingWorker:
         importer = self._importer(order.importer)
         secret = ImportSecret(order.secret, importer.origin)
         with candidate.open(order.now, report.budget) as source:
+            state = file_state(source, candidate)
             own, _ = digests(source.path, source.size, 0)
-            opened = OpenedSource(source.size, bytes_digest(source, candidate, own))
+            opened = OpenedSource(source.size, bytes_digest(source, candidate, own), state)
             self._frames.put(FrameKind.OPENED, pack(opened))
             file, mapping = RawFile(source.path, 0, source.size), f"{importer.origin}/{importer.mapping}"
             for transcript in importer.read(source, report):
@@ -122,8 +123,8 @@ class ReadingWorker:
         some: list[NativeTurn] = []
         size = 0
         for turn in turns:
+            turn.items = ()  # the writer needs them in rare cases alone, and reads them then
             if turn.prepared is not None:
-                turn.prepared.items, turn.items = pack(turn.items), ()
                 size += turn.prepared.size
             some.append(turn)
             if size >= CHUNK_BYTES:

@@ -29,7 +29,14 @@ from weft.exchange.importers.port import (
 )
 from weft.exchange.importers.servers import Address, OnServer
 from weft.exchange.importers.sources import Candidate, candidates, claiming
-from weft.exchange.importing.fingerprints import bytes_digest, digests, fingerprint, read_size, still_to_keep
+from weft.exchange.importing.fingerprints import (
+    bytes_digest,
+    digests,
+    file_state,
+    fingerprint,
+    read_size,
+    still_to_keep,
+)
 from weft.exchange.importing.intake import OnEnded, SourceIntake
 from weft.exchange.importing.read_positions import Follower, Followers
 from weft.exchange.importing.reading_ahead import ImporterFailed, ReadingAhead, SourceAhead, WantedSource
@@ -422,7 +429,11 @@ class ImportRun:
     ) -> None:
         importer, candidate = unit.importer, unit.candidate
         before = writer.last_read(source.name)
-        own, beginning = digests(source.path, source.size, before.size if before else 0)
+        opened = None if ahead is None else ahead.opened()
+        if before is None and opened is not None and opened.state == file_state(source, candidate) is not None:
+            own, beginning = opened.digest, None
+        else:
+            own, beginning = digests(source.path, source.size, before.size if before else 0)
         read = ImportSource(
             name=source.name,
             size=read_size(source, candidate),
@@ -442,7 +453,8 @@ class ImportRun:
             writer, source, candidate.stamp, file, totals.counts, before is not None, known, on_ended=self._on_ended
         )
         transcripts: Iterator[Transcript]
-        if ahead is not None and ahead.is_of(source.size, bytes_digest(source, candidate, own)):
+        read_bytes = (source.size, bytes_digest(source, candidate, own))
+        if ahead is not None and opened is not None and (opened.size, opened.digest) == read_bytes:
             transcripts = ahead.transcripts(importer, source, report)
         else:
             transcripts = importer.read(source, report) if follower is None else follower.read(source, report)
