@@ -48,3 +48,25 @@ def test_the_rule_fails_on_a_text_that_names_a_command(source: str) -> None:
 @pytest.mark.parametrize("source", ["import weft", 'x = "upgrade weft, then open it again"', 'x = "~/.weft/import"'])
 def test_the_rule_lets_other_texts_pass(source: str) -> None:
     assert list(commands(Module("weft/named.py", source))) == []
+
+
+def cut_representations(module: Module) -> Iterator[int]:
+    """Lines that cut `repr` of a value themselves: of some values Python cannot write any (`quoted` knows of them)."""
+    for node in module.nodes:
+        if isinstance(node, ast.FormattedValue) and node.conversion == ord("r") and node.format_spec is not None:
+            yield node.lineno
+
+
+def test_below_the_surfaces_a_value_in_a_message_is_quoted_one_way() -> None:
+    found = [
+        (module.path, line)
+        for module in shipped()
+        if "surfaces" not in module.path.split("/")
+        for line in cut_representations(module)
+    ]
+    assert found == []
+
+
+def test_the_rule_fails_on_a_representation_that_is_cut() -> None:
+    assert list(cut_representations(Module("weft/named.py", 'raise InvalidInput(f"a depth is {depth!r:.80}")')))
+    assert list(cut_representations(Module("weft/named.py", 'raise InvalidInput(f"a depth is {quoted(depth)}")'))) == []

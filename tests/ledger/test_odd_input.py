@@ -361,6 +361,41 @@ def test_a_number_that_python_does_not_write_is_refused_in_words(ledger: Ledger,
         ledger.record_turn(**arguments)
 
 
+@pytest.mark.parametrize("option", ["role", "origin", "since"])
+def test_so_it_is_by_search(ledger: Ledger, option: str) -> None:
+    options: dict[str, Any] = {option: HUGE}
+    with pytest.raises(InvalidInput):
+        ledger.search("q", **options)
+
+
+OTHER_VERBS: dict[str, Callable[[Any], object]] = {
+    "changes": lambda ledger: list(ledger.changes(0, wait="soon")),
+    "find_tool_calls": lambda ledger: ledger.find_tool_calls(spawned=HUGE),
+    "inbox.list": lambda ledger: ledger.inbox.list(limit=HUGE),
+    "inbox.list after": lambda ledger: ledger.inbox.list(after=HUGE),
+    "move_head": lambda ledger: ledger.move_head("odd", new=None, expected=HUGE),
+    "programs.request": lambda ledger: ledger.programs.request(HUGE),
+}
+
+
+@pytest.mark.parametrize("verb", OTHER_VERBS)
+def test_so_it_is_by_other_verbs(ledger: Ledger, verb: str) -> None:
+    ledger.record_turn(session="odd", query="q", response="r")
+    with pytest.raises(InvalidInput):
+        OTHER_VERBS[verb](ledger)
+
+
+def test_a_step_that_no_session_takes_is_named(ledger: Any) -> None:
+    ledger.record_turn(session="odd", query="q", response="r")
+    with pytest.raises(NotApplicable, match="a session cannot <int>"):
+        ledger.programs.step_session("odd", HUGE)
+
+
+def test_waiting_for_changes_may_be_for_ever(ledger: Ledger) -> None:
+    ledger.record_turn(session="odd", query="q", response="r")
+    assert list(ledger.changes(0, wait=HUGE))
+
+
 def test_the_detail_of_an_image_is_text(ledger: Ledger) -> None:
     message = NewMessage(role=MessageRole.USER, content=(ImagePart("u", {}),))  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="detail is dict"):

@@ -12,6 +12,7 @@ from weft.graph.visibility import NodeAccess
 from weft.kernel.errors import Damaged
 from weft.kernel.events import Event, UnknownEvent, event_id
 from weft.kernel.ledger_events import Sighting
+from weft.kernel.weft_error import quoted
 from weft.ledger.model import UNDATED
 from weft.ledger.views import edge_types as kinds
 from weft.ledger.views.edge_types import EdgeType, node_key
@@ -120,7 +121,7 @@ class EdgeReader:
         try:
             kind = EdgeType(type)
         except ValueError as error:
-            raise Damaged(f"{type!r:.80} is no type of edge") from error
+            raise Damaged(f"{quoted(type)} is no type of edge") from error
         if closed is not None and closed > self.newest:
             valid_to = closed = None
         return EdgeRow(id, kind, source, target, attributes, valid_from, valid_to, closed)

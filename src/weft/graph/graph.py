@@ -30,6 +30,7 @@ from weft.graph.paths import PathFinder
 from weft.graph.queries import GraphQueries
 from weft.graph.walks import ancestry, lineage, session_of
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.weft_error import quoted
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import checked_names, checked_number, checked_progress
@@ -182,7 +183,7 @@ def _edge_types(names: Sequence[str]) -> tuple[EdgeType, ...]:
     wanted = [name.lower().replace("-", "_") for name in checked_names(names, "types")]
     for name in wanted:
         if name not in known:
-            raise InvalidInput(f"{name!r:.80} is no type of edge", "use one of docs/graph.md, such as DERIVED_FROM")
+            raise InvalidInput(f"{quoted(name)} is no type of edge", "use one of docs/graph.md, such as DERIVED_FROM")
     return tuple(known[name] for name in wanted)
 
 
@@ -190,7 +191,7 @@ def _direction(text: str) -> Direction:
     match text:
         case "out" | "in" | "both":
             return text
-    raise InvalidInput(f"{text!r:.80} is no direction", "use out, in or both")
+    raise InvalidInput(f"{quoted(text)} is no direction", "use out, in or both")
 
 
 def _limit(number: int, what: str = "limit") -> int:

@@ -13,6 +13,7 @@ from weft.graph.edge_reader import EdgeReader
 from weft.kernel.advice import Action
 from weft.kernel.clock import is_ulid
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
+from weft.kernel.weft_error import quoted
 from weft.ledger.approvals.policies import load_policy
 from weft.ledger.arguments import checked_text
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
@@ -137,7 +138,7 @@ class NodeNames:
     def _event(self, kind: str, digits: str) -> str | None:
         """By the beginning of an id, as whichever kind of node it is asked for."""
         if not _HEX.fullmatch(digits):
-            raise InvalidInput(f"{digits!r:.80} is no event", "give at least seven hex digits of its id")
+            raise InvalidInput(f"{quoted(digits)} is no event", "give at least seven hex digits of its id")
         even, odd = digits[: len(digits) // 2 * 2], digits[len(digits) // 2 * 2 :]
         found = self._txn.facts.find_events(bytes.fromhex(even), odd)
         seen = [(n, id) for n, id in found if self._reader.access.may_see(node_key(kinds.EVENT, n))]

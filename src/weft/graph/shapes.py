@@ -18,6 +18,7 @@ from weft.kernel.events import Event, UnknownEvent, kind_of
 from weft.kernel.facts import field_types, markers
 from weft.kernel.fields import Words
 from weft.kernel.kinds import KINDS
+from weft.kernel.weft_error import quoted
 from weft.ledger.views.recorded_events import fields_of
 
 JSON_CONTENTS = frozenset(
@@ -149,7 +150,7 @@ def event_from_shape(shape: dict[str, Any], contents: NewContents, **envelope: A
     needs. The id is not read: it comes from the event."""
     kind = KINDS.kinds.get(str(shape.get("kind")))
     if kind is None:
-        raise InvalidInput(f"{shape.get('kind')!r:.80} is no kind of event", "use one of docs/events.md")
+        raise InvalidInput(f"{quoted(shape.get('kind'))} is no kind of event", "use one of docs/events.md")
     given = dict(shape)
     if kind_of(kind) == "model_request" and "input_refs" in given:
         given["input"] = {"base": None, "keep": 0, "then": given.pop("input_refs")}

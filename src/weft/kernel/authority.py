@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct, structs
 
 from weft.kernel.errors import InvalidInput, NotAllowed
+from weft.kernel.weft_error import quoted
 
 LONGEST_CHAIN = 64
 TOOL_PREFIX = "tool:"
@@ -297,7 +298,7 @@ def authority_of(who: Any) -> Authority:
     if isinstance(who, Authority):
         return who
     if not isinstance(who, str) or not who:
-        raise InvalidInput(f"who acts is {who!r:.80}", "give an Authority, or the name of an agent or a person")
+        raise InvalidInput(f"who acts is {quoted(who)}", "give an Authority, or the name of an agent or a person")
     return LOCAL if who == LOCAL_NAME else Authority((Principal(PrincipalKind.PROGRAM, who),))
 
 

@@ -63,6 +63,7 @@ from weft.kernel.store_errors import UnknownObjects as UnknownObjects
 from weft.kernel.store_errors import Unsupported as Unsupported
 from weft.kernel.store_errors import WeakDurability as WeakDurability
 from weft.kernel.weft_error import WeftError as WeftError
+from weft.kernel.weft_error import quoted
 
 
 class InvalidInput(WeftError):
@@ -276,7 +277,7 @@ class KeyTaken(Conflict):
     usual_action = Action.REPEAT_COMMAND_OR_CHANGE_KEY
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"the key {key!r:.80} was used for something else")
+        super().__init__(f"the key {quoted(key)} was used for something else")
         self.key = key
 
 

@@ -23,6 +23,7 @@ from weft.kernel.clock import ALPHABET, is_iso, is_ulid
 from weft.kernel.errors import InvalidFact
 from weft.kernel.events import STREAM_KINDS, Event, UnknownEvent
 from weft.kernel.fields import Usage, is_name
+from weft.kernel.weft_error import quoted
 
 _matches_digest = re.compile(r"[0-9a-f]{64}").fullmatch
 
@@ -115,7 +116,7 @@ def check_event(event: Event) -> None:
         if path == "$.stream":
             _check_stream(text)
         elif not any(CHECKS[kind](text) for kind in kinds):
-            raise InvalidFact(path, f"{text!r:.80} is no {' or '.join(sorted(kinds)) or 'value of this field'}")
+            raise InvalidFact(path, f"{quoted(text)} is no {' or '.join(sorted(kinds)) or 'value of this field'}")
     if event.on_behalf_of == ():
         raise InvalidFact("$.on_behalf_of", "it is empty; an actor that acts for itself has no such field")
     _check_counts(event)
@@ -137,11 +138,11 @@ def check_unknown(event: UnknownEvent, kind: type[Event] | None) -> None:
     Of a kind unknown here the envelope is checked; of a `kind` known here, everything that is known of it.
     """
     if not _is_stream(event.stream):
-        raise InvalidFact("$.stream", f"{event.stream!r:.80} names no stream")
+        raise InvalidFact("$.stream", f"{quoted(event.stream)} names no stream")
     if event.prev is not None and not is_digest(event.prev):
-        raise InvalidFact("$.prev", f"{event.prev!r:.80} is no digest")
+        raise InvalidFact("$.prev", f"{quoted(event.prev)} is no digest")
     if event.ts is not None and not is_iso(event.ts):
-        raise InvalidFact("$.ts", f"{event.ts!r:.80} is no time")
+        raise InvalidFact("$.ts", f"{quoted(event.ts)} is no time")
     if kind is not None:
         _check_shape(event.fields, kind, "$")
 
@@ -154,7 +155,7 @@ def _check_shape(found: dict[str, Any], record: type[Struct], path: str) -> None
     for field in struct_fields(record):
         if field.name in found:
             if field.name != "stream" and not _fits(found[field.name], types[field.name]):
-                raise InvalidFact(f"{path}.{field.name}", f"{found[field.name]!r:.80} is no value of this field")
+                raise InvalidFact(f"{path}.{field.name}", f"{quoted(found[field.name])} is no value of this field")
         elif field.required:
             raise InvalidFact(f"{path}.{field.name}", "is missing")
 
@@ -207,4 +208,4 @@ def _is_newer_shape(found: Any, annotation: Any) -> bool:
 def _check_stream(stream: str) -> None:
     kind, _, name = stream.partition(":")
     if kind not in STREAM_KINDS or not is_ulid(name):
-        raise InvalidFact("$.stream", f"{stream!r:.80} names no stream")
+        raise InvalidFact("$.stream", f"{quoted(stream)} names no stream")

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 
 WEB_PORTS = (80, 443)
 ANY_HOST = "*"
@@ -52,7 +53,7 @@ def _address(text: str, address: str) -> str:
 
 
 def _no_host(text: str) -> InvalidInput:
-    return InvalidInput(f"{text!r:.80} is no host", "give a name such as pypi.org, or HOST:PORT")
+    return InvalidInput(f"{quoted(text)} is no host", "give a name such as pypi.org, or HOST:PORT")
 
 
 def endpoints_of(hosts: Iterable[str]) -> frozenset[Endpoint]:

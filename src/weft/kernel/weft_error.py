@@ -8,8 +8,8 @@ from weft.kernel.advice import Action, Hint, advice_of
 from weft.kernel.hidden_credentials import without_credentials
 
 
-def quoted(value: Any, length: int = 80) -> str:
-    """A stranger's value in a message: its beginning as Python writes it, or its type where Python cannot."""
+def quoted(value: Any, length: int | None = 80) -> str:
+    """A stranger's value in a message: its beginning (or all) as Python writes it, or its type where Python cannot."""
     try:
         return repr(value)[:length]
     except Exception:  # a whole number of too many digits, a list within itself, or a value's own `__repr__`

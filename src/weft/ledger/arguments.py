@@ -161,7 +161,7 @@ def checked_place(value: Any, what: str) -> Path:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"{what} {str(path)!r:.80} is not UTF-8", "give another path") from None
+        raise InvalidInput(f"{what} {quoted(str(path))} is not UTF-8", "give another path") from None
     return path
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from weft.kernel.clock import is_ulid
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 from weft.ledger.arguments import checked_label
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
 
@@ -35,13 +36,13 @@ def is_address(text: Any) -> bool:
 def parse_address(text: Any, what: str = "address") -> ProgramAddress:
     """`@(id)`, `@(id:version)`, or either without the brackets."""
     if not isinstance(text, str):
-        raise InvalidInput(f"{what} is {text!r:.80}, not an address", "write it as @(id) or @(id:version)")
+        raise InvalidInput(f"{what} is {quoted(text)}, not an address", "write it as @(id) or @(id:version)")
     match = _ADDRESS.fullmatch(text)
     inside = match[1] if match else text
     versioned = _VERSION.fullmatch(inside)
     name = versioned[1] if versioned else inside
     if not name or name != name.strip() or any(mark in name for mark in "()"):
-        raise InvalidInput(f"{what} {text!r:.80} names no program", "write it as @(id) or @(id:version)")
+        raise InvalidInput(f"{what} {quoted(text)} names no program", "write it as @(id) or @(id:version)")
     return ProgramAddress(name, int(versioned[2]) if versioned else None)
 
 
@@ -49,9 +50,9 @@ def checked_name(text: Any) -> str:
     """A program's name is a label that cannot be taken for an address, a version or an id."""
     name = checked_label(text, "program's name")
     if any(mark in name for mark in "()") or _VERSION.fullmatch(name) or name.startswith("@"):
-        raise InvalidInput(f"program's name {name!r:.80} looks like an address", "leave out @, brackets and :number")
+        raise InvalidInput(f"program's name {quoted(name)} looks like an address", "leave out @, brackets and :number")
     if is_ulid(name.upper()):
-        raise InvalidInput(f"program's name {name!r:.80} looks like an id", "use words")
+        raise InvalidInput(f"program's name {quoted(name)} looks like an id", "use words")
     if name in (DEFAULT_AGENT, IMPORTED_AGENT):
         raise InvalidInput(f"{name!r} is an agent that every ledger has", "choose another name")
     return name

@@ -17,6 +17,7 @@ from msgspec import Struct
 from weft.kernel.enums import ReferenceField
 from weft.kernel.errors import InvalidConfig, InvalidInput, WeftError
 from weft.kernel.network_hosts import endpoints_of
+from weft.kernel.weft_error import quoted
 from weft.programs.addresses import ProgramAddress, parse_address
 from weft.programs.json_values import is_same
 from weft.programs.placeholders import PLACEHOLDER, is_placeholder
@@ -66,7 +67,7 @@ class NamedProgram(Struct, frozen=True):
 
 def text(path: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidConfig(path, f"{value!r:.80} is no text", "give text")
+        raise InvalidConfig(path, f"{quoted(value)} is no text", "give text")
     return value
 
 
@@ -80,25 +81,25 @@ def email(path: str, value: Any) -> str:
     address = filled(path, value)
     name, at, host = address.partition("@")
     if not (name and at and host) or "@" in host or any(letter.isspace() for letter in address):
-        raise InvalidConfig(path, f"{address!r:.80} is no address of mail", "write it as NAME@HOST")
+        raise InvalidConfig(path, f"{quoted(address)} is no address of mail", "write it as NAME@HOST")
     return address
 
 
 def flag(path: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise InvalidConfig(path, f"{value!r:.80} is neither true nor false", "give true or false")
+        raise InvalidConfig(path, f"{quoted(value)} is neither true nor false", "give true or false")
     return value
 
 
 def object_(path: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidConfig(path, f"{value!r:.80} is no object", "give an object")
+        raise InvalidConfig(path, f"{quoted(value)} is no object", "give an object")
     return value
 
 
 def texts(path: str, value: Any) -> list[str]:
     if not isinstance(value, list):
-        raise InvalidConfig(path, f"{value!r:.80} is no list", "give a list of texts")
+        raise InvalidConfig(path, f"{quoted(value)} is no list", "give a list of texts")
     return [text(f"{path}[{i}]", item) for i, item in enumerate(value)]
 
 
@@ -109,7 +110,7 @@ def host_list(path: str, value: Any) -> list[str]:
         try:
             endpoints_of([host])
         except InvalidInput as error:
-            raise InvalidConfig(f"{path}[{i}]", f"{host!r:.80} is no host", error.hint) from None
+            raise InvalidConfig(f"{path}[{i}]", f"{quoted(host)} is no host", error.hint) from None
     return hosts
 
 
@@ -118,7 +119,9 @@ def number(low: float, high: float | None = None) -> Check:
         if isinstance(value, str) and PLACEHOLDER.fullmatch(value):
             return value
         if isinstance(value, bool) or not isinstance(value, int | float) or value < low or (high and value > high):
-            raise InvalidConfig(path, f"{value!r:.80} is out of range", f"give a number from {low} to {high or 'any'}")
+            raise InvalidConfig(
+                path, f"{quoted(value)} is out of range", f"give a number from {low} to {high or 'any'}"
+            )
         return value
 
     return check
@@ -126,20 +129,20 @@ def number(low: float, high: float | None = None) -> Check:
 
 def count(path: str, value: Any) -> int:
     if type(value) is not int or value < 1:
-        raise InvalidConfig(path, f"{value!r:.80} is no count", "give a whole number from 1")
+        raise InvalidConfig(path, f"{quoted(value)} is no count", "give a whole number from 1")
     return value
 
 
 def amount(path: str, value: Any) -> float:
     """Of money, in dollars."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise InvalidConfig(path, f"{value!r:.80} is no amount", "give a number of dollars above 0")
+        raise InvalidConfig(path, f"{quoted(value)} is no amount", "give a number of dollars above 0")
     return value
 
 
 def whole_number(path: str, value: Any) -> int:
     if type(value) is not int:
-        raise InvalidConfig(path, f"{value!r:.80} is no whole number", "give a whole number")
+        raise InvalidConfig(path, f"{quoted(value)} is no whole number", "give a whole number")
     return value
 
 
@@ -151,7 +154,7 @@ def anything(path: str, value: Any) -> Any:
 def member(*of: str) -> Check:
     def check(path: str, value: Any) -> str:
         if value not in of:
-            raise InvalidConfig(path, f"{value!r:.80} is not known", f"one of {', '.join(of)}")
+            raise InvalidConfig(path, f"{quoted(value)} is not known", f"one of {', '.join(of)}")
         return str(value)
 
     return check
@@ -169,7 +172,7 @@ def right_patterns(path: str, value: Any) -> list[str]:
             near = get_close_matches(name, (*RIGHTS, *rights), n=1)
             hint = f"one of {', '.join(RIGHTS)}, or a right such as session:read(LABEL)"
             hint = f"did you mean {near[0]}{pattern.removeprefix(name)}?" if near else hint
-            faults.errors.append(InvalidConfig(f"{path}[{i}]", f"{pattern!r:.80} is not known", hint))
+            faults.errors.append(InvalidConfig(f"{path}[{i}]", f"{quoted(pattern)} is not known", hint))
     faults.raise_any()
     return patterns
 
@@ -318,7 +321,7 @@ def reference(path: str, value: Any) -> str:
 
 def reference_list(path: str, value: Any) -> list[str]:
     if not isinstance(value, list):
-        raise InvalidConfig(path, f"{value!r:.80} is no list", "give a list of addresses")
+        raise InvalidConfig(path, f"{quoted(value)} is no list", "give a list of addresses")
     return [reference(f"{path}[{i}]", address) for i, address in enumerate(value)]
 
 

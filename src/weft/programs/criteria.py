@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from weft.kernel.enums import CriterionType
 from weft.kernel.errors import InvalidConfig, InvalidInput, Unsupported
+from weft.kernel.weft_error import quoted
 from weft.programs.json_values import check_schema, problems_with
 from weft.programs.model import CriterionVerdict
 
@@ -48,13 +49,13 @@ class Observations(Protocol):
 
 def checked_criteria(path: str, value: Any) -> list[dict[str, Any]]:
     if not isinstance(value, list):
-        raise InvalidConfig(path, f"{value!r:.80} is no list", "give a list of criteria")
+        raise InvalidConfig(path, f"{quoted(value)} is no list", "give a list of criteria")
     return [_checked(f"{path}[{i}]", criterion) for i, criterion in enumerate(value)]
 
 
 def _checked(path: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or value.get("type") not in FIELDS:
-        raise InvalidConfig(path, f"{value!r:.80} is no criterion", f"its type is one of {', '.join(CriterionType)}")
+        raise InvalidConfig(path, f"{quoted(value)} is no criterion", f"its type is one of {', '.join(CriterionType)}")
     required, fields = FIELDS[CriterionType(value["type"])]
     for name in required:
         if name not in value:
@@ -74,7 +75,7 @@ def _checked(path: str, value: Any) -> dict[str, Any]:
 def _is(kinds: type | tuple[type, ...], words: str) -> Callable[[str, Any], None]:
     def check(path: str, value: Any) -> None:
         if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
-            raise InvalidConfig(path, f"{value!r:.80} is not {words}", f"give {words}")
+            raise InvalidConfig(path, f"{quoted(value)} is not {words}", f"give {words}")
 
     return check
 
@@ -82,18 +83,18 @@ def _is(kinds: type | tuple[type, ...], words: str) -> Callable[[str, Any], None
 def _relative(path: str, value: Any) -> None:
     """Inside the workspace, as far as words can tell; links are followed when it is looked at."""
     if not isinstance(value, str) or not value or value.startswith("/") or "\0" in value or ".." in value.split("/"):
-        raise InvalidConfig(path, f"{value!r:.80} is no path inside the workspace", "give a relative path without ..")
+        raise InvalidConfig(path, f"{quoted(value)} is no path inside the workspace", "give a relative path without ..")
 
 
 def _command(path: str, value: Any) -> None:
     words = value if isinstance(value, list) else [value]
     if not words or not all(isinstance(word, str) and word for word in words):
-        raise InvalidConfig(path, f"{value!r:.80} is no command", "give a text, or a list of texts")
+        raise InvalidConfig(path, f"{quoted(value)} is no command", "give a text, or a list of texts")
 
 
 def _schema(path: str, value: Any) -> None:
     if not isinstance(value, dict | bool):
-        raise InvalidConfig(path, f"{value!r:.80} is no JSON Schema", "give it as an object")
+        raise InvalidConfig(path, f"{quoted(value)} is no JSON Schema", "give it as an object")
     check_schema(value, path)
 
 
@@ -134,7 +135,7 @@ def explain(criterion: dict[str, Any], observed: Any, *, passed: bool) -> str:
 def _explanation(kind: CriterionType, criterion: dict[str, Any], observed: Any, passed: bool) -> str:
     where = "the final answer" if criterion.get("path") is None else repr(criterion["path"])
     if kind is CriterionType.COMMAND:
-        return f"{criterion['command']!r:.80} ended with {observed['exitCode']}{'' if passed else ', not as wanted'}"
+        return f"{quoted(criterion['command'])} ended with {observed['exitCode']}{'' if passed else ', not as wanted'}"
     if observed is None or kind is CriterionType.FILE_EXISTS:
         return f"{where} is {'there' if passed else 'not there'}"
     if kind is CriterionType.WORD_COUNT:
@@ -142,7 +143,7 @@ def _explanation(kind: CriterionType, criterion: dict[str, Any], observed: Any, 
         bounds += [f"at most {criterion['max']}"] if "max" in criterion else []
         return f"{where} has {observed} words, wanted: {' and '.join(bounds)}"
     if kind is CriterionType.CONTAINS:
-        return f"{where} {'contains' if passed else 'does not contain'} {criterion['text']!r:.80}"
+        return f"{where} {'contains' if passed else 'does not contain'} {quoted(criterion['text'])}"
     if any(problem.startswith(NO_JSON) for problem in observed):
         return f"{where} is not valid JSON"
     return f"{where} {'fits' if passed else 'does not fit'} its schema"

@@ -10,6 +10,8 @@ from msgspec import UNSET, UnsetType
 from weft.kernel.advice import Action
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, NotFound
+from weft.kernel.weft_error import quoted
+from weft.ledger.arguments import checked_text
 from weft.ledger.views.program_rows import ProgramRow, load_request
 from weft.programs.kinds import human as people
 from weft.programs.kinds import information
@@ -96,7 +98,7 @@ class InformationVerbs(ProgramsBase):
 
     def request(self, request: str) -> Request:
         with self._reading() as txn:
-            row = load_request(txn.sql, request)
+            row = load_request(txn.sql, checked_text(request, "request"))
             if row is None or not may_read_request(txn, row):
                 raise NotFound("request", request, Action.LIST_REQUESTS)
             return to_request(txn, row)
@@ -104,7 +106,7 @@ class InformationVerbs(ProgramsBase):
     def requests(self, human: str | None = None, *, status: str | None = None) -> list[Request]:
         """What people were told and asked, the oldest first."""
         if status is not None and status not in STATUSES:
-            raise InvalidInput(f"status is {status!r:.80}", f"one of {', '.join(STATUSES)}")
+            raise InvalidInput(f"status is {quoted(status)}", f"one of {', '.join(STATUSES)}")
         with self._reading() as txn:
             row = None if human is None else find(txn, human, (HUMAN,))
             return requests(txn, row if isinstance(row, ProgramRow) else None, status)

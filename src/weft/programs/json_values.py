@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from weft.kernel.errors import InvalidConfig, InvalidInput
+from weft.kernel.weft_error import quoted
 from weft.programs.model import Difference
 
 _STEP = re.compile(
     r"(?P<deep>\.\.)?(?:\.?(?P<name>[^\W\d][\w-]*)|\.?(?P<any>\*)|\[(?P<index>-?\d+)\]|\[(?P<each>\*)\]"
-    r"|\[(?P<quote>['\"])(?P<quoted>.*?)(?P=quote)\])"
+    r"|\[(?P<quote>['\"])(?P<in_quotes>.*?)(?P=quote)\])"
 )
 PathStep = tuple[bool, str | int | None]
 """Whether it goes any depth down, and a name, a place in a list, or None for all."""
@@ -61,14 +62,14 @@ def merged(before: Any, changes: Any) -> Any:
 
 def parse_path(text: str) -> list[PathStep]:
     if not isinstance(text, str) or not text:
-        raise InvalidInput(f"path is {text!r:.80}", "write it as $.name[0]")
+        raise InvalidInput(f"path is {quoted(text)}", "write it as $.name[0]")
     at, steps = int(text.startswith("$")), []
     if at == 0:
         text = f".{text}"
     while at < len(text):
         match = _STEP.match(text, at)
         if match is None or match.end() == at:
-            raise InvalidInput(f"path {text!r:.80} cannot be read at letter {at + 1}", "write it as $.name[0]")
+            raise InvalidInput(f"path {quoted(text)} cannot be read at letter {at + 1}", "write it as $.name[0]")
         steps.append((match["deep"] is not None, _wanted(match)))
         at = match.end()
     return steps
@@ -79,7 +80,7 @@ def _wanted(match: re.Match[str]) -> str | int | None:
         return None
     if match["index"] is not None:
         return int(match["index"])
-    return match["quoted"] if match["quote"] else match["name"]
+    return match["in_quotes"] if match["quote"] else match["name"]
 
 
 def found_at(value: Any, path: list[PathStep]) -> Iterator[Any]:

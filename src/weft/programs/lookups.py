@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from weft.kernel.advice import Action
 from weft.kernel.enums import InfoType
 from weft.kernel.errors import InvalidInput, NotFound
+from weft.kernel.weft_error import quoted
 from weft.kernel.words import tokens
 from weft.ledger.api import agent_names, shared_with
 from weft.ledger.read.access import READ_LEDGER, access_of
@@ -260,7 +261,7 @@ class InformationQuery(Struct, frozen=True, kw_only=True):
 def find_information(txn: ReadTxn, query: InformationQuery) -> list[Program]:
     """By name. Information in use, and with `archived` all of it."""
     if query.info_type is not None and query.info_type not in tuple(InfoType):
-        raise InvalidInput(f"type is {query.info_type!r:.80}", f"one of {', '.join(InfoType)}")
+        raise InvalidInput(f"type is {quoted(query.info_type)}", f"one of {', '.join(InfoType)}")
     if query.equals is not UNSET and query.path is None:
         raise InvalidInput("a value is compared at a path", "name the path, too")
     states = () if query.archived else ("validated", "active")
@@ -284,7 +285,7 @@ def _has_words(program: Program, config: dict[str, Any], text: str) -> bool:
     """All of the words, anywhere in its name and what it says; the last may be a beginning."""
     wanted = [token.word for token in tokens(text)]
     if not wanted:
-        raise InvalidInput(f"{text!r:.80} has no words to look for", "give letters or digits")
+        raise InvalidInput(f"{quoted(text)} has no words to look for", "give letters or digits")
     words = {token.word for piece in (program.name, *_texts(config)) for token in tokens(piece)}
     return set(wanted[:-1]) <= words and any(word.startswith(wanted[-1]) for word in words)
 

@@ -10,6 +10,7 @@ from weft.kernel.clock import is_ulid
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.kernel.facts import is_digest
 from weft.kernel.ledger_events import NodeTagged, NodeUntagged
+from weft.kernel.weft_error import quoted
 from weft.ledger.api import session_owner
 from weft.ledger.arguments import checked_label
 from weft.ledger.read.access import READ_LEDGER, LimitedTxn, access_of
@@ -30,7 +31,7 @@ def find_node(txn: ReadTxn, name: str) -> str:
     """The id that a name stands for: a program's, a session's, a turn's, a message's or an event's."""
     wanted = parse_address(name, "node").name if is_address(name) else name
     if not isinstance(wanted, str) or not wanted:
-        raise InvalidInput(f"node is {name!r:.80}", HINT)
+        raise InvalidInput(f"node is {quoted(name)}", HINT)
     row = find_any(txn, wanted) or find_any(txn, wanted.upper()) or session_beside_turns(txn, wanted)
     if row is not None:
         return row.id
@@ -73,7 +74,7 @@ def _is_event(txn: ReadTxn, event: str) -> bool:
 
 
 def _no_time(text: str) -> int:
-    raise InvalidInput(f"{text!r:.80} is a time, not a node", HINT)
+    raise InvalidInput(f"{quoted(text)} is a time, not a node", HINT)
 
 
 class Node(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from weft.kernel.advice import Action
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.kernel.program_kinds import PROGRAM_KINDS, SESSION
+from weft.kernel.weft_error import quoted
 from weft.ledger.api import Tombstone, agent_names
 from weft.ledger.views.program_rows import REQUEST, RequestRow, load_program, load_request
 from weft.ledger.views.rows import load_session
@@ -144,7 +145,7 @@ def came_from(txn: ReadTxn, item: PendingItem, replica: str) -> bool:
 def replica_named(txn: ReadTxn, text: str, items: Iterable[PendingItem]) -> str:
     """A replica that something came from, or that wrote one of these, by its id or the end of it."""
     if not isinstance(text, str) or len(text) < LEAST_LETTERS:
-        raise InvalidInput(f"replica is {text!r:.80}", f"give its id, or at least {LEAST_LETTERS} letters of its end")
+        raise InvalidInput(f"replica is {quoted(text)}", f"give its id, or at least {LEAST_LETTERS} letters of its end")
     replicas = {str(id) for (id,) in txn.sql.all("SELECT replica FROM peer UNION SELECT replica FROM came_from")}
     replicas |= {item.replica for item in items if item.replica is not None}
     ids = sorted(id for id in replicas if id.endswith(text.upper()))
@@ -169,7 +170,7 @@ def chosen(items: list[PendingItem], names: tuple[str, ...]) -> list[PendingItem
 
 def _is_named(item: PendingItem, name: str) -> bool:
     if not isinstance(name, str):
-        raise InvalidInput(f"{name!r:.80} names nothing that waits", "give an id or a name")
+        raise InvalidInput(f"{quoted(name)} names nothing that waits", "give an id or a name")
     if name in (item.name, item.id, item.node):
         return True
     if len(name) < LEAST_LETTERS:

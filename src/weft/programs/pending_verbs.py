@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from weft.kernel.advice import Action
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.weft_error import quoted
 from weft.ledger.api import ensure_person
 from weft.ledger.views.program_rows import load_program
 from weft.ledger.write.append import reads_whole
@@ -52,7 +53,7 @@ class PendingVerbs(ProgramsBase):
         """What waits, by arrival; with `decided` what was taken over or refused instead. `kind` is a kind of program,
         `approval` or `erasure`; `source` a replica that wrote it or brought it here."""
         if kind is not None and kind not in PENDING_KINDS:
-            raise InvalidInput(f"kind is {kind!r:.80}", f"one of {', '.join(PENDING_KINDS)}")
+            raise InvalidInput(f"kind is {quoted(kind)}", f"one of {', '.join(PENDING_KINDS)}")
         tombstones = self.ledger.erasure.done() if decided else self.ledger.erasure.pending()
         with self._reading() as txn:
             if decided:

@@ -15,6 +15,7 @@ import orjson
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidConfig, InvalidInput, InvalidJson, WeftError
+from weft.kernel.weft_error import quoted
 from weft.programs.kinds.kind import KindRow
 from weft.programs.kinds.table import KINDS
 from weft.programs.nodes import checked_tags
@@ -144,7 +145,9 @@ def wanted_in(document: Any, where: str) -> list[WantedProgram]:
 
 def _wanted(entry: Any, where: str) -> WantedProgram:
     if not isinstance(entry, dict):
-        return _faulty(where, InvalidConfig(where, f"{entry!r:.80} is no program", "write id, programType and config"))
+        return _faulty(
+            where, InvalidConfig(where, f"{quoted(entry)} is no program", "write id, programType and config")
+        )
     names = [entry[name] for name in ("id", "name") if name in entry]
     kinds = [entry[name] for name in ("programType", "kind") if name in entry]
     faults = [_unknown_part(str(part), where) for part in entry if part not in (*PARTS, *SHOWN_FIELDS)]
@@ -153,7 +156,7 @@ def _wanted(entry: Any, where: str) -> WantedProgram:
         return _faulty(where, *faults)
     if not isinstance(kinds[0], str) or kinds[0] not in KINDS:
         hint = f"one of {', '.join(KINDS)}"
-        faults.append(InvalidConfig(f"{where}.programType", f"{kinds[0]!r:.80} is not known", hint))
+        faults.append(InvalidConfig(f"{where}.programType", f"{quoted(kinds[0])} is not known", hint))
         return _faulty(where, *faults, name=names[0])
     return _described(entry, KINDS[kinds[0]], names[0], where, faults)
 
@@ -211,6 +214,6 @@ def _state(kind: KindRow, states: list[Any], where: str) -> str | None:
     state = states[0] if states else kind.state_in_use
     if state not in kind.file_states:
         raise InvalidConfig(
-            f"{where}.lifecycle", f"{state!r:.80} is not known", f"one of {', '.join(kind.file_states)}"
+            f"{where}.lifecycle", f"{quoted(state)} is not known", f"one of {', '.join(kind.file_states)}"
         )
     return str(state)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 
 if TYPE_CHECKING:
     from cronsim import CronSim
@@ -123,16 +124,16 @@ def checked_expression(text: str) -> str:
     if len(expression) > LONGEST_EXPRESSION or len(expression.split()) != 5:
         shorthands = ", ".join(SHORTHANDS)
         raise InvalidInput(
-            f"{text!r:.80} is no cron expression", f"give minute hour day month weekday, or {shorthands}"
+            f"{quoted(text)} is no cron expression", f"give minute hour day month weekday, or {shorthands}"
         )
     from cronsim import CronSimError
 
     try:
         next(_local_times(expression, datetime(2026, 1, 1)))
     except CronSimError as error:
-        raise InvalidInput(f"{text!r:.80} is no cron expression", _cron_hint(str(error))) from None
+        raise InvalidInput(f"{quoted(text)} is no cron expression", _cron_hint(str(error))) from None
     except StopIteration:
-        raise InvalidInput(f"{text!r:.80} names no time", "give a day that its months have") from None
+        raise InvalidInput(f"{quoted(text)} names no time", "give a day that its months have") from None
     return expression
 
 
@@ -152,7 +153,9 @@ def time_zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # unknown, or a name that leads out of the folder of zones
-        raise InvalidInput(f"there is no time zone {name!r:.80}", "give a name such as Europe/Berlin, or UTC") from None
+        raise InvalidInput(
+            f"there is no time zone {quoted(name)}", "give a name such as Europe/Berlin, or UTC"
+        ) from None
 
 
 @lru_cache(maxsize=1024)
@@ -238,7 +241,7 @@ def interval_ms(text: str) -> int:
     ms = 0 if match is None else int(match[1]) * UNIT_MS[match[2]]
     if not LEAST_INTERVAL_MS <= ms <= LONGEST_INTERVAL_MS:
         least = LEAST_INTERVAL_MS // 1000
-        raise InvalidInput(f"{text!r:.80} is no interval", f"give one such as 90s, 15m, 2h or 1d, at least {least}s")
+        raise InvalidInput(f"{quoted(text)} is no interval", f"give one such as 90s, 15m, 2h or 1d, at least {least}s")
     return ms
 
 
@@ -247,11 +250,11 @@ def single_time_ms(text: str, zone: str | None = None) -> int:
     time = _iso_time(text)
     if time.tzinfo is None:
         if zone is None:
-            raise InvalidInput(f"{text!r:.80} has no offset", "add one such as +01:00 or Z, or name a zone")
+            raise InvalidInput(f"{quoted(text)} has no offset", "add one such as +01:00 or Z, or name a zone")
         try:
             time = _moment_of(time.replace(microsecond=0), time_zone(zone))
         except OverflowError:
-            raise InvalidInput(f"{text!r:.80} is no time of {zone}", "give one of this century") from None
+            raise InvalidInput(f"{quoted(text)} is no time of {zone}", "give one of this century") from None
     return round(time.timestamp() * 1000)
 
 
@@ -264,4 +267,4 @@ def _iso_time(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text.strip())
     except ValueError:
-        raise InvalidInput(f"{text!r:.80} is no time", "write it as 2026-12-24T18:00:00+01:00") from None
+        raise InvalidInput(f"{quoted(text)} is no time", "write it as 2026-12-24T18:00:00+01:00") from None

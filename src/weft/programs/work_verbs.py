@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import AgentBusy, NotApplicable
+from weft.kernel.weft_error import quoted
 from weft.ledger.api import Lease, LeaseKind, owner_of, patience_of, users_of_agent
 from weft.ledger.read.access import access_of
 from weft.ledger.views.program_rows import ProgramRow
@@ -226,7 +227,7 @@ class WorkVerbs(ProgramsBase):
     def step_session(self, session: str, verb: str, *, reason: str | None = None, key: str | None = None) -> Program:
         """pause, resume or complete, as its lifecycle allows."""
         if verb not in sessions.VERBS:
-            raise NotApplicable(f"a session cannot {verb!r}", f"it can {', '.join(sessions.VERBS)}")
+            raise NotApplicable(f"a session cannot {quoted(verb)}", f"it can {', '.join(sessions.VERBS)}")
         return self._change(
             "step_session",
             lambda c: sessions.step(c, c.require_session(session), verb, reason),

@@ -10,6 +10,7 @@ from msgspec import Struct
 from weft.kernel.advice import Action, Advice, Hint, advice_of
 from weft.kernel.errors import WeftError
 from weft.kernel.hidden_credentials import without_credentials
+from weft.kernel.weft_error import quoted
 
 
 class Grade(StrEnum):
@@ -83,7 +84,7 @@ def as_far_as_it_goes(check: str, look: Callable[[], Iterator[Diagnosis]]) -> It
     except Exception as failure:  # whatever a damaged value made of itself
         yield error(
             check,
-            f"could not be looked at to the end: {failure!r:.200}",
+            f"could not be looked at to the end: {quoted(failure, 200)}",
             "something is damaged there",
             Action.RESTORE_OR_SALVAGE,
         )

@@ -13,6 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 
 _is_word = re.compile(":?[0-9a-z\u0080-\U0010ffff]+").fullmatch
 
@@ -25,7 +26,7 @@ class Term(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if _is_word(self.word) is None:
-            raise InvalidInput(f"{self.word!r:.80} is no word", "words are letters and digits, in lower case")
+            raise InvalidInput(f"{quoted(self.word)} is no word", "words are letters and digits, in lower case")
 
 
 AnyOf = tuple[Term, ...]

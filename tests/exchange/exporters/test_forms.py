@@ -17,7 +17,7 @@ from weft.exchange.exporters.export import export
 from weft.exchange.exporters.html import Html
 from weft.exchange.exporters.images import image_address, raster_in
 from weft.exchange.exporters.jsonl import JsonLines
-from weft.exchange.exporters.markdown import Markdown, code, escaped, fenced, quoted
+from weft.exchange.exporters.markdown import Markdown, block_quote, code, escaped, fenced
 from weft.exchange.exporters.openai import OpenAi
 from weft.exchange.exporters.port import Report, ThreadTip, Wishes
 from weft.exchange.exporters.testing import PIXEL
@@ -288,10 +288,10 @@ def test_fences_are_longer_than_any_inside() -> None:
 
 
 def test_a_quote_keeps_what_would_reach_out() -> None:
-    assert quoted("# A\n\n```\nopen") == "> # A\n>\n> ```\n> open"
-    assert quoted("a <b>bold</b> `<i>`") == r"> a \<b>bold\</b> `<i>`"
-    assert quoted("[a]: http://x") == "> ```\n> [a]: http://x\n> ```"
-    assert quoted("\\`<b>`") == "> ```\n> \\`<b>`\n> ```"
+    assert block_quote("# A\n\n```\nopen") == "> # A\n>\n> ```\n> open"
+    assert block_quote("a <b>bold</b> `<i>`") == r"> a \<b>bold\</b> `<i>`"
+    assert block_quote("[a]: http://x") == "> ```\n> [a]: http://x\n> ```"
+    assert block_quote("\\`<b>`") == "> ```\n> \\`<b>`\n> ```"
 
 
 def test_a_page_tells_edits_as_diffs() -> None:

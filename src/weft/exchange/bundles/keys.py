@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidKey, StoreError, Unsupported
+from weft.kernel.weft_error import quoted
 from weft.store.atomic_files import make_folder
 
 FORM = "weft-key ed25519"
@@ -183,7 +184,7 @@ def holds(key: bytes, signature: bytes, message: bytes) -> bool:
 
 def _checked(name: str) -> str:
     if not _is_name(name):
-        raise InvalidKey(f"{name!r:.80} is no name for a key", "use up to 64 letters, digits, '-', '_' and '.'")
+        raise InvalidKey(f"{quoted(name)} is no name for a key", "use up to 64 letters, digits, '-', '_' and '.'")
     return name
 
 

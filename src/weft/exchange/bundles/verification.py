@@ -22,6 +22,7 @@ from weft.exchange.bundles.keys import PublicKey, holds
 from weft.exchange.bundles.report import AbsentContent, BundleReport, SignedBy, ThreadProof
 from weft.kernel.contents import CONTENT_DOMAIN, MAX_CONTENT_BYTES
 from weft.kernel.errors import InvalidBundle
+from weft.kernel.weft_error import quoted
 from weft.ledger.read.thread_facts import ThreadHead
 
 MOST_UNNAMED = 10_000
@@ -199,7 +200,7 @@ class BundleCheck:
         """Of programs a bundle holds the names of whoever acts in it, and no configuration of anything."""
         is_program, kind = stream.startswith("program:"), event["kind"]
         if is_program and (prev is not None or kind not in form.NAMING_KINDS):
-            raise InvalidBundle(f"event {id} is about a program ({kind!r:.40}), and no name of an agent")
+            raise InvalidBundle(f"event {id} is about a program ({quoted(kind, 40)}), and no name of an agent")
         configures = is_program or kind == "session_configured"
         if configures and any(ref != event.get("name") and self._known.get(ref) == HERE for ref in self._given):
             raise InvalidBundle(f"event {id} brings the configuration of a program")
@@ -207,7 +208,7 @@ class BundleCheck:
     def _begin_run(self, id: str, event: dict[str, Any]) -> int:
         """How deep the new turn lies: its fork point must be an event of the turn that it names."""
         if event["kind"] != "run_started":
-            raise InvalidBundle(f"a turn begins with {event['kind']!r:.40}")
+            raise InvalidBundle(f"a turn begins with {quoted(event['kind'], 40)}")
         self._count["turns"] += 1
         if "fork" not in event:
             return 1
@@ -295,7 +296,7 @@ def _event_id(reference: Any) -> str:
 def _text(value: dict[str, Any], field: str, fits: Callable[[str], object]) -> str:
     found = value.get(field)
     if not isinstance(found, str) or not fits(found):
-        raise InvalidBundle(f"{field} is {found!r:.80}")
+        raise InvalidBundle(f"{field} is {quoted(found)}")
     return found
 
 

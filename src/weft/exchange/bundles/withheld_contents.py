@@ -18,6 +18,7 @@ from weft.kernel.clock import is_ulid, offset
 from weft.kernel.errors import ContentGone, InvalidInput, NotFound
 from weft.kernel.events import event_id
 from weft.kernel.facts import is_digest
+from weft.kernel.weft_error import quoted
 from weft.ledger.api import LedgerBase, calls_of
 from weft.ledger.read.thread_facts import ThreadFacts
 from weft.ledger.views.rows import load_turn
@@ -180,4 +181,4 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
     try:
         return None if pattern is None else re.compile(pattern)
     except re.error as error:
-        raise InvalidInput(f"{pattern!r:.80} is no regular expression: {error}", "mend the pattern") from error
+        raise InvalidInput(f"{quoted(pattern)} is no regular expression: {error}", "mend the pattern") from error

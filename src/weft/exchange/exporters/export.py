@@ -20,6 +20,7 @@ from weft.exchange.exporters.plugins import load_exporter
 from weft.exchange.exporters.port import Exporter, Report, Story, StoryFacts, Thinking, ThreadTip, Wishes
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, NotFound, StoreError
+from weft.kernel.weft_error import quoted
 from weft.ledger.api import FullThreads, FullTurn, Ledger, PriceTable, Spending, Strand, has_title
 from weft.ledger.arguments import checked_path, path_error
 from weft.ledger.model import PROMPT_SEQUENCE, Message, Session
@@ -91,7 +92,7 @@ def _thinking(given: str | None) -> Thinking | None:
     try:
         return None if given is None else Thinking(given)
     except ValueError:
-        raise InvalidInput(f"thinking is {given!r:.80}", f"known: {', '.join(Thinking)}") from None
+        raise InvalidInput(f"thinking is {quoted(given)}", f"known: {', '.join(Thinking)}") from None
 
 
 def _story(

@@ -113,7 +113,7 @@ class _Page:
             yield fenced(error_of(turn) or "")
         if told.summary is not None:
             yield "**Summary of what came before**"
-            yield quoted(told.summary.summary)
+            yield block_quote(told.summary.summary)
         called = {item.call_id for item in told.items if isinstance(item, ToolCall)}
         for item in told.items:
             if isinstance(item, Message):
@@ -137,7 +137,7 @@ class _Page:
     def _part(self, part: Part) -> Iterator[str]:
         match part:
             case TextPart():
-                yield quoted(str(part.text))
+                yield block_quote(str(part.text))
             case ReasoningPart():
                 yield from self._thinking(str(part.text))
             case ImagePart():
@@ -153,7 +153,7 @@ class _Page:
             self._report.left_out["thinking"] += 1
             return
         yield "*Thinking*"
-        yield quoted(text)
+        yield block_quote(text)
 
     def _tool(self, heading: str, values: Any) -> Iterator[str]:
         """A use or a result that stands in a message by itself."""
@@ -229,7 +229,7 @@ def _longest(text: str, letter: str) -> int:
     return max((len(found) for found in re.findall(f"{letter}+", text)), default=0)
 
 
-def quoted(text: str) -> str:
+def block_quote(text: str) -> str:
     """A message in a quote, where its own headings, lists and fences stay inside."""
     text = visible(text)
     tame = text if len(text) <= LONGEST_QUOTE and _stays_inside(text) else None

@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from weft.exchange.exporters.port import Exporter
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 
 GROUP = "weft.exporters"
 
@@ -18,7 +19,7 @@ def exporter_names() -> list[str]:
 def load_exporter(form: str) -> Exporter:
     points = {point.name: point for point in _points()}
     if form not in points:
-        raise InvalidInput(f"there is no exporter {form!r:.80}", f"known: {', '.join(sorted(points))}")
+        raise InvalidInput(f"there is no exporter {quoted(form)}", f"known: {', '.join(sorted(points))}")
     found: Exporter = points[form].load()()
     return found
 

@@ -17,12 +17,13 @@ from weft.exchange.exporters.html.calls import image_piece
 from weft.exchange.exporters.html.page import page_foot, page_head
 from weft.exchange.exporters.html.texts import rendered, shown, typed
 from weft.exchange.exporters.images import image_note, raster_in
-from weft.exchange.exporters.markdown import code, escaped, quoted
+from weft.exchange.exporters.markdown import block_quote, code, escaped
 from weft.exchange.exporters.port import Report
 from weft.exchange.exporters.results import json_line
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.errors import InvalidInput
 from weft.kernel.mentions import Mention, render_mentions, shown_name
+from weft.kernel.weft_error import quoted
 from weft.ledger.api import Ledger, Participant, Room, RoomMessage
 from weft.ledger.model import ImagePart, TextPart
 
@@ -40,7 +41,7 @@ def export_room(
 ) -> Exported:
     """Write what was said in a room, by its name. `out` is a path or a file that takes bytes."""
     if form not in FORMS:
-        raise InvalidInput(f"a room has no form {form!r:.80}", f"known: {', '.join(FORMS)}")
+        raise InvalidInput(f"a room has no form {quoted(form)}", f"known: {', '.join(FORMS)}")
     found, report = ledger.rooms.get(room), Report()
     story = RoomStory(ledger, found, title or found.title or f"Room {found.id}", report)
     written = write_pieces(ledger, out, FORMS[form](story), force=force)
@@ -99,7 +100,7 @@ def _markdown(story: RoomStory) -> Iterator[bytes]:
         facts = [f"{message.position}", f"**{escaped(speaker_of(message))}**", moment(message.posted_at)]
         blocks = [f"## {DOT.join(facts)}"]
         for text, is_image in text_parts(message):
-            blocks.append(_noted_image(story, text) if is_image else quoted(text))
+            blocks.append(_noted_image(story, text) if is_image else block_quote(text))
         yield "".join(f"{block}\n\n" for block in blocks).encode()
 
 

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.kernel.errors import InvalidInput
 from weft.kernel.read_budget import ReadBudget
+from weft.kernel.weft_error import quoted
 from weft.ledger.imports.natives import (
     Item,
     NativeCall,
@@ -219,7 +220,7 @@ def load_importers(only: str | None = None) -> list[Importer]:
     """All of them, or the one called `only`."""
     points = {point.name: point for point in _points()}
     if only is not None and only not in points:
-        raise InvalidInput(f"there is no importer {only!r:.80}", f"known: {', '.join(sorted(points))}")
+        raise InvalidInput(f"there is no importer {quoted(only)}", f"known: {', '.join(sorted(points))}")
     return [points[name].load()() for name in sorted(points) if only in (None, name)]
 
 

@@ -44,6 +44,7 @@ from weft.exchange.importing.usable_cores import usable_cores
 from weft.kernel.clock import Clock
 from weft.kernel.errors import InvalidInput, LimitExceeded, StoreError
 from weft.kernel.read_budget import ReadBudget
+from weft.kernel.weft_error import quoted
 from weft.ledger.api import Ledger
 from weft.ledger.imports import ImportCounts, ImportSource, ImportWriter, PreparedWords
 
@@ -163,7 +164,7 @@ class ImportRun:
         that were not in the ledger before. `processes`: 2, a worker reads while this process writes; 1, this process
         does both; None, whichever is better."""
         if processes not in (None, 1, 2):
-            raise InvalidInput(f"processes is {processes!r:.80}", "give 1 or 2, or nothing")
+            raise InvalidInput(f"processes is {quoted(processes)}", "give 1 or 2, or nothing")
         self._ledger, self._importers, self._clock = ledger, importers, clock
         self._since, self._remap, self._force = since, remap, force
         self._progress, self._on_ended = progress, on_ended

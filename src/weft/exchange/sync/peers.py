@@ -16,6 +16,7 @@ from msgspec import Struct
 from weft.exchange.sync.messages import BatchEnd, KnownLog, Ready
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, LabelTaken, NotFound
+from weft.kernel.weft_error import quoted
 from weft.ledger.arguments import checked_label
 from weft.store.records import UNPROVEN
 from weft.store.replica_names import NOTE
@@ -175,7 +176,7 @@ def _remote(row: Row) -> Remote:
 def add_remote(sql: Sql, remote: Remote) -> None:
     name = checked_label(remote.name, "remote's name")
     if name != remote.name or len(name) > NAME_LENGTH or not name.replace("-", "").replace("_", "").isalnum():
-        raise InvalidInput(f"a remote called {remote.name!r:.80}", "use letters, digits, - and _")
+        raise InvalidInput(f"a remote called {quoted(remote.name)}", "use letters, digits, - and _")
     if sql.one("SELECT 1 FROM remote WHERE name = ?", (remote.name,)) is not None:
         raise LabelTaken(remote.name, "a remote")
     sql.run(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from weft.kernel.enums import ApprovalState, GrantScope, PolicyState
 from weft.kernel.errors import InvalidInput
 from weft.kernel.fields import PolicyTests
+from weft.kernel.weft_error import quoted
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.approvals import policies
 from weft.ledger.approvals.model import Approval, CallDecision, NewPolicy, Policy
@@ -64,7 +65,7 @@ class Approvals(LedgerPart):
     def deny(self, approval: str, *, abort: bool = False, reason: str | None = None) -> Approval:
         """Refuse the call. The model is told so and goes on; with `abort` its turn ends. Only people answer."""
         if not isinstance(abort, bool):
-            raise InvalidInput(f"abort is {abort!r:.80}", "give True or False")
+            raise InvalidInput(f"abort is {quoted(abort)}", "give True or False")
         self._ledger.trust.ensure("take an answer")
         id = answer_approval(
             self._writer,
@@ -146,5 +147,5 @@ class Policies(LedgerPart):
 
 def _checked_tests(tests: PolicyTests | None) -> PolicyTests | None:
     if tests is not None and not isinstance(tests, PolicyTests):
-        raise InvalidInput(f"tests are {tests!r:.80}", "give PolicyTests")
+        raise InvalidInput(f"tests are {quoted(tests)}", "give PolicyTests")
     return tests

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.reports import audit
 from weft.ledger.reports.actor_history import Deed, deeds
@@ -36,7 +37,7 @@ class AuditReports(LedgerPart):
     def _audit_scope(self, names: tuple[str, ...], only: AuditChoice) -> audit.Scope:
         if unknown := set(only) - set(AuditChoice.__annotations__):
             raise InvalidInput(
-                f"audit knows no {min(unknown)!r:.80}", f"known: {', '.join(AuditChoice.__annotations__)}"
+                f"audit knows no {quoted(min(unknown))}", f"known: {', '.join(AuditChoice.__annotations__)}"
             )
         now, zone = self._clock.now_ms(), self._zone
         moments = (

@@ -8,8 +8,16 @@ from typing import Any
 from weft.kernel.advice import Action
 from weft.kernel.enums import InboxState, InterruptionReason, MessageRole, QueueMode
 from weft.kernel.errors import InvalidInput, NotFound
+from weft.kernel.weft_error import quoted
 from weft.ledger.api.base import LedgerPart
-from weft.ledger.arguments import as_messages, checked_label, checked_member, checked_number, checked_text
+from weft.ledger.arguments import (
+    as_messages,
+    checked_count,
+    checked_label,
+    checked_member,
+    checked_number,
+    checked_text,
+)
 from weft.ledger.model import Message, MessagesInput, NewMessage
 from weft.ledger.read.access import Access, access_of
 from weft.ledger.read.listing import load_files
@@ -88,6 +96,7 @@ class Inbox(LedgerPart):
     ) -> list[InboxMessage]:
         """Messages in these states, the oldest first; `after` is the arrival number of the last one of a page."""
         wanted = [checked_member(InboxState, state, "state").value for state in states]
+        limit, after = checked_count(limit, "limit"), checked_number(after, "after")
         with self._store.read() as txn:
             access = access_of(txn)
             row = None if session is None else require(txn, session)
@@ -123,7 +132,7 @@ class Inbox(LedgerPart):
         """Have a failed turn tried again: by a child of it, which sees its results, or `afresh` by one beside it.
         What it was asked is admitted once more: to its session, or to a fork where something came after it."""
         if not isinstance(afresh, bool):
-            raise InvalidInput(f"afresh is {afresh!r:.80}", "give True or False")
+            raise InvalidInput(f"afresh is {quoted(afresh)}", "give True or False")
         failed = self._ledger.resolve(checked_text(turn, "turn"))
         with self._store.read() as txn:
             asked = taken_messages(txn, failed) or _user_messages(txn, failed)

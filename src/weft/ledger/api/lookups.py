@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from weft.kernel.errors import InvalidInput, NotFound
+from weft.kernel.weft_error import quoted
 from weft.ledger.api.reading import ReadVerbs
 from weft.ledger.api.search import SearchVerbs
 from weft.ledger.arguments import checked_id, checked_text
@@ -104,7 +105,7 @@ class LookupVerbs(SearchVerbs):
             if message is not None:
                 calls = _calls_of_message(txn, checked_id(message, "message"))
             else:
-                calls = _calls_that_spawned(txn, require(txn, str(spawned)).n)
+                calls = _calls_that_spawned(txn, require(txn, checked_text(spawned, "spawned")).n)
             return request.page(start, (each for each in calls if each[0] > start.position))
 
     def find_sessions(
@@ -172,7 +173,9 @@ def _agent(txn: ReadTxn, name: str) -> str:
 
 def _check_names(wanted: Mapping[str, Any], record: Any) -> None:
     for name in wanted.keys() - set(record.__struct_fields__):
-        raise InvalidInput(f"nothing is found by {name!r:.80}", f"it is found by {', '.join(record.__struct_fields__)}")
+        raise InvalidInput(
+            f"nothing is found by {quoted(name)}", f"it is found by {', '.join(record.__struct_fields__)}"
+        )
 
 
 class ReadingLedger(ReadVerbs, LookupVerbs):

@@ -189,8 +189,8 @@ class ReadVerbs(LedgerBase):
     def changes(self, after: int = 0, *, wait: float = 0.0) -> Iterator[Recorded]:
         """Every event beyond arrival number `after`, in order and without a gap; waits so long for the first."""
         checked_count(after, "after")
-        if checked_seconds(wait, "wait"):
-            self._store.changes(after, wait)
+        if seconds := checked_seconds(wait, "wait"):
+            self._store.changes(after, seconds)
         while True:
             with self._store.read() as txn:
                 found = recorded_after(txn.facts, after, 64)

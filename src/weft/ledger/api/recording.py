@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import AgentRole, ToolCallStatus
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 from weft.ledger.api.base import WAIT, LedgerBase
 from weft.ledger.arguments import as_record, checked_label, checked_member, checked_text
 from weft.ledger.model import (
@@ -231,7 +232,7 @@ def _requested_turn(fields: Any, number: int) -> RequestedTurn:
     if not isinstance(fields, Mapping):
         raise InvalidInput(f"turn {number} is {type(fields).__name__}", "give a dict with arguments of record_turn")
     if unknown := sorted(map(str, fields.keys() - _ARGUMENTS)):
-        raise InvalidInput(f"turn {number} has {unknown[0]!r:.80}", "give arguments of record_turn by their names")
+        raise InvalidInput(f"turn {number} has {quoted(unknown[0])}", "give arguments of record_turn by their names")
     circumstances = {name: fields[name] for name in _SETTING & fields.keys()}
     setting = Setting(**circumstances) if circumstances else DEFAULT_SETTING
     turn = NewTurn(**{name: fields[name] for name in _TURN & fields.keys()}, setting=setting)
@@ -257,7 +258,7 @@ def check_pins(parent: Any, expected: Any) -> None:
         if pin is not UNSET and pin is not None:
             checked_text(pin, what)
     if parent is not UNSET and expected is not UNSET and parent != expected:
-        raise InvalidInput(f"parent is {parent!r:.80}, but expected is {expected!r:.80}", "give one of them")
+        raise InvalidInput(f"parent is {quoted(parent)}, but expected is {quoted(expected)}", "give one of them")
 
 
 def _checked_chunks(chunks: Iterable[Any]) -> Iterator[bytes]:

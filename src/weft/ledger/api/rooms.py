@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.kernel.enums import MessageRole, QueueMode, RoomHistory, RoomStatus
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import as_messages, checked_member, checked_names, checked_number, checked_text
 from weft.ledger.model import MessagesInput
@@ -152,7 +153,7 @@ class Rooms(LedgerPart):
         if len(messages) != 1:
             raise InvalidInput(f"message is a list of {len(messages)}", "post one message at a time")
         if not isinstance(limits, RoomLimits):
-            raise InvalidInput(f"limits are {limits!r:.80}", "give RoomLimits")
+            raise InvalidInput(f"limits are {quoted(limits)}", "give RoomLimits")
         new = NewPost(message=messages[0], meta=meta, mode=checked_member(QueueMode, mode, "mode"))
         return post(self._writer, self._id(room), new, key=key, limits=limits)
 

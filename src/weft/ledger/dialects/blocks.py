@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct, field
 
 from weft.kernel.contents import json_value
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 from weft.ledger.model import ImagePart, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 
 TEXTS = frozenset({"text", "input_text", "output_text"})
@@ -73,7 +74,7 @@ class ForeignContent(Struct):
         elif isinstance(block, Mapping) and (self.keeps_unknown or (isinstance(kind, str) and kind in NOTED_BLOCKS)):
             self.note_block(block)
         else:
-            what = type(block).__name__ if kind is None else f"of type {kind!r:.80}"
+            what = type(block).__name__ if kind is None else f"of type {quoted(kind)}"
             raise InvalidInput(
                 f"{where}: a part {what} is not understood", f"known: {', '.join(sorted({*_HANDLERS, *NOTED_BLOCKS}))}"
             )
@@ -110,7 +111,8 @@ class ForeignContent(Struct):
         unknown = [name for name in rest if name not in BESIDE]
         if unknown and not self.keeps_unknown:
             raise InvalidInput(
-                f"{where}: the field {unknown[0]!r:.80} of a part of type {block.get('type')!r:.80} is not understood",
+                f"{where}: the field {quoted(unknown[0])} of a part of type {quoted(block.get('type'))}"
+                " is not understood",
                 "leave it out, or put it into the metadata of the message",
             )
         if rest or notes:
@@ -179,7 +181,7 @@ def native_part(block: Any) -> Part | None:
 
 def _words(block: Mapping[str, Any], name: str, where: str) -> str:
     if not isinstance(words := block.get(name), str):
-        raise InvalidInput(f"{where}: its {name!r} is {words!r:.80}, not text")
+        raise InvalidInput(f"{where}: its {name!r} is {quoted(words)}, not text")
     return words
 
 
@@ -201,7 +203,7 @@ def tool_use(call: Any, where: str) -> ToolUsePart:
             _words(fields, "id", where), _words(fields, "name", where), arguments_of(fields.get("input"))
         )
     raise InvalidInput(
-        f"{where}: a tool call of type {kind!r:.80} is not understood",
+        f"{where}: a tool call of type {quoted(kind)} is not understood",
         "a tool call has a name; what tools gave back is given as messages of the response",
     )
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import InvalidInput
 from weft.kernel.fields import Usage
+from weft.kernel.weft_error import quoted
 from weft.ledger.dialects.blocks import EMPTY, ForeignContent, native_part, result_of
 from weft.ledger.dialects.usage import ForeignUsage, foreign_usage
 from weft.ledger.model import NewMessage, Part, TextPart, ToolResultPart
@@ -195,7 +196,7 @@ class _Translation:
             return UNSET, {}
         usage = api_usage(value)
         if usage is None and not self._keeps_unknown:
-            raise InvalidInput(f"{self._where}: its usage {dict(value)!r:.200} is not understood", "leave it out")
+            raise InvalidInput(f"{self._where}: its usage {quoted(dict(value), 200)} is not understood", "leave it out")
         return (UNSET, dict(value)) if usage is None else (usage.usage, usage.rest)
 
     def item(self, value: Any) -> list[TranslatedMessage]:
@@ -211,7 +212,7 @@ class _Translation:
             return [self._item_message(value, lambda item, content: content.add(item, self._where))]
         if isinstance(value, Mapping) and (self._keeps_unknown or (isinstance(kind, str) and kind in _NOTED_ITEMS)):
             return [self._item_message(value, lambda item, content: content.note_block(item))]
-        raise InvalidInput(f"{self._where}: an item of type {kind!r:.80} is not understood")
+        raise InvalidInput(f"{self._where}: an item of type {quoted(kind)} is not understood")
 
     def _item_message(
         self,
@@ -256,7 +257,9 @@ class _Translation:
         if name is None:
             return self._role
         if not isinstance(name, str) or name not in _ROLES:
-            raise InvalidInput(f"{self._where}: the role {name!r:.80} is not understood", f"known: {', '.join(_ROLES)}")
+            raise InvalidInput(
+                f"{self._where}: the role {quoted(name)} is not understood", f"known: {', '.join(_ROLES)}"
+            )
         return _ROLES[name]
 
     def _thoughts(self, value: Mapping[str, Any], content: ForeignContent) -> None:
@@ -304,7 +307,7 @@ class _Translation:
         unknown = [name for name in rest if name not in _KEPT_FIELDS]
         if unknown and not self._keeps_unknown:
             raise InvalidInput(
-                f"{self._where}: the field {unknown[0]!r:.80} of a message is not understood",
+                f"{self._where}: the field {quoted(unknown[0])} of a message is not understood",
                 "put it into the message's metadata",
             )
         return rest
@@ -323,7 +326,7 @@ class _Translation:
 def metadata_collision(where: str, name: str) -> InvalidInput:
     """A message's own metadata has a field of this name, and something else of the message is kept under it."""
     return InvalidInput(
-        f"{where}: its metadata has a field {name!r:.80} of its own, where the message's {name!r:.80} is kept",
+        f"{where}: its metadata has a field {quoted(name)} of its own, where the message's {quoted(name)} is kept",
         "give the field of the metadata another name",
     )
 
@@ -378,7 +381,7 @@ def _function_id(value: Mapping[str, Any]) -> str:
 
 def _name(value: Mapping[str, Any], name: str, where: str) -> str:
     if not isinstance(words := value.get(name), str) or not words:
-        raise InvalidInput(f"{where}: its {name!r} is {words!r:.80}, not text")
+        raise InvalidInput(f"{where}: its {name!r} is {quoted(words)}, not text")
     return words
 
 

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 from weft.ledger.arguments import checked_count, checked_text
 
 VERSION = 1
@@ -100,7 +101,9 @@ class PageRequest:
     def _read(self, text: str) -> Cursor:
         version, rest = _payload(checked_text(text, "cursor"))
         if version != VERSION:
-            raise InvalidInput(f"the cursor is of form {version!r:.20}", f"weft reads form {VERSION} here: start over")
+            raise InvalidInput(
+                f"the cursor is of form {quoted(version, 20)}", f"weft reads form {VERSION} here: start over"
+            )
         listing, filters, replica, arrival, now, position = rest
         if listing != self.listing:
             raise InvalidInput(f"the cursor belongs to {listing}, not to {self.listing}", "give one of that listing")
@@ -114,7 +117,8 @@ class PageRequest:
 
 
 def _digest(*values: Any) -> str:
-    return sha256(repr(values).encode("utf-8", "backslashreplace")).hexdigest()[:DIGEST_DIGITS]
+    """Of arguments that are checked later, if at all."""
+    return sha256(quoted(values, None).encode("utf-8", "backslashreplace")).hexdigest()[:DIGEST_DIGITS]
 
 
 def _payload(text: str) -> tuple[Any, list[Any]]:
@@ -127,7 +131,7 @@ def _payload(text: str) -> tuple[Any, list[Any]]:
             return version, rest
     except ValueError:
         pass
-    raise InvalidInput(f"{text!r:.80} is no cursor", "give the `next` of a page as it is, or none for the first page")
+    raise InvalidInput(f"{quoted(text)} is no cursor", "give the `next` of a page as it is, or none for the first page")
 
 
 def mapped(page: Page[Item], change: Callable[[Page[Item]], Iterable[Other]]) -> Page[Other]:

@@ -15,6 +15,7 @@ from weft.kernel.clock import ALPHABET, is_ulid
 from weft.kernel.contents import text_bytes
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.kernel.ledger_events import SessionMoved
+from weft.kernel.weft_error import quoted
 from weft.ledger.arguments import checked_text
 from weft.ledger.read.access import access_of
 from weft.ledger.read.label_prefixes import find_by_beginning, find_shortened
@@ -63,7 +64,7 @@ def _split_steps(name: str) -> tuple[str, int]:
         steps += _number(match.group(1) or "1")
         end = match.start()
     if not name[:end]:
-        raise InvalidInput(f"{name!r:.80} names no turn", "write a session's label or a turn's id before ~ and ^")
+        raise InvalidInput(f"{quoted(name)} names no turn", "write a session's label or a turn's id before ~ and ^")
     return name[:end], steps
 
 
@@ -301,7 +302,7 @@ def parse_moment(text: str, now_ms: int, zone: tzinfo) -> int:
         return _ms(moment if moment.tzinfo else moment.replace(tzinfo=zone))
     except (ValueError, OverflowError):
         raise InvalidInput(
-            f"{text!r:.80} is no time", "write yesterday, '2 hours ago', 2026-11-15 or '2026-11-15 09:30'"
+            f"{quoted(text)} is no time", "write yesterday, '2 hours ago', 2026-11-15 or '2026-11-15 09:30'"
         ) from None
 
 

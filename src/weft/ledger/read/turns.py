@@ -11,6 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 from weft.kernel.contents import CONTENT_DOMAIN, bytes_text
 from weft.kernel.errors import FactDamaged
 from weft.kernel.fields import Usage
+from weft.kernel.weft_error import quoted
 from weft.ledger.model import (
     ImagePart,
     Message,
@@ -133,7 +134,7 @@ def to_part(txn: ReadTxn, part: dict[str, Any]) -> Part:
     try:
         return _known_part(txn, part)
     except (KeyError, TypeError) as error:
-        raise FactDamaged("message part", f"{part!r:.80}", f"it lacks {error}") from error
+        raise FactDamaged("message part", f"{quoted(part)}", f"it lacks {error}") from error
 
 
 def _known_part(txn: ReadTxn, part: dict[str, Any]) -> Part:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from weft.kernel.advice import Action
 from weft.kernel.authority import pattern_matcher
 from weft.kernel.errors import ContentMissing, InvalidInput, NotFound
+from weft.kernel.weft_error import quoted
 from weft.ledger.arguments import checked_text
 from weft.ledger.model import repeated_id
 from weft.ledger.read.revisions import resolve, session_beside_turns
@@ -138,7 +139,7 @@ def scope_of(
 ) -> Scope:
     by = choice.get("by", "session")
     if by not in GROUPS:
-        raise InvalidInput(f"by is {by!r:.80}", f"it is one of {', '.join(GROUPS)}")
+        raise InvalidInput(f"by is {quoted(by)}", f"it is one of {', '.join(GROUPS)}")
     turns: set[str] = set()
     sessions: set[int] = set()
     for name in names:

@@ -15,6 +15,7 @@ from typing import Any, TypedDict
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 from weft.ledger.arguments import checked_number, checked_text
 from weft.ledger.imports.provisional import count_provisional
 from weft.ledger.read.access import access_of
@@ -223,7 +224,7 @@ def key_of(by: str, names: Names) -> Callable[[Reported], Any]:
         "origin": lambda row: row.turn.origin,
     }
     if by not in found:
-        raise InvalidInput(f"usage by {by!r:.80}", f"it is by {', '.join(BY)}")
+        raise InvalidInput(f"usage by {quoted(by)}", f"it is by {', '.join(BY)}")
     return found[by]
 
 
@@ -233,7 +234,7 @@ class UsageScope:
     def __init__(self, txn: ReadTxn, names: Names, only: UsageChoice, now: int, zone: tzinfo) -> None:
         if unknown := set(only) - set(UsageChoice.__annotations__):
             raise InvalidInput(
-                f"usage knows no {min(unknown)!r:.80}", f"known: {', '.join(UsageChoice.__annotations__)}"
+                f"usage knows no {quoted(min(unknown))}", f"known: {', '.join(UsageChoice.__annotations__)}"
             )
         self._names = names
         self.since = read_moment(only.get("since"), "since", now, zone)
@@ -294,7 +295,7 @@ def read_moment(given: int | str | None, what: str, now: int, zone: tzinfo) -> i
         return (midnight - _EPOCH) // timedelta(milliseconds=1)
     except (OverflowError, ValueError):  # a zone has no offset beyond the calendar
         raise InvalidInput(
-            f"{what} {given!r:.80} is beyond the calendar", "name a day between year 1 and 9999"
+            f"{what} {quoted(given)} is beyond the calendar", "name a day between year 1 and 9999"
         ) from None
 
 

@@ -20,6 +20,7 @@ from weft.kernel.errors import InboxFull, InvalidInput, NotApplicable, NotFound
 from weft.kernel.events import Receipt, session_stream
 from weft.kernel.fields import EventRef, PartFact
 from weft.kernel.ledger_events import MessageAdmitted, MessageCancelled
+from weft.kernel.weft_error import quoted
 from weft.ledger.arguments import checked_whole
 from weft.ledger.model import DEFAULT_AGENT, NewMessage
 from weft.ledger.runs.inbox import admission_event
@@ -78,7 +79,7 @@ def admit(writer: LedgerWriter, new: NewAdmission, *, key: str | None, limits: Q
     """Write a message to the inbox that its target leads to. The same key again gives the same answer."""
     new = checked_admission(new)
     if not isinstance(limits, QueueLimits):
-        raise InvalidInput(f"limits are {limits!r:.80}", "give QueueLimits")
+        raise InvalidInput(f"limits are {quoted(limits)}", "give QueueLimits")
     command = keyed_command("admit_message", key, [new], writer.authority)
     message = writer.ulids.mint(MESSAGE_ROOM + 1)
     weight = weigh([new.message], ())

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 
 
 class StreamPosition(Struct, frozen=True, order=True):
@@ -34,7 +35,7 @@ def parse_position(text: str) -> StreamPosition:
     numbers = text.split(".")
     if len(numbers) not in (1, 3, 4) or not all(one.isascii() and one.isdigit() and len(one) < 19 for one in numbers):
         raise InvalidInput(
-            f"{text!r:.80} is no position in a stream", "give one that an item had, such as 12 or 12.1.40; 0 begins"
+            f"{quoted(text)} is no position in a stream", "give one that an item had, such as 12 or 12.1.40; 0 begins"
         )
     return StreamPosition(*map(int, numbers))
 

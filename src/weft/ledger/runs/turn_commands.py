@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from weft.kernel.advice import Action
 from weft.kernel.enums import InboxState, InterruptionReason, MessageRole, MessageSource, SessionStatus
 from weft.kernel.errors import InvalidInput, NotApplicable
+from weft.kernel.weft_error import quoted
 from weft.ledger.model import FileNote, Message, NewMessage
 from weft.ledger.runs.admission import MessageTarget, NewAdmission, add_message, admission_of, fork_at, scope_of
 from weft.ledger.runs.inbox import own_queue, own_run
@@ -71,7 +72,7 @@ def retry(
     session where it failed if nothing came after it and nothing waits there, else in a fork. `files` are those that
     messages carry which came through no inbox, by their ids."""
     if not isinstance(limits, QueueLimits):
-        raise InvalidInput(f"limits are {limits!r:.80}", "give QueueLimits")
+        raise InvalidInput(f"limits are {quoted(limits)}", "give QueueLimits")
     outgoing = [_outgoing(message, retried, files.get(message.id, ())) for message in messages]
     command = keyed_command("retry_turn", key, [retried], writer.authority)
     ids = [writer.ulids.mint(MESSAGE_ROOM + 1) for _ in outgoing]

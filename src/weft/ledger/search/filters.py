@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 from weft.kernel.words import index_words, tokens
 from weft.ledger.arguments import checked_number, checked_text
 from weft.ledger.read.listing import HERE
@@ -66,7 +67,7 @@ class Filters(Struct, frozen=True, kw_only=True):
             if getattr(self, name) is not None:
                 checked_number(getattr(self, name), name)
         if self.role is not None and self.role not in set(MessageRole):
-            raise InvalidInput(f"role is {self.role!r:.80}", f"it is one of {', '.join(MessageRole)}")
+            raise InvalidInput(f"role is {quoted(self.role)}", f"it is one of {', '.join(MessageRole)}")
 
     @property
     def any(self) -> bool:
@@ -179,7 +180,7 @@ def day_words(since: int, until: int) -> Question:
 def name_phrase(name: str, what: str) -> Phrase:
     found = tuple(tokens(name))
     if not found:
-        raise InvalidInput(f"{what} is {name!r:.80}", "give at least one word of its name")
+        raise InvalidInput(f"{what} is {quoted(name)}", "give at least one word of its name")
     return Phrase(found)
 
 
@@ -190,7 +191,7 @@ def holds(phrase: Phrase, text: str) -> bool:
 def as_filters(given: SearchFilters, parse_time: Callable[[str], int]) -> Filters:
     """From keyword arguments; times may be words."""
     for name in given.keys() - set(Filters.__struct_fields__):
-        raise InvalidInput(f"search knows no filter {name!r:.80}", f"it knows {', '.join(Filters.__struct_fields__)}")
+        raise InvalidInput(f"search knows no filter {quoted(name)}", f"it knows {', '.join(Filters.__struct_fields__)}")
     values: dict[str, Any] = dict(given)
     times = {name: parse_time(values[name]) for name in ("since", "until") if isinstance(values.get(name), str)}
     return Filters(**{**values, **times})

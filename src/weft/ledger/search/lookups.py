@@ -15,6 +15,7 @@ from msgspec import Struct
 from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.enums import AgentRole, TurnStatus, TurnType
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 from weft.ledger.read.access import access_of
 from weft.ledger.read.listing import HERE
 from weft.ledger.read.pages import Position
@@ -77,7 +78,7 @@ class TurnsWanted(Struct, frozen=True, kw_only=True):
         for name, members in MEMBERS.items():
             value = getattr(self, name)
             if value is not None and value not in set(members):
-                raise InvalidInput(f"{name} is {value!r:.80}", f"it is one of {', '.join(members)}")
+                raise InvalidInput(f"{name} is {quoted(value)}", f"it is one of {', '.join(members)}")
 
 
 def find_turns(

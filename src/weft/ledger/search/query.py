@@ -15,6 +15,7 @@ from itertools import islice
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 from weft.kernel.words import MAX_LETTERS, WordToken, folded, folded_alike, indexed, pattern, tokens, without_blobs
 from weft.store.word_index import Question, Term
 
@@ -157,19 +158,19 @@ def _further_signs() -> _Signs:
 def parse_query(text: str) -> Query:
     """The query that these words spell; raises InvalidInput where nothing in them could be found."""
     parts = [(match[1], match[2]) for match in _PART.finditer(text)]
-    phrases = [_phrase(quoted, bare, last=i == len(parts) - 1) for i, (quoted, bare) in enumerate(parts)]
+    phrases = [_phrase(in_quotes, bare, last=i == len(parts) - 1) for i, (in_quotes, bare) in enumerate(parts)]
     wanted = [phrase for phrase in phrases if phrase.tokens]
     if sum(len(phrase.tokens) for phrase in wanted) > MOST_WORDS:
         raise InvalidInput(f"the query has more than {MOST_WORDS} words", "look for fewer")
     return Query(tuple(dict.fromkeys(wanted)))
 
 
-def _phrase(quoted: str | None, bare: str | None, *, last: bool) -> Phrase:
-    text = quoted if quoted is not None else bare or ""
+def _phrase(in_quotes: str | None, bare: str | None, *, last: bool) -> Phrase:
+    text = in_quotes if in_quotes is not None else bare or ""
     found = list(tokens(text))
     if not found:
         if any(letter.isalnum() for letter in text):
-            raise InvalidInput(f"{text!r:.80} is no word", f"a word has at most {MAX_LETTERS} letters")
+            raise InvalidInput(f"{quoted(text)} is no word", f"a word has at most {MAX_LETTERS} letters")
         return Phrase(())
     typed_so_far = last and found[-1].end == len(text) and len(found[-1].word) >= LEAST_BEGINNING
     prefix = bare is not None and (text.endswith("*") or typed_so_far)

@@ -38,6 +38,7 @@ from weft.kernel.ledger_events import (
     TurnSuperseded,
 )
 from weft.kernel.read_budget import json_values
+from weft.kernel.weft_error import quoted
 from weft.ledger.imports.checks import check_run_event, goes_on_here
 from weft.ledger.upkeep.recompute import VIEWS_STALE
 from weft.ledger.upkeep.refused_events import RefusedEvents
@@ -288,7 +289,7 @@ def _event(value: dict[str, Any], where: str) -> NewEvent:
     line = canonical.dumps(value)
     digest = sha256(line).digest()
     if digest.hex() != claimed:
-        raise InvalidFact(where, f"the event hashes to {digest.hex()}, not to {claimed!r:.80}")
+        raise InvalidFact(where, f"the event hashes to {digest.hex()}, not to {quoted(claimed)}")
     return NewEvent(line, digest, _decoded(line, where))
 
 
@@ -321,7 +322,7 @@ def _content(value: dict[str, Any], where: str, pieces: list[bytes]) -> NewConte
         data = value["text"].encode() if "text" in value else base64.b64decode(value["base64"], validate=True)
         piece, of = int(value.get("piece", 0)), int(value.get("pieces", 1))
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
-        raise InvalidFact(where, f"is not a content: {error!r:.120}") from error
+        raise InvalidFact(where, f"is not a content: {quoted(error, 120)}") from error
     if piece != len(pieces) or (piece + 1) * ROW_BYTES > MAX_CONTENT_BYTES + ROW_BYTES:
         raise InvalidFact(where, f"is piece {piece} of a content, not piece {len(pieces)}")
     pieces.append(data)

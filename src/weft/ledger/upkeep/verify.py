@@ -20,6 +20,7 @@ from weft.kernel.errors import Damaged, StoreError, WeftError
 from weft.kernel.events import GENESIS, Event, Receipt, UnknownEvent, encode
 from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import ContentErased
+from weft.kernel.weft_error import quoted
 from weft.ledger.search import index_check
 from weft.ledger.upkeep.recompute import VIEW_TABLES, FreshViews, Progress, differences, lookups_wrong, silent
 from weft.store.port import ReadTxn, Store
@@ -59,7 +60,7 @@ def _as_far_as_it_goes(store: Store, problems: Iterator[Problem]) -> Iterator[Pr
     except StoreError:
         raise
     except Exception as error:  # whatever a damaged value made of itself
-        yield Problem("database", store.path, f"cannot be read any further: {error!r:.200}")
+        yield Problem("database", store.path, f"cannot be read any further: {quoted(error, 200)}")
 
 
 def _engine_problems(store: Store) -> list[str]:
@@ -293,4 +294,4 @@ def _view_problem(table: str, key: tuple[Any, ...], stored: Any, computed: Any) 
         return Problem("view", where, "is missing")
     if computed is None:
         return Problem("view", where, "has no fact behind it")
-    return Problem("view", where, f"is {stored!r:.200}, the facts say {computed!r:.200}")
+    return Problem("view", where, f"is {quoted(stored, 200)}, the facts say {quoted(computed, 200)}")

@@ -23,6 +23,7 @@ from weft.kernel.clock import ms_from_iso
 from weft.kernel.enums import RestoreOutcome
 from weft.kernel.errors import Damaged
 from weft.kernel.events import Event, UnknownEvent
+from weft.kernel.weft_error import quoted
 from weft.ledger.views import edge_rules_of_resources as _rules_of_resources
 from weft.ledger.views.edge_rules import EdgeClosed, EdgeOpened, StandingEdge, changes
 from weft.ledger.views.edge_types import EVENT, EdgeType
@@ -280,7 +281,7 @@ def read_attributes(text: str | None) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise Damaged(f"an edge of the graph cannot be read: {error}") from error
     if not isinstance(found, dict):
-        raise Damaged(f"an edge of the graph cannot be read: {text!r:.80}")
+        raise Damaged(f"an edge of the graph cannot be read: {quoted(text)}")
     return found
 
 

@@ -12,6 +12,7 @@ import orjson
 from weft.kernel.advice import Action
 from weft.kernel.contents import ABSENT, ERASED, bytes_text, json_value
 from weft.kernel.errors import ContentGone, Damaged
+from weft.kernel.weft_error import quoted
 from weft.store.authorship import authored_event
 from weft.store.erased_contents import is_husk
 from weft.store.facts import FactReader
@@ -62,14 +63,14 @@ def _named_remainder(facts: FactReader, n: int) -> int | None:
 def name_of(txn: ReadTxn, column: str | None) -> str | None:
     """A name as it was given: columns hold it as it is, or as '#' and the number of its content."""
     if column is not None and not isinstance(column, str):
-        raise Damaged(f"{column!r:.80} in the views is no name", Action.VERIFY_AND_REBUILD)
+        raise Damaged(f"{quoted(column)} in the views is no name", Action.VERIFY_AND_REBUILD)
     return text_of(txn, number_in(column)) if column and column[0] == "#" else column
 
 
 def number_in(column: str) -> int:
     """The number of the content that stands in a column of text, after a '#'."""
     if not column[1:].isdecimal():
-        raise Damaged(f"{column!r:.80} in the views names no content", Action.VERIFY_AND_REBUILD)
+        raise Damaged(f"{quoted(column)} in the views names no content", Action.VERIFY_AND_REBUILD)
     return int(column[1:])
 
 
@@ -95,5 +96,5 @@ def list_in(column: str | None) -> list[Any]:
     except orjson.JSONDecodeError as error:
         raise Damaged(f"a list in the views cannot be read: {error}", Action.VERIFY_AND_REBUILD) from error
     if not isinstance(found, list):
-        raise Damaged(f"a list in the views is none: {column!r:.80}", Action.VERIFY_AND_REBUILD)
+        raise Damaged(f"a list in the views is none: {quoted(column)}", Action.VERIFY_AND_REBUILD)
     return found

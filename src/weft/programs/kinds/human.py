@@ -12,6 +12,7 @@ from weft.kernel.clock import is_ulid_ending
 from weft.kernel.enums import Presence, ProgramKind
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.program_events import HumanApproved, HumanNotified, HumanPresence, HumanRejected
+from weft.kernel.weft_error import quoted
 from weft.ledger.arguments import checked_flag
 from weft.ledger.views.program_rows import ProgramRow, RequestRow, load_request
 from weft.programs.answers import counted_request
@@ -38,7 +39,7 @@ HUMAN = KindRow(
 def presence(writer: ProgramWriter, human: ProgramRow, wanted: str) -> ProgramRow:
     writer.permit("configure", f"say that {human.name!r} is {wanted}", human.id)
     if wanted not in tuple(Presence):
-        raise InvalidInput(f"presence is {wanted!r:.80}", f"one of {', '.join(Presence)}")
+        raise InvalidInput(f"presence is {quoted(wanted)}", f"one of {', '.join(Presence)}")
     writer.ensure_legal(human, wanted)
     return writer.add(human, HumanPresence, presence=Presence(wanted))
 
@@ -76,7 +77,7 @@ def answer(writer: ProgramWriter, request: str, approved: bool, reason: str | No
 
 def _pending(writer: ProgramWriter, request: str) -> RequestRow:
     if not isinstance(request, str):
-        raise InvalidInput(f"request is {request!r:.80}", "give its id")
+        raise InvalidInput(f"request is {quoted(request)}", "give its id")
     ids = _ids_ending(writer, request)
     row = load_request(writer.sql, ids[0][0]) if len(ids) == 1 else None
     if row is None:

@@ -16,6 +16,7 @@ from weft.kernel.contents import ROW_BYTES, json_bytes
 from weft.kernel.enums import ReferenceField
 from weft.kernel.errors import InvalidConfig
 from weft.kernel.program_kinds import KindFacts
+from weft.kernel.weft_error import quoted
 from weft.ledger.views.program_rows import ProgramRow
 from weft.programs.addresses import is_address, parse_address
 from weft.programs.config_fields import (
@@ -151,7 +152,7 @@ class KindRow(Struct, frozen=True, kw_only=True):
     def _examined(self, config: Any, faults: Faults) -> Config:
         """The fields in their one form; those that were refused as they are."""
         if not isinstance(config, dict):
-            raise InvalidConfig("config", f"{config!r:.80} is no object", "give it as a JSON object")
+            raise InvalidConfig("config", f"{quoted(config)} is no object", "give it as a JSON object")
         if len(json_bytes(config, "config")) > ROW_BYTES:
             raise InvalidConfig(
                 "config", f"it is larger than {ROW_BYTES} bytes", "keep what is large in a file and name that"

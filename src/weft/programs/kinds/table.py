@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 from weft.ledger.views.program_rows import ProgramRow
 from weft.ledger.views.rows import SessionRow
 from weft.programs.kinds.agent import AGENT
@@ -26,7 +27,7 @@ KINDS: dict[str, KindRow] = {kind.name: kind for kind in ROWS}
 def checked_kind(name: Any) -> KindRow:
     """The kind of this name, as somebody gave it."""
     if not isinstance(name, str) or name not in KINDS:
-        raise InvalidInput(f"there is no kind of program {name!r:.80}", f"one of {', '.join(KINDS)}")
+        raise InvalidInput(f"there is no kind of program {quoted(name)}", f"one of {', '.join(KINDS)}")
     return KINDS[name]
 
 

@@ -11,6 +11,7 @@ from weft.kernel import program_kinds
 from weft.kernel.errors import InvalidConfig, InvalidInput
 from weft.kernel.kinds import EVENT_KINDS
 from weft.kernel.trigger_choices import MISSED_CHOICES, SCHEDULED, SESSION_PERIODS, WEBHOOK_SCHEMES
+from weft.kernel.weft_error import quoted
 from weft.ledger.views.program_rows import ProgramRow
 from weft.programs.config_fields import Check, Fields, count, filled, member, no_secret, object_, texts
 from weft.programs.kinds.kind import Config, KindRow
@@ -44,7 +45,7 @@ def _as_written(check: Any) -> Check:
 
 def _event_kind(path: str, value: Any) -> str:
     if filled(path, value) not in EVENT_KINDS:
-        raise InvalidConfig(path, f"there is no kind of event {value!r:.80}", "docs/events.md lists them")
+        raise InvalidConfig(path, f"there is no kind of event {quoted(value)}", "docs/events.md lists them")
     return str(value)
 
 
@@ -153,5 +154,5 @@ def step(writer: ProgramWriter, trigger: ProgramRow, verb: str, reason: str | No
     """Pause a trigger, or have it fire again from now on: what set it off meanwhile is passed over."""
     writer.permit("configure", f"{verb} the trigger {trigger.name!r}")
     if verb not in program_kinds.TRIGGER.steps:
-        raise InvalidInput(f"a trigger cannot {verb!r:.40}", f"it can {', '.join(program_kinds.TRIGGER.steps)}")
+        raise InvalidInput(f"a trigger cannot {quoted(verb, 40)}", f"it can {', '.join(program_kinds.TRIGGER.steps)}")
     return writer.take_step(writer.ensure_own(trigger), verb, reason)

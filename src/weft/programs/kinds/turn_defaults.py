@@ -11,6 +11,7 @@ from typing import Any
 
 from weft.kernel.authority import SandboxFiles
 from weft.kernel.errors import InvalidConfig
+from weft.kernel.weft_error import quoted
 from weft.programs.addresses import parse_address
 from weft.programs.config_fields import Check, Fields, filled, flag, host_list, member, reference, texts
 from weft.programs.kinds.kind import Config
@@ -35,7 +36,7 @@ def with_one_model(config: Config) -> Config:
     if "defaultModel" in config and not _is_same_model(config["defaultModel"], model):
         raise InvalidConfig(
             f"config.{MODEL_CONFIG}.model",
-            f"names another model than defaultModel, {config['defaultModel']!r:.80}",
+            f"names another model than defaultModel, {quoted(config['defaultModel'])}",
             "they are one field: give one of them",
         )
     others = {name: value for name, value in defaults.items() if name != "model"}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 
 VENDORS = ("anthropic", "openai", "google")
 
@@ -34,6 +35,6 @@ def refuse_provider_name(name: str, config: Any) -> None:
 def _refusal(kind: str, name: str) -> InvalidInput:
     vendor = name.casefold().partition("/")[0]
     return InvalidInput(
-        f"{kind} {name!r:.80} bears the name of the vendor {vendor}, and is not the vendor's",
+        f"{kind} {quoted(name)} bears the name of the vendor {vendor}, and is not the vendor's",
         f"choose another name; a provider may be called {vendor} if its type is {vendor} and it has no baseUrl",
     )

@@ -16,6 +16,7 @@ from msgspec import UNSET, Struct, structs
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.ledger_events import NodeEmbedded
+from weft.kernel.weft_error import quoted
 from weft.ledger.api import Ledger, store_of, writer_of
 from weft.ledger.arguments import checked_count
 from weft.ledger.read.access import READ_LEDGER, access_of
@@ -334,7 +335,7 @@ _ALL = {
 
 def _missing(sql: Sql, kind: str, model: str, limit: int | None) -> list[str]:
     if kind not in _ALL:
-        raise InvalidInput(f"kind is {kind!r:.80}", f"one of {', '.join(_ALL)}")
+        raise InvalidInput(f"kind is {quoted(kind)}", f"one of {', '.join(_ALL)}")
     lacks = "NOT EXISTS (SELECT 1 FROM vector v WHERE v.model = ? AND v.node = t.id)"
     query = _ALL[kind].format(lacks=lacks) + ("" if limit is None else " LIMIT ?")
     return [id for (id,) in sql.all(query, (model,) if limit is None else (model, limit))]

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from weft.kernel.enums import CompactionType
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 from weft.ledger.model import TextPart, ToolResultPart, ToolUsePart
 from weft.runtime.assembly.layers import TurnMessages
 from weft.runtime.compaction.quoting import without_middle
@@ -183,7 +184,7 @@ def load_strategy(name: str) -> CompactionStrategy:
         return STRATEGIES[name]
     points = {point.name: point for point in _points()}
     if name not in points:
-        raise InvalidInput(f"there is no compaction strategy {name!r:.80}", f"known: {', '.join(strategy_names())}")
+        raise InvalidInput(f"there is no compaction strategy {quoted(name)}", f"known: {', '.join(strategy_names())}")
     strategy: CompactionStrategy = points[name].load()()
     return strategy
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidConfig, InvalidInput
+from weft.kernel.weft_error import quoted
 from weft.programs.kinds.model import PARAMETER_CHECKS
 from weft.programs.placeholders import variables_in
 from weft.runtime.configuration.layers import ConfigLayer, LayerName
@@ -99,14 +100,14 @@ def parse_parameters(settings: Iterable[str]) -> Parameters:
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key:
-            raise InvalidInput(f"{setting!r:.80} is not KEY=VALUE", "give for example temperature=0.2")
+            raise InvalidInput(f"{quoted(setting)} is not KEY=VALUE", "give for example temperature=0.2")
         values[key] = _checked_value(key, _json_or_text(text))
     return parameters_of(values, "--set")
 
 
 def _checked_value(key: str, value: Any) -> Any:
     if key not in PARAMETER_CHECKS:
-        raise InvalidInput(f"{key!r:.80} is no parameter of a model", _meant(key))
+        raise InvalidInput(f"{quoted(key)} is no parameter of a model", _meant(key))
     if any(variables_in(value)):
         raise InvalidInput(f"{key}: a message names no variable of the environment", "give the value itself")
     try:

@@ -25,6 +25,7 @@ from weft.kernel.authority import (
 from weft.kernel.authority import Layer as RightsLayer
 from weft.kernel.errors import InvalidInput
 from weft.kernel.network_hosts import ANY_HOST, Endpoint, common_endpoints, endpoints_of, host_texts
+from weft.kernel.weft_error import quoted
 from weft.runtime.context import ExecutionContext
 from weft.runtime.sandbox.profiles import NO_SANDBOX, SandboxProfile
 
@@ -129,7 +130,7 @@ def checked_tool_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
     """Patterns such as `Bash`, `Bash(rm *)` or `mcp__*`. Raises InvalidInput where one fits no tool's name."""
     for pattern in patterns:
         if split_tool_rule(pattern) is None:
-            raise InvalidInput(f"{pattern!r:.80} is no pattern for tools", "give NAME, NAME* or NAME(PATTERN)")
+            raise InvalidInput(f"{quoted(pattern)} is no pattern for tools", "give NAME, NAME* or NAME(PATTERN)")
     return tuple(dict.fromkeys(patterns))
 
 

@@ -17,6 +17,7 @@ from msgspec import Struct
 from weft.kernel.advice import Action
 from weft.kernel.errors import CredentialMissing, CredentialWithheld, InvalidInput
 from weft.kernel.hidden_credentials import hidden_address
+from weft.kernel.weft_error import quoted
 
 Variable = Callable[[str], str | None]
 """Looks one named variable of the environment up; surfaces hand it in."""
@@ -68,7 +69,7 @@ class Credential(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def checked_credential(found: Credential) -> Credential:
     """The credential with its origin in its one form, or what is wrong with it."""
     if not _is_id(found.id):
-        raise InvalidInput(f"credential id {found.id!r:.20}", "letters, digits, dots, - and _, at most 64")
+        raise InvalidInput(f"credential id {quoted(found.id, 20)}", "letters, digits, dots, - and _, at most 64")
     if (found.env is None) == (not found.command):
         raise InvalidInput(f"credential {found.id!r} names no place", Action.GIVE_ONE_KEY_SOURCE)
     if found.env is not None and not _is_variable(found.env):

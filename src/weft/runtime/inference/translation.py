@@ -23,6 +23,7 @@ from pydantic_ai.usage import RequestUsage
 from weft.kernel.contents import bytes_text, json_bytes
 from weft.kernel.errors import InvalidInput, ReplyMalformed
 from weft.kernel.fields import Usage
+from weft.kernel.weft_error import quoted
 from weft.ledger.model import (
     ImagePart,
     Message,
@@ -212,7 +213,7 @@ def _arguments(part: m.ToolCallPart) -> Any:
     try:
         return orjson.loads(part.args) if part.args.strip() else {}
     except orjson.JSONDecodeError:
-        raise ReplyMalformed(f"the arguments of a call of {part.tool_name!r:.80} are no JSON") from None
+        raise ReplyMalformed(f"the arguments of a call of {quoted(part.tool_name)} are no JSON") from None
 
 
 def usage_of(usage: RequestUsage) -> tuple[Usage | None, str]:

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidConfig, NotApplicable
+from weft.kernel.weft_error import quoted
 from weft.programs.config_fields import METADATA
 from weft.programs.foreign import ensure_own
 from weft.programs.kinds.provider import refuse_headers
@@ -96,7 +97,7 @@ def model_settings(program: Program, find: Find, variable: Resolver, context: Ex
 def _fallbacks(program: Program) -> list[str]:
     models = program.config.get("fallbacks", []) if isinstance(program.config, dict) else []
     if not isinstance(models, list) or not all(isinstance(model, str) for model in models):
-        raise InvalidConfig("config.fallbacks", f"{models!r:.80} is no list of models", "give a list of addresses")
+        raise InvalidConfig("config.fallbacks", f"{quoted(models)} is no list of models", "give a list of addresses")
     return models
 
 
@@ -185,7 +186,7 @@ def _kind(config: dict[str, Any], program: Program) -> ProviderKind:
     except ValueError:
         raise InvalidConfig(
             f"config.providerType of {program.name!r}",
-            f"{config.get('providerType')!r:.80} is not known",
+            f"{quoted(config.get('providerType'))} is not known",
             f"one of {', '.join(ProviderKind)}",
         ) from None
 
@@ -195,7 +196,7 @@ def _api(config: dict[str, Any]) -> OpenAIApi | None:
         return None if config.get("api") is None else OpenAIApi(config["api"])
     except ValueError:
         raise InvalidConfig(
-            "config.api", f"{config['api']!r:.80} is not known", f"one of {', '.join(OpenAIApi)}"
+            "config.api", f"{quoted(config['api'])} is not known", f"one of {', '.join(OpenAIApi)}"
         ) from None
 
 

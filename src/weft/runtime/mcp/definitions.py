@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from weft.kernel.canonical import dumps
 from weft.kernel.errors import InvalidInput, NoCanonicalForm
+from weft.kernel.weft_error import quoted
 
 MOST_TOOLS = 512
 LARGEST_DEFINITION_BYTES = 256 * 1024
@@ -92,7 +93,7 @@ def checked_definitions(server: str, definitions: Sequence[ToolDefinition]) -> t
         name = definition.name
         if not _is_tool_name(name) or len(server) + 1 + len(name) > LONGEST_NAME:
             raise InvalidInput(
-                f"server {server} names a tool {name!r:.60}",
+                f"server {server} names a tool {quoted(name, 60)}",
                 f"letters, digits, _ . / and -, with the server's name at most {LONGEST_NAME}",
             )
         if name in names:
@@ -180,7 +181,7 @@ def approve(
     known = {tool.name for tool in tools}
     for name in names or ():
         if name not in known:
-            raise InvalidInput(f"server {server} has no tool {name!r:.80}", "name one that the server defines")
+            raise InvalidInput(f"server {server} has no tool {quoted(name)}", "name one that the server defines")
     is_same_server = pinned is not None and pinned.identity == identity
     pins: list[ToolDefinition | None] = []
     for tool in tools:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from weft.kernel.canonical import dumps
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 from weft.runtime.egress.credentials import origin_of
 from weft.runtime.sandbox.profiles import SandboxProfile, parse_profile
 
@@ -96,7 +97,7 @@ def checked_server(server: McpServer) -> McpServer:
     """The server, or what is wrong with it."""
     if not _is_name(server.name):
         raise InvalidInput(
-            f"the name of a server is {server.name!r:.40}",
+            f"the name of a server is {quoted(server.name, 40)}",
             "small letters, digits and single hyphens between them, at most 31",
         )
     for what, seconds in (("call", server.call_seconds), ("start", server.start_seconds)):
@@ -114,7 +115,7 @@ def _check_http(transport: HttpServer) -> None:
     if "#" in transport.url:
         raise InvalidInput("the URL of a server has a fragment", "give it without #")
     if not _is_header(transport.header):
-        raise InvalidInput(f"{transport.header!r:.40} is no name of a header", "letters, digits and hyphens")
+        raise InvalidInput(f"{quoted(transport.header, 40)} is no name of a header", "letters, digits and hyphens")
 
 
 def _check_command(transport: CommandServer) -> None:
@@ -123,11 +124,11 @@ def _check_command(transport: CommandServer) -> None:
         raise InvalidInput("a command without words, or with a NUL in them", "give a program and its arguments")
     for place in (*transport.readable, *(() if transport.folder is None else (transport.folder,))):
         if not place.startswith("/"):
-            raise InvalidInput(f"the path {place!r:.80} does not begin at the root", "give whole paths")
+            raise InvalidInput(f"the path {quoted(place)} does not begin at the root", "give whole paths")
     parse_profile(transport.profile, granted_by=transport.granted_by)
     for name, source in transport.variables.items():
         if not _is_variable(name) or (source.env is not None and not _is_variable(source.env)):
-            raise InvalidInput(f"{name!r:.40} is no name of a variable", "name the variable, not its value")
+            raise InvalidInput(f"{quoted(name, 40)} is no name of a variable", "name the variable, not its value")
         if (source.env is None) == (source.credential is None):
             raise InvalidInput(f"the variable {name} has no single source", "name a variable or a credential")
 
@@ -150,5 +151,5 @@ def variable_source(text: str) -> tuple[str, VariableSource]:
     if colon and found and kind in ("env", "credential"):
         return name, VariableSource(env=found) if kind == "env" else VariableSource(credential=found)
     raise InvalidInput(
-        f"the variable {name!r:.40} is given a value", "write NAME, NAME=env:OTHER or NAME=credential:ID"
+        f"the variable {quoted(name, 40)} is given a value", "write NAME, NAME=env:OTHER or NAME=credential:ID"
     )

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness
 from weft.kernel.errors import InvalidInput, NotApplicable, StoreFailed
+from weft.kernel.weft_error import quoted
 from weft.ledger.api import NewSnapshot, Resource, Snapshot
 from weft.runtime.resources.birth_times import birth_time
 from weft.runtime.resources.claims import Claim, ClaimKind, Claims, status_of
@@ -250,7 +251,7 @@ def _notes(done: FolderRestore) -> tuple[str, ...]:
 def new_folder(place: str) -> Path:
     """Where a folder is to be: the one above it exists."""
     if "\0" in place:
-        raise InvalidInput(f"{place!r:.200} is no path", "name a folder")
+        raise InvalidInput(f"{quoted(place, 200)} is no path", "name a folder")
     target = Path(os.path.abspath(place))
     return real_folder(str(target.parent)) / target.name
 

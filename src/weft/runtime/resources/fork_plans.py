@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from weft.kernel.enums import ResourceKind, RestoreOutcome, SnapshotState, VolumeMode
 from weft.kernel.errors import InvalidInput, NotApplicable, WeftError
+from weft.kernel.weft_error import quoted
 from weft.ledger.api import Ledger, PlannedResource, Resource, Restore, Snapshot
 from weft.runtime.resources.controller import ResourceController
 from weft.runtime.resources.directory_driver import DirectoryDriver, tree_of
@@ -154,10 +155,10 @@ class ForkPlanner:
             if id not in by_id:
                 raise InvalidInput(f"{decision.resource!r} is no resource of this session", "leave it out of the plan")
             if id in decided:
-                raise InvalidInput(f"the plan names {decision.resource!r:.80} twice", "decide about each once")
+                raise InvalidInput(f"the plan names {quoted(decision.resource)} twice", "decide about each once")
             decided.add(id)
             if decision.kept_by not in (FORK, ORIGIN):
-                raise InvalidInput(f"kept_by is {decision.kept_by!r:.80}", f"write {FORK!r} or {ORIGIN!r}")
+                raise InvalidInput(f"kept_by is {quoted(decision.kept_by)}", f"write {FORK!r} or {ORIGIN!r}")
             line = self._decided(by_id[id], decision.mode, by_fork=decision.kept_by == FORK)
             if snapshot is not None and (line.snapshot is None or line.snapshot.id != snapshot):
                 raise NotApplicable(f"the plan copies another snapshot of {line.resource.name!r}", "show the plan anew")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness
 from weft.kernel.errors import InvalidInput, OutsideError, Unsupported
+from weft.kernel.weft_error import quoted
 from weft.ledger.api import NewSnapshot, Resource, Snapshot
 from weft.runtime.resources.drivers import Description, RestoredPlace
 
@@ -28,7 +29,7 @@ class UriDriver:
         is_scheme = scheme[:1].isalpha() and all(letter.isalnum() or letter in "+.-" for letter in scheme)
         if not colon or not rest or not is_scheme or len(place) > _LONGEST or any(letter.isspace() for letter in place):
             raise InvalidInput(
-                f"{place!r:.200} is no address", "write it with its scheme, such as https://example.org/x"
+                f"{quoted(place, 200)} is no address", "write it with its scheme, such as https://example.org/x"
             )
         return Description(name=place, place=place, capabilities=CAPABILITIES, imperative=True)
 

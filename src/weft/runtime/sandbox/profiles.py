@@ -19,6 +19,7 @@ from msgspec import Struct
 from weft.kernel.authority import SandboxFiles, strictest_files
 from weft.kernel.errors import InvalidInput
 from weft.kernel.network_hosts import ANY_HOST, Endpoint, common_endpoints, endpoints_of, host_texts
+from weft.kernel.weft_error import quoted
 from weft.runtime.egress.connection_rules import is_near_by_name
 
 NO_SANDBOX = "none"
@@ -89,9 +90,9 @@ def parse_profile(text: str, *, granted_by: str | None = None) -> SandboxProfile
     files, plus, rest = text.partition("+") if text.startswith(SandboxFiles.READ_ONLY) else ("", "", text)
     level = SandboxFiles.READ_ONLY if files else SandboxFiles.WORKSPACE
     if files not in ("", SandboxFiles.READ_ONLY) or (plus and not rest):
-        raise InvalidInput(f"{text!r:.80} is no sandbox profile", _FORMS)
+        raise InvalidInput(f"{quoted(text)} is no sandbox profile", _FORMS)
     if rest.startswith(_NETWORK) and rest != _NETWORK:
         return SandboxProfile(files=level, endpoints=endpoints_of(rest.removeprefix(_NETWORK).split(",")))
     if rest != ("" if files else SandboxFiles.WORKSPACE):
-        raise InvalidInput(f"{text!r:.80} is no sandbox profile", _FORMS)
+        raise InvalidInput(f"{quoted(text)} is no sandbox profile", _FORMS)
     return SandboxProfile(files=level)

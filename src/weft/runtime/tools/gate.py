@@ -18,6 +18,7 @@ from weft.kernel.canonical import dumps
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.enums import Decision, DecisionSource
 from weft.kernel.errors import StoreError, Unsupported, WeftError
+from weft.kernel.weft_error import quoted
 from weft.ledger.api import Approval, KeptState
 from weft.runtime.broker.tools import CallAnswer, Later, ToolCallContext, Verdict
 from weft.runtime.context import ExecutionContext
@@ -150,7 +151,7 @@ class ToolGate:
     async def _plan(self, tool: str, arguments: Any, context: ToolCallContext) -> CallPlan:
         offered = self._tools.get(tool)
         if offered is None:
-            raise ToolFailure("unknown_tool", f"there is no tool {tool!r:.80}: call one that is offered")
+            raise ToolFailure("unknown_tool", f"there is no tool {quoted(tool)}: call one that is offered")
         return await offered.plan(arguments, context)
 
     def _recorded(self, tool: str, plan: CallPlan) -> Any:

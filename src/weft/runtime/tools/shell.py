@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from weft.kernel.shell_subjects import command_subjects, line_subjects
 from weft.kernel.shell_words import shell_line, shell_word
+from weft.kernel.weft_error import quoted
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.sandbox.bubblewrap import LEDGER_FOLDER
 from weft.runtime.sandbox.command_runner import CommandRunner
@@ -143,7 +144,7 @@ def _folder(workspace: Path, asked: str) -> str:
     folder = (root / asked).resolve()
     inside = folder == root or root in folder.parents
     if not inside or not folder.is_dir() or root / LEDGER_FOLDER in (folder, *folder.parents):
-        raise ToolFailure("not_found", f"{asked!r:.200} is no folder of the workspace", {"cwd": asked})
+        raise ToolFailure("not_found", f"{quoted(asked, 200)} is no folder of the workspace", {"cwd": asked})
     return str(folder)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, NotApplicable
+from weft.kernel.weft_error import quoted
 from weft.programs import Programs
 
 
@@ -36,4 +37,4 @@ def ensure_there(programs: Programs, config: Mapping[str, Any]) -> None:
 
 def _ensure_folder(folder: str) -> None:
     if not Path(folder).is_dir():
-        raise InvalidInput(f"there is no folder {folder!r:.200}", "make it first, or name another")
+        raise InvalidInput(f"there is no folder {quoted(folder, 200)}", "make it first, or name another")

@@ -20,6 +20,7 @@ from msgspec import Struct
 from weft.kernel.contents import json_bytes
 from weft.kernel.errors import InvalidInput, NotAllowed, WeftError
 from weft.kernel.read_budget import MIB
+from weft.kernel.weft_error import quoted
 from weft.programs.kinds.trigger import DEFAULT_TOLERANCE_SECONDS
 
 MOST_BODY_BYTES = MIB
@@ -63,9 +64,9 @@ def read_delivery(data: bytes) -> WebhookDelivery:
         name, colon, value = line.partition(":")
         key = name.strip().casefold()
         if not colon or not key:
-            raise InvalidInput(f"{line!r:.80} is no header", "write it as NAME: VALUE")
+            raise InvalidInput(f"{quoted(line)} is no header", "write it as NAME: VALUE")
         if key in headers and headers[key] != value.strip():
-            raise InvalidInput(f"the header {key!r:.80} is given twice, differently", "give it once")
+            raise InvalidInput(f"the header {quoted(key)} is given twice, differently", "give it once")
         headers[key] = value.strip()
     return WebhookDelivery(headers, body)
 

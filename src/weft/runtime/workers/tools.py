@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from weft.kernel.clock import Clock
+from weft.kernel.weft_error import quoted
 from weft.ledger.api import NewWorker, Runs, Worker, have_answered
 from weft.runtime.broker.tools import Later, ToolCallContext
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
@@ -104,7 +105,7 @@ class SessionWorkers:
         missing = [name for name in names if name not in workers]
         if missing:
             known = ", ".join(workers) or "none"
-            raise ToolFailure("unknown_worker", f"you spawned no worker {missing[0]!r:.100}; there are: {known}")
+            raise ToolFailure("unknown_worker", f"you spawned no worker {quoted(missing[0], 100)}; there are: {known}")
         return [workers[name] for name in dict.fromkeys(names)]
 
 

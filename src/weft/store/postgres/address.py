@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 
 DEFAULT_LEDGER = "weft"
 SHOWN = ("host", "port", "dbname", "user", "service")
@@ -98,7 +99,7 @@ def checked_name(name: str) -> str:
     plain = name.isascii() and name.replace("_", "").replace("-", "").isalnum() and not name[0].isdigit()
     if not plain or len(name) > MAX_NAME_BYTES or name.startswith("pg_") or name == "information_schema":
         raise InvalidInput(
-            f"{name!r:.80} cannot name a ledger",
+            f"{quoted(name)} cannot name a ledger",
             f"up to {MAX_NAME_BYTES} letters, digits, - and _, beginning with a letter, and not with pg_",
         )
     return name

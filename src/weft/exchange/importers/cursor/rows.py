@@ -22,6 +22,7 @@ from weft.exchange.importers.databases import UNREADABLE, Database, RowLines
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.records.values import mapping, sequence, text
 from weft.exchange.importers.sidecars import read_beside
+from weft.kernel.weft_error import quoted
 
 CHATS = "workbench.panel.aichat.view.aichat.chatdata"
 COMPOSERS = "composer.composerData"
@@ -175,7 +176,7 @@ class RowReader(Struct):
         said = []
         for bubble in bubbles:
             if bubble.role is None:
-                self.keep(f"bubble.type {bubble.value.get('type')!r:.20}", is_unknown=True)
+                self.keep(f"bubble.type {quoted(bubble.value.get('type'), 20)}", is_unknown=True)
             elif bubble.role == "user" and is_empty(bubble):
                 self.keep("bubble.draft")
             else:

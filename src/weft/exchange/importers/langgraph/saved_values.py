@@ -11,6 +11,7 @@ import orjson
 from msgspec import Raw, Struct
 
 from weft.exchange.importers.documents import read_document
+from weft.kernel.weft_error import quoted
 
 BROKEN = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError)
 """What reading damaged values raises."""
@@ -53,7 +54,7 @@ def decoded(kind: str | None, data: bytes | None) -> Any:
         if document.damage is not None:
             raise ValueError(document.damage)
         return tagged(document.value)
-    raise Unreadable(f"values of the kind {kind!r:.40} are not read")
+    raise Unreadable(f"values of the kind {quoted(kind, 40)} are not read")
 
 
 def _extension(code: int, data: memoryview) -> Any:
@@ -130,7 +131,7 @@ def checkpoint(kind: str | None, data: bytes) -> Checkpoint:
         channels = {name: Stored("msgpack", bytes(value)) for name, value in found.channel_values.items()}
         return Checkpoint(found.ts, channels, found.channel_versions)
     if kind not in ("json", None):
-        raise Unreadable(f"checkpoints of the kind {kind!r:.40} are not read")
+        raise Unreadable(f"checkpoints of the kind {quoted(kind, 40)} are not read")
     document = read_document(data)
     if document.damage is not None or not isinstance(document.value, dict):
         raise ValueError(document.damage or "no object")

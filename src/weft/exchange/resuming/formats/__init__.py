@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 
 FORMATS: Final = {"claude-code": "claude-code-2.1.json", "codex": "codex-0.144.json"}
 """The structure that is written for each tool."""
@@ -63,5 +64,5 @@ class Format(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 @lru_cache
 def load_format(tool: str) -> Format:
     if tool not in FORMATS:
-        raise InvalidInput(f"no session is written for {tool!r:.80}", f"it is one of {', '.join(FORMATS)}")
+        raise InvalidInput(f"no session is written for {quoted(tool)}", f"it is one of {', '.join(FORMATS)}")
     return msgspec.json.decode(Path(__file__).with_name(FORMATS[tool]).read_bytes(), type=Format)
