@@ -14,7 +14,6 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -29,28 +28,31 @@ from tests.faults.sizes import sized
 from weft import Ledger
 from weft.exchange.importers.aider import Aider
 from weft.exchange.importers.claude_code import ClaudeCode
+from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, Source, Transcript, load_importers, registered_name
+from weft.exchange.importers.sources import Candidate
 from weft.exchange.importing import handover, reading_ahead, run
-from weft.exchange.importing.fingerprints import digests
+from weft.exchange.importing.fingerprints import digests, file_state
 from weft.exchange.importing.handover import OpenedSource, ReadingEnd, SessionBegin, WorkerLost, pack, unpack
 from weft.exchange.importing.run import ImportRun, ImportStep, ImportSummary
 from weft.exchange.importing.usable_cores import usable_cores
 from weft.kernel.clock import FixedClock, SystemClock
 from weft.kernel.contents import Prepared
 from weft.kernel.dag_events import RunStarted
-from weft.kernel.enums import AgentRole, TurnType
+from weft.kernel.enums import AgentRole, EventClass, TurnType
 from weft.kernel.errors import InvalidInput
-from weft.ledger.imports import import_writer
+from weft.kernel.events import Event
+from weft.kernel.read_budget import ReadBudget
 from weft.ledger.imports.natives import (
     EncodedEvents,
-    JsonContent,
+    NativeCall,
     NativeSession,
     NativeTurn,
     PackedStretch,
     PreparedTurn,
     TurnDraft,
 )
-from weft.ledger.imports.sources import fitting_draft
+from weft.ledger.model import StoredContent
 from weft.surfaces.cli.import_lines import _summary_notes
 
 NOW = FixedClock(10**13)
@@ -378,7 +380,7 @@ def test_what_the_worker_says_makes_records_and_nothing_else() -> None:
     made = EncodedEvents((prepared,), (b"{}",), (b"id",))
     draft = TurnDraft("t", None, (None, None), "s", "f", made, made)
     stretch = PackedStretch(0, 4, b"packed")
-    turn.prepared = PreparedTurn("digest", 4, (), None, (b"key",), draft, (stretch,))
+    turn.prepared = PreparedTurn("digest", 4, (), None, (b"key",), draft, (stretch,), pack(()))
     assert unpack(pack([turn])) == [turn]
     started = RunStarted(stream="run:t", prev=None, actor="imported", turn_type=TurnType.NORMAL, role=AgentRole.UNIFIED)
     for strange in (b"", b"\x80\x05garbage", pack(os.getcwd), pack(Path("/")), pack(started)):
@@ -386,17 +388,12 @@ def test_what_the_worker_says_makes_records_and_nothing_else() -> None:
             unpack(strange)
 
 
-STAYING = ("items", "load_items", "events")
-"""Fields that are empty in what is handed over."""
-
-
 def classes_in(hint: Any, known: set[Any]) -> set[Any]:
     """Records and enumerations that a value of this type may hold."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct | enum.Enum) and hint not in known:
         known.add(hint)
-        for name, inner in get_type_hints(hint).items() if issubclass(hint, msgspec.Struct) else ():
-            if name not in STAYING:
-                classes_in(inner, known)
+        for inner in get_type_hints(hint).values() if issubclass(hint, msgspec.Struct) else ():
+            classes_in(inner, known)
     for inner in get_args(hint):
         classes_in(inner, known)
     return known
@@ -405,55 +402,18 @@ def classes_in(hint: Any, known: set[Any]) -> set[Any]:
 def test_all_that_a_turn_may_hold_is_handed_over() -> None:
     records = (OpenedSource, SessionBegin, NativeSession, NativeTurn, ReadingEnd)
     held = set[Any]().union(*(classes_in(record, set()) for record in records))
-    assert PreparedTurn in held
-    assert held | {JsonContent} == set(handover._CLASSES)  # which stands where any JSON value may
+    assert NativeCall in held
+    left = {Event, EventClass, StoredContent}  # events go as lines, and no importer has a content of the ledger
+    assert held - left <= set(handover._CLASSES)
 
 
-def test_items_are_read_here_where_the_events_of_a_turn_do_not_fit(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They stay with the worker; whoever needs them reads the source once more."""
-    fits, counted = fitting_draft, count()
-
-    def every_third(*arguments: Any) -> TurnDraft | None:
-        return None if next(counted) % 3 == 0 else fits(*arguments)
-
-    reads: list[str] = []
-    read = ClaudeCode.read
-
-    def noted(importer: ClaudeCode, source: Source, report: Report) -> Iterator[Transcript]:
-        reads.append(source.name)
-        return read(importer, source, report)
-
-    with pair(tmp_path) as (one, two):
-        alone = imported(one, folder, 1)
-        monkeypatch.setattr(import_writer, "fitting_draft", every_third)
-        monkeypatch.setattr(ClaudeCode, "read", noted)
-        assert imported(two, folder, 2) == alone
-        assert sorted(reads) == sorted(map(str, folder.iterdir()))
-        assert_alike(one, two)
-
-
-def test_a_source_that_is_another_when_it_is_read_again_harms_no_other(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(import_writer, "fitting_draft", lambda *_: None)
-    read = ClaudeCode.read
-
-    def other(importer: ClaudeCode, source: Source, report: Report) -> Iterator[Transcript]:
-        data = source.path.read_bytes()
-        if source.path.name == "s3.jsonl":
-            source.path.write_bytes(data.replace(b"question 7", b"question X"))
-        return read(importer, source, report)
-
-    monkeypatch.setattr(ClaudeCode, "read", other)
-    with opened(tmp_path / "two.db") as ledger:
-        summary = imported(ledger, folder, 2)
-        told = [(Path(p.source).name, p.what) for p in summary.problems if p.line is None]
-        assert told == [("s3.jsonl", "it changed while it was read: import it again")]
-        assert summary.of("claude-code").counts.sessions == 5
-        assert list(ledger.verify()) == []
-        assert imported(ledger, folder, 2).of("claude-code").counts.sessions == 1
+def test_a_file_that_grew_since_it_was_opened_has_no_state(folder: Path) -> None:
+    path = folder / "s1.jsonl"
+    candidate = Candidate(path, path.stat().st_size, path.stat().st_mtime_ns)
+    with candidate.open(1e10, ReadBudget(SOURCE_LIMITS)) as source:
+        assert file_state(source, candidate) is not None
+        path.write_bytes(path.read_bytes() + b"\n")
+        assert file_state(source, candidate) is None
 
 
 def test_a_new_file_is_hashed_by_the_worker_alone(

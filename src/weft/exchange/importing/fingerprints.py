@@ -56,11 +56,11 @@ def bytes_digest(source: Source, candidate: Candidate | OnServer, own: bytes) ->
 
 
 def file_state(source: Source, candidate: Candidate | OnServer) -> tuple[int, ...] | None:
-    """What changes with a file that is written to or replaced, as far as a file system tells. None of a source that is
-    no single file of its own: one that was unpacked, or a database with a log beside it."""
-    if candidate.is_packed or _log(source, candidate) is not None:
-        return None
+    """What changes with a file that is written to or replaced, as far as a file system tells. None where it has grown
+    since it was opened, and of what is no single file of its own: unpacked, or a database with a log beside it."""
     found = source.path.stat()
+    if candidate.is_packed or _log(source, candidate) is not None or found.st_size != source.size:
+        return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 

@@ -1,9 +1,8 @@
 """What passes between the writer of an import and its worker: orders one way, frames the other, each over a pipe.
 
 An order, which is msgpack, names a source. Its answer is a row of frames of the kinds of `FrameKind`. A turn is a plain
-record, whose items stay with the worker. What it tells may hold what msgpack has no form for (lone surrogates, integers
-of any size), so the records of frames are pickled; whoever reads them makes objects of the classes below and of nothing
-else.
+record, but its texts may hold what msgpack has no form for (lone surrogates, integers of any size), so the records of
+frames are pickled; whoever reads them makes objects of the classes below and of nothing else.
 """
 
 from __future__ import annotations
@@ -26,19 +25,31 @@ from msgspec import UNSET, Struct
 
 from weft.exchange.importers.port import Problem
 from weft.kernel.contents import Prepared
-from weft.kernel.enums import AgentRole, LinkReason
+from weft.kernel.enums import (
+    AgentRole,
+    FileKind,
+    LinkReason,
+    LintSeverity,
+    MessageRole,
+    MessageSource,
+    ToolCallStatus,
+)
 from weft.ledger.imports import TextWords
 from weft.ledger.imports.natives import (
     EncodedEvents,
     JsonContent,
+    NativeCall,
     NativeCompaction,
     NativeLink,
+    NativeMessage,
     NativeSession,
     NativeTurn,
     PackedStretch,
     PreparedTurn,
+    Tokens,
     TurnDraft,
 )
+from weft.ledger.model import FileNote, ImagePart, LintNote, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 
 CHUNK_BYTES = 256 * 1024
 """Of records: so many turns go in one frame."""
@@ -54,7 +65,7 @@ class FrameKind(IntEnum):
     """In the order in which they come; those of a session come for each session of a source."""
 
     OPENED = 1
-    """`OpenedSource`: size and digest of the bytes that are read."""
+    """`OpenedSource`: size and digest of the bytes that are read, and the state of their file."""
     SESSION = 2
     """`SessionBegin`: a session as it is known before its turns are read."""
     RAW = 3
@@ -122,11 +133,13 @@ class ReadingEnd(Struct, frozen=True):
 
 
 _CLASSES: tuple[Any, ...] = (
-    AgentRole, EncodedEvents, JsonContent, LinkReason, NativeCompaction, NativeLink, NativeSession, NativeTurn,
-    OpenedSource, PackedStretch, Prepared, PreparedTurn, Problem, ReadingEnd, SessionBegin, TextWords, TurnDraft,
+    AgentRole, EncodedEvents, FileKind, FileNote, ImagePart, JsonContent, LinkReason, LintNote, LintSeverity,
+    MessageRole, MessageSource, NativeCall, NativeCompaction, NativeLink, NativeMessage, NativeSession, NativeTurn,
+    OpenedSource, PackedStretch, Prepared, PreparedTurn, Problem, ReadingEnd, ReasoningPart, SessionBegin, TextPart,
+    TextWords, Tokens, ToolCallStatus, ToolResultPart, ToolUsePart, TurnDraft,
 )  # fmt: skip
-_MAKE_STRUCT = NativeSession(id="").__reduce__()[0]
-"""With which msgspec makes a record of its fields again, where these have names."""
+_MAKE_STRUCT = Tokens().__reduce__()[0]
+"""With which msgspec makes a record of its fields again."""
 _MADE = {(made.__module__, made.__qualname__): made for made in (*_CLASSES, _MAKE_STRUCT)}
 
 

@@ -11,8 +11,8 @@ import select
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from shutil import rmtree
@@ -37,8 +37,6 @@ from weft.exchange.importing.handover import (
 )
 from weft.kernel.clock import Clock
 from weft.kernel.contents import text_bytes
-from weft.kernel.imported import ImportSecret
-from weft.ledger.imports.natives import Item, PreparedTurn
 
 AHEAD_SOURCES = 32
 """So many are ordered before they are needed: small ones must not keep the worker from working ahead."""
@@ -49,10 +47,6 @@ _BEGIN = "import sys; sys.path[:] = {path!r}; from weft.exchange.importing.readi
 _ISOLATED = ("-I", "-X", f"utf8={sys.flags.utf8_mode}")
 """Nothing of the environment runs in the worker, or is looked for there, that does not run here; names of files are
 read as they are here."""
-
-
-Place = tuple[int, int]
-"""Of a turn in its source: the number of its session, and its own within that."""
 
 
 class ImporterFailed(Exception):
@@ -195,7 +189,7 @@ class ReadingAhead:
             candidate, now = wanted.candidate, self._clock.now_ms()
             member = None if candidate.member is None else text_bytes(candidate.member)
             place = (os.fsencode(candidate.path), candidate.size, candidate.stamp, member)
-            self._ordered.append(SourceAhead(wanted, now, self._worker, self._between))
+            self._ordered.append(SourceAhead(candidate, now, self._worker, self._between))
             with suppress(WorkerLost):  # told again by whoever asks for its frames
                 self._worker.order(ReadOrder(wanted.importer, wanted.secret, *place, now / 1000))
 
@@ -204,10 +198,10 @@ class SourceAhead:
     """One source as the worker reads it, told in the order in which it is read."""
 
     def __init__(
-        self, wanted: WantedSource, ordered_ms: int, worker: WorkerProcess, between: Callable[[bool], None]
+        self, candidate: Candidate, ordered_ms: int, worker: WorkerProcess, between: Callable[[bool], None]
     ) -> None:
-        self.candidate, self.ordered_ms = wanted.candidate, ordered_ms
-        self._secret, self._worker, self._between = wanted.secret, worker, between
+        self.candidate, self.ordered_ms = candidate, ordered_ms
+        self._worker, self._between = worker, between
         self._is_over = False
         self._here: Iterator[Transcript] | None = None
         """The rest, where the worker is gone."""
@@ -228,48 +222,45 @@ class SourceAhead:
 
     def transcripts(self, importer: Importer, source: Source, report: Report) -> Iterator[Transcript]:
         """As the importer gives them. Raises what reading raised; the report is filled at the end."""
-        with closing(ReadingHere(importer, source, report, self._secret)) as here:
-            yield from self._transcripts(here)
-
-    def _transcripts(self, here: ReadingHere) -> Iterator[Transcript]:
         given = 0
         while self._here is None:
             try:
                 kind, data = self._frame()
                 if kind in ENDS:
-                    _fill(here.report, _checked(data, ReadingEnd))
+                    _fill(report, _checked(data, ReadingEnd))
                     return
                 begin = _checked(data, SessionBegin)
                 raw = self._raw(begin.raw_bytes)
             except WorkerLost as loss:
                 self._worker.lose(loss)
-                self._here = islice(here.transcripts(), given, None)
+                self._here = islice(_walked(importer.read(source, report)), given, None)
                 break
-            turns = self._turns(begin.session, given, here)
+            turns = self._turns(begin.session, given, importer, source, report)
             yield Transcript(session=begin.session, turns=turns, raw=raw, until=begin.until)
             for _ in turns:
                 pass
             given += 1
         yield from self._here
 
-    def _turns(self, session: NativeSession, given: int, here: ReadingHere) -> Iterator[NativeTurn]:
+    def _turns(
+        self, session: NativeSession, given: int, importer: Importer, source: Source, report: Report
+    ) -> Iterator[NativeTurn]:
         """Of the session after so many others, which is completed at its end."""
         count = 0
         try:
             while True:
                 kind, data = self._frame()
                 if kind is FrameKind.FAILED:
-                    _fill(here.report, _checked(data, ReadingEnd))
+                    _fill(report, _checked(data, ReadingEnd))
                 if kind is FrameKind.SESSION_END:
                     _become(session, _checked(data, NativeSession))
                     return
-                for turn, prepared in _turns_in(data):
-                    turn.load_items = partial(here.items_of, prepared, (given, count))
+                for turn in _turns_in(data):
                     count += 1
                     yield turn
         except WorkerLost as loss:
             self._worker.lose(loss)
-            self._here = here.transcripts()
+            self._here = _walked(importer.read(source, report))
             for transcript in islice(self._here, given, given + 1):
                 yield from islice(transcript.turns, count, None)
                 _become(session, transcript.session)
@@ -298,46 +289,6 @@ class SourceAhead:
         return kind, data
 
 
-class ReadingHere:
-    """A source as this process reads it, where the worker is gone or has kept something that is needed."""
-
-    def __init__(self, importer: Importer, source: Source, report: Report, secret: bytes) -> None:
-        self.report = report
-        self._importer, self._source, self._secret = importer, source, ImportSecret(secret, importer.origin)
-        self._turns = self._walk()
-        self._reached: Place = (-1, 0)
-
-    def transcripts(self) -> Iterator[Transcript]:
-        """Each walked to its end before the next one comes, as an importer expects."""
-        for transcript in self._importer.read(self._source, self.report):
-            turns = iter(transcript.turns)
-            yield Transcript(session=transcript.session, turns=turns, raw=transcript.raw, until=transcript.until)
-            for _ in turns:
-                pass
-
-    def items_of(self, prepared: PreparedTurn, place: Place) -> tuple[Item, ...]:
-        """Of a turn that the worker read. Asked for in order they are found in one further reading."""
-        if place <= self._reached:
-            self._turns.close()
-            self._turns, self._reached = self._walk(), (-1, 0)
-        for reached, turn in self._turns:
-            self._reached = reached
-            if reached == place and self._secret.source(turn.records) == prepared.source:
-                return turn.items
-            if reached >= place:
-                break
-        raise OSError("it changed while it was read: import it again")
-
-    def close(self) -> None:
-        """Let go of what a reading holds that did not come to its end."""
-        self._turns.close()
-
-    def _walk(self) -> Generator[tuple[Place, NativeTurn], None, None]:
-        for number, transcript in enumerate(self._importer.read(self._source, Report(self._source.name))):
-            for place, turn in enumerate(transcript.turns):
-                yield (number, place), turn
-
-
 def _checked(data: bytes, kind: type[Any]) -> Any:
     record = unpack(data)
     if type(record) is not kind:
@@ -345,11 +296,14 @@ def _checked(data: bytes, kind: type[Any]) -> Any:
     return record
 
 
-def _turns_in(data: bytes) -> Iterator[tuple[NativeTurn, PreparedTurn]]:
-    for turn in _checked(data, list):
-        if type(turn) is not NativeTurn or type(turn.prepared) is not PreparedTurn:
-            raise WorkerLost("something came among turns")
-        yield turn, turn.prepared
+def _turns_in(data: bytes) -> list[NativeTurn]:
+    turns = _checked(data, list)
+    if any(type(turn) is not NativeTurn for turn in turns):
+        raise WorkerLost("something came among turns")
+    for turn in turns:
+        if turn.prepared is not None:
+            turn.load_items = partial(_checked, turn.prepared.items, tuple)
+    return list(turns)
 
 
 def _fill(report: Report, end: ReadingEnd) -> None:
@@ -368,3 +322,12 @@ def _fill(report: Report, end: ReadingEnd) -> None:
 def _become(session: NativeSession, other: NativeSession) -> None:
     for name in NativeSession.__struct_fields__:
         setattr(session, name, getattr(other, name))
+
+
+def _walked(transcripts: Iterator[Transcript]) -> Iterator[Transcript]:
+    """Each walked to its end before the next one comes, as an importer expects."""
+    for transcript in transcripts:
+        turns = iter(transcript.turns)
+        yield Transcript(session=transcript.session, turns=turns, raw=transcript.raw, until=transcript.until)
+        for _ in turns:
+            pass

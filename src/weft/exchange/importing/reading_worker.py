@@ -123,8 +123,8 @@ class ReadingWorker:
         some: list[NativeTurn] = []
         size = 0
         for turn in turns:
-            turn.items = ()  # the writer needs them in rare cases alone, and reads them then
             if turn.prepared is not None:
+                turn.prepared.items, turn.items = pack(turn.items), ()
                 size += turn.prepared.size
             some.append(turn)
             if size >= CHUNK_BYTES:

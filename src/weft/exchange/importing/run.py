@@ -431,7 +431,8 @@ class ImportRun:
         importer, candidate = unit.importer, unit.candidate
         before = writer.last_read(source.name)
         opened = None if ahead is None else ahead.opened()
-        if before is None and opened is not None and opened.state == file_state(source, candidate) is not None:
+        state = None if before is not None or opened is None else file_state(source, candidate)
+        if opened is not None and state is not None and opened.state == state:
             own, beginning = opened.digest, None
         else:
             own, beginning = digests(source.path, source.size, before.size if before else 0)

@@ -89,6 +89,8 @@ class PreparedTurn(Struct):
     draft: TurnDraft | None = None
     stretches: tuple[PackedStretch, ...] = ()
     """What is kept of the source with the batch that this turn ends."""
+    items: bytes = b""
+    """The turn's items, packed by whoever hands it over."""
 
 
 class NativeMessage(Struct, frozen=True, kw_only=True):
@@ -217,7 +219,7 @@ class NativeTurn(Struct, kw_only=True):
     prepared: PreparedTurn | None = None
     """Of a turn that another process read: stands for `records`, which stay there."""
     load_items: Callable[[], tuple[Item, ...]] | None = None
-    """Of such a turn: reads its items, which are not here until somebody needs them."""
+    """Of such a turn: its items, which are not here until somebody needs them."""
 
     @property
     def last_time(self) -> int | None:

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from msgspec import Struct, field
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from weft.kernel.contents import text_bytes
 from weft.kernel.enums import LinkReason
@@ -353,10 +353,8 @@ class NativeNames:
 
 
 def whole_turn(turn: NativeTurn) -> NativeTurn:
-    """With its items, which are read once if they were left where it was read."""
-    if turn.load_items is not None:
-        turn.items, turn.load_items = turn.load_items(), None
-    return turn
+    """With its items, wherever they were left."""
+    return turn if turn.load_items is None else replace(turn, items=turn.load_items(), load_items=None)
 
 
 def fitting_draft(
