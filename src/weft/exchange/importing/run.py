@@ -37,6 +37,7 @@ from weft.exchange.importing.fingerprints import (
     read_size,
     still_to_keep,
 )
+from weft.exchange.importing.handover import OpenedSource
 from weft.exchange.importing.intake import OnEnded, SourceIntake
 from weft.exchange.importing.read_positions import Follower, Followers
 from weft.exchange.importing.reading_ahead import ImporterFailed, ReadingAhead, SourceAhead, WantedSource
@@ -431,8 +432,7 @@ class ImportRun:
         importer, candidate = unit.importer, unit.candidate
         before = writer.last_read(source.name)
         opened = None if ahead is None else ahead.opened()
-        state = None if before is not None or opened is None else file_state(source, candidate)
-        if opened is not None and state is not None and opened.state == state:
+        if before is None and opened is not None and _is_as_opened(source, candidate, opened):
             own, beginning = opened.digest, None
         else:
             own, beginning = digests(source.path, source.size, before.size if before else 0)
@@ -484,6 +484,12 @@ def _after_head_start(sources: Sequence[WantedSource]) -> Sequence[WantedSource]
     """What is left for the worker."""
     sizes = accumulate(wanted.candidate.size for wanted in sources)
     return sources[sum(size <= HEAD_START_BYTES for size in sizes) :]
+
+
+def _is_as_opened(source: Source, candidate: Candidate | OnServer, opened: OpenedSource) -> bool:
+    """Is it the very file that the worker has hashed?"""
+    state = file_state(source, candidate)
+    return state is not None and state == opened.state
 
 
 def _part(importer: Importer, source: Source) -> ImportPart:

@@ -9,7 +9,8 @@ from msgspec import UNSET, UnsetType
 from weft.kernel.enums import MoveReason, SessionStatus
 from weft.kernel.errors import NotFound
 from weft.ledger.api.base import LedgerBase, LedgerPart
-from weft.ledger.arguments import checked_names, checked_number, checked_text
+from weft.ledger.api.recording import check_pins
+from weft.ledger.arguments import checked_names, checked_number
 from weft.ledger.model import Session
 from weft.ledger.read.revisions import moves_told, require
 from weft.ledger.read.sessions import (
@@ -116,8 +117,7 @@ def move(
     reason: str | None,
     at_event: str | None = None,
 ) -> Session:
-    if expected is not UNSET and expected is not None:
-        checked_text(expected, "expected")
+    check_pins(UNSET, expected)
     session_id = heads.move_head(
         ledger._writer,
         session,
