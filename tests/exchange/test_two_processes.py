@@ -24,6 +24,7 @@ from msgspec.structs import replace
 import weft
 from tests.exchange.corpus import CORPUS, ORIGINS, aged, needs_corpus, opened
 from tests.exchange.fixtures.claude_code.lines import Lines, use
+from tests.exchange.worker_processes import assert_ends
 from tests.faults.sizes import sized
 from weft import Ledger
 from weft.exchange.importers.aider import Aider
@@ -204,22 +205,6 @@ def test_an_import_whose_writer_was_killed_is_run_again_and_leaves_no_worker(
         assert {turn.id: turn.digest for turn in one.log()} == {turn.id: turn.digest for turn in two.log()}
         assert set(facts(one)) == set(facts(two))
         assert list(two.verify()) == []
-
-
-def assert_ends(pid: int) -> None:
-    """Waited for by its descriptor: nobody here is its parent. It is ready once the process is gone."""
-    import select
-
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        assert poll.poll(60_000), "the worker is still running"
-    finally:
-        os.close(descriptor)
 
 
 def test_an_interrupted_import_leaves_no_worker(folder: Path, tmp_path: Path) -> None:

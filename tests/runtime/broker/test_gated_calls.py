@@ -134,7 +134,11 @@ def test_an_allowed_call_runs_and_its_decision_costs_no_transaction(ledger: Ledg
     run(body())
 
 
-def test_ten_calls_of_one_answer_cross_over_to_the_ledger_as_often_as_one(ledger: Ledger, clock: FixedClock) -> None:
+def test_ten_calls_of_one_answer_cross_over_to_the_ledger_as_often_as_one(
+    ledger: Ledger, clock: FixedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft.runtime.broker.broker.ATTEND_SECONDS", 3600)  # what it looks for every so often besides
+
     async def crossings(session: str, count: int) -> int:
         uses = tuple(ToolUsePart(f"call-{number}", "light", {"number": number}) for number in range(count))
         asking = Reply(parts=uses, finish=Finish.TOOL_CALL, model_id="m", model="m-1", provider="there")

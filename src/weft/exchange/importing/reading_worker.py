@@ -12,9 +12,10 @@ import signal
 import tempfile
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from weft.exchange.importers.archives import Archives
 from weft.exchange.importers.limits import SOURCE_LIMITS
@@ -40,6 +41,7 @@ from weft.ledger.imports import PreparedTranscript, RawBytes, RawFile, prepare_s
 from weft.ledger.imports.natives import NativeTurn
 
 RAW_BYTES = 1024 * 1024
+UNPACKED = "unpacked"
 
 
 class ReadingWorker:
@@ -113,7 +115,7 @@ class ReadingWorker:
         try:
             for batch in prepared.batches():
                 self._send(batch)
-        except Exception:  # those before one that failed; whoever is ended instead does not know which were sent
+        except Exception:  # those before one that failed
             self._send(prepared.left)
             raise
         self._send(prepared.left)
@@ -139,40 +141,63 @@ def _by_text(counts: Mapping[str, int]) -> dict[str, int]:
     return {str(kind): count for kind, count in counts.items()}
 
 
-def _stop() -> None:
-    """End this process as if it were told to: what it unpacked is cleared away."""
-    os.kill(os.getpid(), signal.SIGTERM)
+class WorkerEnd:
+    """The end of this process, which any thread may bring about, whatever the others do or wait for.
+
+    No exception is raised in the main thread: what a signal raises there is not noticed by a wait that begins at that
+    moment, and is lost where an object is just being finalised.
+    """
+
+    def __init__(self, folder: str, answers: int) -> None:
+        self._folder, self._answers = folder, answers
+        self._begun = threading.Lock()
+
+    def bring_about(self) -> NoReturn:
+        """Once, by whoever comes first: the others wait, and end with it. What fails meanwhile is not told to the
+        writer, as a source would be blamed for it."""
+        with self._begun:
+            try:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._answers)
+                with suppress(OSError):  # from here on nothing new can be unpacked
+                    os.rename(os.path.join(self._folder, UNPACKED), os.path.join(self._folder, "ended"))
+                shutil.rmtree(self._folder, ignore_errors=True)
+            finally:
+                os._exit(0)
 
 
-def _receive_orders(pipe: BinaryIO, orders: SimpleQueue[ReadOrder]) -> None:
-    while (order := receive_order(pipe)) is not None:
-        orders.put(order)
-    _stop()
+def _receive_orders(pipe: BinaryIO, orders: SimpleQueue[ReadOrder], end: WorkerEnd) -> None:
+    try:
+        while (order := receive_order(pipe)) is not None:
+            orders.put(order)
+    finally:  # also where the writer was ended in the middle of an order
+        end.bring_about()
 
 
-def _on_signal(number: int, frame: object) -> None:
-    """Once: both pipes may be closed, and what is being cleared away then is cleared to the end."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise SystemExit(0)
+def _await_signal(end: WorkerEnd) -> None:
+    signal.sigwait({signal.SIGTERM})
+    end.bring_about()
 
 
 def main(folder: str) -> None:
     """What is unpacked goes into the folder, and the folder goes with this process."""
-    tempfile.tempdir = folder
+    tempfile.tempdir = os.path.join(folder, UNPACKED)
     try:
-        _read_all()
+        os.mkdir(tempfile.tempdir)
+        _read_all(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _read_all() -> None:
+def _read_all(folder: str) -> None:
     answers = os.dup(1)
+    end = WorkerEnd(folder, answers)
     os.dup2(2, 1)  # what an importer prints is no frame
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of Ctrl-C the writer makes what is right
-    signal.signal(signal.SIGTERM, _on_signal)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in every thread: one of them waits for it
     orders: SimpleQueue[ReadOrder] = SimpleQueue()
     pipe = open(os.dup(0), "rb")  # noqa: SIM115 - at its end the interpreter would wait for whoever reads `sys.stdin`
-    threading.Thread(target=_receive_orders, args=(pipe, orders), daemon=True).start()
-    worker = ReadingWorker(FrameQueue(answers, _stop))
+    threading.Thread(target=_await_signal, args=(end,), daemon=True).start()
+    threading.Thread(target=_receive_orders, args=(pipe, orders, end), daemon=True).start()
+    worker = ReadingWorker(FrameQueue(answers, end.bring_about))
     while True:
         worker.read(orders.get())
