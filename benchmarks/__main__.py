@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -44,6 +45,7 @@ from benchmarks.syncing import measure_syncing
 
 ROOT = Path(__file__).resolve().parent.parent
 BUSY = 0.5
+INTERRUPTED = 130
 
 
 def main() -> int:
@@ -52,10 +54,15 @@ def main() -> int:
     sizes = QUICK if options.quick else FULL
     specs = OURS if options.no_peers else ALL
     options.dir.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as directory:
         results = run(sections, sizes, specs, Path(directory))
     print(json.dumps(results.as_json(), indent=1) if options.json else shown(results))
-    write_files(results, options, whole=sections == set(SECTIONS) and not options.no_peers and not options.quick)
+    is_whole = sections == set(SECTIONS) and not options.no_peers and not options.quick and not results.cut_short
+    write_files(results, options, whole=is_whole)
+    if results.cut_short:
+        say("interrupted: these are the figures until then")
+        return INTERRUPTED
     return verdict(results, options.quick)
 
 
@@ -74,7 +81,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Path) -> Results:
-    """Depth-sensitive reading comes first: the appends make every thread longer."""
+    """What was measured until then, where somebody interrupts it."""
     started = time.monotonic()
     packages = [name for spec in specs for name in spec.packages]
     results = Results(
@@ -85,45 +92,14 @@ def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Pa
     load = os.getloadavg()[0]
     if load > BUSY:
         say(f"warning: the machine is busy (load {load:.1f}); ratios will hold better than milliseconds")
-    stages = build_stages(sections, specs, directory, results)
-    if "load" in sections:
-        measure_load(stages, results)
-    if "read" in sections:
-        measure_read(stages, results, directory)
-    if "verify" in sections:
-        measure_verify(stages, results)
-    if "fork" in sections:
-        measure_fork(stages, results)
-    if "append" in sections:
-        measure_append(stages, results)
-    if "group" in sections:
-        measure_group(stages, results, directory)
-    if "import" in sections:
-        results.imports = measure_import(sizes, directory)
-    if "search" in sections:
-        results.search = measure_search(sizes, directory)
-    if "similarity" in sections:
-        results.similarity = measure_similarity(sizes, directory)
-    if "routing" in sections:
-        results.routing = measure_routing(sizes, directory)
-    if "streams" in sections:
-        results.streams = measure_streaming(sizes, directory)
-    if "sync" in sections:
-        results.sync = measure_syncing(sizes, directory)
-    if "cli" in sections:
-        measure_command_line(stages, results)
-    if "fsync" in sections:
-        measure_fsyncs(specs, results, directory)
-    if "postgres" in sections:
-        results.postgres = measure_postgres(sizes)
-    if "broker" in sections:
-        results.broker = measure_broker(sizes, directory, peers=specs is ALL)
-    if "rooms" in sections:
-        results.rooms = measure_rooms(sizes, directory)
-    if "graph" in sections:
-        results.graph = measure_graph(sizes, directory)
-    if "plot" in sections:
-        draw_curves(stages, results)
+    stages: Stages = {}
+    try:
+        build_stages(stages, sections, specs, directory, results)
+        for section in SECTIONS:
+            if section in sections:
+                measure(section, stages, results, specs, directory)
+    except KeyboardInterrupt:
+        results.cut_short = True
     for stage in stages.values():
         stage.subject.close()
     results.seconds = time.monotonic() - started
@@ -131,8 +107,54 @@ def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Pa
     return results
 
 
-def build_stages(sections: set[str], specs: tuple[Spec, ...], directory: Path, results: Results) -> Stages:
-    stages: Stages = {}
+def measure(section: str, stages: Stages, results: Results, specs: tuple[Spec, ...], directory: Path) -> None:
+    sizes = results.sizes
+    match section:
+        case "load":
+            measure_load(stages, results)
+        case "read":
+            measure_read(stages, results, directory)
+        case "verify":
+            measure_verify(stages, results)
+        case "fork":
+            measure_fork(stages, results)
+        case "append":
+            measure_append(stages, results)
+        case "group":
+            measure_group(stages, results, directory)
+        case "import":
+            results.imports = measure_import(sizes, directory)
+        case "search":
+            results.search = measure_search(sizes, directory)
+        case "similarity":
+            results.similarity = measure_similarity(sizes, directory)
+        case "routing":
+            results.routing = measure_routing(sizes, directory)
+        case "streams":
+            results.streams = measure_streaming(sizes, directory)
+        case "sync":
+            results.sync = measure_syncing(sizes, directory)
+        case "cli":
+            measure_command_line(stages, results)
+        case "fsync":
+            measure_fsyncs(specs, results, directory)
+        case "postgres":
+            results.postgres = measure_postgres(sizes)
+        case "broker":
+            results.broker = measure_broker(sizes, directory, peers=specs is ALL)
+        case "rooms":
+            results.rooms = measure_rooms(sizes, directory)
+        case "graph":
+            results.graph = measure_graph(sizes, directory)
+        case "plot":
+            draw_curves(stages, results)
+        case _:
+            raise ValueError(f"nothing measures {section}")
+
+
+def build_stages(
+    stages: Stages, sections: set[str], specs: tuple[Spec, ...], directory: Path, results: Results
+) -> None:
     for spec in specs:
         for depth in depths_of(spec, sections, results.sizes):
             stage = build(spec, depth, directory / f"{spec.name} {depth}".replace(" ", "-"))
@@ -144,7 +166,6 @@ def build_stages(sections: set[str], specs: tuple[Spec, ...], directory: Path, r
             results.settings[spec.name] = stage.subject.settings()
             if depth <= results.sizes.peer_depths[-1]:
                 results.bytes_per_turn[spec.name] = stage.bytes_per_turn
-    return stages
 
 
 def depths_of(spec: Spec, sections: set[str], sizes: Sizes) -> list[int]:

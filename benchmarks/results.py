@@ -75,6 +75,8 @@ class Results:
     """By the events that a ledger has."""
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     seconds: float = 0
+    cut_short: bool = False
+    """Somebody interrupted the run."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

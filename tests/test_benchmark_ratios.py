@@ -1,9 +1,14 @@
 """How the benchmarks compare: round by round, so that a slow minute of the machine is nobody's."""
 
+from pathlib import Path
+
 import pytest
 
+import benchmarks.__main__ as benchmarking
 from benchmarks.measure import NotMeasured, Run, figure, paired_ratio
+from benchmarks.plan import QUICK, SECTIONS
 from benchmarks.rates import Rate, middle, rate_of
+from benchmarks.results import Results
 
 
 def test_a_round_that_was_slow_for_both_changes_no_ratio() -> None:
@@ -31,3 +36,17 @@ def test_a_rate_counts_what_an_action_did_in_each_round() -> None:
     assert rate_of(found, 100) == Rate(200.0, 2.5, (200.0, 400.0, 100.0))
     missing = NotMeasured("no disk")
     assert rate_of(missing, 100) is missing
+
+
+def test_an_interrupted_run_keeps_what_it_measured_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(section: str, stages: object, results: Results, *_: object) -> None:
+        if section == "append":
+            raise KeyboardInterrupt
+        results.settings[section] = "measured"
+
+    monkeypatch.setattr(benchmarking, "measure", measure)
+    results = benchmarking.run(set(SECTIONS), QUICK, (), tmp_path)
+    assert results.cut_short
+    assert list(results.settings) == ["load", "read", "verify", "fork"]
+    assert "not measured" in benchmarking.shown(results)
+    assert not benchmarking.run({"load"}, QUICK, (), tmp_path).cut_short
