@@ -18,6 +18,7 @@ from weft.aio.programs import AsyncPrograms
 from weft.kernel.authority import Authority, Principal, PrincipalKind
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.arguments import checked_record
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.views.lease_rows import Lease
 from weft.programs.model import Difference, Program, ProgramChange
@@ -127,8 +128,9 @@ class AsyncLedgerPrograms(AsyncPrograms):
         """Invoke a program by its name or address: in this context, else in that which the caller runs in, else in
         that of whoever opened the ledger; and for everybody in whose name the ledger acts."""
         from weft.runtime.invoke.handlers import invoke
-        from weft.runtime.invoke.invocation import InvocationContext
+        from weft.runtime.invoke.invocation import Invocation, InvocationContext
 
+        checked_record(invocation, Invocation, "invocation")
         inference = self._open_ledger.inference
         invocation_context = InvocationContext(
             self._open_ledger,
@@ -144,9 +146,11 @@ class AsyncLedgerPrograms(AsyncPrograms):
 
     async def _acting(self, context: ExecutionContext | None) -> ExecutionContext:
         """A context, and for it whoever the ledger acts for, with what their rights and permissions leave."""
-        from weft.runtime.context import context_from_env
+        from weft.runtime.context import ExecutionContext, context_from_env
         from weft.runtime.invoke.agent_rights import actor_context
 
+        if context is not None:
+            checked_record(context, ExecutionContext, "context")
         authority = self._open_ledger.authority
         owner = Principal(PrincipalKind.HUMAN, DEFAULT_AGENT)
         acting = context or context_from_env(owner, self._open_ledger.inference.variable)

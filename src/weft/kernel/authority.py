@@ -201,6 +201,8 @@ class Rights(Struct, frozen=True, forbid_unknown_fields=True):
 
     def narrowed(self, other: Rights) -> Rights:
         """What both allow."""
+        if not isinstance(other, Rights):
+            raise InvalidInput(f"rights are {quoted(other)}", "make them with weft.rights(…)")
         return Rights(tuple(dict.fromkeys((*self.layers, *other.layers))))
 
 

@@ -64,6 +64,13 @@ def checked_names(value: Any, what: str) -> list[str]:
     return [checked_text(name, what) for name in ([value] if isinstance(value, str) else value)]
 
 
+def checked_list(value: Any, what: str) -> list[Any]:
+    """Several, of whatever kind; text is none."""
+    if isinstance(value, str | bytes | bytearray) or not isinstance(value, Iterable):
+        raise InvalidInput(f"{what} is {quoted(value)}", "give a list")
+    return list(value)
+
+
 def checked_number(value: Any, what: str) -> int:
     if type(value) is not int or abs(value) > MAX_INTEGER:
         raise InvalidInput(f"{what} is {quoted(value)}", "it is a whole number below 2^53")
@@ -104,6 +111,18 @@ def checked_member(enum: Any, value: Any, what: str) -> Any:
     except ValueError:
         members = ", ".join(enum)
         raise InvalidInput(f"{what} is {quoted(value)}", f"it is one of {members}") from None
+
+
+def checked_members(enum: Any, values: Any, what: str) -> list[Any]:
+    """Several members of an enumeration, or one."""
+    return [checked_member(enum, value, what) for value in checked_names(values, what)]
+
+
+def checked_record(value: Any, record: type[T], what: str) -> T:
+    """A record that a verb gave, as it is."""
+    if not isinstance(value, record):
+        raise InvalidInput(f"{what} is {quoted(value)}", f"give a {record.__name__}")
+    return value
 
 
 def checked_seconds(value: Any, what: str) -> float:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.kernel.errors import InvalidInput
-from weft.ledger.arguments import checked_count, checked_flag
+from weft.kernel.weft_error import quoted
+from weft.ledger.arguments import checked_count, checked_flag, checked_names, checked_text
 from weft.ledger.views.program_rows import ProgramRow
 from weft.ledger.views.rows import SessionRow
 from weft.programs import program_changes
@@ -56,7 +57,10 @@ class ProgramVerbs(ProgramsBase):
         key: str | None = None,
     ) -> Program:
         """A session of the ledger, with a model of its own; without a label it gets one."""
-        whole = {**(config or {}), **({} if model is None else {"defaultModel": model})}
+        if owner is not None:
+            checked_text(owner, "owner")
+        settings = {} if config is None else _checked_settings(config, "config")
+        whole = {**settings, **({} if model is None else {"defaultModel": model})}
 
         def work(writer: ProgramWriter) -> Any:
             return session.create(writer, label, owner, whole)
@@ -68,7 +72,7 @@ class ProgramVerbs(ProgramsBase):
         """Living programs by kind and name, sessions last; with `deleted` also those that are hidden."""
         wanted = None if kind is None else checked_kind(kind)
         with self._reading() as txn:
-            return list_programs(txn, wanted, states, deleted=deleted)
+            return list_programs(txn, wanted, checked_names(states, "state"), deleted=deleted)
 
     def configure(
         self,
@@ -93,13 +97,12 @@ class ProgramVerbs(ProgramsBase):
     ) -> Program:
         """Some fields of its configuration; None takes one away, objects are changed field by field.
         A provider that moves to another server leaves its keys behind, unless they are given anew."""
-        return self._reconfigure("change", name, changes, expected, reason, key)
+        return self._reconfigure("change", name, _checked_settings(changes, "changes"), expected, reason, key)
 
     def _reconfigure(
         self, verb: str, name: str, given: Any, expected: int | None, reason: str | None, key: str | None
     ) -> Program:
         """A configuration, or with `change` the changes of one."""
-        version = None if expected is None else checked_count(expected, "expected version")
 
         def config_for(writer: ProgramWriter, row: ProgramRow | SessionRow) -> Any:
             if verb == "configure":
@@ -112,9 +115,9 @@ class ProgramVerbs(ProgramsBase):
         def work(writer: ProgramWriter) -> Any:
             session_row = self._session(writer, name)
             if session_row is not None:
-                return session.configure(writer, session_row, config_for(writer, session_row), version)
+                return session.configure(writer, session_row, config_for(writer, session_row), expected)
             row = writer.require(name)
-            return program_changes.configure(writer, row, config_for(writer, row), expected=version, reason=reason)
+            return program_changes.configure(writer, row, config_for(writer, row), expected=expected, reason=reason)
 
         return self._change(verb, work, key, name, given, expected, reason)
 
@@ -174,3 +177,9 @@ class ProgramVerbs(ProgramsBase):
             old = new - 1 if before is None else checked_count(before, "version")
             configs = [{} if number == 0 else to_program(txn, row, number).config for number in (old, new)]
         return list(differences(*configs))
+
+
+def _checked_settings(settings: Any, what: str) -> dict[str, Any]:
+    if not isinstance(settings, dict):
+        raise InvalidInput(f"{what} is {quoted(settings)}", "give a dict of settings")
+    return settings

@@ -26,6 +26,7 @@ from weft.kernel.events import Event, ledger_stream, program_stream
 from weft.kernel.fields import Reference
 from weft.kernel.program_kinds import PROGRAM_KINDS, legal_verbs, next_state
 from weft.ledger.api import system_kind_of, users_of_agent
+from weft.ledger.arguments import checked_count
 from weft.ledger.read.access import access_of
 from weft.ledger.read.label_prefixes import find_by_beginning
 from weft.ledger.sessions.heads import stream_of
@@ -253,7 +254,7 @@ class ProgramWriter:
         return (found.id, found.kind, found.info_type), found.version
 
     def ensure_version(self, name: str, expected: int | None, actual: int) -> None:
-        if expected is not None and expected != actual:
+        if expected is not None and checked_count(expected, "expected version") != actual:
             raise VersionConflict(name, expected, actual)
 
     def users_of(self, row: ProgramRow) -> list[str]:

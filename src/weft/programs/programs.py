@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from weft.kernel.authority import Authority
 from weft.ledger.api import Lease
+from weft.ledger.arguments import checked_list, checked_record
 from weft.programs.apply import PlannedProgram, apply
 from weft.programs.information_verbs import InformationVerbs
 from weft.programs.pending_verbs import PendingVerbs
@@ -28,4 +29,5 @@ class Programs(ProgramVerbs, WorkVerbs, InformationVerbs, TriggerVerbs, PendingV
     ) -> list[PlannedProgram]:
         """Many programs as files describe them (`weft.programs.program_files`), in one append; what was done, or would
         be."""
-        return apply(self._writer, wanted, prune=prune, dry_run=dry_run, key=key)
+        programs = [checked_record(program, WantedProgram, "wanted") for program in checked_list(wanted, "wanted")]
+        return apply(self._writer, programs, prune=prune, dry_run=dry_run, key=key)

@@ -9,6 +9,7 @@ from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import AgentBusy, NotApplicable
 from weft.kernel.weft_error import quoted
 from weft.ledger.api import Lease, LeaseKind, owner_of, patience_of, users_of_agent
+from weft.ledger.arguments import checked_record
 from weft.ledger.read.access import access_of
 from weft.ledger.views.program_rows import ProgramRow
 from weft.ledger.write.leases import end_lease, free_epoch, release, take
@@ -127,7 +128,7 @@ class WorkVerbs(ProgramsBase):
 
         def work(writer: ProgramWriter) -> str:
             writer.ensure_allowed(AGENT)
-            return renewed(writer, hold)
+            return renewed(writer, checked_record(hold, Lease, "hold"))
 
         self._perform("renew_agent", work, None)
 
@@ -136,7 +137,7 @@ class WorkVerbs(ProgramsBase):
 
         def work(writer: ProgramWriter) -> str:
             writer.ensure_allowed(AGENT)
-            program = renewed(writer, hold)
+            program = renewed(writer, checked_record(hold, Lease, "hold"))
             release(writer.append, hold)
             return program
 

@@ -12,7 +12,7 @@ from weft.ledger.api.base import LedgerPart
 from weft.ledger.approvals import policies
 from weft.ledger.approvals.model import Approval, CallDecision, NewPolicy, Policy
 from weft.ledger.approvals.requests import answer_approval, decisions_of, listed_approvals, load_approval
-from weft.ledger.arguments import checked_count, checked_label, checked_member, checked_text
+from weft.ledger.arguments import checked_count, checked_label, checked_member, checked_members, checked_text
 from weft.ledger.read.revisions import require
 from weft.ledger.write.append import requires
 
@@ -37,7 +37,7 @@ class Approvals(LedgerPart):
         self, *, session: str | None = None, states: Sequence[str] = OPEN, limit: int = 100, after: int = 0
     ) -> list[Approval]:
         """Requests in these states, the oldest first; `after` is the arrival number of the last one of a page."""
-        values = [checked_member(ApprovalState, state, "state").value for state in states]
+        values = [state.value for state in checked_members(ApprovalState, states, "state")]
         count, position = checked_count(limit, "limit"), checked_count(after, "after")
         with self._store.read() as txn:
             row = None if session is None else require(txn, session)
@@ -82,7 +82,7 @@ class Policies(LedgerPart):
 
     def list(self, *, states: Sequence[str] = ()) -> list[Policy]:
         """Policies in these states, or all; the oldest first."""
-        values = [checked_member(PolicyState, state, "state").value for state in states]
+        values = [state.value for state in checked_members(PolicyState, states, "state")]
         with self._store.read() as txn:
             return policies.listed_policies(txn, values)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from weft.kernel.authority import IMPORTING
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api.base import LedgerBase, LedgerPart
-from weft.ledger.arguments import checked_text
+from weft.ledger.arguments import checked_count, checked_record, checked_text
 from weft.ledger.read.revisions import require
 from weft.ledger.search.passages import catch_up_if_far_behind
 from weft.ledger.search.prepared_words import PreparedWords
@@ -30,13 +30,18 @@ class Imports(LedgerPart):
 
         self._ledger.trust.ensure(IMPORTING)
         self._store.catch_up()
-        return ImportWriter(self._writer, checked_text(origin, "origin"), mapping, remap=remap, words=words)
+        return ImportWriter(
+            self._writer, checked_text(origin, "origin"), checked_count(mapping, "mapping"), remap=remap, words=words
+        )
 
     @reads_whole
     def index(self, words: PreparedWords | None = None, *, beyond: int | None = None) -> None:
         """Let search catch up where more events than `beyond` came since it last did, many where it is not given, or
         where no more `words` for it have room."""
-        catch_up_if_far_behind(self._store, None, self._clock.monotonic, words, beyond)
+        if words is not None:
+            checked_record(words, PreparedWords, "words")
+        most = None if beyond is None else checked_count(beyond, "beyond")
+        catch_up_if_far_behind(self._store, None, self._clock.monotonic, words, most)
 
     @reads_whole
     def kept_sources(self, session_or_file: str) -> list[KeptStretch]:

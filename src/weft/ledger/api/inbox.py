@@ -15,6 +15,7 @@ from weft.ledger.arguments import (
     checked_count,
     checked_label,
     checked_member,
+    checked_members,
     checked_number,
     checked_text,
 )
@@ -95,7 +96,7 @@ class Inbox(LedgerPart):
         after: int = 0,
     ) -> list[InboxMessage]:
         """Messages in these states, the oldest first; `after` is the arrival number of the last one of a page."""
-        wanted = [checked_member(InboxState, state, "state").value for state in states]
+        wanted = [state.value for state in checked_members(InboxState, states, "state")]
         limit, after = checked_count(limit, "limit"), checked_number(after, "after")
         with self._store.read() as txn:
             access = access_of(txn)

@@ -48,9 +48,9 @@ class Resources(LedgerPart):
 
     def snapshots(self, resource: str, *, limit: int = 100) -> list[Snapshot]:
         """Of one resource, the newest first."""
-        most = checked_count(limit, "limit")
+        name, most = checked_text(resource, "resource"), checked_count(limit, "limit")
         with self._store.read() as txn:
-            return snapshot_reading.listed_snapshots(txn, reading.load_resource(txn, resource).id, most)
+            return snapshot_reading.listed_snapshots(txn, reading.load_resource(txn, name).id, most)
 
     def snapshot(self, snapshot: str) -> Snapshot:
         with self._store.read() as txn:

@@ -9,7 +9,15 @@ from weft.kernel.enums import MessageRole, QueueMode, RoomHistory, RoomStatus
 from weft.kernel.errors import InvalidInput
 from weft.kernel.weft_error import quoted
 from weft.ledger.api.base import LedgerPart
-from weft.ledger.arguments import as_messages, checked_member, checked_names, checked_number, checked_text
+from weft.ledger.arguments import (
+    as_messages,
+    checked_list,
+    checked_member,
+    checked_names,
+    checked_number,
+    checked_record,
+    checked_text,
+)
 from weft.ledger.model import MessagesInput
 from weft.ledger.read.access import access_of
 from weft.ledger.read.pages import Page
@@ -102,7 +110,7 @@ class Rooms(LedgerPart):
         """For each hit of `ledger.search` the id of the message of a room whose text an agent was sent there, or
         answered with; None for any other."""
         with self._store.read() as txn:
-            return posted_messages(txn, hits)
+            return posted_messages(txn, [checked_record(hit, Hit, "hits") for hit in checked_list(hits, "hits")])
 
     def agent(self, name: str) -> AgentProfile:
         """What an agent tells of itself, by its name or id. A private one is there for those it works for."""

@@ -10,7 +10,7 @@ from typing import Unpack
 
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.ledger.api.base import LedgerBase
-from weft.ledger.arguments import checked_flag, checked_text
+from weft.ledger.arguments import checked_flag, checked_names, checked_text
 from weft.ledger.read.access import READ_LEDGER
 from weft.ledger.read.pages import Page, mapped
 from weft.ledger.read.projects import Projects
@@ -86,7 +86,7 @@ class SearchVerbs(LedgerBase):
         of turns that cannot be read are passed over.
         """
         checked_text(text, "text")
-        ids = [checked_text(id, "also") for id in also]
+        ids = checked_names(also, "also")
         self._let_index_catch_up()
         with self._store.read() as txn:
             return find_related(txn, self._store.word_index(txn.sql), text, ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.ledger.api.base import LedgerBase
-from weft.ledger.arguments import checked_seconds, checked_text
+from weft.ledger.arguments import checked_record, checked_seconds, checked_text
 from weft.ledger.runs.stream_items import StreamItem, StreamPosition, parse_position
 from weft.ledger.runs.stream_log import StreamCursor, open_cursor, read_items
 from weft.store.erased_contents import ERASING
@@ -22,6 +22,8 @@ class SessionStream:
         self._store = store
         self._name = checked_text(session, "session")
         position = parse_position(after) if isinstance(after, str) else after
+        if position is not None:
+            checked_record(position, StreamPosition, "after")
         with store.read() as txn:
             self.cursor: StreamCursor = open_cursor(txn, self._name, position)
             self.newest = txn.facts.tip().n

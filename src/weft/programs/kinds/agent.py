@@ -12,6 +12,7 @@ from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable
 from weft.kernel.fields import ErrorFact
 from weft.kernel.program_events import AgentCheckpoint, AgentFailed, AgentShared, AgentTaskAssigned, AgentUnshared
+from weft.kernel.weft_error import quoted
 from weft.ledger.api import session_owner, shared_with
 from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.ledger.views.rows import SessionRow
@@ -148,9 +149,9 @@ def _new_session(writer: ProgramWriter, agent: ProgramRow, work: ProgramRow, lab
 
 
 def step(writer: ProgramWriter, agent: ProgramRow, verb: str, reason: str | None) -> ProgramRow:
+    if not isinstance(verb, str) or verb not in VERBS:
+        raise InvalidInput(f"an agent cannot {quoted(verb)}", f"it can {', '.join((*VERBS, 'fail'))}")
     writer.permit_agent("assign", f"{verb} for the agent {agent.name!r}", agent)
-    if verb not in VERBS:
-        raise InvalidInput(f"an agent cannot {verb!r}", f"it can {', '.join((*VERBS, 'fail'))}")
     return writer.take_step(agent, verb, reason)
 
 
