@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmarks.broker import BESIDE, TurnCost, is_sqlite_peer
 from benchmarks.broker import WEFT as BROKER
-from benchmarks.broker import TurnCost, is_sqlite_peer
 from benchmarks.broker_rates import BROKERS, GRAPHS
 from benchmarks.fsyncs import Fsyncs
 from benchmarks.graph import GraphCosts
@@ -153,7 +153,7 @@ def broker_bars(results: Results) -> list[Bar]:
         ),
         Bar(
             f"broker: overhead, {depths[-1]:,} deep against {depths[0]:,}",
-            ratio(own[depths[-1]], own[depths[0]]),
+            ratio(own[depths[-1]], _overhead(found.costs.get(BESIDE, {}).get(depths[0])) or own[depths[0]]),
             1.2,
             "x",
         ),

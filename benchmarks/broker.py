@@ -99,6 +99,10 @@ SPECS = (
 )
 
 
+BESIDE = "weft, beside the deepest"
+"""Weft with the shortest thread, measured in turns with the longest."""
+
+
 def is_sqlite_peer(name: str) -> bool:
     """Whether Weft on SQLite is judged by it."""
     return any(spec.name == name and spec.is_peer and not spec.needs_server and not spec.is_weaker for spec in SPECS)
@@ -211,7 +215,8 @@ def _costs(
     specs: Sequence[TurnSpec], sizes: Sizes, directory: Path, url: str, postgres: str | NotMeasured
 ) -> dict[str, dict[int, TurnCost | NotMeasured]]:
     """All subjects of one depth take turns; then the next depth. Where the peers are no longer measured, Weft takes one
-    turn a round: nearly all of its time passes in the model layer there."""
+    turn a round, as nearly all of its time passes in the model layer there, and so does a second one with the shortest
+    thread: minutes lie between two depths, in which a machine may have become slower."""
     costs: dict[str, dict[int, TurnCost | NotMeasured]] = {spec.name: {} for spec in specs}
     for depth in sizes.broker_depths:
         stages: dict[str, TurnStage] = {}
@@ -225,10 +230,16 @@ def _costs(
                 costs[spec.name][depth] = stage
             else:
                 stages[spec.name] = stage
+        if is_beyond:
+            shallow = _stage(SPECS[0], directory / f"broker-beside-{depth}", url, postgres, sizes.broker_depths[0])
+            if not isinstance(shallow, NotMeasured):
+                stages[BESIDE] = shallow
         operations = 1 if is_beyond else sizes.broker_operations
         runs = {name: partial(stage.run, operations) for name, stage in stages.items()}
         for name, figure in interleave(runs, sizes.rounds).items():
-            costs[name][depth] = stages[name].cost(figure) if isinstance(figure, Figure) else figure
+            at = sizes.broker_depths[0] if name == BESIDE else depth
+            cost = stages[name].cost(figure) if isinstance(figure, Figure) else figure
+            costs.setdefault(name, {})[at] = cost
         for stage in stages.values():
             stage.close()
     return costs
