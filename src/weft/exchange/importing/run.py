@@ -23,7 +23,6 @@ from weft.exchange.importers.port import (
     Problem,
     Report,
     Source,
-    Transcript,
     load_importers,
     registered_name,
 )
@@ -432,10 +431,7 @@ class ImportRun:
         importer, candidate = unit.importer, unit.candidate
         before = writer.last_read(source.name)
         opened = None if ahead is None else ahead.opened()
-        if before is None and opened is not None and _is_as_opened(source, candidate, opened):
-            own, beginning = opened.digest, None
-        else:
-            own, beginning = digests(source.path, source.size, before.size if before else 0)
+        own, beginning = _digests(source, candidate, before, opened)
         read = ImportSource(
             name=source.name,
             size=read_size(source, candidate),
@@ -454,12 +450,11 @@ class ImportRun:
         intake = SourceIntake(
             writer, source, candidate.stamp, file, totals.counts, before is not None, known, on_ended=self._on_ended
         )
-        transcripts: Iterator[Transcript]
         read_bytes = (source.size, bytes_digest(source, candidate, own))
         if ahead is not None and opened is not None and (opened.size, opened.digest) == read_bytes:
             transcripts = ahead.transcripts(importer, source, report)
         else:
-            transcripts = importer.read(source, report) if follower is None else follower.read(source, report)
+            transcripts = (importer if follower is None else follower).read(source, report)
         for transcript in transcripts:
             intake.take(transcript)
         writer.remember(replace(read, open=intake.is_open, kept=file.at if intake.is_open else None))
@@ -486,10 +481,16 @@ def _after_head_start(sources: Sequence[WantedSource]) -> Sequence[WantedSource]
     return sources[sum(size <= HEAD_START_BYTES for size in sizes) :]
 
 
-def _is_as_opened(source: Source, candidate: Candidate | OnServer, opened: OpenedSource) -> bool:
-    """Is it the very file that the worker has hashed?"""
-    state = file_state(source, candidate)
-    return state is not None and state == opened.state
+def _digests(
+    source: Source, candidate: Candidate | OnServer, before: ImportSource | None, opened: OpenedSource | None
+) -> tuple[bytes, bytes | None]:
+    """Of its bytes, and of as many as it had when it was read before. Of a new file the worker's is taken, where it is
+    the very one that the worker has hashed."""
+    if before is None and opened is not None:
+        state = file_state(source, candidate)
+        if state is not None and state == opened.state:
+            return opened.digest, None
+    return digests(source.path, source.size, before.size if before else 0)
 
 
 def _part(importer: Importer, source: Source) -> ImportPart:
