@@ -40,7 +40,7 @@ bench: ## Measure Weft against its peers, in an environment of its own
 docs: setup ## Write the generated pages again
 	$(python) scripts/generate_docs.py
 	$(python) scripts/generate_graph_docs.py
-	$(python) scripts/generate_json_docs.py
+	$(python) -m scripts.generate_json_docs
 	$(python) scripts/generate_aio.py
 
 lock: setup ## Choose the newest versions that fit, with hashes

@@ -105,6 +105,7 @@ if TYPE_CHECKING:
     from weft.ledger.model import ReasoningPart as ReasoningPart
     from weft.ledger.model import RecordedTurn as RecordedTurn
     from weft.ledger.model import Session as Session
+    from weft.ledger.model import SessionAlias as SessionAlias
     from weft.ledger.model import SessionMove as SessionMove
     from weft.ledger.model import StoredContent as StoredContent
     from weft.ledger.model import Substituted as Substituted
@@ -288,7 +289,7 @@ _NAMES = {
     "weft.ledger.imports.sources": "ImportSource Landed",
     "weft.ledger.model": (
         "Branch Codeblock Compaction FileNote HeadMove ImagePart LintNote Message NewError "
-        "NewMessage NewToolCall Point ReasoningPart RecordedTurn Session SessionMove StoredContent "
+        "NewMessage NewToolCall Point ReasoningPart RecordedTurn Session SessionAlias SessionMove StoredContent "
         "Substituted TextPart ToolCall ToolResultPart ToolUsePart Turn"
     ),
     "weft.ledger.read.context_cuts": "ContextCut",

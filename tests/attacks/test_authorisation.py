@@ -41,8 +41,8 @@ NEUTRAL = set(
 FILTERED = set(
     """
     session resolve point turn thread messages message tool_calls codeblocks context diff log events sessions listing
-    reflog heads.at labels.archivable search search_sessions related_turns find_turns find_messages find_tool_calls
-    find_sessions
+    reflog heads.at labels.archivable labels.aliases search search_sessions related_turns find_turns find_messages
+    find_tool_calls find_sessions
     tree.children tree.common_ancestor tree.turns tree.sessions_containing tree.moves_to compactions.get
     merges.provenance merges.branches erasure.plan inbox.get inbox.list approvals.get
     approvals.list approvals.decisions follow vouchers strangers imports.provisional
@@ -383,7 +383,8 @@ def named_answers(ledger: Ledger, programs: Programs, name: str) -> Iterator[Cal
         lambda: ledger.context(name), lambda: ledger.context(session=name), lambda: ledger.diff(name, "mine"),
         lambda: ledger.log(session=name), lambda: ledger.log(thread=name), lambda: ledger.events(name),
         lambda: ledger.reflog(name), lambda: ledger.heads.at(name, NOON), lambda: ledger.labels.archivable(name),
-        lambda: ledger.labels.archivable(name, tree=True), lambda: ledger.search("words", session=name),
+        lambda: ledger.labels.archivable(name, tree=True), lambda: ledger.labels.aliases(name),
+        lambda: ledger.search("words", session=name),
         lambda: ledger.find_turns(parent=name), lambda: ledger.find_messages(session=name),
         lambda: ledger.find_tool_calls(message=name), lambda: ledger.find_tool_calls(spawned=name),
         lambda: ledger.find_sessions(parent=name), lambda: ledger.find_sessions(routing_key=name),
@@ -434,7 +435,8 @@ def listing_answers(ledger: Ledger, programs: Programs) -> Iterator[Callable[[],
         lambda: ledger.search(role="user"), ledger.find_turns, lambda: ledger.find_turns(persona="mole"),
         lambda: ledger.find_turns(persona="scout"), lambda: ledger.find_messages(role="user"),
         lambda: ledger.find_tool_calls(tool="shell"), lambda: ledger.find_sessions(persona="local"),
-        lambda: ledger.find_sessions(persona="mole"), lambda: ledger.labels.archivable(older_than=NOON + 1),
+        lambda: ledger.find_sessions(persona="mole"), ledger.labels.aliases,
+        lambda: ledger.labels.archivable(older_than=NOON + 1),
         ledger.merges.branches, programs.all, lambda: programs.all(deleted=True), programs.query, programs.requests,
         lambda: programs.tagged("tag"), lambda: programs.get("mole"),
     )  # fmt: skip

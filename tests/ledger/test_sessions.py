@@ -136,6 +136,24 @@ def test_an_alias_leads_to_its_session(ledger: Ledger, reason: str) -> None:
         ledger.labels.add_alias("x", "channel:7", reason="whim")
 
 
+def test_aliases_are_listed_by_name_with_the_session_they_lead_to(ledger: Ledger) -> None:
+    ids = {label: ledger.create_session(label).id for label in ("main", "side")}
+    assert ledger.labels.aliases() == []
+    ledger.labels.add_alias("nick", "side")
+    ledger.labels.add_alias("ann", "main", reason="identity_promotion")
+    ledger.labels.rename("main", "trunk")
+    listed = [(one.alias, one.session, one.session_id, one.reason) for one in ledger.labels.aliases()]
+    assert listed == [
+        ("ann", "trunk", ids["main"], "identity_promotion"),
+        ("nick", "side", ids["side"], "manual"),
+    ]
+    assert [one.alias for one in ledger.labels.aliases("nick")] == ["nick"]
+    ledger.labels.delete("side")
+    assert [one.alias for one in ledger.labels.aliases()] == ["ann"]
+    with pytest.raises(NotFound):
+        ledger.labels.aliases("nobody")
+
+
 def test_lookup_goes_by_label_then_alias_then_makes_a_session_and_never_chains(ledger: Ledger) -> None:
     grow(ledger, "first", "of first")
     ledger.labels.add_alias("second", "first")

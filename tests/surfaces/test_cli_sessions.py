@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,20 @@ def test_an_alias_is_a_second_name(weft: Shell, turns: list[str]) -> None:
     assert weft("alias", "m", "main").code == 4
     assert weft("alias", "x", "nobody").code == 3
     assert weft("alias", "x", "main", "--reason", "whim").code == 2
+
+
+def test_aliases_are_listed(weft: Shell, turns: list[str]) -> None:
+    empty = weft("alias")
+    assert (empty.out, empty.code) == ("", 0)
+    assert "no session has a second name: weft alias ALIAS SESSION gives one" in empty.err
+    assert weft.json("alias") == []
+    weft("alias", "m", "main")
+    assert re.fullmatch(r"m\tmain\t\S+ \S+ \S+\tmanual\n", weft("alias").out)
+    (listed,) = weft.json("alias")
+    assert (listed["alias"], listed["session"], listed["reason"]) == ("m", "main", "manual")
+    alone = weft("alias", "m")
+    assert alone.code == 2
+    assert "name the session too: weft alias ALIAS SESSION" in alone.err
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,14 @@ import pytest
 from msgspec import UNSET, Struct
 
 import weft
+from scripts.field_notes import COLUMNS, SQL_PAGE, TABLES, field_notes
 from scripts.generate_json_docs import PAGE, json_page
 from tests.surfaces.shell import Shell
 from tests.test_public_names import LOADED_LATER
 from weft.kernel.advice import Action
 from weft.kernel.authority import Authority
 from weft.kernel.events import Event, UnknownEvent
+from weft.ledger import model
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.resources.leases import BusyResource
@@ -104,6 +106,22 @@ def test_what_is_spread_into_a_record_is_a_field_of_it_and_hides_no_other() -> N
 
 def test_the_page_lists_every_form() -> None:
     assert PAGE.read_text() == json_page()
+
+
+def test_keys_are_explained_by_what_stands_below_them_or_by_the_same_column() -> None:
+    session, call = field_notes(model.Session), field_notes(model.ToolCall)
+    assert session["time_known"].startswith("false: it was imported")
+    assert session["head"] == "The turn its head stands at; null before the first turn and after a reset."
+    assert call["outcome"].endswith("null while it runs.")
+    assert "content" not in field_notes(model.Message), "it is a list of parts here, and text in SQL"
+
+
+def test_every_column_that_explains_a_key_is_one_of_its_table() -> None:
+    page = SQL_PAGE.read_text()
+    for record, columns in COLUMNS.items():
+        section = page.partition(f"\n## `{TABLES[record]}`\n")[2].partition("\n## ")[0]
+        for column in filter(None, columns.values()):
+            assert f"| `{column}` |" in section, (record, column)
 
 
 def test_only_this_package_makes_forms() -> None:

@@ -49,6 +49,7 @@ from weft.ledger.model import (
     Point,
     RecordedTurn,
     Session,
+    SessionAlias,
     SessionMove,
     StoredContent,
     Substituted,
@@ -657,6 +658,10 @@ class AsyncLabels(crossing.Mirror[Labels]):
     async def add_alias(self, alias: str, session: str, *, reason: str = "manual") -> Session:
         """Another name for a session. Lookups go by label, then alias, and never chain."""
         return await self._run(partial(self._sync.add_alias, alias=alias, session=session, reason=reason))
+
+    async def aliases(self, session: str | None = None) -> list[SessionAlias]:
+        """The other names of a session, or of all sessions, in the order of the names."""
+        return await self._run(partial(self._sync.aliases, session=session))
 
     async def promote(self, session: str, key: str) -> Session:
         """From now on the key of a person or an agent leads to this session, as an alias with the reason

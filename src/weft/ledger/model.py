@@ -285,7 +285,7 @@ class Session(Struct, frozen=True, gc=False, kw_only=True):
     created_at: int
     updated_at: int
     time_known: bool = True
-    """False: it was imported, and no source tells a time; both times are 0 then."""
+    """False: it was imported, and no source tells a time; both times are the beginning of 1970 then."""
     origin: str = "weft"
     head_event: int | None = None
     chosen_compaction: str | None = None
@@ -320,6 +320,17 @@ class Branch(Struct, frozen=True, gc=False, kw_only=True):
     changed_at: int
     tip: str
     """The last event of the branch."""
+
+
+class SessionAlias(Struct, frozen=True, gc=False, kw_only=True):
+    """Another name that leads to a session."""
+
+    alias: str
+    session: str
+    session_id: str
+    reason: str
+    """`manual`, `identity_promotion` or `identity_merge`."""
+    created_at: int
 
 
 class Point(Struct, frozen=True, gc=False, kw_only=True):

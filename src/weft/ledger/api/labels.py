@@ -11,11 +11,12 @@ from weft.kernel.errors import NotFound
 from weft.ledger.api.base import LedgerBase, LedgerPart
 from weft.ledger.api.recording import check_pins
 from weft.ledger.arguments import checked_names, checked_number
-from weft.ledger.model import Session
+from weft.ledger.model import Session, SessionAlias
 from weft.ledger.read.revisions import moves_told, require
 from weft.ledger.read.sessions import (
     head_at,
     head_event,
+    load_aliases,
     reflog,
     to_sessions,
 )
@@ -70,6 +71,11 @@ class Labels(LedgerPart):
     def add_alias(self, alias: str, session: str, *, reason: str = "manual") -> Session:
         """Another name for a session. Lookups go by label, then alias, and never chain."""
         return self._ledger._changed_session(heads.add_alias(self._writer, alias, session, reason))
+
+    def aliases(self, session: str | None = None) -> list[SessionAlias]:
+        """The other names of a session, or of all sessions, in the order of the names."""
+        with self._store.read() as txn:
+            return load_aliases(txn, None if session is None else require(txn, session).n)
 
     @requires("session:rename")
     def promote(self, session: str, key: str) -> Session:

@@ -1,4 +1,4 @@
-"""Sessions read from their rows: records, reflog, which ones contain a turn, and other replicas' branches of them."""
+"""Sessions read from their rows: records, names, reflog, which ones contain a turn, other replicas' branches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from weft.kernel.enums import TaskStatus
-from weft.ledger.model import DEFAULT_AGENT, UNDATED, Branch, HeadMove, Session
+from weft.ledger.model import DEFAULT_AGENT, UNDATED, Branch, HeadMove, Session, SessionAlias
 from weft.ledger.read.access import access_of, session_of_number
 from weft.ledger.views.recorded_events import event_at
 from weft.ledger.views.rows import (
@@ -190,6 +190,23 @@ _COLUMNS = (
     "SELECT s.id, s.label, b.tip, b.replica, b.head, b.head_events, b.changed_at, s.n FROM branch b"
     " JOIN session s ON s.n = b.session"
 )
+
+
+_ALIASES = (
+    "SELECT a.alias, s.label, s.id, a.reason, a.created_at, s.n FROM alias a JOIN session s ON s.n = a.session"
+    " WHERE s.status <> 'deleted'"
+)
+
+
+def load_aliases(txn: ReadTxn, session: int | None = None) -> list[SessionAlias]:
+    """Other names of one session, or of all that can be read, in the order of the names."""
+    which, values = ("", ()) if session is None else (" AND a.session = ?", (session,))
+    rows, access = txn.sql.all(f"{_ALIASES}{which} ORDER BY a.alias", values), access_of(txn)
+    return [
+        SessionAlias(alias=alias, session=label, session_id=id, reason=reason, created_at=created_at)
+        for alias, label, id, reason, created_at, n in rows
+        if access.is_unlimited or access.session_of_number(n) is not None
+    ]
 
 
 def load_branches(txn: ReadTxn, session: int | None = None) -> list[Branch]:

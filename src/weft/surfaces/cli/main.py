@@ -57,7 +57,7 @@ COMMANDS = {
         "checkout": "Bring back the files of a turn.",
         "restore": "Move a session back, or bring a deleted one back.",
         "rename": "Give a session another label.",
-        "alias": "Give a session a second name.",
+        "alias": "Give a session a second name, or list such names.",
         "archive": "Put a session away; its turns stay.",
         "delete": "Remove a session's label; its turns stay.",
         "settle": "Join the branches of a session that several ledgers moved.",
