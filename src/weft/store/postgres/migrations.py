@@ -9,7 +9,7 @@ and looks again: two programs that start at once take each step once.
 from __future__ import annotations
 
 import re
-from importlib.resources import files
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -42,7 +42,7 @@ _WORDS = re.compile(r"--[^\n]*|\bWITHOUT ROWID\b|\bINTEGER\b|\bBLOB\b|\bTEXT\b")
 
 
 def shipped_schema() -> Schema:
-    folder = files("weft.store.postgres")
+    folder = Path(__file__).parent
     steps = (replace(step, own=own_part(folder, f"{step.number:04}")) for step in sqlite_schema().migrations)
     return Schema(tuple(steps), spelled_out(folder.joinpath("surface.sql").read_text()))
 

@@ -9,9 +9,8 @@ its number: what Weft did not make is refused by name, and no step is taken over
 
 from __future__ import annotations
 
+import os
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import apsw
@@ -61,15 +60,15 @@ class Schema(Struct, frozen=True):
 
 @cache
 def shipped_schema() -> Schema:
-    folder = files(__name__)
-    steps = sorted(entry.name for entry in folder.iterdir() if entry.name[:4].isdigit())
+    folder = Path(__file__).parent
+    steps = sorted(name for name in os.listdir(folder) if name[:4].isdigit())
     migrations = tuple(
         Migration(int(name[:4]), folder.joinpath(name).read_text(), own_part(folder, name[:4])) for name in steps
     )
     return Schema(migrations, folder.joinpath("surface.sql").read_text())
 
 
-def own_part(folder: Traversable, number: str) -> str:
+def own_part(folder: Path, number: str) -> str:
     """What one engine alone does at a step."""
     file = folder.joinpath(f"own_{number}.sql")
     return file.read_text() if file.is_file() else ""
