@@ -35,7 +35,7 @@ COLUMNS: dict[str, dict[str, str | None]] = {
     "ToolCall": {
         "name": "tool_name",
         "number": "tool_number",
-        "arguments": "params_json",
+        "arguments": None,
         "spawned_session": "spawned_session_label",
     },
     "Compaction": {"summarized_through": "summarized_through_turn_id", "first_kept": "first_kept_turn_id"},

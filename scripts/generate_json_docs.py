@@ -26,14 +26,14 @@ may rename or drop a key. New keys can come in any version, so ignore the ones y
 - A *time* is ISO-8601 in UTC with milliseconds, like `2026-11-15T01:58:12.123Z`.
 - *any JSON* is a value that somebody stored; it comes back as it was.
 - A key that "may be absent" is left out where it has no value; every other key is always there.
-- `id`, and what ends in `_id`, is an id; so is `turn` where it is text. `session` is a session's label, which can be
-  changed, and `session_id` its id, which stays.
+- `id`, and what ends in `_id`, is an id, but for `persona_id`, which is the name of an agent; so is `turn` where it is
+  text. `session` is a session's label, which can be changed, where nothing else is said, and `session_id` its id.
 - `head` is the turn where a session stands, `heads` the labels of the sessions that stand at a turn. `depth` counts the
   turns of a thread; a root's is 1.
 - `n` is an event's number in the log of this ledger; other ledgers number it otherwise. `replica` is the ledger that
   recorded it. A `digest` is 64 hexadecimal digits, which change with any byte of what they stand for.
-- `origin` is the tool from which something was imported, and `native_id` the id that it had there; `weft` was recorded
-  here. `metadata` is what whoever recorded it added.
+- `origin` of a session or a turn is the tool from which it was imported, and `native_id` the id that it had there; what
+  was recorded here has `weft` or null. `metadata` is what whoever recorded it added.
 - What a model's answers cost is in millionths of a US dollar, and null where it is not known.
 - Whatever a model or a tool wrote is exact. Characters that a terminal would obey are written as `\\u` escapes.
 

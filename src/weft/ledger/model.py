@@ -330,7 +330,6 @@ class SessionAlias(Struct, frozen=True, gc=False, kw_only=True):
     session_id: str
     reason: str
     """`manual`, `identity_promotion` or `identity_merge`."""
-    created_at: int
 
 
 class Point(Struct, frozen=True, gc=False, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.kernel.errors import InvalidInput
@@ -180,6 +180,6 @@ class ProgramVerbs(ProgramsBase):
 
 
 def _checked_settings(settings: Any, what: str) -> dict[str, Any]:
-    if not isinstance(settings, dict):
+    if not isinstance(settings, Mapping):
         raise InvalidInput(f"{what} is {quoted(settings)}", "give a dict of settings")
-    return settings
+    return dict(settings)

@@ -170,10 +170,11 @@ def send_order(pipe: IO[bytes], order: ReadOrder) -> None:
 
 
 def receive_order(pipe: IO[bytes]) -> ReadOrder | None:
-    """None where there will be no more."""
+    """None where there will be no more, also where the writer ended in the middle of one."""
     head = pipe.read(4)
-    data = pipe.read(int.from_bytes(head, "big"))
-    return msgspec.msgpack.decode(data, type=ReadOrder) if len(head) == 4 else None
+    size = int.from_bytes(head, "big")
+    data = pipe.read(size)
+    return msgspec.msgpack.decode(data, type=ReadOrder) if len(head) == 4 and len(data) == size else None
 
 
 def receive_frame(pipe: IO[bytes]) -> tuple[FrameKind, bytes]:

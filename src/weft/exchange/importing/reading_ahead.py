@@ -43,7 +43,11 @@ AHEAD_SOURCES = 32
 LEAVING_SECONDS = 5.0
 LAST_WORDS_BYTES = 2000
 """So much of the end of what a worker wrote to its standard error is looked at."""
-_BEGIN = "import sys; sys.path[:] = {path!r}; from weft.exchange.importing.reading_worker import main; main({folder!r})"
+_BEGIN = (
+    "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); sys.path[:] = {path!r};"
+    " from weft.exchange.importing.reading_worker import main; main({folder!r})"
+)
+"""It can be ended only once it can clear away."""
 _ISOLATED = ("-I", "-X", f"utf8={sys.flags.utf8_mode}")
 """Nothing of the environment runs in the worker, or is looked for there, that does not run here; names of files are
 read as they are here."""

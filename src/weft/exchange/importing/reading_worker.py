@@ -11,6 +11,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -42,6 +43,8 @@ from weft.ledger.imports.natives import NativeTurn
 
 RAW_BYTES = 1024 * 1024
 UNPACKED = "unpacked"
+SPARE_DESCRIPTORS = 8
+"""So many are kept for the clearing away."""
 
 
 class ReadingWorker:
@@ -150,6 +153,8 @@ class WorkerEnd:
 
     def __init__(self, folder: str, answers: int) -> None:
         self._folder, self._answers = folder, answers
+        self._nowhere = os.open(os.devnull, os.O_WRONLY)
+        self._spare = [os.dup(self._nowhere) for _ in range(SPARE_DESCRIPTORS)]
         self._begun = threading.Lock()
 
     def bring_about(self) -> NoReturn:
@@ -157,7 +162,9 @@ class WorkerEnd:
         writer, as a source would be blamed for it."""
         with self._begun:
             try:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), self._answers)
+                os.dup2(self._nowhere, self._answers)
+                for descriptor in self._spare:  # an importer may have used up all others
+                    os.close(descriptor)
                 with suppress(OSError):  # from here on nothing new can be unpacked
                     os.rename(os.path.join(self._folder, UNPACKED), os.path.join(self._folder, "ended"))
                 shutil.rmtree(self._folder, ignore_errors=True)
@@ -169,13 +176,29 @@ def _receive_orders(pipe: BinaryIO, orders: SimpleQueue[ReadOrder], end: WorkerE
     try:
         while (order := receive_order(pipe)) is not None:
             orders.put(order)
-    finally:  # also where the writer was ended in the middle of an order
+    except Exception:  # whatever makes an order unreadable, the writer is told by what stands in the errors
+        traceback.print_exc()
+    finally:
         end.bring_about()
 
 
-def _await_signal(end: WorkerEnd) -> None:
-    signal.sigwait({signal.SIGTERM})
+def _await_signal(signals: int, end: WorkerEnd) -> None:
+    os.read(signals, 1)
     end.bring_about()
+
+
+def _ignore(number: int, frame: object) -> None:
+    """The thread that waits for signals has been told."""
+
+
+def _told_signals() -> int:
+    """What a signal leaves to read, whatever the main thread is at; for children it is as it was."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, _ignore)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # one that came while this process began
+    return reading
 
 
 def main(folder: str) -> None:
@@ -193,10 +216,10 @@ def _read_all(folder: str) -> None:
     end = WorkerEnd(folder, answers)
     os.dup2(2, 1)  # what an importer prints is no frame
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of Ctrl-C the writer makes what is right
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in every thread: one of them waits for it
+    signals = _told_signals()
     orders: SimpleQueue[ReadOrder] = SimpleQueue()
     pipe = open(os.dup(0), "rb")  # noqa: SIM115 - at its end the interpreter would wait for whoever reads `sys.stdin`
-    threading.Thread(target=_await_signal, args=(end,), daemon=True).start()
+    threading.Thread(target=_await_signal, args=(signals, end), daemon=True).start()
     threading.Thread(target=_receive_orders, args=(pipe, orders, end), daemon=True).start()
     worker = ReadingWorker(FrameQueue(answers, end.bring_about))
     while True:

@@ -193,7 +193,7 @@ _COLUMNS = (
 
 
 _ALIASES = (
-    "SELECT a.alias, s.label, s.id, a.reason, a.created_at, s.n FROM alias a JOIN session s ON s.n = a.session"
+    "SELECT a.alias, s.label, s.id, a.reason, s.n FROM alias a JOIN session s ON s.n = a.session"
     " WHERE s.status <> 'deleted'"
 )
 
@@ -203,8 +203,8 @@ def load_aliases(txn: ReadTxn, session: int | None = None) -> list[SessionAlias]
     which, values = ("", ()) if session is None else (" AND a.session = ?", (session,))
     rows, access = txn.sql.all(f"{_ALIASES}{which} ORDER BY a.alias", values), access_of(txn)
     return [
-        SessionAlias(alias=alias, session=label, session_id=id, reason=reason, created_at=created_at)
-        for alias, label, id, reason, created_at, n in rows
+        SessionAlias(alias=alias, session=label, session_id=id, reason=reason)
+        for alias, label, id, reason, n in rows
         if access.is_unlimited or access.session_of_number(n) is not None
     ]
 

@@ -60,7 +60,7 @@ class SessionWork(Struct, frozen=True, kw_only=True):
     last_at: int
     """When its last turn ended, as far as it has."""
     time_known: bool = True
-    """False: its source tells no time of any kind, and these are 0."""
+    """False: its source tells no time of any kind, and these are the beginning of 1970."""
     spending: Spending
 
 
@@ -78,7 +78,7 @@ class ProjectWork(Struct, frozen=True, kw_only=True):
     last_at: int
     """When its last turn ended; over all time, when any of its sessions last changed, as lists of sessions say."""
     time_known: bool = True
-    """False: of none of its sessions, and this is 0."""
+    """False: of none of its sessions, and this is the beginning of 1970."""
     spending: Spending
 
 

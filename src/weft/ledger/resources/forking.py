@@ -27,6 +27,7 @@ class Fork(Struct, frozen=True, kw_only=True):
     """A session that began at a turn, and the restores that its copies of resources will come from."""
 
     session: str
+    """Its id."""
     restores: tuple[str, ...]
 
 

@@ -9,7 +9,6 @@ and looks again: two programs that start at once take each step once.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -18,7 +17,7 @@ from weft.store.postgres.address import PostgresAddress
 from weft.store.postgres.connection import PostgresSql
 from weft.store.postgres.failures import GRANT
 from weft.store.postgres.schema_objects import check_objects
-from weft.store.sqlite.migrations import Schema, own_part
+from weft.store.sqlite.migrations import Schema, own_part, package_folder
 from weft.store.sqlite.migrations import shipped_schema as sqlite_schema
 from weft.store.sqlite.schema_objects import quoted
 
@@ -42,7 +41,7 @@ _WORDS = re.compile(r"--[^\n]*|\bWITHOUT ROWID\b|\bINTEGER\b|\bBLOB\b|\bTEXT\b")
 
 
 def shipped_schema() -> Schema:
-    folder = Path(__file__).parent
+    folder = package_folder("weft.store.postgres", __file__)
     steps = (replace(step, own=own_part(folder, f"{step.number:04}")) for step in sqlite_schema().migrations)
     return Schema(tuple(steps), spelled_out(folder.joinpath("surface.sql").read_text()))
 

@@ -9,9 +9,9 @@ its number: what Weft did not make is refused by name, and no step is taken over
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import apsw
 from msgspec import Struct
@@ -21,6 +21,9 @@ from weft.store.atomic_files import aside_of, create_private, put_in_place
 from weft.store.sqlite.connection import READ_WRITE, connect
 from weft.store.sqlite.copies import mark_as_copy
 from weft.store.sqlite.schema_objects import SchemaObject, digest_of, quoted, read_objects, unknown_objects
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 APPLICATION_ID = 0x57454654  # "WEFT"
 OBJECT_DIGESTS = {
@@ -60,15 +63,26 @@ class Schema(Struct, frozen=True):
 
 @cache
 def shipped_schema() -> Schema:
-    folder = Path(__file__).parent
-    steps = sorted(name for name in os.listdir(folder) if name[:4].isdigit())
+    folder = package_folder(__name__, __file__)
+    steps = sorted(entry.name for entry in folder.iterdir() if entry.name[:4].isdigit())
     migrations = tuple(
         Migration(int(name[:4]), folder.joinpath(name).read_text(), own_part(folder, name[:4])) for name in steps
     )
     return Schema(migrations, folder.joinpath("surface.sql").read_text())
 
 
-def own_part(folder: Path, number: str) -> str:
+def package_folder(package: str, file: str) -> Path | Traversable:
+    """Where the files of a package lie. What could also read them in an archive takes long to load, and is asked only
+    where they are in one."""
+    folder = Path(file).parent
+    if folder.is_dir():
+        return folder
+    from importlib.resources import files
+
+    return files(package)
+
+
+def own_part(folder: Path | Traversable, number: str) -> str:
     """What one engine alone does at a step."""
     file = folder.joinpath(f"own_{number}.sql")
     return file.read_text() if file.is_file() else ""

@@ -10,9 +10,8 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.times import local_minute, local_time
 
-HEADER = ("alias", "session", "since", "why")
+HEADER = ("alias", "session", "why")
 SPARE = ("session",)
 
 
@@ -22,22 +21,23 @@ SPARE = ("session",)
 @click.option(
     "--reason",
     type=click.Choice([reason.value for reason in AliasReason]),
-    default="manual",
     help="Why. Default: manual.",
 )
-def command(call: Call, alias: str | None, session: str | None, reason: str) -> None:
+def command(call: Call, alias: str | None, session: str | None, reason: str | None) -> None:
     """Give a session a second name, or list such names.
 
     Without ALIAS and SESSION it lists all. Names are looked up as labels first, then as aliases; an alias never leads
     to another alias.
     """
     if alias is None:
+        if reason is not None:
+            raise click.UsageError("--reason is for a new name: weft alias ALIAS SESSION --reason …")
         _list(call)
         return
     if session is None:
         raise click.UsageError("name the session too: weft alias ALIAS SESSION")
     with call.writing() as ledger:
-        renamed = ledger.labels.add_alias(alias, session, reason=reason)
+        renamed = ledger.labels.add_alias(alias, session, reason=reason or AliasReason.MANUAL)
     call.answer(renamed, [Span(alias, "label"), " is another name for ", Span(renamed.label, "label")])
 
 
@@ -47,11 +47,10 @@ def _list(call: Call) -> None:
     if call.json:
         call.documents(aliases)
     elif aliases:
-        call.screen.table([_row(one, call.screen.terminal) for one in aliases], HEADER, spare=SPARE)
+        call.screen.table([_row(one) for one in aliases], HEADER, spare=SPARE)
     else:
         call.note("no session has a second name: weft alias ALIAS SESSION gives one")
 
 
-def _row(one: SessionAlias, terminal: bool) -> tuple[Span | str, ...]:
-    when = (local_minute if terminal else local_time)(one.created_at)
-    return Span(one.alias, "label"), Span(one.session, "label"), Span(when, "dim"), one.reason
+def _row(one: SessionAlias) -> tuple[Span | str, ...]:
+    return Span(one.alias, "label"), Span(one.session, "label"), one.reason
