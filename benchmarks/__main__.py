@@ -81,7 +81,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Path) -> Results:
-    """What was measured until then, where somebody interrupts it."""
+    """Measures the sections in their order; where somebody interrupts it, the results have those that are done."""
     started = time.monotonic()
     packages = [name for spec in specs for name in spec.packages]
     results = Results(

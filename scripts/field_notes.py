@@ -46,10 +46,10 @@ COLUMNS: dict[str, dict[str, str | None]] = {
 def field_notes(record: type[Struct]) -> dict[str, str]:
     """By field, in words that hold of its JSON form."""
     notes = {field: note for field in record.__struct_fields__ if (note := _column_note(record.__name__, field))}
-    for each in reversed(record.__mro__):
-        file = getattr(sys.modules[each.__module__], "__file__", None)
-        if issubclass(each, Struct) and file is not None and file.endswith(".py"):
-            notes |= _notes_in(file).get(each.__qualname__, {})
+    for base in reversed(record.__mro__):
+        file = getattr(sys.modules[base.__module__], "__file__", None)
+        if issubclass(base, Struct) and file is not None and file.endswith(".py"):
+            notes |= _notes_in(file).get(base.__qualname__, {})
     return notes
 
 

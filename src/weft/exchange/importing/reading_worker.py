@@ -188,11 +188,11 @@ def _await_signal(signals: int, end: WorkerEnd) -> None:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """The thread that waits for signals has been told."""
+    """What a signal does is done by the thread that reads of it."""
 
 
-def _told_signals() -> int:
-    """What a signal leaves to read, whatever the main thread is at; for children it is as it was."""
+def _signal_pipe() -> int:
+    """Where a thread can read that a signal came, whatever the main thread is at. Children have the usual handlers."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -216,7 +216,7 @@ def _read_all(folder: str) -> None:
     end = WorkerEnd(folder, answers)
     os.dup2(2, 1)  # what an importer prints is no frame
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of Ctrl-C the writer makes what is right
-    signals = _told_signals()
+    signals = _signal_pipe()
     orders: SimpleQueue[ReadOrder] = SimpleQueue()
     pipe = open(os.dup(0), "rb")  # noqa: SIM115 - at its end the interpreter would wait for whoever reads `sys.stdin`
     threading.Thread(target=_await_signal, args=(signals, end), daemon=True).start()
