@@ -408,6 +408,15 @@ def test_verify_notices_what_an_erasure_left_behind(disk: Ledger, path: Path) ->
     assert any("still here" in problem for problem in problems(disk))
 
 
+def test_verify_finds_an_erased_content_that_its_bytes_still_lead_to(disk: Ledger, path: Path) -> None:
+    (turn,) = grow(disk, "main", "a")
+    disk.erasure.erase(turn, reason=WHY)
+    assert problems(disk) == []
+    (row,) = select(path, "SELECT max(n) AS n FROM content WHERE length(salt) = 0")
+    change(path, "INSERT INTO lookup_bytes(scope, key, n) VALUES (1, x'0011223344556677', ?)", row["n"])
+    assert any("still here" in problem for problem in problems(disk))
+
+
 def test_the_tables_show_what_is_erased(disk: Ledger, path: Path) -> None:
     turn = record_everywhere(disk)
     disk.erasure.erase(turn, reason=WHY)

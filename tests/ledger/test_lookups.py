@@ -13,13 +13,24 @@ from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import change, grow, problems, select
 from tests.ledger.imported import native_turn, rich_import, take
 from tests.postgres import shared_server
+from tests.programs.similarity.test_similarity import Words
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import FileKind, ResourceCapability, ResourceKind
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.api.resources import ResourceLog
+from weft.ledger.api.runs import Runs
+from weft.ledger.imports.sources import last_before
 from weft.ledger.model import FileNote
 from weft.ledger.resources.model import NewResource, NewSnapshot
+from weft.ledger.runs.admission import _session_at
+from weft.ledger.runs.spawning import _ensure_tasks_left
+from weft.ledger.views.rows import SessionRow, TurnRow
+from weft.ledger.views.runs import distrust
+from weft.ledger.views.spawn_links import join_started
+from weft.ledger.write.append import Append
+from weft.programs.nodes import find_node
+from weft.programs.similarity.similarity import Similarity
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.connection import PostgresSql
 from weft.store.postgres.statements import translate
@@ -28,6 +39,8 @@ from weft.store.sqlite.connection import SqliteSql
 MINUTE = 60_000
 MACHINE, TREE = "01M7KSKWW3EG4DEPDSR32C1N8V", "4b825dc6"
 OPEN_WISHES = ("USING INDEX resource_snapshot_open", "USING INDEX resource_restore_open")
+ASKED_FOR = ("CONSTANT ROWS", "SCAN w", "SCAN b", "SCAN o", "SCAN q", "SCAN local")
+"""Values that came with a statement, what it found on its way, open runs, queues, and what is noted of the ledger."""
 PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
 
 
@@ -229,7 +242,51 @@ def aliases(ledger: Ledger) -> list[Any]:
         return txn.sql.all("SELECT alias FROM alias WHERE session = ?", (1,))
 
 
+def node_of_a_message(ledger: Ledger) -> str:
+    with ledger._store.read() as txn:
+        return find_node(txn, ledger.messages("main~1")[0].id)
+
+
+def similar_messages(ledger: Ledger) -> list[Any]:
+    similarity = Similarity(ledger, Words())
+    similarity.embed(ledger.messages("main~1")[0].id)
+    assert similarity.nearest_turns("one")
+    return similarity.similar_to_text("one", kind="message")
+
+
+def contents_by_reference(ledger: Ledger) -> None:
+    with ledger._store.read() as txn:
+        refs = [bytes(ref) for (ref,) in txn.sql.all("SELECT ref FROM content WHERE n IN (1, 2, 3)")]
+        assert txn.facts.find_contents([*refs, bytes(32)]) == dict(zip(refs, (1, 2, 3), strict=True))
+
+
+def written(work: Callable[[Append], Any]) -> Callable[[Ledger], Any]:
+    """What a write looks up."""
+    return lambda ledger: ledger._writer.write(work)
+
+
+def session_of(append: Append, label: str) -> SessionRow:
+    session = append.view.find_session(label)
+    assert session is not None
+    return session
+
+
+def head_of(append: Append, label: str) -> TurnRow:
+    return append.view.turn(session_of(append, label).head or "")
+
+
 LOOKUPS: dict[str, Callable[[Ledger], Any]] = {
+    "a message by its id": node_of_a_message,
+    "similar messages": similar_messages,
+    "contents by their references": contents_by_reference,
+    "the session that stands at a turn": written(lambda append: _session_at(append, head_of(append, "alt"), None)),
+    "turns below a turn": written(lambda append: distrust(append.view, head_of(append, "alt"))),
+    "sessions that a turn started": written(lambda append: join_started(append.view, head_of(append, "main"))),
+    "messages to workers": written(lambda append: _ensure_tasks_left(append, session_of(append, "worker"))),
+    "a session's last turn before another": written(
+        lambda append: last_before(append, session_of(append, "main").id, head_of(append, "alt").id)
+    ),
+    "what a broker looks for": lambda ledger: Runs(ledger).waiting(),
     "turns by parent": lambda ledger: ledger.find_turns(parent="main~1"),
     "turns by type": lambda ledger: ledger.find_turns(type="compaction"),
     "turns by the common type": lambda ledger: ledger.find_turns(type="normal", limit=3),
@@ -334,10 +391,28 @@ def test_no_lookup_scans_a_table_on_sqlite(disk: Ledger, clock: FixedClock, monk
     assert scans == []
 
 
+def test_who_may_not_read_all_looks_at_sessions_and_at_turns_without_one(
+    disk: Ledger, clock: FixedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(disk, clock)
+    disk.record_turn(query="alone")
+    message = disk.messages("main~1")[0].id
+    with overheard(SqliteSql, monkeypatch) as heard:
+        assert disk.acting_as("ann").listing().files([message]) == {}
+    assert any("session IS NULL" in sql for sql in heard)
+    with disk._store.read() as txn:
+        steps = [
+            str(row[3]) for sql, values in heard.items() for row in txn.sql.all(f"EXPLAIN QUERY PLAN {sql}", values)
+        ]
+    scanned = {step.split()[1] for step in steps if step.startswith("SCAN") and not is_small(step)}
+    assert scanned == {"session", "departure", "turn"}
+    assert [step for step in steps if step.startswith("SCAN turn")] == ["SCAN turn USING INDEX turn_alone"]
+
+
 def is_small(step: str) -> bool:
-    """A match in the index of words, what a statement itself brings, the last row by its key, or all open wishes."""
+    """A match in the index of words, what a statement itself brings, the last row by its key, or all that is open."""
     by_words = step.startswith("SCAN word VIRTUAL TABLE") and ":M" in step
-    return by_words or step.startswith(("SCAN CONSTANT ROW", "SCAN log")) or step.endswith(OPEN_WISHES)
+    return by_words or step.startswith(("SCAN CONSTANT ROW", "SCAN log")) or step.endswith((*OPEN_WISHES, *ASKED_FOR))
 
 
 def test_no_lookup_scans_a_table_on_postgresql(

@@ -16,7 +16,7 @@ from weft.ledger.arguments import checked_label
 from weft.ledger.read.access import READ_LEDGER, LimitedTxn, access_of
 from weft.ledger.read.revisions import resolve, session_beside_turns
 from weft.ledger.views.program_rows import find_program
-from weft.ledger.views.rows import TURN, SessionRow, StoredSessions, TurnRow, find_by_name
+from weft.ledger.views.rows import SessionRow, StoredSessions, find_by_name, turns_of_messages
 from weft.programs.addresses import is_address, parse_address
 from weft.programs.model import Tagged
 from weft.programs.program_writer import ProgramWriter, find_any
@@ -49,15 +49,9 @@ def find_node(txn: ReadTxn, name: str) -> str:
 
 
 def _is_message(txn: ReadTxn, message: str) -> bool:
-    if txn.sql.one("SELECT 1 FROM message WHERE id = ?", (message,)) is None:
-        return False
-    return access_of(txn).is_unlimited or _readable_message(txn, message)
-
-
-def _readable_message(txn: ReadTxn, message: str) -> bool:
-    """A message goes with its turn, whose id lies just before its own."""
-    row = txn.sql.one(f"{TURN.select} WHERE id < ? ORDER BY id DESC LIMIT 1", (message,))
-    return row is not None and access_of(txn).may_read_turn(TurnRow(*row))
+    """A message goes with its turn."""
+    turn = turns_of_messages(txn.sql, [message]).get(message)
+    return turn is not None and access_of(txn).may_read_turn(turn)
 
 
 def _is_event(txn: ReadTxn, event: str) -> bool:

@@ -20,7 +20,7 @@ from weft.kernel.errors import ContentGone, ContentMissing, Damaged, FactDamaged
 from weft.kernel.events import GENESIS
 from weft.store.packs import PackReader
 from weft.store.records import KEY_BYTES, ContentHead, ContentRow, LogRow, LogTip
-from weft.store.sql import Sql, blob, watermark_of
+from weft.store.sql import AT_ONCE, Sql, blob, watermark_of
 
 HELD_AT_ONCE = 256
 FIRST_ROWS = 8
@@ -44,6 +44,10 @@ _FIND_CONTENT = (
     "SELECT coalesce((SELECT min(c.n) FROM lookup_content l JOIN content c ON c.n = l.n WHERE l.key = ? AND c.ref = ?),"
     " (SELECT n FROM content WHERE n > coalesce((SELECT w.n FROM watermark w WHERE w.view = 'lookup_content'), 0)"
     " AND ref = ? ORDER BY n DESC LIMIT 1))"
+)
+_FIND_WANTED = (
+    "SELECT w.ref, min(c.n) FROM wanted w JOIN lookup_content l ON l.key = w.key"
+    " JOIN content c ON c.n = l.n AND c.ref = w.ref GROUP BY w.ref"
 )
 
 
@@ -155,6 +159,19 @@ class FactReader(Struct, eq=False, dict=True):
         asks for one of them mostly has just written it."""
         row = self.sql.one(_FIND_CONTENT, (ref[:KEY_BYTES], ref, ref))
         return int(row[0]) if row and row[0] is not None else None
+
+    def find_contents(self, refs: Iterable[bytes]) -> dict[bytes, int]:
+        """The numbers of many contents, by their references; one that is not here is left out."""
+        wanted, found = list(dict.fromkeys(refs)), dict[bytes, int]()
+        for start in range(0, len(wanted), AT_ONCE):
+            some = wanted[start : start + AT_ONCE]
+            asked = f"WITH wanted(key, ref) AS (VALUES {', '.join(['(?, ?)'] * len(some))})"
+            rows = self.sql.all(f"{asked} {_FIND_WANTED}", [part for ref in some for part in (ref[:KEY_BYTES], ref)])
+            found |= {bytes(ref): n for ref, n in rows}
+        for ref in wanted:
+            if ref not in found and (n := self.find_content(ref)) is not None:
+                found[ref] = n
+        return found
 
     def find_bytes(self, scope: int, data: bytes) -> list[int]:
         """The contents of a scope that hold exactly these bytes."""

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import astuple, replace
 
+from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.contents import text_bytes
 from weft.kernel.enums import LinkReason
 from weft.kernel.errors import NotApplicable
@@ -377,9 +378,10 @@ def last_before(append: Append, session: str, child: str) -> list[TurnRow]:
     row, begun = append.view.find_session_id(session), append.view.turn(child)
     if row is None:
         return []
+    latest = MAX_INTEGER if begun.synthesised else begun.started_at
     found = append.sql.one(
-        "SELECT id FROM turn WHERE session = ? AND id <> ? AND current = 1 AND (started_at <= ? OR ?)"
+        "SELECT id FROM turn WHERE session = ? AND id <> ? AND current = 1 AND started_at <= ?"
         " ORDER BY started_at DESC, depth DESC, id LIMIT 1",
-        (row.n, child, begun.started_at, bool(begun.synthesised)),
+        (row.n, child, latest),
     )
     return [append.view.turn(found[0])] if found else []

@@ -18,7 +18,7 @@ from weft.ledger.read.projects import Projects, RepositoryOf, session_folders
 from weft.ledger.read.session_times import SessionTimes
 from weft.ledger.read.sessions import load_branches, to_sessions
 from weft.ledger.read.turn_titles import load_subjects, telling_title
-from weft.ledger.views.rows import SESSION, TURN, SessionRow, TurnRow
+from weft.ledger.views.rows import SESSION, TURN, SessionRow, TurnRow, turns_of_messages
 from weft.ledger.views.values import text_of
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql, rows_in
@@ -173,10 +173,8 @@ def _readable_messages(txn: ReadTxn, messages: Iterable[str]) -> list[str]:
     ids = list(messages)
     if access_of(txn).is_unlimited:
         return ids
-    query = "SELECT m.id, t.id FROM message m JOIN turn t ON t.n = m.turn WHERE m.id IN"
-    turn_of: dict[str, str] = dict(rows_in(txn.sql, query, ids))
-    turns = set(_readable(txn, turn_of.values()))
-    return [message for message in ids if turn_of.get(message) in turns]
+    turns, access = turns_of_messages(txn.sql, ids), access_of(txn)
+    return [message for message in ids if message in turns and access.may_read_turn(turns[message])]
 
 
 def load_files(txn: ReadTxn, messages: Iterable[str]) -> dict[str, list[FileNote]]:

@@ -148,7 +148,7 @@ def _texts(txn: ReadTxn, rows: Sequence[Sequence[Any]]) -> dict[str, str]:
         for id, event in events.items()
     }
     all_refs = {ref for of_message in refs.values() for ref in of_message}
-    numbers = {bytes(ref): n for ref, n in rows_in(txn.sql, "SELECT ref, n FROM content WHERE ref IN", all_refs)}
+    numbers = txn.facts.find_contents(all_refs)
     txn.facts.hold(numbers.values())
     names: dict[str, str] = {}
 

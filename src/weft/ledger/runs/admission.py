@@ -298,9 +298,9 @@ def _session_of_agent(append: Append, name: str) -> SessionRow:
 def _session_at(append: Append, turn: TurnRow, persona: str | None) -> tuple[SessionRow, bool]:
     """The session whose head this turn is, where it is that of exactly one; else a new one that begins there."""
     rows = append.sql.all(
-        "SELECT id FROM session WHERE head = ? AND head_events IS NULL AND status = 'active'"
-        " AND lifecycle <> 'completed' LIMIT 2",
-        (turn.id,),
+        "SELECT id FROM session WHERE n IN (SELECT session FROM history WHERE turn = ?) AND head = ?"
+        " AND head_events IS NULL AND status = 'active' AND lifecycle <> 'completed' LIMIT 2",
+        (turn.id, turn.id),
     )
     heads = [append.view.session(str(id)) for (id,) in rows]
     if len(heads) == 1 and append.access.may("turn:record", heads[0]):

@@ -184,7 +184,8 @@ def _ensure_tasks_left(append: Append, worker: SessionRow) -> None:
     (count,) = sql.one(
         f"WITH RECURSIVE below(id) AS (SELECT session FROM worker WHERE parent_session = ? AND {own}"
         f" UNION SELECT w.session FROM worker w JOIN below b ON w.parent_session = b.id WHERE w.{own})"
-        " SELECT count(*) FROM inbox i JOIN session s ON s.n = i.session JOIN below b ON b.id = s.id WHERE i.n > ?",
+        " SELECT count(*) FROM below b CROSS JOIN session s CROSS JOIN inbox i"  # in this order: few sessions are below
+        " WHERE s.id = b.id AND i.session = s.n AND i.n > ?",
         (top, *names, *names, since or 0),
     ) or (0,)
     if count >= MAX_TASKS:

@@ -29,6 +29,7 @@ from weft.store.records import FORMER, LACKS, LogRow
 ROWS, LOG_ROWS = 2048, 512
 RANGE_BYTES = 32 * 1024 * 1024
 TOMBSTONE = b'"kind":"content_erased"'
+STILL_HERE = "was erased, but something of it is still here"
 
 
 class Problem(Struct, frozen=True):
@@ -134,27 +135,29 @@ class LogWalk:
 
 
 def _verify_contents(store: Store, progress: Progress) -> Iterator[Problem]:
-    after, more = 0, True
+    after, more, erased = 0, True, dict[int, bytes]()
     while more:
         with store.read() as txn:
             (end,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
-            found, last = _verify_some_contents(txn, after)
+            found, last = _verify_some_contents(txn, after, erased)
         more, after = last > after, last
         progress("contents", after, max(end or 0, after))
         store.pause_reading()
         yield from found
     with store.read() as txn:
-        found = list(_verify_packs(txn))
+        found = [*_verify_packs(txn), *_verify_erased_lookups(txn, erased)]
     yield from found
 
 
-def _verify_some_contents(txn: ReadTxn, after: int) -> tuple[list[Problem], int]:
-    """As many as fit into a moment, and the number of the last one."""
+def _verify_some_contents(txn: ReadTxn, after: int, erased: dict[int, bytes]) -> tuple[list[Problem], int]:
+    """As many as fit into a moment, and the number of the last one. Those that were erased are noted."""
     found: list[Problem] = []
     weight = 0
     query = "SELECT n, ref, salt, digest, size, shown, bytes FROM content WHERE n > ? ORDER BY n LIMIT ?"
     for row in txn.sql.each(query, (after, ROWS)):
         after, weight = row[0], weight + row[4]
+        if not row[2]:
+            erased[after] = bytes(row[1])
         found += _verify_content(txn, *row)
         if weight > RANGE_BYTES:
             break
@@ -196,10 +199,17 @@ def _verify_erased(txn: ReadTxn, n: int, ref: bytes, left: tuple[Any, ...]) -> I
     """Nothing is left of it, and a tombstone says why."""
     if not _is_buried(txn, ref):
         yield Problem("content", ref.hex(), "its bytes and salt are gone, and no tombstone says that it was erased")
-    parts = (("content_part", "content"), ("packed", "content"), ("lookup_bytes", "n"))
-    found = [table for table, column in parts if txn.sql.one(f"SELECT 1 FROM {table} WHERE {column} = ?", (n,))]
+    parts = ("content_part", "packed")
+    found = [table for table in parts if txn.sql.one(f"SELECT 1 FROM {table} WHERE content = ?", (n,))]
     if found or left != (b"", 0, ERASED, None):
-        yield Problem("content", ref.hex(), "was erased, but something of it is still here")
+        yield Problem("content", ref.hex(), STILL_HERE)
+
+
+def _verify_erased_lookups(txn: ReadTxn, erased: dict[int, bytes]) -> Iterator[Problem]:
+    """None of them is found by its bytes. That table is in the order of bytes, so all of it is read, once."""
+    numbers = txn.sql.each("SELECT n FROM lookup_bytes") if erased else ()
+    for n in sorted({n for (n,) in numbers if n in erased}):
+        yield Problem("content", erased[n].hex(), STILL_HERE)
 
 
 def _verify_packs(txn: ReadTxn) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from weft.kernel.fields import Usage
 from weft.kernel.labels import normal_form
 from weft.ledger.views.lease_rows import LEASE_COLUMNS, Lease
 from weft.store.port import StandingParts
-from weft.store.sql import Insert, Question, Sql
+from weft.store.sql import AT_ONCE, Insert, Question, Sql
 
 TOKENS = (
     "input_tokens",
@@ -304,9 +304,28 @@ def load_turn_number(sql: Sql, n: int) -> TurnRow | None:
 
 
 def is_message(sql: Sql, id: str) -> bool:
-    """Whether there is such a message. Its id lies just behind its turn's."""
-    turn = sql.one("SELECT n FROM turn WHERE id < ? ORDER BY id DESC LIMIT 1", (id,))
-    return turn is not None and sql.one("SELECT 1 FROM message WHERE turn = ? AND id = ?", (*turn, id)) is not None
+    """Whether there is such a message."""
+    return bool(turns_of_messages(sql, [id]))
+
+
+def turns_of_messages(sql: Sql, messages: Iterable[str]) -> dict[str, TurnRow]:
+    """By the ids of messages the turns that they belong to; one that is not there is left out. A message's id lies just
+    behind its turn's: ids of messages are not indexed."""
+    found: dict[str, TurnRow] = {}
+    wanted = list(dict.fromkeys(messages))
+    for start in range(0, len(wanted), AT_ONCE):
+        some = wanted[start : start + AT_ONCE]
+        ids = f"WITH wanted(message) AS (VALUES {', '.join(['(?)'] * len(some))})"
+        for message, *row in sql.all(f"{ids} {_TURNS_OF_WANTED}", some):
+            found[message] = TurnRow(*row)
+    return found
+
+
+_TURNS_OF_WANTED = (
+    f"SELECT w.message, {', '.join(f't.{column}' for column in TURN.columns)} FROM wanted w"
+    " JOIN turn t ON t.n = (SELECT n FROM turn WHERE id < w.message ORDER BY id DESC LIMIT 1)"
+    " JOIN message m ON m.turn = t.n AND m.id = w.message"
+)
 
 
 def load_session(sql: Sql, session: str) -> SessionRow | None:

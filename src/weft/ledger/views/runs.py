@@ -386,10 +386,10 @@ def distrust(view: Projector, turn: TurnRow) -> None:
     view.flush(keep=True)
     rows = view.sql.all(
         "WITH RECURSIVE below(segment, depth) AS ("
-        "SELECT CAST(? AS bigint), CAST(? AS bigint) UNION ALL SELECT s.n, s.base FROM segment s"
-        " JOIN below b ON s.parent = b.segment AND s.parent_depth >= b.depth"
-        ") SELECT t.id FROM turn t JOIN below b ON t.segment = b.segment AND t.depth >= b.depth"
-        " WHERE t.untrusted IS NULL",
+        "SELECT CAST(? AS bigint), CAST(? AS bigint) UNION ALL SELECT s.n, s.base FROM below b"
+        " JOIN segment s ON s.parent = b.segment AND s.parent_depth >= b.depth"
+        ") SELECT t.id FROM below b CROSS JOIN turn t"  # in this order: by the place of a turn
+        " WHERE t.segment = b.segment AND t.depth >= b.depth AND t.untrusted IS NULL",
         (turn.segment, turn.depth),
     )
     for (id,) in rows:

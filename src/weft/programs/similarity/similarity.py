@@ -21,7 +21,15 @@ from weft.ledger.api import Ledger, store_of, writer_of
 from weft.ledger.arguments import checked_count
 from weft.ledger.read.access import READ_LEDGER, access_of
 from weft.ledger.search.vectors import VectorRow, near_file, note_gone, put_vector, vectors_gone
-from weft.ledger.views.rows import TURN, SessionRow, TurnRow, load_session, load_session_number
+from weft.ledger.views.rows import (
+    TURN,
+    SessionRow,
+    TurnRow,
+    load_session,
+    load_session_number,
+    load_turn,
+    turns_of_messages,
+)
 from weft.ledger.views.values import text_of
 from weft.ledger.write.append import reads_whole
 from weft.programs.nodes import Node, find_node, node_of
@@ -361,25 +369,18 @@ def _session_of(sql: Sql, node: Node) -> SessionRow | None:
     """The session that a node is, or whose turn or message it is."""
     if node.kind == "session":
         return load_session(sql, node.id)
-    query = {
-        "turn": "SELECT session FROM turn WHERE id = ?",
-        "message": "SELECT t.session FROM message m JOIN turn t ON t.n = m.turn WHERE m.id = ?",
-    }.get(node.kind)
-    row = None if query is None else sql.one(query, (node.id,))
-    return None if row is None or row[0] is None else load_session_number(sql, row[0])
+    turn = load_turn(sql, node.id) if node.kind == "turn" else turns_of_messages(sql, [node.id]).get(node.id)
+    return None if turn is None or turn.session is None else load_session_number(sql, turn.session)
 
 
 def _turns_of(sql: Sql, cosines: dict[int, float]) -> Iterator[tuple[TurnRow, float]]:
     """The turns that vectors belong to, by the numbers of the vectors, in their order."""
     nodes: dict[int, str] = dict(rows_in(sql, "SELECT n, node FROM vector WHERE n IN", cosines))
-    turn_of: dict[str, str] = dict(
-        rows_in(sql, "SELECT m.id, t.id FROM message m JOIN turn t ON t.n = m.turn WHERE m.id IN", nodes.values())
-    )
-    ids = {n: turn_of.get(node, node) for n, node in nodes.items()}
-    turns = {
-        turn.id: turn for turn in (TurnRow(*row) for row in rows_in(sql, f"{TURN.select} WHERE id IN", ids.values()))
-    }
-    return ((turns[ids[n]], cosine) for n, cosine in cosines.items() if n in ids and ids[n] in turns)
+    turns = turns_of_messages(sql, nodes.values())
+    for row in rows_in(sql, f"{TURN.select} WHERE id IN", nodes.values()):
+        turn = TurnRow(*row)
+        turns[turn.id] = turn
+    return ((turns[nodes[n]], cosine) for n, cosine in cosines.items() if n in nodes and nodes[n] in turns)
 
 
 def _fused(lists: Sequence[Sequence[Node]], limit: int) -> list[Similar]:
