@@ -7,6 +7,7 @@ around them grows. Questions are asked of turns all over the ledger.
 import random
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,16 +42,36 @@ class GraphCosts:
     cpu: dict[str, Latency]
 
 
+@dataclass(frozen=True, slots=True)
+class FilledGraph:
+    """A ledger whose graph is filled, the turns in it, and what the filling took."""
+
+    path: Path
+    turns: list[str]
+    events: int
+    edges: int
+    fill_seconds: float
+    bytes: int
+
+
 def measure_graph(sizes: Sizes, directory: Path) -> dict[str, GraphCosts | NotMeasured]:
+    """The ledgers are asked in turns: what slows a question down slows it down in all of them."""
     found: dict[str, GraphCosts | NotMeasured] = {}
+    filled: dict[str, FilledGraph] = {}
     for events in sizes.graph_events:
         say(f"graph of {events:,} events")
-        path = directory / f"graph-{events}.db"
-        found[f"{events:,} events"] = attempt(partial(graph_costs, path, events, sizes))
+        name, made = f"{events:,} events", attempt(partial(fill_graph, directory / f"graph-{events}.db", events))
+        if isinstance(made, NotMeasured):
+            found[name] = made
+        else:
+            filled[name] = made
+    asked = attempt(lambda: ask_all(filled, sizes.graph_operations))
+    for name, graph in filled.items():
+        found[name] = asked if isinstance(asked, NotMeasured) else _costs(graph, asked[name])
     return found
 
 
-def graph_costs(path: Path, events: int, sizes: Sizes) -> GraphCosts:
+def fill_graph(path: Path, events: int) -> FilledGraph:
     import weft
 
     with weft.open(path) as ledger:
@@ -62,14 +83,29 @@ def graph_costs(path: Path, events: int, sizes: Sizes) -> GraphCosts:
         ledger.graph.catch_up()
         spent = time.process_time() - started
         with ledger._store.read() as txn:
-            ((count,),) = txn.sql.all("SELECT count(*) FROM edge")
+            ((edges,),) = txn.sql.all("SELECT count(*) FROM edge")
             recorded = txn.facts.tip().n
-        cpu = {
-            name: latency([_cpu(ask) for ask in asks])
-            for name, asks in questions(ledger, turns, sizes.graph_operations).items()
-        }
-    grown = max(0, path.stat().st_size - before)
-    return GraphCosts(recorded, count, recorded / spent, grown / recorded, cpu)
+    return FilledGraph(path, turns, recorded, edges, spent, max(0, path.stat().st_size - before))
+
+
+def ask_all(filled: dict[str, FilledGraph], operations: int) -> dict[str, dict[str, Latency]]:
+    """By graph and question: what it took."""
+    import weft
+
+    with ExitStack() as opened:
+        ledgers = {name: opened.enter_context(weft.open(graph.path)) for name, graph in filled.items()}
+        asks = {name: questions(ledger, filled[name].turns, operations) for name, ledger in ledgers.items()}
+        spent: dict[str, dict[str, list[float]]] = {name: {} for name in filled}
+        for question in next(iter(asks.values()), {}):
+            for number in range(operations):
+                for name, of_graph in asks.items():
+                    spent[name].setdefault(question, []).append(_cpu(of_graph[question][number]))
+    return {name: {question: latency(times) for question, times in of.items()} for name, of in spent.items()}
+
+
+def _costs(graph: FilledGraph, cpu: dict[str, Latency]) -> GraphCosts:
+    rate, size = graph.events / graph.fill_seconds, graph.bytes / graph.events
+    return GraphCosts(graph.events, graph.edges, rate, size, cpu)
 
 
 def build(ledger: "OpenLedger", events: int) -> list[str]:

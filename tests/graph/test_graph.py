@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -15,6 +16,7 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotApplicable, NotFound
 from weft.kernel.fields import PolicyTests
 from weft.ledger.api.resources import ResourceLog
+from weft.ledger.views.edge_types import EdgeType
 from weft.open_ledger import OpenLedger
 
 NOON = 1_794_700_800_000
@@ -258,6 +260,22 @@ def test_a_way_that_would_take_too_many_edges_to_find_says_so(monkeypatch: pytes
         first, *_, last = grow(ledger, "main", *"abcde")
         found = ledger.graph.path(first, last)
         assert (found.paths, found.is_cut) == ((), True)
+
+
+def test_edges_are_counted_as_they_are_read(told: Told) -> None:
+    ledger, _ = told
+    with ledger._store.read() as txn:
+        ends = txn.sql.all("SELECT DISTINCT source, type FROM edge UNION SELECT target, type FROM edge")
+        ((middle,),) = txn.sql.all("SELECT at FROM log ORDER BY n LIMIT 1 OFFSET 5")
+    assert len(ends) > 20
+    directions: tuple[Literal["out", "in"], ...] = ("out", "in")
+    for known_at in (None, middle):
+        with ledger.graph._reading(None, known_at) as (queries, _):
+            for key, type in ends:
+                for direction in directions:
+                    read = len(list(queries.reader.of(key, (EdgeType(type),), direction)))
+                    counted = [queries.reader.count(key, EdgeType(type), direction, most) for most in (1024, 2)]
+                    assert counted == [read, min(read, 2)]
 
 
 def test_a_session_names_its_resources_and_those_of_later_are_not_listed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct
@@ -86,6 +87,19 @@ class EdgeReader:
                     for row in self._ends("target", end, type, after, newest_first):
                         if direction == "in" or row.source != row.target:
                             yield row
+
+    def count(self, key: str, type: EdgeType, direction: Literal["out", "in"], most: int) -> int:
+        """How many edges of a type lead from a node, or to it; no more than `most` are counted."""
+        if self.at is not None or not self.access.is_unlimited:
+            return sum(1 for _ in islice(self.of(key, (type,), direction), most))
+        column, high = "source" if direction == "out" else "target", (self.newest + 1) * ROWS_PER_EVENT
+        edges = f"SELECT 1 FROM edge WHERE {column} = ? AND type = ? AND id >= 0 AND id < ? LIMIT ?"
+        counted = 0
+        for end in self.keys_of(key):
+            values = (end, type.value, high, most - counted)
+            ((found,),) = self._edges.all(f"SELECT count(*) FROM ({edges}) edges", values)
+            counted += found
+        return counted
 
     def keys_of(self, key: str) -> tuple[str, ...]:
         """A node's keys: an event that came after those that name it is named there by its id."""

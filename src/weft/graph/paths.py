@@ -100,7 +100,10 @@ class PathFinder:
     def far(self, bundle: Bundle) -> int | None:
         """The binary logarithm of how many edges it has, rounded down; None: it has none."""
         if bundle not in self._farness:
-            count = sum(1 for _ in islice(self.edges(bundle), COUNTED_EDGES))
+            count = self._reader.count(bundle.key, bundle.type, bundle.leading, min(COUNTED_EDGES, self._left + 1))
+            if count > self._left:
+                raise _NothingLeft
+            self._left -= count
             self._farness[bundle] = count.bit_length() - 1 if count else None
         return self._farness[bundle]
 
