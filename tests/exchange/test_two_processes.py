@@ -470,6 +470,45 @@ def test_the_first_sources_of_a_large_import_are_read_while_the_worker_starts(
         assert_alike(one, two)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "left"),
+    [((4, 8, 3), 1), ((10, 3), 1), ((4, 20, 3), 1), ((4, 21, 3), 2), ((21, 3), 2), ((4, 3), 0)],
+)
+def test_the_writer_reads_the_source_in_which_its_head_start_ends(
+    sizes: tuple[int, ...], left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "HEAD_START_BYTES", 10)
+    sources = [reading_ahead.WantedSource(Candidate(Path("a"), size, 0), "toy", b"") for size in sizes]
+    assert len(run._after_head_start(sources)) == left
+
+
+def test_the_worker_starts_while_sources_are_looked_for_and_goes_with_a_plan_that_fails(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "TWO_PROCESSES_BYTES", 1)
+    workers: list[reading_ahead.WorkerProcess] = []
+    begin: Callable[..., None] = reading_ahead.WorkerProcess.__init__
+    recognise = ImportRun.recognise
+
+    def noted(worker: reading_ahead.WorkerProcess) -> None:
+        workers.append(worker)
+        begin(worker)
+
+    def interrupted(importing: ImportRun, candidate: Any) -> Any:
+        if workers:
+            raise KeyboardInterrupt
+        return recognise(importing, candidate)
+
+    monkeypatch.setattr(reading_ahead.WorkerProcess, "__init__", noted)
+    monkeypatch.setattr(ImportRun, "recognise", interrupted)
+    with weft.open(tmp_path / "ledger.db") as ledger, pytest.raises(KeyboardInterrupt):
+        imported(ledger, folder, 2)
+    (worker,) = workers
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker.pid, 0)
+    assert not Path(worker._folder).exists()
+
+
 def test_a_number_of_processes_is_one_or_two(tmp_path: Path) -> None:
     with weft.open(tmp_path / "ledger.db") as ledger, pytest.raises(InvalidInput):
         ImportRun(ledger, [], NOW, processes=3)

@@ -143,6 +143,33 @@ def _end_of(loss: WorkerLost, code: int, errors: IO[bytes]) -> str:
     return f"{end}: {lines[-1].strip()}" if lines else end
 
 
+class EarlyWorker:
+    """A worker that may be started before it is known what it has to read; whoever has made this closes it."""
+
+    def __init__(self) -> None:
+        self._worker: WorkerProcess | None = None
+        self._is_tried = False
+
+    def start(self) -> None:
+        """Once; where there is no room for another process there is no worker."""
+        if not self._is_tried:
+            self._is_tried = True
+            with suppress(OSError):
+                self._worker = WorkerProcess()
+
+    def take(self) -> WorkerProcess | None:
+        """It belongs to whoever takes it, and is started by now."""
+        self.start()
+        worker, self._worker = self._worker, None
+        return worker
+
+    def close(self) -> None:
+        """Nobody has taken it."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+
 class ReadingAhead:
     """Sources in the order in which they will be asked for, read by a worker."""
 
@@ -152,17 +179,19 @@ class ReadingAhead:
         clock: Clock,
         between: Callable[[bool], None],
         on_lost: Callable[[str], None],
+        early: EarlyWorker | None = None,
     ) -> None:
         """`between` is called before every frame, while nothing is being written, and told whether the worker has to be
-        waited for; `on_lost` at the end, with the reason, where the worker did not hold out."""
+        waited for; `on_lost` at the end, with the reason, where the worker did not hold out. `early` may have started
+        it already."""
         self._sources, self._clock, self._between, self._on_lost = iter(sources), clock, between, on_lost
+        self._early = early or EarlyWorker()
         self._ordered: deque[SourceAhead] = deque()
         self._current: SourceAhead | None = None
         self._worker: WorkerProcess | None = None
 
     def __enter__(self) -> ReadingAhead:
-        with suppress(OSError):  # no room for another process: all is read here
-            self._worker = WorkerProcess()
+        self._worker = self._early.take()  # without one all is read here
         self._order_more()
         return self
 

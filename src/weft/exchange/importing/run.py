@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import accumulate
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -39,7 +38,13 @@ from weft.exchange.importing.fingerprints import (
 from weft.exchange.importing.handover import OpenedSource
 from weft.exchange.importing.intake import OnEnded, SourceIntake
 from weft.exchange.importing.read_positions import Follower, Followers
-from weft.exchange.importing.reading_ahead import ImporterFailed, ReadingAhead, SourceAhead, WantedSource
+from weft.exchange.importing.reading_ahead import (
+    EarlyWorker,
+    ImporterFailed,
+    ReadingAhead,
+    SourceAhead,
+    WantedSource,
+)
 from weft.exchange.importing.usable_cores import usable_cores
 from weft.kernel.clock import Clock
 from weft.kernel.errors import InvalidInput, LimitExceeded, StoreError
@@ -173,12 +178,18 @@ class ImportRun:
         self._others: list[Importer] | None = None
         """All but the one that was forced; loaded when they are first asked."""
         self._ahead: ReadingAhead | None = None
+        self._early: EarlyWorker | None = None
         self._words: PreparedWords | None = None
         self._writers: dict[str, ImportWriter] = {}
         self.summary = ImportSummary()
 
     def run(self, paths: Iterable[Path | Address]) -> ImportSummary:
-        return self.carry_out(self.plan(paths))
+        """Plan and carry out. The worker starts while the plan is made, as soon as that is large enough for one."""
+        self._early = EarlyWorker()
+        try:
+            return self.carry_out(self.plan(paths))
+        finally:
+            self._early.close()
 
     def plan(self, paths: Iterable[Path | Address]) -> Plan:
         """The latest first, so that lists of sessions are of use long before all is done."""
@@ -201,23 +212,32 @@ class ImportRun:
 
     def _begin_worker(self, plan: Plan, stack: ExitStack) -> None:
         """Where two processes are wanted, or are better than one."""
-        sources = [] if self._processes == 1 else list(self._sources_for_worker(plan))
+        sources = [wanted for unit in plan.units for wanted in self._for_worker(unit)]
         is_large = sum(wanted.candidate.size for wanted in sources) >= TWO_PROCESSES_BYTES
-        if sources and (self._processes == 2 or (is_large and usable_cores() > 1)):
+        if sources and self._has_worker(is_large):
             self._words = PreparedWords()
             self._writers.clear()  # those that looked at sources take no words
             ordered = _after_head_start(sources) if is_large else sources
-            self._ahead = stack.enter_context(ReadingAhead(ordered, self._clock, self._index_between, self._note_lost))
+            ahead = ReadingAhead(ordered, self._clock, self._index_between, self._note_lost, self._early)
+            self._ahead = stack.enter_context(ahead)
+
+    def _has_worker(self, is_large: bool) -> bool:
+        return self._processes == 2 or (self._processes is None and is_large and usable_cores() > 1)
+
+    def _start_early(self, size: int) -> None:
+        if self._early is not None and size >= TWO_PROCESSES_BYTES and self._has_worker(is_large=True):
+            self._early.start()
 
     def _note_lost(self, why: str) -> None:
         self.summary.lost_worker = why
 
-    def _sources_for_worker(self, plan: Plan) -> Iterator[WantedSource]:
-        """Files that are to be read, by importers that another process can load."""
-        for unit in plan.units:
-            name, writer = registered_name(unit.importer), self._writer(unit.importer)
-            if unit.unread and isinstance(unit.candidate, Candidate) and name is not None and writer is not None:
-                yield WantedSource(unit.candidate, name, writer.secret.key)
+    def _for_worker(self, unit: Unit) -> Iterator[WantedSource]:
+        """A file that is to be read, by an importer that another process can load."""
+        if self._processes == 1 or not unit.unread or not isinstance(unit.candidate, Candidate):
+            return
+        name, writer = registered_name(unit.importer), self._writer(unit.importer)
+        if name is not None and writer is not None:
+            yield WantedSource(unit.candidate, name, writer.secret.key)
 
     def note(self) -> None:
         """What was read up to now is not read again."""
@@ -268,12 +288,15 @@ class ImportRun:
         changed."""
         units: list[Unit] = []
         beside: dict[Path, int] = {}
+        size = 0
         for path in paths:
             for candidate in candidates(path, self.failed, self._pass_over):
                 self.summary.looked_at += 1
                 found = self.recognise(candidate)
                 if isinstance(found, Unit):
                     units.append(found)
+                    size += sum(wanted.candidate.size for wanted in self._for_worker(found))
+                    self._start_early(size)
                 elif found is not None and found.whole is not None:
                     beside[found.whole] = max(beside.get(found.whole, 0), candidate.changed_ms)
         for unit in units:
@@ -476,9 +499,14 @@ class ImportRun:
 
 
 def _after_head_start(sources: Sequence[WantedSource]) -> Sequence[WantedSource]:
-    """What is left for the worker."""
-    sizes = accumulate(wanted.candidate.size for wanted in sources)
-    return sources[sum(size <= HEAD_START_BYTES for size in sizes) :]
+    """What is left for the worker. The source that the head start ends in is read here, too, if it is not much longer
+    than that: the worker would have begun with it only when it had started."""
+    done = own = 0
+    for wanted in sources:
+        if done >= HEAD_START_BYTES or wanted.candidate.size > 2 * HEAD_START_BYTES:
+            break
+        done, own = done + wanted.candidate.size, own + 1
+    return sources[own:]
 
 
 def _digests(
