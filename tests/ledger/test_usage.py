@@ -22,10 +22,12 @@ from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports.natives import NativeLink, NativeMessage, NativeTurn, Tokens
 from weft.ledger.model import TextPart
+from weft.ledger.reports.coverage import Reach
 from weft.ledger.reports.maintained_prices import shipped_prices
 from weft.ledger.reports.prices import FREE, PRICED, PriceTable, prices_from
+from weft.ledger.reports.responses import Response, reported
 from weft.ledger.reports.spending import KindCosts, Spending
-from weft.ledger.reports.usage import UsageReport
+from weft.ledger.reports.usage import Survey, UsageReport
 
 HOUR, DAY = 3_600_000, 86_400_000
 PRICES = prices_from(
@@ -607,3 +609,42 @@ def _check_branches(ledger: Ledger, report: UsageReport) -> None:
         assert branch.marginal.total == sum(int(tokens[turn] or 0) for turn in thread - others)
     left = set(tokens) - set().union(*threads.values())
     assert report.abandoned.total == sum(int(tokens[turn] or 0) for turn in left)
+
+
+COPIES = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 3), st.lists(st.integers(0, 3), max_size=2), st.integers(0, 9)),
+    min_size=2,
+    max_size=10,
+)
+
+
+@settings(max_examples=15 * PROPERTY_SCALE, deadline=None)
+@given(COPIES)
+def test_a_part_of_the_ledger_is_counted_as_among_all_of_it(copies: list[tuple[int, int, list[int], int]]) -> None:
+    """Responses that several turns hold, and turns of several versions, some without numbers."""
+    with weft.open(":memory:", clock=FixedClock(NOON)) as ledger:
+        for i, (session, key, natives, tokens) in enumerate(copies):
+            said = [response(f"msg-{native}", input=tokens, output=i) for native in natives]
+            said = [replace(each, tokens=None) for each in said] if tokens == 0 else said
+            turn = turn_of(f"t{key}", *said, started=NOON + i, end=1)
+            turn.records = (orjson.dumps([key, i]),)
+            take(ledger, f"s{session}", turn, file=f"{session}.jsonl", reread=True)
+        with ledger._store.read() as txn:
+            survey = Survey(txn, timezone.utc, None)  # noqa: UP017 - the alias hides what it is
+            everything = list(survey.responses())
+            for head in survey.heads("1 = 1"):
+                own = Reach(survey.tree, [head])
+                rows = [row for segment in own.segments for row in reported(txn.sql, segment)]
+                some = [one for one in survey.responses_of(rows, own.contains) if _lies_in(one, own)]
+                assert sorted(map(_told, some)) == sorted(_told(one) for one in everything if _lies_in(one, own))
+        for made in ledger.log():
+            counted = [one for one in everything if one.first.turn.id == made.id]
+            assert ledger.usage.tree(made.id).root.own.total == sum(sum(one.tokens[:4]) for one in counted)
+
+
+def _lies_in(response: Response, own: Reach) -> bool:
+    return any(own.contains(*place) for place in response.places)
+
+
+def _told(response: Response) -> tuple[Any, ...]:
+    return response.first.turn.id, response.tokens, response.recorded or 0, sorted(response.places)

@@ -8,6 +8,7 @@ turn at that depth. No turn is walked, and a segment is looked at once however m
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Set
 from itertools import accumulate
 
 from msgspec import Struct
@@ -98,6 +99,11 @@ class Reach:
         best[session] = max(place, best.get(session, NOWHERE))
         if len(best) > 2:
             del best[min(best, key=best.__getitem__)]
+
+    @property
+    def segments(self) -> Set[int]:
+        """Those that threads go through."""
+        return self._furthest.keys()
 
     def contains(self, segment: int, place: Place) -> bool:
         best = self._furthest.get(segment)

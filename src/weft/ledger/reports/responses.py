@@ -7,10 +7,11 @@ the largest of each number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 
 from msgspec import Struct
 
+from weft.kernel.canonical import MAX_INTEGER
 from weft.ledger.reports.coverage import WHOLE, Place
 from weft.ledger.views.turn_owners import SessionAge
 from weft.store.sql import Row, Sql
@@ -73,20 +74,24 @@ _MESSAGE = (
 )
 
 
+_IS_REPORTED = "coalesce(total_tokens, reasoning_tokens) IS NOT NULL"
+
+
 def reported_in(sql: Sql, turn: str) -> list[Reported]:
     """The rows of one turn, by its id."""
-    rows = sql.all(f"{_TURN} WHERE id = ?", (turn,))
+    rows = sql.all(f"{_TURN} WHERE id = ? AND {_IS_REPORTED}", (turn,))
     messages = sql.all(f"{_MESSAGE} WHERE t.id = ? AND coalesce({_SAID}) IS NOT NULL ORDER BY m.seq", (turn,))
     return [one for row in rows for one in _of_turn(row, messages)]
 
 
-def reported(sql: Sql) -> Iterator[Reported]:
-    """Every row in the order of segments and depths, turns that another version stands for among them."""
-    after: tuple[int, int] = (0, 0)
+def reported(sql: Sql, segment: int | None = None) -> Iterator[Reported]:
+    """Every row in the order of segments and depths, turns that another version stands for among them; or those of one
+    segment."""
+    after, end = ((0, 0), (MAX_INTEGER, 0)) if segment is None else ((segment, 0), (segment, MAX_INTEGER))
     while turns := sql.all(
-        f"{_TURN} WHERE (segment, depth) > (?, ?)"
-        f" AND coalesce(total_tokens, reasoning_tokens) IS NOT NULL ORDER BY segment, depth LIMIT {PAGE}",
-        after,
+        f"{_TURN} WHERE (segment, depth) > (?, ?) AND (segment, depth) <= (?, ?)"
+        f" AND {_IS_REPORTED} ORDER BY segment, depth LIMIT {PAGE}",
+        (*after, *end),
     ):
         last = (turns[-1][0], turns[-1][1])
         messages = sql.all(
@@ -131,21 +136,36 @@ def _of_turn(row: Row, messages: list[Row]) -> Iterator[Reported]:
         yield Reported(segment, (depth, WHOLE - 1), turn, at, model, provider, left, is_rest=bool(messages))
 
 
+_REPEATED = (
+    "SELECT native FROM message WHERE native > 0 AND role = 'assistant'"
+    f" AND coalesce({_COUNTS}) IS NOT NULL GROUP BY native HAVING count(*) > 1"
+)
+
+
 def repeated(sql: Sql) -> set[int]:
     """The ids of responses that lie in more than one place."""
-    rows = sql.all(
-        "SELECT native FROM message WHERE native > 0 AND role = 'assistant'"
-        f" AND coalesce({_COUNTS}) IS NOT NULL GROUP BY native HAVING count(*) > 1"
+    return {native for (native,) in sql.all(_REPEATED)}
+
+
+def reported_elsewhere(sql: Sql, natives: Set[int], turns: Set[str]) -> Iterator[Reported]:
+    """The rows of these responses that lie in other turns than these."""
+    if not natives:
+        return
+    copied = (
+        f"SELECT m.native, t.id FROM message m JOIN turn t ON t.n = m.turn WHERE m.native IN ({_REPEATED})"
+        " OR (m.native > 0 AND t.current = 0) ORDER BY t.n, m.seq"
     )
-    return {native for (native,) in rows}
+    found = dict.fromkeys(turn for native, turn in sql.all(copied) if native in natives and turn not in turns)
+    for turn in found:
+        yield from (row for row in reported_in(sql, turn) if row.native in natives)
 
 
 def standing(sql: Sql) -> dict[int, tuple[int, Place]]:
     """Where responses lie in current turns that another version of their turn reports on, perhaps it alone."""
     rows = sql.all(
-        "SELECT m.native, t.segment, t.depth, m.position FROM turn u JOIN message o ON o.turn = u.n"
+        "SELECT m.native, t.segment, t.depth, m.position FROM turn u CROSS JOIN message o"  # few turns are not current
         " JOIN message m ON m.native = o.native JOIN turn t ON t.n = m.turn"
-        " WHERE u.current = 0 AND o.native > 0 AND o.role = 'assistant'"
+        " WHERE u.current = 0 AND o.turn = u.n AND o.native > 0 AND o.role = 'assistant'"
         " AND m.role = 'assistant' AND t.current = 1"
     )
     return {native: (segment, (depth, position)) for native, segment, depth, position in sorted(rows, reverse=True)}

@@ -7,7 +7,7 @@ none contains any more, and what a sum over all sessions would have counted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from fnmatch import fnmatchcase
 from typing import Any, TypedDict
@@ -22,10 +22,19 @@ from weft.ledger.read.access import access_of
 from weft.ledger.read.listing import HERE
 from weft.ledger.read.projects import Projects, RepositoryOf
 from weft.ledger.read.revisions import parse_moment, require
-from weft.ledger.reports.coverage import Count, CoverageTree, Reach, SessionHead, heads
+from weft.ledger.reports.coverage import Count, CoverageTree, Place, Reach, SessionHead, heads
 from weft.ledger.reports.maintained_prices import shipped_prices
 from weft.ledger.reports.prices import EMBEDDED_PROVIDER, FREE, Price, PriceTable, prompt_of
-from weft.ledger.reports.responses import Reported, Response, Tokens, once, repeated, reported, standing
+from weft.ledger.reports.responses import (
+    Reported,
+    Response,
+    Tokens,
+    once,
+    repeated,
+    reported,
+    reported_elsewhere,
+    standing,
+)
 from weft.ledger.reports.spending import Spending, Sums, Tally, Unpriced, UsageRow, dearest_first
 from weft.ledger.rooms.rows import find_conversation
 from weft.ledger.views.rows import SessionRow, load_session_number
@@ -332,6 +341,15 @@ class Survey:
         sql = self.txn.sql
         return once(reported(sql), repeated(sql), standing(sql), self.names.age, look)
 
+    def responses_of(self, rows: Sequence[Reported], holds: Callable[[int, Place], bool]) -> Iterator[Response]:
+        """The responses of these rows alone, which are all that lie where `holds` says so: each as it would be among
+        all of the ledger, with its other places."""
+        sql, turns = self.txn.sql, {row.turn.id for row in rows}
+        copied, stands = repeated(sql), standing(sql)
+        natives = {row.native for row in rows if row.native is not None and row.native in copied | stands.keys()}
+        natives |= {native for native, place in stands.items() if holds(*place)}
+        return once([*rows, *reported_elsewhere(sql, natives, turns)], copied, stands, self.names.age)
+
     def price(self, row: Reported, tokens: Tokens) -> Price | None:
         """The rest of a turn may be of several requests, so its length tells nothing."""
         if row.provider == EMBEDDED_PROVIDER and row.turn.origin == HERE:
@@ -417,7 +435,8 @@ def branch_usage(txn: ReadTxn, session: str, prices: Prices) -> BranchUsage:
     marginal, thread = Sums(), Tally()
     turns: set[tuple[int, int]] = set()
     alone: set[tuple[int, int]] = set()
-    for response in survey.responses():
+    rows = [each for segment in sorted(own.segments) for each in reported(txn.sql, segment)]
+    for response in survey.responses_of(rows, own.contains):
         inside = [place for place in response.places if own.contains(*place)]
         if not inside:
             continue

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import timezone
+from functools import cached_property
 
 from msgspec import Struct
 
+from weft.ledger.reports.responses import Reported, reported_in
 from weft.ledger.reports.spending import Spending, Sums, Tally, Unpriced
 from weft.ledger.reports.usage import Prices, Survey
 from weft.ledger.views.rows import TurnRow, load_session_number
 from weft.ledger.views.values import text_of
 from weft.store.port import ReadTxn
-from weft.store.sql import Row
+from weft.store.sql import Row, rows_in
 
 
 class TurnUsage(Struct, frozen=True, kw_only=True):
@@ -50,31 +52,41 @@ class UsageTree(Struct, frozen=True, kw_only=True):
 
 
 class _TurnTree:
-    """The turns that subagents made, and the tallies of them all."""
+    """The turns below one, by the sessions that it started, and the tallies of them all."""
 
     def __init__(self, txn: ReadTxn) -> None:
-        sql = txn.sql
-        self.sessions: dict[str, list[Row]] = defaultdict(list)
-        for parent, *session in sql.all(
-            "SELECT parent_turn, n, id, label, task FROM session WHERE parent_turn IS NOT NULL ORDER BY n"
-        ):
-            self.sessions[str(parent)].append(tuple(session))
-        self.turns: dict[int, list[Row]] = defaultdict(list)
-        for n, id, status in sql.all(
+        self._sql = txn.sql
+        self.sessions: dict[str, list[Row]] = {}
+        self.sums = Sums()
+
+    @cached_property
+    def turns(self) -> dict[int, list[Row]]:
+        """Of all sessions that a turn started: a session's turns are not indexed, so they are read at once."""
+        found: dict[int, list[Row]] = defaultdict(list)
+        for n, id, status in self._sql.all(
             "SELECT session, id, status FROM turn WHERE session IN"
             " (SELECT n FROM session WHERE parent_turn IS NOT NULL) ORDER BY n"
         ):
-            self.turns[n].append((str(id), str(status)))
-        self.sums, self.seen = Sums(), set[str]()
+            found[n].append((str(id), str(status)))
+        return found
 
     def find(self, turn: str) -> None:
         """Note every turn below one, each once, whatever sessions name as their parents."""
+        query = "SELECT n, id, label, task FROM session WHERE parent_turn = ? ORDER BY n"
         open_turns = [turn]
         while open_turns:
             turn = open_turns.pop()
-            if turn not in self.seen:
-                self.seen.add(turn)
+            if turn not in self.sessions:
+                self.sessions[turn] = self._sql.all(query, (turn,))
                 open_turns += [id for session in self.sessions[turn] for id, _ in self.turns[session[0]]]
+
+    def reported(self) -> list[Reported]:
+        return [row for turn in self.sessions for row in reported_in(self._sql, turn)]
+
+    def places(self) -> set[tuple[int, int]]:
+        """Segment and depth of each."""
+        query = "SELECT segment, depth FROM turn WHERE id IN"
+        return {(segment, depth) for segment, depth in rows_in(self._sql, query, self.sessions)}
 
     def node(self, txn: ReadTxn, turn: str, status: str, above: frozenset[str]) -> tuple[TurnUsage, Tally]:
         """A turn with what it started, and the sum of it all."""
@@ -105,15 +117,16 @@ def usage_tree(txn: ReadTxn, root: TurnRow, prices: Prices) -> UsageTree:
     survey = Survey(txn, timezone.utc, prices)  # noqa: UP017 - the alias hides what it is
     tree = _TurnTree(txn)
     tree.find(root.id)
-    for response in survey.responses():
-        if response.first.turn.id in tree.seen:
+    places = tree.places()
+    for response in survey.responses_of(tree.reported(), lambda segment, place: (segment, place[0]) in places):
+        if response.first.turn.id in tree.sessions:
             survey.add(tree.sums, response.first.turn.id, response)
     session = None if root.session is None else load_session_number(txn.sql, root.session)
     usage, _ = tree.node(txn, root.id, root.status, frozenset())
     return UsageTree(
         session=None if session is None else session.label,
         root=usage,
-        turns=len(tree.seen),
+        turns=len(tree.sessions),
         unpriced=tree.sums.unpriced(),
         prices_as_of=survey.as_of,
         prices_from=survey.prices.source,
