@@ -14,7 +14,7 @@ import weft
 from tests.ledger.canaries import CANARY, files_with_canary, record_everywhere, told
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, exported, grow, import_into, problems, queries, select, texts
-from tests.ledger.imported import native_turn, take
+from tests.ledger.imported import native_turn, rich_import, take
 from tests.postgres import shared_server
 from weft.kernel.clock import FixedClock
 from weft.kernel.contents import ERASED
@@ -31,10 +31,12 @@ from weft.kernel.errors import (
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.erasing import erasure
 from weft.ledger.imports.natives import NativeLink
+from weft.ledger.read import content_uses
 from weft.ledger.upkeep import ledger_copy
 from weft.ledger.upkeep.doctor import examine_ledger
 from weft.ledger.write.new_turn import NewTurn
 from weft.ledger.write.turn_events import TurnEvents
+from weft.programs import Programs
 from weft.store.port import Store
 from weft.store.postgres.address import parse_address
 from weft.surfaces.wire.hints import phrase
@@ -415,6 +417,26 @@ def test_verify_finds_an_erased_content_that_its_bytes_still_lead_to(disk: Ledge
     (row,) = select(path, "SELECT max(n) AS n FROM content WHERE length(salt) = 0")
     change(path, "INSERT INTO lookup_bytes(scope, key, n) VALUES (1, x'0011223344556677', ?)", row["n"])
     assert any("still here" in problem for problem in problems(disk))
+
+
+def test_few_streams_and_contents_are_found_as_many_are(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    rich_import(ledger)
+    with ledger.begin_turn(session="main") as steps:
+        steps.message("a")
+        steps.tool_call("fetch", {}, id="c1")
+        steps.interrupt()
+    turn = steps.id
+    ledger.record_late_result(turn, "c1", "late words")
+    again = grow(ledger, "other", "a", "b")
+    programs = Programs(ledger)
+    programs.add_tags(turn, "marked")
+    programs.add_tags(ledger.messages(turn)[0].id, "noted")
+    programs.remove_tags(turn, "marked")
+    targets: list[list[str]] = [[turn], again, ["main"], ["other", turn], [ledger.sessions()[-1].label]]
+    plans = [ledger.erasure.plan(names, everywhere=everywhere) for names in targets for everywhere in (False, True)]
+    assert sum(len(plan.contents) for plan in plans) > 20
+    monkeypatch.setattr(content_uses, "FEW", -1)
+    assert plans == [ledger.erasure.plan(names, everywhere=each) for names in targets for each in (False, True)]
 
 
 def test_the_tables_show_what_is_erased(disk: Ledger, path: Path) -> None:

@@ -286,6 +286,7 @@ LOOKUPS: dict[str, Callable[[Ledger], Any]] = {
     "a session's last turn before another": written(
         lambda append: last_before(append, session_of(append, "main").id, head_of(append, "alt").id)
     ),
+    "turns of a tree": lambda ledger: ledger.tree.turns("main"),
     "what a broker looks for": lambda ledger: Runs(ledger).waiting(),
     "turns by parent": lambda ledger: ledger.find_turns(parent="main~1"),
     "turns by type": lambda ledger: ledger.find_turns(type="compaction"),

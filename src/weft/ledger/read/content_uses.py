@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from weft.kernel.clock import is_ulid
 from weft.kernel.dag_events import ToolResult
 from weft.kernel.events import Event, UnknownEvent, event_id
 from weft.kernel.facts import is_digest, strings
@@ -33,6 +34,9 @@ Report = Callable[[str, int, int], None]
 About = tuple[str | None, str | None]
 KEPT_USES = 16
 """So many places are remembered of one content; of a system prompt there may be thousands."""
+FEW = 16
+"""So many streams or references are looked for one by one, in whole rows of the log; of more every line is looked
+at."""
 _NAMES: dict[type, str] = {
     SessionCreated: "$.label",
     SessionRenamed: "$.label",
@@ -128,7 +132,7 @@ def find_uses(
     for row in facts.rows():
         if row.first > until:
             break
-        if not wanted.isdisjoint(_hex(row.events)):
+        if _names_any(row.events, wanted):
             for n, line in enumerate(row.lines(), row.first):
                 if n not in own and n <= until and not wanted.isdisjoint(_hex(line)):
                     _note_outside(uses, n, line)
@@ -136,11 +140,46 @@ def find_uses(
     return uses
 
 
+def _names_any(events: bytes, refs: set[bytes]) -> bool:
+    """Whether one of these references, as digits, stands somewhere in these lines. Few are looked for one by one."""
+    if len(refs) <= FEW:
+        return any(ref in events for ref in refs)
+    return not refs.isdisjoint(_hex(events))
+
+
+def _may_hold(lines: bytes, names: list[bytes] | None, tagged: TaggedNodes, has_turns: bool) -> bool:
+    """Whether an event in these lines may be one that `_gather` looks for: of a stream whose name ends so, a tag, or a
+    late result. With None it always may."""
+    if names is None or any(name in lines for name in names):
+        return True
+    if b'"stream":"ledger:' not in lines:
+        return False
+    return (bool(tagged.all) and b'"kind":"node_' in lines) or (has_turns and b'"kind":"tool_result"' in lines)
+
+
+def _few_names(streams: Iterable[str], events: Mapping[int, About]) -> list[bytes] | None:
+    """What the names of few streams end in; None: every event is looked at."""
+    names = [stream.rpartition(":")[2] for stream in streams]
+    return [name.encode() for name in names] if len(names) <= FEW and all(map(is_ulid, names)) and not events else None
+
+
 def _stream(n: int, line: bytes) -> str:
     """The stream of an event, mostly without reading the rest of it."""
     if line.count(b'"stream":"') != 1:
         return stream_of(n, line)
     return line.partition(b'"stream":"')[2].partition(b'"')[0].decode()
+
+
+def _lines(
+    facts: FactReader, until: int, report: Report, may_hold: Callable[[bytes], bool]
+) -> Iterator[tuple[int, bytes]]:
+    """The events of rows that may hold one that is looked for, with their numbers."""
+    for row in facts.rows():
+        if row.first > until:
+            return
+        report("contents", row.n, until)
+        if may_hold(row.events):
+            yield from ((n, line) for n, line in enumerate(row.lines(), row.first) if n <= until)
 
 
 def _gather(
@@ -156,8 +195,8 @@ def _gather(
     own: set[int] = set()
     turns: dict[str, str | None] = {}
     taggings: list[tuple[int, NodeTagged | NodeUntagged]] = []
-    for n, line in facts.lines(0, until):
-        report("contents", n, until)
+    names = _few_names(streams, events)
+    for n, line in _lines(facts, until, report, lambda lines: _may_hold(lines, names, tagged, bool(turns))):
         stream = _stream(n, line)
         about = streams.get(stream) or events.get(n)
         if about is None and tagged.all and b'"kind":"node_' in line and stream.startswith("ledger:"):

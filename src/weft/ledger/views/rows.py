@@ -514,9 +514,10 @@ WHERE_FIRST = "p.current DESC, p.id"
 def crossings(sql: Sql) -> dict[SegmentDepth, SegmentDepth]:
     """Every root whose thread goes on across a link, with the turn where it does."""
     rows = sql.all(
-        "SELECT t.segment, t.depth, p.segment, p.depth FROM link l JOIN turn t ON t.id = l.child"
-        " JOIN segment s ON s.n = t.segment AND s.base = t.depth AND s.parent IS NULL JOIN turn p ON p.id = l.parent"
-        f" WHERE {GOES_ON} ORDER BY l.child, {WHERE_FIRST}"
+        "SELECT t.segment, t.depth, p.segment, p.depth FROM link l"  # first: most roots have none
+        " CROSS JOIN turn t CROSS JOIN segment s CROSS JOIN turn p"
+        " WHERE t.id = l.child AND s.n = t.segment AND s.base = t.depth AND s.parent IS NULL AND p.id = l.parent"
+        f" AND {GOES_ON} ORDER BY l.child, {WHERE_FIRST}"
     )
     found: dict[SegmentDepth, SegmentDepth] = {}
     for segment, depth, above, above_depth in rows:

@@ -4,3 +4,5 @@ CREATE INDEX turn_alone ON turn (n) WHERE session IS NULL;
 CREATE INDEX spawn_turn ON spawn (turn);
 -- How many messages a session was sent since a person spoke.
 CREATE INDEX inbox_session ON inbox (session, n);
+-- Which segments a tree has.
+CREATE INDEX segment_root ON segment (root);
