@@ -269,8 +269,8 @@ def test_edges_are_counted_as_they_are_read(told: Told) -> None:
         ((middle,),) = txn.sql.all("SELECT at FROM log ORDER BY n LIMIT 1 OFFSET 5")
     assert len(ends) > 20
     directions: tuple[Literal["out", "in"], ...] = ("out", "in")
-    for known_at in (None, middle):
-        with ledger.graph._reading(None, known_at) as (queries, _):
+    for at, known_at in ((None, None), (None, middle), (middle, None)):
+        with ledger.graph._reading(at, known_at) as (queries, _):
             for key, type in ends:
                 for direction in directions:
                     read = len(list(queries.reader.of(key, (EdgeType(type),), direction)))

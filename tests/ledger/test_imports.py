@@ -435,6 +435,14 @@ def test_a_session_that_is_only_named_is_linked_where_it_stood_then(ledger: Ledg
     assert problems(ledger) == []
 
 
+def test_a_session_that_is_only_named_is_linked_where_it_stands_if_nothing_is_dated(ledger: Ledger) -> None:
+    turns = [native_turn("t1", started=1_000, end=1), native_turn("t2", parent=0, started=2_000, end=2)]
+    child = native_turn("k1", link=NativeLink(to="p", session="p", why=LinkReason.FORK), end=1)
+    take(ledger, "p", *turns, file="p")
+    take(ledger, "c", child, file="c")
+    assert [turn.native_id for turn in ledger.thread("c").turns] == ["t1", "t2", "k1"]
+
+
 def refuse_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of the next commit do not fit, as when another thread's clash: all its work is done again."""
     run, refusals = SqliteBase._run_each, [RowsRefused()]

@@ -25,7 +25,7 @@ from weft.ledger.model import TextPart
 from weft.ledger.reports.coverage import Reach
 from weft.ledger.reports.maintained_prices import shipped_prices
 from weft.ledger.reports.prices import FREE, PRICED, PriceTable, prices_from
-from weft.ledger.reports.responses import Response, reported
+from weft.ledger.reports.responses import STANDING, Response, reported
 from weft.ledger.reports.spending import KindCosts, Spending
 from weft.ledger.reports.usage import Survey, UsageReport
 
@@ -648,3 +648,11 @@ def _lies_in(response: Response, own: Reach) -> bool:
 
 def _told(response: Response) -> tuple[Any, ...]:
     return response.first.turn.id, response.tokens, response.recorded or 0, sorted(response.places)
+
+
+def test_responses_of_older_versions_are_looked_for_by_their_ids(disk: Ledger) -> None:
+    with disk._store.read() as txn:
+        steps = [str(row[3]) for row in txn.sql.all(f"EXPLAIN QUERY PLAN {STANDING}")]
+    searches = [step for step in steps if "FILTER" not in step]
+    assert [step.split()[1] for step in searches] == ["u", "o", "m", "t"]
+    assert "native=?" in searches[2]

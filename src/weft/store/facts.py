@@ -20,7 +20,7 @@ from weft.kernel.errors import ContentGone, ContentMissing, Damaged, FactDamaged
 from weft.kernel.events import GENESIS
 from weft.store.packs import PackReader
 from weft.store.records import KEY_BYTES, ContentHead, ContentRow, LogRow, LogTip
-from weft.store.sql import AT_ONCE, Sql, blob, watermark_of
+from weft.store.sql import AT_ONCE, Sql, blob, rows_in, watermark_of
 
 HELD_AT_ONCE = 256
 FIRST_ROWS = 8
@@ -168,9 +168,8 @@ class FactReader(Struct, eq=False, dict=True):
             asked = f"WITH wanted(key, ref) AS (VALUES {', '.join(['(?, ?)'] * len(some))})"
             rows = self.sql.all(f"{asked} {_FIND_WANTED}", [part for ref in some for part in (ref[:KEY_BYTES], ref)])
             found |= {bytes(ref): n for ref, n in rows}
-        for ref in wanted:
-            if ref not in found and (n := self.find_content(ref)) is not None:
-                found[ref] = n
+        newer = f"SELECT ref, n FROM content WHERE n > {self.watermark('lookup_content')} AND ref IN"
+        found |= {bytes(ref): n for ref, n in rows_in(self.sql, newer, [ref for ref in wanted if ref not in found])}
         return found
 
     def find_bytes(self, scope: int, data: bytes) -> list[int]:

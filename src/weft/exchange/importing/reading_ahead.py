@@ -158,13 +158,13 @@ class EarlyWorker:
                 self._worker = WorkerProcess()
 
     def take(self) -> WorkerProcess | None:
-        """It belongs to whoever takes it, and is started by now."""
+        """Start it, if it was not, and hand it over for good; None where it could not be started."""
         self.start()
         worker, self._worker = self._worker, None
         return worker
 
     def close(self) -> None:
-        """Nobody has taken it."""
+        """End it, if nobody has taken it."""
         if self._worker is not None:
             self._worker.close()
             self._worker = None

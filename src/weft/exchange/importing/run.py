@@ -6,7 +6,7 @@ over, and a source that was read to its end is not opened a second time unless i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -57,6 +57,8 @@ TWO_PROCESSES_BYTES = 4 * 1024 * 1024
 """Of sources that a worker can read: with fewer it takes longer to start one than it saves."""
 HEAD_START_BYTES = 1024 * 1024
 """Of the first sources, read in this process while the worker starts."""
+LONG_HEAD_STARTS = 2
+"""A source that is longer than so many head starts is left to the worker."""
 SPARE_LAG_EVENTS = 2_048
 """So many that search has not seen are worth a batch of their own, while there is nothing else to do."""
 
@@ -183,13 +185,18 @@ class ImportRun:
         self._writers: dict[str, ImportWriter] = {}
         self.summary = ImportSummary()
 
-    def run(self, paths: Iterable[Path | Address]) -> ImportSummary:
-        """Plan and carry out. The worker starts while the plan is made, as soon as that is large enough for one."""
+    def run(self, paths: Iterable[Path | Address], on_planned: Callable[[Plan], None] | None = None) -> ImportSummary:
+        """Plan and carry out; `on_planned` is told the plan in between. The worker starts while the plan is made, as
+        soon as that is large enough for one."""
         self._early = EarlyWorker()
         try:
-            return self.carry_out(self.plan(paths))
+            plan = self.plan(paths)
+            if on_planned is not None:
+                on_planned(plan)
+            return self.carry_out(plan)
         finally:
             self._early.close()
+            self._early = None
 
     def plan(self, paths: Iterable[Path | Address]) -> Plan:
         """The latest first, so that lists of sessions are of use long before all is done."""
@@ -212,7 +219,7 @@ class ImportRun:
 
     def _begin_worker(self, plan: Plan, stack: ExitStack) -> None:
         """Where two processes are wanted, or are better than one."""
-        sources = [wanted for unit in plan.units for wanted in self._for_worker(unit)]
+        sources = [wanted for unit in plan.units if (wanted := self._for_worker(unit)) is not None]
         is_large = sum(wanted.candidate.size for wanted in sources) >= TWO_PROCESSES_BYTES
         if sources and self._has_worker(is_large):
             self._words = PreparedWords()
@@ -231,13 +238,12 @@ class ImportRun:
     def _note_lost(self, why: str) -> None:
         self.summary.lost_worker = why
 
-    def _for_worker(self, unit: Unit) -> Iterator[WantedSource]:
+    def _for_worker(self, unit: Unit) -> WantedSource | None:
         """A file that is to be read, by an importer that another process can load."""
         if self._processes == 1 or not unit.unread or not isinstance(unit.candidate, Candidate):
-            return
+            return None
         name, writer = registered_name(unit.importer), self._writer(unit.importer)
-        if name is not None and writer is not None:
-            yield WantedSource(unit.candidate, name, writer.secret.key)
+        return None if name is None or writer is None else WantedSource(unit.candidate, name, writer.secret.key)
 
     def note(self) -> None:
         """What was read up to now is not read again."""
@@ -295,7 +301,7 @@ class ImportRun:
                 found = self.recognise(candidate)
                 if isinstance(found, Unit):
                     units.append(found)
-                    size += sum(wanted.candidate.size for wanted in self._for_worker(found))
+                    size += found.candidate.size if self._for_worker(found) else 0
                     self._start_early(size)
                 elif found is not None and found.whole is not None:
                     beside[found.whole] = max(beside.get(found.whole, 0), candidate.changed_ms)
@@ -499,11 +505,10 @@ class ImportRun:
 
 
 def _after_head_start(sources: Sequence[WantedSource]) -> Sequence[WantedSource]:
-    """What is left for the worker. The source that the head start ends in is read here, too, if it is not much longer
-    than that: the worker would have begun with it only when it had started."""
+    """What is left for the worker. The source that the head start ends in is read here, too, unless it is long."""
     done = own = 0
     for wanted in sources:
-        if done >= HEAD_START_BYTES or wanted.candidate.size > 2 * HEAD_START_BYTES:
+        if done >= HEAD_START_BYTES or wanted.candidate.size > LONG_HEAD_STARTS * HEAD_START_BYTES:
             break
         done, own = done + wanted.candidate.size, own + 1
     return sources[own:]

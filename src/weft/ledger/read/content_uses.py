@@ -147,17 +147,17 @@ def _names_any(events: bytes, refs: set[bytes]) -> bool:
     return not refs.isdisjoint(_hex(events))
 
 
-def _may_hold(lines: bytes, names: list[bytes] | None, tagged: TaggedNodes, has_turns: bool) -> bool:
-    """Whether an event in these lines may be one that `_gather` looks for: of a stream whose name ends so, a tag, or a
-    late result. With None it always may."""
-    if names is None or any(name in lines for name in names):
+def _may_hold(events: bytes, endings: list[bytes] | None, tagged: TaggedNodes, has_turns: bool) -> bool:
+    """Whether one of these events, a row of the log, may be what `_gather` looks for: of a stream whose name ends so, a
+    tag, or a late result. With None it always may."""
+    if endings is None or any(ending in events for ending in endings):
         return True
-    if b'"stream":"ledger:' not in lines:
+    if b'"stream":"ledger:' not in events:
         return False
-    return (bool(tagged.all) and b'"kind":"node_' in lines) or (has_turns and b'"kind":"tool_result"' in lines)
+    return (bool(tagged.all) and b'"kind":"node_' in events) or (has_turns and b'"kind":"tool_result"' in events)
 
 
-def _few_names(streams: Iterable[str], events: Mapping[int, About]) -> list[bytes] | None:
+def _stream_endings(streams: Iterable[str], events: Mapping[int, About]) -> list[bytes] | None:
     """What the names of few streams end in; None: every event is looked at."""
     names = [stream.rpartition(":")[2] for stream in streams]
     return [name.encode() for name in names] if len(names) <= FEW and all(map(is_ulid, names)) and not events else None
@@ -195,8 +195,8 @@ def _gather(
     own: set[int] = set()
     turns: dict[str, str | None] = {}
     taggings: list[tuple[int, NodeTagged | NodeUntagged]] = []
-    names = _few_names(streams, events)
-    for n, line in _lines(facts, until, report, lambda lines: _may_hold(lines, names, tagged, bool(turns))):
+    endings = _stream_endings(streams, events)
+    for n, line in _lines(facts, until, report, lambda row: _may_hold(row, endings, tagged, bool(turns))):
         stream = _stream(n, line)
         about = streams.get(stream) or events.get(n)
         if about is None and tagged.all and b'"kind":"node_' in line and stream.startswith("ledger:"):

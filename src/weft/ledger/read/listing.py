@@ -170,11 +170,12 @@ def _readable(txn: ReadTxn, turns: Iterable[str]) -> list[str]:
 
 def _readable_messages(txn: ReadTxn, messages: Iterable[str]) -> list[str]:
     """Those of these messages whose turns can be read."""
-    ids = list(messages)
-    if access_of(txn).is_unlimited:
+    ids, access = list(messages), access_of(txn)
+    if access.is_unlimited:
         return ids
-    turns, access = turns_of_messages(txn.sql, ids), access_of(txn)
-    return [message for message in ids if message in turns and access.may_read_turn(turns[message])]
+    turns = turns_of_messages(txn.sql, ids)
+    readable = {turn.id for turn in {turn.id: turn for turn in turns.values()}.values() if access.may_read_turn(turn)}
+    return [message for message in ids if message in turns and turns[message].id in readable]
 
 
 def load_files(txn: ReadTxn, messages: Iterable[str]) -> dict[str, list[FileNote]]:

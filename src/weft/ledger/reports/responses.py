@@ -8,13 +8,14 @@ the largest of each number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Set
+from operator import itemgetter
 
 from msgspec import Struct
 
 from weft.kernel.canonical import MAX_INTEGER
 from weft.ledger.reports.coverage import WHOLE, Place
 from weft.ledger.views.turn_owners import SessionAge
-from weft.store.sql import Row, Sql
+from weft.store.sql import Row, Sql, rows_in
 
 Tokens = tuple[int, int, int, int, int, int, int]
 """Input, output, cached, cache writes; one-hour writes, which lie inside these; reasoning, which lies inside output;
@@ -75,13 +76,17 @@ _MESSAGE = (
 
 
 _IS_REPORTED = "coalesce(total_tokens, reasoning_tokens) IS NOT NULL"
+_PLACE = itemgetter(0, 1)
+"""Segment and depth, of rows of both."""
 
 
-def reported_in(sql: Sql, turn: str) -> list[Reported]:
-    """The rows of one turn, by its id."""
-    rows = sql.all(f"{_TURN} WHERE id = ? AND {_IS_REPORTED}", (turn,))
-    messages = sql.all(f"{_MESSAGE} WHERE t.id = ? AND coalesce({_SAID}) IS NOT NULL ORDER BY m.seq", (turn,))
-    return [one for row in rows for one in _of_turn(row, messages)]
+def reported_in(sql: Sql, turns: Iterable[str]) -> Iterator[Reported]:
+    """The rows of these turns, by their ids, each turn once."""
+    ids = list(dict.fromkeys(turns))
+    messages = rows_in(sql, f"{_MESSAGE} WHERE coalesce({_SAID}) IS NOT NULL AND t.id IN", ids)
+    by_turn = _by_turn(sorted(messages, key=itemgetter(0, 1, 2)))
+    for row in sorted(rows_in(sql, f"{_TURN} WHERE {_IS_REPORTED} AND id IN", ids), key=_PLACE):
+        yield from _of_turn(row, by_turn.get(_PLACE(row), []))
 
 
 def reported(sql: Sql, segment: int | None = None) -> Iterator[Reported]:
@@ -99,12 +104,18 @@ def reported(sql: Sql, segment: int | None = None) -> Iterator[Reported]:
             f" AND coalesce({_SAID}) IS NOT NULL ORDER BY t.segment, t.depth, m.seq",
             (*after, *last),
         )
-        by_turn: dict[tuple[int, int], list[Row]] = {}
-        for row in messages:
-            by_turn.setdefault((row[0], row[1]), []).append(row)
+        by_turn = _by_turn(messages)
         for turn in turns:
-            yield from _of_turn(turn, by_turn.get((turn[0], turn[1]), []))
+            yield from _of_turn(turn, by_turn.get(_PLACE(turn), []))
         after = last
+
+
+def _by_turn(messages: Iterable[Row]) -> dict[Row, list[Row]]:
+    """By segment and depth."""
+    found: dict[Row, list[Row]] = {}
+    for row in messages:
+        found.setdefault(_PLACE(row), []).append(row)
+    return found
 
 
 def _of_turn(row: Row, messages: list[Row]) -> Iterator[Reported]:
@@ -155,19 +166,21 @@ def reported_elsewhere(sql: Sql, natives: Set[int], turns: Set[str]) -> Iterator
         f"SELECT m.native, t.id FROM message m JOIN turn t ON t.n = m.turn WHERE m.native IN ({_REPEATED})"
         " OR (m.native > 0 AND t.current = 0) ORDER BY t.n, m.seq"
     )
-    found = dict.fromkeys(turn for native, turn in sql.all(copied) if native in natives and turn not in turns)
-    for turn in found:
-        yield from (row for row in reported_in(sql, turn) if row.native in natives)
+    found = [turn for native, turn in sql.all(copied) if native in natives and turn not in turns]
+    yield from (row for row in reported_in(sql, found) if row.native in natives)
+
+
+STANDING = (
+    "SELECT m.native, t.segment, t.depth, m.position"
+    " FROM turn u CROSS JOIN message o CROSS JOIN message m CROSS JOIN turn t"  # in this order: few are not current
+    " WHERE u.current = 0 AND o.turn = u.n AND o.native > 0 AND o.role = 'assistant'"
+    " AND m.native = o.native AND m.role = 'assistant' AND t.n = m.turn AND t.current = 1"
+)
 
 
 def standing(sql: Sql) -> dict[int, tuple[int, Place]]:
     """Where responses lie in current turns that another version of their turn reports on, perhaps it alone."""
-    rows = sql.all(
-        "SELECT m.native, t.segment, t.depth, m.position FROM turn u CROSS JOIN message o"  # few turns are not current
-        " JOIN message m ON m.native = o.native JOIN turn t ON t.n = m.turn"
-        " WHERE u.current = 0 AND o.turn = u.n AND o.native > 0 AND o.role = 'assistant'"
-        " AND m.role = 'assistant' AND t.current = 1"
-    )
+    rows = sql.all(STANDING)
     return {native: (segment, (depth, position)) for native, segment, depth, position in sorted(rows, reverse=True)}
 
 

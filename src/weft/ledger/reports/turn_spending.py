@@ -16,9 +16,8 @@ from weft.store.port import ReadTxn
 def turn_spending(txn: ReadTxn, turns: Iterable[str], prices: PriceTable | None = None) -> Spending:
     """The tokens and the cost of turns, by their ids, each counted once."""
     tally, table = Tally(), prices or shipped_prices()
-    for turn in dict.fromkeys(turns):
-        for row in reported_in(txn.sql, turn):
-            tally.add(row.tokens, _price(txn, row, table), not row.is_rest, recorded=row.recorded)
+    for row in reported_in(txn.sql, turns):
+        tally.add(row.tokens, _price(txn, row, table), not row.is_rest, recorded=row.recorded)
     return tally.spending()
 
 

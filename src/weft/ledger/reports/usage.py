@@ -341,13 +341,17 @@ class Survey:
         sql = self.txn.sql
         return once(reported(sql), repeated(sql), standing(sql), self.names.age, look)
 
-    def responses_of(self, rows: Sequence[Reported], holds: Callable[[int, Place], bool]) -> Iterator[Response]:
-        """The responses of these rows alone, which are all that lie where `holds` says so: each as it would be among
-        all of the ledger, with its other places."""
+    def responses_of(
+        self, rows: Sequence[Reported], is_inside: Callable[[int, Place], bool] | None = None
+    ) -> Iterator[Response]:
+        """The responses of these rows, each with all places that it has in the ledger. `is_inside` tells of a place
+        whether it lies among what the rows are of: a response that stands there may be reported elsewhere alone."""
         sql, turns = self.txn.sql, {row.turn.id for row in rows}
         copied, stands = repeated(sql), standing(sql)
-        natives = {row.native for row in rows if row.native is not None and row.native in copied | stands.keys()}
-        natives |= {native for native, place in stands.items() if holds(*place)}
+        several = copied | stands.keys()
+        natives = {row.native for row in rows if row.native is not None and row.native in several}
+        if is_inside is not None:
+            natives |= {native for native, place in stands.items() if is_inside(*place)}
         return once([*rows, *reported_elsewhere(sql, natives, turns)], copied, stands, self.names.age)
 
     def price(self, row: Reported, tokens: Tokens) -> Price | None:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from weft.ledger.reports.responses import Reported, reported_in
+from weft.ledger.reports.responses import reported_in
 from weft.ledger.reports.spending import Spending, Sums, Tally, Unpriced
 from weft.ledger.reports.usage import Prices, Survey
 from weft.ledger.views.rows import TurnRow, load_session_number
@@ -56,7 +56,10 @@ class _TurnTree:
 
     def __init__(self, txn: ReadTxn) -> None:
         self._sql = txn.sql
-        self.sessions: dict[str, list[Row]] = {}
+        self.sessions: dict[str, list[Row]] = defaultdict(list)
+        """By turn those that it started."""
+        self.seen: dict[str, None] = {}
+        """The turns, in the order in which they were found."""
         self.sums = Sums()
 
     @cached_property
@@ -72,21 +75,15 @@ class _TurnTree:
 
     def find(self, turn: str) -> None:
         """Note every turn below one, each once, whatever sessions name as their parents."""
-        query = "SELECT n, id, label, task FROM session WHERE parent_turn = ? ORDER BY n"
-        open_turns = [turn]
-        while open_turns:
-            turn = open_turns.pop()
-            if turn not in self.sessions:
-                self.sessions[turn] = self._sql.all(query, (turn,))
-                open_turns += [id for session in self.sessions[turn] for id, _ in self.turns[session[0]]]
-
-    def reported(self) -> list[Reported]:
-        return [row for turn in self.sessions for row in reported_in(self._sql, turn)]
-
-    def places(self) -> set[tuple[int, int]]:
-        """Segment and depth of each."""
-        query = "SELECT segment, depth FROM turn WHERE id IN"
-        return {(segment, depth) for segment, depth in rows_in(self._sql, query, self.sessions)}
+        query = "SELECT n, id, label, task, parent_turn FROM session WHERE parent_turn IN"
+        level = {turn: None}
+        while level:
+            self.seen |= level
+            started = sorted(rows_in(self._sql, query, level))
+            for *session, parent in started:
+                self.sessions[parent].append(tuple(session))
+            below = dict.fromkeys(id for session in started for id, _ in self.turns[session[0]])
+            level = {id: None for id in below if id not in self.seen}
 
     def node(self, txn: ReadTxn, turn: str, status: str, above: frozenset[str]) -> tuple[TurnUsage, Tally]:
         """A turn with what it started, and the sum of it all."""
@@ -117,16 +114,15 @@ def usage_tree(txn: ReadTxn, root: TurnRow, prices: Prices) -> UsageTree:
     survey = Survey(txn, timezone.utc, prices)  # noqa: UP017 - the alias hides what it is
     tree = _TurnTree(txn)
     tree.find(root.id)
-    places = tree.places()
-    for response in survey.responses_of(tree.reported(), lambda segment, place: (segment, place[0]) in places):
-        if response.first.turn.id in tree.sessions:
+    for response in survey.responses_of(list(reported_in(txn.sql, tree.seen))):
+        if response.first.turn.id in tree.seen:
             survey.add(tree.sums, response.first.turn.id, response)
     session = None if root.session is None else load_session_number(txn.sql, root.session)
     usage, _ = tree.node(txn, root.id, root.status, frozenset())
     return UsageTree(
         session=None if session is None else session.label,
         root=usage,
-        turns=len(tree.sessions),
+        turns=len(tree.seen),
         unpriced=tree.sums.unpriced(),
         prices_as_of=survey.as_of,
         prices_from=survey.prices.source,

@@ -275,7 +275,7 @@ def _waiting_turns(
         " LEFT JOIN lease l ON l.kind = ? AND l.key = s.id"
         f" WHERE {own_runs} AND (o.state = 'running' OR o.until <= ? OR EXISTS (SELECT 1 FROM inbox i"
         f" WHERE i.session = o.session AND i.state = 'queued' AND i.mode = 'interrupt' AND i.n > t.n"
-        f" AND {own_messages})) ORDER BY t.n LIMIT ?",
+        f" AND {own_messages})) ORDER BY +t.n LIMIT ?",  # not by the index, along all turns: few of them are open
         (LeaseKind.SESSION.value, *run_values, now_ms, *message_values, limit),
     )
     was_own = dict(own_turns)

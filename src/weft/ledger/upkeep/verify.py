@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.kernel.canonical import is_canonical
+from weft.kernel.canonical import MAX_INTEGER, is_canonical
 from weft.kernel.contents import ERASED, content_ref, readable
 from weft.kernel.dag_events import RunFinished
 from weft.kernel.errors import Damaged, StoreError, WeftError
@@ -145,20 +145,23 @@ def _verify_contents(store: Store, progress: Progress) -> Iterator[Problem]:
         store.pause_reading()
         yield from found
     with store.read() as txn:
-        found = [*_verify_packs(txn), *_verify_erased_lookups(txn, erased)]
+        found = list(_verify_packs(txn))
     yield from found
+    if erased:
+        yield from _verify_erased_lookups(store, erased)
 
 
 def _verify_some_contents(txn: ReadTxn, after: int, erased: dict[int, bytes]) -> tuple[list[Problem], int]:
-    """As many as fit into a moment, and the number of the last one. Those that were erased are noted."""
+    """As many as fit into a moment, and the number of the last one. Those that were erased, as it seems, are noted."""
     found: list[Problem] = []
     weight = 0
     query = "SELECT n, ref, salt, digest, size, shown, bytes FROM content WHERE n > ? ORDER BY n LIMIT ?"
     for row in txn.sql.each(query, (after, ROWS)):
         after, weight = row[0], weight + row[4]
-        if not row[2]:
+        wrong = list(_verify_content(txn, *row))
+        if not row[2] and not wrong:
             erased[after] = bytes(row[1])
-        found += _verify_content(txn, *row)
+        found += wrong
         if weight > RANGE_BYTES:
             break
     return found, after
@@ -205,11 +208,18 @@ def _verify_erased(txn: ReadTxn, n: int, ref: bytes, left: tuple[Any, ...]) -> I
         yield Problem("content", ref.hex(), STILL_HERE)
 
 
-def _verify_erased_lookups(txn: ReadTxn, erased: dict[int, bytes]) -> Iterator[Problem]:
+def _verify_erased_lookups(store: Store, erased: dict[int, bytes]) -> Iterator[Problem]:
     """None of them is found by its bytes. That table is in the order of bytes, so all of it is read, once."""
-    numbers = txn.sql.each("SELECT n FROM lookup_bytes") if erased else ()
-    for n in sorted({n for (n,) in numbers if n in erased}):
-        yield Problem("content", erased[n].hex(), STILL_HERE)
+    query = (
+        f"SELECT scope, key, n FROM lookup_bytes WHERE (scope, key, n) > (?, ?, ?) ORDER BY scope, key, n LIMIT {ROWS}"
+    )
+    after: tuple[int, bytes, int] | None = (-MAX_INTEGER, b"", 0)
+    while after is not None:
+        with store.read() as txn:
+            rows = txn.sql.all(query, after)
+        after = (rows[-1][0], bytes(rows[-1][1]), rows[-1][2]) if len(rows) == ROWS else None
+        store.pause_reading()
+        yield from (Problem("content", erased[n].hex(), STILL_HERE) for _, _, n in rows if n in erased)
 
 
 def _verify_packs(txn: ReadTxn) -> Iterator[Problem]:

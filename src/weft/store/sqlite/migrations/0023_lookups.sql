@@ -2,7 +2,8 @@
 CREATE INDEX turn_alone ON turn (n) WHERE session IS NULL;
 -- Which sessions the calls of a turn started, when the turn changes hands.
 CREATE INDEX spawn_turn ON spawn (turn);
--- How many messages a session was sent since a person spoke.
-CREATE INDEX inbox_session ON inbox (session, n);
+-- Which messages a session was sent, and which of them wait.
+DROP INDEX inbox_queued;
+CREATE INDEX inbox_session ON inbox (session, state, n);
 -- Which segments a tree has.
 CREATE INDEX segment_root ON segment (root);

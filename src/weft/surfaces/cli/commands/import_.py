@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from weft.exchange.importers.port import Importer
     from weft.exchange.importers.servers import Address
     from weft.exchange.importing.intake import OnEnded
-    from weft.exchange.importing.run import ImportRun
+    from weft.exchange.importing.run import ImportRun, Plan
     from weft.ledger.api import Ledger
 
 TOGETHER = ({"watch", "background"},)
@@ -203,10 +203,7 @@ class _Asked(Struct, frozen=True):
         with _ledger(self.call, dry) as ledger, import_progress(self.call) as progress:
             importing = self.importing(ledger, progress=progress)
             try:
-                plan = importing.plan(paths)
-                if not self.paths and plan.files:
-                    self._announce(plan.files, plan.bytes)
-                importing.carry_out(plan)
+                importing.run(paths, None if self.paths else self._announce)
             except KeyboardInterrupt:
                 is_stopped = True
         show_summary(self.call, importing.summary, dry, stopped=is_stopped)
@@ -214,12 +211,13 @@ class _Asked(Struct, frozen=True):
             return self._tell_stopped(dry)
         return 1 if importing.summary.problems else 0
 
-    def _announce(self, files: int, size: int) -> None:
+    def _announce(self, plan: Plan) -> None:
         from weft.exchange.importing.run import USUAL_RATE
         from weft.surfaces.cli.import_lines import found_places, tell_places
 
-        if not (self.call.quiet or self.call.json):
-            tell_places(self.call, found_places(self.importers), files, size, size / USUAL_RATE)
+        if plan.files and not (self.call.quiet or self.call.json):
+            places = found_places(self.importers)
+            tell_places(self.call, places, plan.files, plan.bytes, plan.bytes / USUAL_RATE)
 
     def _tell_stopped(self, dry: bool) -> int:
         if not dry:
