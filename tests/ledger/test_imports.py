@@ -12,6 +12,7 @@ import zstandard
 
 import weft
 from tests.conftest import PROVING
+from tests.ledger.conftest import NOON
 from tests.ledger.histories import exported, import_into, problems, select
 from tests.ledger.imported import native_call, native_turn, rich_import, take
 from weft import Ledger
@@ -435,10 +436,10 @@ def test_a_session_that_is_only_named_is_linked_where_it_stood_then(ledger: Ledg
     assert problems(ledger) == []
 
 
-def test_a_session_that_is_only_named_is_linked_where_it_stands_if_nothing_is_dated(ledger: Ledger) -> None:
-    turns = [native_turn("t1", started=1_000, end=1), native_turn("t2", parent=0, started=2_000, end=2)]
+def test_a_session_that_is_only_named_is_linked_where_it_stands_to_what_has_no_time(ledger: Ledger) -> None:
+    later = [native_turn("t1", started=NOON + 1_000, end=1), native_turn("t2", parent=0, started=NOON + 2_000, end=2)]
     child = native_turn("k1", link=NativeLink(to="p", session="p", why=LinkReason.FORK), end=1)
-    take(ledger, "p", *turns, file="p")
+    take(ledger, "p", *later, file="p")
     take(ledger, "c", child, file="c")
     assert [turn.native_id for turn in ledger.thread("c").turns] == ["t1", "t2", "k1"]
 
