@@ -180,6 +180,7 @@ class ImportRun:
         self._others: list[Importer] | None = None
         """All but the one that was forced; loaded when they are first asked."""
         self._ahead: ReadingAhead | None = None
+        self._starts_early = False
         self._early: EarlyWorker | None = None
         self._words: PreparedWords | None = None
         self._writers: dict[str, ImportWriter] = {}
@@ -188,15 +189,17 @@ class ImportRun:
     def run(self, paths: Iterable[Path | Address], on_planned: Callable[[Plan], None] | None = None) -> ImportSummary:
         """Plan and carry out; `on_planned` is told the plan in between. The worker starts while the plan is made, as
         soon as that is large enough for one."""
-        self._early = EarlyWorker()
+        self._starts_early = True
         try:
             plan = self.plan(paths)
             if on_planned is not None:
                 on_planned(plan)
             return self.carry_out(plan)
         finally:
-            self._early.close()
-            self._early = None
+            self._starts_early = False
+            if self._early is not None:
+                self._early.close()
+                self._early = None
 
     def plan(self, paths: Iterable[Path | Address]) -> Plan:
         """The latest first, so that lists of sessions are of use long before all is done."""
@@ -232,7 +235,9 @@ class ImportRun:
         return self._processes == 2 or (self._processes is None and is_large and usable_cores() > 1)
 
     def _start_early(self, size: int) -> None:
-        if self._early is not None and size >= TWO_PROCESSES_BYTES and self._has_worker(is_large=True):
+        is_due = self._starts_early and self._early is None and size >= TWO_PROCESSES_BYTES
+        if is_due and self._has_worker(is_large=True):
+            self._early = EarlyWorker()
             self._early.start()
 
     def _note_lost(self, why: str) -> None:

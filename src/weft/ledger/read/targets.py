@@ -4,6 +4,7 @@ session are its own."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 
 from msgspec import UNSET, Struct, field
 
@@ -137,7 +138,8 @@ def _add_own_turns(txn: ReadTxn, target: Target, session: SessionRow, named: set
 
 
 def _standing_elsewhere(sql: Sql, roots: Iterable[int], named: set[str]) -> list[tuple[int, str, dict[int, int]]]:
-    """Other sessions, not deleted, whose threads reach into these trees, with how deep each into which segment."""
+    """Other sessions, not deleted, whose threads reach into these trees, by label, with how deep each into which
+    segment."""
     query = (
         "SELECT s.n, s.id, s.label, s.head_segment, s.head_depth FROM session s JOIN segment g ON g.n = s.head_segment"
         " WHERE s.status <> 'deleted' AND g.root IN"
@@ -147,7 +149,7 @@ def _standing_elsewhere(sql: Sql, roots: Iterable[int], named: set[str]) -> list
         if id not in named:
             parts = ranges_to(sql, segment, depth, across=True)
             found.append((n, label, {part.segment: part.high for part in parts}))
-    return found
+    return sorted(found, key=itemgetter(1))
 
 
 def _trees_that_lead_to(sql: Sql, roots: set[int]) -> set[int]:
