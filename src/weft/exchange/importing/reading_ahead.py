@@ -144,22 +144,15 @@ def _end_of(loss: WorkerLost, code: int, errors: IO[bytes]) -> str:
 
 
 class EarlyWorker:
-    """A worker that may be started before it is known what it has to read; whoever has made this closes it."""
+    """A worker that is started before it is known what it has to read; whoever has made this closes it."""
 
     def __init__(self) -> None:
         self._worker: WorkerProcess | None = None
-        self._is_tried = False
-
-    def start(self) -> None:
-        """Once; where there is no room for another process there is no worker."""
-        if not self._is_tried:
-            self._is_tried = True
-            with suppress(OSError):
-                self._worker = WorkerProcess()
+        with suppress(OSError):  # no room for another process: there is no worker
+            self._worker = WorkerProcess()
 
     def take(self) -> WorkerProcess | None:
-        """Start it, if it was not, and hand it over for good; None where it could not be started."""
-        self.start()
+        """Hand it over for good; None where it could not be started."""
         worker, self._worker = self._worker, None
         return worker
 
@@ -182,16 +175,16 @@ class ReadingAhead:
         early: EarlyWorker | None = None,
     ) -> None:
         """`between` is called before every frame, while nothing is being written, and told whether the worker has to be
-        waited for; `on_lost` at the end, with the reason, where the worker did not hold out. `early` may have started
-        it already."""
+        waited for; `on_lost` at the end, with the reason, where the worker did not hold out. `early` has started it
+        already."""
         self._sources, self._clock, self._between, self._on_lost = iter(sources), clock, between, on_lost
-        self._early = early or EarlyWorker()
+        self._early = early
         self._ordered: deque[SourceAhead] = deque()
         self._current: SourceAhead | None = None
         self._worker: WorkerProcess | None = None
 
     def __enter__(self) -> ReadingAhead:
-        self._worker = self._early.take()  # without one all is read here
+        self._worker = (self._early or EarlyWorker()).take()  # without one all is read here
         self._order_more()
         return self
 

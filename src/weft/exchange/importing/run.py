@@ -238,7 +238,6 @@ class ImportRun:
         is_due = self._starts_early and self._early is None and size >= TWO_PROCESSES_BYTES
         if is_due and self._has_worker(is_large=True):
             self._early = EarlyWorker()
-            self._early.start()
 
     def _note_lost(self, why: str) -> None:
         self.summary.lost_worker = why
