@@ -20,7 +20,7 @@ from weft.kernel.errors import ContentGone, ContentMissing, Damaged, FactDamaged
 from weft.kernel.events import GENESIS
 from weft.store.packs import PackReader
 from weft.store.records import KEY_BYTES, ContentHead, ContentRow, LogRow, LogTip
-from weft.store.sql import AT_ONCE, Sql, blob, rows_in, watermark_of
+from weft.store.sql import Sql, blob, rows_in, rows_wanted, watermark_of
 
 HELD_AT_ONCE = 256
 FIRST_ROWS = 8
@@ -162,15 +162,12 @@ class FactReader(Struct, eq=False, dict=True):
 
     def find_contents(self, refs: Iterable[bytes]) -> dict[bytes, int]:
         """The numbers of many contents, by their references; one that is not here is left out."""
-        wanted, found = list(dict.fromkeys(refs)), dict[bytes, int]()
-        for start in range(0, len(wanted), AT_ONCE):
-            some = wanted[start : start + AT_ONCE]
-            asked = f"WITH wanted(key, ref) AS (VALUES {', '.join(['(?, ?)'] * len(some))})"
-            rows = self.sql.all(f"{asked} {_FIND_WANTED}", [part for ref in some for part in (ref[:KEY_BYTES], ref)])
-            found |= {bytes(ref): n for ref, n in rows}
+        wanted = dict.fromkeys(refs)
+        rows = rows_wanted(self.sql, ("key", "ref"), _FIND_WANTED, ((ref[:KEY_BYTES], ref) for ref in wanted))
+        numbers = {bytes(ref): n for ref, n in rows}
         newer = f"SELECT ref, n FROM content WHERE n > {self.watermark('lookup_content')} AND ref IN"
-        found |= {bytes(ref): n for ref, n in rows_in(self.sql, newer, [ref for ref in wanted if ref not in found])}
-        return found
+        rows = rows_in(self.sql, newer, (ref for ref in wanted if ref not in numbers))
+        return numbers | {bytes(ref): n for ref, n in rows}
 
     def find_bytes(self, scope: int, data: bytes) -> list[int]:
         """The contents of a scope that hold exactly these bytes."""

@@ -59,6 +59,16 @@ def rows_in(sql: Sql, query: str, keys: Iterable[Any]) -> Iterator[Row]:
         yield from sql.all(f"{query} ({', '.join('?' * len(some))})", some)
 
 
+def rows_wanted(sql: Sql, columns: Sequence[str], query: str, keys: Iterable[Row]) -> Iterator[Row]:
+    """The rows of a query that reads these keys from a table `wanted` with these columns."""
+    wanted = list(dict.fromkeys(keys))
+    key = f"({', '.join('?' * len(columns))})"
+    for start in range(0, len(wanted), AT_ONCE):
+        some = wanted[start : start + AT_ONCE]
+        table = f"WITH wanted({', '.join(columns)}) AS (VALUES {', '.join([key] * len(some))})"
+        yield from sql.all(f"{table} {query}", list(chain.from_iterable(some)))
+
+
 def watermark_of(sql: Sql, view: str) -> int:
     """How far a lagging view is filled."""
     row = sql.one("SELECT n FROM watermark WHERE view = ?", (view,))

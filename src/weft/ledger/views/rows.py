@@ -17,7 +17,7 @@ from weft.kernel.fields import Usage
 from weft.kernel.labels import normal_form
 from weft.ledger.views.lease_rows import LEASE_COLUMNS, Lease
 from weft.store.port import StandingParts
-from weft.store.sql import AT_ONCE, Insert, Question, Sql
+from weft.store.sql import Insert, Question, Sql, rows_wanted
 
 TOKENS = (
     "input_tokens",
@@ -311,14 +311,8 @@ def is_message(sql: Sql, id: str) -> bool:
 def turns_of_messages(sql: Sql, messages: Iterable[str]) -> dict[str, TurnRow]:
     """By the ids of messages the turns that they belong to; one that is not there is left out. A message's id lies just
     behind its turn's: ids of messages are not indexed."""
-    found: dict[str, TurnRow] = {}
-    wanted = list(dict.fromkeys(messages))
-    for start in range(0, len(wanted), AT_ONCE):
-        some = wanted[start : start + AT_ONCE]
-        ids = f"WITH wanted(message) AS (VALUES {', '.join(['(?)'] * len(some))})"
-        for message, *row in sql.all(f"{ids} {_TURNS_OF_WANTED}", some):
-            found[message] = TurnRow(*row)
-    return found
+    rows = rows_wanted(sql, ("message",), _TURNS_OF_WANTED, ((message,) for message in messages))
+    return {message: TurnRow(*row) for message, *row in rows}
 
 
 _TURNS_OF_WANTED = (
