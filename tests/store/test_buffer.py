@@ -238,6 +238,18 @@ def test_one_whose_row_does_not_fit_is_found_among_many(store: Store) -> None:
     assert store.write(adds("e")) == 4
 
 
+def test_one_whose_row_has_no_form_in_a_table_is_found_among_many(store: Store) -> None:
+    for k, name in enumerate(("\ud800", "\0" if isinstance(store, PostgresStore) else 2**70)):
+
+        def add_odd(txn: WriteTxn, name: object = name) -> None:
+            txn.sql.add(PROGRAM, [("odd", "agent", name)])
+
+        came_to = together(store, [adds(f"{k}a"), add_odd, adds(f"{k}b")])
+        assert isinstance(came_to[1], Exception)
+        assert [came_to[0], came_to[2]] == [2 * k + 1, 2 * k + 2]
+    assert names(store) == ["0a", "0b", "1a", "1b"]
+
+
 def test_one_that_reads_sees_the_rows_of_those_before_it_and_its_own(store: Store) -> None:
     def count(txn: WriteTxn) -> Any:
         return txn.sql.all("SELECT name FROM program ORDER BY name")

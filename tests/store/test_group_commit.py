@@ -313,7 +313,7 @@ def test_an_interrupt_at_any_line_of_a_leader_leaves_nobody_waiting() -> None:
         for caller in callers:
             caller.join()
             assert caller.result == caller._work.upper() or isinstance(caller.result, StoreFailed)
-        group.rest()
+        group.close()
         assert not group._waiting
         if not interrupt.is_over:
             assert result == "OWN"
@@ -333,7 +333,7 @@ def test_an_interrupt_at_any_line_of_a_follower_leaves_nobody_waiting() -> None:
         first.join()
         assert first.result == "FIRST"
         assert group.submit("later") == "LATER"
-        group.rest()
+        group.close()
         assert not group._waiting
         if not follower.interrupt.is_over:
             assert follower.result == "OWN"

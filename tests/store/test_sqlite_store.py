@@ -275,7 +275,8 @@ def test_a_writer_that_failed_is_discarded_before_anybody_else_can_have_it(
     discard, free = store._discard_writer, list[bool]()
 
     def seen() -> None:
-        free.append(store._alone.acquire(blocking=False))
+        with ThreadPoolExecutor(1) as pool:
+            free.append(pool.submit(store._alone.acquire, blocking=False).result())
         discard()
 
     def fail(*_: object) -> None:

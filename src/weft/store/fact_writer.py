@@ -44,7 +44,7 @@ class RecentContents:
     def __init__(self) -> None:
         self.seen, self.erasures = -1, 0
         self.filled = 0
-        """The view has contents up to this one that are not here; where it has none, nobody need ask it."""
+        """The view has contents up to this one that are not here. Where that is none, an import asks it nothing."""
         self.newest = 0
         """The highest content number that was heard of."""
         self.seen_in: dict[int, int] = {}
@@ -246,6 +246,7 @@ class FactWriter(FactReader, kw_only=True, eq=False, dict=True):
         shown = None if text.holds else BINARY
         self._rows.append((n, scope, stored.ref, salt, hasher.plain_digest(), hasher.size, shown, None))
         self._next += 1
+        self.flush()
         return stored
 
     def put_husk(self, ref: bytes) -> Stored:

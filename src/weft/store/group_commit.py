@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from weft.kernel.errors import NotApplicable, StoreFailed
+from weft.kernel.errors import NotApplicable, StoreError, StoreFailed
 
 T = TypeVar("T")
 
@@ -93,8 +93,7 @@ class GroupCommit(Generic[T]):
         self._lead: CommitJob[T] | None = None
         """Whose caller runs the commit that is under way, or the next one."""
         self._leader, self._room = 0, MAX_JOBS
-        self._is_rest_wanted = False
-        """Whether anybody ever waits until nothing is under way."""
+        self._is_closed = False
 
     def submit(self, work: T, weight: int = 0) -> Any:
         if self._leader == threading.get_ident():
@@ -114,6 +113,8 @@ class GroupCommit(Generic[T]):
 
     def _run(self, job: CommitJob[T]) -> None:
         with self._guard:
+            if self._is_closed:
+                raise StoreError("the ledger was closed meanwhile", "open it again")
             self._waiting.append(job)
             if self._lead is None:
                 self._lead = job
@@ -122,10 +123,10 @@ class GroupCommit(Generic[T]):
         if self._lead is job:
             self._run_batch(job)
 
-    def rest(self) -> None:
-        """Return once nothing is under way; the caller has seen to it that nothing new comes."""
+    def close(self) -> None:
+        """Take no more work, and return once nothing is under way."""
         with self._guard:
-            self._is_rest_wanted = True
+            self._is_closed = True
             while self._lead is not None and self._leader != threading.get_ident():
                 self._idle.wait()
 
@@ -160,7 +161,7 @@ class GroupCommit(Generic[T]):
                 self._lead = self._waiting[0] if self._waiting else None
             if self._lead is not None:
                 self._lead.wake()
-            elif self._is_rest_wanted:
+            elif self._is_closed:
                 self._idle.notify_all()
         for job in own.batch:
             if job is not own:

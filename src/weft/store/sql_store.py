@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
@@ -40,6 +41,7 @@ from weft.store.sql import Insert, Question, RowsRefused, Sql, WriteBuffer
 T = TypeVar("T")
 Results = list[tuple[CommitJob["WriteWork"], Any]]
 SPOOL_BYTES = 4 * 1024 * 1024
+FILL_AGAIN_SECONDS = 60.0
 LARGE_LAG = 256
 """Contents that the lookup views do not have yet."""
 
@@ -98,7 +100,9 @@ class SqlStore:
         self._jobs: GroupCommit[WriteWork] = GroupCommit(self._commit)
         self._pid = os.getpid()
         self._closed = False
-        self._lookups_fill, self._filling = True, threading.Lock()
+        self._filling = threading.Lock()
+        self._fill_from = -inf
+        """Lookup views are filled from this moment on."""
 
     def claim(self, name: str) -> bool:
         return True
@@ -141,6 +145,10 @@ class SqlStore:
         """What an engine says of a row that breaks a rule of its table; `id` in words where a minted id is taken."""
         raise NotImplementedError
 
+    def _has_no_form(self, error: BaseException | None) -> bool:
+        """It says that a value cannot be handed to the engine at all; nothing of its statement was run."""
+        raise NotImplementedError
+
     def _is_passing(self, error: Exception) -> bool:
         """It says nothing about the work, only that the moment was wrong: the whole transaction goes again."""
         return False
@@ -173,7 +181,7 @@ class SqlStore:
         if self.read_only:
             raise ReadOnlyLedger(self.path)
         result: T = self._jobs.submit(WriteWork(work, contents, ahead, straight), weight)
-        if self._recent.is_long and self._lookups_fill:
+        if self._recent.is_long:
             self._fill_lookups()
         return result
 
@@ -208,13 +216,19 @@ class SqlStore:
             self._conclude(sql, tip, results)
         except RowsRefused as refused:
             cause = refused.__cause__
-            if not isinstance(cause, Exception) or self._is_passing(cause) or not (self._violates(cause) or sql.lost):
+            if not isinstance(cause, Exception) or not self._is_of_a_row(sql, cause):
                 raise cause or refused from None
         except TransactionLost:
             pass
         else:
             return tip
         return self._run_alone(sql, batch, results)
+
+    def _is_of_a_row(self, sql: BufferedSql, error: Exception) -> bool:
+        """Whether it says that a row cannot be written, rather than that the engine cannot write."""
+        return not self._is_passing(error) and (
+            self._violates(error) is not None or self._has_no_form(error) or sql.lost
+        )
 
     def _run_alone(self, sql: BufferedSql, batch: CommitBatch[WriteWork], results: Results) -> LogTip:
         """From the beginning, with a savepoint around each; whoever loses the transaction is not in the next go."""
@@ -256,8 +270,8 @@ class SqlStore:
         """One caller's work did not count; the transaction goes on without it, if it can."""
         if self._is_passing(error):
             raise error
+        sql.buffer.undo()  # before the error is explained: whoever asks the database would have its rows written first
         job.fail(self._work_error(error))
-        sql.buffer.undo()
         self._tip = None
         try:
             sql.flush()
@@ -319,7 +333,7 @@ class SqlStore:
             pass
 
     def catch_up_if_far_behind(self) -> None:
-        if not self.read_only and len(self._recent.by_key) > LARGE_LAG and self._lookups_fill:
+        if not self.read_only and len(self._recent.by_key) > LARGE_LAG:
             self._fill_lookups()
 
     def _advance_lookups(self, txn: WriteTxn) -> bool:
@@ -330,13 +344,14 @@ class SqlStore:
 
     def _fill_lookups(self) -> None:
         """Between appends, by one caller while others go on. What was acknowledged is durable, so a failure here is
-        nobody's: lookups then scan, and `verify` names what is wrong."""
-        if not self._filling.acquire(blocking=False):
+        nobody's: lookups scan until it is tried again, and `verify` names what is wrong. What is damaged stays so."""
+        if self._clock.monotonic() < self._fill_from or not self._filling.acquire(blocking=False):
             return
         try:
             self.catch_up()
-        except StoreError:
-            self._lookups_fill = False
+        except StoreError as error:
+            is_lasting = isinstance(error, Damaged)
+            self._fill_from = inf if is_lasting else self._clock.monotonic() + FILL_AGAIN_SECONDS
         finally:
             self._filling.release()
 
@@ -360,7 +375,7 @@ class SqlStore:
         if fill:
             self.catch_up_if_far_behind()
         self._closed = True
-        self._jobs.rest()
+        self._jobs.close()
         return True
 
     def _refuse_closed(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import psycopg
 
+from weft.kernel.errors import StoreError
 from weft.store.postgres.connection import PostgresSql
 from weft.store.sql import Row
 
@@ -21,11 +22,14 @@ class SideConnection:
     def __init__(self, connect: Callable[[], PostgresSql]) -> None:
         self._connect, self._lock = connect, threading.Lock()
         self._sql: PostgresSql | None = None
+        self._is_closed = False
         self.number = 0
         """Which connection it is by now: what was held by an earlier one is gone."""
 
     def script(self, text: str) -> list[Row]:
         with self._lock:
+            if self._is_closed:
+                raise StoreError("the ledger was closed meanwhile", "open it again")
             if self._sql is None:
                 self._sql = self._connect()
             try:
@@ -37,7 +41,10 @@ class SideConnection:
                 raise
 
     def close(self) -> None:
+        """What it held is gone with it, and nothing makes another."""
         with self._lock:
+            self._is_closed = True
+            self.number += 1
             if self._sql is not None:
                 self._sql.close()
                 self._sql = None

@@ -21,7 +21,7 @@ from psycopg.types.numeric import NumericBinaryLoader
 
 from weft.kernel.errors import InvalidInput, Unsupported, WeakDurability
 from weft.store.postgres.address import PostgresAddress
-from weft.store.postgres.statements import KEPT_STATEMENTS, ServerCall, Statements, translate
+from weft.store.postgres.statements import KEPT_STATEMENTS, NoForm, ServerCall, Statements, translate
 from weft.store.sql import Question, Row, RowsRefused, WriteBuffer, askable, words_of
 
 OLDEST_SERVER = 160_000
@@ -156,6 +156,8 @@ class PostgresSql:
         try:
             results = self._statements.send([*[(sql, tuple(values)) for sql, values, _ in later], *questions], last)
         except psycopg.Error as error:
+            if isinstance(error, NoForm):  # those before it are others' in part, and go with what comes next
+                self._later = later[: error.place]
             if any(works_done < self.buffer.works_done for _, _, works_done in later):
                 raise RowsRefused from error
             raise

@@ -35,10 +35,10 @@ class CommitAnnouncer:
     def announce(self) -> None:
         self._due.set()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._cry, name="weft-crier", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="weft-announcer", daemon=True)
             self._thread.start()
 
-    def _cry(self) -> None:
+    def _run(self) -> None:
         while True:
             self._due.wait()
             if self._over.is_set():
@@ -65,21 +65,36 @@ class Listeners:
 
     def borrow(self) -> PostgresSql:
         """One that hears everything from now on."""
-        with suppress(IndexError):
-            return self._pool.pop()
-        sql = self._connect()
-        sql.script(f"SELECT pg_advisory_lock_shared({self._listening})")
-        sql.script(f"LISTEN {self._channel}")
+        sql = self._take()
+        try:
+            sql.script(f"SELECT pg_advisory_lock_shared({self._listening}); LISTEN {self._channel}")
+        except BaseException:  # whoever waits takes another one
+            sql.close()
+            raise
         return sql
+
+    def _take(self) -> PostgresSql:
+        try:
+            return self._pool.pop()
+        except IndexError:
+            return self._connect()
 
     def wait(self, sql: PostgresSql, seconds: float) -> bool:
         """True when something was announced within `seconds`."""
         return any(True for _ in sql.connection.notifies(timeout=seconds, stop_after=1))
 
     def give_back(self, sql: PostgresSql) -> None:
-        """Keep a connection for the next who waits; after `close` none is kept."""
+        """Keep a connection for the next who waits; after `close` none is kept. Nobody is called for its sake any
+        longer, and nothing is sent to it that nobody takes."""
         if sql.broken or self._is_closed or len(self._pool) >= POOLED:
             sql.close()
+            return
+        try:
+            sql.script(f"UNLISTEN *; SELECT pg_advisory_unlock_shared({self._listening})")
+        except BaseException as error:  # what was waited for has come all the same
+            sql.close()
+            if not isinstance(error, psycopg.Error):
+                raise
         else:
             self._pool.append(sql)
 

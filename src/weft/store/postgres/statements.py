@@ -50,15 +50,21 @@ def translate(sql: str) -> bytes:
     return "".join(pieces).encode()
 
 
+class NoForm(psycopg.DataError):
+    """A value that no column holds, noticed before anything was sent; `place` is that of its statement."""
+
+    place = 0
+
+
 def dumped(value: Any) -> bytes | None:
     """A value as it travels. As in SQLite a truth value is 1 or 0, which PostgreSQL takes for a number too."""
     if isinstance(value, str):
         if "\0" in value:
-            raise psycopg.DataError("no text in PostgreSQL holds a NUL")
+            raise NoForm("no text in PostgreSQL holds a NUL")
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise psycopg.DataError("no text in PostgreSQL holds a lone surrogate") from error
+            raise NoForm("no text in PostgreSQL holds a lone surrogate") from error
     if isinstance(value, int):
         return b"%d" % value
     if value is None:
@@ -67,7 +73,18 @@ def dumped(value: Any) -> bytes | None:
         return bytes(value)
     if isinstance(value, float):
         return repr(value).encode()
-    raise psycopg.ProgrammingError(f"no value of a statement: {type(value).__name__}")
+    raise NoForm(f"no value of a statement: {type(value).__name__}")
+
+
+def _all_dumped(statements: Sequence[Question]) -> list[list[bytes | None]]:
+    parameters: list[list[bytes | None]] = []
+    try:
+        for _, values in statements:
+            parameters.append([dumped(value) for value in values])
+    except NoForm as error:
+        error.place = len(parameters)
+        raise
+    return parameters
 
 
 class ServerCall(Struct, frozen=True):
@@ -103,7 +120,7 @@ class Statements:
         before anything is sent. After anything else that is raised the connection is closed: nobody knows how far the
         server came."""
         pgconn, batch = self._connection.pgconn, StatementBatch()
-        values = [[dumped(value) for value in each] for _, each in statements]
+        values = _all_dumped(statements)
         try:
             pgconn.enter_pipeline_mode()
             for (sql, given), parameters in zip(statements, values, strict=True):

@@ -31,13 +31,20 @@ from weft.store.postgres.claims import NameClaims, SideConnection
 from weft.store.postgres.connection import WRITER_IDLE, PostgresSql, connect
 from weft.store.postgres.copies import PLACE, write_copy
 from weft.store.postgres.examination import examine_schema, find_damage
-from weft.store.postgres.failures import is_passing, server_message, store_error, translated, violated_rule
+from weft.store.postgres.failures import (
+    is_passing,
+    server_message,
+    store_error,
+    translated,
+    violated_rule,
+)
 from weft.store.postgres.flush import COMMIT, COMMIT_THEN_FLUSH, FLUSH, SNAPSHOT
 from weft.store.postgres.migrations import MARK, OWN, migrate, refuse_newer, schema_number, shipped_schema
 from weft.store.postgres.notifications import LISTEN_SECONDS, CommitAnnouncer, Listeners
 from weft.store.postgres.readers import Readers
 from weft.store.postgres.rewrite import rewrite_tables
 from weft.store.postgres.schema_objects import check_objects
+from weft.store.postgres.statements import NoForm
 from weft.store.postgres.straight_append import StraightAppends, TurnCall
 from weft.store.postgres.word_index import GinIndex
 from weft.store.records import LAST_NUMBER, LogTip
@@ -223,7 +230,9 @@ class PostgresStore(SqlStore):
     def _attempt(self, batch: CommitBatch[WriteWork], results: Results) -> None:
         results.clear()
         sql = self._writer()
-        if len(batch) == 1 and batch[0].work.straight is not None and self._go_straight(sql, batch[0], results):
+        job = batch[0]
+        is_straight = len(batch) == 1 and not job.settled and job.work.straight is not None
+        if is_straight and self._go_straight(sql, job, results):
             return
         self._straight.forget()
         self._run_all(sql, batch, results)
@@ -282,7 +291,7 @@ class PostgresStore(SqlStore):
             sql.conclude(COMMIT_THEN_FLUSH if trace.has_events else COMMIT)
         except BaseException as error:  # also an interrupt can come before, during or after it
             cause = error.__cause__ if isinstance(error, RowsRefused) else error
-            if sql.lost and not sql.broken:  # the server did not get as far as the commit
+            if not sql.broken and (sql.lost or self._has_no_form(cause)):  # the server did not get as far as the commit
                 raise RowsRefused from cause if isinstance(cause, psycopg.Error) else error
             if self._find_trace(trace) is None:
                 raise cause or error from None
@@ -373,6 +382,9 @@ class PostgresStore(SqlStore):
     def _violates(self, error: BaseException | None) -> str | None:
         return violated_rule(error)
 
+    def _has_no_form(self, error: BaseException | None) -> bool:
+        return isinstance(error, NoForm)
+
     def _is_passing(self, error: Exception) -> bool:
         return is_passing(error)
 
@@ -451,7 +463,7 @@ class PostgresStore(SqlStore):
                     listener = self._listener()
                     left -= 0 if listener else self._sleep(some)
                 else:
-                    left -= 0 if self._heard(listener, some) else some
+                    left -= self._wait(listener, some)
             return True
         finally:
             if listener is not None:
@@ -479,13 +491,17 @@ class PostgresStore(SqlStore):
         self._clock.sleep(seconds)
         return seconds
 
-    def _heard(self, listener: PostgresSql, seconds: float) -> bool:
-        """A listener that dies is nobody's failure: whoever waits looks by itself."""
+    def _wait(self, listener: PostgresSql, seconds: float) -> float:
+        """Until something is announced; returns how long that took, and all of the time where nothing was. A listener
+        that dies is nobody's failure: a moment later whoever waits looks by itself, with another one."""
+        began = self._clock.monotonic()
         try:
-            return self._listeners.wait(listener, seconds)
+            if not self._listeners.wait(listener, seconds):
+                return seconds
         except psycopg.Error:
             listener.close()
-            return True
+            self._clock.sleep(min(seconds, FIRST_PAUSE))
+        return min(seconds, self._clock.monotonic() - began)
 
     # --- keeping ------------------------------------------------------------------------------------------------
 

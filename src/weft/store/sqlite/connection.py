@@ -195,10 +195,18 @@ class FileLock:
     """One writer at a time across processes; waiters are served in turn, where SQLite's own would starve them."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = open_or_create_beside(path)
+        self._path, self._fd = path, open_or_create_beside(path)
 
     def __enter__(self) -> None:
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        except OSError as error:
+            raise StoreFailed(
+                f"{self._path} cannot be locked ({error})", "check the file system that it is on"
+            ) from error
+        except BaseException:  # an interrupt may come when the lock is taken already
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            raise
 
     def __exit__(self, *exc: object) -> None:
         fcntl.flock(self._fd, fcntl.LOCK_UN)

@@ -72,7 +72,8 @@ class SqliteBase(SqlStore):
         self._schema_number = self._schema.number
         self._version: int | None = None
         self._checked_schema: object = None
-        self._alone = threading.Lock()
+        self._alone = threading.RLock()
+        """Whoever uses the writer's connection has it; once more where work that is under way closes the store."""
 
     def _writer(self) -> SqliteSql:
         raise NotImplementedError
@@ -147,6 +148,9 @@ class SqliteBase(SqlStore):
             return None
         return next((column for column in MINTED if column in str(error)), str(error))
 
+    def _has_no_form(self, error: BaseException | None) -> bool:
+        return isinstance(error, UnicodeEncodeError | OverflowError | TypeError)
+
     def word_index(self, sql: Sql) -> WordIndex:
         return FtsIndex(sql)
 
@@ -173,20 +177,26 @@ class SqliteBase(SqlStore):
         return [*missing, *(text for (text,) in found if text != "ok")]
 
     def rewrite(self, patience: float = PATIENCE) -> bool:
-        self._refuse_closed()
-        if self.read_only:
-            raise ReadOnlyLedger(self.path)
-        with translated(self.path), self._alone, self._exclusive():
+        with self._upkeep() as sql:
             self._forget()
-            sql = self._writer()
             self._ensure_in_place()
             sql.run("VACUUM")
             return empty_log(sql.connection, patience)
 
     def empty_log(self, patience: float = PATIENCE) -> bool:
+        with self._upkeep() as sql:
+            return empty_log(sql.connection, patience)
+
+    @contextmanager
+    def _upkeep(self) -> Iterator[SqliteSql]:
+        """The writer's connection, outside a transaction and with nobody else at it."""
         self._refuse_closed()
-        with translated(self.path), self._alone, self._exclusive():
-            return empty_log(self._writer().connection, patience)
+        if self.read_only:
+            raise ReadOnlyLedger(self.path)
+        with translated(self.path), self._alone:
+            self._refuse_closed()  # another thread may have closed it meanwhile
+            with self._exclusive():
+                yield self._writer()
 
     @contextmanager
     def scratch(self) -> Iterator[SqliteSql]:
@@ -377,13 +387,21 @@ class SqliteStore(SqliteBase):
         except IndexError:
             sql = self._reader()
         with translated(self.path):
-            sql.run("BEGIN")
             try:
+                sql.run("BEGIN")
                 yield sql
             finally:
-                if sql.connection.in_transaction:
-                    sql.run("COMMIT")
-                self._give_back(sql)
+                self._end_reading(sql)
+
+    def _end_reading(self, sql: SqliteSql) -> None:
+        """A connection whose transaction cannot be ended would keep its snapshot, and the log with it."""
+        try:
+            if sql.connection.in_transaction:
+                sql.run("COMMIT")
+        except BaseException:  # whatever it was, nobody gets it again
+            sql.connection.close(True)
+            raise
+        self._give_back(sql)
 
     def pause_reading(self) -> None:
         """A write-ahead log begins anew only at a moment without readers; a reader that never pauses would let it grow
@@ -431,7 +449,8 @@ class SqliteStore(SqliteBase):
     def close(self) -> None:
         """Let what is under way end, then release everything; a reader still at work closes its own connection."""
         if self._rest(fill=True):
-            self._release()
+            with self._alone:
+                self._release()
 
     def _release(self) -> None:
         while self._pool:
