@@ -127,7 +127,7 @@ def log_messages(lines: list[str]) -> list[tuple[str, str]]:
             is_new = False
         elif textses:
             textses[-1][1].append((spoken[2] or "") if spoken is not None else line)
-    return [(who, "\n".join(said).strip("\n")) for who, said in textses]
+    return [(who, "\n".join(texts).strip("\n")) for who, texts in textses]
 
 
 def read_log(source: Source, session: str, report: Report) -> Iterator[Transcript]:
@@ -157,7 +157,7 @@ def _log_turns(source: Source, session: str, report: Report) -> Iterator[NativeT
 def _log_turn(session: str, number: int, request: LogEntry | None, response: LogEntry | None) -> NativeTurn:
     asked = log_messages(request.lines) if request is not None else []
     last = max((place for place, (who, _) in enumerate(asked) if who == "USER"), default=None)
-    said = [] if last is None else asked[last:]
+    new_messages = [] if last is None else asked[last:]
     given = log_messages(response.lines) if response is not None else []
     literal = next((each.literal for each in (request, response) if each is not None), None)
     items = [
@@ -168,7 +168,7 @@ def _log_turn(session: str, number: int, request: LogEntry | None, response: Log
             source=MessageSource.EVENT if who != "ASSISTANT" else None,
             metadata={"context_messages": last} if entry is request and last else None,
         )
-        for entry, spoken in ((request, said), (response, given))
+        for entry, spoken in ((request, new_messages), (response, given))
         if entry is not None
         for who, words in spoken
     ]

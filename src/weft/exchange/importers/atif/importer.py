@@ -18,7 +18,7 @@ from weft.kernel.enums import AgentRole, LinkReason
 
 BEGINS = re.compile(rb'\s*\{\s*"[a-z_]+"\s*:')
 SIGN = re.compile(rb'"schema_version"\s*:\s*"ATIF-v?\d')
-TOLD = frozenset(
+KNOWN_SECTIONS = frozenset(
     {
         "schema_version", "session_id", "trajectory_id", "agent", "notes", "final_metrics", "continued_trajectory_ref",
         "extra",
@@ -116,7 +116,7 @@ class _Reading:
         for name in value:
             if name in LISTS:
                 continue
-            is_known = name in TOLD
+            is_known = name in KNOWN_SECTIONS
             self._report.found += 1
             (self._report.mapped if is_known else self._report.kept)[name] += 1
             if not is_known:

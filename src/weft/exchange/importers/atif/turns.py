@@ -259,12 +259,12 @@ def _refs(result: JsonObject) -> list[Any]:
     return refs if isinstance(refs, list) else [] if refs is None else [refs]
 
 
-def _call(told: JsonObject, at: int | None) -> PendingCall:
-    extra = told.get("extra")
+def _call(tool_call: JsonObject, at: int | None) -> PendingCall:
+    extra = tool_call.get("extra")
     return PendingCall(
-        text(told.get("tool_call_id")) or "",
-        text(told.get("function_name")) or "",
-        told.get("arguments"),
+        text(tool_call.get("tool_call_id")) or "",
+        text(tool_call.get("function_name")) or "",
+        tool_call.get("arguments"),
         at=at,
         detail=None if extra is None else {"call": extra},
     )

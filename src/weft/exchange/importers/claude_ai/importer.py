@@ -112,7 +112,7 @@ class ClaudeAi:
         return False
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
-        for conversation in conversations(source, report, SIGN, is_told, "conversations"):
+        for conversation in conversations(source, report, SIGN, is_conversation_or_project, "conversations"):
             if is_conversation(conversation.value):
                 yield _transcript(conversation, source.path.stem, report)
             elif is_project(conversation.value):
@@ -127,7 +127,7 @@ def is_conversation(value: dict[str, Any]) -> bool:
     return isinstance(value.get("chat_messages"), list)
 
 
-def is_told(value: dict[str, Any]) -> bool:
+def is_conversation_or_project(value: dict[str, Any]) -> bool:
     return is_conversation(value) or is_project(value)
 
 
@@ -165,9 +165,9 @@ class Messages:
                 id += "~"
             self._by_id[id] = message
             self._count(message)
-        self._parents = self._told_parents()
+        self._parents = self._read_parents()
 
-    def _told_parents(self) -> dict[str, str | None]:
+    def _read_parents(self) -> dict[str, str | None]:
         if not any("parent_message_uuid" in message for message in self._by_id.values()):
             ids = list(self._by_id)
             return dict(zip(ids, [None, *ids[:-1]], strict=True)) if ids else {}

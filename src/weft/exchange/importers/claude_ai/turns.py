@@ -84,7 +84,7 @@ class ClaudeAiBuilder(TurnBuilder, kw_only=True):
             if (words := text(attachment.get("extracted_content"))) is not None
         ]
         names = (text(attachment.get("file_name")) for attachment in (*attachments, *carried))
-        told = [
+        attachment_fields = [
             {name: value for name, value in attachment.items() if name != "extracted_content"}
             for attachment in attachments
         ]
@@ -95,7 +95,7 @@ class ClaudeAiBuilder(TurnBuilder, kw_only=True):
                 native=native,
                 at=millis(message.get("created_at")),
                 source=MessageSource.HUMAN,
-                metadata=present(attachments=told, files=carried, blocks=rest),
+                metadata=present(attachments=attachment_fields, files=carried, blocks=rest),
                 files=tuple(FileNote(kind=FileKind.ATTACHED, path=name) for name in dict.fromkeys(names) if name),
             )
         )
@@ -192,10 +192,10 @@ def _files(message: dict[str, Any]) -> list[dict[str, Any]]:
     """Files whose bytes the export does not hold; newer ones tell them twice."""
     fields: dict[str, dict[str, Any]] = {}
     for each in (*sequence(message.get("files")), *sequence(message.get("files_v2"))):
-        told = mapping(each)
-        name = text(told.get("file_uuid")) or text(told.get("file_name"))
+        file = mapping(each)
+        name = text(file.get("file_uuid")) or text(file.get("file_name"))
         if name is not None:
-            fields.setdefault(name, told)
+            fields.setdefault(name, file)
     return list(fields.values())
 
 

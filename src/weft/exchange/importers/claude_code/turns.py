@@ -134,7 +134,7 @@ class MessageLines:
             self._raise("cache_write_1h", mapping(usage.get("cache_creation")).get("ephemeral_1h_input_tokens"))
             details = mapping(usage.get("output_tokens_details"))
             self._raise("reasoning", details.get("thinking_tokens", details.get("reasoning_tokens")))
-            priced = {key: value for key in _PRICED if _is_telling(value := usage.get(key))}
+            priced = {key: value for key in _PRICED if _affects_price(value := usage.get(key))}
             if priced:
                 self.metadata["usage"] = storable(priced)
         elif isinstance(gemini, dict) and gemini:
@@ -180,7 +180,7 @@ def image_url(source: Any) -> str | None:
     return text(source.get("url"))
 
 
-def _is_telling(value: Any) -> bool:
+def _affects_price(value: Any) -> bool:
     if isinstance(value, dict):
         return any(value.values())
     return bool(value) and value not in ("standard", "not_available")

@@ -109,7 +109,7 @@ class Prompts:
                 self.contents[at] = content_of(entry.value.get("content"))
             elif entry.sort == Sort.PROMPT_EVENT:
                 waiting.append((at, entry, event_words(entry).strip()))
-        self.told = bool(waiting)
+        self.has_prompt_events = bool(waiting)
         if waiting:
             self._pair(entries, waiting)
 
@@ -137,7 +137,7 @@ class Prompts:
 
     def source(self, at: int, sort: Sort, is_subagent: bool) -> MessageSource:
         """In a subagent's thread another agent writes what a person would."""
-        if at in self.events or at in self.alone or (sort == Sort.USER and not self.told):
+        if at in self.events or at in self.alone or (sort == Sort.USER and not self.has_prompt_events):
             return MessageSource.AGENT if is_subagent else MessageSource.HUMAN
         if sort == Sort.NOTICE:
             words = self.contents[at].words().lstrip().lower()
@@ -182,18 +182,18 @@ class Echoes:
     """Tells the texts of a turn's events that its items have already said."""
 
     def __init__(self, entries: list[Entry]) -> None:
-        self._said = {words for entry in entries if entry.sort == Sort.SAID for words in _texts(entry)}
-        self._begun = {words[:_SHARED_LETTERS] for words in self._said if len(words) >= _SHARED_LETTERS}
+        self._answer_texts = {words for entry in entries if entry.sort == Sort.ANSWER_TEXT for words in _texts(entry)}
+        self._begun = {words[:_SHARED_LETTERS] for words in self._answer_texts if len(words) >= _SHARED_LETTERS}
         self._thought = {
             words.strip() for entry in entries if entry.sort == Sort.THOUGHT for words in thoughts_of(entry.value)
         }
         self._by: dict[str, str] = {}
         """Texts that an event alone has said, and which kind of event."""
-        self.answers = bool(self._said) or any(entry.sort == Sort.SAID_EVENT for entry in entries)
+        self.answers = bool(self._answer_texts) or any(entry.sort == Sort.ANSWER_TEXT_EVENT for entry in entries)
 
     def is_new_text(self, words: str, kind: str) -> bool:
         found = words.strip()
-        if not found or found in self._said or self._by.get(found, kind) != kind:
+        if not found or found in self._answer_texts or self._by.get(found, kind) != kind:
             return False
         if found[:_SHARED_LETTERS] in self._begun:
             return False

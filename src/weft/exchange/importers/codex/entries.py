@@ -38,10 +38,10 @@ class Sort(IntEnum):
     INJECTED = auto()
     """What Codex put beside a prompt: rules, environment, skills."""
     AGENT = auto()
-    SAID = auto()
+    ANSWER_TEXT = auto()
     THOUGHT = auto()
     CALL = auto()
-    SAID_EVENT = auto()
+    ANSWER_TEXT_EVENT = auto()
     THOUGHT_EVENT = auto()
     OUTPUT = auto()
     TOOL_TEXT = auto()
@@ -64,7 +64,7 @@ class Sort(IntEnum):
     UNKNOWN = auto()
 
 
-ANSWERS = frozenset({Sort.SAID, Sort.THOUGHT, Sort.CALL})
+ANSWERS = frozenset({Sort.ANSWER_TEXT, Sort.THOUGHT, Sort.CALL})
 """What a provider's response consists of."""
 
 TOP = {
@@ -107,7 +107,7 @@ EVENTS = {
     "turn_complete": Sort.END,
     "turn_aborted": Sort.ABORT,
     "user_message": Sort.PROMPT_EVENT,
-    "agent_message": Sort.SAID_EVENT,
+    "agent_message": Sort.ANSWER_TEXT_EVENT,
     "agent_reasoning": Sort.THOUGHT_EVENT,
     "agent_reasoning_raw_content": Sort.THOUGHT_EVENT,
     "agent_reasoning_section_break": Sort.SILENT,
@@ -146,7 +146,7 @@ EVENTS = {
 }
 THREAD_ITEMS = {
     "usermessage": Sort.PROMPT_EVENT,
-    "agentmessage": Sort.SAID_EVENT,
+    "agentmessage": Sort.ANSWER_TEXT_EVENT,
     "reasoning": Sort.THOUGHT_EVENT,
     "commandexecution": Sort.OUTCOME,
     "filechange": Sort.OUTCOME,
@@ -271,7 +271,7 @@ def _turn_of_item(item: dict[str, Any]) -> str | None:
 def _message(item: dict[str, Any]) -> Sort:
     role = item.get("role")
     if role == "assistant":
-        return Sort.SAID
+        return Sort.ANSWER_TEXT
     if role in ("developer", "system"):
         return Sort.INJECTED
     if role == "user":

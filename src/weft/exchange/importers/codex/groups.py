@@ -62,7 +62,7 @@ class Assembler:
             Sort.PROMPT_EVENT: self._prompt,
             Sort.USER: self._prompt,
             Sort.AGENT: self._agent,
-            Sort.SAID_EVENT: self._answer,
+            Sort.ANSWER_TEXT_EVENT: self._answer,
             Sort.COMPACTED: self._compacted,
             Sort.ROLLBACK: self._roll_back,
             **dict.fromkeys(ANSWERS, self._answer),

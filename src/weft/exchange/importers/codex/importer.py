@@ -72,14 +72,14 @@ class CodexReader:
         thread = Thread(session_of(source, meta))
         thread.take_name(name_of(source.path, thread.session.id))
         state = _State(Turns(thread, report, source.is_over), thread)
-        is_told = meta is not None or len(first) == _FIRST_ENTRIES
-        yield Transcript(session=thread.session, turns=self._walk(state, chain(first, all_entries), is_told))
+        is_session_known = meta is not None or len(first) == _FIRST_ENTRIES
+        yield Transcript(session=thread.session, turns=self._walk(state, chain(first, all_entries), is_session_known))
 
-    def _walk(self, state: _State, more: Iterator[Entry], is_told: bool) -> Iterator[NativeTurn]:
-        """`is_told`: whose session it is will not change."""
+    def _walk(self, state: _State, more: Iterator[Entry], is_session_known: bool) -> Iterator[NativeTurn]:
+        """`is_session_known`: whose session it is will not change."""
         for entry in more:
             yield from state.turns.take(state.assembler.feed(entry))
-        self._state = state.copy() if is_told else None
+        self._state = state.copy() if is_session_known else None
         yield from state.turns.take(state.assembler.finish())
 
 

@@ -111,8 +111,8 @@ class PrintedLines:
         if name in CALLS:
             return self._call(record, kind, name, item, is_whole)
         if name in MESSAGES or name in NOTES:
-            sort, told = _said(name, item.get("text")) if name in MESSAGES else (Sort.NOTE, item)
-            return [_entry(record, kind, sort if is_whole else Sort.SILENT, name, told)]
+            sort, fields = _sort_and_fields(name, item.get("text")) if name in MESSAGES else (Sort.NOTE, item)
+            return [_entry(record, kind, sort if is_whole else Sort.SILENT, name, fields)]
         return [_entry(record, kind, Sort.UNKNOWN, name, item)]
 
     def _call(self, record: Record, kind: str, name: str, item: dict[str, Any], is_whole: bool) -> list[Entry]:
@@ -141,12 +141,12 @@ class PrintedLines:
         name = text(event.get("type")) or "untyped"
         kind = f"msg/{name}"[:80]
         if name == "session_configured":
-            told = self._settings | without_none(model=event.get("model"))
-            settings = _entry(record, kind, Sort.SETTINGS, "turn_context", told)
+            turn_context = self._settings | without_none(model=event.get("model"))
+            settings = _entry(record, kind, Sort.SETTINGS, "turn_context", turn_context)
             return [self._meta(record, kind, event), settings]
         if name in ("agent_message", "agent_reasoning"):
-            sort, told = _said(name, event.get("message") or event.get("text"))
-            return [_entry(record, kind, sort, name, told)]
+            sort, fields = _sort_and_fields(name, event.get("message") or event.get("text"))
+            return [_entry(record, kind, sort, name, fields)]
         if name in _BEGINNINGS:
             return [self._begin(record, kind, name, event)]
         if name in _CLOSINGS:
@@ -170,21 +170,21 @@ class PrintedLines:
     def _end(self, record: Record, kind: str, name: str, event: dict[str, Any]) -> Entry:
         shown = [event.get(part) for part in ("aggregated_output", "formatted_output")]
         shown.append("".join(filter(None, (text(event.get("stdout")), text(event.get("stderr"))))) or None)
-        told = {part: fact for part, fact in event.items() if part != "invocation"}
-        told |= without_none(aggregated_output=next((words for words in shown if isinstance(words, str)), None))
+        outcome = {part: fact for part, fact in event.items() if part != "invocation"}
+        outcome |= without_none(aggregated_output=next((words for words in shown if isinstance(words, str)), None))
         if name == "patch_apply_end":
-            told |= without_none(changes=self._patches.pop(text(event.get("call_id")) or "", None))
-        return _entry(record, kind, Sort.SETTLED, name, told)
+            outcome |= without_none(changes=self._patches.pop(text(event.get("call_id")) or "", None))
+        return _entry(record, kind, Sort.SETTLED, name, outcome)
 
 
 def _entry(record: Record, kind: str, sort: Sort, name: str, value: dict[str, Any]) -> Entry:
     return Entry(record.line, record.offset, record.end, kind, sort, name, value)
 
 
-def _said(name: str, words: Any) -> tuple[Sort, dict[str, Any]]:
+def _sort_and_fields(name: str, words: Any) -> tuple[Sort, dict[str, Any]]:
     if name in ("reasoning", "agent_reasoning"):
         return Sort.THOUGHT, {"summary": words}
-    return Sort.SAID, {"role": "assistant", "content": words}
+    return Sort.ANSWER_TEXT, {"role": "assistant", "content": words}
 
 
 def _by_path(changes: Any) -> dict[str, Any]:

@@ -248,9 +248,9 @@ def _written(call: Call, words: str, cwd: str | None) -> None:
 
 
 def _updated(call: Call, words: str, cwd: str | None) -> None:
-    told = text(mapping(object_in_text(words)).get("output")) or words
+    output = text(mapping(object_in_text(words)).get("output")) or words
     folder = text(mapping(call.arguments).get("workdir")) or cwd
-    for line in told.partition(_UPDATED)[2].splitlines():
+    for line in output.partition(_UPDATED)[2].splitlines():
         if line[:2] not in ("A ", "M ", "D "):
             break
         _note_file(call, FileKind.WRITTEN, line[2:], folder)
@@ -272,10 +272,10 @@ def full_path(path: str, cwd: str | None) -> str:
 def take_event(call: Call, entry: Entry, is_own: bool) -> None:
     """An end event. One of a call that ran inside another (`exec-…`) tells of files, not of the outer call's end."""
     event = entry.value
-    told = {name: fact for name, fact in event.items() if name not in _REPEATED and fact is not None}
+    new_fields = {name: fact for name, fact in event.items() if name not in _REPEATED and fact is not None}
     if not is_own and (shown := text(event.get("aggregated_output"))) is not None:
-        told["aggregated_output"] = shown
-    call.detail.setdefault("events", []).append({"event": entry.name, **told})
+        new_fields["aggregated_output"] = shown
+    call.detail.setdefault("events", []).append({"event": entry.name, **new_fields})
     taker = _TAKERS.get(entry.name)
     if taker is not None:
         taker(call, event, is_own)

@@ -124,7 +124,7 @@ class Thread:
         self.workspace: str | None = None
         self._sides: dict[str, _ThreadMeta] = {session.id: _ThreadMeta()}
         self._side = self._sides[session.id]
-        self._told: dict[str, str] = {}
+        self._instruction_digests: dict[str, str] = {}
         """Digests of the instructions that were told last."""
         self._left_over: dict[str, Any] = {}
         self._forked_from: str | None = None
@@ -216,8 +216,10 @@ class Thread:
     def news(self, **instructions: Any) -> dict[str, Any]:
         """What differs from what was told before."""
         marks = {name: digest(fact) for name, fact in instructions.items() if fact is not None}
-        fresh = {name: instructions[name] for name, mark in marks.items() if self._told.get(name) != mark}
-        self._told.update(marks)
+        fresh = {
+            name: instructions[name] for name, mark in marks.items() if self._instruction_digests.get(name) != mark
+        }
+        self._instruction_digests.update(marks)
         return fresh
 
     def take_title(self, title: str | None, at: int | None) -> None:

@@ -105,7 +105,7 @@ class TurnContents:
     def __init__(self, thread: Thread, meter: Meter, group: Group) -> None:
         self._thread, self._meter, self._group = thread, meter, group
         metas = [entry for entry in _before_compaction(group) if entry.sort == Sort.META]
-        self._told_by_meta = {id(entry): thread.take_meta(entry) for entry in metas}
+        self._instructions_by_meta = {id(entry): thread.take_meta(entry) for entry in metas}
         self.later_metas: list[Entry] = []
         """Those behind a compaction, before which the turn may have been read already: they are for what comes next."""
         self.copied = thread.is_copied(group)
@@ -166,8 +166,8 @@ class TurnContents:
         return False
 
     def _meta(self, at: int, entry: Entry) -> None:
-        if id(entry) in self._told_by_meta:
-            self.pieces[-1].context.update(self._told_by_meta[id(entry)])
+        if id(entry) in self._instructions_by_meta:
+            self.pieces[-1].context.update(self._instructions_by_meta[id(entry)])
         else:
             self.later_metas.append(entry)
 
@@ -212,7 +212,7 @@ class TurnContents:
             return
         content = self._prompts.contents[at]
         source = self._prompts.source(at, entry.sort, self._thread.is_led)
-        message = self._tell(entry, MessageRole.USER, content, source, self._prompts.files(at))
+        message = self._add_message(entry, MessageRole.USER, content, source, self._prompts.files(at))
         event = self._prompts.events.get(at)
         if event is not None and (client := text(event.value.get("client_id"))) is not None:
             message.notes["client_id"] = client
@@ -226,20 +226,20 @@ class TurnContents:
         content = self._prompts.alone.get(at)
         if content is not None:
             source = self._prompts.source(at, Sort.USER, self._thread.is_led)
-            self._tell(entry, MessageRole.USER, content, source, attached(entry))
+            self._add_message(entry, MessageRole.USER, content, source, attached(entry))
 
     def _agent(self, at: int, entry: Entry) -> None:
         item = entry.value
-        message = self._tell(entry, MessageRole.USER, content_of(item.get("content")), MessageSource.AGENT)
+        message = self._add_message(entry, MessageRole.USER, content_of(item.get("content")), MessageSource.AGENT)
         who = without_none(author=text(item.get("author")), recipient=text(item.get("recipient")))
         message.notes.update(who)
         self.pieces[-1].plain[-1].append(who)
 
     def _tool_text(self, at: int, entry: Entry) -> None:
-        message = self._tell(entry, MessageRole.TOOL, content_of(entry.value.get("content")), None)
+        message = self._add_message(entry, MessageRole.TOOL, content_of(entry.value.get("content")), None)
         message.notes.update(without_none(name=text(entry.value.get("name"))))
 
-    def _tell(
+    def _add_message(
         self,
         entry: Entry,
         role: MessageRole,
@@ -313,7 +313,9 @@ class TurnContents:
         """The output of a call that this turn does not have."""
         output = entry.value.get("output")
         words = output_text(output)
-        message = self._tell(entry, MessageRole.TOOL, Content([TextPart(words)] if words else [], [output]), None)
+        message = self._add_message(
+            entry, MessageRole.TOOL, Content([TextPart(words)] if words else [], [output]), None
+        )
         shape = None if isinstance(output, str) else output
         message.notes.update(without_none(call_id=text(entry.value.get("call_id")), output=shape))
 
@@ -376,8 +378,8 @@ class TurnContents:
             self._thread.take_title(text(entry.value.get("thread_name")), epoch_millis(entry.at))
 
     def _note(self, at: int, entry: Entry) -> None:
-        told = {name: fact for name, fact in entry.value.items() if name not in ("type", "turn_id", "thread_id")}
-        self.notes.append({"event": entry.name, **told})
+        fields = {name: fact for name, fact in entry.value.items() if name not in ("type", "turn_id", "thread_id")}
+        self.notes.append({"event": entry.name, **fields})
 
     def _resolve(self) -> None:
         """Once the whole turn is known."""
@@ -433,10 +435,10 @@ _TAKERS: dict[Sort, Callable[[TurnContents, int, Entry], bool | None]] = {
     Sort.NOTICE: TurnContents._user,
     Sort.INJECTED: TurnContents._user,
     Sort.AGENT: TurnContents._agent,
-    Sort.SAID: TurnContents._say,
+    Sort.ANSWER_TEXT: TurnContents._say,
     Sort.THOUGHT: TurnContents._think,
     Sort.CALL: TurnContents._call,
-    Sort.SAID_EVENT: TurnContents._say_event,
+    Sort.ANSWER_TEXT_EVENT: TurnContents._say_event,
     Sort.THOUGHT_EVENT: TurnContents._think_event,
     Sort.OUTPUT: TurnContents._output,
     Sort.TOOL_TEXT: TurnContents._tool_text,

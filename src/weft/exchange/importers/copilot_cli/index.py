@@ -249,7 +249,7 @@ class Indexer:
             self._report.mapped[kind] += 1
         lane = self._lane(kind, value, data)
         self._count(kind, data)
-        self._tell(kind, role, data, lane)
+        self._update_index(kind, role, data, lane)
         if role in IN_TURNS:
             self._place(lane, entry_of(record, kind), role, value, data)
         if lane is self.index.main and lane.current is not None and (id := text(value.get("id"))) is not None:
@@ -283,7 +283,7 @@ class Indexer:
         is_main = call is None or kind == "session.shutdown"
         return self.index.main if is_main else self.index.agents.setdefault(str(call), Lane())
 
-    def _tell(self, kind: str, role: Role, data: dict[str, Any], lane: Lane) -> None:
+    def _update_index(self, kind: str, role: Role, data: dict[str, Any], lane: Lane) -> None:
         """What an event tells of the session or a subagent, of what turns run with, and of the end of one."""
         index = self.index
         if role is Role.AGENT:

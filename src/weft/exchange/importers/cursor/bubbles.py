@@ -37,10 +37,10 @@ class Bubble(Struct):
 
 
 def role_of(value: dict[str, Any], header: dict[str, Any] | None = None) -> str | None:
-    told = value.get("type", mapping(header).get("type"))
-    if isinstance(told, bool):
+    raw_kind = value.get("type", mapping(header).get("type"))
+    if isinstance(raw_kind, bool):
         return None
-    kind = str(told).lower()
+    kind = str(raw_kind).lower()
     return "user" if kind in USER else "assistant" if kind in ASSISTANT else None
 
 
@@ -110,8 +110,8 @@ def bubble_model(value: dict[str, Any]) -> str | None:
 
 def begun_at(value: dict[str, Any]) -> int | None:
     timing = mapping(value.get("timingInfo"))
-    told = (value.get("createdAt"), timing.get("clientRpcSendTime"), timing.get("clientStartTime"))
-    return _first_time(told)
+    times = (value.get("createdAt"), timing.get("clientRpcSendTime"), timing.get("clientStartTime"))
+    return _first_time(times)
 
 
 def ended_at(value: dict[str, Any]) -> int | None:
@@ -289,23 +289,23 @@ def call_result(former: dict[str, Any]) -> Any:
 
 
 def _status(former: dict[str, Any], result: Any) -> ToolCallStatus | None:
-    told = STATUSES.get(str(former.get("status")))
+    status = STATUSES.get(str(former.get("status")))
     if mapping(None if result is UNSET else result).get("rejected") is True:
         return ToolCallStatus.CANCELED
-    if told is None and former.get("status") is None and result is not UNSET:
+    if status is None and former.get("status") is None and result is not UNSET:
         return ToolCallStatus.OK
-    return told
+    return status
 
 
 def call_error(former: dict[str, Any], status: ToolCallStatus | None) -> str | None:
     """An error in words; of a call that went well there is none."""
     if status in (None, ToolCallStatus.OK):
         return None
-    told = value_in_text(former.get("error"))
+    error = value_in_text(former.get("error"))
     words = (
-        told
-        if isinstance(told, str)
-        else next((found for key in SHOWN if (found := text(mapping(told).get(key)))), None)
+        error
+        if isinstance(error, str)
+        else next((found for key in SHOWN if (found := text(mapping(error).get(key)))), None)
     )
     return words or text(former.get("status"))
 
@@ -314,8 +314,8 @@ def _spawned(name: str, former: dict[str, Any], result: Any) -> str | None:
     """The session of a subagent that this call started."""
     if plain_name(name) not in SPAWNERS:
         return None
-    told, beside = mapping(None if result is UNSET else result), mapping(former.get("additionalData"))
-    names = (told.get("agentId"), beside.get("subagentComposerId"), beside.get("composerId"))
+    result_fields, beside = mapping(None if result is UNSET else result), mapping(former.get("additionalData"))
+    names = (result_fields.get("agentId"), beside.get("subagentComposerId"), beside.get("composerId"))
     return next((id for each in names if (id := text(each))), None)
 
 

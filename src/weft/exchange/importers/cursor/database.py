@@ -27,7 +27,7 @@ from weft.exchange.importers.databases import UNREADABLE, RowLines, opened
 from weft.exchange.importers.port import NativeSession, Report, Transcript
 from weft.exchange.importers.records.values import mapping, millis, present, sequence, text, whole
 
-TOLD = (
+METADATA_FIELDS = (
     "status", "subtitle", "usageData", "contextTokensUsed", "contextTokenLimit", "contextUsagePercent",
     "totalLinesAdded", "totalLinesRemoved", "filesChangedCount", "tokenCount", "unifiedMode", "isAgentic", "isDraft",
     "isBestOfNSubcomposer", "createdFromBackgroundAgent", "prUrl", "_v",
@@ -47,8 +47,10 @@ def composer_setting(composer: dict[str, Any]) -> Setting:
 def _applied(composer: dict[str, Any]) -> dict[tuple[str, int], str]:
     """What became of suggested versions of files."""
     listed = [mapping(each) for found in mapping(composer.get("codeBlockData")).values() for each in _as_list(found)]
-    told = ((path_of(each.get("uri")), whole(each.get("version")) or 0, text(each.get("status"))) for each in listed)
-    return {(path, version): status for path, version, status in told if path is not None and status is not None}
+    statuses = (
+        (path_of(each.get("uri")), whole(each.get("version")) or 0, text(each.get("status"))) for each in listed
+    )
+    return {(path, version): status for path, version, status in statuses if path is not None and status is not None}
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -71,7 +73,7 @@ def composer_session(id: str, composer: dict[str, Any], listed: dict[str, Any], 
         agent=text(info.get("subagentTypeName")),
         archived=listed.get("isArchived") is True or composer.get("isArchived") is True,
         metadata=present(
-            **{name: both.get(name) for name in TOLD},
+            **{name: both.get(name) for name in METADATA_FIELDS},
             model=mapping(composer.get("modelConfig")),
             updated=updated,
         ),
@@ -172,34 +174,34 @@ class _State:
         lines, self._aside = self._aside, RowLines()
         return lines
 
-    def _inline(self, told: Any, kind: str, name: str, list_name: str) -> Iterator[Transcript]:
+    def _inline(self, inline_session: Any, kind: str, name: str, list_name: str) -> Iterator[Transcript]:
         """A session that lies in one text with all its bubbles."""
         self._report.found += 1
-        id = text(mapping(told).get(name))
+        id = text(mapping(inline_session).get(name))
         if id is None:
             self._report.damaged += 1
             self._report.problem(None, f"a {kind} without an id")
             return
         self._report.mapped[kind] += 1
         lines = self._lines()
-        lines.add_value(f"{kind}:{id}", {each: value for each, value in told.items() if each != list_name})
+        lines.add_value(f"{kind}:{id}", {each: value for each, value in inline_session.items() if each != list_name})
         reading = RowReader(self._report, lines)
-        found = reading.inline(sequence(told.get(list_name)))
+        found = reading.inline(sequence(inline_session.get(list_name)))
         if kind == "tab" and found and found[-1].role == "user" and not message_text(found[-1]):
             found.pop()
             reading.keep("bubble.draft")  # the box for the next prompt
-        workspace = own_folder(told) or self._folder
-        session = composer_session(id, told, {}, workspace)
-        yield _transcript_of(session, told, reading.said(found), workspace, lines)
+        workspace = own_folder(inline_session) or self._folder
+        session = composer_session(id, inline_session, {}, workspace)
+        yield _transcript_of(session, inline_session, reading.messages(found), workspace, lines)
 
     def _session(self, id: str, keys: SessionRows) -> Iterator[Transcript]:
         lines = self._lines()
         disk = DiskSession(keys, self._rows, RowReader(self._report, lines))
         if (beside := self._transcripts.get(id)) is not None:
             disk.reading.transcript(beside)
-        told = self._listed.get(id, {})
-        workspace = own_folder(disk.composer, told) or self._folder or self._listing().get(id)
-        session = composer_session(id, disk.composer, told, workspace)
+        listed_fields = self._listed.get(id, {})
+        workspace = own_folder(disk.composer, listed_fields) or self._folder or self._listing().get(id)
+        session = composer_session(id, disk.composer, listed_fields, workspace)
         if disk.standing or not disk.left:
             yield _transcript_of(session, disk.composer, disk.standing, workspace, lines, disk.missing)
             lines = RowLines()

@@ -58,14 +58,14 @@ def unwrapped_prompt(words: str) -> Prompt:
         return Prompt(words)
     if left:
         context["text"] = [left]
-    told = "\n".join(context.get("timestamp", ()))
+    timestamp = "\n".join(context.get("timestamp", ()))
     path = WORKSPACE.search("\n".join(context.get("user_info", ())))
     return Prompt(
         words="\n\n".join(queries) if queries else words,
         context=context if queries else {},
         is_injected=not queries,
-        at=_prompt_time(told),
-        literal_time=told if told and _prompt_time(told) is None else None,
+        at=_prompt_time(timestamp),
+        literal_time=timestamp if timestamp and _prompt_time(timestamp) is None else None,
         workspace=path[1].strip() if path else None,
         paths=_attached_paths("\n".join(context.get("attached_files", ()))),
     )
@@ -121,7 +121,7 @@ def _prompt_time(words: str) -> int | None:
 CALLS = frozenset({"tool_use", "tool_call", "tool-call"})
 RESULTS = frozenset({"tool_result", "tool-result"})
 THOUGHTS = frozenset({"thinking", "reasoning", "redacted-reasoning", "redacted_thinking"})
-UNTOLD = {"outcome": "not recorded"}
+NOT_RECORDED = {"outcome": "not recorded"}
 
 
 class Message(Struct):
@@ -210,9 +210,11 @@ class Dialogue:
         """None: it is no prompt, but an answer or the outcome of tools."""
         if message.role != "user":
             return None
-        said = [words for block in message.blocks if block.get("type") == "text" and (words := text(block.get("text")))]
+        texts = [
+            words for block in message.blocks if block.get("type") == "text" and (words := text(block.get("text")))
+        ]
         pictured = any(block.get("type") in ("image", "file") for block in message.blocks)
-        return unwrapped_prompt("\n".join(said)) if said or pictured else None
+        return unwrapped_prompt("\n".join(texts)) if texts or pictured else None
 
     def _begins(self, message: Message, prompt: Prompt | None) -> bool:
         """What is put before a prompt belongs to it; between a call and its answer, to the turn under way."""
@@ -415,7 +417,7 @@ def _items_of(dialogue_turn: DialogueTurn) -> list[Item]:
     went_on = max(answers, default=-1)
     is_over = dialogue_turn.is_ended and dialogue_turn.error is None and not dialogue_turn.interrupted
     return [
-        replace(item, status=ToolCallStatus.OK, detail=UNTOLD, files=tool_files(item.name, item.arguments))
+        replace(item, status=ToolCallStatus.OK, detail=NOT_RECORDED, files=tool_files(item.name, item.arguments))
         if isinstance(item, NativeCall) and item.status is None and (at < went_on or is_over)
         else item
         for at, item in enumerate(dialogue_turn.items)

@@ -73,8 +73,8 @@ def image_url(data: Any, mime: str | None = None) -> str | None:
     found = _bytes(data)
     if not found:
         return None
-    told = next((kind for sign, kind in IMAGE_SIGNATURES.items() if found.startswith(sign)), mime)
-    return f"data:{told or 'application/octet-stream'};base64,{base64.b64encode(found).decode()}"
+    media_type = next((kind for sign, kind in IMAGE_SIGNATURES.items() if found.startswith(sign)), mime)
+    return f"data:{media_type or 'application/octet-stream'};base64,{base64.b64encode(found).decode()}"
 
 
 def _bytes(data: Any) -> bytes | None:

@@ -87,10 +87,10 @@ class Cursor:
     mapping = 1
 
     def places(self, home: Path, environment: Mapping[str, str]) -> list[Place]:
-        told = environment.get("XDG_CONFIG_HOME")
+        config_home = environment.get("XDG_CONFIG_HOME")
         configs = [home / config for config in CONFIGS]
-        if told:
-            configs[0] = Path(told)
+        if config_home:
+            configs[0] = Path(config_home)
         found = [
             Place(config / "Cursor" / "User" / folder, what)
             for config in configs

@@ -50,8 +50,8 @@ def context_images(*places: dict[str, Any]) -> tuple[list[ImagePart], list[FileN
     """Those whose bytes are here, and the paths of those that lie elsewhere."""
     parts: dict[str, ImagePart] = {}
     paths: dict[str, FileNote] = {}
-    told = (each for place in places for name in ("images", "selectedImages") for each in sequence(place.get(name)))
-    for image in map(mapping, told):
+    images = (each for place in places for name in ("images", "selectedImages") for each in sequence(place.get(name)))
+    for image in map(mapping, images):
         url = next(
             (
                 url
@@ -195,16 +195,16 @@ def bubble_identity(bubble: Bubble) -> list[Any]:
     value = bubble.value
     former = mapping(value.get("toolFormerData"))
     images = [part.url for part in context_images(value, mapping(value.get("context")))[0]]
-    said = [bubble.role, bubble.id, bubble_text(value), bubble_thoughts(value), images]
-    return [*said, call_identity(former)] if former else said
+    identity = [bubble.role, bubble.id, bubble_text(value), bubble_thoughts(value), images]
+    return [*identity, call_identity(former)] if former else identity
 
 
 def prompt_message(bubble: Bubble, setting: Setting) -> NativeMessage:
     value, request = bubble.value, bubble.request
     places = (value, mapping(value.get("context")), request)
     images, paths = context_images(value, mapping(value.get("context")))
-    said = bubble_text(value)
-    parts: list[Part] = [TextPart(said)] if said else []
+    words = bubble_text(value)
+    parts: list[Part] = [TextPart(words)] if words else []
     return NativeMessage(
         role=MessageRole.USER,
         parts=(*parts, *images),
@@ -227,15 +227,15 @@ def _source(value: dict[str, Any], setting: Setting) -> MessageSource:
 def is_spoken(bubble: Bubble) -> bool:
     """Is it more than a call: does it have words, thoughts, costs or a failure of its own?"""
     value = bubble.value
-    told = (bubble_text(value), bubble_thoughts(value), bubble_images(value), bubble_tokens(value))
-    return any(told) or bubble_error(value) is not None
+    contents = (bubble_text(value), bubble_thoughts(value), bubble_images(value), bubble_tokens(value))
+    return any(contents) or bubble_error(value) is not None
 
 
 def response_message(bubble: Bubble, setting: Setting) -> NativeMessage:
     value = bubble.value
-    said = bubble_text(value)
+    words = bubble_text(value)
     parts: list[Part] = [ReasoningPart(thought) for thought in bubble_thoughts(value)]
-    parts += [TextPart(said)] if said else []
+    parts += [TextPart(words)] if words else []
     parts += [ImagePart(url) for url in bubble_images(value)]
     return NativeMessage(
         role=MessageRole.ASSISTANT,

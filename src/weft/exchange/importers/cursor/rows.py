@@ -171,9 +171,9 @@ class RowReader(Struct):
         if is_unknown:
             self.report.unknown[kind] += 1
 
-    def said(self, bubbles: list[Bubble]) -> list[Bubble]:
+    def messages(self, bubbles: list[Bubble]) -> list[Bubble]:
         """Those that are messages."""
-        said = []
+        messages = []
         for bubble in bubbles:
             if bubble.role is None:
                 self.keep(f"bubble.type {quoted(bubble.value.get('type'), 20)}", is_unknown=True)
@@ -181,8 +181,8 @@ class RowReader(Struct):
                 self.keep("bubble.draft")
             else:
                 self.report.mapped[f"bubble.{bubble.role}"] += 1
-                said.append(bubble)
-        return said
+                messages.append(bubble)
+        return messages
 
     def transcript(self, path: Path) -> None:
         """The lesser copy of the same session, line by line."""
@@ -206,9 +206,9 @@ class DiskSession:
         inline = reading.inline(sequence(self.composer.get("conversation")))
         named, self.missing = in_order(sequence(self.composer.get("fullConversationHeadersOnly")), bubbles)
         chosen = {bubble.number for bubble in named}
-        self.standing = reading.said([*inline, *named])
+        self.standing = reading.messages([*inline, *named])
         rest = [bubble for bubble in bubbles if bubble.number not in chosen]
-        self.left = reading.said(by_age(rest, places))
+        self.left = reading.messages(by_age(rest, places))
         """Bubbles that no header names."""
         for key in keys.others:
             self._keep(key)

@@ -67,8 +67,8 @@ class _Store:
             self._report.found += 1
             self._report.mapped["meta"] += 1
             self._lines.add_value(f"meta:{key}", value if isinstance(value, str | int | float) else None)
-            told = _unhexed(value)
-            fields |= told if isinstance(told, dict) else {str(key): told}
+            unhexed = _unhexed(value)
+            fields |= unhexed if isinstance(unhexed, dict) else {str(key): unhexed}
         return fields
 
     def _read_blobs(self) -> dict[str, Message]:

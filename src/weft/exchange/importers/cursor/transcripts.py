@@ -46,8 +46,8 @@ def read_export(source: Source, report: Report) -> Iterator[Transcript]:
         version=head["version"],
         metadata={"exported": head["when"]},
     )
-    told = list(_exported_messages(words, report))
-    yield Transcript(session=session, turns=Dialogue(session, None).turns(told))
+    messages = list(_exported_messages(words, report))
+    yield Transcript(session=session, turns=Dialogue(session, None).turns(messages))
 
 
 def _exported_messages(words: str, report: Report) -> Iterator[Message]:
@@ -72,8 +72,8 @@ MARK = re.compile(r"(user|assistant|A):(?:[ \t](.*))?|\[(Thinking|Tool call|Tool
 
 def read_transcript(source: Source, report: Report) -> Iterator[Transcript]:
     session = session_of(source.path)
-    told = _lines(source, report)
-    yield Transcript(session=session, turns=Dialogue(session, _identity(session)).turns(told))
+    transcript_records = _lines(source, report)
+    yield Transcript(session=session, turns=Dialogue(session, _identity(session)).turns(transcript_records))
 
 
 def read_text(source: Source, report: Report) -> Iterator[Transcript]:
@@ -102,17 +102,17 @@ def _identity(session: NativeSession) -> str | None:
 
 def _lines(source: Source, report: Report) -> Iterator[TranscriptRecord]:
     for record in records(source, report):
-        told = _told(record)
+        transcript_record = _transcript_record(record)
         kind = text(record.value.get("role")) or text(record.value.get("type")) or "none"
-        if told is None:
+        if transcript_record is None:
             report.kept[kind] += 1
             report.unknown[kind] += 1
             continue
         report.mapped[kind] += 1
-        yield told
+        yield transcript_record
 
 
-def _told(record: Record) -> TranscriptRecord | None:
+def _transcript_record(record: Record) -> TranscriptRecord | None:
     value = record.value
     role, kind = text(value.get("role")), value.get("type")
     if role in ROLES:

@@ -47,12 +47,12 @@ class Summary(Struct, frozen=True):
 
 def summaries(composer: dict[str, Any], bubbles: list[Bubble]) -> list[Summary]:
     """Each once, in the order of the bubbles that they end at."""
-    told = [
+    candidates = [
         *((bubble.value.get(name), bubble.id) for bubble in bubbles for name in BESIDE),
         (composer.get("latestConversationSummary"), None),
     ]
     found: dict[tuple[str, str | None], Summary] = {}
-    for value, where in told:
+    for value, where in candidates:
         made = _summary(value, where)
         if made is not None:
             found.setdefault((made.words, made.through), made)
@@ -159,8 +159,8 @@ class Turns:
         if number < len(self._plans) - 1:
             return end
         composer, times = self._session.composer, [begun_at(bubble.value) or 0 for bubble in self._session.bubbles]
-        told = begun_at({"createdAt": composer.get("lastUpdatedAt")}) or 0
-        return max(end, told, *times, 0)
+        updated = begun_at({"createdAt": composer.get("lastUpdatedAt")}) or 0
+        return max(end, updated, *times, 0)
 
     def _compacted(self, number: int, summary: Summary, key: str) -> NativeTurn:
         through, kept = self._places.get(summary.through or ""), self._places.get(summary.kept or "")
@@ -239,8 +239,8 @@ def is_finished(session: Session, items: tuple[Item, ...]) -> bool:
 
 def _tools(values: list[dict[str, Any]]) -> tuple[str, ...] | None:
     """Those that the model was given, by the numbers that the bubbles have."""
-    told = next((found for value in values if (found := sequence(value.get("supportedTools")))), [])
-    names = {name for each in told if (name := tool_name(each)) is not None}
+    supported_tools = next((found for value in values if (found := sequence(value.get("supportedTools")))), [])
+    names = {name for each in supported_tools if (name := tool_name(each)) is not None}
     return tuple(sorted(names)) or None
 
 

@@ -102,12 +102,12 @@ def _take_line(record: Record, indexer: Indexer, report: Report) -> None:
         indexer.take(value, entry)
     elif isinstance(facts := value.get("$set"), dict):
         report.mapped["$set"] += 1
-        indexer.tell(facts)
+        indexer.add_facts(facts)
         if isinstance(messages := facts.get("messages"), list):
             indexer.replace(messages, entry)
     elif text(value.get("sessionId")) is not None:
         report.mapped["session"] += 1
-        indexer.tell(value)
+        indexer.add_facts(value)
         for number, message in enumerate(sequence(value.get("messages"))):
             if isinstance(message, dict):
                 inner = classify(message)[0], text(message.get("id"))
@@ -124,7 +124,7 @@ def index_document(source: Source, indexer: Indexer, report: Report) -> None:
     for piece in pieces(source.path, "messages", MESSAGE_SIGN):
         value = piece.value
         if piece.name is not None:
-            indexer.tell({piece.name: value})
+            indexer.add_facts({piece.name: value})
             continue
         report.found += 1
         if isinstance(value, dict):
@@ -158,7 +158,7 @@ def index_saved(source: Source, indexer: Indexer, report: Report) -> None:
         value = piece.value
         if piece.name is not None:
             report.mapped["saved"] += 1
-            indexer.tell({piece.name: value})
+            indexer.add_facts({piece.name: value})
         elif isinstance(value, dict):
             indexer.take(value, Entry(classify(value)[0], None, None, piece.offset, piece.end))
         else:

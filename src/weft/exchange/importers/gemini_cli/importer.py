@@ -63,7 +63,7 @@ class GeminiCli:
         fallback = STAMPED.fullmatch(source.path.stem)
         indexer = Indexer(report, fallback[1] if fallback else source.path.stem)
         if kind is Container.SAVED:
-            indexer.tell({"sessionId": saved_session(source)})
+            indexer.add_facts({"sessionId": saved_session(source)})
             index_saved(source, indexer, report)
         elif kind is Container.DOCUMENT:
             index_document(source, indexer, report)

@@ -76,7 +76,7 @@ class Indexer:
     def session_id(self) -> str:
         return text(self.index.facts.get("sessionId")) or self._fallback
 
-    def tell(self, facts: dict[str, Any]) -> None:
+    def add_facts(self, facts: dict[str, Any]) -> None:
         self.index.facts.update({name: value for name, value in facts.items() if name != "messages"})
 
     def take(self, message: dict[str, Any], entry: Entry) -> None:
@@ -108,8 +108,8 @@ class Indexer:
             if not isinstance(message, dict) or classify(message)[1] is Role.UNKNOWN:
                 continue
             slot = self._known(message, unmatched, aliases)
-            is_told = not stands or isinstance(stands[-1], Slot)
-            if slot is None and is_result(message) and is_told:
+            is_after_known = not stands or isinstance(stands[-1], Slot)
+            if slot is None and is_result(message) and is_after_known:
                 continue  # of a call that is known, with its outcome
             stands.append(Newcomer(number, message) if slot is None else slot)
         self._restand(stands, next(reversed(unmatched.values()), None), entry)

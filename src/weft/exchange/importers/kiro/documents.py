@@ -22,7 +22,7 @@ from weft.exchange.importers.port import NativeCall, NativeSession, Report, Tran
 from weft.exchange.importers.records.values import json_object, mapping, millis, present, sequence, text
 from weft.ledger.model import Part, TextPart
 
-TOLD = ("model_info", "latest_summary", "user_turn_metadata", "mcp_enabled")
+METADATA_FIELDS = ("model_info", "latest_summary", "user_turn_metadata", "mcp_enabled")
 
 
 def conversation_session(value: dict[str, Any], id: str, workspace: str | None, created: int | None) -> NativeSession:
@@ -30,7 +30,7 @@ def conversation_session(value: dict[str, Any], id: str, workspace: str | None, 
         id=id,
         workspace=workspace,
         created=created,
-        metadata=present(**{name: value.get(name) for name in TOLD}, model=value.get("model")),
+        metadata=present(**{name: value.get(name) for name in METADATA_FIELDS}, model=value.get("model")),
     )
 
 
@@ -80,12 +80,12 @@ def _prompt_steps(user: dict[str, Any], number: int) -> Iterator[Step]:
     if words is None and not images:
         return
     parts: list[Part] = [TextPart(words)] if words else []
-    told, environment = user.get("timestamp"), mapping(mapping(user.get("env_context")).get("env_state"))
-    at = millis(told)
+    timestamp, environment = user.get("timestamp"), mapping(mapping(user.get("env_context")).get("env_state"))
+    at = millis(timestamp)
     yield Step(
         kind=Kind.PROMPT,
         at=at,
-        literal_time=text(told) if at is None else None,
+        literal_time=text(timestamp) if at is None else None,
         parts=[*parts, *images],
         context=present(additional=text(user.get("additional_context"))),
         workspace=text(environment.get("current_working_directory")),

@@ -33,13 +33,13 @@ KINDS = {
 class SessionFile(Struct):
     """The file beside a log."""
 
-    told: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
     costs: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What a turn cost, by the id of its last answer."""
 
     @property
     def state(self) -> dict[str, Any]:
-        return mapping(self.told.get("session_state"))
+        return mapping(self.fields.get("session_state"))
 
     @property
     def model(self) -> str | None:
@@ -62,16 +62,18 @@ def session_file(path: Path) -> SessionFile:
 
 
 def log_session(path: Path, file: SessionFile) -> NativeSession:
-    told, state = file.told, file.state
+    fields, state = file.fields, file.state
     return NativeSession(
-        id=text(told.get("session_id")) or path.stem,
-        title=text(told.get("title")),
-        workspace=text(told.get("cwd")),
-        created=millis(told.get("created_at")),
-        parent=text(told.get("parent_session_id")),
+        id=text(fields.get("session_id")) or path.stem,
+        title=text(fields.get("title")),
+        workspace=text(fields.get("cwd")),
+        created=millis(fields.get("created_at")),
+        parent=text(fields.get("parent_session_id")),
         agent=text(state.get("agent_name")),
-        told_at=millis(told.get("updated_at")),
-        metadata=present(reason=told.get("session_created_reason"), updated=told.get("updated_at"), model=file.model),
+        told_at=millis(fields.get("updated_at")),
+        metadata=present(
+            reason=fields.get("session_created_reason"), updated=fields.get("updated_at"), model=file.model
+        ),
     )
 
 

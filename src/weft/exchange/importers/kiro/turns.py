@@ -277,10 +277,10 @@ class Turns:
         assert turn_steps is not None
         self._turn_steps = None
         self._made += 1
-        told = [canonical(["session", self._identity])] if self._identity is not None else []
+        session_records = [canonical(["session", self._identity])] if self._identity is not None else []
         return NativeTurn(
             key=turn_steps.key,
-            records=(*told, *turn_steps.records) or (canonical(["empty", turn_steps.key]),),
+            records=(*session_records, *turn_steps.records) or (canonical(["empty", turn_steps.key]),),
             names=tuple(turn_steps.names),
             items=tuple(turn_steps.items),
             parent=turn_steps.parent,

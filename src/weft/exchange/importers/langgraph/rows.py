@@ -168,11 +168,11 @@ class Verbatim:
 
     def row(self, table: str, columns: Columns, data: bytes, listed: list[Stored] | None = None) -> None:
         """A row, whose `data` may hold a list of messages one after the other."""
-        told: Columns = {name: value for name, value in columns.items() if value is not None}
+        filled_columns: Columns = {name: value for name, value in columns.items() if value is not None}
         inner = b"".join(each.data for each in listed or ())
         at = data.find(inner) if inner else -1
         if at < 0 or listed is None:
-            self.lines.add_value(table, {**told, "data": _packed(data)})
+            self.lines.add_value(table, {**filled_columns, "data": _packed(data)})
             return
         digests = [self._message(each.data) for each in listed]
         before = self._before
@@ -185,7 +185,7 @@ class Verbatim:
             "then": digests[keep:],
             "tail": _packed(data[at + len(inner) :]),
         }
-        self.lines.add_value(table, {**told, **parts})
+        self.lines.add_value(table, {**filled_columns, **parts})
 
     def _message(self, data: bytes) -> str:
         digest = sha256(data).hexdigest()[:32]
@@ -204,16 +204,16 @@ def rows_of(raw: bytes) -> Iterator[tuple[str, Columns, bytes]]:
     listed: list[str] = []
     for line in raw.splitlines():
         record = orjson.loads(line)
-        table, told = record["key"], record["data"]
+        table, columns = record["key"], record["data"]
         if table == "message":
-            messages[told["digest"]] = _unpacked(told["data"])
+            messages[columns["digest"]] = _unpacked(columns["data"])
             continue
-        if "data" in told:
-            yield table, told, _unpacked(told.pop("data"))
+        if "data" in columns:
+            yield table, columns, _unpacked(columns.pop("data"))
             continue
-        listed = [*listed[: told.pop("keep")], *told.pop("then")]
-        head, tail = (_unpacked(told.pop(name)) for name in ("head", "tail"))
-        yield table, told, head + b"".join(messages[each] for each in listed) + tail
+        listed = [*listed[: columns.pop("keep")], *columns.pop("then")]
+        head, tail = (_unpacked(columns.pop(name)) for name in ("head", "tail"))
+        yield table, columns, head + b"".join(messages[each] for each in listed) + tail
 
 
 def _packed(data: bytes) -> str:

@@ -53,9 +53,9 @@ class Message(Struct):
     def calls(self) -> list[tuple[str, str, Any]]:
         """Id, name and arguments of every tool that was asked for, also those that could not be read."""
         fields = [mapping(plain(tool_call)) for tool_call in sequence(self.value.get("tool_calls"))]
-        told = [(text(tool_call.get("id")) or "", *_called(tool_call)) for tool_call in fields]
+        valid_calls = [(text(tool_call.get("id")) or "", *_called(tool_call)) for tool_call in fields]
         broken = [mapping(plain(tool_call)) for tool_call in sequence(self.value.get("invalid_tool_calls"))]
-        return told + [
+        return valid_calls + [
             (text(tool_call.get("id")) or "", text(tool_call.get("name")) or "", tool_call.get("args"))
             for tool_call in broken
         ]
@@ -219,7 +219,11 @@ class States:
 
     def _found(self, listed: list[Stored]) -> list[_Found]:
         known = ((each, *self.known(each)) for each in listed)
-        return [_Found(stored, digest, told) for stored, digest, told in known if told is not None]
+        return [
+            _Found(stored, digest, known_message)
+            for stored, digest, known_message in known
+            if known_message is not None
+        ]
 
     def stored(self, state: State) -> list[Stored]:
         """A state's list again, as it lay in the database."""
@@ -252,16 +256,16 @@ def replayed(listed: list[Stored], written: list[Stored], states: States) -> lis
     the place of that one, and one that says so removes it."""
     found: dict[object, Stored] = {}
     for place, each in enumerate(listed):
-        told = states.known(each)[1]
-        found[told.id if told is not None and told.id is not None else place] = each
+        known_message = states.known(each)[1]
+        found[known_message.id if known_message is not None and known_message.id is not None else place] = each
     for number, each in enumerate(written):
-        told = states.known(each)[1]
-        if told is None:
+        known_message = states.known(each)[1]
+        if known_message is None:
             continue
-        if told.role == "remove":
-            if told.id == ALL:
+        if known_message.role == "remove":
+            if known_message.id == ALL:
                 found.clear()
-            found.pop(told.id, None)
+            found.pop(known_message.id, None)
         else:
-            found[told.id if told.id is not None else ("new", number)] = each
+            found[known_message.id if known_message.id is not None else ("new", number)] = each
     return list(found.values())

@@ -31,7 +31,7 @@ from weft.kernel.enums import AgentRole, MessageRole, MessageSource
 from weft.ledger.dialects.blocks import plain_result as words_or_blocks
 
 USUAL = ("messages", "__root__")
-TOLD = frozenset({"__error__", "__interrupt__"})
+OUTCOME_CHANNELS = frozenset({"__error__", "__interrupt__"})
 
 
 class Outcome(Struct):
@@ -198,7 +198,7 @@ class ThreadReader:
         if not is_leaf or state is None or state.tip is None:
             return
         for write in written:
-            if write.channel not in TOLD:
+            if write.channel not in OUTCOME_CHANNELS:
                 continue
             try:
                 value = shown(decoded(write.kind, write.data))
@@ -213,10 +213,10 @@ class ThreadReader:
     def _keep_writes(self, writes: dict[str, list[Write]]) -> None:
         for id, written in writes.items():
             for each in written:
-                is_told = each.channel in TOLD or each.channel == self._channel
+                is_mapped = each.channel in OUTCOME_CHANNELS or each.channel == self._channel
                 kind = "write.branch" if each.channel.startswith("branch:") else f"write.{each.channel}"
                 self._report.found += 1
-                (self._report.mapped if is_told else self._report.kept)[kind] += 1
+                (self._report.mapped if is_mapped else self._report.kept)[kind] += 1
                 columns = {
                     "checkpoint_id": id, "task_id": each.task, "task_path": each.path, "idx": each.index,
                     "channel": each.channel, "type": each.kind,
@@ -225,11 +225,13 @@ class ThreadReader:
 
     def _keep_blobs(self) -> None:
         for blob in self._rows.blobs(self._place):
-            is_told = blob.channel == self._channel
+            holds_messages = blob.channel == self._channel
             self._report.found += 1
-            (self._report.mapped if is_told else self._report.kept)[f"blob.{'messages' if is_told else 'other'}"] += 1
+            (self._report.mapped if holds_messages else self._report.kept)[
+                f"blob.{'messages' if holds_messages else 'other'}"
+            ] += 1
             listed = None
-            if is_told:
+            if holds_messages:
                 try:
                     listed = elements(Stored(blob.kind, blob.data))
                 except BROKEN:

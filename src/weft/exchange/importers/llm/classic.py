@@ -88,10 +88,10 @@ class Classic:
             session.keep("response", row)
             id = str(row["id"])
             session.calls[id] = call_of(row, session.id)
-            told = self._system(row, session)
-            if told and told != system:
-                tip = self._add(Node(f"{id}:system", "system", [TextPart(told)]), tip, session)
-            system = told or system
+            instructions = self._system(row, session)
+            if instructions and instructions != system:
+                tip = self._add(Node(f"{id}:system", "system", [TextPart(instructions)]), tip, session)
+            system = instructions or system
             tip = self._add(self._results(row, session), tip, session)
             tip = self._add(self._prompt(row, session), tip, session)
             tip = self._add(self._response(row, session), tip, session, is_needed=True)
@@ -117,8 +117,8 @@ class Classic:
 
     def _system(self, row: JsonObject, session: Session) -> str:
         """The instructions and their fragments, as they are put together."""
-        told = [*self._fragments("system_fragments", row, session, None), text(row.get("system")) or ""]
-        return "\n\n".join(words.strip() for words in told if words.strip())
+        texts = [*self._fragments("system_fragments", row, session, None), text(row.get("system")) or ""]
+        return "\n\n".join(words.strip() for words in texts if words.strip())
 
     def _prompt(self, row: JsonObject, session: Session) -> Node:
         node = Node(f"{row['id']}:prompt", "user")
@@ -189,16 +189,16 @@ class Classic:
 def joined(chain: list[str], legacy: list[str], session: Session) -> int:
     """How many messages at the beginning of a newer chain repeat what the older tables hold: a conversation that goes
     on under a newer version begins with a copy of itself."""
-    said = [_words(session.nodes[id]) for id in legacy if session.nodes[id].role == "assistant"]
+    older_answers = [_words(session.nodes[id]) for id in legacy if session.nodes[id].role == "assistant"]
     found = 0
     for place, id in enumerate(chain):
         node = session.nodes[id]
         if node.role != "assistant":
             continue
-        if node.call is not None or found >= len(said) or _words(node) != said[found]:
+        if node.call is not None or found >= len(older_answers) or _words(node) != older_answers[found]:
             break
         found += 1
-        if found == len(said):
+        if found == len(older_answers):
             return place + 1
     return 0
 

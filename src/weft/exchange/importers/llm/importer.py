@@ -26,8 +26,8 @@ class Llm:
     mapping = 1
 
     def places(self, home: Path, environment: Mapping[str, str]) -> list[Place]:
-        if told := environment.get("LLM_USER_PATH"):
-            return [Place(Path(told) / "logs.db", "llm")]
+        if user_path := environment.get("LLM_USER_PATH"):
+            return [Place(Path(user_path) / "logs.db", "llm")]
         config = environment.get("XDG_CONFIG_HOME")
         folders = [Path(config) if config else home / ".config", home / "Library/Application Support"]
         return [Place(folder / "io.datasette.llm" / "logs.db", "llm") for folder in folders]
@@ -106,13 +106,13 @@ class _Reading:
 
     def _transcript(self, session: Session) -> Transcript:
         turns = turns_of(session, self._store.goes_on)
-        told = NativeSession(
+        native_session = NativeSession(
             id=session.id,
             title=session.name,
             created=session.created or (turns[0].started if turns else None),
             metadata=present(forked_from=session.forked_from),
         )
-        return Transcript(session=told, turns=turns, raw=session.lines.finish())
+        return Transcript(session=native_session, turns=turns, raw=session.lines.finish())
 
 
 def _join(session: Session, legacy: list[str], tip: str | None) -> None:

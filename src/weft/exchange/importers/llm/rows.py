@@ -133,8 +133,8 @@ def attach(node: Node, row: JsonObject) -> None:
 def described(row: JsonObject) -> JsonObject:
     content = row.get("content")
     size = len(content) if isinstance(content, bytes) else None
-    told = {name: row.get(name) for name in ("id", "type", "path", "url")}
-    return present(**told, size=size) or {}
+    fields = {name: row.get(name) for name in ("id", "type", "path", "url")}
+    return present(**fields, size=size) or {}
 
 
 def source_note(source: Any) -> FileNote | None:

@@ -128,8 +128,8 @@ class Store:
     def _node(self, row: JsonObject, session: Session) -> Node:
         node = Node(str(row["hash"]), text(row.get("role")) or "none")
         session.keep("message", row)
-        if (told := loaded(row.get("provider_metadata"))) is not None:
-            node.beside.append({"provider_metadata": told})
+        if (provider_metadata := loaded(row.get("provider_metadata"))) is not None:
+            node.beside.append({"provider_metadata": provider_metadata})
         for part in self._found("parts", "message_hash", row["hash"], "position"):
             is_known = self._part(node, part, session)
             session.keep(f"part.{part.get('type')}", part, is_mapped=is_known, is_unknown=not is_known)

@@ -133,8 +133,8 @@ def _failure(state: dict[str, Any], metadata: dict[str, Any]) -> tuple[str | Non
         return None, ToolCallStatus.OK
     if status != "error":
         return None, None
-    told = state.get("error")
-    error = told if isinstance(told, str) else "error"
+    raw_error = state.get("error")
+    error = raw_error if isinstance(raw_error, str) else "error"
     if metadata.get("interrupted") is True or error == "Tool execution aborted":
         return error, ToolCallStatus.INTERRUPTED
     if error.startswith("The user rejected permission"):

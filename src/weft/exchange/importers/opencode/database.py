@@ -218,12 +218,12 @@ class _Database:
         for table, row in rows.items():
             verbatim.add(table, id, orjson.dumps(row, default=str))
             fields |= _info(row)
-        session = Session(info=fields | {"id": id}, is_told=bool(rows))
+        session = Session(info=fields | {"id": id}, has_record=bool(rows))
         if len(rows) > 1:
-            session.tell("session_v2")
+            session.count_mapped("session_v2")
         fork = self._copies.find(id)
         if fork is not None:
-            _tell_fork(session.info, fork)
+            _add_fork(session.info, fork)
         drafted = self._messages(id, verbatim, fork=fork)
         if not drafted and (copied := self._newer.migrated(id)) is not None:
             drafted = self._messages(copied[0], verbatim, until=copied[1])
@@ -285,7 +285,7 @@ class _Database:
                 kept.keep("part.without message", is_unknown=False)
 
 
-def _tell_fork(info: dict[str, Any], fork: Fork) -> None:
+def _add_fork(info: dict[str, Any], fork: Fork) -> None:
     info.setdefault("fork", {"session": fork.session, "message": fork.last})
     revert = info.get("revert")
     if isinstance(revert, dict) and isinstance(at := revert.get("messageID"), str):
@@ -298,8 +298,8 @@ def _id(value: Any) -> str | None:
 
 def _info(row: dict[str, Any]) -> dict[str, Any]:
     """A session's row as an export tells it."""
-    told = {name: _parsed(value) if name in JSON_COLUMNS else value for name, value in row.items()}
-    get = told.get
+    parsed_row = {name: _parsed(value) if name in JSON_COLUMNS else value for name, value in row.items()}
+    get = parsed_row.get
     summary = {name: get(f"summary_{name}") for name in ("additions", "deletions", "files", "diffs")}
     time = {name: get(f"time_{name}") for name in ("created", "updated", "compacting", "archived")}
     tokens = {name: get(f"tokens_{name}") for name in TOKENS}
@@ -311,7 +311,7 @@ def _info(row: dict[str, Any]) -> dict[str, Any]:
         "summary": {name: value for name, value in summary.items() if value is not None} or None,
         "time": {name: value for name, value in time.items() if value is not None},
         "tokens": tokens if any(value is not None for value in tokens.values()) else None,
-        "fork": fork_of(told),
+        "fork": fork_of(parsed_row),
     }
     same = (
         "slug",

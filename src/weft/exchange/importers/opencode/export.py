@@ -50,12 +50,12 @@ def read_export(data: bytes, report: Report) -> Session:
     try:
         document = _sections(data.removeprefix(BOM)[announced(data.removeprefix(BOM)) :])
         info = json_value(document["info"]) if "info" in document else None
-        session = Session(info=mapping(info), is_told=isinstance(info, dict))
+        session = Session(info=mapping(info), has_record=isinstance(info, dict))
         _take_messages(session, document.get("messages", Raw(b"[]")), data, report)
         session.todos = sequence(json_value(document["todos"])) if "todos" in document else []
     except (ValueError, RecursionError) as error:
         return _recovered(data, report, str(error))
-    if info is not None and not session.is_told:
+    if info is not None and not session.has_record:
         _damaged(report, f"the session's info is a JSON {type(info).__name__}")
     for name in document.keys() - KNOWN:
         session.keep(f"export.{name}", is_unknown=True)
@@ -172,7 +172,7 @@ def _place(data: bytes, messages: list[MessageRow]) -> None:
 def _recovered(data: bytes, report: Report, why: str) -> Session:
     """As much as can be read of a document that is no JSON as a whole."""
     words = data.decode("utf-8", "surrogateescape")
-    session = Session(info={}, is_told=False)
+    session = Session(info={}, has_record=False)
     reader = json.JSONDecoder(parse_constant=str, strict=False)
     at = 0
     for name in ("info", "messages"):
@@ -186,7 +186,7 @@ def _recovered(data: bytes, report: Report, why: str) -> Session:
             info, at = reader.raw_decode(words, match.end())
         except (ValueError, RecursionError):
             continue
-        session.info, session.is_told = mapping(info), isinstance(info, dict)
+        session.info, session.has_record = mapping(info), isinstance(info, dict)
     _damaged(report, f"the document is damaged: {why}"[:300])
     return session
 

@@ -67,7 +67,7 @@ def read_folder(source: Source, report: Report) -> Session | None:
 def read_orphans(path: Path, report: Report) -> Session:
     """Messages whose session is gone; `path` is the first of them."""
     found = Layout(path.parents[2], is_first_form=path.parents[2].name == "session")
-    session = _read_messages(Session(info={}, is_told=False), found, path.parent.name, Verbatim(), report)
+    session = _read_messages(Session(info={}, has_record=False), found, path.parent.name, Verbatim(), report)
     ids = (text(_object(bytes(message.row.data)).get("sessionID")) for message in session.messages[:1])
     session.info["id"] = next(ids, None) or path.parent.name
     return session

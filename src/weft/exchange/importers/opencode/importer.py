@@ -182,12 +182,12 @@ def _transcript(session: Session, fallback: str, report: Report) -> Transcript:
     info = session.info
     id = text(info.get("id"))
     id = fallback if id is None or id == HIDDEN else id
-    mapped = {"session": int(session.is_told), "todo": len(session.todos), **session.told}
+    mapped = {"session": int(session.has_record), "todo": len(session.todos), **session.mapped}
     report.found += sum(mapped.values()) + sum(session.kept.values())
     report.mapped.update({kind: count for kind, count in mapped.items() if count})
     report.kept.update(session.kept)
     report.unknown.update(session.unknown)
-    return Transcript(session=told_session(id, session), turns=Turns(session, id, report).walk(), raw=session.raw)
+    return Transcript(session=session_of(id, session), turns=Turns(session, id, report).walk(), raw=session.raw)
 
 
 def _subagent(title: str) -> tuple[str | None, str | None]:
@@ -196,7 +196,7 @@ def _subagent(title: str) -> tuple[str | None, str | None]:
     return (task, name) if task and name and title.endswith(SUBAGENT) else (None, None)
 
 
-def told_session(id: str, session: Session) -> NativeSession:
+def session_of(id: str, session: Session) -> NativeSession:
     info = session.info
     title, time = text(info.get("title")), mapping(info.get("time"))
     parent = text(info.get("parentID"))

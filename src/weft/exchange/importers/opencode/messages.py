@@ -154,8 +154,8 @@ def _subtask(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
     prompt = text(part.get("prompt"))
     if prompt is not None:
         parts.parts.append(TextPart(prompt))
-    told = {name: part[name] for name in ("agent", "description", "command", "model") if part.get(name)}
-    parts.note("subtasks", told)
+    subtask = {name: part[name] for name in ("agent", "description", "command", "model") if part.get(name)}
+    parts.note("subtasks", subtask)
     return [prompt]
 
 
@@ -171,8 +171,8 @@ def _skill(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
 
 def _shell(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
     """What a person ran; the words of it are a text beside it."""
-    told = {name: part[name] for name in ("command", "exit", "status") if part.get(name) is not None}
-    parts.note("ran", told)
+    command_fields = {name: part[name] for name in ("command", "exit", "status") if part.get(name) is not None}
+    parts.note("ran", command_fields)
     return [part.get("command")]
 
 

@@ -39,24 +39,24 @@ class Session(Struct):
     """One native session."""
 
     info: dict[str, Any]
-    is_told: bool = True
+    has_record: bool = True
     """There is a record of the session itself."""
     messages: list[MessageRow] = field(default_factory=list)
     todos: list[Any] = field(default_factory=list)
-    told: dict[str, int] = field(default_factory=dict)
+    mapped: dict[str, int] = field(default_factory=dict)
     """Records that are no messages and tell something of the session or its turns, by kind."""
     kept: dict[str, int] = field(default_factory=dict)
     """Records of this session that are told by the verbatim copy alone, by kind."""
     unknown: dict[str, int] = field(default_factory=dict)
     raw: bytes | None = None
 
-    def tell(self, kind: str) -> None:
-        self.told[kind] = self.told.get(kind, 0) + 1
+    def count_mapped(self, kind: str) -> None:
+        self.mapped[kind] = self.mapped.get(kind, 0) + 1
 
-    def count(self, kind: str, is_told: bool, is_known: bool) -> None:
+    def count(self, kind: str, is_mapped: bool, is_known: bool) -> None:
         """A row of version 2 that is no message."""
-        if is_told:
-            self.tell(f"session_message.{kind}")
+        if is_mapped:
+            self.count_mapped(f"session_message.{kind}")
         else:
             self.keep(f"session_message.{kind}", is_unknown=not is_known)
 

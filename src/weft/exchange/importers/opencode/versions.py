@@ -260,13 +260,13 @@ def _tool(item: dict[str, Any]) -> dict[str, Any]:
     return {"type": "tool", "callID": item.get("callID") or item.get("id"), "tool": item.get("name"), "state": fields}
 
 
-def _file(told: dict[str, Any]) -> dict[str, Any]:
+def _file(file: dict[str, Any]) -> dict[str, Any]:
     """A file by its address; an image, and what has no address of its own, by its content."""
-    mime, data = text(told.get("mime")), text(told.get("data"))
-    uri = text(told.get("uri")) or text(mapping(told.get("source")).get("uri"))
+    mime, data = text(file.get("mime")), text(file.get("data"))
+    uri = text(file.get("uri")) or text(mapping(file.get("source")).get("uri"))
     is_image = mime is not None and mime.startswith("image/")
     url = f"data:{mime or 'application/octet-stream'};base64,{data}" if data and (is_image or not uri) else uri
-    fields = {"type": "file", "mime": mime, "filename": told.get("name"), "url": url}
+    fields = {"type": "file", "mime": mime, "filename": file.get("name"), "url": url}
     if uri is not None and uri != url:
         fields["source"] = {"path": _path(uri)}
     return fields

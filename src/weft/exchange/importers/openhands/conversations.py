@@ -67,7 +67,7 @@ QUIET_EVENTS = frozenset(
 )  # fmt: skip
 DONE = frozenset({"finished", "awaiting_user_input", "stopped", "error", "rejected", "idle", "stuck", "deleting"})
 """States in which no more of the turn is to come."""
-TOLD_KEYS = frozenset({"stats", "execution_status", "agent_status", "full_state"})
+MAPPED_KEYS = frozenset({"stats", "execution_status", "agent_status", "full_state"})
 
 
 def is_v1(event: dict[str, Any]) -> bool:
@@ -80,7 +80,7 @@ def classify(event: dict[str, Any]) -> tuple[str, Treatment]:
         kind = str(event["kind"])
         if kind == "ConversationStateUpdateEvent":
             key = text(event.get("key")) or "none"
-            return f"{kind}.{key}", Treatment.MAPPED if key in TOLD_KEYS else Treatment.ASIDE
+            return f"{kind}.{key}", Treatment.MAPPED if key in MAPPED_KEYS else Treatment.ASIDE
         return kind, _treatment(kind, EVENTS, QUIET_EVENTS)
     if (action := text(event.get("action"))) is not None:
         return f"action.{action}", _treatment(action, ACTIONS, QUIET_ACTIONS)
@@ -126,8 +126,8 @@ def is_part(source: Source) -> bool:
         return path.parent.parent.joinpath("events").is_dir()
     if path.name == DETAILS:
         return path.parent.joinpath("events").is_dir() and b'"conversation_id"' in source.head
-    is_told = event_number(path) is not None and is_event(_object(source.head))
-    return is_told and not stands_for_folder(path)
+    is_event_file = event_number(path) is not None and is_event(_object(source.head))
+    return is_event_file and not stands_for_folder(path)
 
 
 def _object(head: bytes) -> dict[str, Any]:
@@ -146,8 +146,10 @@ def is_event(value: dict[str, Any]) -> bool:
     if "kind" in value:
         kind = text(value.get("kind")) or ""
         return kind == "..." or kind.endswith(("Event", "Observation")) or kind.startswith("Condensation")
-    told = ("action" in value and "args" in value) or ("observation" in value and "content" in value)
-    return told and "message" in value
+    is_action_or_observation = ("action" in value and "args" in value) or (
+        "observation" in value and "content" in value
+    )
+    return is_action_or_observation and "message" in value
 
 
 def is_result(value: dict[str, Any]) -> bool:

@@ -185,8 +185,8 @@ class V0:
         if group is not None and group in self._answered:
             return None
         self._answered |= {group} if group is not None else set()
-        told = chat_tokens(response.get("usage"))
-        return told if told is not None else difference(totals, before)
+        tokens = chat_tokens(response.get("usage"))
+        return tokens if tokens is not None else difference(totals, before)
 
     def _observe(self, event: JsonObject, kind: str, span: Span) -> None:
         extras = mapping(event.get("extras"))

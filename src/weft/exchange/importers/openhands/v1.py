@@ -289,8 +289,8 @@ class V1:
             self._turn_events.state(text(mapping(value).get("execution_status")))
 
     def _failed(self, event: JsonObject, span: Span) -> None:
-        told = (text(event.get("code")), text(event.get("detail")))
-        self._turn_events.fail(span, ": ".join(word for word in told if word is not None) or "error")
+        code_and_detail = (text(event.get("code")), text(event.get("detail")))
+        self._turn_events.fail(span, ": ".join(word for word in code_and_detail if word is not None) or "error")
 
     def _paused(self, event: JsonObject, span: Span) -> None:
         self._turn_events.interrupt()
@@ -333,13 +333,13 @@ HANDLERS: dict[str, Callable[[V1, JsonObject, Span], None]] = {
 }
 
 
-def _thoughts(told: JsonObject) -> list[Part]:
-    reasoning = text(told.get("reasoning_content"))
+def _thoughts(fields: JsonObject) -> list[Part]:
+    reasoning = text(fields.get("reasoning_content"))
     if reasoning is not None:
         return [ReasoningPart(reasoning)]
     blocks = (
-        content_of(sequence(told.get("thinking_blocks"))).parts
-        or content_of([told.get("responses_reasoning_item")]).parts
+        content_of(sequence(fields.get("thinking_blocks"))).parts
+        or content_of([fields.get("responses_reasoning_item")]).parts
     )
     return [part for part in blocks if isinstance(part, ReasoningPart)]
 

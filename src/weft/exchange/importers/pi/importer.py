@@ -38,8 +38,8 @@ class Pi:
 
     def places(self, home: Path, environment: Mapping[str, str]) -> list[Place]:
         def folder(variable: str, usual: str) -> Path:
-            told = environment.get(variable)
-            return home / usual if not told else home / told[2:] if told.startswith("~/") else Path(told)
+            setting = environment.get(variable)
+            return home / usual if not setting else home / setting[2:] if setting.startswith("~/") else Path(setting)
 
         places = [Place(folder("PI_CODING_AGENT_DIR", ".pi/agent") / "sessions", "pi")]
         if environment.get("PI_CODING_AGENT_SESSION_DIR"):
@@ -69,7 +69,7 @@ class Pi:
             indexer.take(record)
         index = indexer.finish()
         if report.found:
-            session = told_session(index, indexer.session_id, source.path)
+            session = session_of(index, indexer.session_id, source.path)
             yield Transcript(session=session, turns=_turns(source, index, report))
 
 
@@ -105,7 +105,7 @@ def fallback_id(path: Path) -> str:
     return stamped[1] if stamped else path.stem
 
 
-def told_session(index: Index, id: str, path: Path) -> NativeSession:
+def session_of(index: Index, id: str, path: Path) -> NativeSession:
     header, init = index.header, index.init
     folder = STAMPED.fullmatch(path.parent.name)
     return NativeSession(

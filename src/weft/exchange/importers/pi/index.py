@@ -180,8 +180,8 @@ class Indexer:
 
     def take(self, record: Record) -> None:
         kind, role = classify(record.value)
-        is_told = role is Role.SESSION and self._tell(kind, record.value)
-        if is_told or role is Role.SETTING:
+        is_session_updated = role is Role.SESSION and self._update_session(kind, record.value)
+        if is_session_updated or role is Role.SETTING:
             self._report.mapped[kind] += 1
         elif role not in IN_TURNS:
             count_kept(self._report, kind, role)
@@ -315,7 +315,7 @@ class Indexer:
         self._plan.assign_keys(self._name)
         return self.index
 
-    def _tell(self, kind: str, value: dict[str, Any]) -> bool:
+    def _update_session(self, kind: str, value: dict[str, Any]) -> bool:
         """What a record tells of the session; False if it tells nothing."""
         index = self.index
         if kind == "session":

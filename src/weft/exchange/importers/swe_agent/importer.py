@@ -30,9 +30,9 @@ class SweAgent:
 
     def places(self, home: Path, environment: Mapping[str, str]) -> list[Place]:
         """mini-swe-agent's last run; batches lie wherever their user wanted them."""
-        told = environment.get("MSWEA_GLOBAL_CONFIG_DIR")
-        roots = [Path(told)] if told else [home / ".config", home / "Library/Application Support"]
-        found = [Place(root if told else root / "mini-swe-agent", "mini-swe-agent") for root in roots]
+        config_folder = environment.get("MSWEA_GLOBAL_CONFIG_DIR")
+        roots = [Path(config_folder)] if config_folder else [home / ".config", home / "Library/Application Support"]
+        found = [Place(root if config_folder else root / "mini-swe-agent", "mini-swe-agent") for root in roots]
         if folder := environment.get("SWE_AGENT_TRAJECTORY_DIR"):
             found.append(Place(Path(folder), "SWE-agent"))
         return found

@@ -118,10 +118,10 @@ def _turn(
 def _settings(config: JsonObject) -> dict[str, Any] | None:
     """The model's and the limits, without what may be a key."""
     model, agent = mapping(config.get("model")), mapping(config.get("agent"))
-    told = {name: model.get(name) for name in SETTINGS if name != "model_kwargs"}
+    model_settings = {name: model.get(name) for name in SETTINGS if name != "model_kwargs"}
     further = {name: value for name, value in mapping(model.get("model_kwargs")).items() if not SECRET.search(name)}
     limits = {name: agent.get(name) for name in ("step_limit", "cost_limit", "mode")}
-    return present(model=present(**told, model_kwargs=further), **limits)
+    return present(model=present(**model_settings, model_kwargs=further), **limits)
 
 
 def _response(message: JsonObject) -> JsonObject:
@@ -190,7 +190,7 @@ class _Run:
     def _respond(self, message: JsonObject, when: int | None) -> None:
         self._has_answered = True
         response, extra = _response(message), mapping(message.get("extra"))
-        parts, calls = _said(message)
+        parts, calls = _parts_and_calls(message)
         choice = mapping(next(iter(sequence(response.get("choices"))), None))
         asked = calls or self._actions(message, extra)
         for call in asked:
@@ -240,7 +240,7 @@ def _time(message: JsonObject) -> int | None:
     return millis(seconds * 1000)
 
 
-def _said(message: JsonObject) -> tuple[list[Part], list[PendingCall]]:
+def _parts_and_calls(message: JsonObject) -> tuple[list[Part], list[PendingCall]]:
     """Text and calls of a chat message, or of the items of a response."""
     if message.get("object") != "response":
         fields = [mapping(tool_call) for tool_call in sequence(message.get("tool_calls"))]
@@ -266,11 +266,11 @@ def _reasoning(message: JsonObject, choice: JsonObject, parts: list[Part]) -> li
     """What a provider gives beside the text."""
     if any(isinstance(part, ReasoningPart) for part in parts):
         return []
-    for told in (message, choice):
+    for fields in (message, choice):
         for name in ("reasoning_content", "reasoning"):
-            if (thought := text(told.get(name))) is not None:
+            if (thought := text(fields.get(name))) is not None:
                 return [ReasoningPart(thought)]
-        if thoughts := content_of(sequence(told.get("thinking_blocks"))).parts:
+        if thoughts := content_of(sequence(fields.get("thinking_blocks"))).parts:
             return thoughts
     return []
 

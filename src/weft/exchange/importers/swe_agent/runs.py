@@ -21,7 +21,7 @@ from weft.exchange.importers.records.values import JsonObject, mapping, sequence
 from weft.kernel.enums import FileKind, ToolCallStatus
 from weft.ledger.model import FileNote
 
-TOLD = frozenset({"info", "environment", "replay_config", "instance_id", "trajectory_format"})
+KNOWN_SECTIONS = frozenset({"info", "environment", "replay_config", "instance_id", "trajectory_format"})
 """Sections that tell of the run as a whole."""
 LISTS = frozenset({"trajectory", "history", "messages", "attempts"})
 
@@ -37,7 +37,7 @@ def account(report: Report, kind: str, *, is_mapped: bool, is_unknown: bool = Fa
 def account_sections(report: Report, document: dict[str, Any]) -> None:
     for name in document:
         if name not in LISTS:
-            account(report, name, is_mapped=name in TOLD, is_unknown=name not in TOLD)
+            account(report, name, is_mapped=name in KNOWN_SECTIONS, is_unknown=name not in KNOWN_SECTIONS)
 
 
 def objects(values: Iterable[Any], kind: str, report: Report) -> list[dict[str, Any]]:
@@ -207,8 +207,8 @@ def align(responses: list[tuple[int, JsonObject]], steps: list[JsonObject]) -> l
 
 
 def _same(message: JsonObject, step: JsonObject) -> bool:
-    said, done = message.get("content"), step.get("response")
-    if isinstance(said, str) and said and said == done:
+    content, done = message.get("content"), step.get("response")
+    if isinstance(content, str) and content and content == done:
         return True
     action = message.get("action")
     return isinstance(action, str) and bool(action.strip()) and action == step.get("action")

@@ -41,7 +41,15 @@ from weft.ledger.model import Part, ReasoningPart, TextPart
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
 SETTINGS = ("name", "temperature", "top_p", "per_instance_cost_limit", "total_cost_limit")
-TOLD = ("exit_status", "model_stats", "swe_agent_hash", "swe_rex_version", "swe_rex_hash", "submission", "score")
+METADATA_FIELDS = (
+    "exit_status",
+    "model_stats",
+    "swe_agent_hash",
+    "swe_rex_version",
+    "swe_rex_hash",
+    "submission",
+    "score",
+)
 
 
 class Run(Struct, frozen=True):
@@ -132,7 +140,7 @@ class _Run:
             version=text(info.get("swe_agent_version")),
             config={"model": settings} if (settings := self._settings()) else None,
             metadata=present(
-                **{name: info.get(name) for name in TOLD},
+                **{name: info.get(name) for name in METADATA_FIELDS},
                 problem=text(problem.get("id")),
                 repository=_public(mapping(repository.get("repo"))),
             ),
@@ -261,8 +269,8 @@ class _Run:
 
     def _observed(self, step: JsonObject) -> None:
         """An answer to a response that asked for nothing: why it has to be repeated."""
-        if told := content_text(step.get("observation")):
-            event = NativeMessage(role=MessageRole.USER, parts=(TextPart(told),), source=MessageSource.EVENT)
+        if observation := content_text(step.get("observation")):
+            event = NativeMessage(role=MessageRole.USER, parts=(TextPart(observation),), source=MessageSource.EVENT)
             self._run_items.items.append(event)
 
     def _counted(self, items: list[Item]) -> list[Item]:
