@@ -132,8 +132,8 @@ def _answer(ledger: "Ledger", session: str, text: str) -> None:
     )
     request = writer.record([ModelAsked(model="m")]).events[-1]
     assert isinstance(request.event, ModelRequest)
-    said = NewMessage(role=MessageRole.ASSISTANT, content=text)
-    answer = ModelAnswered(message=said, correlation=request.event.correlation_id, request=request.id)
+    message = NewMessage(role=MessageRole.ASSISTANT, content=text)
+    answer = ModelAnswered(message=message, correlation=request.event.correlation_id, request=request.id)
     writer.record([answer, Finished()])
 
 

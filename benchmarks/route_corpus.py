@@ -157,7 +157,7 @@ def _sessions(place: Path) -> Iterator[tuple[str, list[CorpusTurn]]]:
 def _turn(rows: list[Any], calls: list[tuple[str, str, str]]) -> CorpusTurn:
     from weft.ledger.api import message_passages
 
-    said = [text for _, _, _, role, text in rows if role == "user"]
-    typed = [piece.text for text in said for piece in message_passages(text) if not piece.is_injected]
+    user_texts = [text for _, _, _, role, text in rows if role == "user"]
+    typed = [piece.text for text in user_texts for piece in message_passages(text) if not piece.is_injected]
     answered = [text for _, _, _, role, text in rows if role == "assistant"]
-    return CorpusTurn(rows[0][2], "\n".join(typed).strip(), "\n".join(said), "\n".join(answered), tuple(calls))
+    return CorpusTurn(rows[0][2], "\n".join(typed).strip(), "\n".join(user_texts), "\n".join(answered), tuple(calls))

@@ -133,7 +133,10 @@ def _answers(labelled: LabelledSet, file: Path, kept: Path | None) -> list[Answe
     with weft.open(file, clock=clock) as ledger:
         for label, turn in labelled.recorded:
             clock.set(turn.at)
-            calls = [{"name": tool or "tool", "arguments": said, "result": result} for tool, said, result in turn.calls]
+            calls = [
+                {"name": tool or "tool", "arguments": arguments, "result": result}
+                for tool, arguments, result in turn.calls
+            ]
             ledger.record_turn(session=label, query=turn.query or "-", response=turn.response or "-", tool_calls=calls)
         ledger.upkeep.catch_up()
         similarity = None if kept is None else _embedded(ledger, kept)

@@ -118,14 +118,20 @@ def _fill(ledger: "Ledger", clock: Any, messages: int) -> None:
 
 
 def _turn(speech: Speech, number: int) -> dict[str, Any]:
-    said = [{"role": "assistant", "content": speech.text()} for _ in range(MESSAGES - 1)]
+    response = [{"role": "assistant", "content": speech.text()} for _ in range(MESSAGES - 1)]
     calls = [
         {"id": f"c{k}", "name": TOOLS[(number + k) % len(TOOLS)], "arguments": {"command": speech.text()},
          "result": speech.text()}
         for k in range(2)
     ]  # fmt: skip
     model = MODELS[number % len(MODELS)]
-    return {"query": speech.text(), "response": said, "tool_calls": calls, "model": model, "workspace": "/home/dev/app"}
+    return {
+        "query": speech.text(),
+        "response": response,
+        "tool_calls": calls,
+        "model": model,
+        "workspace": "/home/dev/app",
+    }
 
 
 def _burst(ledger: "Ledger", turns: int) -> None:

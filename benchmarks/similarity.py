@@ -100,8 +100,8 @@ def _record(ledger: "Ledger", texts: Sequence[str]) -> None:
     """Every text is a message of its own."""
     for start in range(0, len(texts), MESSAGES):
         first, *more = texts[start : start + MESSAGES]
-        said = [{"role": "assistant", "content": text} for text in more]
-        ledger.record_turn(session=f"session {start // MESSAGES % SESSIONS}", query=first, response=said)
+        response = [{"role": "assistant", "content": text} for text in more]
+        ledger.record_turn(session=f"session {start // MESSAGES % SESSIONS}", query=first, response=response)
 
 
 def _ask(similarity: "Similarity", texts: Sequence[str]) -> Asked:

@@ -100,7 +100,7 @@ async def _answered(path: Path, subscribers: int, pieces: int) -> Writing:
         await asyncio.gather(*(bell.wait() for bell in ready))
         cpu, wall = time.process_time(), time.perf_counter()
         stub.begin.set()
-        await stub.all_said.wait()
+        await stub.all_answered.wait()
         await asyncio.gather(*following)
         spent = Writing(time.process_time() - cpu, time.perf_counter() - wall, delays)
         await asyncio.gather(*answering)
@@ -118,7 +118,7 @@ async def _follow(
             ready.set()
         elif isinstance(item, weft.TextAdded):
             times = item.text.split()
-            delays += [time.perf_counter() - float(said) for said in times]
+            delays += [time.perf_counter() - float(sent_at) for sent_at in times]
             left -= len(times)
             if left <= 0:
                 return
@@ -157,7 +157,7 @@ def _stub(pieces: int) -> Any:
     class Stub(Inference):
         def __init__(self) -> None:
             super().__init__()
-            self.all_asked, self.begin, self.all_said = asyncio.Event(), asyncio.Event(), asyncio.Event()
+            self.all_asked, self.begin, self.all_answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
             self._requests = self._answers = 0
 
         async def infer(self, request: Any, *, on_token: Any = None, **_: Any) -> Reply:
@@ -166,16 +166,16 @@ def _stub(pieces: int) -> Any:
             if self._requests == SESSIONS:
                 self.all_asked.set()
             await self.begin.wait()
-            start, said = asyncio.get_running_loop().time(), list[str]()
+            start, texts = asyncio.get_running_loop().time(), list[str]()
             for number in range(pieces):
                 due = start + place + number / PIECES_A_SECOND
                 await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
-                said.append(f"{time.perf_counter()} ")
-                on_token(ReplyToken(said[-1]))
+                texts.append(f"{time.perf_counter()} ")
+                on_token(ReplyToken(texts[-1]))
             self._answers += 1
             if self._answers == SESSIONS:
-                self.all_said.set()
-            parts = (TextPart("".join(said)),)
+                self.all_answered.set()
+            parts = (TextPart("".join(texts)),)
             return Reply(parts=parts, finish=Finish.STOP, model_id="m", model="stub", provider="stub")
 
     return Stub()

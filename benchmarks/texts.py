@@ -59,7 +59,7 @@ def pieces(ledger: Path, amount: int) -> list[str]:
         found: dict[str, None] = {}
         for query, longest in SOURCES:
             if len(found) < amount:
-                fresh = {piece for (said,) in connection.execute(query) for piece in _cut(_strings(said), longest)}
+                fresh = {piece for (text,) in connection.execute(query) for piece in _cut(_strings(text), longest)}
                 found |= dict.fromkeys(sorted(fresh - found.keys(), key=_key))
     finally:
         connection.close()
@@ -68,14 +68,14 @@ def pieces(ledger: Path, amount: int) -> list[str]:
     return sorted(list(found)[:amount], key=_key)
 
 
-def _strings(said: str | None) -> Iterator[str]:
+def _strings(text: str | None) -> Iterator[str]:
     """The text itself, or every string in it where it is JSON."""
-    if said is None:
+    if text is None:
         return
     try:
-        yield from _inside(json.loads(said))
+        yield from _inside(json.loads(text))
     except ValueError:
-        yield said
+        yield text
 
 
 def _inside(value: Any) -> Iterator[str]:

@@ -434,10 +434,10 @@ def module(name: str) -> str:
     for unwanted in ("Iterator", "LedgerBase"):
         names.needed.pop(unwanted, None)
     head = HEAD.format(about=ABOUT[name], imports="import asyncio\n" + names.imports())
-    told = ", ".join(
+    public_names = ", ".join(
         f'"{each}"' for each in sorted(("AsyncLedger", "AsyncOpenLedger", "AsyncPrograms", "open", *FUNCTIONS))
     )
-    again = f"\n__all__ = [{told}]\n"
+    again = f"\n__all__ = [{public_names}]\n"
     return formatted("\n\n".join([head, *parts, again if name == "__init__" else ""]), SOURCE / "mirror.py")
 
 

@@ -76,17 +76,17 @@ class GraphTurns:
         reply = self._client.chat.completions.create(
             model="benchmark-model", messages=[as_dict(message) for message in messages], tools=[TOOL_SPEC]
         )
-        said = reply.choices[0].message
+        answer = reply.choices[0].message
         calls = [
             {"id": call.id, "name": call.function.name, "args": json.loads(call.function.arguments)}
-            for call in said.tool_calls or ()
+            for call in answer.tool_calls or ()
         ]
         usage = {
             "input_tokens": reply.usage.prompt_tokens,
             "output_tokens": reply.usage.completion_tokens,
             "total_tokens": reply.usage.total_tokens,
         }
-        return self._messages.AIMessage(said.content or "", tool_calls=calls, usage_metadata=usage)
+        return self._messages.AIMessage(answer.content or "", tool_calls=calls, usage_metadata=usage)
 
     def _run_tools(self, state: Any) -> dict[str, Any]:
         calls = state["messages"][-1].tool_calls

@@ -9,7 +9,7 @@ from msgspec import Struct
 from tests.exchange.sync.wire import Wire
 from weft.exchange.sync.conversation import Asking, Manners, Serving
 from weft.exchange.sync.frames import Frame, Kind, flags_of
-from weft.exchange.sync.messages import BatchEnd, Hello, KnownLog, Push, Ready, framed, said
+from weft.exchange.sync.messages import BatchEnd, Hello, KnownLog, Push, Ready, framed, message_in
 from weft.exchange.sync.pump import Served
 from weft.exchange.sync.talk import Talk, hear
 from weft.kernel import canonical
@@ -84,7 +84,7 @@ def served_by_liar(hello: Hello, batches: Sequence[Batch]) -> Talk[None]:
     yield framed(Kind.HELLO, hello)
     yield framed(Kind.KNOWN, KnownLog())
     yield from hear(Kind.KNOWN)
-    ready = said((yield from hear(Kind.PULL)), Ready)
+    ready = message_in((yield from hear(Kind.PULL)), Ready)
     yield from sending(batches, ready.empty)
     yield from hear(Kind.BYE)
 
@@ -95,7 +95,7 @@ def asked_by_liar(hello: Hello, batches: Sequence[Batch]) -> Talk[None]:
     yield from hear(Kind.KNOWN)
     yield framed(Kind.KNOWN, KnownLog())
     yield framed(Kind.PUSH, Push())
-    ready = said((yield from hear(Kind.READY)), Ready)
+    ready = message_in((yield from hear(Kind.READY)), Ready)
     yield from sending(batches, ready.empty)
     yield Frame(Kind.BYE)
 

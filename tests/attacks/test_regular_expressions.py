@@ -39,7 +39,7 @@ OWN = "it reads Weft's own statements, never a foreign text"
 ADDRESS = "at most 500 characters are looked at"
 RUNS = "blanks and others share no letter, and each run is taken whole"
 LINEAR = {
-    r'weft.exchange.edits.told_files: "(\*\*\* Begin Patch(?:[^"\\\n]++|\\.)*+)"': (
+    r'weft.exchange.edits.file_accesses: "(\*\*\* Begin Patch(?:[^"\\\n]++|\\.)*+)"': (
         "each letter fits one branch alone, and what was taken is never given back; it begins at fixed words"
     ),
     r"weft.exchange.edits.shell_commands: \bgit[ \t]++(?:-\S++[ \t]++)*+(?:am|apply|checkout|cherry-pick|clean|merge|"

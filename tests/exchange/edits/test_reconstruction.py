@@ -109,7 +109,7 @@ def test_what_is_not_told_exactly_is_a_gap_until_it_is_told_again(ledger: Ledger
         "unknown": GapReason.BASE_UNKNOWN,
         "twice": GapReason.NO_MATCH,
         "missing": GapReason.NO_MATCH,
-        "book": GapReason.NOT_TOLD,
+        "book": GapReason.CHANGE_UNKNOWN,
         "pending": GapReason.NO_OUTCOME,
     }
 
@@ -130,7 +130,7 @@ def test_patches_add_update_move_and_delete(ledger: Ledger, sources: Path) -> No
     found = told(ledger, sources, [added, changed])
     assert found.files == {"a": b"one\n2\n"}
     assert found.deleted == ("b", "c")
-    assert gaps(found) == {"moved": GapReason.NOT_TOLD, "d/e": GapReason.NO_MATCH}
+    assert gaps(found) == {"moved": GapReason.CHANGE_UNKNOWN, "d/e": GapReason.NO_MATCH}
 
 
 def test_a_table_of_changes_is_taken_before_the_patch_that_was_asked_for(ledger: Ledger, sources: Path) -> None:

@@ -314,7 +314,7 @@ def test_the_secret_is_in_no_frame_of_a_pull_and_a_server_may_keep_it(here: Ledg
         (secret,) = txn.sql.one("SELECT value FROM local WHERE key = 'import_secret'") or ("",)
     assert not any(secret.encode() in frame.body for frame in wire.heard)
     with pytest.raises(NotApplicable, match="does not share"):
-        over_wire(here, there, lambda asking: asking.sharing(), FOREVER, Manners(tells_secret=False))
+        over_wire(here, there, lambda asking: asking.sharing(), FOREVER, Manners(shares_secret=False))
 
 
 def test_verbatim_sources_travel(here: Ledger, there: Ledger) -> None:

@@ -156,9 +156,9 @@ class _Writing:
         event = form.parsed(line)
         named = [(path, ref) for path, ref in form.references(event) if self._known.get(ref) is None]
         for _, ref in named:
-            if self._known.get(ref) is None and self._is_erased(ref) and (told := self._facts.tombstones(ref)):
+            if self._known.get(ref) is None and self._is_erased(ref) and (tombstones := self._facts.tombstones(ref)):
                 self._add_absent(ref, form.ERASED)
-                for tombstone in told:
+                for tombstone in tombstones:
                     self._add_event(tombstone)
         for path, ref in named:
             if self._known.get(ref) is None:

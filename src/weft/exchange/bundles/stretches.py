@@ -20,7 +20,7 @@ from weft.kernel.contents import json_value
 from weft.kernel.words import folded, pattern
 
 RUN = 6
-TELLING, LONG, PLAIN_VALUE = 6, 20, 8
+DISTINCTIVE_LETTERS, LONG, PLAIN_VALUE = 6, 20, 8
 _escape = re.compile(r"\\(?:[nrtbf\"'/\\]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})")
 
 
@@ -29,7 +29,7 @@ class Stretches:
 
     def __init__(self) -> None:
         self._by_length: dict[int, set[tuple[str, ...]]] = {}
-        self._telling: set[str] = set()
+        self._distinctive_words: set[str] = set()
         self._sizes: set[int] = set()
         self._wordless: set[str] = set()
 
@@ -46,9 +46,11 @@ class Stretches:
 
     def _add(self, text: str, is_value: bool = False) -> None:
         words = list(words_of(text))
-        telling = {word for word in words if _tells(word) or (len(words) == 1 and len(word) >= TELLING)}
-        self._telling |= telling
-        self._sizes |= {len(word) for word in telling}
+        distinctive = {
+            word for word in words if _is_distinctive(word) or (len(words) == 1 and len(word) >= DISTINCTIVE_LETTERS)
+        }
+        self._distinctive_words |= distinctive
+        self._sizes |= {len(word) for word in distinctive}
         if len(words) >= RUN:
             runs = self._by_length.setdefault(RUN, set())
             runs.update(tuple(words[i : i + RUN]) for i in range(len(words) - RUN + 1))
@@ -68,17 +70,17 @@ class Stretches:
         last = deque[str](maxlen=RUN)
         for word in words_of(text):
             last.append(word)
-            if self._is_told_by(word):
+            if self._holds_distinctive_word(word):
                 return True
             recent = tuple(last)
             if any(n <= len(recent) and recent[-n:] in self._by_length[n] for n in lengths):
                 return True
         return False
 
-    def _is_told_by(self, word: str) -> bool:
-        """Does a telling word stand in this one?"""
-        return word in self._telling or any(
-            word[i : i + size] in self._telling for size in self._sizes for i in range(len(word) - size + 1)
+    def _holds_distinctive_word(self, word: str) -> bool:
+        """Does a distinctive word stand in this one?"""
+        return word in self._distinctive_words or any(
+            word[i : i + size] in self._distinctive_words for size in self._sizes for i in range(len(word) - size + 1)
         )
 
 
@@ -86,8 +88,8 @@ def words_of(text: str) -> Iterator[str]:
     return (folded(match[0]) for match in pattern("[U][M]*|[S][SM]*").finditer(text))
 
 
-def _tells(word: str) -> bool:
-    return len(word) >= LONG or (len(word) >= TELLING and any(letter.isdigit() for letter in word))
+def _is_distinctive(word: str) -> bool:
+    return len(word) >= LONG or (len(word) >= DISTINCTIVE_LETTERS and any(letter.isdigit() for letter in word))
 
 
 def readable(data: bytes) -> str | None:

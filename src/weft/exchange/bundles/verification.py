@@ -129,12 +129,12 @@ class BundleCheck:
         self._give(_text(value, "absent", is_digest), value["why"])
         self._absent[value["why"]] += 1
 
-    def _give(self, ref: str, told: str) -> None:
+    def _give(self, ref: str, presence: str) -> None:
         if self._known.get(ref) is not None:
             raise InvalidBundle(f"{ref} comes twice")
         if len(self._given) >= form.GIVEN_LIMIT:
             raise InvalidBundle(f"more than {form.GIVEN_LIMIT} contents come before one event")
-        self._known.add(ref, told)
+        self._known.add(ref, presence)
         self._given.add(ref)
 
     def _take_content(self, value: dict[str, Any]) -> None:
@@ -244,11 +244,11 @@ class BundleCheck:
     def _name_contents(self, stream: str, event: dict[str, Any]) -> None:
         for path, ref in form.references(event):
             self._given.discard(ref)
-            told = self._known.get(ref)
-            if told is None or told not in (HERE, *form.WHYS):
+            presence = self._known.get(ref)
+            if presence is None or presence not in (HERE, *form.WHYS):
                 raise InvalidBundle(f"content {ref} is neither here nor said to be absent")
-            if told != HERE and len(self._places) < PLACES:
-                self._places.append(_absent(ref, told, stream, event, path))
+            if presence != HERE and len(self._places) < PLACES:
+                self._places.append(_absent(ref, presence, stream, event, path))
         if self._given:
             raise InvalidBundle(f"no event names content {min(self._given)}")
 
@@ -339,9 +339,9 @@ class KnownNames:
         self._database.close()
 
     def get(self, name: str) -> str | None:
-        """What is told of it; None where it has not come yet."""
+        """The note on it; None where it has not come yet."""
         row = self._database.execute("SELECT told FROM known WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
-    def add(self, name: str, told: str) -> None:
-        self._database.execute("INSERT OR REPLACE INTO known VALUES (?, ?)", (name, told))
+    def add(self, name: str, note: str) -> None:
+        self._database.execute("INSERT OR REPLACE INTO known VALUES (?, ?)", (name, note))

@@ -83,7 +83,11 @@ class Withholding:
             self._turns.add(row.id)
             self._asked[row.id] = name
             return
-        found = [each for each, told in calls_of(txn, row) if call in (told.call_id, told.id.partition(":")[2])]
+        found = [
+            each
+            for each, tool_call in calls_of(txn, row)
+            if call in (tool_call.call_id, tool_call.id.partition(":")[2])
+        ]
         if not found:
             raise NotFound("tool call", name)
         for each in found:

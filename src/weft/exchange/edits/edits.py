@@ -51,9 +51,9 @@ class FileEdit(Struct, frozen=True):
 def edits_of(arguments: Any, detail: Any) -> list[FileEdit]:
     """What a call did to files, as exactly as its outcome or its arguments tell."""
     arguments = opened(arguments)
-    told = patched(arguments, detail)
-    if told:
-        return [patch_edit(change) for change in told]
+    changes = patched(arguments, detail)
+    if changes:
+        return [patch_edit(change) for change in changes]
     path = text_at(arguments, PATHS)
     swaps = tuple(swap for each in swaps_in(arguments) if (swap := _swap(each)) is not None)
     if swaps:

@@ -17,8 +17,8 @@ from pathlib import PurePosixPath
 from msgspec import Struct
 
 from weft.exchange.edits.edits import Hunk, Swap
+from weft.exchange.edits.file_accesses import FileAccess, file_accesses
 from weft.exchange.edits.shell_commands import effect_of, shell_command
-from weft.exchange.edits.told_files import ToldFile, told_files
 from weft.kernel.enums import ToolCallStatus
 from weft.kernel.errors import NotFound
 from weft.ledger.api import Ledger
@@ -37,7 +37,7 @@ class GapReason(StrEnum):
 
     BASE_UNKNOWN = "its text before the edit is not told"
     NO_MATCH = "an edit does not fit the text that is known"
-    NOT_TOLD = "how it was changed is not told"
+    CHANGE_UNKNOWN = "how it was changed is not told"
     SHELL = "a command that cannot be followed may have changed it"
     NO_OUTCOME = "whether the change was made is not told"
     OUTSIDE = "it lies outside of the workspace"
@@ -71,7 +71,7 @@ def reconstruct(ledger: Ledger, rev: str) -> Reconstruction:
     """What the edits of the turns up to this one leave."""
     turns = list(ledger.thread(rev).turns)
     workspace = _workspace(turns)
-    files = _ToldWorkspace(ledger, workspace)
+    files = _WorkspaceFiles(ledger, workspace)
     for turn in turns:
         files.follow(turn)
     return files.result(ledger.resolve(rev))
@@ -94,7 +94,7 @@ class _KnownFile(Struct):
     gap: Gap | None = None
 
 
-class _ToldWorkspace:
+class _WorkspaceFiles:
     """The files of a workspace on their way through the turns."""
 
     def __init__(self, ledger: Ledger, workspace: str | None) -> None:
@@ -132,12 +132,12 @@ class _ToldWorkspace:
         """A change that failed, or that nobody allowed, changed nothing; a command that failed may have."""
         if call.outcome == ToolCallStatus.CANCELED:
             return
-        told = told_files(call.name, call.arguments, call.result, call.metadata)
-        command = None if told else shell_command(call.name, call.arguments)
+        accesses = file_accesses(call.name, call.arguments, call.result, call.metadata)
+        command = None if accesses else shell_command(call.name, call.arguments)
         if command is not None:
             self._run(turn, command)
-        for file in told if call.outcome != ToolCallStatus.ERROR else ():
-            self._take(turn, file, is_sure=call.outcome == ToolCallStatus.OK)
+        for access in accesses if call.outcome != ToolCallStatus.ERROR else ():
+            self._take(turn, access, is_sure=call.outcome == ToolCallStatus.OK)
 
     def _follow_subagent(self, turn: Turn, session: str, depth: int) -> None:
         try:
@@ -161,19 +161,19 @@ class _ToldWorkspace:
         for path in [path for path in self._files if path in named or not named.isdisjoint(_above(path))]:
             self._files[path] = _KnownFile(gap=Gap(path=path, why=GapReason.SHELL, turn=turn.id))
 
-    def _take(self, turn: Turn, told: ToldFile, *, is_sure: bool) -> None:
-        path = self._place(turn, told.path)
+    def _take(self, turn: Turn, access: FileAccess, *, is_sure: bool) -> None:
+        path = self._place(turn, access.path)
         if path is None:
-            if not told.is_read:
+            if not access.is_read:
                 self._leave(turn, None, GapReason.OUTSIDE)
             return
         if len(self._files) >= MOST_FILES and path not in self._files:
             self._leave(turn, None, GapReason.TOO_LARGE)
             return
-        if told.is_read and not is_sure:
+        if access.is_read and not is_sure:
             return
         known = self._files.get(path)
-        after = _after(known, told) if is_sure else GapReason.NO_OUTCOME
+        after = _after(known, access) if is_sure else GapReason.NO_OUTCOME
         if isinstance(after, str) and not isinstance(after, GapReason) and len(after) > MOST_TEXT:
             after = GapReason.TOO_LARGE
         if isinstance(after, GapReason):
@@ -211,30 +211,30 @@ def _above(path: str) -> Iterator[str]:
 # --- edits -----------------------------------------------------------------------------------------------------------
 
 
-def _after(known: _KnownFile | None, told: ToldFile) -> str | GapReason | None:
+def _after(known: _KnownFile | None, access: FileAccess) -> str | GapReason | None:
     """The text after what a call tells; None: the file is gone."""
-    if told.is_deleted:
+    if access.is_deleted:
         return None
-    if told.whole is not None:
-        return told.whole
-    if told.is_vague:
-        return GapReason.NOT_TOLD
-    text = _base(known, told)
-    return GapReason.BASE_UNKNOWN if text is None else _edited(text, told)
+    if access.whole is not None:
+        return access.whole
+    if access.is_vague:
+        return GapReason.CHANGE_UNKNOWN
+    text = _base(known, access)
+    return GapReason.BASE_UNKNOWN if text is None else _edited(text, access)
 
 
-def _base(known: _KnownFile | None, told: ToldFile) -> str | None:
+def _base(known: _KnownFile | None, access: FileAccess) -> str | None:
     """The text before an edit: nothing, where the edit says that there was nothing, and nobody knows better."""
     if known is not None and (known.text is not None or known.gap is not None):
         return known.text
-    return "" if told.swaps and not told.swaps[0].old else None
+    return "" if access.swaps and not access.swaps[0].old else None
 
 
-def _edited(text: str, told: ToldFile) -> str | GapReason:
-    if not told.swaps:
-        return _text_or_gap(_patched(text, told.hunks))
-    swapped = _swapped(text, told.swaps)
-    if told.hunks and swapped is not None and swapped != _patched(text, told.hunks):
+def _edited(text: str, access: FileAccess) -> str | GapReason:
+    if not access.swaps:
+        return _text_or_gap(_patched(text, access.hunks))
+    swapped = _swapped(text, access.swaps)
+    if access.hunks and swapped is not None and swapped != _patched(text, access.hunks):
         return GapReason.NO_MATCH  # the tool saw another text: somebody else had changed it
     return _text_or_gap(swapped)
 

@@ -46,9 +46,9 @@ class _AnthropicMessages:
         self.system: list[Block] = []
 
     def all(self, story: Story) -> Iterator[dict[str, Any]]:
-        for told, messages in dialogues(story.turns, self._ids):
-            self._report.count(told)
-            if told.summary is not None:
+        for full_turn, messages in dialogues(story.turns, self._ids):
+            self._report.count(full_turn)
+            if full_turn.summary is not None:
                 self._report.left_out["summary"] += 1
             yield from self._turn(messages)
         yield from self._flush()
@@ -103,7 +103,7 @@ class _AnthropicMessages:
             elif isinstance(part, ToolUsePart | ToolResultPart):
                 yield from self._tool(part)
             else:
-                yield from _said(part, spoken.role)
+                yield from _text_or_image(part, spoken.role)
 
     def _thinking(self, part: ReasoningPart, role: str, signature: str | None) -> Iterator[Block]:
         wanted = self._wishes.thinking or Thinking.SIGNED
@@ -139,7 +139,7 @@ def _text(text: str) -> Iterator[Block]:
         yield {"type": "text", "text": showable(text)}
 
 
-def _said(part: Part, role: str) -> Iterator[Block]:
+def _text_or_image(part: Part, role: str) -> Iterator[Block]:
     if isinstance(part, TextPart):
         yield from _text(str(part.text))
     elif isinstance(part, ImagePart):

@@ -54,17 +54,21 @@ def model_of(turn: Turn) -> str | None:
     return None if turn.model in UNKNOWN_MODELS else turn.model
 
 
-def turn_facts(told: FullTurn) -> list[str]:
+def turn_facts(full_turn: FullTurn) -> list[str]:
     """What is known of a turn, and what is known not to be."""
-    turn = told.turn
-    facts = [told.session or "", moment(turn.started_at) if turn.time_known else "time unknown", model_of(turn) or ""]
+    turn = full_turn.turn
+    facts = [
+        full_turn.session or "",
+        moment(turn.started_at) if turn.time_known else "time unknown",
+        model_of(turn) or "",
+    ]
     if isinstance(turn.usage.total_tokens, int):
         facts.append(counted(turn.usage.total_tokens, "token"))
     facts.append(state_of(turn) or "")
     if not turn.is_current:
         facts.append("superseded by another version")
-    if told.shown is not None:
-        facts.append(f"only its first {counted(told.shown, 'event')}")
+    if full_turn.shown is not None:
+        facts.append(f"only its first {counted(full_turn.shown, 'event')}")
     return [on_one_line(fact) for fact in facts if fact]
 
 
@@ -123,8 +127,8 @@ def other_arguments(call: ToolCall, changes: list[FileChange]) -> Any:
     """The arguments that a change does not tell already."""
     arguments = opened(call.arguments)
     if changes and isinstance(arguments, dict):
-        told = {*OLD, *NEW, *WRITTEN, *PATCHES, *PATHS, "edits"}
-        return {name: value for name, value in arguments.items() if name not in told}
+        change_arguments = {*OLD, *NEW, *WRITTEN, *PATCHES, *PATHS, "edits"}
+        return {name: value for name, value in arguments.items() if name not in change_arguments}
     return None if changes else arguments
 
 

@@ -200,13 +200,13 @@ class _Dialogue:
 
 
 def _uses(items: Iterable[Item]) -> Iterator[ToolUsePart]:
-    said = [item for item in items if isinstance(item, Message) and item.role == "assistant"]
-    return (part for message in said for part in message.content if isinstance(part, ToolUsePart))
+    answers = [item for item in items if isinstance(item, Message) and item.role == "assistant"]
+    return (part for message in answers for part in message.content if isinstance(part, ToolUsePart))
 
 
 def _parts(items: Iterable[Item], kind: type[ToolResultPart]) -> Iterator[ToolResultPart]:
-    said = (item for item in items if isinstance(item, Message))
-    return (part for message in said for part in message.content if isinstance(part, kind))
+    messages = (item for item in items if isinstance(item, Message))
+    return (part for message in messages for part in message.content if isinstance(part, kind))
 
 
 def _leading_results(items: Iterable[Item]) -> Iterator[ToolResultPart]:

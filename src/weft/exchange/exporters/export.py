@@ -200,8 +200,8 @@ def _watched(story: Story, progress: Progress) -> Story:
     of, done = sum(strand.count for strand in story.strands), count(1)
 
     def turns_of(strand: Strand) -> Iterator[FullTurn]:
-        for told in story.turns_of(strand):
-            yield told
+        for full_turn in story.turns_of(strand):
+            yield full_turn
             progress(min(next(done), of), of)
 
     return replace(story, turns_of=turns_of)

@@ -41,14 +41,14 @@ class JsonLines:
         ends = _Ends(story.strands)
         for strand in story.strands:
             last = ends.before(strand)
-            for told in story.turns_of(strand):
-                report.count(told)
-                before, said = last, list[tuple[int, str]]()
-                for position, message in _entries(told, report):
-                    yield json_line(entry(told, message, last)) + b"\n"
+            for full_turn in story.turns_of(strand):
+                report.count(full_turn)
+                before, entries = last, list[tuple[int, str]]()
+                for position, message in _entries(full_turn, report):
+                    yield json_line(entry(full_turn, message, last)) + b"\n"
                     last = message.id
-                    said.append((position, last))
-                ends.note(strand, told.turn.id, before, said)
+                    entries.append((position, last))
+                ends.note(strand, full_turn.turn.id, before, entries)
 
 
 class _Ends:
@@ -63,16 +63,16 @@ class _Ends:
     def before(self, strand: Strand) -> str | None:
         return self._found.get((strand.parent, strand.leaves, strand.after_events))
 
-    def note(self, strand: Strand, turn: str, before: str | None, said: list[tuple[int, str]]) -> None:
-        """`said` are a turn's entries by their events, `before` the one that came before it."""
+    def note(self, strand: Strand, turn: str, before: str | None, entries: list[tuple[int, str]]) -> None:
+        """`entries` are those of a turn by their events, `before` the one that came before it."""
         for events in self._wanted.get((strand.number, turn), ()):
-            seen = [entry for position, entry in said if events is None or position < events]
+            seen = [entry for position, entry in entries if events is None or position < events]
             self._found[(strand.number, turn, events)] = seen[-1] if seen else before
 
 
-def _entries(told: FullTurn, report: Report) -> Iterator[tuple[int, Message]]:
-    report.left_out["summary"] += told.summary is not None
-    for position, item in zip(told.positions, told.items, strict=True):
+def _entries(full_turn: FullTurn, report: Report) -> Iterator[tuple[int, Message]]:
+    report.left_out["summary"] += full_turn.summary is not None
+    for position, item in zip(full_turn.positions, full_turn.items, strict=True):
         if isinstance(item, ToolCall) or "#" in item.id:  # of a context: what stands for calls and their results
             report.left_out["tool call"] += 1
         elif item.role not in ("user", "assistant"):
@@ -90,13 +90,13 @@ def _what(part: Part) -> str:
     return "image" if isinstance(part, ImagePart) else "part of a tool call"
 
 
-def entry(told: FullTurn, message: Message, parent: str | None) -> dict[str, Any]:
+def entry(full_turn: FullTurn, message: Message, parent: str | None) -> dict[str, Any]:
     """One line of the log."""
-    turn, reply = told.turn, told.replies.get(message.id, NOTHING)
+    turn, reply = full_turn.turn, full_turn.replies.get(message.id, NOTHING)
     is_answer = message.role == "assistant"
-    said: dict[str, Any] = {"role": message.role, "content": message.text}
+    message_fields: dict[str, Any] = {"role": message.role, "content": message.text}
     if is_answer:
-        said |= _known({"model": _model(message, turn), "usage": _usage(told, message, reply)})
+        message_fields |= _known({"model": _model(message, turn), "usage": _usage(full_turn, message, reply)})
     is_dated = turn.time_known or message.created_at != turn.started_at
     made: dict[str, Any] = {"uuid": message.id}
     made |= _known(
@@ -104,7 +104,7 @@ def entry(told: FullTurn, message: Message, parent: str | None) -> dict[str, Any
             "parentUuid": parent,
             "sessionId": turn.session_id,
             "timestamp": iso_from_ms(message.created_at) if is_dated else None,
-            "message": said,
+            "message": message_fields,
         }
     )
     if message.substituted is not UNSET:
@@ -136,12 +136,12 @@ def _known(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _usage(told: FullTurn, message: Message, reply: MessageReply) -> dict[str, int] | None:
+def _usage(full_turn: FullTurn, message: Message, reply: MessageReply) -> dict[str, int] | None:
     """The answer's own numbers; those of the turn where this is its only answer."""
     usage = reply.usage
-    if usage is None and told.shown is None:
-        answers = [item.id for item in told.items if isinstance(item, Message) and item.role == "assistant"]
-        usage = told.turn.usage if answers == [message.id] else None
+    if usage is None and full_turn.shown is None:
+        answers = [item.id for item in full_turn.items if isinstance(item, Message) and item.role == "assistant"]
+        usage = full_turn.turn.usage if answers == [message.id] else None
     return None if usage is None or not _is_whole(usage) else _counts(usage)
 
 

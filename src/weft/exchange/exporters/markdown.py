@@ -71,9 +71,9 @@ class Markdown:
             if headed(strand, before) and (before is not None or page.level > 2):
                 yield _encoded(page.strand(strand))
             before = strand
-            for told in story.turns_of(strand):
-                report.count(told)
-                yield _encoded(page.turn(told, next_of(story, strand)))
+            for full_turn in story.turns_of(strand):
+                report.count(full_turn)
+                yield _encoded(page.turn(full_turn, next_of(story, strand)))
 
 
 def _encoded(blocks: Iterator[str]) -> bytes:
@@ -101,37 +101,37 @@ class _Page:
             return
         inside = "" if strand.after_events is None else f", after {counted(strand.after_events, 'event')} of it"
         link = "" if strand.link is None else f" ({escaped(strand.link)})"
-        told = f"From turn {code(strand.leaves)}{inside}{link}"
-        yield f"## {told}" if self.level > 2 else f"*{told} on:*"
+        heading = f"From turn {code(strand.leaves)}{inside}{link}"
+        yield f"## {heading}" if self.level > 2 else f"*{heading} on:*"
 
-    def turn(self, told: FullTurn, next_turn: str | None) -> Iterator[str]:
-        turn = told.turn
+    def turn(self, full_turn: FullTurn, next_turn: str | None) -> Iterator[str]:
+        turn = full_turn.turn
         yield f"{'#' * self.level} Turn {turn.depth}"
-        yield DOT.join([code(turn.id), *(escaped(fact) for fact in turn_facts(told))])
+        yield DOT.join([code(turn.id), *(escaped(fact) for fact in turn_facts(full_turn))])
         if turn.error is not None:
             yield "**Error**"
             yield fenced(error_of(turn) or "")
-        if told.summary is not None:
+        if full_turn.summary is not None:
             yield "**Summary of what came before**"
-            yield block_quote(told.summary.summary)
-        called = {item.call_id for item in told.items if isinstance(item, ToolCall)}
-        for item in told.items:
+            yield block_quote(full_turn.summary.summary)
+        called = {item.call_id for item in full_turn.items if isinstance(item, ToolCall)}
+        for item in full_turn.items:
             if isinstance(item, Message):
-                yield from self._message(told, item, called)
+                yield from self._message(full_turn, item, called)
             else:
                 yield from self._call(item)
-        if branches := [branch for branch in told.branches if branch.turn_id != next_turn]:
+        if branches := [branch for branch in full_turn.branches if branch.turn_id != next_turn]:
             yield "Other branches leave here:"
             yield "\n".join(f"- {code(branch.turn_id)} {escaped(branch_text(branch))}" for branch in branches)
 
-    def _message(self, told: FullTurn, message: Message, called: set[str]) -> Iterator[str]:
+    def _message(self, full_turn: FullTurn, message: Message, called: set[str]) -> Iterator[str]:
         """Nothing for a message of which nothing is shown."""
         parts = (part for part in message.content if not (isinstance(part, ToolUsePart) and part.id in called))
         blocks = [block for part in parts for block in self._part(part)]
-        if notes := told.files.get(message.id):
+        if notes := full_turn.files.get(message.id):
             blocks.append("\n".join(f"- {code(file_text(note))}" for note in notes))
         if blocks:
-            yield f"**{escaped(speaker(message, told.turn))}**"
+            yield f"**{escaped(speaker(message, full_turn.turn))}**"
             yield from blocks
 
     def _part(self, part: Part) -> Iterator[str]:

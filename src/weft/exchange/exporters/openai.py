@@ -38,9 +38,9 @@ class _OpenAiMessages:
         self._system: str | None = None
 
     def all(self, story: Story) -> Iterator[dict[str, Any]]:
-        for told, messages in dialogues(story.turns, self._ids):
-            self._report.count(told)
-            if told.summary is not None:
+        for full_turn, messages in dialogues(story.turns, self._ids):
+            self._report.count(full_turn)
+            if full_turn.summary is not None:
                 self._report.left_out["summary"] += 1
             for spoken in messages:
                 yield from self._messages(spoken)

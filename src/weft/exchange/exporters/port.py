@@ -65,7 +65,7 @@ class Story(Struct, frozen=True, kw_only=True):
 
     @property
     def turns(self) -> Iterator[FullTurn]:
-        return (told for strand in self.strands for told in self.turns_of(strand))
+        return (full_turn for strand in self.strands for full_turn in self.turns_of(strand))
 
 
 class Assets(Protocol):
@@ -94,13 +94,13 @@ class Report(Struct):
     left_out: Counter[str] = field(default_factory=Counter)
     """What the form has no place for, or was not asked for, by what it is."""
 
-    def count(self, told: FullTurn) -> None:
+    def count(self, full_turn: FullTurn) -> None:
         from weft.ledger.model import Message
 
-        said = sum(isinstance(item, Message) for item in told.items)
+        messages = sum(isinstance(item, Message) for item in full_turn.items)
         self.turns += 1
-        self.messages += said
-        self.tool_calls += len(told.items) - said
+        self.messages += messages
+        self.tool_calls += len(full_turn.items) - messages
 
 
 class Exporter(Protocol):

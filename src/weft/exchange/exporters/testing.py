@@ -135,9 +135,9 @@ class ExporterContract:
 
         def turns_of(_: Strand) -> Iterator[FullTurn]:
             nonlocal asked
-            for told in _endless():
+            for full_turn in _endless():
                 asked += 1
-                yield told
+                yield full_turn
 
         strand = Strand(number=0, segment=1, low=1, high=10**9, events=None, first="a", last="z")
         story = Story(title="t", tips=(ThreadTip(name="t", turn_id="z"),), strands=(strand,), turns_of=turns_of)
@@ -159,9 +159,9 @@ def _endless() -> Iterator[FullTurn]:
         id=id, parent_id=None, depth=1, digest="0" * 64, turn_type="normal", status="completed", started_at=0,
         role="manager", persona_id="local",
     )  # fmt: skip
-    said = ("user", "assistant")
-    items = tuple(Message(offset(id, 1 + i), role, (TextPart(role),), i, 0) for i, role in enumerate(said))
-    told = FullTurn(turn=turn, items=items, positions=(0, 1))
+    roles = ("user", "assistant")
+    items = tuple(Message(offset(id, 1 + i), role, (TextPart(role),), i, 0) for i, role in enumerate(roles))
+    full_turn = FullTurn(turn=turn, items=items, positions=(0, 1))
     while True:
         turn = replace(turn, id=offset(turn.id, 10), depth=turn.depth + 1)
-        yield replace(told, turn=turn)
+        yield replace(full_turn, turn=turn)

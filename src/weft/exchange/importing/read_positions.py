@@ -31,8 +31,8 @@ class Follower(Struct):
 
     def is_true(self, mapping: str, source: ImportSource | None, erasures: int) -> bool:
         """Is what it read what the ledger says was read of the file, and is all of that still there?"""
-        told = None if source is None else (source.size, source.digest)
-        return (mapping, erasures, told) == (self.mapping, self.erasures, (self.size, self.digest))
+        recorded = None if source is None else (source.size, source.digest)
+        return (mapping, erasures, recorded) == (self.mapping, self.erasures, (self.size, self.digest))
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         return self.reader.read(source, report, {session: len(turns) for session, turns in self.landed.items()})

@@ -104,7 +104,7 @@ class WorkerProcess:
             raise WorkerLost(str(error)) from error
 
     @property
-    def has_said_more(self) -> bool:
+    def is_readable(self) -> bool:
         """False: whoever asks for the next frame waits for it."""
         return self._loss is not None or bool(self._answers.poll(0))
 
@@ -305,7 +305,7 @@ class SourceAhead:
     def _frame(self) -> tuple[FrameKind, bytes]:
         if self._is_over:
             raise WorkerLost("there is nothing left of a source")
-        self._between(not self._worker.has_said_more)
+        self._between(not self._worker.is_readable)
         try:
             kind, data = self._worker.frame()
         except WorkerLost:

@@ -310,14 +310,14 @@ class ImportRun:
                 elif found is not None and found.whole is not None:
                     beside[found.whole] = max(beside.get(found.whole, 0), candidate.changed_ms)
         for unit in units:
-            is_stale = not unit.unread and self._is_retold(unit, beside)
+            is_stale = not unit.unread and self._has_newer_part(unit, beside)
             yield replace(unit, unread=True, is_stale=True) if is_stale else unit
 
     def _pass_over(self, path: Path) -> None:
         """A file that is not called as session files are."""
         self.summary.looked_at += 1
 
-    def _is_retold(self, unit: Unit, beside: Mapping[Path, int]) -> bool:
+    def _has_newer_part(self, unit: Unit, beside: Mapping[Path, int]) -> bool:
         """Was a part written since the file that brings it in was read? One that stands for its parts tells itself."""
         candidate, writer = unit.candidate, self._writer(unit.importer)
         if writer is None or isinstance(candidate, OnServer) or candidate.beside or candidate.path not in beside:

@@ -94,7 +94,7 @@ class _Followed(Struct):
 
     warm_until: float
     rests_until: float
-    told: frozenset[Troubled]
+    reported: frozenset[Troubled]
     """What was wrong with it: said once, not with every line that is added."""
 
 
@@ -334,9 +334,9 @@ class Watching:
         if found or any(totals.files > totals.unchanged for totals in summary.origins.values()):
             rests = DATABASE_RESTS if is_database(path) else RESTS
             pause = max(GAP_SECONDS, rests * (now - begun)) if before else GAP_SECONDS
-            told = frozenset(found) | (before.told if before else frozenset())
-            self._followed[path] = _Followed(now + max(WARM_SECONDS, pause), now + pause, told)
-        return [trouble for trouble in found if before is None or trouble not in before.told]
+            reported = frozenset(found) | (before.reported if before else frozenset())
+            self._followed[path] = _Followed(now + max(WARM_SECONDS, pause), now + pause, reported)
+        return [trouble for trouble in found if before is None or trouble not in before.reported]
 
 
 def watch(

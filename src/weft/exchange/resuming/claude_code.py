@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import UNSET
 
 from weft.exchange.importers.records.values import mapping, sequence, text
-from weft.exchange.resuming.dialogue import Records, Said, as_text, losses, note_on
+from weft.exchange.resuming.dialogue import Records, ThreadTurn, as_text, losses, note_on
 from weft.exchange.resuming.formats import Format
 from weft.exchange.resuming.names import CallIds, hex_for, tool_name, uuid_for
 from weft.kernel.clock import iso_from_ms
@@ -48,16 +48,16 @@ class ClaudeCodeWriter:
     def begin(self, title: str | None) -> Records:
         return [self._format.make("title", aiTitle=title, sessionId=self._session)] if title else []
 
-    def write(self, said: Said) -> Records:
-        self._turn, self._number = said.turn, 0
+    def write(self, thread_turn: ThreadTurn) -> Records:
+        self._turn, self._number = thread_turn.turn, 0
         self._callers, self._renamed = {}, {}
-        if said.verbatim is not None and all(map(self._is_line, said.verbatim)):
-            made = self._verbatim(said.verbatim)
+        if thread_turn.verbatim is not None and all(map(self._is_line, thread_turn.verbatim)):
+            made = self._verbatim(thread_turn.verbatim)
             self.verbatim += 1
         else:
-            self.lost.update(name for name in losses(said) if name in self._format.lost)
-            made = self._compacted(said) if said.compaction is not None else self._told(said)
-        self._lines[said.turn.id] = [record["uuid"] for record in made]
+            self.lost.update(name for name in losses(thread_turn) if name in self._format.lost)
+            made = self._compacted(thread_turn) if thread_turn.compaction is not None else self._translated(thread_turn)
+        self._lines[thread_turn.turn.id] = [record["uuid"] for record in made]
         return made
 
     def _is_line(self, record: dict[str, Any]) -> bool:
@@ -129,10 +129,10 @@ class ClaudeCodeWriter:
         self._take(line)
         return line
 
-    def _told(self, said: Said) -> Records:
+    def _translated(self, thread_turn: ThreadTurn) -> Records:
         made: Records = []
         response = ""
-        for message, following in zip_longest(said.messages, said.messages[1:]):
+        for message, following in zip_longest(thread_turn.messages, thread_turn.messages[1:]):
             if message.role == "assistant":
                 is_new = not (response and _is_use(message))
                 response = f"msg_{hex_for(self._turn.id, message.id)}" if is_new else response
@@ -145,17 +145,17 @@ class ClaudeCodeWriter:
                 made += self._answers()
                 made += self._prompt(message)
         made += self._answers()
-        turn = said.turn
+        turn = thread_turn.turn
         ended = turn.completed_at or turn.started_at
         if turn.interruption_reason is not None:
             made.append(self._line("prompt", ended, message={"role": "user", "content": _blocks_of(_INTERRUPTED)}))
-        made = made or [self._note(said)]
+        made = made or [self._note(thread_turn)]
         took = max(0, ended - turn.started_at)
         return [*made, self._line("end", ended, durationMs=took, messageCount=len(made))]
 
-    def _note(self, said: Said) -> dict[str, Any]:
-        message = {"role": "user", "content": note_on(said)}
-        return self._line("prompt", said.turn.started_at, message=message, isMeta=True)
+    def _note(self, thread_turn: ThreadTurn) -> dict[str, Any]:
+        message = {"role": "user", "content": note_on(thread_turn)}
+        return self._line("prompt", thread_turn.turn.started_at, message=message, isMeta=True)
 
     def _prompt(self, message: Message) -> Records:
         results = [part for part in message.content if isinstance(part, ToolResultPart)]
@@ -168,7 +168,7 @@ class ClaudeCodeWriter:
 
     def _answer(self, message: Message, response: str, is_last: bool) -> Records:
         """One line per block; only the last line of a response tells why it ended."""
-        blocks = [block for part in message.content if (block := self._said_block(part)) is not None]
+        blocks = [block for part in message.content if (block := self._answer_block(part)) is not None]
         model = message.model or self._turn.model or _SYNTHETIC
         made: Records = []
         for number, block in enumerate(blocks):
@@ -181,7 +181,7 @@ class ClaudeCodeWriter:
             made.append(line)
         return made
 
-    def _said_block(self, part: Part) -> dict[str, Any] | None:
+    def _answer_block(self, part: Part) -> dict[str, Any] | None:
         if isinstance(part, ToolUsePart):
             id = self._ids.take(part.id, self._turn.id)
             self._renamed.setdefault(part.id, []).append(id)
@@ -219,14 +219,14 @@ class ClaudeCodeWriter:
         ]
         return [self._result(block, at) for block in blocks]
 
-    def _compacted(self, said: Said) -> Records:
-        compaction, at = said.compaction, said.turn.started_at
+    def _compacted(self, thread_turn: ThreadTurn) -> Records:
+        compaction, at = thread_turn.compaction, thread_turn.turn.started_at
         assert compaction is not None
         if not compaction.summary:
             self.lost["empty summaries"] += 1
-            return self._told(said)
+            return self._translated(thread_turn)
         before, self._number = self._last, 1
-        summary = uuid_for(said.turn.id, self._number + 1)
+        summary = uuid_for(thread_turn.turn.id, self._number + 1)
         metadata = {
             "trigger": _TRIGGERS.get(compaction.trigger or "", "auto"),
             "preTokens": compaction.tokens_before or 0,

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 from weft.exchange.importers.records.values import mapping, sequence, text
-from weft.exchange.resuming.dialogue import Records, Said, as_text, losses, note_on
+from weft.exchange.resuming.dialogue import Records, ThreadTurn, as_text, losses, note_on
 from weft.exchange.resuming.formats import Format
 from weft.exchange.resuming.names import CallIds, timed_uuid_for, tool_name
 from weft.kernel.clock import iso_from_ms
@@ -52,16 +52,16 @@ class CodexWriter:
             made.append(self._event(self._now, "thread_name_updated", thread_id=self._session, thread_name=title))
         return made
 
-    def write(self, said: Said) -> Records:
-        self._turn, self._open, self._renamed = said.turn, {}, {}
-        self._id = timed_uuid_for(said.turn.started_at, said.turn.id)
-        if said.verbatim is not None and all(map(self._is_line, said.verbatim)):
-            made = self._verbatim(said.verbatim)
+    def write(self, thread_turn: ThreadTurn) -> Records:
+        self._turn, self._open, self._renamed = thread_turn.turn, {}, {}
+        self._id = timed_uuid_for(thread_turn.turn.started_at, thread_turn.turn.id)
+        if thread_turn.verbatim is not None and all(map(self._is_line, thread_turn.verbatim)):
+            made = self._verbatim(thread_turn.verbatim)
             self.verbatim += 1
         else:
-            self.lost.update(name for name in losses(said) if name in self._format.lost)
-            made = self._compacted(said) if said.compaction is not None else self._told(said)
-        self._items[said.turn.id] = [record["payload"] for record in made if record["type"] == "response_item"]
+            self.lost.update(name for name in losses(thread_turn) if name in self._format.lost)
+            made = self._compacted(thread_turn) if thread_turn.compaction is not None else self._translated(thread_turn)
+        self._items[thread_turn.turn.id] = [record["payload"] for record in made if record["type"] == "response_item"]
         return made
 
     def _is_line(self, record: dict[str, Any]) -> bool:
@@ -92,26 +92,26 @@ class CodexWriter:
     def _item(self, at: int, kind: str, **fields: Any) -> dict[str, Any]:
         return self._line(at, "response_item", self._format.make(kind, **fields))
 
-    def _told(self, said: Said) -> Records:
-        turn, at = said.turn, said.turn.started_at
+    def _translated(self, thread_turn: ThreadTurn) -> Records:
+        turn, at = thread_turn.turn, thread_turn.turn.started_at
         made = [self._event(at, "task_started", turn_id=self._id, started_at=at // 1000)]
         context = self._format.make("turn_context", turn_id=self._id, cwd=self._workspace, model=turn.model or _UNNAMED)
         made.append(self._line(at, "turn_context", context))
-        answers = [message.id for message in said.messages if message.role == "assistant" and message.text]
+        answers = [message.id for message in thread_turn.messages if message.role == "assistant" and message.text]
         self._final = answers[-1] if answers else None
-        spoken = [record for message in said.messages for record in self._message(message)]
+        spoken = [record for message in thread_turn.messages for record in self._message(message)]
         if all(record["payload"].get("role") == "developer" for record in spoken):
-            content = [{"type": "input_text", "text": note_on(said)}]
+            content = [{"type": "input_text", "text": note_on(thread_turn)}]
             spoken.append(self._item(at, "message", role="user", content=content))
-        return [*made, *spoken, *self._answers(), self._end(said)]
+        return [*made, *spoken, *self._answers(), self._end(thread_turn)]
 
-    def _end(self, said: Said) -> dict[str, Any]:
-        turn = said.turn
+    def _end(self, thread_turn: ThreadTurn) -> dict[str, Any]:
+        turn = thread_turn.turn
         ended = turn.completed_at or turn.started_at
         took = max(0, ended - turn.started_at)
         if turn.interruption_reason is not None:
             return self._event(ended, "turn_aborted", turn_id=self._id, completed_at=ended // 1000, duration_ms=took)
-        answers = [message.text for message in said.messages if message.role == "assistant" and message.text]
+        answers = [message.text for message in thread_turn.messages if message.role == "assistant" and message.text]
         return self._event(
             ended,
             "task_complete",
@@ -179,12 +179,12 @@ class CodexWriter:
         at = self._turn.completed_at or self._turn.started_at
         return [self._output(call, _UNANSWERED, at) for call in list(self._open)]
 
-    def _compacted(self, said: Said) -> Records:
-        compaction, at = said.compaction, said.turn.started_at
+    def _compacted(self, thread_turn: ThreadTurn) -> Records:
+        compaction, at = thread_turn.compaction, thread_turn.turn.started_at
         assert compaction is not None
         if not compaction.summary:
             self.lost["empty summaries"] += 1
-            return self._told(said)
+            return self._translated(thread_turn)
         turns = list(self._items)
         kept = turns[turns.index(compaction.first_kept) :] if compaction.first_kept in turns else []
         content = [{"type": "input_text", "text": compaction.summary}]

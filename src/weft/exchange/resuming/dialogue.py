@@ -16,7 +16,7 @@ from weft.ledger.model import Compaction, ImagePart, Message, ReasoningPart, Too
 Records = list[dict[str, Any]]
 
 
-class Said(Struct, kw_only=True):
+class ThreadTurn(Struct, kw_only=True):
     """One turn of the thread that is written."""
 
     turn: Turn
@@ -38,15 +38,15 @@ class Writer(Protocol):
     def begin(self, title: str | None) -> Records:
         """What stands before the first turn."""
 
-    def write(self, said: Said) -> Records:
+    def write(self, thread_turn: ThreadTurn) -> Records:
         """One turn. What it cannot carry is counted in `lost`."""
 
 
-def said_of(ledger: Ledger, turn: Turn, cut: str | None, verbatim: Records | None) -> Said:
+def load_thread_turn(ledger: Ledger, turn: Turn, cut: str | None, verbatim: Records | None) -> ThreadTurn:
     """A turn with all that was said in it, up to the event that a fork left it at."""
     name = cut or turn.id
     compaction = ledger.compactions.get(turn.id) if turn.turn_type == "compaction" else None
-    return Said(
+    return ThreadTurn(
         turn=turn,
         messages=ledger.thread(name).transcript,
         calls=ledger.tool_calls(name),
@@ -55,14 +55,14 @@ def said_of(ledger: Ledger, turn: Turn, cut: str | None, verbatim: Records | Non
     )
 
 
-def losses(said: Said) -> Iterator[str]:
+def losses(thread_turn: ThreadTurn) -> Iterator[str]:
     """What no record of another tool's own making says: by the short names of the formats."""
-    turn = said.turn
+    turn = thread_turn.turn
     if turn.error is not None:
         yield "errors"
     if any(count is not UNSET and count for count in (turn.usage.total_tokens, turn.usage.output_tokens)):
         yield "usage"
-    for message in said.messages:
+    for message in thread_turn.messages:
         if message.context:
             yield "injected"
         if message.role == "system":
@@ -72,19 +72,19 @@ def losses(said: Said) -> Iterator[str]:
                 yield "thinking"
             elif isinstance(part, ImagePart) and message.role == "assistant":
                 yield "made images"
-    for call in said.calls:
+    for call in thread_turn.calls:
         if call.metadata:
             yield "call details"
         if call.spawned_session is not None:
             yield "subagents"
 
 
-def note_on(said: Said) -> str:
+def note_on(thread_turn: ThreadTurn) -> str:
     """What stands in a turn's place that says nothing a format can carry: without a record of its own, a turn could
     not be gone on from."""
-    if said.compaction is not None:
+    if thread_turn.compaction is not None:
         return "[The conversation was compacted here; no summary of it was kept]"
-    failed = said.turn.error
+    failed = thread_turn.turn.error
     return "[Nothing that was said in this turn is here]" if failed is None else f"[This turn failed: {failed}]"
 
 

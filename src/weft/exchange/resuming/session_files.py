@@ -20,7 +20,7 @@ from msgspec import Struct
 from weft.exchange.importers.port import Importer, NativeTurn, Report, load_importers
 from weft.exchange.resuming.claude_code import ClaudeCodeWriter
 from weft.exchange.resuming.codex import CodexWriter
-from weft.exchange.resuming.dialogue import Records, Writer, encoded, said_of
+from weft.exchange.resuming.dialogue import Records, Writer, encoded, load_thread_turn
 from weft.exchange.resuming.formats import Format, load_format
 from weft.exchange.resuming.names import random_uuid, timed_uuid
 from weft.exchange.resuming.verbatim import as_source, verbatim_records
@@ -81,7 +81,9 @@ def prepare_resume(
         writer = _writer(format, session, place, now)
         pieces = [("", writer.begin(_title(ledger, turns[-1])))]
         for turn in turns:
-            pieces.append((turn.id, writer.write(said_of(ledger, turn, cuts.get(turn.id), verbatim.get(turn.id)))))
+            pieces.append(
+                (turn.id, writer.write(load_thread_turn(ledger, turn, cuts.get(turn.id), verbatim.get(turn.id))))
+            )
         data, spans = _joined(pieces)
         claims = _claims(importer, data, path.name, spans)
         if _is_one_line(claims, turns[-1].id):
@@ -157,13 +159,13 @@ def _workspace(ledger: Ledger, turns: Sequence[Turn], given: str | None) -> str:
 
 
 def _recorded_workspace(ledger: Ledger, turns: Sequence[Turn]) -> str:
-    told = next((turn.workspace_path for turn in reversed(turns) if turn.workspace_path), None)
+    workspace = next((turn.workspace_path for turn in reversed(turns) if turn.workspace_path), None)
     session = turns[-1].session_id
-    if told is None and session is not None:
-        told = ledger.session(session).workspace_path
-    if told is None:
+    if workspace is None and session is not None:
+        workspace = ledger.session(session).workspace_path
+    if workspace is None:
         raise InvalidInput("no folder was recorded for this session", "say where to go on: `--in DIR`")
-    return told
+    return workspace
 
 
 def _title(ledger: Ledger, turn: Turn) -> str | None:

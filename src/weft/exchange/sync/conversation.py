@@ -34,7 +34,7 @@ from weft.exchange.sync.messages import (
     Push,
     Ready,
     framed,
-    said,
+    message_in,
 )
 from weft.exchange.sync.peers import drop_memory, is_disputed, note_dispute, remembered
 from weft.exchange.sync.receiver import Receiver
@@ -63,8 +63,8 @@ class Manners(Struct, frozen=True, kw_only=True):
 
     takes: bool = True
     """Pushes are taken."""
-    tells_secret: bool = True
-    """The import secret is told, and taken over while nothing was imported."""
+    shares_secret: bool = True
+    """The import secret is shared, and taken over while nothing was imported."""
 
 
 def accept_any(peer: Hello) -> None:
@@ -85,7 +85,7 @@ def greet(store: Store, source: LedgerSource, check: CheckPeer, *, first: bool) 
     own = source.hello()
     if first:
         yield framed(Kind.HELLO, own)
-    peer = _checked(said((yield from hear(Kind.HELLO)), Hello), own)
+    peer = _checked(message_in((yield from hear(Kind.HELLO)), Hello), own)
     check(peer)
     return (yield from _dropping(store, peer, _compare(store, source, peer, first)))
 
@@ -94,10 +94,10 @@ def _compare(store: Store, source: LedgerSource, peer: Hello, first: bool) -> Ta
     if not first:
         yield framed(Kind.HELLO, source.hello())
         yield framed(Kind.KNOWN, _remembered(store, peer))
-    known = said((yield from hear(Kind.KNOWN)), KnownLog)
+    known = message_in((yield from hear(Kind.KNOWN)), KnownLog)
     disputed = first and _disputes(store, peer, known)
     if not disputed:
-        _ensure_said(store, source, peer, known)
+        _ensure_in_log(store, source, peer, known)
     if first:
         yield framed(Kind.KNOWN, _remembered(store, peer))
     return Greeted(peer, disputed)
@@ -108,7 +108,7 @@ def _disputes(store: Store, peer: Hello, known: KnownLog) -> bool:
         return bool(known.n) and is_disputed(txn.sql, peer.replica, known)
 
 
-def _ensure_said(store: Store, source: LedgerSource, peer: Hello, known: KnownLog) -> None:
+def _ensure_in_log(store: Store, source: LedgerSource, peer: Hello, known: KnownLog) -> None:
     """What the peer remembers is refused once where this ledger did not say it. A peer that is only read cannot forget
     it, so it is noted here: the same claim is passed over the next time."""
     try:
@@ -178,7 +178,7 @@ class Asking:
         peer, limited = self._greeted(), selection is not None
         source = LedgerSource(self._store, selection) if selection is not None else self._source
         yield framed(Kind.PUSH, Push(dry=dry, limited=limited))
-        ready = said((yield from _dropping(self._store, peer, hear(Kind.READY))), Ready)
+        ready = message_in((yield from _dropping(self._store, peer, hear(Kind.READY))), Ready)
         sending = Sender(source, peer.replica, limited, self._report).send(ready)
         return (yield from _dropping(self._store, peer, sending))
 
@@ -186,7 +186,7 @@ class Asking:
         """Both have one import secret afterwards: whoever has imported nothing takes over the other's. Says which."""
         own, secret = imports_of(self._store), import_secret(self._store)
         yield Frame(Kind.IMPORTS)
-        theirs = said((yield from hear(Kind.IMPORTS)), ImportsOffer)
+        theirs = message_in((yield from hear(Kind.IMPORTS)), ImportsOffer)
         if theirs.fingerprint == own.fingerprint:
             return "same"
         if own.imported and theirs.imported:
@@ -199,7 +199,7 @@ class Asking:
             yield from hear(Kind.SECRET)
             return "given"
         yield framed(Kind.SECRET, ImportSecretMessage())
-        adopt_secret(self._store, _secret(said((yield from hear(Kind.SECRET)), ImportSecretMessage)))
+        adopt_secret(self._store, _secret(message_in((yield from hear(Kind.SECRET)), ImportSecretMessage)))
         return "taken"
 
     def leaving(self) -> Talk[None]:
@@ -217,9 +217,9 @@ def imports_of(store: Store) -> ImportsOffer:
     return ImportsOffer(fingerprint=fingerprint, imported=imported)
 
 
-def _secret(told: ImportSecretMessage) -> bytes:
+def _secret(message: ImportSecretMessage) -> bytes:
     try:
-        secret = bytes.fromhex(told.secret)
+        secret = bytes.fromhex(message.secret)
     except ValueError:
         secret = b""
     if len(secret) != SECRET_BYTES:
@@ -253,13 +253,13 @@ class Serving:
             if frame.kind == Kind.BYE:
                 return
             if frame.kind == Kind.PULL:
-                yield from Sender(source, peer.replica, False, silent).send(said(frame, Ready))
+                yield from Sender(source, peer.replica, False, silent).send(message_in(frame, Ready))
             elif frame.kind == Kind.PUSH:
-                yield from self._take(said(frame, Push), peer)
+                yield from self._take(message_in(frame, Push), peer)
             elif frame.kind == Kind.IMPORTS:
                 yield framed(Kind.IMPORTS, imports_of(self._store))
             else:
-                yield from self._share(said(frame, ImportSecretMessage))
+                yield from self._share(message_in(frame, ImportSecretMessage))
         raise ProtocolBroken(f"more than {REQUESTS_LIMIT} requests in one conversation")
 
     def _take(self, push: Push, peer: Hello) -> Talk[None]:
@@ -270,14 +270,14 @@ class Serving:
         yield framed(Kind.READY, ready)
         yield from Receiver(sink, peer, silent, limited=push.limited).receive(ready)
 
-    def _share(self, told: ImportSecretMessage) -> Talk[None]:
-        if not self._manners.tells_secret:
+    def _share(self, message: ImportSecretMessage) -> Talk[None]:
+        if not self._manners.shares_secret:
             raise NotApplicable("this ledger does not share its import secret", Action.CLONE_WITHOUT_SECRET)
         self._ensure_shares()
-        if told.secret:
+        if message.secret:
             if not self._manners.takes:
                 raise ReadOnlyLedger(self._store.path)
-            adopt_secret(self._store, _secret(told))
+            adopt_secret(self._store, _secret(message))
             yield Frame(Kind.SECRET)
         else:
             yield framed(Kind.SECRET, ImportSecretMessage(secret=import_secret(self._store).hex()))

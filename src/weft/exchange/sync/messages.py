@@ -116,7 +116,7 @@ def framed(kind: Kind, message: Struct) -> Frame:
     return Frame(kind, msgspec.json.encode(message))
 
 
-def said(frame: Frame, record: type[T]) -> T:
+def message_in(frame: Frame, record: type[T]) -> T:
     """The message of a frame; what is not of its shape ends the conversation."""
     try:
         return msgspec.json.decode(frame.body, type=record)

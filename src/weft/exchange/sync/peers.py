@@ -95,7 +95,7 @@ def drop_memory(sql: Sql, replica: str) -> None:
     """What is kept of a replica is not what it says of itself: somebody else may have spoken under its name. The next
     sync with it begins anew; nothing that it is offered is left out, and nothing that it offers."""
     sql.run("UPDATE peer SET n = 0, chain = ?, seen = 0, seen_chain = ? WHERE replica = ?", (b"", b"", replica))
-    for stretch in told_by(sql, replica, 0):
+    for stretch in stretches_from(sql, replica, 0):
         note_doubt(sql, replica, stretch)
 
 
@@ -115,7 +115,7 @@ def note_range(sql: Sql, replica: str, first: int, last: int) -> None:
         sql.run("INSERT INTO came_from(replica, first, last) VALUES (?, ?, ?)", (replica, first, last))
 
 
-def told_by(sql: Sql, replica: str, after: int) -> list[Stretch]:
+def stretches_from(sql: Sql, replica: str, after: int) -> list[Stretch]:
     """Stretches of our log beyond `after` that came from that peer."""
     rows = sql.all("SELECT first, last FROM came_from WHERE replica = ? AND last > ? ORDER BY first", (replica, after))
     return [(first, last) for first, last in rows]
@@ -125,7 +125,7 @@ def held_by(sql: Sql, replica: str, after: int) -> list[Stretch]:
     """Those of them that the log of that peer is proven to hold."""
     rows = sql.all("SELECT key, value FROM local WHERE key LIKE ?", (f"{UNPROVEN}{replica}:%",))
     doubted = sorted((int(key.rpartition(":")[2]), int(last)) for key, last in rows)
-    return list(_without(told_by(sql, replica, after), doubted))
+    return list(_without(stretches_from(sql, replica, after), doubted))
 
 
 def note_doubt(sql: Sql, replica: str, stretch: Stretch) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from weft.exchange.sync.frames import PREAMBLE, Frame, FrameReader, Kind, encode
-from weft.exchange.sync.talk import Talk, refusal, refused, told_divergence
+from weft.exchange.sync.talk import Talk, refusal, refused, reported_divergence
 from weft.kernel.clock import Clock
 from weft.kernel.errors import ConnectionCut, ProtocolBroken, ReplicaDiverged, WeftError
 
@@ -160,14 +160,14 @@ class Served:
             answer: T = end.value
             return answer
         except ReplicaDiverged as error:
-            self._tell_served(error)
+            self._notify_served(error)
             raise
 
-    def _tell_served(self, error: ReplicaDiverged) -> None:
+    def _notify_served(self, error: ReplicaDiverged) -> None:
         """The served side hears of a refusal as it would over a stream."""
         if not self._has_failed:
             with suppress(WeftError, StopIteration):  # it ends by what it hears; the error itself is raised here
-                self._served.throw(told_divergence(str(error)))
+                self._served.throw(reported_divergence(str(error)))
 
     def _answer(self) -> Frame:
         """One frame at a time: what is not heard yet is not made yet either."""

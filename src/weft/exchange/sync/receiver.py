@@ -16,7 +16,7 @@ from typing import IO, Protocol
 
 from weft.exchange.sync.arrival_proof import ArrivalProof
 from weft.exchange.sync.frames import Frame, Kind, bitmap
-from weft.exchange.sync.messages import BatchEnd, Hello, Ready, Taken, Would, framed, said
+from weft.exchange.sync.messages import BatchEnd, Hello, Ready, Taken, Would, framed, message_in
 from weft.exchange.sync.sender import HASH, LARGE, RECORD, Report, SyncOutcome, mentioned
 from weft.exchange.sync.talk import Talk, hear
 from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, ContentHasher
@@ -116,7 +116,7 @@ class Receiver:
         if frame.kind == Kind.OFFER:
             yield from self._want(frame)
             frame = yield from hear(Kind.WOULD)
-        would = said(frame, Would)
+        would = message_in(frame, Would)
         self._event_bytes += would.event_bytes
         self._content_bytes += would.content_bytes
         self._count(Taken(events=would.events, contents=would.contents))
@@ -136,7 +136,7 @@ class Receiver:
             if came:
                 needed = yield from self._need(came, events)
                 marked = yield from self._contents(needed, stage)
-            mark = self._checked(said(marked or (yield from hear(Kind.MARK)), BatchEnd), frame.kind == Kind.MARK)
+            mark = self._checked(message_in(marked or (yield from hear(Kind.MARK)), BatchEnd), frame.kind == Kind.MARK)
             proven = self._proof.proves(mark)
             yield from self._take([*stage.contents, *events], mark if proven else BatchEnd())
 
@@ -229,7 +229,7 @@ class Receiver:
     def _take_lacking(self, lacking: list[bytes]) -> Talk[None]:
         with Stage() as stage:
             marked = yield from self._contents(lacking, stage)
-            said(marked, BatchEnd)
+            message_in(marked, BatchEnd)
             yield from self._take(stage.contents, BatchEnd())
 
     def _take(self, facts: Sequence[Fact], mark: BatchEnd) -> Talk[None]:

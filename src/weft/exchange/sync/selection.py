@@ -56,7 +56,7 @@ class Selection:
         if kind == "session":
             return name in self.sessions
         if kind == "import":
-            return (name in self.turns or name in self.sessions) and self._is_told(KINDS.decode(line))
+            return (name in self.turns or name in self.sessions) and self._is_chosen(KINDS.decode(line))
         if kind == "ledger":
             return n in self._excerpts
         return kind == "program" and name in self.agents and isinstance(KINDS.decode(line), AgentCreated)
@@ -70,7 +70,7 @@ class Selection:
         if not {"run": is_turn, "session": is_session, "import": is_turn or is_session}.get(kind):
             return
         event = KINDS.decode(line)
-        if self._is_told(event):
+        if self._is_chosen(event):
             self.take_refs(event)
             self.agents.update(_agents(event))
 
@@ -83,7 +83,7 @@ class Selection:
             self._last[turn] = n
         return self.cut[turn] >= 0
 
-    def _is_told(self, event: Event | UnknownEvent) -> bool:
+    def _is_chosen(self, event: Event | UnknownEvent) -> bool:
         """A turn that several sessions have is told of as each of them saw it: not what others' sources say of it, nor
         of one that was left in the middle."""
         return not isinstance(event, Sighting) or (event.session in self.sessions and event.turn not in self.cut)

@@ -17,7 +17,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from weft.exchange.sync.frames import Frame, Kind, flags_of
-from weft.exchange.sync.messages import BatchEnd, Hello, Ready, Taken, Would, framed, said
+from weft.exchange.sync.messages import BatchEnd, Hello, Ready, Taken, Would, framed, message_in
 from weft.exchange.sync.talk import Talk, hear
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import ProtocolBroken, ReplicaDiverged
@@ -149,7 +149,7 @@ class Sender:
         """Hear that the batch that was marked last is taken, if that was not heard yet."""
         if (marked := self._marked) is not None:
             self._marked = None
-            self._count(said((yield from hear(Kind.TAKEN)), Taken), known=marked.known)
+            self._count(message_in((yield from hear(Kind.TAKEN)), Taken), known=marked.known)
             self._report(marked.done, max(self._source.hello().n, marked.done))
 
     def _wanted(self, batch: EventBatch) -> Talk[list[bytes]]:
@@ -176,7 +176,7 @@ class Sender:
             if not self._limited:
                 yield from self._send_contents(refs)
             yield framed(Kind.MARK, BatchEnd())
-            self._count(said((yield from hear(Kind.TAKEN)), Taken))
+            self._count(message_in((yield from hear(Kind.TAKEN)), Taken))
 
     def _send_contents(self, refs: Sequence[bytes]) -> Talk[None]:
         held, size = [], 0

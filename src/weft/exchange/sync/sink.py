@@ -25,7 +25,7 @@ from weft.exchange.sync.peers import (
     note_taken,
     note_unproven,
     settle_doubt,
-    told_by,
+    stretches_from,
 )
 from weft.exchange.sync.sender import MOST_LACKING
 from weft.kernel.errors import ReplicaDiverged
@@ -153,7 +153,7 @@ class LedgerSink:
 
 def _ids_not_from(txn: ReadTxn, peer: str, n: int) -> Iterator[bytes]:
     """The ids of our events from `n` on, without those that came from this peer."""
-    theirs = told_by(txn.sql, peer, n - 1)
+    theirs = stretches_from(txn.sql, peer, n - 1)
     for number, line in txn.facts.lines(n - 1):
         while theirs and theirs[0][1] < number:
             theirs.pop(0)

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from typing import TypeVar
 
 from weft.exchange.sync.frames import Frame, Kind
-from weft.exchange.sync.messages import Refusal, framed, said
+from weft.exchange.sync.messages import Refusal, framed, message_in
 from weft.kernel.errors import PeerRefused, ProtocolBroken, ReplicaDiverged, WeftError
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ def refusal(error: WeftError) -> Frame:
     return framed(Kind.ERROR, Refusal(error=type(error).__name__, message=str(error)[:2000], hint=error.hint[:500]))
 
 
-def told_divergence(message: str) -> ReplicaDiverged:
+def reported_divergence(message: str) -> ReplicaDiverged:
     """The other side says that what is remembered of it here is not what it said."""
     error = ReplicaDiverged(message)
     error.is_told = True
@@ -42,7 +42,7 @@ def told_divergence(message: str) -> ReplicaDiverged:
 
 def refused(frame: Frame) -> WeftError:
     """What the other side says that it refuses, as an error here."""
-    told = said(frame, Refusal)
-    if told.error == ReplicaDiverged.__name__:
-        return told_divergence(told.message)
-    return PeerRefused(told.error, told.message, told.hint)
+    peer_refusal = message_in(frame, Refusal)
+    if peer_refusal.error == ReplicaDiverged.__name__:
+        return reported_divergence(peer_refusal.message)
+    return PeerRefused(peer_refusal.error, peer_refusal.message, peer_refusal.hint)

@@ -58,9 +58,9 @@ class Html:
             if headed(strand, before):
                 writer.begin_strand()
             before = strand
-            for told in story.turns_of(strand):
-                report.count(told)
-                yield "".join(writer.turn(told, next_of(story, strand))).encode()
+            for full_turn in story.turns_of(strand):
+                report.count(full_turn)
+                yield "".join(writer.turn(full_turn, next_of(story, strand))).encode()
             yield b"</section>\n"
         yield page_foot().encode()
 

@@ -64,25 +64,25 @@ class TurnPieces:
         """The next turn says everything about itself."""
         self._before = None
 
-    def turn(self, told: FullTurn, next_turn: str | None) -> Iterator[str]:
-        turn = told.turn
+    def turn(self, full_turn: FullTurn, next_turn: str | None) -> Iterator[str]:
+        turn = full_turn.turn
         state = " troubled" if state_of(turn) not in (None, "compaction") else ""
         yield f'<article class="turn{state}"{self._anchor(turn.id)} data-depth="{turn.depth}">\n<header><h3>'
         yield f'<a href="#t-{escape(turn.id)}" title="{escape(turn.id)}">Turn {turn.depth}</a></h3>'
         when = f' title="{iso_from_ms(turn.started_at)}"' if turn.time_known else ""
-        yield f"<p{when}>{escape(DOT.join(self._facts(told)))}</p></header>\n"
+        yield f"<p{when}>{escape(DOT.join(self._facts(full_turn)))}</p></header>\n"
         if turn.error is not None:
             yield f'<div class="block error">{preformatted(error_of(turn) or "")}</div>\n'
-        if told.summary is not None:
-            yield _block("summary", "Summary of what came before", _text(told.summary.summary))
+        if full_turn.summary is not None:
+            yield _block("summary", "Summary of what came before", _text(full_turn.summary.summary))
         self._speaker, self._noted = "", set()
-        yield from self._sections(told)
-        branches = [branch for branch in told.branches if branch.turn_id != next_turn]
+        yield from self._sections(full_turn)
+        branches = [branch for branch in full_turn.branches if branch.turn_id != next_turn]
         yield from _branches(
-            [replace(branch, session=None) if branch.session == told.session else branch for branch in branches]
+            [replace(branch, session=None) if branch.session == full_turn.session else branch for branch in branches]
         )
         yield "</article>\n"
-        self._before = told
+        self._before = full_turn
 
     def _anchor(self, turn: str) -> str:
         """The id of a turn's piece. A context can show parts of one turn in two places: the first has the id."""
@@ -91,10 +91,10 @@ class TurnPieces:
         self._anchored.add(turn)
         return f' id="t-{escape(turn)}"'
 
-    def _facts(self, told: FullTurn) -> list[str]:
+    def _facts(self, full_turn: FullTurn) -> list[str]:
         """Without the session, the day and the model that the turn before has too."""
-        turn, before = told.turn, self._before
-        facts, repeated = turn_facts(told), {self._session if before is None else before.session}
+        turn, before = full_turn.turn, self._before
+        facts, repeated = turn_facts(full_turn), {self._session if before is None else before.session}
         if before is not None:
             repeated.add(model_of(before.turn))
             now = moment(turn.started_at)
@@ -102,37 +102,37 @@ class TurnPieces:
                 facts = [now[11:] if fact == now else fact for fact in facts]
         return [fact for fact in facts if fact not in {on_one_line(label) for label in repeated if label}]
 
-    def _sections(self, told: FullTurn) -> Iterator[str]:
-        for section in sections(told.items):
+    def _sections(self, full_turn: FullTurn) -> Iterator[str]:
+        for section in sections(full_turn.items):
             if isinstance(section, StepGroup):
-                yield self._group(told, section)
+                yield self._group(full_turn, section)
             else:
-                yield self._message(told, section)
-        for message in told.files:
-            yield self._files(told, message)
+                yield self._message(full_turn, section)
+        for message in full_turn.files:
+            yield self._files(full_turn, message)
 
-    def _group(self, told: FullTurn, group: StepGroup) -> str:
+    def _group(self, full_turn: FullTurn, group: StepGroup) -> str:
         """Steps in a fold; a single one, or what is left where steps are not wanted, as it is."""
         if not self._wishes.tools or group.tools.total() < SMALLEST_GROUP_STEPS:
-            return "".join(self._steps(told, group))
+            return "".join(self._steps(full_turn, group))
         speaker_before, self._speaker = self._speaker, None
-        body = "".join(self._steps(told, group))
+        body = "".join(self._steps(full_turn, group))
         self._speaker = speaker_before
         hint = line_of(group.hint(thinking=self._wishes.thinking is not Thinking.NONE))
         about = shown(group.summary) + (f' <span class="hint" dir="auto">{hint}</span>' if hint else "")
         return folded("steps", about, body)
 
-    def _steps(self, told: FullTurn, group: StepGroup) -> Iterator[str]:
+    def _steps(self, full_turn: FullTurn, group: StepGroup) -> Iterator[str]:
         for item in group.items:
-            yield self._call(item) if isinstance(item, ToolCall) else self._message(told, item)
+            yield self._call(item) if isinstance(item, ToolCall) else self._message(full_turn, item)
 
-    def _message(self, told: FullTurn, message: Message) -> str:
+    def _message(self, full_turn: FullTurn, message: Message) -> str:
         pieces = [piece for part in message.content for piece in self._part(message, part)]
-        body = "".join(pieces) + self._files(told, message.id)
+        body = "".join(pieces) + self._files(full_turn, message.id)
         if all(piece.startswith("<details") for piece in pieces):  # each says itself what it is
             return body
         role = message.role if message.role in ROLES else "other"
-        who = "System" if role == "system" else speaker(message, told.turn)
+        who = "System" if role == "system" else speaker(message, full_turn.turn)
         if role == "user":
             who = SENDERS.get(str(message.source), who)
         if role == "system" or is_from_tool(message):
@@ -177,13 +177,13 @@ class TurnPieces:
         self._report.left_out["tool call"] += 1
         return ""
 
-    def _files(self, told: FullTurn, message: str) -> str:
+    def _files(self, full_turn: FullTurn, message: str) -> str:
         """What a message notes of files, once; without those that a call of the turn names and shows."""
-        if message not in told.files or message in self._noted:
+        if message not in full_turn.files or message in self._noted:
             return ""
         self._noted.add(message)
-        named = _argument_texts(told) if self._wishes.tools else frozenset()
-        notes = [note for note in told.files[message] if note.path not in named]
+        named = _argument_texts(full_turn) if self._wishes.tools else frozenset()
+        notes = [note for note in full_turn.files[message] if note.path not in named]
         if not notes:
             return ""
         lines = "".join(f"<li>{shown(file_text(note))}</li>" for note in notes)
@@ -191,8 +191,8 @@ class TurnPieces:
         return folded("noted", f"Notes of {counted(len(notes), 'file')}", files) if notes[FILES_UNFOLDED:] else files
 
 
-def _argument_texts(told: FullTurn) -> frozenset[str]:
-    calls = (item for item in told.items if isinstance(item, ToolCall) and isinstance(item.arguments, dict))
+def _argument_texts(full_turn: FullTurn) -> frozenset[str]:
+    calls = (item for item in full_turn.items if isinstance(item, ToolCall) and isinstance(item.arguments, dict))
     return frozenset(value for call in calls for value in call.arguments.values() if isinstance(value, str))
 
 

@@ -26,5 +26,5 @@ def command(call: Call, read_only: bool, no_imports_secret: bool, silence: float
         serve(
             ledger,
             Pipes(stdin_bytes(), stdout_bytes(), silence),
-            Manners(takes=not read_only, tells_secret=not no_imports_secret),
+            Manners(takes=not read_only, shares_secret=not no_imports_secret),
         )

@@ -24,7 +24,7 @@ _CUT_LINE = 2000
 """Readers cut lines that are longer."""
 
 
-class ToldFile(Struct, frozen=True, kw_only=True):
+class FileAccess(Struct, frozen=True, kw_only=True):
     """What a call tells of one file: exactly one of these, but for `hunks`, which may tell the same as `swaps`."""
 
     path: str
@@ -41,7 +41,7 @@ class ToldFile(Struct, frozen=True, kw_only=True):
         return self.whole is None and not self.swaps and not self.hunks and not self.is_deleted
 
 
-def told_files(name: str, arguments: Any, result: Any, detail: Any) -> list[ToldFile]:
+def file_accesses(name: str, arguments: Any, result: Any, detail: Any) -> list[FileAccess]:
     """What a call that ended well did to files, and the texts of those that it read whole."""
     given = opened(arguments)
     detail = detail if isinstance(detail, dict) else {}
@@ -54,19 +54,19 @@ def told_files(name: str, arguments: Any, result: Any, detail: Any) -> list[Told
     if _CHANGES.search(name):
         return [_changed(path, given, detail)]
     text = _read_whole(result, detail)
-    return [] if text is None else [ToldFile(path=path, whole=text, is_read=True)]
+    return [] if text is None else [FileAccess(path=path, whole=text, is_read=True)]
 
 
-def _changed(path: str, given: Any, detail: dict[str, Any]) -> ToldFile:
+def _changed(path: str, given: Any, detail: dict[str, Any]) -> FileAccess:
     """A text that somebody changed before it was written is not the one that was asked for: then the patch counts."""
     hunks = tuple(_structured(detail.get("structuredPatch")))
     if detail.get("userModified") is True:
-        return ToldFile(path=path, hunks=hunks)
+        return FileAccess(path=path, hunks=hunks)
     swaps = tuple(swap for one in swaps_in(given) if (swap := _swap(one)) is not None)
     if swaps:
-        return ToldFile(path=path, swaps=swaps, hunks=hunks)
+        return FileAccess(path=path, swaps=swaps, hunks=hunks)
     whole = text_at(given, WRITTEN)
-    return ToldFile(path=path, whole=whole) if whole is not None else ToldFile(path=path, hunks=hunks)
+    return FileAccess(path=path, whole=whole) if whole is not None else FileAccess(path=path, hunks=hunks)
 
 
 def _swap(given: Any) -> Swap | None:
@@ -91,7 +91,7 @@ def _structured(hunks: Any) -> Iterator[Hunk]:
 # --- patches ---------------------------------------------------------------------------------------------------------
 
 
-def _in_table(detail: dict[str, Any]) -> Iterator[ToldFile]:
+def _in_table(detail: dict[str, Any]) -> Iterator[FileAccess]:
     """A table of changes by path, as Codex keeps it."""
     events = detail.get("events")
     for holder in (detail, *(events if isinstance(events, list) else ())):
@@ -101,19 +101,19 @@ def _in_table(detail: dict[str, Any]) -> Iterator[ToldFile]:
                 yield from _of_table(path, change if isinstance(change, dict) else {})
 
 
-def _of_table(path: str, change: dict[str, Any]) -> Iterator[ToldFile]:
+def _of_table(path: str, change: dict[str, Any]) -> Iterator[FileAccess]:
     kind = next((word for word in ("add", "update", "delete") if word == change.get("type") or word in change), None)
     inner = change[kind] if kind in change and isinstance(change[kind], dict) else change
     content, diff, target = (inner.get(name) for name in ("content", "unified_diff", "move_path"))
     if kind == "delete":
-        yield ToldFile(path=path, is_deleted=True)
+        yield FileAccess(path=path, is_deleted=True)
     elif kind == "add" and isinstance(content, str):
-        yield ToldFile(path=path, whole=content)
+        yield FileAccess(path=path, whole=content)
     elif isinstance(target, str):
-        yield ToldFile(path=path, is_deleted=True)
-        yield ToldFile(path=target)
+        yield FileAccess(path=path, is_deleted=True)
+        yield FileAccess(path=target)
     else:
-        yield ToldFile(path=path, hunks=_hunks(diff, path) if isinstance(diff, str) else ())
+        yield FileAccess(path=path, hunks=_hunks(diff, path) if isinstance(diff, str) else ())
 
 
 def _hunks(diff: str, path: str) -> tuple[Hunk, ...]:
@@ -122,20 +122,20 @@ def _hunks(diff: str, path: str) -> tuple[Hunk, ...]:
     return tuple(hunk for change in parse_patch(diff, path) for hunk in patch_edit(change).hunks)
 
 
-def _in_patches(given: Any) -> Iterator[ToldFile]:
+def _in_patches(given: Any) -> Iterator[FileAccess]:
     for text in _patch_texts(given):
         for head, lines in _parts(text):
             kind, path = head
             body = "\n".join(lines)
             if kind == "Delete":
-                yield ToldFile(path=path, is_deleted=True)
+                yield FileAccess(path=path, is_deleted=True)
             elif kind == "Add":
-                yield ToldFile(path=path, whole="".join(f"{line[1:]}\n" for line in lines if line.startswith("+")))
+                yield FileAccess(path=path, whole="".join(f"{line[1:]}\n" for line in lines if line.startswith("+")))
             elif lines and lines[0].startswith(_MOVE):
-                yield ToldFile(path=path, is_deleted=True)
-                yield ToldFile(path=lines[0].removeprefix(_MOVE).strip())
+                yield FileAccess(path=path, is_deleted=True)
+                yield FileAccess(path=lines[0].removeprefix(_MOVE).strip())
             else:
-                yield ToldFile(path=path, hunks=_hunks(body, path))
+                yield FileAccess(path=path, hunks=_hunks(body, path))
 
 
 def _patch_texts(given: Any) -> Iterator[str]:
