@@ -82,14 +82,14 @@ RULES = WorkspaceRules(path="AGENTS.md", digest="d1", text="Write tests.")
 def test_rules_stand_behind_the_prompt_and_are_brought_only_where_they_changed() -> None:
     (first,), is_replaced = changed_prompt(SystemPrompt(text="Be brief.", persona="ada", rules=RULES), [])
     assert not is_replaced
-    assert [part.text for part in first.content] == ["Be brief.", RULES.told]  # type: ignore[union-attr]
+    assert [part.text for part in first.content] == ["Be brief.", RULES.prompt_text]  # type: ignore[union-attr]
     assert first.context == {"persona": "ada", "rules": [{"path": "AGENTS.md", "digest": "d1"}]}
     assert changed_prompt(SystemPrompt(text="Be brief.", rules=RULES), [first]) == ([], False)
     assert changed_prompt(SystemPrompt(rules=RULES), [first]) == ([], False), "the prompt so far stays"
     (without,), is_replaced = changed_prompt(SystemPrompt(), [first])
     assert (without.content, without.context, is_replaced) == ("Be brief.", None, True)
     (alone,), _ = changed_prompt(SystemPrompt(rules=RULES), [])
-    assert alone.content == RULES.told
+    assert alone.content == RULES.prompt_text
     assert changed_prompt(SystemPrompt(), [alone]) == ([], True)
 
 
@@ -99,6 +99,6 @@ def test_the_prompt_of_an_embedded_model_is_no_other_models() -> None:
     assert changed_prompt(SystemPrompt(), [default]) == ([], True)
     (both,), _ = changed_prompt(SystemPrompt(default="You are small.", rules=RULES), [default])
     (rules,), is_replaced = changed_prompt(SystemPrompt(rules=RULES), [both])
-    assert (rules.content, is_replaced) == (RULES.told, True)
+    assert (rules.content, is_replaced) == (RULES.prompt_text, True)
     plain = NewMessage(role=default.role, content="Given.")
     assert changed_prompt(SystemPrompt(default="You are small."), [plain]) == ([], False)

@@ -173,7 +173,7 @@ def test_the_log_of_imports_forgets_what_it_named(weft: Shell, secret: str, fold
     failed = ImportStatus(
         state="failed", pid=1, started_at=1, updated_at=2, ledger="x", log=str(job.log), error=f"OSError: {SECRET}"
     )
-    job.tell(failed)
+    job.write_status(failed)
     weft("erase", secret, "--reason", "asked for", "--yes")
     assert SECRET.encode() not in files(folder)
     status = job.status()

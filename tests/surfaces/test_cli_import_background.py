@@ -154,7 +154,7 @@ def test_the_list_of_sessions_says_that_an_import_is_going_on(weft: Shell) -> No
     ledger = weft.folder / ".weft" / "ledger.db"
     with held(ledger) as pid:
         far = {"files": 3, "of_files": 9, "bytes": 1_000_000, "of_bytes": 9_000_000, "seconds_left": 125.0}
-        ImportJob(str(ledger)).tell(status_of(weft, pid, **far))
+        ImportJob(str(ledger)).write_status(status_of(weft, pid, **far))
         answer = weft("sessions")
         assert "an import is going on: 3 of 9 files, 1.0 MB of 9.0 MB, about 2 minutes left" in answer.err
         assert weft("import", "--status").out.startswith("running: 3 of 9 files")
@@ -164,7 +164,7 @@ def test_the_list_of_sessions_says_that_an_import_is_going_on(weft: Shell) -> No
 
 def test_a_killed_one_is_told_as_killed_and_the_next_goes_on(weft: Shell, home: Path) -> None:
     ledger = weft.folder / ".weft" / "ledger.db"
-    ImportJob(str(ledger)).tell(status_of(weft, 999_999_999, of_files=9))
+    ImportJob(str(ledger)).write_status(status_of(weft, 999_999_999, of_files=9))
     answer = weft("import", "--status")
     assert answer.code == 1
     assert answer.out.startswith("killed")

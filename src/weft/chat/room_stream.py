@@ -230,11 +230,11 @@ class _RoomFollower:
         for turn, answer in list(self._answers.items()):
             live, kept = self._hub.newest_text(turn), partials.get(turn)
             if live is not None:
-                start = self._told(turn, live.attempt)
+                start = self._sent_letters(turn, live.attempt)
                 text = "".join(text for _, text in live.beyond(start, NO_THINKING))
                 attempt = live.attempt
             elif kept is not None:
-                attempt, start = kept.attempt, self._told(turn, kept.attempt)
+                attempt, start = kept.attempt, self._sent_letters(turn, kept.attempt)
                 text = kept.text[start:]
             else:
                 continue
@@ -245,10 +245,10 @@ class _RoomFollower:
                 self._bell.ring()
                 return
 
-    def _told(self, turn: str, attempt: int) -> int:
-        """How many letters were told of the answer to a request of a turn."""
-        told_attempt, letters = self._attempts.get(turn, (0, 0))
-        return letters if attempt == told_attempt else 0
+    def _sent_letters(self, turn: str, attempt: int) -> int:
+        """How many letters were sent of the answer to a request of a turn."""
+        sent_attempt, letters = self._attempts.get(turn, (0, 0))
+        return letters if attempt == sent_attempt else 0
 
     def _piece(self, answer: OpenAnswer, start: int, text: str) -> RoomAnswerText:
         return RoomAnswerText(

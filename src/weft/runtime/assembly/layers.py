@@ -46,7 +46,7 @@ def layers_of(context: Context, open_turn: str | None = None) -> ContextLayers:
     for message in rest:
         by_turn.setdefault(turn_of(message), []).append(message)
     query = tuple(by_turn.pop(open_turn, ())) if open_turn is not None else ()
-    turns = tuple(TurnMessages(turn, tuple(told)) for turn, told in by_turn.items())
+    turns = tuple(TurnMessages(turn, tuple(turn_messages)) for turn, turn_messages in by_turn.items())
     return ContextLayers(system=system, summary=summary, turns=turns, query=query)
 
 

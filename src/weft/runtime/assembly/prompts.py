@@ -29,7 +29,7 @@ class WorkspaceRules(Struct, frozen=True, kw_only=True):
     text: str
 
     @property
-    def told(self) -> str:
+    def prompt_text(self) -> str:
         return f"Rules of this workspace, from its file {self.path}:\n\n{self.text}"
 
 
@@ -66,7 +66,7 @@ def changed_prompt(prompt: SystemPrompt, history: Sequence[Message | NewMessage]
 
 
 def _wanted_parts(prompt: SystemPrompt, present: _PromptParts) -> _PromptParts:
-    rules = None if prompt.rules is None else prompt.rules.told
+    rules = None if prompt.rules is None else prompt.rules.prompt_text
     if prompt.text is not None:
         return _PromptParts(prompt.text, rules)
     if present.text is not None and (not present.is_default or prompt.default is not None):

@@ -42,7 +42,7 @@ class AwaitedMessages:
         self._sessions.pop(message, None)
         self._ends.pop(message, None)
 
-    def tell(self, messages: Iterable[str], end: TurnEnd) -> None:
+    def set_end(self, messages: Iterable[str], end: TurnEnd) -> None:
         """The turn of these messages is over."""
         for message in messages:
             self.settle(message)

@@ -64,7 +64,7 @@ class BackgroundJobs:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
-    def tell(self, job: BackgroundJob, error: Exception) -> None:
+    def report_error(self, job: BackgroundJob, error: Exception) -> None:
         if self._on_error is not None:
             self._on_error(job.name, error)
 
@@ -100,7 +100,7 @@ class _JobLoop:
             self._pause_seconds = min(max(FIRST_PAUSE_SECONDS, 2 * self._pause_seconds), LONGEST_PAUSE_SECONDS)
             words = f"{type(error).__name__}: {error}"
             if words != self._last_error:
-                self._jobs.tell(self._job, error)
+                self._jobs.report_error(self._job, error)
             self._last_error = words
             return None
         self._pause_seconds, self._last_error = 0.0, ""

@@ -279,7 +279,7 @@ class SessionTurns:
         fault = fault or NewError(code=type(error).__name__, message=str(error))
         await self._crossing.run(lambda: self._runs.bury(ids, fault.code or "", fault.message))
         end = TurnEnd(turn="", error=error)
-        self._awaited.tell(ids, end)
+        self._awaited.set_end(ids, end)
         return end
 
     async def _resumed(self, standing: SessionStanding, turn: str) -> TurnEnd | None:
@@ -296,7 +296,7 @@ class SessionTurns:
         except WeftError as error:
             await self._fail(writer, NewError(code=type(error).__name__, message=str(error)))
             end = TurnEnd(turn=turn, error=error)
-            self._awaited.tell(run.taken, end)
+            self._awaited.set_end(run.taken, end)
             return end
         if plan is None:
             await self._crossing.run(writer.leave)
@@ -361,7 +361,7 @@ class SessionTurns:
         finally:
             self.runners.pop(standing.id, None)
         if end.recorded is not None:
-            self._awaited.tell(runner.taken or [message.id for message in messages], end)
+            self._awaited.set_end(runner.taken or [message.id for message in messages], end)
         self._contexts.keep(standing, runner, end)
         return end
 

@@ -108,7 +108,7 @@ class ToolCalls:
             is_fresh = run.calls[call].decision is None and len(self._ahead) == len(run.answer_calls)
             verdict = self._ahead[place] if is_fresh and place < len(self._ahead) else None
             if verdict is not None and call not in self._deciding:
-                entries += self._told(run.calls[call], verdict)
+                entries += self._verdict_entries(run.calls[call], verdict)
         return entries
 
     async def settle(self, *, is_over: bool = False) -> None:
@@ -117,7 +117,7 @@ class ToolCalls:
         if self._plan.gate is not None and (kept or is_over):
             await self._plan.gate.recorded(None if is_over else kept)
 
-    def _told(self, call: RunCall, verdict: Verdict) -> list[Entry]:
+    def _verdict_entries(self, call: RunCall, verdict: Verdict) -> list[Entry]:
         self._kept |= {id(state): state for state in verdict.kept}
         if verdict.rationale is not None:
             self.rationales[call.event] = verdict.rationale
@@ -211,7 +211,7 @@ class ToolCalls:
             error = error_of(task)
             if error is not None:
                 raise error
-            entries += self._told(call, task.result())
+            entries += self._verdict_entries(call, task.result())
         for event in [event for event, task in self._running.items() if task.done()]:
             entry = self._outcome(run.calls[event], self._running.pop(event))
             if entry is not None:

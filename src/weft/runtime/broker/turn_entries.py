@@ -31,7 +31,7 @@ class TurnEnd(Struct, frozen=True, kw_only=True):
 def answered(reply: Reply, request: str, correlation: str) -> ModelAnswered:
     facts = {"request_id": reply.request_id, "latency_ms": reply.latency_ms, "situation": reply.situation}
     facts |= {"model_id": reply.model_id, "provider": reply.provider, "usage_fault": reply.usage_fault or None}
-    said = NewMessage(
+    message = NewMessage(
         role=MessageRole.ASSISTANT,
         content=reply.parts,
         model=reply.model,
@@ -40,7 +40,7 @@ def answered(reply: Reply, request: str, correlation: str) -> ModelAnswered:
     return ModelAnswered(
         request=request,
         correlation=correlation,
-        message=said,
+        message=message,
         usage=UNSET if reply.usage is None else reply.usage,
         finish_reason=str(reply.finish),
         model=reply.model,

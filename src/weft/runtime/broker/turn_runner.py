@@ -410,8 +410,8 @@ class TurnRunner:
         return [*entries, *closed, Interrupted(step.reason, step.calls), Finished()]
 
     def _partial_answer(self, request: str, correlation: str, finish: str) -> ModelAnswered:
-        said = NewMessage(role=MessageRole.ASSISTANT, content=(TextPart(self._partial),), metadata={"partial": True})
-        return ModelAnswered(request=request, correlation=correlation, message=said, finish_reason=finish)
+        message = NewMessage(role=MessageRole.ASSISTANT, content=(TextPart(self._partial),), metadata={"partial": True})
+        return ModelAnswered(request=request, correlation=correlation, message=message, finish_reason=finish)
 
     # --- effects -------------------------------------------------------------------------------------------------
 
@@ -516,7 +516,7 @@ class TurnRunner:
                 await self._tools.decide_ahead(reply.calls, self.turn)
         entries = [*self._model_outcome(), *self._tools.outcomes(self._run)]
         if entries:
-            self._tell_results()
+            self._add_results()
         if self._stop is not None or self._seconds_left() == 0:
             await self._stop_all()
         return entries
@@ -557,7 +557,7 @@ class TurnRunner:
         partial = [self._partial_answer(request, correlation, "error")] if self._partial else []
         return [*partial, Finished(exit=RunExit.ERROR, error=fault)]
 
-    def _tell_results(self) -> None:
+    def _add_results(self) -> None:
         """The outcomes of all calls of the last answer, in the order of the calls."""
         parts = self._tools.results(self._run)
         results = NewMessage(role=MessageRole.TOOL, content=tuple(parts))

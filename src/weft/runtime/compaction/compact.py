@@ -161,10 +161,10 @@ def _token_figures(layers: ContextLayers, place: int, summary: StrategySummary, 
     """What is left is estimated, in the measure of the provider's count where there is one."""
     scale = before / max(1, estimated_tokens(layers.messages))
     kept = (message for turn in layers.turns[place:] for message in turn.messages)
-    told = [Message("", "user", (TextPart(summary.text),), 0, 0)] if summary.text else []
+    summary_messages = [Message("", "user", (TextPart(summary.text),), 0, 0)] if summary.text else []
     return {
         "tokens_before": before,
-        "tokens_after": round(scale * estimated_tokens((*layers.system, *told, *kept))),
+        "tokens_after": round(scale * estimated_tokens((*layers.system, *summary_messages, *kept))),
         "summary_tokens": summary.summary.summary_tokens,
         "summarization_input_tokens": summary.summary.input_tokens,
         "summarization_output_tokens": summary.summary.output_tokens,
@@ -179,8 +179,8 @@ async def context_under(ledger: RuntimeLedger, context: Context, compaction: Com
     names = [turn.turn for turn in turns]
     begin = names.index(first) if first in names else names.index(covered) + 1 if covered in names else 0
     started_at = (await ledger.turn(compaction.turn_id)).started_at
-    told = Message(compaction.turn_id, "user", (TextPart(compaction.summary),), -1, started_at)
-    under = replace(layers, summary=(told,) if compaction.summary else (), turns=layers.turns[begin:])
+    summary_message = Message(compaction.turn_id, "user", (TextPart(compaction.summary),), -1, started_at)
+    under = replace(layers, summary=(summary_message,) if compaction.summary else (), turns=layers.turns[begin:])
     shown = tuple(turn for turn in context.turns if turn in {turn.turn for turn in under.turns})
     return Context(under.messages, shown, compaction.turn_id)
 

@@ -103,12 +103,12 @@ class HarnessJob:
             except WeftError as second:
                 error, words = second, f"{type(second).__name__}: {second}"
         # somebody may just have moved the agent: that is told of where it does not go away
-        is_told = is_final or not isinstance(error, IllegalTransition | NotFound)
-        if is_told and self._on_error is not None and (before is None or words != before.words):
+        is_reported = is_final or not isinstance(error, IllegalTransition | NotFound)
+        if is_reported and self._on_error is not None and (before is None or words != before.words):
             self._on_error(f"the work of agent {await self._agent_name(agent)}", error)
         pause_ms = min(FIRST_PAUSE_MS << min(failures - 1, 16), LONGEST_PAUSE_MS)
         until_ms = self._clock.now_ms() + pause_ms
-        self._troubles[agent] = AgentTrouble(failures, until_ms, words if is_told else None)
+        self._troubles[agent] = AgentTrouble(failures, until_ms, words if is_reported else None)
         return until_ms
 
     async def _agent_name(self, agent: str) -> str:

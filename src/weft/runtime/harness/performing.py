@@ -106,8 +106,8 @@ class MovePerformer:
     def _say(self, programs: Programs, facts: WorkFacts, move: Say, request: WorkRequest) -> Admission:
         """The agent's step stands in the log before the message."""
         agent = facts.agent
-        is_told = agent.state == "thinking" and (agent.turn_count or 0) > len(facts.rounds)
-        if not is_told:
+        is_step_recorded = agent.state == "thinking" and (agent.turn_count or 0) > len(facts.rounds)
+        if not is_step_recorded:
             if agent.state == "thinking":
                 programs.step_agent(agent.id, "wait", reason=move.reason)
             programs.step_agent(agent.id, "think", reason=move.reason)

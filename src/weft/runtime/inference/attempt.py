@@ -98,7 +98,7 @@ async def _answered(asked: Asked, model: Model, conversations: KeptConversations
     except _Raised as raised:
         failed = raised.error
     except Exception as error:  # whatever the libraries raise becomes an error that says who must act
-        failed = _told(asked, failure_of(error, asked.model.provider.id, asked.keys))
+        failed = _with_details(asked, failure_of(error, asked.model.provider.id, asked.keys))
     raise failed  # out here, so that theirs, which quotes what was sent and answered, does not hang on it
 
 
@@ -131,13 +131,13 @@ async def _streamed(
     async with opened as stream:
         async for event in stream:
             if (token := _token_of(event, asked.attempt)) is not None:
-                _tell(asked, token.kind, asked.streams[token.kind].add(token.text))
+                _emit_token(asked, token.kind, asked.streams[token.kind].add(token.text))
         for kind, stream_text in asked.streams.items():
-            _tell(asked, kind, stream_text.end())
+            _emit_token(asked, kind, stream_text.end())
         return stream.get()
 
 
-def _tell(asked: Asked, kind: TokenKind, text: str) -> None:
+def _emit_token(asked: Asked, kind: TokenKind, text: str) -> None:
     if not text or asked.on_token is None:
         return
     if asked.first_token_ms is None:
@@ -165,8 +165,9 @@ def _token_of(event: Any, attempt: int) -> ReplyToken | None:
 
 
 def _reply(asked: Asked, response: m.ModelResponse) -> Reply:
-    said = (response.provider_details or {}).get("finish_reason")  # the layer takes a stream that just stops for ended
-    if said is None or response.finish_reason is None or response.state != "complete":
+    # the layer takes a stream that just stops for ended
+    provider_reason = (response.provider_details or {}).get("finish_reason")
+    if provider_reason is None or response.finish_reason is None or response.state != "complete":
         raise ReplyCut(f"{asked.model.provider.id}: the reply ended before its end")
     if response.finish_reason == "error":
         raise ReplyMalformed(f"{asked.model.provider.id}: the model ended with an error")
@@ -196,7 +197,7 @@ def _without_keys(traces: KeyTraces, reply: Reply) -> Reply:
     return structs.replace(reply, **traces.hidden_in_value(theirs))
 
 
-def _told(asked: Asked, error: WeftError) -> WeftError:
+def _with_details(asked: Asked, error: WeftError) -> WeftError:
     if asked.seen.status is not None and 300 <= asked.seen.status < 400:
         error = RequestRefused(f"{asked.model.provider.id}: {asked.seen.status}, it is elsewhere", "correct its URL")
     elif isinstance(error, ProviderUnreachable) and _had_begun(asked) and "timed out" not in str(error).lower():

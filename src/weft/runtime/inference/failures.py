@@ -128,7 +128,7 @@ def kind_of_status(status: int) -> type[OutsideError]:
 def _words(error: Exception) -> str:
     """What the provider said, or else what the library says."""
     status = getattr(error, "status_code", None)
-    words = said(getattr(error, "body", None)) or str(error) or type(error).__name__
+    words = provider_message(getattr(error, "body", None)) or str(error) or type(error).__name__
     if status is None and (reason := _reason(error)) not in words:
         words = f"{words.rstrip('.')}: {reason}"
     return f"{status}: {words}"[:_LONGEST] if status else words[:_LONGEST]
@@ -140,7 +140,7 @@ def _reason(error: Exception) -> str:
     return next((words for words in found if words), "")
 
 
-def said(body: Any) -> str:
+def provider_message(body: Any) -> str:
     """The message inside a provider's error, in any of the shapes that they have."""
     if isinstance(body, list) and body:
         body = body[0]

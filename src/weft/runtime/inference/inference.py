@@ -213,15 +213,15 @@ class Inference:
         match step:
             case Again(wait):
                 tried.waited(wait)
-                self._tell(error, tried, wait)
+                self._report_retry(error, tried, wait)
                 await self._sleep(wait)
             case NextModel():
                 tried.next_model()
-                self._tell(error, tried, 0.0)
+                self._report_retry(error, tried, 0.0)
             case _:
                 raise error
 
-    def _tell(self, error: WeftError, tried: _Tries, wait: float) -> None:
+    def _report_retry(self, error: WeftError, tried: _Tries, wait: float) -> None:
         if self._on_retry is not None:
             self._on_retry(error, tried.model.id, wait)
 

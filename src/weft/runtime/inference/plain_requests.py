@@ -41,13 +41,13 @@ class Server:
         raise self._refused(answer)
 
     def _refused(self, answer: Any) -> OutsideError:
-        from weft.runtime.inference.failures import kind_of_status, redacted, said
+        from weft.runtime.inference.failures import kind_of_status, provider_message, redacted
 
         try:
             body: Any = msgspec.json.decode(answer.content)
         except msgspec.DecodeError:
             body = answer.text[:200]
-        words = redacted(said(body), self._keys)
+        words = redacted(provider_message(body), self._keys)
         made = kind_of_status(answer.status_code)(f"{self.provider.id}: {answer.status_code}: {words}"[:_LONGEST])
         made.status = answer.status_code
         made.retry_after = retry_after(answer.headers)
@@ -85,14 +85,16 @@ async def with_server(
 
 def retry_after(headers: Any) -> float | None:
     """How many seconds a server wants to be left alone for: as a count, or as a time beside the one it says it is."""
-    said = headers.get("retry-after")
-    if said is None:
+    header = headers.get("retry-after")
+    if header is None:
         return None
     try:
-        return max(0.0, float(said))
+        return max(0.0, float(header))
     except ValueError:
         pass
     try:
-        return max(0.0, (parsedate_to_datetime(said) - parsedate_to_datetime(headers.get("date", ""))).total_seconds())
+        return max(
+            0.0, (parsedate_to_datetime(header) - parsedate_to_datetime(headers.get("date", ""))).total_seconds()
+        )
     except (ValueError, TypeError):  # neither: as if it had said nothing
         return None

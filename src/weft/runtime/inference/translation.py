@@ -57,9 +57,9 @@ class Translation:
         for message in messages:
             parts = _parts(message)
             if message.role == "assistant":
-                said = list(_said(parts, names))
-                if said:
-                    translated.append(m.ModelResponse(parts=said))
+                response_parts = list(_response_parts(parts, names))
+                if response_parts:
+                    translated.append(m.ModelResponse(parts=response_parts))
             else:
                 shown = parts if self._images else [_in_words(part) for part in parts]
                 asked = list(_asked(str(message.role), shown, names))
@@ -88,7 +88,7 @@ def _text(text: Any) -> str:
     return str(text)
 
 
-def _said(parts: Sequence[Part], names: dict[str, str]) -> Iterator[m.ModelResponsePart]:
+def _response_parts(parts: Sequence[Part], names: dict[str, str]) -> Iterator[m.ModelResponsePart]:
     for part in parts:
         if isinstance(part, TextPart) and part.text:
             yield m.TextPart(_text(part.text))

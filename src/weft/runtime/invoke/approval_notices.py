@@ -26,12 +26,12 @@ def may_approve(human: Program) -> bool:
     return not human.foreign and isinstance(permissions, list) and APPROVE in permissions
 
 
-async def tell_approvers(
+async def notify_approvers(
     context: InvocationContext, approval: Approval, request_for: RequestFor, note: Callable[[str], None]
 ) -> list[str]:
     """The names of those who were told. Whoever prefers a terminal sees it at the one that the turn runs at."""
     people = await context.across(lambda: context.programs.all(ProgramKind.HUMAN))
-    told = []
+    notified = []
     for human in people:
         if not may_approve(human) or channel_of(human) == TERMINAL:
             continue
@@ -40,5 +40,5 @@ async def tell_approvers(
         except Exception as error:  # a channel of somebody's own: whatever it does, the turn goes on
             note(f"{human.name} was not told of it: {error}")
         else:
-            told.append(human.name)
-    return told
+            notified.append(human.name)
+    return notified

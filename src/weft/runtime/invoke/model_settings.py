@@ -128,10 +128,10 @@ def _config(program: Program, resolver: Resolver) -> dict[str, Any]:
 
 def _images(config: dict[str, Any]) -> bool | None:
     """Whether the configuration says that the model takes images."""
-    said = config.get("images")
-    if said is None or isinstance(said, bool):
-        return said
-    return str(said).casefold() == "true"
+    images = config.get("images")
+    if images is None or isinstance(images, bool):
+        return images
+    return str(images).casefold() == "true"
 
 
 def _context_window(config: dict[str, Any], program: Program) -> int | None:

@@ -123,7 +123,7 @@ class McpConnection:
                 self._ready.set_exception(self._start_failure(error))
                 self._ready.exception()  # nobody may be waiting any longer
             else:
-                self._link.fault = self._link.fault or f"the connection broke: {_told(error)}"
+                self._link.fault = self._link.fault or f"the connection broke: {_error_line(error)}"
         finally:
             self._client = None
             if self._listening is not None:
@@ -137,7 +137,7 @@ class McpConnection:
         own = next((cause for cause in causes if isinstance(cause, WeftError | ToolFailure)), None)
         if own is not None:
             return own
-        reason = self._link.fault or "; ".join(dict.fromkeys(map(_told, causes)))
+        reason = self._link.fault or "; ".join(dict.fromkeys(map(_error_line, causes)))
         return ToolFailure("not_started", self.hidden(f"{self._named} could not be started: {reason}"))
 
     async def _subscribe(self, client: Client) -> None:
@@ -224,17 +224,19 @@ class McpConnection:
                 raise ToolFailure("invalid_result", f"{self._named} answered what the protocol does not know: "
                                   f"{error.error_count()} faults") from None  # fmt: skip
             except RuntimeError as error:
-                raise ToolFailure("invalid_result", self.hidden(f"{self._named}: {_told(error)}")) from None
+                raise ToolFailure("invalid_result", self.hidden(f"{self._named}: {_error_line(error)}")) from None
             except (DecodingError, TransportError) as error:
-                raise ToolFailure("server_ended", self.hidden(f"{self._named}: {_told(error)}")) from None
+                raise ToolFailure("server_ended", self.hidden(f"{self._named}: {_error_line(error)}")) from None
 
     def _refused(self, error: MCPError) -> ToolFailure:
         is_closed = error.code == CONNECTION_CLOSED and str(error) == "Connection closed"
         if is_closed or self._link.fault is not None:
             self.retire()
-            return ToolFailure("server_ended", self.hidden(f"{self._named} ended: {self._link.fault or _told(error)}"))
+            return ToolFailure(
+                "server_ended", self.hidden(f"{self._named} ended: {self._link.fault or _error_line(error)}")
+            )
         details = {"code": error.code, "data": self.hidden(error.error.data)}
-        return ToolFailure("server_error", self.hidden(f"{self._named}: {_told(error)}"), details)
+        return ToolFailure("server_error", self.hidden(f"{self._named}: {_error_line(error)}"), details)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -294,6 +296,6 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _told(error: BaseException) -> str:
+def _error_line(error: BaseException) -> str:
     """An error in a line: what a server wrote is cut."""
     return " ".join(str(error).split())[:1000] or type(error).__name__

@@ -191,11 +191,11 @@ async def _until_closed(work: Callable[[], Awaitable[None]]) -> None:
 def ended_because(outcome: ProcessOutcome) -> str:
     """How a server's process ended, with the last line that it said of it."""
     lines = outcome.stderr.decode(errors="replace").strip().splitlines()
-    said = f": {lines[-1][:500]}" if lines else ""
+    last_line = f": {lines[-1][:500]}" if lines else ""
     match outcome.ending:
         case Ending.TOO_MUCH_OUTPUT:
             return f"it wrote more than {SERVER_LIMITS.output} bytes unasked"
         case Ending.EXITED:
-            return f"it ended with code {outcome.code}{said}"
+            return f"it ended with code {outcome.code}{last_line}"
         case ending:
-            return f"it was ended: {ending.value.replace('_', ' ')}{said}"
+            return f"it was ended: {ending.value.replace('_', ' ')}{last_line}"

@@ -94,17 +94,17 @@ async def bisect(turns: Sequence[str], check: Check, on_step: OnStep | None = No
         steps.append(BisectStep(place=place, turn=turns[place], verdict=verdict, remark=remark))
         return verdict
 
-    def tell() -> None:
+    def report_step() -> None:
         if on_step is not None:
             on_step(steps[-1], len(bisection.open_places))
 
     for end, wanted in ((0, CheckVerdict.GOOD), (len(turns) - 1, CheckVerdict.BAD)):
         verdict = await checked(end)
-        tell()
+        report_step()
         _ensure(verdict, wanted, turns[end])
     while (place := bisection.next_place()) is not None:
         bisection = bisection.after(place, await checked(place))
-        tell()
+        report_step()
     candidates = tuple(turns[place] for place in bisection.candidates)
     return BisectResult(
         first_bad=candidates[0] if len(candidates) == 1 else None,

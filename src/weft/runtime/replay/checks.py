@@ -51,8 +51,8 @@ def command_check(
             raise CheckFailed(f"the check ended with {outcome.ending}", "have it print less")
         printed = _last_line(outcome.stderr)
         verdict = exit_verdict(outcome.code, printed)
-        is_told = verdict is not CheckVerdict.GOOD and printed
-        return verdict, f"exit code {outcome.code}{f': {printed[:MAX_PRINTED_CHARACTERS]}' if is_told else ''}"
+        is_quoted = verdict is not CheckVerdict.GOOD and printed
+        return verdict, f"exit code {outcome.code}{f': {printed[:MAX_PRINTED_CHARACTERS]}' if is_quoted else ''}"
 
     return check
 

@@ -21,9 +21,9 @@ def birth_time(path: Path) -> int | None:
     """In nanoseconds, without following a link; None where the file system does not tell. Raises OSError where nothing
     is there."""
     status = os.lstat(path)
-    told: float | None = getattr(status, "st_birthtime", None)  # not on Linux
-    if told is not None:
-        return int(told * 1_000_000_000)
+    birth_seconds: float | None = getattr(status, "st_birthtime", None)  # not on Linux
+    if birth_seconds is not None:
+        return int(birth_seconds * 1_000_000_000)
     statx = _statx()
     if statx is None:
         return None

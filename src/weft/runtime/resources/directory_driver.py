@@ -102,14 +102,14 @@ class DirectoryDriver:
         if claim.is_whole:
             return restored
         done = self.files.restore(tree, target, limit=self._limit, is_resolved=True)
-        with told(target):
+        with raising_store_failed(target):
             self.claims.put(replace(claim, is_whole=True))
         return replace(restored, notes=_notes(done))
 
     def _begin(self, target: Path, key: str) -> Claim:
         """The folder is noted before it is made, and which one it is before anything is in it: what else lies there is
         somebody's. An empty one that is there is used, and stays its owner's."""
-        with told(target):
+        with raising_store_failed(target):
             claim = self.claims.find(key)
             if claim is None:
                 _ensure_empty(target)
@@ -145,7 +145,7 @@ class DirectoryDriver:
         if not os.path.lexists(resource.place):
             return
         folder = standing_folder(resource.place)
-        with told(folder):
+        with raising_store_failed(folder):
             remove_folder(folder, _mark_of(resource).get("inode"))
 
     def why_left(self, resource: Resource) -> str | None:
@@ -235,7 +235,7 @@ def _ensure_empty(target: Path) -> None:
 
 
 @contextmanager
-def told(place: Path) -> Iterator[None]:
+def raising_store_failed(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -65,10 +65,10 @@ class FollowedFolders(AbstractContextManager["FollowedFolders"]):
         driver: DirectoryDriver,
         folders: Sequence[Path],
         clock: Clock,
-        tell: Callable[[KeptFolder], None],
+        report: Callable[[KeptFolder], None],
     ) -> None:
         """Raises InvalidInput where a folder is none."""
-        self._ledger, self._driver, self._clock, self._tell = ledger, driver, clock, tell
+        self._ledger, self._driver, self._clock, self._report = ledger, driver, clock, report
         self._log = ResourceLog(ledger)
         real = {real_folder(str(folder)): os.path.abspath(folder) for folder in folders}
         self._folders = [_Folder(path, frozenset((str(path), name))) for path, name in real.items()]
@@ -136,7 +136,7 @@ class FollowedFolders(AbstractContextManager["FollowedFolders"]):
             kept = work()
         except Exception as error:  # whatever it was: people hear of it, and the import goes on
             kept = KeptFolder(folder=str(folder.path), turn=turn, error=f"{type(error).__name__}: {error}"[:500])
-        self._tell(replace(kept, seconds=self._clock.monotonic() - begun))
+        self._report(replace(kept, seconds=self._clock.monotonic() - begun))
 
     def _look_first(self, folder: _Folder) -> KeptFolder:
         taken = self._taken(folder)

@@ -67,7 +67,7 @@ class ConfinedRun:
     def __init__(self, confinement: Confinement) -> None:
         self._confinement = confinement
         self._filter = _filled_pipe(confinement.call_filter) if confinement.call_filter else -1
-        self._told, self._tell = os.pipe()
+        self._info_reader, self._info_writer = os.pipe()
         self._blocked, self._unblock = os.pipe()
         self._files = {path: _filled_file(data) for path, data in confinement.files.items()}
         self.devices = make_devices(os.geteuid() == 0)
@@ -85,7 +85,7 @@ class ConfinedRun:
         """How bubblewrap is told of it."""
         seccomp = ["--seccomp", str(self._filter)] if self._filter >= 0 else []
         files = [word for path, file in self._files.items() for word in ("--file", str(file), path)]
-        return [*seccomp, *files, "--info-fd", str(self._tell), "--block-fd", str(self._blocked)]
+        return [*seccomp, *files, "--info-fd", str(self._info_writer), "--block-fd", str(self._blocked)]
 
     def before_start(self) -> tuple[int, ...]:
         """The keyring is that of the calling thread, and of what it starts."""
@@ -95,11 +95,11 @@ class ConfinedRun:
             self._cgroup = RunCgroup(confinement.cgroup, confinement.memory, confinement.limits.processes)
         if confinement.workspace is not None:
             self._growth = WorkspaceGrowth(confinement.workspace, self._started, confinement.limits.disk)
-        inherited = (self._filter, self._tell, self._blocked, *self._files.values())
+        inherited = (self._filter, self._info_writer, self._blocked, *self._files.values())
         return tuple(descriptor for descriptor in inherited if descriptor >= 0)
 
     def after_start(self, process_id: int) -> None:
-        self._filter, self._tell, self._blocked = map(_closed, (self._filter, self._tell, self._blocked))
+        self._filter, self._info_writer, self._blocked = map(_closed, (self._filter, self._info_writer, self._blocked))
         first = self._inner_process()
         if first is None:  # it ended, and says why on its standard error
             return
@@ -131,7 +131,14 @@ class ConfinedRun:
                 ending = Ending.TOO_MUCH_MEMORY
             self._cgroup.remove()
         remove_devices(self.devices)
-        descriptors = (self._filter, self._tell, self._blocked, self._told, self._unblock, self._first_process)
+        descriptors = (
+            self._filter,
+            self._info_writer,
+            self._blocked,
+            self._info_reader,
+            self._unblock,
+            self._first_process,
+        )
         for descriptor in (*descriptors, *self._files.values()):
             _closed(descriptor)
         if self._confinement.workspace is not None:
@@ -140,17 +147,17 @@ class ConfinedRun:
 
     def _inner_process(self) -> int | None:
         """Its number, as bubblewrap tells it."""
-        told = b""
+        info_json = b""
         waiting = select.poll()
-        waiting.register(self._told, select.POLLIN)
-        while not told.rstrip().endswith(b"}"):
+        waiting.register(self._info_reader, select.POLLIN)
+        while not info_json.rstrip().endswith(b"}"):
             if not waiting.poll(_SETUP_MILLISECONDS):
                 return None
-            piece = os.read(self._told, 4096)
+            piece = os.read(self._info_reader, 4096)
             if not piece:
                 return None
-            told += piece
-        return int(json.loads(told)["child-pid"])
+            info_json += piece
+        return int(json.loads(info_json)["child-pid"])
 
     def _remove_bound_devices(self, tree: ProcessTree) -> None:
         """Before the program runs: what is bound needs no name any more, and nothing is left should this be killed."""

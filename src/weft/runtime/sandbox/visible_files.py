@@ -40,7 +40,7 @@ _DEVICE_LINKS = {
 }
 _HARMLESS_FOLDERS_OF_PROC = frozenset({"sysvipc", "tty"})
 """Of the own namespace, and without anything that can be written."""
-_TELLING_OF_PROC = frozenset(
+_REVEALING_FILES_OF_PROC = frozenset(
     "cmdline config.gz diskstats kallsyms kcore key-users keys kmsg locks modules partitions sched_debug swaps "
     "timer_list vmallocinfo".split()
 )
@@ -128,7 +128,7 @@ def _covered_proc(is_root: bool) -> Iterator[str]:
         if entry.is_dir():
             if entry.name == "sys" or (is_root and entry.name not in _HARMLESS_FOLDERS_OF_PROC):
                 yield from ("--tmpfs", entry.path, "--remount-ro", entry.path)
-        elif (is_root and mode & 0o222) or (entry.name in _TELLING_OF_PROC and (is_root or mode & 0o044)):
+        elif (is_root and mode & 0o222) or (entry.name in _REVEALING_FILES_OF_PROC and (is_root or mode & 0o044)):
             yield from ("--ro-bind-try", "/dev/null", entry.path)
 
 

@@ -70,15 +70,15 @@ class _Follower:
 
     async def _event_items(self) -> AsyncGenerator[StreamItem, None]:
         """Of events, as the ledger has them now: what was erased while somebody took items slowly is not handed out."""
-        told, clock = self._stream.cursor.position, asyncio.get_running_loop().time
+        last_position, clock = self._stream.cursor.position, asyncio.get_running_loop().time
         while (items := await self._crossing.run(self._stream.read)) is not None:
             read_at = clock()
             for item in items:
                 is_held = clock() - read_at >= HELD_SECONDS
-                if is_held and await self._crossing.run(partial(self._stream.is_outdated, told)):
+                if is_held and await self._crossing.run(partial(self._stream.is_outdated, last_position)):
                     break
                 yield item
-                told = item.position
+                last_position = item.position
 
     def _live_items(self) -> Iterator[StreamItem]:
         """Whoever takes items slowly finds more than there was at first."""

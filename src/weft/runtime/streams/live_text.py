@@ -38,9 +38,9 @@ class LiveText:
     def beyond(self, delta: int, thinking: int) -> list[tuple[TokenKind, str]]:
         """What lies beyond so many characters of text and of thinking, in the order in which it came; neighbours of
         one kind are one piece."""
-        told = {TokenKind.TEXT: delta, TokenKind.THINKING: thinking}
-        first = min((self._place(kind, count) for kind, count in told.items()), default=0)
-        rests = ((kind, text[max(0, told[kind] - start) :]) for kind, start, text in self._pieces[first:])
+        skipped = {TokenKind.TEXT: delta, TokenKind.THINKING: thinking}
+        first = min((self._place(kind, count) for kind, count in skipped.items()), default=0)
+        rests = ((kind, text[max(0, skipped[kind] - start) :]) for kind, start, text in self._pieces[first:])
         groups = groupby((rest for rest in rests if rest[1]), lambda rest: rest[0])
         return [(kind, "".join(text for _, text in group)) for kind, group in groups]
 

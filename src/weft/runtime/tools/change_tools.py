@@ -126,7 +126,7 @@ class ChangeTool(StructTool[ChangeArguments]):
             "bytes": exact["bytes"],
             "created": exact["before"] is None,
             "changed_lines": [f"{first}-{last}" if last > first else f"{first}" for first, last in ranges],
-            **report.told(),
+            **report.result_fields(),
         }
         notes = tuple(
             FileNote(kind=FileKind.WRITTEN, path=path, line_start=first, line_end=last) for first, last in ranges

@@ -120,7 +120,7 @@ class FetchUrlTool(StructTool[FetchArguments]):
                 raise ToolFailure("unreachable", str(error)) from None
             if page.location is None:
                 status, kind, body, is_cut = page.status, page.content_type, page.body, page.is_cut
-                return await in_thread(partial(_told, url, status, kind, body, is_cut, raw))
+                return await in_thread(partial(_page_result, url, status, kind, body, is_cut, raw))
             target = self._granted_redirect(url, page.location)
             if target is None:
                 return {
@@ -150,7 +150,7 @@ def _decoded(body: bytes, charset: str, is_cut: bool) -> str | None:
         return None
 
 
-def _told(url: PageUrl, status: int, content_type: str, body: bytes, is_cut: bool, raw: bool) -> dict[str, Any]:
+def _page_result(url: PageUrl, status: int, content_type: str, body: bytes, is_cut: bool, raw: bool) -> dict[str, Any]:
     result: dict[str, Any] = {"url": str(url), "status": status, "content_type": content_type, "bytes": len(body)}
     if is_cut:
         result["truncated"] = True

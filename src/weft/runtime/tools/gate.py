@@ -160,7 +160,7 @@ class ToolGate:
 
     async def _without_person(self, tool: str, plan: CallPlan, arguments: Any, context: ToolCallContext) -> Verdict:
         is_untrusted = await self._history.is_untrusted(context.turn)
-        said = await self._ask_policies(
+        policy_decision = await self._ask_policies(
             PolicyCall(
                 name=plan.tool,
                 arguments=arguments,
@@ -174,22 +174,22 @@ class ToolGate:
                 ),
             )
         )
-        if said.decision in (Decision.DENY_CONTINUE, Decision.DENY_ABORT):
+        if policy_decision.decision in (Decision.DENY_CONTINUE, Decision.DENY_ABORT):
             return Verdict(
-                decision=said.decision,
+                decision=policy_decision.decision,
                 by=DecisionSource.POLICY,
                 bound=plan.bound,
-                policy=said.policy,
-                rationale=said.rationale,
+                policy=policy_decision.policy,
+                rationale=policy_decision.rationale,
             )
         if is_untrusted and plan.is_outward:
             why = "it can carry something out, and strangers' words are in the context"
             return self._ask(plan, DecisionSource.PROVENANCE, why, None)
-        if said.decision is Decision.ALLOW:
-            return self._allow(tool, plan, DecisionSource.POLICY, said.rationale, said.policy)
+        if policy_decision.decision is Decision.ALLOW:
+            return self._allow(tool, plan, DecisionSource.POLICY, policy_decision.rationale, policy_decision.policy)
         if await self._is_granted(plan, arguments):
             return self._allow(tool, plan, DecisionSource.SESSION_GRANT, "a person allowed it for this session", None)
-        return self._ask(plan, DecisionSource.POLICY, said.rationale, said.policy)
+        return self._ask(plan, DecisionSource.POLICY, policy_decision.rationale, policy_decision.policy)
 
     def _allow(
         self, tool: str, plan: CallPlan, by: DecisionSource, rationale: str | None, policy: str | None

@@ -60,16 +60,16 @@ class LintReport(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     left_out: int = 0
 
-    def told(self) -> dict[str, Any]:
+    def result_fields(self) -> dict[str, Any]:
         """For the result that the model sees; nothing where no linter ran or none found anything."""
-        told: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if self.notes:
-            told["lints"] = [_line_of(note) for note in self.notes]
+            fields["lints"] = [_line_of(note) for note in self.notes]
         if self.left_out:
-            told["more_lints"] = self.left_out
+            fields["more_lints"] = self.left_out
         if self.problems:
-            told["lint_problems"] = list(self.problems)
-        return told
+            fields["lint_problems"] = list(self.problems)
+        return fields
 
 
 def _line_of(note: LintNote) -> str:

@@ -39,7 +39,7 @@ class _StepBatch:
     def _join(self) -> None:
         """A moment has passed: what is done is told at once from now on, and what still waits gets another thread."""
         self._is_slow = True
-        self._tell()
+        self._settle_futures()
         if self._waiting:
             self.start()
 
@@ -52,9 +52,9 @@ class _StepBatch:
             if not future.cancelled():
                 self._outcomes.append((future, *_outcome(call)))
             if self._is_slow or not self._waiting:
-                self._loop.call_soon_threadsafe(self._tell)
+                self._loop.call_soon_threadsafe(self._settle_futures)
 
-    def _tell(self) -> None:
+    def _settle_futures(self) -> None:
         while self._outcomes:
             future, result, error = self._outcomes.popleft()
             if future.cancelled():

@@ -117,7 +117,7 @@ async def _worked(
         os.environ.get,
         on_token=view.token,
         on_progress=None if call.json else ProgressNotes(call),
-        on_admitted=access.prompts.tell_of_queue,
+        on_admitted=access.prompts.show_queue,
     )
     overrides = None if run.toolset is None else {"toolset": run.toolset}
     asked = WorkRequest(authority=access.ledger.authority, overrides=overrides, workspace=run.workspace)
@@ -136,7 +136,7 @@ async def _when_free(call: Call, run: PlannedRun, work: Any) -> FinishedWork:
     """The work, as soon as nobody else runs the agent."""
     from weft.kernel.errors import AgentBusy
 
-    is_told = False
+    is_noted = False
     while True:
         try:
             finished: FinishedWork = await work()
@@ -144,8 +144,8 @@ async def _when_free(call: Call, run: PlannedRun, work: Any) -> FinishedWork:
         except AgentBusy as error:
             if error.was_held:  # it was taken from us
                 raise
-        if not is_told:
-            is_told = True
+        if not is_noted:
+            is_noted = True
             call.note(f"{run.agent.name} is at work: this waits until it is free")
         await asyncio.sleep(BUSY_SECONDS)
 
@@ -203,15 +203,17 @@ def _recorded(call: Call, request: AgentRunRequest) -> AgentRun | None:
         except NotFound:
             return None
         messages = ledger.inbox.list(session=session.id, states=["answered", "dead", "cancelled"], limit=MOST_MESSAGES)
-        told = [one for one in messages if isinstance(one.metadata, dict) and one.metadata.get(TASK_FIELD) == task.id]
-        if task.state not in ("completed", "failed") or not told:
+        task_messages = [
+            one for one in messages if isinstance(one.metadata, dict) and one.metadata.get(TASK_FIELD) == task.id
+        ]
+        if task.state not in ("completed", "failed") or not task_messages:
             return None
-        is_answered = task.state == "completed" and told[-1].state == "answered"
-        answer = reply_fields(_reply(ledger, told[-1])) if is_answered else {}
+        is_answered = task.state == "completed" and task_messages[-1].state == "answered"
+        answer = reply_fields(_reply(ledger, task_messages[-1])) if is_answered else {}
     return AgentRun(
-        message=told[-1].id, session=session.label, session_id=session.id, is_fork=False, state=told[-1].state,
-        route=None, receipt=None, **answer, workspace=None, toolset=None, calls=(), task=task.name,
-        task_state=task.state, turns=len(told),
+        message=task_messages[-1].id, session=session.label, session_id=session.id, is_fork=False,
+        state=task_messages[-1].state, route=None, receipt=None, **answer, workspace=None, toolset=None, calls=(),
+        task=task.name, task_state=task.state, turns=len(task_messages),
     )  # fmt: skip
 
 

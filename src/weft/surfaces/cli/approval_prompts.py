@@ -66,16 +66,16 @@ class ApprovalPrompts:
         """A request of this id was recorded: show it, and tell people. Called within a running event loop."""
         is_new = id not in self._known
         self._known.add(id)
-        self._begin(self._ask(id, is_shown=is_new, is_told=True))
+        self._begin(self._ask(id, is_shown=is_new, notifies_approvers=True))
 
     def asked_elsewhere(self, id: str) -> None:
         """Show a request of a turn that another process may run: that process tells people. Once it is shown it is not
         shown again."""
         if id not in self._known:
             self._known.add(id)
-            self._begin(self._ask(id, is_shown=True, is_told=False))
+            self._begin(self._ask(id, is_shown=True, notifies_approvers=False))
 
-    async def tell_of_queue(self, admission: Admission) -> None:
+    async def show_queue(self, admission: Admission) -> None:
         """Say what comes before a message that was just admitted, and show the requests that its session waits for:
         whoever asked may be gone, and nobody else would show them."""
         before = await self._people().across(partial(queue_before, self._ledger, admission))
@@ -136,8 +136,8 @@ class ApprovalPrompts:
             self._show([[Span(QUESTION, "warn")]])
         return True
 
-    async def _ask(self, id: str, *, is_shown: bool, is_told: bool) -> None:
-        from weft.runtime.invoke.approval_notices import tell_approvers
+    async def _ask(self, id: str, *, is_shown: bool, notifies_approvers: bool) -> None:
+        from weft.runtime.invoke.approval_notices import notify_approvers
 
         try:
             approval = await self._people().across(partial(self._ledger.approvals.get, id))
@@ -146,8 +146,8 @@ class ApprovalPrompts:
             return
         if is_shown and await self._people().across(partial(self._is_readable, id)):
             await self._show_request(approval)
-        if is_told:
-            await tell_approvers(self._people(), approval, notice_of, lambda text: self._show([[Span(text, "warn")]]))
+        if notifies_approvers:
+            await notify_approvers(self._people(), approval, notice_of, lambda text: self._show([[Span(text, "warn")]]))
 
     def _is_readable(self, id: str) -> bool:
         """Whether whoever sits at the terminal may see a request."""

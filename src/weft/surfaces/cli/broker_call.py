@@ -108,11 +108,11 @@ class EmbeddedNote:
     """Says once that the embedded model answers because nothing names another one."""
 
     def __init__(self, call: Call) -> None:
-        self._call, self._is_told = call, False
+        self._call, self._is_noted = call, False
 
     def __call__(self, choice: ModelChoice) -> None:
-        if choice.is_embedded and not self._is_told:
-            self._is_told = True
+        if choice.is_embedded and not self._is_noted:
+            self._is_noted = True
             self._call.note(
                 f"nothing names a model, so the embedded model {choice.name} answers, without tools;"
                 " `weft agent configure` and `weft session configure` name one with --model"
@@ -157,7 +157,7 @@ def answered(
             call.note("in a new session: ", Span(admission.session, "label"))
         sending = Sending(planner=access.planner)
         with access.prompts.typed():
-            await access.prompts.tell_of_queue(admission)
+            await access.prompts.show_queue(admission)
             return admission, await answer_admitted(access.mirror, admission, sending, on_token=on_token)
 
     return with_broker(call, work, on_call)

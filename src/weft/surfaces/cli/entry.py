@@ -19,7 +19,7 @@ def main() -> int:
         return run_program()
     except KeyboardInterrupt:
         _ignore_interrupts()
-        _tell("weft: interrupted\n")
+        _print_error("weft: interrupted\n")
         return INTERRUPTED
 
 
@@ -35,7 +35,7 @@ def _ignore_interrupts() -> None:
             continue
 
 
-def _tell(text: str) -> None:
+def _print_error(text: str) -> None:
     try:
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -34,7 +34,7 @@ class FileCheck:
     def _may_be_elsewhere(self, reference: KeptReference) -> bool:
         return not reference.is_own or self._kept.origin is not None
 
-    def tell(self, call: Call) -> None:
+    def note_counts(self, call: Call) -> None:
         """What was looked at, for people."""
         if self.read:
             call.note(f"the kept files of {counted(self.read, 'snapshot')} are whole")

@@ -56,7 +56,7 @@ class FilesBeside:
         done = self._kept.copy_to(kept_files(folder))
         self.carried = CarriedFilesForm(snapshots=done.snapshots, files=done.files, damaged=done.damaged)
 
-    def tell(self, call: Call) -> int:
+    def note_carried(self, call: Call) -> int:
         """What went along, for people; the code to end with."""
         carried = self.carried
         if carried.left_out:

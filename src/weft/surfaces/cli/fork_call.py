@@ -45,19 +45,19 @@ def _copy(line: PlanLine, fork: str, restore: Restore | None) -> PlannedCopy:
 
 def plan_lines(copies: Sequence[PlannedCopy], *, is_done: bool) -> Iterator[Line]:
     for copy in copies:
-        yield ["  ", Span(copy.name, "label"), " ", *_told(copy, is_done=is_done)]
+        yield ["  ", Span(copy.name, "label"), " ", *_copy_line(copy, is_done=is_done)]
 
 
-def _told(copy: PlannedCopy, *, is_done: bool) -> Line:
+def _copy_line(copy: PlannedCopy, *, is_done: bool) -> Line:
     if copy.mode is VolumeMode.DISCARD:
         return [f"{'is' if is_done else 'would be'} nobody's any more; only what weft made of it is removed"]
     if copy.mode is VolumeMode.KEEP:
         return [f"stays with {copy.kept_by} ({copy.why})"]
-    told = ", ".join((copy.why, *_details(copy)))
+    details = ", ".join((copy.why, *_details(copy)))
     if not is_done:
-        return [f"would be copied to {copy.place} ({told})"]
+        return [f"would be copied to {copy.place} ({details})"]
     if copy.outcome is RestoreOutcome.OK:
-        return [f"was copied to {copy.place} ({told})"]
+        return [f"was copied to {copy.place} ({details})"]
     reason = copy.error or "somebody works on it; the broker copies it later"
     return [Span(f"could not be copied: {reason}", "bad")]
 

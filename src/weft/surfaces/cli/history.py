@@ -119,8 +119,8 @@ def quoted_title(title: str | None) -> str:
     """A title as it stands behind a label: in quotation marks after a blank. Empty where it says nothing."""
     from weft.ledger.read.turn_titles import telling_title
 
-    told = telling_title(title)
-    return f' "{cut(safe(" ".join(told.split())), TITLE_COLUMNS)}"' if told else ""
+    shown_title = telling_title(title)
+    return f' "{cut(safe(" ".join(shown_title.split())), TITLE_COLUMNS)}"' if shown_title else ""
 
 
 def is_foreign(session: Session) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def kept_folders(
-    ledger: Ledger, folders: Sequence[str], tell: Callable[[KeptFolder], None]
+    ledger: Ledger, folders: Sequence[str], report: Callable[[KeptFolder], None]
 ) -> Iterator[OnEnded | None]:
     """Who is to be told of turns that ended; None where no folder is named."""
     if not folders:
@@ -27,5 +27,5 @@ def kept_folders(
     from weft.runtime.resources.followed_folders import FollowedFolders
 
     paths = [Path(folder) for folder in folders]
-    with FollowedFolders(ledger, ledger_directories(ledger), paths, SystemClock(), tell) as followed:
+    with FollowedFolders(ledger, ledger_directories(ledger), paths, SystemClock(), report) as followed:
         yield followed.on_ended

@@ -91,7 +91,7 @@ class ImportJob:
             return None
         return replace(status, state="killed") if status.is_alive and not alive else status
 
-    def tell(self, status: ImportStatus) -> None:
+    def write_status(self, status: ImportStatus) -> None:
         aside = aside_of(self._note)
         with open_aside(aside) as file:
             file.write(msgspec.json.encode(status))
@@ -104,7 +104,7 @@ class ImportJob:
             os.truncate(self.log, 0)
         status = self.status()
         if status is not None and status.error is not None:
-            self.tell(replace(status, error="not kept: something was erased since"))
+            self.write_status(replace(status, error="not kept: something was erased since"))
 
     def stop(self, clock: Clock) -> ImportStatus | None:
         """Ask it to end, and wait until it has."""
@@ -125,14 +125,14 @@ def start(order: Order) -> ImportStatus:
     """A process of its own, which goes on when this one and its terminal end. Returns once it holds the lock."""
     job = ImportJob(order.ledger)
     make_folder(job.log.parent)
-    (ordered, orders), (answer_end, tell) = os.pipe(), os.pipe()
+    (ordered, orders), (answer_end, answer_writer) = os.pipe(), os.pipe()
     with open_to_append(job.log) as log, open(answer_end, "rb") as answer, open(orders, "wb") as asking:
         try:
-            os.set_inheritable(tell, True)
-            _spawn(ordered, tell, log.fileno())
+            os.set_inheritable(answer_writer, True)
+            _spawn(ordered, answer_writer, log.fileno())
         finally:
             os.close(ordered)
-            os.close(tell)
+            os.close(answer_writer)
         asking.write(msgspec.json.encode(order))  # not as an argument, which others can see: it may hold a password
         asking.close()
         first_word = answer.read()
@@ -143,9 +143,9 @@ def start(order: Order) -> ImportStatus:
     return status
 
 
-def _spawn(ordered: int, tell: int, log: int) -> None:
+def _spawn(ordered: int, answer_writer: int, log: int) -> None:
     """Nobody waits for it: it leaves this session by itself, and its note says how it ended."""
-    command = [sys.executable, "-m", "weft.surfaces.cli.import_work", str(tell)]
+    command = [sys.executable, "-m", "weft.surfaces.cli.import_work", str(answer_writer)]
     streams = [
         (os.POSIX_SPAWN_DUP2, ordered, 0),
         (os.POSIX_SPAWN_DUP2, log, 1),

@@ -51,7 +51,7 @@ def show_places(call: Call, places: Sequence[FoundPlace]) -> None:
         )
         call.note(total_of(full_places, "how long an import would take at most"))
     else:
-        tell_nothing(call, places)
+        note_nothing_found(call, places)
 
 
 def _place_row(place: FoundPlace, terminal: bool) -> list[Span | str]:
@@ -63,7 +63,7 @@ def _place_row(place: FoundPlace, terminal: bool) -> list[Span | str]:
     return [Span(place.origin, "label"), f"{place.files:,}", size_text(place.bytes), newest[:10], shortened(place.path)]
 
 
-def tell_places(call: Call, places: Sequence[FoundPlace], files: int, size: int, seconds: float) -> None:
+def note_places(call: Call, places: Sequence[FoundPlace], files: int, size: int, seconds: float) -> None:
     """Before an import of the usual places: what is where, what of it is new, and how long that takes."""
     full_places = [place for place in places if place.files]
     width = max((len(place.origin) for place in full_places), default=0)
@@ -83,7 +83,7 @@ def total_of(places: Sequence[FoundPlace], what: str) -> str:
     return f"{files}, {size_text(size)}; {what}: {time_text(size / USUAL_RATE)}"
 
 
-def tell_nothing(call: Call, places: Sequence[FoundPlace]) -> None:
+def note_nothing_found(call: Call, places: Sequence[FoundPlace]) -> None:
     call.note("nothing found in the usual places; name a file or a folder: `weft import PATH`")
     call.note("looked in:")
     for place in places:
@@ -175,7 +175,7 @@ def show_summary(call: Call, summary: ImportSummary, dry_run: bool, *, stopped: 
         call.screen.table(rows, ORIGINS_HEADER, numbers=ORIGINS_HEADER[1:], spare=SPARE)
     for note in _summary_notes(summary):
         call.note(note)
-    _tell_problems(call, summary.problems)
+    _note_problems(call, summary.problems)
     if summary.mistaken:
         call.note(_format_advice(summary.mistaken))
     if not stopped and (end := _summary_end(summary, dry_run)) is not None:
@@ -203,8 +203,8 @@ def _summary_end(summary: ImportSummary, dry_run: bool) -> str | None:
     if any(each.known for each in counts):
         return "no new turns: they were in the ledger already"
     if any(each.sessions for each in counts):
-        is_told = any(each.open_turns or each.erased or each.superseded for each in counts)
-        return "no new turns" if is_told else "no turns: the sessions that were read hold none"
+        is_explained = any(each.open_turns or each.erased or each.superseded for each in counts)
+        return "no new turns" if is_explained else "no turns: the sessions that were read hold none"
     if summary.origins:
         return None if dry_run else "nothing new"
     return None if summary.older else _nothing_found(summary.looked_at)
@@ -271,7 +271,7 @@ def _replaced_notes(summary: ImportSummary) -> Iterator[str]:
         yield f"{counted(sum(turns.values()), 'turn')} replaced by a version with other words, in session {named}{more}"
 
 
-def _tell_problems(call: Call, problems: Sequence[Problem]) -> None:
+def _note_problems(call: Call, problems: Sequence[Problem]) -> None:
     for problem in problems[:PROBLEMS_SHOWN]:
         where = problem.source if problem.line is None else f"{problem.source}:{problem.line}"
         call.note(Span(where, "warn"), f": {problem.what}", breaks_styles=True)

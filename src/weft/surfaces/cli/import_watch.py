@@ -44,7 +44,7 @@ class WatchLines:
         self._call, self._lock = call, Lock()
         self.end = EndedWatch()
 
-    def tell(self, event: Happening | KeptFolder) -> None:
+    def show(self, event: Happening | KeptFolder) -> None:
         with self._lock:
             _count(self.end, event)
             _show(self._call, event)
@@ -62,12 +62,12 @@ def follow(
     clock, lines = SystemClock(), WatchLines(call)
     end, files = lines.end, 0
     try:
-        with _ended_by_signals(), kept_folders(ledger, folders, lines.tell) as on_ended:
+        with _ended_by_signals(), kept_folders(ledger, folders, lines.show) as on_ended:
             watching = Watching(importing(on_ended), partial(listening, clock=clock), clock)
             try:
                 with closing(watching.run(places)) as happening:
                     for event in happening:
-                        lines.tell(event)
+                        lines.show(event)
             finally:
                 files = watching.files
     except KeyboardInterrupt:

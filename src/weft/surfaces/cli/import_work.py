@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from weft.exchange.importing.watch import Happening
     from weft.runtime.resources.followed_folders import KeptFolder
 
-TELL_SECONDS = 0.5
+STATUS_SECONDS = 0.5
 
 
 class ImportWork:
@@ -40,23 +40,23 @@ class ImportWork:
         self._job, self._order, self._clock = job, order, SystemClock()
         now, before = self._clock.now_ms(), job.status()
         self._pace: Pace = Pace(self._clock, before.rate if before else None)
-        self._told_at = 0.0
+        self._written_at = 0.0
         self._lock = Lock()
         """Of the note, while folders are kept by another thread."""
         self.status = ImportStatus(
             state="running", pid=os.getpid(), started_at=now, updated_at=now, ledger=shown, log=str(job.log)
         )
 
-    def tell(self, *, now: bool = True) -> None:
+    def write_status(self, *, now: bool = True) -> None:
         at = self._clock.monotonic()
-        if now or at - self._told_at >= TELL_SECONDS:
-            self._told_at = at
+        if now or at - self._written_at >= STATUS_SECONDS:
+            self._written_at = at
             self.status = replace(self.status, updated_at=self._clock.now_ms())
-            self._job.tell(self.status)
+            self._job.write_status(self.status)
 
     def end(self, state: str, error: str | None = None) -> None:
         self.status = replace(self.status, state=state, error=error, seconds_left=None)
-        self.tell()
+        self.write_status()
 
     def run(self) -> None:
         from weft.exchange.importers.port import load_importers
@@ -116,7 +116,7 @@ class ImportWork:
             seconds_left=left,
             rate=rate,
         )
-        self.tell(now=False)
+        self.write_status(now=False)
 
     def _count(self, importing: ImportRun) -> None:
         if not self._order.watch:
@@ -152,7 +152,7 @@ class ImportWork:
                 status = replace(status, problems=status.problems + 1)
                 say(f"{event.source}: {event.what}")
             self.status = status
-            self.tell(now=isinstance(event, Watched))
+            self.write_status(now=isinstance(event, Watched))
 
     def _kept(self, kept: KeptFolder) -> None:
         """Told by another thread."""
@@ -160,7 +160,7 @@ class ImportWork:
             say(f"{kept.folder}: its files were not kept: {kept.error}")
             with self._lock:
                 self.status = replace(self.status, problems=self.status.problems + 1)
-                self.tell()
+                self.write_status()
 
 
 def say(line: str) -> None:
@@ -180,7 +180,7 @@ def main() -> int:
     try:
         with job.held():
             work = ImportWork(job, order)
-            work.tell()
+            work.write_status()
             return _guarded(work, ready)
     except WeftError as error:
         with ready:

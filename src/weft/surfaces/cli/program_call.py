@@ -88,7 +88,7 @@ def as_actor(function: F) -> F:
     )
 
 
-def said(text: str | None) -> str | None:
+def message_text(text: str | None) -> str | None:
     """A message from the command line, or with - from standard input."""
     if text != "-":
         return text

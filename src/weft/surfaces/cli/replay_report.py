@@ -84,8 +84,8 @@ def _models(thread: ThreadReplay) -> str:
 
 def _divergence_lines(title: str, divergence: Divergence) -> Iterator[Line]:
     yield [f"{title}: turn ", Span(divergence.turn, "id"), f", answer {divergence.answer}: {divergence.kind}"]
-    yield ["  ", Span("- ", "bad"), _said(divergence.recorded_text, divergence.recorded_calls)]
-    yield ["  ", Span("+ ", "good"), _said(divergence.replayed_text, divergence.replayed_calls)]
+    yield ["  ", Span("- ", "bad"), _answer_text(divergence.recorded_text, divergence.recorded_calls)]
+    yield ["  ", Span("+ ", "good"), _answer_text(divergence.replayed_text, divergence.replayed_calls)]
 
 
 def _divergence_words(divergence: Divergence) -> str:
@@ -95,7 +95,7 @@ def _divergence_words(divergence: Divergence) -> str:
     return f"{divergence.kind}: {others[0]}" if others else str(divergence.kind)
 
 
-def _said(text: str | None, calls: tuple[NamedCall, ...]) -> str:
+def _answer_text(text: str | None, calls: tuple[NamedCall, ...]) -> str:
     if text is None:
         return "(no answer)"
     words = [cut_at_word(safe(" ".join(text.split())), QUOTED_COLUMNS)] if text.strip() else []

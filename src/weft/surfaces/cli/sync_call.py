@@ -97,7 +97,7 @@ def chosen_remote(ledger: Ledger, name: str | None) -> Remote:
     return chosen
 
 
-def told(synced: Synced, verb: str, preposition: str) -> Iterator[Line]:
+def sync_lines(synced: Synced, verb: str, preposition: str) -> Iterator[Line]:
     """What was moved, for people."""
     facts = f"{counted(synced.events, 'event')}, {counted(synced.contents, 'content')}"
     moved = synced.event_bytes + synced.content_bytes
@@ -143,8 +143,8 @@ def note_rest(call: Call, ledger: Ledger, synced: Synced) -> None:
     if synced.erased:
         call.note(f"{counted(synced.erased, 'content')} came that were erased there, and were refused")
     if refused := refused_events(ledger):
-        tellers = ", ".join(sorted({event.told_by[-6:].lower() for event in refused}))
-        call.note(f"{counted(len(refused), 'event')} told by {tellers} contradict this ledger and are left out")
+        replicas = ", ".join(sorted({event.told_by[-6:].lower() for event in refused}))
+        call.note(f"{counted(len(refused), 'event')} told by {replicas} contradict this ledger and are left out")
     note_pending(call, ledger)
     for label in sorted({branch.label for branch in ledger.merges.branches()}):
         joining = f"`weft settle {shell_word(label)}` joins them"

@@ -231,7 +231,7 @@ def _status(old: StoredEntry | None, new: StoredEntry | None) -> ChangeStatus:
     return ChangeStatus.MODE if old.id == new.id else ChangeStatus.MODIFIED
 
 
-def told_changes(differences: list[EntryDifference]) -> Iterator[ChangedPath]:
+def changed_paths(differences: list[EntryDifference]) -> Iterator[ChangedPath]:
     """Without folders that come and go with the files in them."""
     filled = {above for one in differences for above in ancestors(one.path)}
     for one in differences:

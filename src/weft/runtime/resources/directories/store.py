@@ -20,9 +20,9 @@ from weft.kernel.errors import Damaged, InvalidInput, NotFound, StoreFailed
 from weft.runtime.resources.directories.comparing import (
     NOTHING,
     Comparison,
+    changed_paths,
     entry_at,
     load_snapshot,
-    told_changes,
 )
 from weft.runtime.resources.directories.git import Git, ensure_merges, find_git, is_object_id
 from weft.runtime.resources.directories.known_files import KnownFiles, Table
@@ -142,7 +142,7 @@ class FileStore:
         with self._using() as git, ObjectReader(git) as reader:
             one = NOTHING if old is None else load_snapshot(reader, _checked_id(old))
             two = load_snapshot(reader, _checked_id(new))
-            return list(told_changes(Comparison(reader, one, two, limit).differences()))
+            return list(changed_paths(Comparison(reader, one, two, limit).differences()))
 
     def text_diff(self, change: ChangedPath) -> list[str] | None:
         """The lines that differ, with three around them, as a unified diff from its first `@@` on; None for bytes that
@@ -304,7 +304,7 @@ class FileStore:
             known = KnownFiles(self._caches / hashlib.sha256(os.fsencode(place)).hexdigest()[:32])
             make_folder(known.place)
             lock = stack.enter_context(locked(known.place / "lock", self._clock))
-            with _told(place):
+            with _raising_store_failed(place):
                 root = _open_real(place)
                 stack.callback(os.close, root)
                 yield place, root, git.holding(lock), known
@@ -317,7 +317,7 @@ class FileStore:
     def _alone(self) -> Iterator[Git]:
         """The store, while nobody else uses it."""
         self._ensure_made()
-        with _told(self._path), locked(self._path / "lock", self._clock) as lock:
+        with _raising_store_failed(self._path), locked(self._path / "lock", self._clock) as lock:
             yield Git(self._git_program(), self._repository, (lock,))
 
     @contextmanager
@@ -325,7 +325,7 @@ class FileStore:
         """The store, from which nothing is removed meanwhile."""
         self._ensure_made()
         with ExitStack() as stack:
-            with _told(self._path):
+            with _raising_store_failed(self._path):
                 lock = stack.enter_context(locked(self._path / "lock", self._clock, shared=True))
             yield Git(self._git_program(), self._repository, (lock,))
 
@@ -340,7 +340,7 @@ class FileStore:
             return
         program = self._git_program()
         parts = (self._repository, self._scratch, self._caches)
-        with _told(self._path), ExitStack() as stack:
+        with _raising_store_failed(self._path), ExitStack() as stack:
             is_whole = all(part.is_dir() for part in parts)  # then nobody is waited for
             make_folder(self._path)
             lock = stack.enter_context(locked(self._path / "lock", self._clock, shared=is_whole))
@@ -430,7 +430,7 @@ def _make_missing(folder: Path) -> None:
 
 
 @contextmanager
-def _told(place: Path) -> Iterator[None]:
+def _raising_store_failed(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

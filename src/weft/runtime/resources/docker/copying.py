@@ -201,7 +201,7 @@ class _TarRun:
             about, path = About("container", container), container_path(container)
             attached = {"stream": "true", "stdout": "true", "stderr": "true"}
             seconds = engine.limits.transfer_seconds
-            said = b""
+            error_output = b""
             with engine.stream(
                 "POST", f"{path}/attach", asked=asked, about=about, query=attached, seconds=seconds
             ) as stream:
@@ -211,10 +211,10 @@ class _TarRun:
                         self.has_begun = True
                         yield data
                     else:
-                        said = (said + data)[:500]
+                        error_output = (error_output + data)[:500]
             ended = engine.call("POST", f"{path}/wait", asked=asked, about=about, query={"interval": "20ms"})
             if stream.is_cut or ended.get("StatusCode") != 0:
-                reason = said.decode("utf-8", "replace").strip() or f"tar ended with {ended.get('StatusCode')}"
+                reason = error_output.decode("utf-8", "replace").strip() or f"tar ended with {ended.get('StatusCode')}"
                 raise EngineRefused(asked, 200, " ".join(reason.split()))
 
 

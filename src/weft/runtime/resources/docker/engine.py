@@ -327,8 +327,8 @@ def _decoded(answer: Any, asked: str) -> Any:
 def _refusal(answer: Any, asked: str, about: About | None) -> Exception:
     text = next(answer.iter_content(_CHUNK), b"").decode("utf-8", "replace")
     try:
-        said = msgspec.json.decode(text)
-        reason = str(said["message"]) if isinstance(said, dict) else text
+        decoded = msgspec.json.decode(text)
+        reason = str(decoded["message"]) if isinstance(decoded, dict) else text
     except (msgspec.DecodeError, KeyError):
         reason = text
     if answer.status_code == 404 and about is not None:

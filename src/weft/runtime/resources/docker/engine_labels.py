@@ -162,10 +162,10 @@ def _images(engine: ContainerEngine, resource: str | None, operation: str | None
     """By their tag: labels of an image also stand on the images and containers that others make of it."""
     for item in engine.call("GET", "/images/json", asked="list images") or ():
         labels = item.get("Labels") or {}
-        said = {label: str(labels.get(f"{label}{_OF_IMAGE}", "")) for label in (RESOURCE_LABEL, OPERATION_LABEL)}
+        own_labels = {label: str(labels.get(f"{label}{_OF_IMAGE}", "")) for label in (RESOURCE_LABEL, OPERATION_LABEL)}
         for tag in item.get("RepoTags") or ():
             if tag.startswith(f"{SNAPSHOT_IMAGE}:"):
-                made = _made(ResourceKind.DOCKER_IMAGE, item["Id"], tag, said)
+                made = _made(ResourceKind.DOCKER_IMAGE, item["Id"], tag, own_labels)
                 yield _by_name(made, tag.removeprefix(f"{SNAPSHOT_IMAGE}:"), resource, operation)
 
 

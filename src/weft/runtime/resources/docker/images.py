@@ -132,10 +132,12 @@ class DockerImages:
         """Engines that keep images by their manifest have another id than that of the configuration."""
         if self.probe(image_id) is ResourceLiveness.ALIVE:
             return image_id
-        told = re.search(r"sha256:[0-9a-f]{64}", str(answer.get("stream", ""))) if isinstance(answer, dict) else None
-        if told is None:
+        id_match = (
+            re.search(r"sha256:[0-9a-f]{64}", str(answer.get("stream", ""))) if isinstance(answer, dict) else None
+        )
+        if id_match is None:
             raise EngineObjectMissing("image", image_id)
-        return told[0]
+        return id_match[0]
 
 
 def image_id_of(entries: tuple[ArchiveEntry, ...], file: BinaryIO) -> str:

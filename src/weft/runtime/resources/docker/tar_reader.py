@@ -184,7 +184,7 @@ def _check_key(key: bytes) -> None:
 def _entry(
     header: bytes, type_byte: bytes, length: int, extras: _Extras, offset: int, rules: ArchiveRules
 ) -> ArchiveEntry:
-    name = _said_once(extras.name, extras.records.get(b"path"), _header_name(header))
+    name = _chosen_name(extras.name, extras.records.get(b"path"), _header_name(header))
     try:
         kind = ArchiveEntryKind(type_byte)
     except ValueError:
@@ -192,7 +192,7 @@ def _entry(
     path = checked_path(name, rules)
     if name.endswith(b"/") and kind is not ArchiveEntryKind.FOLDER:
         raise ArchiveRefused(f"{shown(name)} is named like a folder and is none")
-    target = _said_once(extras.target, extras.records.get(b"linkpath"), _text(header[157:257]))
+    target = _chosen_name(extras.target, extras.records.get(b"linkpath"), _text(header[157:257]))
     size = _decimal(extras.records, b"size", length)
     if size and kind is not ArchiveEntryKind.FILE:
         raise ArchiveRefused(f"{shown(name)} has bytes and is no file")
@@ -214,7 +214,7 @@ def _attributes(records: dict[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
     return tuple(sorted((key[len(_ATTRIBUTE) :], records[key]) for key in records if key.startswith(_ATTRIBUTE)))
 
 
-def _said_once(long: bytes | None, record: bytes | None, field: bytes) -> bytes:
+def _chosen_name(long: bytes | None, record: bytes | None, field: bytes) -> bytes:
     if long is not None and record is not None:
         raise ArchiveRefused("an entry has two long names")
     return next(value for value in (long, record, field) if value is not None)

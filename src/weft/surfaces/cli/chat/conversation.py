@@ -225,14 +225,14 @@ class Conversation:
 
     def say(self, text: str, on_token: OnToken | None = None) -> TurnReply | None:
         """Send a message and wait for the answer. None: it was interrupted from the keyboard, and is recorded so."""
-        return self._said(text, QueueMode.FOLLOWUP, on_token)
+        return self._send_and_wait(text, QueueMode.FOLLOWUP, on_token)
 
     def steer(self, text: str, on_token: OnToken | None = None) -> TurnReply | None:
         """Say something to the turn that runs in this session, in any process; where its model is not asked again, a
         turn of its own answers it. None: it was interrupted from the keyboard."""
-        return self._said(text, QueueMode.STEER, on_token)
+        return self._send_and_wait(text, QueueMode.STEER, on_token)
 
-    def _said(self, text: str, mode: QueueMode, on_token: OnToken | None) -> TurnReply | None:
+    def _send_and_wait(self, text: str, mode: QueueMode, on_token: OnToken | None) -> TurnReply | None:
         choice = self.choice or self.choose()
         self._loaded.add(choice.settings.name)
         try:
@@ -305,7 +305,7 @@ class Conversation:
             self.label, self.is_new = admission.session, False
             sending = Sending(planner=planner)
             if self.prompts is not None:
-                await self.prompts.tell_of_queue(admission)
+                await self.prompts.show_queue(admission)
             return await answer_admitted(self._mirror, admission, sending, wait=wait, on_token=on_token)
 
         return self._runner.run(self._interruptible(asked()))

@@ -124,8 +124,8 @@ class Terminal:
             return True
         match read_typed([line]):
             case Command("steer", text) if text:
-                told = f"{text}: told to the turn, if its model is asked again; else answered next"
-                self._talk.steer_awaited(text, lambda: shown.note(told))
+                steer_note = f"{text}: told to the turn, if its model is asked again; else answered next"
+                self._talk.steer_awaited(text, lambda: shown.note(steer_note))
                 return True
             case Command("interrupt"):
                 self._talk.interrupt_awaited()

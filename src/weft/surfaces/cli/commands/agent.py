@@ -19,8 +19,8 @@ from weft.surfaces.cli.program_call import (
     given,
     line_of,
     looking,
+    message_text,
     named,
-    said,
     set_fields,
     show_list,
     with_fields,
@@ -134,7 +134,7 @@ def run(
     """
     from weft.surfaces.cli.agent_run import AgentRunRequest, run_agent
 
-    words = said(text)
+    words = message_text(text)
     if (task is None) == (words is None):
         raise click.UsageError("give either what is to be done, or --task")
     return run_agent(

@@ -50,11 +50,11 @@ def command(
     chosen: dict[str, Any] = {"tree": tree, "older_than": older_than, "back": back}
     if dry_run:
         with call.reading() as ledger:
-            _tell(call, ledger.labels.archivable(list(session), **chosen), f"would be {status}", alone=False)
+            _show_changed(call, ledger.labels.archivable(list(session), **chosen), f"would be {status}", alone=False)
         return
     with call.writing() as ledger:
         changed = _change(ledger, session, chosen, reason)
-    _tell(call, changed, f"is {status}", alone=len(session) == 1 and not (tree or older_than))
+    _show_changed(call, changed, f"is {status}", alone=len(session) == 1 and not (tree or older_than))
     if changed and not back:
         call.note(undo("archive", "--undo", *(row.label for row in changed)))
 
@@ -64,7 +64,7 @@ def _change(ledger: Ledger, names: tuple[str, ...], chosen: dict[str, Any], reas
     return [change(row.id, reason=reason) for row in ledger.labels.archivable(list(names), **chosen)]
 
 
-def _tell(call: Call, sessions: list[Session], what: str, *, alone: bool) -> None:
+def _show_changed(call: Call, sessions: list[Session], what: str, *, alone: bool) -> None:
     """One session that was named alone is a document of its own, others are a list."""
     if call.json:
         call.document(sessions[0] if alone else sessions)

@@ -110,7 +110,7 @@ def _answer(call: Call, ledger: Ledger, found: Iterable[AuditFinding], tally: Au
     labels = _shown_labels(call, ledger)
     rows = (_row(finding, labels, finding.turns) for finding in found)
     call.screen.table(rows, HEADER, spare=("turns", "turn"))
-    call.note(*_said(tally))
+    call.note(*_tally_line(tally))
 
 
 def _shown_labels(call: Call, ledger: Ledger) -> dict[str, str]:
@@ -142,7 +142,7 @@ def _summarise(call: Call, ledger: Ledger, found: Iterable[AuditFinding], tally:
             in_turn = replace(finding, call_id=None)
             if in_turn in problems or len(problems) < SHOWN_PROBLEMS:
                 problems[in_turn] = problems.get(in_turn, 0) + 1
-    call.screen.show(*_said(tally))
+    call.screen.show(*_tally_line(tally))
     if kinds:
         call.screen.show("")
         rows = [_kind_row(kind, kinds[kind]) for kind in FindingKind if kind in kinds]
@@ -178,7 +178,7 @@ def _row(finding: AuditFinding, labels: dict[str, str], count: int) -> tuple[Spa
     )
 
 
-def _said(tally: AuditTally) -> Iterator[Span | str]:
+def _tally_line(tally: AuditTally) -> Iterator[Span | str]:
     if not tally.turns:
         yield "no turns to audit: record some, or name others"
         return

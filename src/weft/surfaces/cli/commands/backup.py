@@ -35,4 +35,4 @@ def command(call: Call, file: str, no_files: bool) -> int:
     size = Path(file).stat().st_size
     answer = BackupFile(file=file, bytes=size, kept=files.carried)
     call.answer(answer, ["copied to ", Span(file, "heading"), f" ({size:,} bytes)"])
-    return files.tell(call)
+    return files.note_carried(call)

@@ -64,7 +64,7 @@ def command(call: Call, source: str, dest: str | None, no_imports_secret: bool, 
         call.answer(answer, [f"cloned {facts} to ", Span(ledger.path, "heading")])
         if files is None and ResourceLog(ledger).kept_references():
             call.note("the kept files of turns stay where the other ledger is")
-        return OK if files is None else files.tell(call)
+        return OK if files is None else files.note_carried(call)
 
 
 def _files(call: Call, address: str, ledger: Ledger, *, is_left_out: bool) -> FilesBeside:

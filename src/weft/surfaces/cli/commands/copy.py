@@ -45,4 +45,4 @@ def command(call: Call, source: str, target: str, no_files: bool) -> int:
     answer = CopiedLedger(copied=copied, kept=files.carried)
     call.answer(answer, [f"copied {facts} to ", Span(copied.target, "heading")])
     call.note(f"it is replica {copied.replica}")
-    return files.tell(call)
+    return files.note_carried(call)

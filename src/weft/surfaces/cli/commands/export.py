@@ -118,7 +118,7 @@ def command(
             prices=prices_in_force(None) if chosen == "html" else None,
             progress=bar.counted,
         )
-    _tell(call, done, file)
+    _show_exported(call, done, file)
 
 
 def _found(call: Call, ledger: Ledger, revs: tuple[str, ...]) -> list[str]:
@@ -140,7 +140,7 @@ def _export_room(call: Call, room: str, form: str | None, file: str, title: str 
         ledger.rooms.get(room)
         chosen = _form_of(call, form, file, ROOM_FORMS)
         out = stdout_bytes() if file == STANDARD else file
-        _tell(call, export_room(ledger, room, chosen, out, title=title, force=force), file)
+        _show_exported(call, export_room(ledger, room, chosen, out, title=title, force=force), file)
 
 
 def _form_of(call: Call, form: str | None, file: str, forms: Sequence[str]) -> str:
@@ -172,7 +172,7 @@ def _heads(ledger: Ledger) -> list[str]:
     return labels
 
 
-def _tell(call: Call, done: Exported, file: str) -> None:
+def _show_exported(call: Call, done: Exported, file: str) -> None:
     if done.left_out:
         counts = ", ".join(counted(count, what) for what, count in done.left_out.items())
         call.note(f"left out: {counts}")

@@ -71,7 +71,7 @@ def command(
         else:
             forked, code = _carry_out(call, ledger, planner, request, lines)
         origin = origin_of(ledger, request.label)
-    _tell(call, forked, origin)
+    _show_forked(call, forked, origin)
     return code
 
 
@@ -131,7 +131,7 @@ def _carry_out(
     return ForkedSession(session=ledger.session(done.session), resources=copies), code
 
 
-def _tell(call: Call, forked: ForkedSession, origin: str | None) -> None:
+def _show_forked(call: Call, forked: ForkedSession, origin: str | None) -> None:
     from weft.surfaces.cli.fork_call import plan_lines
 
     session = forked.session

@@ -84,13 +84,13 @@ def presence(call: Call, name: str, presence: str, actor: str, retry_key: str | 
         answer(call, programs.set_presence(name, presence, key=retry_key))
 
 
-def _told(verb: str, asks: bool, help: str) -> None:
+def _add_message_verb(verb: str, asks: bool, help: str) -> None:
     @named("name", "human")
     @click.argument("text")
     @click.option("--about", metavar="PROGRAM", help="The program that it is about.")
     @click.option("--data", metavar="JSON", help="What belongs to it.")
     @acting
-    def tell(
+    def send_message(
         call: Call, name: str, text: str, about: str | None, data: str | None, actor: str, retry_key: str | None
     ) -> None:
         from msgspec import UNSET
@@ -105,12 +105,12 @@ def _told(verb: str, asks: bool, help: str) -> None:
         with looking(call) as programs:
             _show(call, programs.request(request))
 
-    tell.__doc__ = help
-    command.verb(verb)(tell)
+    send_message.__doc__ = help
+    command.verb(verb)(send_message)
 
 
-_told("notify", False, "Tell a person something, by the channel that they prefer.")
-_told("ask", True, "Ask a person for a decision; it waits until they approve or reject it.")
+_add_message_verb("notify", False, "Tell a person something, by the channel that they prefer.")
+_add_message_verb("ask", True, "Ask a person for a decision; it waits until they approve or reject it.")
 
 
 @command.verb("requests")

@@ -191,11 +191,17 @@ class _Asked(Struct, frozen=True):
 
     def run(self, dry: bool = False) -> int:
         from weft.exchange.importing.run import ImportSummary
-        from weft.surfaces.cli.import_lines import all_places, found_places, import_progress, show_summary, tell_nothing
+        from weft.surfaces.cli.import_lines import (
+            all_places,
+            found_places,
+            import_progress,
+            note_nothing_found,
+            show_summary,
+        )
 
         paths = self.paths or [place for place in all_places(self.importers) if place.exists()]
         if not paths:
-            tell_nothing(self.call, found_places(self.importers))
+            note_nothing_found(self.call, found_places(self.importers))
             if self.call.json:
                 show_summary(self.call, ImportSummary(), dry)
             return 0
@@ -208,18 +214,18 @@ class _Asked(Struct, frozen=True):
                 is_stopped = True
         show_summary(self.call, importing.summary, dry, stopped=is_stopped)
         if is_stopped:
-            return self._tell_stopped(dry)
+            return self._note_stopped(dry)
         return 1 if importing.summary.problems else 0
 
     def _announce(self, plan: Plan) -> None:
         from weft.exchange.importing.run import USUAL_RATE
-        from weft.surfaces.cli.import_lines import found_places, tell_places
+        from weft.surfaces.cli.import_lines import found_places, note_places
 
         if plan.files and not (self.call.quiet or self.call.json):
             places = found_places(self.importers)
-            tell_places(self.call, places, plan.files, plan.bytes, plan.bytes / USUAL_RATE)
+            note_places(self.call, places, plan.files, plan.bytes, plan.bytes / USUAL_RATE)
 
-    def _tell_stopped(self, dry: bool) -> int:
+    def _note_stopped(self, dry: bool) -> int:
         if not dry:
             self.call.note("stopped: what was read is in the ledger; the same command goes on from here")
         return INTERRUPTED

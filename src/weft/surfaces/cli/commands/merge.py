@@ -53,10 +53,10 @@ def command(call: Call, branch: str, into: str, text: str | None, file: str | No
         done = None if merged is None else files.apply_merge(merged, turn.id)
         label = ledger.session(into).label
     place = None if merged is None else merged.resource.place
-    told = "; no files were kept of it" if place is None else f"; its files are in {safe(place)}"
+    files_text = "; no files were kept of it" if place is None else f"; its files are in {safe(place)}"
     call.answer(
         MergedBranch(turn=turn, place=place, conflicts=[]),
-        [Span(short(turn.id), "id"), " on ", Span(label, "label"), told],
+        [Span(short(turn.id), "id"), " on ", Span(label, "label"), files_text],
     )
     call.note(f"undo: weft {shell_line(('undo', label))}")
     if done is not None and done.outcome is not RestoreOutcome.OK:

@@ -24,8 +24,8 @@ from weft.surfaces.cli.program_call import (
     given,
     invoked,
     looking,
+    message_text,
     named,
-    said,
     set_fields,
     show_list,
     with_fields,
@@ -151,7 +151,7 @@ def invoke(
     with looking(call) as programs:
         model_program = programs.get(name, "model")
     own = Parameters(**given(temperature=temperature, max_tokens=max_tokens, top_p=top_p))
-    asked = Invocation(message=said(message), situation=situation, parameters=own)
+    asked = Invocation(message=message_text(message), situation=situation, parameters=own)
     answer_invoked(call, invoked(call, actor, model_program.id, asked, stream=stream), shown=stream)
 
 

@@ -178,7 +178,7 @@ def take(call: Call, names: tuple[str, ...], kind: str | None, source: str | Non
         elif items and not names:
             _confirm_several(call, items, yes)
         taken = programs.take_over(*(item.id for item in items)) if items else []
-    _tell(call, taken, "took over")
+    _show_items(call, taken, "took over")
     if undoable := [item for item in taken if item.kind != "erasure"]:
         call.note(undo_line("pending", "undo", *(item.id[:ID_LETTERS] for item in undoable)))
 
@@ -213,7 +213,7 @@ def refuse(call: Call, names: tuple[str, ...], kind: str | None, source: str | N
         replica = None if source is None else replica_of_source(call, programs.ledger, source)
         _require_choice(names, kind, source)
         refused = programs.refuse(*names, kind=kind, source=replica)
-    _tell(call, refused, "refused")
+    _show_items(call, refused, "refused")
     if refused:
         call.note(undo_line("pending", "undo", *(item.id[:ID_LETTERS] for item in refused)))
 
@@ -229,10 +229,10 @@ def undo(call: Call, names: tuple[str, ...], kind: str | None, source: str | Non
         replica = None if source is None else replica_of_source(call, programs.ledger, source)
         _require_choice(names, kind, source)
         waiting = programs.reconsider(*names, kind=kind, source=replica)
-    _tell(call, waiting, "waits again:")
+    _show_items(call, waiting, "waits again:")
 
 
-def _tell(call: Call, items: list[PendingItem], verb: str) -> None:
+def _show_items(call: Call, items: list[PendingItem], verb: str) -> None:
     if call.json:
         call.documents(items)
         return

@@ -19,8 +19,8 @@ from weft.surfaces.cli.program_call import (
     invoked,
     json_of,
     looking,
+    message_text,
     named,
-    said,
     set_fields,
     show_list,
     show_program,
@@ -176,5 +176,5 @@ def invoke(
     from weft.runtime.invoke.invocation import Invocation
 
     more = UNSET if value is None else json_of(value, "input")
-    asked = Invocation(message=said(message), input=more, model=model, situation=situation)
+    asked = Invocation(message=message_text(message), input=more, model=model, situation=situation)
     answer_invoked(call, invoked(call, actor, name, asked, stream=stream), shown=stream)

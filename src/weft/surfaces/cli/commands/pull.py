@@ -12,7 +12,7 @@ from weft.surfaces.cli.sync_call import (
     complete_remotes,
     note_rest,
     silence_option,
-    told,
+    sync_lines,
 )
 
 APPLIED = "the erasure of another ledger, applied with its pull"
@@ -39,6 +39,6 @@ def command(call: Call, remote: str | None, dry_run: bool, apply_erasures: bool,
         waiting = [] if dry_run or not apply_erasures else [tomb.ref for tomb in ledger.erasure.pending()]
         if waiting:
             ledger.erasure.erase(waiting, reason=APPLIED)
-        call.answer(done, *told(done, "pull", "from"))
+        call.answer(done, *sync_lines(done, "pull", "from"))
         if not dry_run:
             note_rest(call, ledger, done)

@@ -13,7 +13,7 @@ from weft.surfaces.cli.sync_call import (
     complete_remotes,
     note_rest,
     silence_option,
-    told,
+    sync_lines,
 )
 
 
@@ -42,6 +42,6 @@ def command(call: Call, remote: str | None, sessions: tuple[str, ...], dry_run: 
                 dry=dry_run,
                 silence_seconds=silence,
             )
-        call.answer(done, *told(done, "push", "to"))
+        call.answer(done, *sync_lines(done, "push", "to"))
         if not dry_run:
             note_rest(call, ledger, done)

@@ -71,7 +71,7 @@ def _put_back(call: Call, backup: str) -> None:
     call.note(f"{backup} with {counted(restored.events, 'event')} lies at {path} now")
     if restored.replaced is not None:
         call.note(f"what lay there is {restored.replaced}")
-    files.tell(call)
+    files.note_carried(call)
     if (origin := kept_files(folder_beside(backup)).origin) is not None:
         call.note(f"the backup was made without the files of turns: {safe(origin)} has them")
 
@@ -121,11 +121,11 @@ def _salvage(call: Call, damaged: str, new: str, others: tuple[str, ...]) -> int
     if call.json:
         call.document(SalvageAnswer(new=new, whole=saved.is_whole, salvaged=saved))
     else:
-        _tell(call, saved, new)
+        _show_salvaged(call, saved, new)
     return OK if saved.is_whole else DIFFERENT
 
 
-def _tell(call: Call, saved: Salvaged, new: str) -> None:
+def _show_salvaged(call: Call, saved: Salvaged, new: str) -> None:
     facts = f"{counted(saved.events, 'event')} and {counted(saved.contents, 'content')}"
     call.screen.show(f"saved {facts} to ", Span(new, "heading"))
     for first, last in saved.lost_events:

@@ -94,11 +94,11 @@ async def _performed(tool: ShellTool, arguments: dict[str, Any]) -> tuple[Sandbo
         if not isinstance(failure.details, dict) or "rc" not in failure.details:
             raise InvalidInput(failure.message, "run it again") from None
         code = TIMED_OUT if failure.code == "timed_out" else ENDED
-        return _told(plan, failure.details, f"{failure.code}: {failure.message}"), code
-    return _told(plan, result, None), result["rc"] if result["rc"] >= OK else 128 - result["rc"]
+        return _sandbox_run(plan, failure.details, f"{failure.code}: {failure.message}"), code
+    return _sandbox_run(plan, result, None), result["rc"] if result["rc"] >= OK else 128 - result["rc"]
 
 
-def _told(plan: CallPlan, result: dict[str, Any], error: str | None) -> SandboxRun:
+def _sandbox_run(plan: CallPlan, result: dict[str, Any], error: str | None) -> SandboxRun:
     exact = plan.exact
     return SandboxRun(
         argv=exact["argv"],

@@ -103,19 +103,19 @@ def command(
         rest = most - len(named)
         wide = rest * GROUPED if is_grouped else rest
         page = ledger.search(query, limit=wide + ranked, after=after, rank=ranked, **filters)
-        said_page = ledger.rooms.search(query, limit=min(IN_ROOMS, most)) if is_first and not filters and most else None
-        hits, said = (list(page), []) if said_page is None else (_once(ledger, page, said_page), list(said_page))
-        shown, is_empty = hits[:rest], not (hits or named or said)
+        room_page = ledger.rooms.search(query, limit=min(IN_ROOMS, most)) if is_first and not filters and most else None
+        hits, room_hits = (list(page), []) if room_page is None else (_once(ledger, page, room_page), list(room_page))
+        shown, is_empty = hits[:rest], not (hits or named or room_hits)
         if is_empty:
             ensure_known_origin(ledger, filters.get("origin"), any_case=True)
         if call.json:
-            call.documents([*named, *shown, *said])
+            call.documents([*named, *shown, *room_hits])
         elif is_grouped and not is_empty:
             groups = HitGroups(named, hits[:wide], rest)
-            call.screen.page(chain(groups.lines(ledger, call.screen.columns, words), _under_rooms(said)))
+            call.screen.page(chain(groups.lines(ledger, call.screen.columns, words), _under_rooms(room_hits)))
             shown = groups.shown
         elif not is_empty:
-            call.screen.page(chain(_lines([*named, *shown], Reader(ledger)), _under_rooms(said)))
+            call.screen.page(chain(_lines([*named, *shown], Reader(ledger)), _under_rooms(room_hits)))
         more = page.next is not None or len(hits) > len(shown)
         if is_empty and not more:
             call.note(_nothing(ledger, bool(words), filters))
@@ -123,10 +123,10 @@ def command(
     if call.json:
         call.next_page(page.next)
     elif more:
-        _tell_more(call, most, page.next)
+        _note_more(call, most, page.next)
 
 
-def _tell_more(call: Call, most: int, cursor: str | None) -> None:
+def _note_more(call: Call, most: int, cursor: str | None) -> None:
     fewer = f"filters such as --since show fewer{call.page_hint(cursor)}"
     call.note(f"there are more: `-n {2 * most or SHOWN}` shows them, {fewer}")
 
@@ -159,13 +159,13 @@ def _lines(hits: list[Hit], reader: Reader) -> Iterator[Line]:
         yield ["    ", *marked(hit.snippet, hit.marks)]
 
 
-def _once(ledger: Ledger, hits: Sequence[Hit], said: Page[RoomHit]) -> list[Hit]:
+def _once(ledger: Ledger, hits: Sequence[Hit], room_hits: Page[RoomHit]) -> list[Hit]:
     """Without what agents were sent of rooms and answered there, where the room's own message is shown. Where not all
     of those were looked for, one hit stays for each message."""
-    messages = {hit.message_id for hit in said}
+    messages = {hit.message_id for hit in room_hits}
     kept: list[Hit] = []
     for hit, message in zip(hits, ledger.rooms.posted_as(hits), strict=True):
-        if message is None or (said.next is not None and message not in messages):
+        if message is None or (room_hits.next is not None and message not in messages):
             kept.append(hit)
             messages.add(message or "")
     return kept

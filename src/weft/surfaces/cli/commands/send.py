@@ -13,7 +13,7 @@ from weft.surfaces.cli.broker_call import deliver
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.configuration import ensure_toolset, override_options
-from weft.surfaces.cli.program_call import complete_programs, said
+from weft.surfaces.cli.program_call import complete_programs, message_text
 
 if TYPE_CHECKING:
     from weft.ledger.api import Admission, Ledger
@@ -74,7 +74,7 @@ def command(
 
     if (thread and (session or smart)) or (smart and persona):
         raise click.UsageError("name one target: --session, --persona, --thread or --smart")
-    words = said(text) or ""
+    words = message_text(text) or ""
     if not words.strip():
         raise InvalidInput("the message is empty", "say something")
     overrides = parse_overrides(**options)

@@ -24,7 +24,7 @@ from weft.surfaces.cli.program_call import (
     complete_programs,
     given,
     invoked,
-    said,
+    message_text,
     session_argument,
     set_fields,
     with_fields,
@@ -100,7 +100,7 @@ def send(
 
     with call.reading() as ledger:
         opened = ledger.session(session)
-    asked = Invocation(message=said(message), model=model, situation=situation)
+    asked = Invocation(message=message_text(message), model=model, situation=situation)
     answer_invoked(call, invoked(call, actor, opened.id, asked, stream=stream), shown=stream)
 
 

@@ -123,10 +123,10 @@ def _counts(changes: DirectoryChanges, error: str | None = None) -> UndoneFiles:
 def _directory_lines(directories: list[UndoneFiles], outcome: _Outcome) -> list[Line]:
     if not directories:
         return [["  ", str(outcome)]]
-    return [["  ", safe(one.place), ": ", *_told(one, is_done=outcome.is_done)] for one in directories]
+    return [["  ", safe(one.place), ": ", *_files_line(one, is_done=outcome.is_done)] for one in directories]
 
 
-def _told(one: UndoneFiles, *, is_done: bool) -> Line:
+def _files_line(one: UndoneFiles, *, is_done: bool) -> Line:
     if one.error is not None:
         return [Span(f"files were not restored: {safe(one.error)}", "bad")]
     counts = [f"{one.changed} changed", f"{one.removed} removed", f"{one.restored} restored"]

@@ -173,7 +173,7 @@ def _answer_report(
     if not screen.terminal and not chart:
         header = (report.by, *HEADER, *(("title",) if sessions else ()))
         screen.table([(row.key, *_plain(row), *_title(row, sessions)) for row in rows], header)
-        _tell(call, _notes(report))
+        _show_notes(call, _notes(report))
         return
     keys = [_key(row, sessions, screen.columns) for row in rows]
     screen.page(_page(screen, report, rows, keys, chart is not False))
@@ -202,7 +202,7 @@ def _key(row: UsageRow, sessions: dict[str, ListedSession], columns: int) -> str
     return cut(f"{label}{quoted_title(listed.title)}", min(LONGEST_KEY, max(width(label), columns // 2)))
 
 
-def _tell(call: Call, lines: Iterable[Line]) -> None:
+def _show_notes(call: Call, lines: Iterable[Line]) -> None:
     """On a terminal below the answer; in a pipe, where rows are read by programs, beside it."""
     for line in lines:
         if call.screen.terminal:
@@ -270,8 +270,8 @@ def _notes(report: UsageReport) -> Iterator[Line]:
         ]
     factor = f"{report.naive_factor or 0:.2f}"
     if float(factor) > 1:
-        said = f"{naive.total:,} tokens, {dollars(naive)}, {factor} times as much"
-        yield [f"a sum over every session by itself would say {said}"]
+        naive_text = f"{naive.total:,} tokens, {dollars(naive)}, {factor} times as much"
+        yield [f"a sum over every session by itself would say {naive_text}"]
     if total.cache_write_1h:
         yield [f"{total.cache_write_1h:,} tokens were written to the cache for an hour, which costs more"]
     yield from _recorded_notes(report.models)
@@ -294,8 +294,8 @@ def _price_notes(usage: UsageReport | BranchUsage | UsageTree | AbandonedUsage) 
         named = ", ".join(f"{cut(safe(row.model), MODEL_COLUMNS)} ({row.tokens:,})" for row in usage.unpriced)
         yield [Span(f"without a price, and in no cost (tokens): {named}", "warn")]
     as_of = "" if usage.prices_as_of is None else f", as of {usage.prices_as_of}"
-    told = f"prices from {safe(usage.prices_from or '?')}{as_of}; `weft help usage` tells how to give your own"
-    yield [Span(told, "dim")]
+    prices_text = f"prices from {safe(usage.prices_from or '?')}{as_of}; `weft help usage` tells how to give your own"
+    yield [Span(prices_text, "dim")]
 
 
 def _turns(count: int) -> str:
@@ -309,7 +309,7 @@ def _answer_branch(call: Call, usage: BranchUsage) -> None:
     if not call.screen.terminal:
         rows = (("marginal", *_plain(usage.marginal)), ("thread", *_plain(usage.thread)))
         call.screen.table(rows, ("what", *HEADER))
-        _tell(call, _price_notes(usage))
+        _show_notes(call, _price_notes(usage))
         return
     alone, whole = usage.marginal, usage.thread
     call.screen.show(
@@ -319,7 +319,7 @@ def _answer_branch(call: Call, usage: BranchUsage) -> None:
     call.screen.show(f"its whole thread: {whole.total:,} tokens, {dollars(whole)}, in {_turns(usage.thread_turns)}")
     for row in usage.models:
         call.screen.show(f"  {safe(row.key)}: {row.total:,} tokens, {dollars(row)}")
-    _tell(call, _price_notes(usage))
+    _show_notes(call, _price_notes(usage))
 
 
 def _answer_tree(call: Call, usage: UsageTree) -> None:
@@ -334,7 +334,7 @@ def _answer_tree(call: Call, usage: UsageTree) -> None:
     )
     for line in _tree_lines(usage.root, 1):
         call.screen.show(*line)
-    _tell(call, _price_notes(usage))
+    _show_notes(call, _price_notes(usage))
 
 
 def _tree_lines(turn: TurnUsage, level: int) -> Iterator[Line]:
@@ -373,4 +373,4 @@ def _answer_abandoned(call: Call, usage: AbandonedUsage) -> None:
     header = ("once in", "status", "turns", "tokens", "cost", "last turn")
     call.screen.table(rows, header, numbers=("turns", "tokens", "cost"), spare=("status", "turns"))
     total = [f"{usage.total.total:,} tokens, {dollars(usage.total)}, in {_turns(usage.turns)}"]
-    _tell(call, [total, *_price_notes(usage)])
+    _show_notes(call, [total, *_price_notes(usage)])

@@ -70,7 +70,7 @@ def command(call: Call, facts_only: bool, views_only: bool, files_only: bool, re
     answer = Verification(ok=True, problems=[], erased_contents=erased, snapshots=read, files_elsewhere=elsewhere)
     call.answer(answer, [Span("no problems", "good")])
     if check is not None:
-        check.tell(call)
+        check.note_counts(call)
     if erased:
         call.note(f"{counted(erased, 'content')} erased: `weft erase --list` tells why")
     return OK

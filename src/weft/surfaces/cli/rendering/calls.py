@@ -75,10 +75,10 @@ class CallRenderer:
             shown = rest if isinstance(arguments, dict) else as_json(arguments) if arguments is not None else ""
             line: Line = [Span(name, "tool"), f"({page.cut(shown, page.columns - taken - 2)})"]
         else:
-            line = [Span(name, "tool"), " ", *self._told(lead, rest, page.columns - taken)]
+            line = [Span(name, "tool"), " ", *self._lead_line(lead, rest, page.columns - taken)]
         return ["  " * INDENT, Span(mark, style), " ", *line, *(Span(text, look) for text, look in tail)]
 
-    def _told(self, lead: Lead, rest: str, room: int) -> Line:
+    def _lead_line(self, lead: Lead, rest: str, room: int) -> Line:
         page = self._page
         beside = "  ".join(part for part in (lead.about, rest) if part)
         if lead.is_path:

@@ -41,7 +41,7 @@ class RoomTerminal:
         self._editor = LineEditor(self._talk.completions)
         self._bottom = BottomLines(write)
         self._keys = KeyReader()
-        self._said: asyncio.Queue[str] = asyncio.Queue()
+        self._submitted_lines: asyncio.Queue[str] = asyncio.Queue()
         self._over = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._interrupting: asyncio.Task[None] | None = None
@@ -84,7 +84,7 @@ class RoomTerminal:
 
     async def _hear_all(self) -> None:
         while True:
-            await self._talk.hear(await self._said.get())
+            await self._talk.hear(await self._submitted_lines.get())
             if self._talk.is_over:
                 self._over.set()
 
@@ -104,7 +104,7 @@ class RoomTerminal:
             self._asked_to_close = self._asked_to_close and edit is Edit.END
             match edit:
                 case Edit.SUBMIT:
-                    self._said.put_nowait(self._editor.take())
+                    self._submitted_lines.put_nowait(self._editor.take())
                 case Edit.INTERRUPT:
                     self._interrupt()
                 case Edit.END:

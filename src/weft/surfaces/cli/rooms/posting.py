@@ -13,7 +13,7 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import exit_code, hint_of, lines_of
-from weft.surfaces.cli.program_call import said
+from weft.surfaces.cli.program_call import message_text
 from weft.surfaces.cli.rooms.options import complete_mentions, in_persons_name, room_argument, room_command
 from weft.surfaces.cli.rooms.text import message_lines, plain_text
 from weft.surfaces.cli.screen import Span
@@ -60,7 +60,7 @@ def post(call: Call, room: str, text: str, attach: tuple[str, ...], no_wait: boo
     """
     from weft.kernel.errors import InvalidInput
 
-    words = said(text) or ""
+    words = message_text(text) or ""
     if not words.strip() and not attach:
         raise InvalidInput("the message is empty", "say something")
     if no_wait or call.token is not None:
@@ -198,13 +198,13 @@ def _note_names(call: Call, typed: TypedMentions) -> None:
 def _end_with(call: Call, failures: Sequence[FailedAnswer]) -> NoReturn:
     """The agents that could not answer, each once; the last of them ends the command. At a terminal the room's notice
     has told why, and only what to do about it is said."""
-    is_told = call.screen.terminal and sys.stderr.isatty() and not call.json
+    is_reason_shown = call.screen.terminal and sys.stderr.isatty() and not call.json
     last = failures[-1].error
-    for failure in () if call.json else failures if is_told else failures[:-1]:
-        for line in () if is_told else lines_of(failure.error):
+    for failure in () if call.json else failures if is_reason_shown else failures[:-1]:
+        for line in () if is_reason_shown else lines_of(failure.error):
             click.echo(line, err=True)
         if not call.quiet and (hint := hint_of(failure.error)):
             click.echo(f"hint: {safe(hint)}", err=True)
-    if is_told:
+    if is_reason_shown:
         click.get_current_context().exit(exit_code(last))
     raise last
