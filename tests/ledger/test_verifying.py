@@ -450,3 +450,19 @@ def test_whoever_takes_findings_slowly_holds_nobody_up(ledger: Ledger) -> None:
     writer.join(30)
     assert not writer.is_alive()
     assert next(findings).what == "content"
+
+
+@pytest.mark.parametrize("damage", ["n = 'x'", "n = 2.5", "key = 'letters'", "key = 7", "key = zeroblob(900)"])
+def test_a_value_of_another_type_in_a_lookup_is_mended_by_a_rebuilding(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "ledger.db"
+    with weft.open(path) as ledger:
+        for k in range(3):
+            ledger.record_turn(session="main", query=f"q{k}", response="r")
+        ledger.record_turn(session="other", query="q", response="r")
+        ledger.upkeep.catch_up()
+    assert change(path, f"UPDATE lookup_event SET {damage} WHERE n = 2") == 1
+    with weft.open(path) as ledger:
+        assert problems(ledger)
+        ledger.erasure.erase("other", reason="it is not ours")
+        assert ledger.upkeep.rebuild() == 0
+        assert problems(ledger) == []

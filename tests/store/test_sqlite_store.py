@@ -34,17 +34,26 @@ store = SqliteStore(sys.argv[1])
 append(store, "parent")
 if os.fork() == 0:
     refused = 0
-    for use in (lambda: append(store, "child"), lambda: feed(store)):
+    opening = (lambda: SqliteStore(sys.argv[1]), lambda: SqliteStore(sys.argv[1], read_only=True))
+    for use in (lambda: append(store, "child"), lambda: feed(store), *opening):
         try:
             use()
         except Unsupported:
             refused += 1
     store.close()
-    os._exit(0 if refused == 2 else 1)
+    another = SqliteStore(sys.argv[1] + "-of-the-child")
+    append(another, "child")
+    another.close()
+    os._exit(0 if refused == 4 else 1)
 status = os.wait()[1]
 append(store, "parent again")
 store.close()
-sys.exit(os.waitstatus_to_exitcode(status))
+if os.fork() == 0:
+    again = SqliteStore(sys.argv[1])
+    append(again, "child of one that has closed it")
+    again.close()
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(status) or os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
 
@@ -186,7 +195,7 @@ def test_a_ledger_is_not_used_across_a_fork(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     assert subprocess.run([sys.executable, "-c", FORKED, str(path)], check=False).returncode == 0
     store = SqliteStore(path)
-    assert len(feed(store)) == 2
+    assert len(feed(store)) == 3
     store.close()
 
 

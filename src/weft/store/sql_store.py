@@ -91,6 +91,7 @@ class SqlStore:
     read_only = False
     is_new = False
     former: str | None = None
+    _after_fork = "open it again after the fork"
 
     def __init__(self, path: str, clock: Clock, random_bytes: RandomBytes) -> None:
         self.path, self._clock, self._random_bytes = path, clock, random_bytes
@@ -382,7 +383,7 @@ class SqlStore:
         if self._closed:
             raise StoreError(f"{self.path} is closed", "open it again")
         if os.getpid() != self._pid:
-            raise Unsupported("this ledger was opened in another process", "open it again after the fork")
+            raise Unsupported("this ledger was opened in another process", self._after_fork)
 
 
 MINTED = ("turn.id", "session.id", "program.id")

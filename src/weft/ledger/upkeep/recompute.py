@@ -290,7 +290,7 @@ def _mark(store: Store, view: str) -> int:
 
 def _fold_lookups(store: Store, mark: int, progress: Progress) -> tuple[int, int]:
     """A number for a set of pairs in any order: how many, and a sum that every pair has its share in. What came after
-    `mark` is left out, unless it came from nowhere."""
+    `mark` is left out, unless it came from nowhere. A pair with a value of another type makes it one that no set has."""
     count = total = 0
     after: Key | None = (b"", 0)
     while after is not None:
@@ -300,6 +300,8 @@ def _fold_lookups(store: Store, mark: int, progress: Progress) -> tuple[int, int
             )
             now = txn.facts.watermark("lookup_event")
         for key, n in rows:
+            if not isinstance(key, bytes) or not isinstance(n, int):
+                return -1, 0
             if n <= mark or n > now:
                 count, total = count + 1, total + int.from_bytes(key, "big") * n
         after = (bytes(rows[-1][0]), rows[-1][1]) if len(rows) == ROWS else None

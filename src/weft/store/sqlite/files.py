@@ -3,6 +3,10 @@
 SQLite finds a database's log by the database's name, and Weft its lock and head. So a link is resolved first, a file
 with a second name is refused, and whoever commits looks whether the name still leads to the file that was opened. Files
 beside it are never opened through a link, and only if they belong to the user or to the owner of their folder.
+
+SQLite remembers the locks that a process has on a file. A forked process has that memory, but not the locks: what it
+opened anew would be read and written without any, and another program would delete the log under it. So a file that was
+open when a process was forked cannot be opened there.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import os
 import stat
 import sys
 from pathlib import Path
+from weakref import WeakSet
 
 from weft.kernel.errors import LedgerMoved, NotALedger, SeveralNames, StoreError, Unsupported
 from weft.store.atomic_files import open_private
@@ -38,7 +43,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
 class LedgerFile:
     """The one file that a ledger is. `name` is its real, absolute path: lock, head and log are named after it."""
 
-    __slots__ = ("device", "inode", "name", "path")
+    __slots__ = ("__weakref__", "device", "inode", "name", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = real_path(path).absolute()
@@ -53,13 +58,21 @@ class LedgerFile:
             return
 
     def identify(self) -> None:
-        """Remember which file it is. Raises where it is no regular file, or has several names."""
+        """Remember which file it is, before it is opened. Raises where it is no regular file, has several names, or was
+        open when this process was forked."""
         found = os.lstat(self.name)
         if not stat.S_ISREG(found.st_mode):
             raise NotALedger(self.name, "it is not a regular file")
         if found.st_nlink > 1:
             raise SeveralNames(self.name, found.st_nlink)
+        if (found.st_dev, found.st_ino) in _inherited:
+            raise Unsupported(f"{self.name} was open when this process was forked from another one", AFTER_FORK)
         self.inode, self.device = found.st_ino, found.st_dev
+        _opened.add(self)
+
+    def release(self) -> None:
+        """No connection leads to it any longer."""
+        _opened.discard(self)
 
     def ensure_in_place(self) -> None:
         """The name still leads to the file that was identified, and no other name does."""
@@ -71,6 +84,20 @@ class LedgerFile:
             raise LedgerMoved(self.name, "was replaced by another file")
         if found.st_nlink != 1:
             raise SeveralNames(self.name, found.st_nlink)
+
+
+AFTER_FORK = "fork before the ledger is opened, or start the process anew (multiprocessing: spawn)"
+_opened: WeakSet[LedgerFile] = WeakSet()
+_inherited: set[tuple[int, int]] = set()
+"""Device and number of the files that were open in a process when this one was forked from it."""
+
+
+def _inherit() -> None:
+    _inherited.update((file.device, file.inode) for file in _opened)
+    _opened.clear()
+
+
+os.register_at_fork(after_in_child=_inherit)
 
 
 def real_path(path: Path) -> Path:

@@ -44,7 +44,7 @@ from weft.store.sqlite.connection import (
     translated,
 )
 from weft.store.sqlite.copies import copies_beside, ensure_free, write_copy
-from weft.store.sqlite.files import LedgerFile, refuse_unsafe_place
+from weft.store.sqlite.files import AFTER_FORK, LedgerFile, refuse_unsafe_place
 from weft.store.sqlite.migrations import (
     Schema,
     check_objects,
@@ -65,6 +65,8 @@ LONG_LOG_BYTES, PAUSE_SECONDS = 32 * 1024 * 1024, 0.01
 
 class SqliteBase(SqlStore):
     """What the file and the memory store share: SQLite's transactions."""
+
+    _after_fork = AFTER_FORK
 
     def __init__(self, path: str, clock: Clock, random_bytes: RandomBytes, schema: Schema | None) -> None:
         super().__init__(path, clock, random_bytes)
@@ -460,6 +462,7 @@ class SqliteStore(SqliteBase):
         for beside in (self._file_lock, self._head_file):
             if beside is not None:
                 beside.close()
+        self._file.release()
 
 
 class MemoryStore(SqliteBase):
