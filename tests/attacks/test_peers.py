@@ -213,7 +213,7 @@ def test_a_forged_event_of_a_third_replica_keeps_it_out_of_nothing(alice: Ledger
     assert events(alice) - events(carol) == {forged}
     assert events(carol) <= events(alice)
     (refused,) = sync.refused_events(carol)
-    assert (refused.event, refused.told_by) == (sha256(forged).hexdigest(), alice.replica)
+    assert (refused.event, refused.peer) == (sha256(forged).hexdigest(), alice.replica)
     assert queries(carol, "carol") == ["one", "two", "three"]
     grow(alice, "alice", "and later")
     assert sync_patiently(carol, alice, 0) == 0

@@ -299,7 +299,7 @@ class ReplicaDiverged(Conflict):
     """Two ledgers go by one replica id and say different things under it."""
 
     usual_action = Action.RENEW_BOTH_REPLICAS
-    is_told = False
+    is_from_peer = False
     """The other side of a sync said so: what is remembered of it here is not what it said."""
 
 
@@ -335,9 +335,9 @@ class CriteriaUnmet(NotApplicable):
 
     usual_action = Action.COMPLETE_WHAT_IS_MISSING
 
-    def __init__(self, name: str, failed: Sequence[int], told: Sequence[str]) -> None:
-        super().__init__(f"task {name!r} cannot complete: {'; '.join(told)}")
-        self.name, self.failed, self.told = name, tuple(failed), tuple(told)
+    def __init__(self, name: str, failed: Sequence[int], reasons: Sequence[str]) -> None:
+        super().__init__(f"task {name!r} cannot complete: {'; '.join(reasons)}")
+        self.name, self.failed, self.reasons = name, tuple(failed), tuple(reasons)
 
 
 class NotAllowed(LedgerError):

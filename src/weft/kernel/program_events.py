@@ -38,7 +38,7 @@ class ConfiguredEvent(Event, frozen=True, gc=False, kw_only=True):
     reason: Content | UnsetType = UNSET
 
 
-class Told(Event, frozen=True, gc=False, kw_only=True):
+class LifecycleEvent(Event, frozen=True, gc=False, kw_only=True):
     """A step of a program's lifecycle, with a reason where somebody gave one."""
 
     category: ClassVar[EventClass] = EventClass.TRANSITION
@@ -122,82 +122,82 @@ class AgentConfigured(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag=
     about: ClassVar[str] = "An agent got another configuration; `reverts` is the version it takes up again."
 
 
-class ProgramPublished(Told, frozen=True, gc=False, kw_only=True, tag="program_published"):
+class ProgramPublished(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="program_published"):
     about: ClassVar[str] = "A program may be used."
 
 
-class ProgramDeprecated(Told, frozen=True, gc=False, kw_only=True, tag="program_deprecated"):
+class ProgramDeprecated(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="program_deprecated"):
     about: ClassVar[str] = "A program should not be used any longer."
 
 
-class ProgramDeleted(Told, frozen=True, gc=False, kw_only=True, tag="program_deleted"):
+class ProgramDeleted(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="program_deleted"):
     about: ClassVar[str] = "A program is hidden and its name is free; its history stays."
 
 
-class SessionPaused(Told, frozen=True, gc=False, kw_only=True, tag="session_paused"):
+class SessionPaused(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="session_paused"):
     about: ClassVar[str] = "A session takes no turns for now; messages wait."
 
 
-class SessionResumed(Told, frozen=True, gc=False, kw_only=True, tag="session_resumed"):
+class SessionResumed(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="session_resumed"):
     about: ClassVar[str] = "A paused session goes on."
 
 
-class SessionCompleted(Told, frozen=True, gc=False, kw_only=True, tag="session_completed"):
+class SessionCompleted(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="session_completed"):
     about: ClassVar[str] = "A session takes no more turns."
 
 
-class SessionModelSwitched(Told, frozen=True, gc=False, kw_only=True, tag="session_model_switched"):
+class SessionModelSwitched(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="session_model_switched"):
     about: ClassVar[str] = "A session asks another model from now on."
 
     model: Ulid
 
 
-class AgentTaskAssigned(Told, frozen=True, gc=False, kw_only=True, tag="agent_task_assigned"):
+class AgentTaskAssigned(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="agent_task_assigned"):
     about: ClassVar[str] = "An agent got a task, and a session to work on it."
 
     task: Ulid
     session: Ulid
 
 
-class AgentShared(Told, frozen=True, gc=False, kw_only=True, tag="agent_shared"):
+class AgentShared(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="agent_shared"):
     about: ClassVar[str] = "A private agent works for one more person or agent."
 
     principal: Ulid
 
 
-class AgentUnshared(Told, frozen=True, gc=False, kw_only=True, tag="agent_unshared"):
+class AgentUnshared(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="agent_unshared"):
     about: ClassVar[str] = "A private agent works for that person or agent no longer."
 
     principal: Ulid
 
 
-class AgentThinking(Told, frozen=True, gc=False, kw_only=True, tag="agent_thinking"):
+class AgentThinking(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="agent_thinking"):
     about: ClassVar[str] = "An agent asks its model: one more turn of its work."
 
 
-class AgentExecuting(Told, frozen=True, gc=False, kw_only=True, tag="agent_executing"):
+class AgentExecuting(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="agent_executing"):
     about: ClassVar[str] = "An agent acts on an answer."
 
 
-class AgentWaiting(Told, frozen=True, gc=False, kw_only=True, tag="agent_waiting"):
+class AgentWaiting(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="agent_waiting"):
     about: ClassVar[str] = "An agent waits for somebody or something."
 
 
-class AgentPaused(Told, frozen=True, gc=False, kw_only=True, tag="agent_paused"):
+class AgentPaused(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="agent_paused"):
     about: ClassVar[str] = "An agent was paused; `agent_resumed` takes it back to where it was."
 
 
-class AgentResumed(Told, frozen=True, gc=False, kw_only=True, tag="agent_resumed"):
+class AgentResumed(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="agent_resumed"):
     about: ClassVar[str] = "A paused agent goes on where it was."
 
 
-class AgentFailed(Told, frozen=True, gc=False, kw_only=True, tag="agent_failed"):
+class AgentFailed(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="agent_failed"):
     about: ClassVar[str] = "An agent stopped with an error."
 
     error: ErrorFact | UnsetType = UNSET
 
 
-class AgentCompleted(Told, frozen=True, gc=False, kw_only=True, tag="agent_completed"):
+class AgentCompleted(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="agent_completed"):
     about: ClassVar[str] = "An agent is done with its task and idle again."
 
 
@@ -209,27 +209,27 @@ class AgentCheckpoint(Event, frozen=True, gc=False, kw_only=True, tag="agent_che
     state: Content
 
 
-class AgentReset(Told, frozen=True, gc=False, kw_only=True, tag="agent_reset"):
+class AgentReset(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="agent_reset"):
     about: ClassVar[str] = "An agent is idle again, whatever it was doing, without a task."
 
 
-class TaskAssigned(Told, frozen=True, gc=False, kw_only=True, tag="task_assigned"):
+class TaskAssigned(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="task_assigned"):
     about: ClassVar[str] = "A task is somebody's; null: nobody's any longer."
 
     assignee: Ulid | None
 
 
-class TaskStarted(Told, frozen=True, gc=False, kw_only=True, tag="task_started"):
+class TaskStarted(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="task_started"):
     about: ClassVar[str] = "Work on a task began."
 
 
-class TaskBlocked(Told, frozen=True, gc=False, kw_only=True, tag="task_blocked"):
+class TaskBlocked(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="task_blocked"):
     about: ClassVar[str] = "A task waits for others."
 
     by: tuple[Ulid, ...]
 
 
-class TaskUnblocked(Told, frozen=True, gc=False, kw_only=True, tag="task_unblocked"):
+class TaskUnblocked(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="task_unblocked"):
     about: ClassVar[str] = "Nothing is in the way of a task any longer."
 
 
@@ -245,28 +245,28 @@ class TaskChecked(Event, frozen=True, gc=False, kw_only=True, tag="task_checked"
     """The turn whose answer was judged."""
 
 
-class TaskCompleted(Told, frozen=True, gc=False, kw_only=True, tag="task_completed"):
+class TaskCompleted(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="task_completed"):
     about: ClassVar[str] = "A task is done; what was checked before says so."
 
     result: Content | UnsetType = UNSET
 
 
-class TaskFailed(Told, frozen=True, gc=False, kw_only=True, tag="task_failed"):
+class TaskFailed(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="task_failed"):
     about: ClassVar[str] = "A task will not be done."
 
 
-class InformationValidated(Told, frozen=True, gc=False, kw_only=True, tag="information_validated"):
+class InformationValidated(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="information_validated"):
     about: ClassVar[str] = "It fits its schema; `schema` and `version` name that, where it has one."
 
     schema: Ulid | UnsetType = UNSET
     version: int | UnsetType = UNSET
 
 
-class InformationActivated(Told, frozen=True, gc=False, kw_only=True, tag="information_activated"):
+class InformationActivated(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="information_activated"):
     about: ClassVar[str] = "It is in use: for the first time, or again."
 
 
-class InformationArchived(Told, frozen=True, gc=False, kw_only=True, tag="information_archived"):
+class InformationArchived(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="information_archived"):
     about: ClassVar[str] = "It is put away and can be taken up again."
 
 
@@ -288,23 +288,23 @@ class HumanNotified(Event, frozen=True, gc=False, kw_only=True, tag="human_notif
     data: Content | UnsetType = UNSET
 
 
-class HumanApproved(Told, frozen=True, gc=False, kw_only=True, tag="human_approved"):
+class HumanApproved(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="human_approved"):
     about: ClassVar[str] = "A person said yes to what was asked."
 
     request: Ulid
 
 
-class HumanRejected(Told, frozen=True, gc=False, kw_only=True, tag="human_rejected"):
+class HumanRejected(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="human_rejected"):
     about: ClassVar[str] = "A person said no to what was asked."
 
     request: Ulid
 
 
-class TriggerPaused(Told, frozen=True, gc=False, kw_only=True, tag="trigger_paused"):
+class TriggerPaused(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="trigger_paused"):
     about: ClassVar[str] = "A trigger fires no more until it is resumed; repeated errors pause it by themselves."
 
 
-class TriggerResumed(Told, frozen=True, gc=False, kw_only=True, tag="trigger_resumed"):
+class TriggerResumed(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="trigger_resumed"):
     about: ClassVar[str] = "A paused trigger fires again."
 
 

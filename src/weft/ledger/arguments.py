@@ -274,7 +274,7 @@ def as_messages(value: Any, role: MessageRole, what: str, levels: int = 8) -> li
         lists = [as_messages(item, role, f"{what}[{i}]", levels - 1) for i, item in enumerate(value)]
         return joined(message for messages in lists for message in messages)
     if isinstance(value, Message):
-        return [_said_again(value, what)]
+        return [_copied_message(value, what)]
     return _as_message(value, role, what)
 
 
@@ -330,7 +330,7 @@ def as_calls(value: Any) -> tuple[list[NewToolCall], list[ToolUsePart]]:
     return calls, uses
 
 
-def _said_again(message: Message, what: str) -> NewMessage:
+def _copied_message(message: Message, what: str) -> NewMessage:
     """A message that was read, to be recorded as a new one: all of it but its id, its place and its time."""
     fields = "content source model thinking_config context metadata".split()
     values = {name: getattr(message, name) for name in fields}

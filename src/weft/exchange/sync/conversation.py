@@ -124,7 +124,7 @@ def _dropping(store: Store, peer: Hello, talk: Talk[T]) -> Talk[T]:
     try:
         return (yield from talk)
     except ReplicaDiverged as error:
-        if error.is_told and not store.read_only:
+        if error.is_from_peer and not store.read_only:
             store.write(lambda txn: drop_memory(txn.sql, peer.replica))
         raise
 

@@ -196,7 +196,7 @@ class Served:
             self._answers.append(refusal(error))
             self._waiting = self._has_failed = True
             if isinstance(error, ReplicaDiverged):
-                error.is_told = True
+                error.is_from_peer = True
             raise
         if out is None:
             self._waiting = True

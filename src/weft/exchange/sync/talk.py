@@ -36,7 +36,7 @@ def refusal(error: WeftError) -> Frame:
 def reported_divergence(message: str) -> ReplicaDiverged:
     """The other side says that what is remembered of it here is not what it said."""
     error = ReplicaDiverged(message)
-    error.is_told = True
+    error.is_from_peer = True
     return error
 
 

@@ -28,7 +28,7 @@ from weft.ledger.runs.admission import MessageTarget, NewAdmission, admit, again
 from weft.ledger.runs.inbox import listed_messages, load_message, taken_messages
 from weft.ledger.runs.model import DEFAULT_LIMITS, Admission, InboxMessage, QueueLimits, TurnRetry
 from weft.ledger.runs.turn_commands import interrupt, retry
-from weft.ledger.runs.worker_answers import tell_spawner
+from weft.ledger.runs.worker_answers import notify_spawner
 from weft.ledger.views.rows import load_session, load_turn
 from weft.ledger.write.append import requires
 from weft.store.port import ReadTxn
@@ -107,7 +107,7 @@ class Inbox(LedgerPart):
     @requires("turn:record")
     def cancel(self, message: str, *, reason: str | None = None) -> None:
         """Take a message out of its inbox that no turn has taken yet."""
-        cancel(self._writer, checked_text(message, "message"), reason, tell_spawner)
+        cancel(self._writer, checked_text(message, "message"), reason, notify_spawner)
 
     @requires("turn:record")
     def send_again(self, message: str, *, key: str | None = None, limits: QueueLimits = DEFAULT_LIMITS) -> Admission:

@@ -12,7 +12,7 @@ from weft.ledger.api.base import LedgerBase, LedgerPart
 from weft.ledger.api.recording import check_pins
 from weft.ledger.arguments import checked_names, checked_number
 from weft.ledger.model import Session, SessionAlias
-from weft.ledger.read.revisions import moves_told, require
+from weft.ledger.read.revisions import moves_in_words, require
 from weft.ledger.read.sessions import (
     head_at,
     head_event,
@@ -45,7 +45,7 @@ class Heads(LedgerPart):
                 return set_status(self._ledger, row.id, SessionStatus.ACTIVE, reason, "session:move")
             moves = reflog(txn, row, 1, number) if number >= 0 else []
             if not moves:
-                raise NotFound("move of session", f"{row.label}@{{{number}}}", moves_told(row))
+                raise NotFound("move of session", f"{row.label}@{{{number}}}", moves_in_words(row))
             turn = moves[0].turn_id and load_turn(txn.sql, moves[0].turn_id)
             event = head_event(txn.facts, turn, moves[0].at_event)
         if row.status != SessionStatus.ACTIVE:

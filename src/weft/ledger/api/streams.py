@@ -37,13 +37,13 @@ class SessionStream:
             self._erasures = txn.facts.watermark(ERASING)
             return read_items(txn, self._name, self.cursor)
 
-    def is_outdated(self, told: StreamPosition) -> bool:
+    def is_outdated(self, position: StreamPosition) -> bool:
         """Whether something was erased since items were read. What was not handed out of them is dropped then, and read
         again behind this position."""
         with self._store.read() as txn:
             if txn.facts.watermark(ERASING) == self._erasures:
                 return False
-            self.cursor = open_cursor(txn, self._name, told)
+            self.cursor = open_cursor(txn, self._name, position)
             return True
 
     def read_partial(self) -> list[StreamItem]:
@@ -75,13 +75,13 @@ class StreamVerbs(LedgerBase):
         left = wait
         while True:
             before = stream.cursor.position
-            told = before
+            position = before
             while (items := stream.read()) is not None:
                 for item in items:
-                    if stream.is_outdated(told):
+                    if stream.is_outdated(position):
                         break
                     yield item
-                    told = item.position
+                    position = item.position
             yield from stream.read_partial()
             left = left if stream.cursor.position == before else wait
             if left is not None and left <= 0:

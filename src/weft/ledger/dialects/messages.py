@@ -120,8 +120,10 @@ def is_api_message(value: Any) -> bool:
     if value.get("role") is None:
         return _is_item(value)
     has_content = isinstance(value.get("content", UNSET), str | list | None)
-    says = has_content or any(isinstance(value.get(name), list | Mapping) for name in ("tool_calls", "function_call"))
-    return isinstance(value["role"], str) and value["role"] in _ROLES and says
+    has_content_or_calls = has_content or any(
+        isinstance(value.get(name), list | Mapping) for name in ("tool_calls", "function_call")
+    )
+    return isinstance(value["role"], str) and value["role"] in _ROLES and has_content_or_calls
 
 
 def _is_item(value: Mapping[str, Any]) -> bool:

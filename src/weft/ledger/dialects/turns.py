@@ -97,8 +97,8 @@ class _Answer:
         if len(rest) == len(parts):
             return message
         names = [{"name": use.name} for use, result in self.uses if result in parts]
-        is_told = message.metadata is None or message.metadata in names
-        return None if is_told and not rest else replace(message, content=rest)
+        is_metadata_known = message.metadata is None or message.metadata in names
+        return None if is_metadata_known and not rest else replace(message, content=rest)
 
     def _answers(self, result: ToolResultPart) -> bool:
         waiting = self._waiting.get(result.tool_call_id)

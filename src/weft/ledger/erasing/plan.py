@@ -24,7 +24,7 @@ from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql, rows_in
 
 CONVERSATION = "conversation"
-TELLING = ("run", "import")
+TURN_STREAMS = ("run", "import")
 """Streams that tell of a turn."""
 
 
@@ -170,7 +170,7 @@ def _shared(txn: ReadTxn, uses: Uses, everywhere: bool, named: Collection[bytes]
 
     def is_erased(use: ContentUse) -> bool:
         kind, _, name = use.stream.partition(":")
-        if kind not in TELLING:
+        if kind not in TURN_STREAMS:
             return False
         if name not in erased:
             erased[name] = _is_erased(txn, name)
@@ -233,7 +233,7 @@ def _untagged(sql: Sql, uses: Uses, going: set[bytes], sizes: dict[bytes, int]) 
 def _reached_turns(sql: Sql, target: Target, uses: Uses) -> tuple[str, ...]:
     streams = (stream.partition(":") for stream in uses.reached)
     found = list(
-        rows_in(sql, "SELECT id FROM turn WHERE id IN", [name for kind, _, name in streams if kind in TELLING])
+        rows_in(sql, "SELECT id FROM turn WHERE id IN", [name for kind, _, name in streams if kind in TURN_STREAMS])
     )
     found += rows_in(sql, _SHOWING, _outside_runs(uses))
     return tuple(sorted({id for (id,) in found if id not in target.turns}))
@@ -320,7 +320,7 @@ def _is_readable(txn: ReadTxn, use: ContentUse) -> bool:
     """Whether it can be told who uses a content."""
     access = access_of(txn)
     kind, _, name = use.stream.partition(":")
-    turn = load_turn(txn.sql, name) if kind in TELLING else None
+    turn = load_turn(txn.sql, name) if kind in TURN_STREAMS else None
     if access.is_unlimited or (turn is not None and access.may_read_turn(turn)):
         return True
     return kind in ("session", "import") and access.readable(load_session(txn.sql, name)) is not None
@@ -345,9 +345,9 @@ def _affected(txn: ReadTxn, target: Target, turns: Sequence[str], uses: Uses) ->
             found.setdefault(row.id, row)
     for stream in sorted(uses.reached):
         kind, _, name = stream.partition(":")
-        told = load_session(txn.sql, name) if kind in ("session", "import") else None
-        if told is not None:
-            found.setdefault(told.id, told)
+        session = load_session(txn.sql, name) if kind in ("session", "import") else None
+        if session is not None:
+            found.setdefault(session.id, session)
     for row in found.values():
         yield Affected(id=row.id, label=row.label, status=row.status, named=row.id in target.sessions)
 

@@ -31,7 +31,7 @@ from weft.ledger.imports.kept_sources import (
 )
 from weft.ledger.imports.natives import EncodedEvents, NativeSession, NativeTurn, PackedStretch, TurnDraft
 from weft.ledger.imports.provisional import OpenTail, write_tail
-from weft.ledger.imports.replaced_turns import has_other_files, is_told_in, last_round, note_replaced
+from weft.ledger.imports.replaced_turns import has_other_files, is_shown_from, last_round, note_replaced
 from weft.ledger.imports.sighting_events import Seeing, encoded_sighting
 from weft.ledger.imports.sources import (
     NAMED,
@@ -221,7 +221,7 @@ class ImportWriter:
         self._names.note(append, batch, task.landed[mark.landed :])
         if is_last:
             self._bring_back(append, seeing, task)
-            self._tell(append, seeing, task)
+            self._write_session_sighting(append, seeing, task)
             self._note_tail(append, seeing, task)
         stretches = [each for turn in batch if turn.prepared is not None for each in turn.prepared.stretches]
         self._keep_along(append, seeing, task, None if is_last else task.end, stretches)
@@ -416,7 +416,7 @@ class ImportWriter:
         left = [row for row in others if row.session == session or self._is_remapped(append, row, turn)]
         if self._remap or session is None or not has_other_files(append, session, seeing.file):
             return left
-        return [row for row in left if is_told_in(append, row, seeing.file)]
+        return [row for row in left if is_shown_from(append, row, seeing.file)]
 
     def _is_remapped(self, append: Append, row: TurnRow, turn: NativeTurn) -> bool:
         return self._remap and self._shares_words(append, row, turn)
@@ -500,10 +500,10 @@ class ImportWriter:
         )
         task.counts.sessions += 1
 
-    def _tell(self, append: Append, seeing: Seeing, task: Task) -> None:
+    def _write_session_sighting(self, append: Append, seeing: Seeing, task: Task) -> None:
         """What the source tells of the session itself, and links whose other end has come."""
         end = max(task.end, task.raw.end) if task.raw else task.end
-        self._see(append, seeing.told(task.session, end), new=False)
+        self._see(append, seeing.session_sighting(task.session, end), new=False)
         append.seal()
         for child, wants, why, session in self._names.waiting(append.sql):
             self._join(append, child, wants, why, session, task.counts)

@@ -136,7 +136,7 @@ class PreparedTranscript:
             return
         contents = {content.ref: content for turn in batch for content in _contents_of(turn)}
         if is_last:
-            contents.update((content.ref, content) for content in self._told())
+            contents.update((content.ref, content) for content in self._session_contents())
         worth = [(ref.hex(), content.data) for ref, content in contents.items() if len(content.data) >= WORTH]
         prepared = batch[-1].prepared
         assert prepared is not None
@@ -145,11 +145,13 @@ class PreparedTranscript:
             for start, piece in self._raw.take(None if is_last else self._end)
         )
 
-    def _told(self) -> tuple[Prepared, ...]:
+    def _session_contents(self) -> tuple[Prepared, ...]:
         """What the source tells of the session itself, once it was walked."""
         draft = EventDraft(self._secret)
         origin, session = self._mapping.rpartition("/")[0], self._secret.session_id(self._session.id)
-        Seeing(draft, origin, session, self._secret.session_id, self._file).told(prepare_session(self._session), 0)
+        Seeing(draft, origin, session, self._secret.session_id, self._file).session_sighting(
+            prepare_session(self._session), 0
+        )
         return draft.encoded().contents
 
 
@@ -199,8 +201,8 @@ def _words(turn: NativeTurn, draft: TurnDraft) -> Iterator[tuple[str, bool, Text
 def _texts(turn: NativeTurn) -> Iterator[tuple[bytes, bool]]:
     for item in turn.items:
         if isinstance(item, NativeMessage):
-            said = (part.text for part in item.parts if isinstance(part, TextPart | ReasoningPart))
-            yield from ((text_bytes(text), False) for text in said if isinstance(text, str))
+            texts = (part.text for part in item.parts if isinstance(part, TextPart | ReasoningPart))
+            yield from ((text_bytes(text), False) for text in texts if isinstance(text, str))
             continue
         yield value_bytes(item.arguments), True
         if item.result is not UNSET:

@@ -86,8 +86,8 @@ def _item(item: Item, is_erased: IsErased) -> ProvisionalItem:
         text = ERASED if is_erased(value_bytes(item.arguments)) else _cut(_arguments(item.arguments))
         name = _words(item.name, is_erased)
         return ProvisionalItem(role="tool", text=text, tool=name, status=status if done else None, at=item.at)
-    said = [text for part in item.parts if (text := _text(part))]
-    texts = [ERASED if is_erased(text_bytes(text)) else text for text in said]
+    part_texts = [text for part in item.parts if (text := _text(part))]
+    texts = [ERASED if is_erased(text_bytes(text)) else text for text in part_texts]
     return ProvisionalItem(role=item.role.value, text=_cut("\n\n".join(texts)), at=item.at)
 
 
@@ -176,8 +176,8 @@ def provisional_turns(txn: ReadTxn, session_id: str | None) -> list[ProvisionalT
 
 
 def _turn(source: str, session: str, seen_at: int, body: bytes) -> ProvisionalTurn:
-    told = {"source": source, "session_id": session, "seen_at": seen_at}
-    return convert({**orjson.loads(bytes(body)), **told}, ProvisionalTurn)
+    columns = {"source": source, "session_id": session, "seen_at": seen_at}
+    return convert({**orjson.loads(bytes(body)), **columns}, ProvisionalTurn)
 
 
 def forget(_: Store, txn: WriteTxn, forgotten: ErasedContents) -> None:

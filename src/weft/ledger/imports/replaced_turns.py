@@ -68,12 +68,12 @@ def has_other_files(append: Append, session: int, file: str) -> bool:
     return append.sql.one("SELECT 1 FROM kept WHERE session = ? AND file <> ? LIMIT 1", (session, known)) is not None
 
 
-def is_told_in(append: Append, row: TurnRow, file: str) -> bool:
+def is_shown_from(append: Append, row: TurnRow, file: str) -> bool:
     """Is it this file whose telling of a turn is shown?"""
     n = None if row.seen is None else append.txn.facts.find_event(row.seen)
     line = None if n is None else append.txn.facts.line(n)
-    told = None if n is None or line is None else recorded(n, line).event
-    return not isinstance(told, Sighting) or told.file == append.put_text(file)
+    event = None if n is None or line is None else recorded(n, line).event
+    return not isinstance(event, Sighting) or event.file == append.put_text(file)
 
 
 def last_round(append: Append, *turns: TurnRow) -> int:

@@ -98,7 +98,7 @@ class Seeing(Struct, frozen=True):
             end=turn.end,
         )
 
-    def told(self, session: NativeSession, end: int) -> Sighting:
+    def session_sighting(self, session: NativeSession, end: int) -> Sighting:
         """What the source tells of the session itself, up to its `end`."""
         return Sighting(
             stream=import_stream(self.session),

@@ -70,8 +70,8 @@ def sent_to_model(txn: ReadTxn, turn: TurnRow, memory: TurnMemory | None = None)
         return list(as_sent(messages_named(txn, sent), cut))
     if turn.closed:
         return list(context_of_turn(txn, turn, memory).messages)
-    said = transcript_of(txn, turn, None)
-    return list(_assemble(txn, _before(txn, turn), turn.compaction, said, turn.n, turn.persona, memory).messages)
+    transcript = transcript_of(txn, turn, None)
+    return list(_assemble(txn, _before(txn, turn), turn.compaction, transcript, turn.n, turn.persona, memory).messages)
 
 
 def context_after(
@@ -146,8 +146,8 @@ def _earlier_system(
     """The system prompt in effect, where the last turn that brought one was summarised away."""
     for part in reversed(ranges):
         last = min(part.high, start - 1)
-        told = txn.sql.one("SELECT system FROM turn WHERE segment = ? AND depth = ?", (part.segment, last))
-        if told is not None and told[0] is None:
+        system_row = txn.sql.one("SELECT system FROM turn WHERE segment = ? AND depth = ?", (part.segment, last))
+        if system_row is not None and system_row[0] is None:
             return []
         row = txn.sql.one(
             "SELECT t.depth, t.persona FROM turn t JOIN message m ON m.turn = t.n"
@@ -173,8 +173,8 @@ def _start(txn: ReadTxn, compaction: str | None) -> tuple[int, list[Message]]:
     kept = load_turn(txn.sql, first_kept or through)
     if kept is None:
         raise NotFound("turn", first_kept or through)
-    told = summary_message(txn, compaction, summary)
-    return kept.depth + (0 if first_kept else 1), [told] if told.text else []
+    message = summary_message(txn, compaction, summary)
+    return kept.depth + (0 if first_kept else 1), [message] if message.text else []
 
 
 def _query(txn: ReadTxn, turn: TurnRow, asked: int | None) -> list[Message]:

@@ -290,10 +290,10 @@ class FullThreads:
             events = strand.events if high == strand.high else None
             with self._store.read() as txn:
                 part = Range(strand.segment, low, high, events)
-                told = self._tell(txn, part, ends=high == strand.high)
-            yield from told
+                turns = self._read_turns(txn, part, ends=high == strand.high)
+            yield from turns
 
-    def _tell(self, txn: ReadTxn, part: Range, *, ends: bool) -> list[FullTurn]:
+    def _read_turns(self, txn: ReadTxn, part: Range, *, ends: bool) -> list[FullTurn]:
         rows = list(turns_in(txn.sql, part))
         if len(rows) != part.high - part.low + 1:
             raise Damaged(
@@ -422,8 +422,8 @@ def _replies(txn: ReadTxn, part: Range) -> dict[str, dict[str, Any]]:
     )
     found: dict[str, dict[str, Any]] = {}
     for id, provider, *given in rows:
-        told = {name: count for name, count in zip(TOKENS, given, strict=True) if count is not None}
-        found[id] = {"provider": name_of(txn, provider), "usage": Usage(**told) if told else None}
+        tokens = {name: count for name, count in zip(TOKENS, given, strict=True) if count is not None}
+        found[id] = {"provider": name_of(txn, provider), "usage": Usage(**tokens) if tokens else None}
     return found
 
 
@@ -431,16 +431,18 @@ def _answered(
     txn: ReadTxn, row: TurnRow, leaf: Leaf, known: Mapping[str, dict[str, Any]], *, look: bool
 ) -> dict[str, MessageReply]:
     """Which request an answer came to and how long it took only the events of the turn tell; imported ones do not."""
-    told = {placed.message.id: dict(known.get(placed.message.id, {})) for placed in leaf.messages}
+    fields_by_message = {placed.message.id: dict(known.get(placed.message.id, {})) for placed in leaf.messages}
     if look and row.origin is None:
         asked: dict[str, ModelRequest] = {}
         for recorded in run_events(txn.facts, row):
             event = recorded.event
             if isinstance(event, ModelRequest):
                 asked[event.correlation_id] = event
-            elif isinstance(event, ModelResponse) and event.output is not UNSET and event.output.id in told:
-                told[event.output.id] |= _of_response(event, asked.get(event.correlation_id))
-    return {message: MessageReply(**fields) for message, fields in told.items() if fields}
+            elif (
+                isinstance(event, ModelResponse) and event.output is not UNSET and event.output.id in fields_by_message
+            ):
+                fields_by_message[event.output.id] |= _of_response(event, asked.get(event.correlation_id))
+    return {message: MessageReply(**fields) for message, fields in fields_by_message.items() if fields}
 
 
 def _of_response(event: ModelResponse, request: ModelRequest | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from weft.ledger.read.principals import load_on_behalf_of
 from weft.ledger.read.projects import Projects, RepositoryOf, session_folders
 from weft.ledger.read.session_times import SessionTimes
 from weft.ledger.read.sessions import load_branches, to_sessions
-from weft.ledger.read.turn_titles import load_subjects, telling_title
+from weft.ledger.read.turn_titles import load_subjects, meaningful_title
 from weft.ledger.views.rows import SESSION, TURN, SessionRow, TurnRow, turns_of_messages
 from weft.ledger.views.values import text_of
 from weft.store.port import ReadTxn, Store
@@ -65,7 +65,7 @@ class ListedSession(Struct, frozen=True, kw_only=True):
     @property
     def title(self) -> str:
         """What lists call it: its title, its task, or what it was first asked to do."""
-        own_title = telling_title(self.session.title)
+        own_title = meaningful_title(self.session.title)
         return own_title or self.session.task_description or self.subject or self.session.title or ""
 
 
@@ -242,7 +242,7 @@ def of_project(txn: ReadTxn, rows: list[SessionRow], project: str, projects: Pro
 
 def has_title(session: Session) -> bool:
     """Does its title say anything?"""
-    return telling_title(session.title) is not None
+    return meaningful_title(session.title) is not None
 
 
 def _nested(rows: list[SessionRow]) -> list[SessionRow]:

@@ -34,7 +34,7 @@ DEPTH = 1 << 32
 """Where something stands in its segment is one number, its place: its turn's depth times this, and its position in the
 turn."""
 Columns = Sequence[tuple[Any, ...]]
-TURN_COLUMNS, SAID_COLUMNS, CALL_COLUMNS = 4, 10, 17
+TURN_COLUMNS, MESSAGE_COLUMNS, CALL_COLUMNS = 4, 10, 17
 _digest = type(sha256()).digest
 
 
@@ -45,18 +45,18 @@ class TurnRows:
     and bytes of its text. Of a call: depth, position, how many before it have its id, tool, outcome, when it began and
     ended, whether it is odd; reference, salt and bytes of its id, of its parameters and of its result."""
 
-    def __init__(self, turns: list[Row], said: list[Row], calls: list[Row], substituted: set[int]) -> None:
+    def __init__(self, turns: list[Row], messages: list[Row], calls: list[Row], substituted: set[int]) -> None:
         self._depths, self._ids, self._personas, types = _columns(turns, TURN_COLUMNS)
-        said_columns, call_columns = _columns(said, SAID_COLUMNS), _columns(calls, CALL_COLUMNS)
-        odd = self._odd = substituted | _disordered(said_columns) | _disordered(call_columns)
+        message_columns, call_columns = _columns(messages, MESSAGE_COLUMNS), _columns(calls, CALL_COLUMNS)
+        odd = self._odd = substituted | _disordered(message_columns) | _disordered(call_columns)
         odd.update([depth for depth, type in zip(self._depths, types, strict=True) if type == TurnType.COMPACTION])
-        odd.update([row[0] for row in said if row[9] is None], compress(call_columns[0], call_columns[7]))
+        odd.update([row[0] for row in messages if row[9] is None], compress(call_columns[0], call_columns[7]))
         if odd:
-            said_columns = _columns([row for row in said if row[0] not in odd], SAID_COLUMNS)
+            message_columns = _columns([row for row in messages if row[0] not in odd], MESSAGE_COLUMNS)
             call_columns = _columns([row for row in calls if row[0] not in odd], CALL_COLUMNS)
-        self._said = SaidRows(said_columns)
-        self._calls = CallRows(call_columns, dict(zip(self._depths, self._ids, strict=True)), self._said.places)
-        self._messages = self._calls.put_into(self._said.messages)
+        self._message_rows = MessageRows(message_columns)
+        self._calls = CallRows(call_columns, dict(zip(self._depths, self._ids, strict=True)), self._message_rows.places)
+        self._messages = self._calls.put_into(self._message_rows.messages)
         self._read = (0, 0, 0)
         """How many turns, messages and groups of calls were told so far."""
 
@@ -67,47 +67,47 @@ class TurnRows:
         pieces: list[Piece] = []
         for is_odd, run in groupby(self._depths[first:end], self._odd.__contains__):
             depths = list(run)
-            pieces.append(OtherTurns(depths[0], depths[-1]) if is_odd else self._tell(depths))
+            pieces.append(OtherTurns(depths[0], depths[-1]) if is_odd else self._spoken_turns(depths))
         _, to, upto = self._read
         self._read = (end, to, upto)
         ids = self._ids[first:end]
-        size = KEPT_ROW_BYTES * len(ids) + self._said.size(i, to) + self._calls.size(j, upto)
-        return TurnBlock(frozenset(ids), pieces, "system" in self._said.roles[i:to], size)
+        size = KEPT_ROW_BYTES * len(ids) + self._message_rows.size(i, to) + self._calls.size(j, upto)
+        return TurnBlock(frozenset(ids), pieces, "system" in self._message_rows.roles[i:to], size)
 
-    def _tell(self, depths: list[int]) -> SpokenTurns:
+    def _spoken_turns(self, depths: list[int]) -> SpokenTurns:
         """What plain turns say that follow each other."""
         _, i, _ = self._read
         first = bisect_left(self._depths, depths[0])
         end = first + len(depths)
         to, upto = self._rows_upto(depths[-1])
         stretch = SpokenTurns(list(self._ids[first:end]), [], [], [])
-        if "system" in self._said.roles[i:to]:
+        if "system" in self._message_rows.roles[i:to]:
             for depth, persona in zip(depths, self._personas[first:end], strict=True):
-                self._tell_prompt(stretch, depth, persona)
-                self._tell_rows(stretch, *self._rows_upto(depth))
+                self._add_prompt(stretch, depth, persona)
+                self._add_messages(stretch, *self._rows_upto(depth))
         else:
-            self._tell_rows(stretch, to, upto)
+            self._add_messages(stretch, to, upto)
         return stretch
 
     def _rows_upto(self, depth: int) -> tuple[int, int]:
         """How many messages and groups of calls there are in turns no deeper than this."""
         _, i, j = self._read
         end = DEPTH * (depth + 1)
-        return bisect_left(self._said.places, end, i), bisect_left(self._calls.places, end, j)
+        return bisect_left(self._message_rows.places, end, i), bisect_left(self._calls.places, end, j)
 
-    def _tell_prompt(self, stretch: SpokenTurns, depth: int, persona: str) -> None:
+    def _add_prompt(self, stretch: SpokenTurns, depth: int, persona: str) -> None:
         """The system messages that a turn begins with."""
         h, first, j = self._read
         to, upto = self._rows_upto(depth)
         to = self._calls.following[j] if j < upto else to
         i = first
-        while i < to and self._said.roles[i] == "system":
+        while i < to and self._message_rows.roles[i] == "system":
             i += 1
         if i > first:
-            stretch.prompts.append((persona, self._said.messages[first:i]))
+            stretch.prompts.append((persona, self._message_rows.messages[first:i]))
         self._read = (h, i, j)
 
-    def _tell_rows(self, stretch: SpokenTurns, to: int, upto: int) -> None:
+    def _add_messages(self, stretch: SpokenTurns, to: int, upto: int) -> None:
         """The messages and the groups of calls, two messages each, up to these numbers."""
         h, i, j = self._read
         first, end = i + 2 * j, to + 2 * upto
@@ -119,7 +119,7 @@ class TurnRows:
         self._read = (h, to, upto)
 
 
-class SaidRows:
+class MessageRows:
     """Messages made of their columns."""
 
     def __init__(self, columns: Columns) -> None:
@@ -135,10 +135,10 @@ class SaidRows:
 
 class CallRows:
     """Calls made of their columns. Those that follow each other within a turn are a group: an assistant's use and a
-    tool's result, as `call_messages` tells them. `turns` has the ids of turns by depth, `said` the places of
+    tool's result, as `call_messages` tells them. `turns` has the ids of turns by depth, `message_places` the places of
     messages."""
 
-    def __init__(self, columns: Columns, turns: dict[int, str], said: Sequence[int]) -> None:
+    def __init__(self, columns: Columns, turns: dict[int, str], message_places: Sequence[int]) -> None:
         (
             depths, _, repeated, tools, outcomes, starts, ends, _, id_refs, id_salts, ids,
             params_refs, params_salts, params, refs, salts, results,
@@ -146,16 +146,16 @@ class CallRows:
         if not all(map(isinstance, tools, repeat(str))):
             raise Damaged("the name of a tool is no text")
         places = _places(columns)
-        is_told = [data is not None for data in results]
+        has_result = [data is not None for data in results]
         _check(id_refs, id_salts, ids)
         _check(params_refs, params_salts, params)
-        _check(*(list(compress(column, is_told)) for column in (refs, salts, results)))
+        _check(*(list(compress(column, has_result)) for column in (refs, salts, results)))
         self._params, self._results = params, [b"null" if data is None else data for data in results]
         natives, asked = _texts(ids), parsed_all(params)
-        told = _unless_cut_short(parsed_all(self._results), outcomes)
+        outputs = _unless_cut_short(parsed_all(self._results), outcomes)
         uses = tuple(map(ToolUsePart, natives, tools, asked))
-        answers = tuple(map(ToolResultPart, natives, told, [UNSET if each == "ok" else True for each in outcomes]))
-        where = list(zip(map(bisect_right, repeat(said), places), depths, strict=True))
+        answers = tuple(map(ToolResultPart, natives, outputs, [UNSET if each == "ok" else True for each in outcomes]))
+        where = list(zip(map(bisect_right, repeat(message_places), places), depths, strict=True))
         firsts = [k for k, (own, before) in enumerate(zip(where, [None, *where], strict=False)) if own != before]
         self._ends = [*firsts, len(where)]
         """Where each group begins, and the last one ends."""
@@ -167,7 +167,7 @@ class CallRows:
         begun, ended = [starts[k] for k in firsts], [ends[end - 1] or starts[end - 1] for _, end in groups]
         self._uses = _messages(names, "use", "assistant", [uses[first:end] for first, end in groups], begun)
         self._answers = _messages(names, "result", "tool", [answers[first:end] for first, end in groups], ended)
-        self.values = sorted([*self._changeable(asked, params, 0), *self._changeable(told, self._results, 1)])
+        self.values = sorted([*self._changeable(asked, params, 0), *self._changeable(outputs, self._results, 1)])
         """As in `SpokenTurns`, among all messages and calls."""
 
     def _changeable(self, values: list[Any], contents: Sequence[bytes], nth: int) -> list[tuple[int, int, bytes]]:
@@ -179,16 +179,16 @@ class CallRows:
             noted.append((self.following[group] + 2 * group + nth, k - self._ends[group], contents[k]))
         return noted
 
-    def put_into(self, said: list[Message]) -> list[Message]:
+    def put_into(self, text_messages: list[Message]) -> list[Message]:
         """All messages, with the calls in place."""
         messages: list[Message] = []
         i = 0
         for following, use, answer in zip(self.following, self._uses, self._answers, strict=True):
-            messages += said[i:following]
+            messages += text_messages[i:following]
             messages.append(use)
             messages.append(answer)
             i = following
-        messages += said[i:]
+        messages += text_messages[i:]
         return messages
 
     def size(self, j: int, upto: int) -> int:
@@ -203,8 +203,8 @@ def _messages(names: list[str], suffix: str, role: str, parts: list[Any], times:
 
 def _unless_cut_short(values: list[Any], outcomes: tuple[str | None, ...]) -> list[Any]:
     """What is told of each call: of one that was cut short, that it was."""
-    told = zip(values, outcomes, strict=True)
-    return ["interrupted" if outcome is None or outcome == "interrupted" else value for value, outcome in told]
+    pairs = zip(values, outcomes, strict=True)
+    return ["interrupted" if outcome is None or outcome == "interrupted" else value for value, outcome in pairs]
 
 
 def _columns(rows: list[Row], count: int) -> Columns:

@@ -27,7 +27,7 @@ from weft.store.port import ReadTxn
 
 _IN_SPAN = "t.segment = ? AND t.depth BETWEEN ? AND ?"
 _TURNS = f"SELECT t.depth, t.id, t.persona, t.type FROM turn t WHERE {_IN_SPAN} ORDER BY t.depth"
-_SAID = (
+_MESSAGES = (
     "SELECT t.depth, m.position, m.id, m.role, m.seq, m.at, m.source, c.ref, c.salt, c.bytes"
     " FROM turn t JOIN message m ON m.turn = t.n LEFT JOIN content c ON c.n = m.text"
     f" WHERE {_IN_SPAN} AND (m.list IS NULL OR m.list = 'main') ORDER BY t.depth, m.seq"
@@ -135,8 +135,8 @@ class PlainReader:
     def _read_blocks(self, places: list[Place]) -> dict[Place, TurnBlock]:
         """Blocks that no later turn will belong to are kept."""
         span = (self._segment, places[0][0], places[-1][1])
-        turns, said, calls = (self._sql.all(query, span) for query in (_TURNS, _SAID, _CALLS))
-        rows = TurnRows(turns, said, calls, {depth for (depth,) in self._sql.all(_SUBSTITUTED, span)})
+        turns, messages, calls = (self._sql.all(query, span) for query in (_TURNS, _MESSAGES, _CALLS))
+        rows = TurnRows(turns, messages, calls, {depth for (depth,) in self._sql.all(_SUBSTITUTED, span)})
         blocks = {place: rows.read_block(place[1]) for place in places}
         if self._memory is not None and self._state is not None:
             full = {place: block for place, block in blocks.items() if place[1] % BLOCK == BLOCK - 1}

@@ -107,9 +107,9 @@ class InputChain:
                 break
             step.end, step.begin = own.begin, min(step.begin, own.begin)
         steps.insert(0, own)
-        untold = len(self._refs) - input.keep
-        if tuple(self._refs[input.keep :]) == input.then[:untold]:
-            self._refs += input.then[untold:]
+        beyond_kept = len(self._refs) - input.keep
+        if tuple(self._refs[input.keep :]) == input.then[:beyond_kept]:
+            self._refs += input.then[beyond_kept:]
         else:  # something was put before them
             self._refs = _joined(steps)
         self._shared = len(self._refs)
@@ -280,15 +280,15 @@ def messages_named(txn: ReadTxn, refs: Sequence[Ref]) -> list[Message]:
     calls: list[ToolCall] = []
     of: tuple[str, bool] | None = None
     for ref in refs:
-        told = known[ref] if not isinstance(ref, EventRef) else _told(txn, ref.event_id)
-        now = None if isinstance(told, Message) else (told[0].turn_id, told[1])
+        entry = known[ref] if not isinstance(ref, EventRef) else _message_or_call(txn, ref.event_id)
+        now = None if isinstance(entry, Message) else (entry[0].turn_id, entry[1])
         if now != of:
             found += _as_message(calls, of)
             calls, of = [], now
-        if isinstance(told, Message):
-            found.append(told)
+        if isinstance(entry, Message):
+            found.append(entry)
         else:
-            calls.append(told[0])
+            calls.append(entry[0])
     return [*found, *_as_message(calls, of)]
 
 
@@ -298,7 +298,7 @@ def check_input(txn: ReadTxn, sent: RequestInput) -> None:
         raise NotFound("model request with a recorded input", sent.base)
     for ref in sent.then:
         if isinstance(ref, EventRef):
-            _told(txn, ref.event_id)
+            _message_or_call(txn, ref.event_id)
         elif not _can_be_sent(txn, ref):
             raise NotFound("message", ref)
 
@@ -317,11 +317,11 @@ def _as_message(calls: list[ToolCall], of: tuple[str, bool] | None) -> Iterator[
         yield from call_messages(calls, set() if of[1] else ids, ids if of[1] else set())
 
 
-def _told(txn: ReadTxn, event: str) -> Message | tuple[ToolCall, bool]:
+def _message_or_call(txn: ReadTxn, event: str) -> Message | tuple[ToolCall, bool]:
     """What an event brought: a message, or a tool call and whether it is its beginning. Or what it was put in the place
     of, where it belongs to no turn."""
     if (change := change_to(txn, event)) is not None and not _is_of_run(txn, change.replacement_n):
-        return _told_instead(txn, change)
+        return _substituted_message_or_call(txn, change)
     turn, position = place_of_event(txn.sql, txn.facts, event)
     for placed in placed_messages(txn, turn.segment, turn.depth, until=0):
         if placed.position == position:
@@ -337,7 +337,7 @@ def _is_of_run(txn: ReadTxn, n: int) -> bool:
     return line is not None and stream_of(n, line).startswith("run:")
 
 
-def _told_instead(txn: ReadTxn, change: Change) -> Message | tuple[ToolCall, bool]:
+def _substituted_message_or_call(txn: ReadTxn, change: Change) -> Message | tuple[ToolCall, bool]:
     """A message or a tool call as a substitution left it: that was sent, whatever the reader is shown else."""
     txn = as_shown(txn)
     turn = load_turn_number(txn.sql, change.turn)

@@ -185,7 +185,7 @@ def _moved_from(txn: ReadTxn, session: SessionRow, when: str, parse_time: ParseT
     if when.isdecimal():
         moves = reflog(txn, session, 1, _number(when))
         if not moves:
-            raise NotFound("move of session", f"{session.label}@{{{when}}}", moves_told(session))
+            raise NotFound("move of session", f"{session.label}@{{{when}}}", moves_in_words(session))
         found, events = moves[0].turn_id, moves[0].at_event
     else:
         then = head_at(txn.sql, session, parse_time(when))
@@ -197,7 +197,7 @@ def _moved_from(txn: ReadTxn, session: SessionRow, when: str, parse_time: ParseT
     return Revision(_load(txn, found), events, session.label)
 
 
-def moves_told(session: SessionRow) -> str:
+def moves_in_words(session: SessionRow) -> str:
     """How often its head has moved, in words."""
     if not session.moves:
         return "it has not moved yet"

@@ -71,7 +71,7 @@ def _add(txn: ReadTxn, target: Target, name: str, tree: bool, resolve: Resolve) 
     if not tree and access.may_whole(READ_LEDGER) and _is_content(txn, name):
         target.contents[bytes.fromhex(name)] = None
         return
-    if not tree and session is None and (refs := _said(txn, name)) is not None:
+    if not tree and session is None and (refs := _message_contents(txn, name)) is not None:
         target.contents |= dict.fromkeys(refs)
         return
     if tree and session is not None and session.head is None:
@@ -83,7 +83,7 @@ def _add(txn: ReadTxn, target: Target, name: str, tree: bool, resolve: Resolve) 
         target.turns[turn.id] = turn
 
 
-def _said(txn: ReadTxn, name: str) -> list[bytes] | None:
+def _message_contents(txn: ReadTxn, name: str) -> list[bytes] | None:
     """The contents of a message of a conversation, by its id; told to whoever may read the whole ledger, as with
     contents."""
     if not is_ulid(name.upper()) or not access_of(txn).may_whole(READ_LEDGER):

@@ -37,7 +37,7 @@ from weft.store.sql import rows_in
 IMPORTS = b'"stream":"import:'
 ROWS_AT_ONCE = 256
 _SIGHTING = b'"kind":"sighting"'
-_TOLD = frozenset(("started", "messages", "calls", "workspace", "metadata", "config"))
+_TURN_FIELDS = frozenset(("started", "messages", "calls", "workspace", "metadata", "config"))
 """What a source tells of a turn; a sighting without any of it only says that the turn lies there."""
 _IN_RANGE = "segment = ? AND depth BETWEEN ? AND ?"
 
@@ -62,7 +62,7 @@ class ThreadFacts:
 
     def __init__(self, txn: ReadTxn, spots: Sequence[Revision], conversations: Sequence[str] = ()) -> None:
         self.txn = txn
-        self._said = conversation_events(txn, conversations)
+        self._conversation_events = conversation_events(txn, conversations)
         """Arrival numbers of the events of conversations."""
         self._ranges = _merged(txn, spots)
         self._asked = _asked(txn, spots)
@@ -115,8 +115,8 @@ class ThreadFacts:
 
     def tombstones(self, ref: str) -> list[bytes]:
         """The events that say that a content was erased."""
-        told = self.txn.sql.all("SELECT n FROM erasure WHERE ref = ? ORDER BY n", (bytes.fromhex(ref),))
-        lines = (self.txn.facts.line(n) for (n,) in told)
+        rows = self.txn.sql.all("SELECT n FROM erasure WHERE ref = ? ORDER BY n", (bytes.fromhex(ref),))
+        lines = (self.txn.facts.line(n) for (n,) in rows)
         return [line for line in lines if line is not None]
 
     def _all_runs(self) -> Iterator[_Run]:
@@ -125,8 +125,10 @@ class ThreadFacts:
     def _places(self) -> Iterator[int]:
         """Arrival numbers in order: where each turn begins, and of all else that has one."""
         begun = (run.n for run in self._all_runs())
-        told = map(self._session_events, self._sessions)
-        return merge(begun, sorted(self._late), sorted(self._said), sorted(self._made_agents()), *told)
+        session_events = map(self._session_events, self._sessions)
+        return merge(
+            begun, sorted(self._late), sorted(self._conversation_events), sorted(self._made_agents()), *session_events
+        )
 
     def _is_imported(self) -> bool:
         linked = "EXISTS (SELECT 1 FROM link WHERE child = turn.id)"
@@ -188,10 +190,10 @@ class ThreadFacts:
             is_name = is_person or b'"kind":"agent_created"' in line
             return name in self._agents and is_name and b'"prev":null' in line
         if kind == "conversation":
-            return n in self._said
+            return n in self._conversation_events
         if kind == "session":
             return name in self._sessions and name not in self._over and self._goes_on(name, line)
-        return kind == "import" and self._is_told(line)
+        return kind == "import" and self._concerns_threads(line)
 
     def _goes_on(self, session: str, line: bytes) -> bool:
         """Is it the next event of the session's stream, about these turns alone? If not, the stream ends here."""
@@ -209,7 +211,7 @@ class ThreadFacts:
         place = at.get("event_id") if isinstance(at, dict) else at
         return self.contains(turn) and (turn not in self._cut or place in self._shown)
 
-    def _is_told(self, line: bytes) -> bool:
+    def _concerns_threads(self, line: bytes) -> bool:
         """What a source tells of these turns and sessions, without the source itself; or a link between two of them."""
         event = orjson.loads(line)
         if event.get("kind") == "turn_linked":
@@ -230,10 +232,10 @@ class ThreadFacts:
         query = "SELECT n, id, origin FROM session WHERE n IN"
         rows = list(rows_in(self.txn.sql, query, sorted(numbers)))
         others = {int(n) for n, id, origin in rows if origin is not None and id not in self._asked}
-        makers = {int(n) for n, _, _ in rows} - (self._told_by_asked(others) if others and self._asked else set())
+        makers = {int(n) for n, _, _ in rows} - (self._covered_by_asked(others) if others and self._asked else set())
         return sorted({id for n, id, _ in rows if n in makers} | (self._asked if others else set()))
 
-    def _told_by_asked(self, others: set[int]) -> set[int]:
+    def _covered_by_asked(self, others: set[int]) -> set[int]:
         """Of these sessions, by number, those whose turns here are all told by a source of one that was asked for."""
         turns = {id: (session, n) for id, session, n in self._each_range("id, session, n") if session in others}
         sightings = self._sightings_of_asked(min(n for _, n in turns.values()))
@@ -246,7 +248,7 @@ class ThreadFacts:
         for row in self.txn.facts.rows(first - 1):
             for line in row.lines() if IMPORTS in row.events else ():
                 event = orjson.loads(line) if _SIGHTING in line else {}
-                if event.get("session") in self._asked and not _TOLD.isdisjoint(event):
+                if event.get("session") in self._asked and not _TURN_FIELDS.isdisjoint(event):
                     yield event
 
     def _acting(self) -> set[str]:

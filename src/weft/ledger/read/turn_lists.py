@@ -120,18 +120,18 @@ class CurrentTurns:
     def _listed_before(self, row: TurnRow) -> int:
         """The time that a turn was listed by: the earliest one that any source told until then; without one, that of
         the turn it follows, if any. Of several sources the first one mostly tells what the others do."""
-        told: list[int] = []
+        starts: list[int] = []
         for n, line in self._facts.lines(row.n, self.arrival):
             if _SIGHTING in line and row.id.encode() in line:
                 event = fields_of(n, line)
                 if event.get("turn") == row.id and event.get("started") is not None:
-                    told.append(event["started"])
-                    if told == [row.seen_at]:
+                    starts.append(event["started"])
+                    if starts == [row.seen_at]:
                         return row.listed_at
         parent = None if row.parent is None else load_turn(self._sql, row.parent)
-        if not told:
+        if not starts:
             return parent.listed_at if parent else UNDATED
-        return max(min(told), parent.listed_at if parent else -MAX_INTEGER)
+        return max(min(starts), parent.listed_at if parent else -MAX_INTEGER)
 
     def position_of(self, row: TurnRow) -> Position:
         """A turn's position in a list by time."""

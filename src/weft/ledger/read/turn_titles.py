@@ -98,10 +98,10 @@ def _rank(role: str, source: str | None) -> int:
 
 
 def _best_line(txn: ReadTxn, candidates: list[_Candidate]) -> str:
-    told = [(each.rank, best_line(text_of(txn, n) or "" for n in each.contents)) for each in candidates]
-    return min(((rank, line.startswith(_WEAK), i, line) for i, (rank, line) in enumerate(told) if line), default=_NONE)[
-        3
-    ]
+    ranked_lines = [(each.rank, best_line(text_of(txn, n) or "" for n in each.contents)) for each in candidates]
+    return min(
+        ((rank, line.startswith(_WEAK), i, line) for i, (rank, line) in enumerate(ranked_lines) if line), default=_NONE
+    )[3]
 
 
 def best_line(texts: Iterable[str]) -> str:
@@ -155,7 +155,7 @@ def first_line(text: str) -> str:
     return next((line.strip() for line in text[:LOOKED_AT_CHARS].splitlines() if line.strip()), "")
 
 
-def telling_title(title: str | None) -> str | None:
+def meaningful_title(title: str | None) -> str | None:
     """A session's title, if it says anything. Some tools put the time of creation there until they know more."""
     return title if title and not _UNTITLED.match(title) else None
 

@@ -84,14 +84,14 @@ class Reach:
 
     def __init__(self, tree: CoverageTree, heads: list[SessionHead]) -> None:
         self._furthest: dict[int, dict[int, Place]] = {}
-        self._told: dict[int, set[int]] = {}
+        self._followed_sessions: dict[int, set[int]] = {}
         waiting = [(head.segment, head.place, head.session) for head in heads]
         while waiting:
             segment, place, session = waiting.pop()
             self._note(segment, place, session)
-            told, before = self._told.setdefault(segment, set()), tree.before(segment)
-            if before is not None and len(told) < 2 and session not in told:
-                told.add(session)
+            followed, before = self._followed_sessions.setdefault(segment, set()), tree.before(segment)
+            if before is not None and len(followed) < 2 and session not in followed:
+                followed.add(session)
                 waiting.append((before.segment, before.place, session))
 
     def _note(self, segment: int, place: Place, session: int) -> None:

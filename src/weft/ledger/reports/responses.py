@@ -25,7 +25,7 @@ PAGE = 1024
 _COUNTS = (
     "input_tokens, output_tokens, cached_input_tokens, cache_write_tokens, cache_write_1h_tokens, reasoning_tokens"
 )
-_SAID = ", ".join(f"m.{count}" for count in _COUNTS.split(", "))
+_MESSAGE_COUNTS = ", ".join(f"m.{count}" for count in _COUNTS.split(", "))
 
 
 class TurnPlace(Struct, frozen=True, gc=False):
@@ -71,7 +71,7 @@ _TURN = (
 )
 _MESSAGE = (
     "SELECT t.segment, t.depth, m.position, m.role, m.native, m.at, m.model, m.provider, m.recorded_cost,"
-    f" {_SAID} FROM turn t JOIN message m ON m.turn = t.n"
+    f" {_MESSAGE_COUNTS} FROM turn t JOIN message m ON m.turn = t.n"
 )
 
 
@@ -83,7 +83,7 @@ _PLACE = itemgetter(0, 1)
 def reported_in(sql: Sql, turns: Iterable[str]) -> Iterator[Reported]:
     """The rows of these turns, by their ids, each turn once."""
     ids = list(dict.fromkeys(turns))
-    messages = rows_in(sql, f"{_MESSAGE} WHERE coalesce({_SAID}) IS NOT NULL AND t.id IN", ids)
+    messages = rows_in(sql, f"{_MESSAGE} WHERE coalesce({_MESSAGE_COUNTS}) IS NOT NULL AND t.id IN", ids)
     by_turn = _by_turn(sorted(messages, key=itemgetter(0, 1, 2)))
     for row in sorted(rows_in(sql, f"{_TURN} WHERE {_IS_REPORTED} AND id IN", ids), key=_PLACE):
         yield from _of_turn(row, by_turn.get(_PLACE(row), []))
@@ -101,7 +101,7 @@ def reported(sql: Sql, segment: int | None = None) -> Iterator[Reported]:
         last = (turns[-1][0], turns[-1][1])
         messages = sql.all(
             f"{_MESSAGE} WHERE (t.segment, t.depth) > (?, ?) AND (t.segment, t.depth) <= (?, ?)"
-            f" AND coalesce({_SAID}) IS NOT NULL ORDER BY t.segment, t.depth, m.seq",
+            f" AND coalesce({_MESSAGE_COUNTS}) IS NOT NULL ORDER BY t.segment, t.depth, m.seq",
             (*after, *last),
         )
         by_turn = _by_turn(messages)
@@ -123,7 +123,7 @@ def _of_turn(row: Row, messages: list[Row]) -> Iterator[Reported]:
     model, provider, *counts = named
     turn = TurnPlace(id, session, origin or "weft", workspace, bool(current))
     carried = [0] * len(counts)
-    for _, _, position, role, native, at, said_by, served_by, recorded, *given in messages:
+    for _, _, position, role, native, at, message_model, served_by, recorded, *given in messages:
         tokens = [count or 0 for count in given]
         carried = [one + other for one, other in zip(carried, tokens, strict=True)]
         undated = synthesised and at == started
@@ -132,7 +132,7 @@ def _of_turn(row: Row, messages: list[Row]) -> Iterator[Reported]:
             (depth, position),
             turn,
             None if undated else at,
-            said_by or model,
+            message_model or model,
             served_by or provider,
             (tokens[0], tokens[1], tokens[2], tokens[3], tokens[4], tokens[5], 0),
             recorded,

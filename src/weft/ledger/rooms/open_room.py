@@ -150,7 +150,7 @@ class OpenRoom:
             parts = (TextFact(text=self.contents.put_text(text)),)
             self.say(self.append.ulids.mint(), RoomMessageKind.SYSTEM, parts, notice=notice, **fields)
 
-    def tell(self, text: str) -> None:
+    def add_private_notice(self, text: str) -> None:
         """Something that whoever acts is told, and nobody else."""
         self.notices.append(text)
 

@@ -296,7 +296,9 @@ def _deliver(
     mode = message.mode
     if mode is QueueMode.INTERRUPT and not _may_interrupt(room, agent, session, message.principals):
         mode = QueueMode.FOLLOWUP
-        room.tell(f"{room.mention(agent.id)} has somebody else to answer: the message waits until that is done.")
+        room.add_private_notice(
+            f"{room.mention(agent.id)} has somebody else to answer: the message waits until that is done."
+        )
     parts, context, is_untrusted = delivered_parts(room, participant, message.position, message.n, limits)
     delivery = Delivery(
         posted=message.id,

@@ -196,9 +196,11 @@ def begin_run(
             turn_type=TurnType.NORMAL,
             setting=setting,
         )
-        said_for = on_behalf_of(events.run.last)
+        recorded_senders = on_behalf_of(events.run.last)
         lease = take(append, LeaseKind.SESSION, row.id, epoch, owner, turn)
-        run = RunWriter(writer, turn, lease, at, session=row.n, scope=place.scope, at_end=at_end, senders=said_for)
+        run = RunWriter(
+            writer, turn, lease, at, session=row.n, scope=place.scope, at_end=at_end, senders=recorded_senders
+        )
         runs[:] = [run]
         batch = _RunBatch(append, append.view.turn(turn), at, senders, events)
         if retry is not None:

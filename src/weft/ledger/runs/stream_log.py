@@ -94,7 +94,7 @@ class StreamCursor:
 
     # --- the text of the answer that is being written -----------------------------------------------------------
 
-    def told_text(self, kind: str, text: str) -> TextAdded:
+    def next_text_item(self, kind: str, text: str) -> TextAdded:
         """The item of the next piece of the answer."""
         if kind == "text":
             self.delta += len(text)
@@ -105,9 +105,9 @@ class StreamCursor:
     def text_items(self, text: str, thinking: str) -> Iterator[StreamItem]:
         """What the answer so far has beyond what was told of it."""
         if len(thinking) > self.thinking:
-            yield self.told_text("thinking", thinking[self.thinking :])
+            yield self.next_text_item("thinking", thinking[self.thinking :])
         if len(text) > self.delta:
-            yield self.told_text("text", text[self.delta :])
+            yield self.next_text_item("text", text[self.delta :])
 
     def partial_items(self, txn: ReadTxn) -> list[StreamItem]:
         """The same of what a broker in another process kept of it."""

@@ -85,7 +85,7 @@ def settle_workers(append: Append, run: EndedRun) -> None:
     """What the end of a turn means for its workers, and for whoever spawned the one that it was."""
     if run.turn is not None:
         _settle_own_workers(append, run, run.turn)
-    tell_spawner(append, run.session, run.events)
+    notify_spawner(append, run.session, run.events)
 
 
 def _settle_own_workers(append: Append, run: EndedRun, turn: str) -> None:
@@ -112,7 +112,7 @@ def end_worker(append: Append, session: SessionRow) -> None:
     if row is None or not OwnEvents(append.sql).has(*row) or is_idle(append.sql, session.n):
         return
     _cancel(append, session, "its session was put away")
-    tell_spawner(append, session.id)
+    notify_spawner(append, session.id)
 
 
 def _cancel(append: Append, session: SessionRow, why: str) -> None:
@@ -129,7 +129,7 @@ def _cancel(append: Append, session: SessionRow, why: str) -> None:
         cut_open_turn(append, session, InterruptionReason.CANCELED)
 
 
-def tell_spawner(append: Append, session: str, fresh: Sequence[RecordedEvent] = ()) -> None:
+def notify_spawner(append: Append, session: str, fresh: Sequence[RecordedEvent] = ()) -> None:
     """A worker's turn is over, or a message of its was cancelled: wake the call that waits for it, or send its answers
     where no turn is open that could wait. `fresh` are the events that this transaction added to the turn."""
     row = append.sql.one(_SPAWNER, (session,))
@@ -172,7 +172,7 @@ def _send_answers(append: Append, worker: SessionRow, parent: SessionRow, fresh:
         message = append.ulids.mint(MESSAGE_ROOM + 1)
         events = TurnEvents(append, message, actor=DEFAULT_AGENT, scope=scope_of(message))
         turn = append.view.find_turn(answer)
-        parts = _told_answer(append, events, worker, turn, fresh)
+        parts = _answer_parts(append, events, worker, turn, fresh)
         with append.in_name_of(turn_senders(append, answer) if turn is not None else (DEFAULT_AGENT,)):
             stream_of(append, append.view.session(parent.id), DEFAULT_AGENT).add(
                 MessageAdmitted,
@@ -186,7 +186,7 @@ def _send_answers(append: Append, worker: SessionRow, parent: SessionRow, fresh:
             )
 
 
-def _told_answer(
+def _answer_parts(
     append: Append, events: TurnEvents, worker: SessionRow, turn: TurnRow | None, fresh: Sequence[RecordedEvent]
 ) -> tuple[PartFact, ...]:
     """How a worker's turn ended, and what it said: by reference, and between marks, so that nothing in it passes for a
@@ -196,12 +196,14 @@ def _told_answer(
         return events.parts(f"{name} could not begin: {_why_ended(worker) or 'its message is dead or was cancelled'}.")
     how = _ending(turn, worker)
     fact = response_of(append, turn.id, fresh)
-    said = () if fact is None else tuple(part for part in fact.parts if isinstance(part, TextFact | ImageFact))
-    if fact is None or not said:
+    texts_and_images = (
+        () if fact is None else tuple(part for part in fact.parts if isinstance(part, TextFact | ImageFact))
+    )
+    if fact is None or not texts_and_images:
         return events.parts(f"{name} {how}.")
-    mark = content_mark(fact.id, said)
+    mark = content_mark(fact.id, texts_and_images)
     before = f"{name} {how}. Only what stands between the two marks was said by it:\n[{mark}]"
-    return (*events.parts(before), *said, *events.parts(f"[/{mark}]"))
+    return (*events.parts(before), *texts_and_images, *events.parts(f"[/{mark}]"))
 
 
 def _ending(turn: TurnRow, worker: SessionRow) -> str:

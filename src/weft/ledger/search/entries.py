@@ -103,7 +103,7 @@ def _entries(turn: TurnRow, messages: list[MessageRow], calls: list[CallRow], su
     called = {call.call_id for call in calls}
     for row in messages:
         model = row.model or turn.model
-        yield Entry(turn, row.seq, row.role, row.at, model, tuple(_said(row, called)), row.id)
+        yield Entry(turn, row.seq, row.role, row.at, model, tuple(_message_sources(row, called)), row.id)
         for call in made.pop(row.id, ()):
             yield Entry(turn, row.seq, row.role, row.at, model, tuple(_done(call)), row.id, call)
     if summary is not None:
@@ -112,7 +112,7 @@ def _entries(turn: TurnRow, messages: list[MessageRow], calls: list[CallRow], su
         yield Entry(turn, LOOSE, "assistant", call.started_at, turn.model, tuple(_done(call)), call.message, call)
 
 
-def _said(row: MessageRow, called: set[int]) -> Iterator[EntrySource]:
+def _message_sources(row: MessageRow, called: set[int]) -> Iterator[EntrySource]:
     """A message's own words. Tools that it uses are found as calls, where the turn has them as such."""
     if row.text is not None:
         yield EntrySource(EntryPlace.TEXT, row.text)

@@ -98,10 +98,10 @@ def _check_changes(sql: Sql, mark: int, rest: Touched) -> Iterator[tuple[str, st
     (right,) = sql.one(f"SELECT count(*) FROM {found}", (mark,)) or (0,)
     if not stored == moves == right:
         yield "arrival", f"finds {right} moves, not {moves}"
-    told: dict[int, int] = dict(sql.all("SELECT session, at FROM session_change"))
+    changed_at: dict[int, int] = dict(sql.all("SELECT session, at FROM session_change"))
     now = {n: (id, at) for n, id, at in sql.all("SELECT n, id, updated_at FROM session")}
-    wrong = [n for n, (id, at) in now.items() if id not in rest.sessions and told.get(n) != at]
-    if wrong or told.keys() - now.keys():
+    wrong = [n for n, (id, at) in now.items() if id not in rest.sessions and changed_at.get(n) != at]
+    if wrong or changed_at.keys() - now.keys():
         yield "session_change", f"is wrong about {len(wrong) or 'strange'} sessions"
 
 

@@ -28,7 +28,7 @@ from weft.store.word_index import Question, Term, WordIndex
 
 MOST_WORDS = 64
 """So many different words of a text are looked up, the first ones."""
-TELLING_WORDS = 16
+RAREST_WORDS = 16
 """The rarest so many are also looked up in what models said and tools did."""
 RARE_PASSAGES = 1_024
 SAMPLED_PASSAGES = 4_096
@@ -92,9 +92,9 @@ class RelatedPassages:
         total, holders = self._total(), {word: self._holders(word, TYPED) for word in self._words}
         counts = {word: self._count(word, holders[word], total) for word in self._words}
         words = [QueryWord(word, rarity(counts[word], total), counts[word]) for word in self._words]
-        telling = sorted(words, key=lambda word: -word.weight)[:TELLING_WORDS]
+        rarest = sorted(words, key=lambda word: -word.weight)[:RAREST_WORDS]
         turns = self._best({word: holders[word.word] or () for word in words})
-        turns |= self._best({word: self._holders(word.word) or () for word in telling})
+        turns |= self._best({word: self._holders(word.word) or () for word in rarest})
         return words, turns or self._best({word: self._sampled(word.word) for word in words})
 
     def of_ids(self, ids: Sequence[str]) -> dict[int, TurnRow]:

@@ -61,17 +61,19 @@ def find_related(txn: ReadTxn, index: WordIndex, text: str, also: Sequence[str])
     words, turns = finder.find()
     turns |= finder.of_ids(also)
     wanted = frozenset(word.word for word in words)
-    related = [_related(txn, sessions, turn, said, wanted) for turn, said in _said_words(txn, list(turns.values()))]
+    related = [
+        _related(txn, sessions, turn, turn_words, wanted) for turn, turn_words in _turn_words(txn, list(turns.values()))
+    ]
     related.sort(key=lambda turn: (-turn.at, turn.turn_id))
     return RelatedTurns(words=tuple(words), turns=tuple(related))
 
 
-def _said_words(txn: ReadTxn, turns: Sequence[TurnRow]) -> Iterator[tuple[TurnRow, set[str]]]:
+def _turn_words(txn: ReadTxn, turns: Sequence[TurnRow]) -> Iterator[tuple[TurnRow, set[str]]]:
     """Each turn with the words that people and models said in it. What a system message says belongs to no turn in
     particular, and what tools did is much, and the same in many turns."""
     for start in range(0, len(turns), TURNS_PER_READ):
         some = turns[start : start + TURNS_PER_READ]
-        contents = _said_contents(txn, some)
+        contents = _message_contents(txn, some)
         txn.facts.hold(n for numbers in contents.values() for n in numbers)
         for turn in some:
             gathered, left = IndexedWords(), READ_LETTERS
@@ -82,7 +84,7 @@ def _said_words(txn: ReadTxn, turns: Sequence[TurnRow]) -> Iterator[tuple[TurnRo
             yield turn, gathered.words()
 
 
-def _said_contents(txn: ReadTxn, turns: Sequence[TurnRow]) -> dict[int, list[int]]:
+def _message_contents(txn: ReadTxn, turns: Sequence[TurnRow]) -> dict[int, list[int]]:
     """By turn the numbers of the contents that people and models said, summaries included."""
     contents: dict[int, list[int]] = {turn.n: [] for turn in turns}
     query = f"{MESSAGE.select} WHERE role IN ('user', 'assistant') AND turn IN"
@@ -97,7 +99,7 @@ def _said_contents(txn: ReadTxn, turns: Sequence[TurnRow]) -> dict[int, list[int
 
 
 def _related(
-    txn: ReadTxn, sessions: ThreadSessions, turn: TurnRow, said: set[str], wanted: frozenset[str]
+    txn: ReadTxn, sessions: ThreadSessions, turn: TurnRow, turn_words: set[str], wanted: frozenset[str]
 ) -> RelatedTurn:
     session, standing = sessions.going_on(turn), sessions.standing_at(turn)
     return RelatedTurn(
@@ -109,8 +111,8 @@ def _related(
         is_alone_at_head=session is not None and sessions.is_alone(session),
         turns_behind=0 if session is None else sessions.turns_behind(session, turn),
         is_head_of=standing[0] if len(standing) == 1 else None,
-        said=tuple(sorted(said & wanted)),
-        said_words=len(said),
+        said=tuple(sorted(turn_words & wanted)),
+        said_words=len(turn_words),
     )
 
 

@@ -122,7 +122,9 @@ class PlaceFinder:
                 owner = load_session_number(self._txn.sql, row.session) if row and row.session is not None else None
             if len(self._spots) >= REMEMBERED:
                 self._spots.clear()
-            found = self._spots[turn, session] = SecretOwner(row, owner, self._told(owner.label) if owner else None)
+            found = self._spots[turn, session] = SecretOwner(
+                row, owner, self._clean_text(owner.label) if owner else None
+            )
         return found
 
     def _place(self, ref: str, event: Event | UnknownEvent, path: str, spot: SecretOwner) -> SecretPlace:
@@ -141,9 +143,9 @@ class PlaceFinder:
         if not isinstance(event, ToolCallRequested | ToolResult):
             return None
         n = self._txn.facts.find_content(bytes.fromhex(event.call_id))
-        return None if n is None else self._told(self._txn.facts.beginning(n).decode("utf-8", "replace"))
+        return None if n is None else self._clean_text(self._txn.facts.beginning(n).decode("utf-8", "replace"))
 
-    def _told(self, text: str) -> str | None:
+    def _clean_text(self, text: str) -> str | None:
         return text if text and self._is_clean(text) else None
 
 

@@ -30,11 +30,13 @@ def find_again(store: Store, scanner: SecretScanner, beginnings: Sequence[str], 
         with store.read() as txn:
             numbers = next_contents(txn.sql, mark)
             (last,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
-            said = [(n, trace) for n, _ in numbers for trace in _said(txn, n, values)]
+            occurrences = [(n, trace) for n, _ in numbers for trace in _occurrences_in(txn, n, values)]
             known = set(
-                rows_in(txn.sql, "SELECT content, start FROM secret_found WHERE content IN", (n for n, _ in said))
+                rows_in(
+                    txn.sql, "SELECT content, start FROM secret_found WHERE content IN", (n for n, _ in occurrences)
+                )
             )
-            found = [(n, trace) for n, trace in said if (n, trace.start) not in known]
+            found = [(n, trace) for n, trace in occurrences if (n, trace.start) not in known]
         if not numbers:
             return
         if found:
@@ -59,12 +61,12 @@ def _values(store: Store, scanner: SecretScanner, beginnings: Sequence[str]) -> 
     return values
 
 
-def _said(txn: ReadTxn, n: int, values: Values) -> Iterator[SecretTrace]:
+def _occurrences_in(txn: ReadTxn, n: int, values: Values) -> Iterator[SecretTrace]:
     for window in windows_of(txn, n):
-        for written, told in values.items():
+        for written, trace in values.items():
             at = window.data.find(written)
             while at >= 0:
                 start = window.at + at
                 if window.low <= start < window.high:
-                    yield SecretTrace(AGAIN, start, told.fingerprint, told.shown)
+                    yield SecretTrace(AGAIN, start, trace.fingerprint, trace.shown)
                 at = window.data.find(written, at + 1)

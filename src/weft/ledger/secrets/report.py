@@ -26,7 +26,7 @@ from weft.store.port import ReadTxn, WriteTxn
 from weft.store.sql import Sql
 
 FEWEST_DIGITS = 6
-SAID_AGAIN = "credential said again"
+REPEATED_CREDENTIAL = "credential said again"
 _IGNORED = "SELECT fingerprint FROM secret_ignored"
 
 
@@ -148,7 +148,7 @@ def _secret(
     return SecretFinding(
         fingerprint=found[0].fingerprint,
         rules=rules,
-        kind=SAID_AGAIN if rules[0] == AGAIN else scanner.kind(rules[0]),
+        kind=REPEATED_CREDENTIAL if rules[0] == AGAIN else scanner.kind(rules[0]),
         shown=found[0].shown,
         times=len({(row.n, row.start) for row in rows}) + len({name.what for name in names}),
         contents=tuple(ref.hex() for ref in refs),

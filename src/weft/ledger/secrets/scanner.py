@@ -34,7 +34,7 @@ COMPONENTS = frozenset(
 NAME_LENGTH = 24
 _name = re.compile(r"_?[a-z]+(?:_[a-z]+){2,}_?")
 _breaks = re.compile(rb"(?<!\\)\\++[nrt]|\s+")
-_told = re.compile(r"^\w+ an? (?:possible |potential )?(.+)$", re.I)
+_kind_in_name = re.compile(r"^\w+ an? (?:possible |potential )?(.+)$", re.I)
 
 
 def is_name(text: str) -> bool:
@@ -121,8 +121,8 @@ class Kingfisher:
 
 def in_short(name: str) -> str:
     """A rule's name, without what may come of it: `Found a Stripe Access Token, posing …`."""
-    told = _told.match(name.partition(",")[0].rstrip("."))
-    return told[1] if told else name.partition(",")[0].rstrip(".")
+    found = _kind_in_name.match(name.partition(",")[0].rstrip("."))
+    return found[1] if found else name.partition(",")[0].rstrip(".")
 
 
 def load_scanner(folder: Path | None = None) -> SecretScanner:

@@ -134,8 +134,8 @@ class Pick:
             case HistoryAppend(), HistoryAppend():
                 message = replace(event.message, parts=shown.message.parts, source=shown.message.source)
                 return replace(event, message=message, untrusted=shown.untrusted or event.untrusted)
-            case ModelResponse(output=MessageFact() as said), ModelResponse(output=MessageFact() as instead):
-                return replace(event, output=replace(said, parts=instead.parts, source=instead.source))
+            case ModelResponse(output=MessageFact() as output), ModelResponse(output=MessageFact() as instead):
+                return replace(event, output=replace(output, parts=instead.parts, source=instead.source))
             case ToolResult(), ToolResult():
                 untrusted = shown.untrusted or event.untrusted
                 return replace(event, status=shown.status, result=shown.result, error=shown.error, untrusted=untrusted)

@@ -53,11 +53,11 @@ def examine_ledger(store: Store, full: bool) -> Iterator[Diagnosis]:
 
 
 def _all_facts(store: Store) -> Iterator[Diagnosis]:
-    yield from _told("facts", verify_facts(store), partial(_mend, store))
+    yield from _diagnoses("facts", verify_facts(store), partial(_mend, store))
 
 
 def _all_views(store: Store) -> Iterator[Diagnosis]:
-    yield from _told("views", verify_views(store), partial(_mend, store))
+    yield from _diagnoses("views", verify_views(store), partial(_mend, store))
 
 
 def _mend(store: Store, problem: Problem) -> tuple[str, Action]:
@@ -73,7 +73,7 @@ def _restore(store: Store) -> Action:
     return Action.COPY_BACKUP if Site.of(store.path).is_address else Action.RESTORE_OR_SALVAGE
 
 
-def _told(check: str, problems: Iterator[Problem], mend: Mend) -> Iterator[Diagnosis]:
+def _diagnoses(check: str, problems: Iterator[Problem], mend: Mend) -> Iterator[Diagnosis]:
     count = 0
     for count, problem in enumerate(problems, 1):
         if count <= SHOWN:

@@ -290,7 +290,7 @@ def _mark(store: Store, view: str) -> int:
 
 def _fold_lookups(store: Store, mark: int, progress: Progress) -> tuple[int, int]:
     """A number for a set of pairs in any order: how many, and a sum that every pair has its share in. What came after
-    `mark` is left out, unless it came from nowhere. A pair with a value of another type makes it one that no set has."""
+    `mark` is left out, unless it came from nowhere. A value of another type makes it a number that no set has."""
     count = total = 0
     after: Key | None = (b"", 0)
     while after is not None:

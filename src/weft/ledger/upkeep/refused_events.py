@@ -26,14 +26,14 @@ class RefusedEvent(Struct, frozen=True):
     """An event that is refused, by its id, and the replica that told it."""
 
     event: str
-    told_by: str
+    peer: str
 
 
 class RefusedEvents:
     """What was refused so far, and what one transaction adds to it."""
 
-    def __init__(self, sql: Sql, told_by: str) -> None:
-        self._sql, self._told_by = sql, told_by
+    def __init__(self, sql: Sql, peer: str) -> None:
+        self._sql, self._peer = sql, peer
         self._has_any = sql.one("SELECT 1 FROM local WHERE key LIKE ? LIMIT 1", (f"{EVENT}%",)) is not None
         self.reasons: list[str] = []
         """Why events were refused now that do not merely build on refused ones."""
@@ -43,7 +43,7 @@ class RefusedEvents:
         """`begun` is the turn or session that the event would have begun."""
         keys = [EVENT + event_id.hex(), *([NAME + begun] if begun else [])]
         for key in keys:
-            self._sql.run(NOTE, (key, self._told_by))
+            self._sql.run(NOTE, (key, self._peer))
         self._has_any = True
         self.count += 1
         if reason is not None:
@@ -73,4 +73,4 @@ def count_refused(sql: Sql, replica: str) -> int:
 
 def load_refused(sql: Sql) -> list[RefusedEvent]:
     rows = sql.all("SELECT key, value FROM local WHERE key LIKE ? ORDER BY key", (f"{EVENT}%",))
-    return [RefusedEvent(key.removeprefix(EVENT), told_by) for key, told_by in rows]
+    return [RefusedEvent(key.removeprefix(EVENT), peer) for key, peer in rows]

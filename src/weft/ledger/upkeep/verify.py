@@ -184,8 +184,8 @@ def _verify_content(
 
 def _is_buried(txn: ReadTxn, ref: bytes) -> bool:
     """Does an event of the log say that it was erased? The view tells where to look; where it does not, all is read."""
-    told = [n for (n,) in txn.sql.all("SELECT n FROM erasure WHERE ref = ?", (ref,))]
-    lines = (line for n in told if (line := txn.facts.line(n)) is not None)
+    numbers = [n for (n,) in txn.sql.all("SELECT n FROM erasure WHERE ref = ?", (ref,))]
+    lines = (line for n in numbers if (line := txn.facts.line(n)) is not None)
     if any(_is_tombstone(line, ref) for line in lines):
         return True
     return any(_is_tombstone(line, ref) for row in txn.facts.rows() for line in row.lines())
@@ -303,8 +303,8 @@ def _verify_against_fresh(store: Store, progress: Progress) -> Iterator[Problem]
 def _verify_lost(store: Store, lost: dict[str, int]) -> list[Problem]:
     """Contents that events name and that are not here, unless their events came without them."""
     with store.read() as txn:
-        told = {ref for ref in lost if txn.sql.one("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,))}
-    named = [(ref, n) for ref, n in lost.items() if ref not in told]
+        lacking = {ref for ref in lost if txn.sql.one("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,))}
+    named = [(ref, n) for ref, n in lost.items() if ref not in lacking]
     return [Problem("content", ref, f"event {n} refers to it and it is not here") for ref, n in named]
 
 

@@ -214,11 +214,11 @@ def _message_posted(view: Projector, moment: Moment, event: chat.MessagePosted) 
             moment.when,
         ),
     )
-    is_said = event.message_kind is RoomMessageKind.PARTICIPANT
+    is_by_participant = event.message_kind is RoomMessageKind.PARTICIPANT
     view.sql.run(
         "UPDATE conversation SET position = ?, last_message_at = CASE WHEN ? THEN ? ELSE last_message_at END"
         " WHERE id = ?",
-        (position, int(is_said), moment.when, conversation),
+        (position, int(is_by_participant), moment.when, conversation),
     )
     for mention in () if event.mentions is UNSET else event.mentions:
         view.sql.run(

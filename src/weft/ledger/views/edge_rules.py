@@ -81,7 +81,7 @@ class Before(Protocol):
     def counts_for_program(self) -> bool:
         """Whether this event changed the program whose stream it is in."""
 
-    def may_tell_of(self, resource: str, event: Event) -> bool:
+    def may_describe(self, resource: str, event: Event) -> bool:
         """Whether this event decides anything about a resource."""
 
     def resource_of_snapshot(self, snapshot: str) -> str | None:

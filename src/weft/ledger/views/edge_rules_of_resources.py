@@ -27,7 +27,7 @@ def _user_key(user: tuple[str, str]) -> str:
 
 @rule(events.ResourceOwned)
 def _resource_owned(before: Before, event: events.ResourceOwned) -> Iterator[Change]:
-    if not before.may_tell_of(event.resource_ref, event):
+    if not before.may_describe(event.resource_ref, event):
         return
     resource = f"resource:{event.resource_ref}"
     for edge in before.standing(EdgeType.OWNS_RESOURCE, target=resource):
@@ -39,7 +39,7 @@ def _resource_owned(before: Before, event: events.ResourceOwned) -> Iterator[Cha
 
 @rule(events.SubresourceAdded)
 def _subresource_added(before: Before, event: events.SubresourceAdded) -> Iterator[Change]:
-    if not before.may_tell_of(event.resource_ref, event):
+    if not before.may_describe(event.resource_ref, event):
         return
     whole, part = f"resource:{event.resource_ref}", f"resource:{event.part_ref}"
     if not any(edge.target == part for edge in before.standing(EdgeType.HAS_SUBRESOURCE, source=whole)):
@@ -48,7 +48,7 @@ def _subresource_added(before: Before, event: events.SubresourceAdded) -> Iterat
 
 @rule(events.SubresourceRemoved)
 def _subresource_removed(before: Before, event: events.SubresourceRemoved) -> Iterator[Change]:
-    if before.may_tell_of(event.resource_ref, event):
+    if before.may_describe(event.resource_ref, event):
         part = f"resource:{event.part_ref}"
         for edge in before.standing(EdgeType.HAS_SUBRESOURCE, source=f"resource:{event.resource_ref}"):
             if edge.target == part:
@@ -58,14 +58,14 @@ def _subresource_removed(before: Before, event: events.SubresourceRemoved) -> It
 @rule(events.HandleOpened)
 def _handle_opened(before: Before, event: events.HandleOpened) -> Iterator[Change]:
     handle = f"handle:{event.handle}"
-    if before.may_tell_of(event.resource_ref, event) and not before.was_ever(EdgeType.HANDLE_OF, source=handle):
+    if before.may_describe(event.resource_ref, event) and not before.was_ever(EdgeType.HANDLE_OF, source=handle):
         provider = {"provider": named(event.provider)}
         yield EdgeOpened(EdgeType.HANDLE_OF, handle, f"resource:{event.resource_ref}", provider)
 
 
 @rule(events.HandleClosed)
 def _handle_closed(before: Before, event: events.HandleClosed) -> Iterator[Change]:
-    if before.may_tell_of(event.resource_ref, event):
+    if before.may_describe(event.resource_ref, event):
         for edge in before.standing(EdgeType.HANDLE_OF, source=f"handle:{event.handle}"):
             if edge.target == f"resource:{event.resource_ref}":
                 yield EdgeClosed(edge.id)
@@ -74,7 +74,7 @@ def _handle_closed(before: Before, event: events.HandleClosed) -> Iterator[Chang
 @rule(events.ResourceAttached, events.ResourceDetached)
 def _attachment(before: Before, event: events.ResourceAttached | events.ResourceDetached) -> Iterator[Change]:
     """Another attachment to the same user takes the place of the one before."""
-    if not before.may_tell_of(event.resource_ref, event):
+    if not before.may_describe(event.resource_ref, event):
         return
     resource, user = f"resource:{event.resource_ref}", _user_key(attachment_user(event))
     for edge in before.standing(EdgeType.ATTACHED_TO, target=user):
@@ -87,7 +87,7 @@ def _attachment(before: Before, event: events.ResourceAttached | events.Resource
 @rule(events.ResourceMounted, events.ResourceUnmounted)
 def _mount(before: Before, event: events.ResourceMounted | events.ResourceUnmounted) -> Iterator[Change]:
     user = mount_user(event)
-    if user is None or not before.may_tell_of(event.resource_ref, event):
+    if user is None or not before.may_describe(event.resource_ref, event):
         return
     resource, source = f"resource:{event.resource_ref}", _user_key(user)
     for edge in before.standing(EdgeType.MOUNTS_RESOURCE, source=source):
@@ -103,7 +103,7 @@ def _snapshot_created(before: Before, event: events.SnapshotCreated) -> Iterator
     """The first outcome of a snapshot counts."""
     snapshot, resource = f"snapshot:{event.snapshot_ref}", f"resource:{event.resource_ref}"
     if (
-        not before.may_tell_of(event.resource_ref, event)
+        not before.may_describe(event.resource_ref, event)
         or before.resource_of_snapshot(event.snapshot_ref) != event.resource_ref
         or before.was_ever(EdgeType.EVENT_PRODUCES, target=snapshot)
     ):
@@ -120,7 +120,7 @@ def _snapshot_created(before: Before, event: events.SnapshotCreated) -> Iterator
 
 @rule(events.SnapshotDiscarded)
 def _snapshot_discarded(before: Before, event: events.SnapshotDiscarded) -> Iterator[Change]:
-    if before.may_tell_of(event.resource_ref, event):
+    if before.may_describe(event.resource_ref, event):
         for edge in before.standing(EdgeType.SNAPSHOT_OF, source=f"snapshot:{event.snapshot_ref}"):
             if edge.target == f"resource:{event.resource_ref}":
                 yield EdgeClosed(edge.id)
@@ -129,7 +129,7 @@ def _snapshot_discarded(before: Before, event: events.SnapshotDiscarded) -> Iter
 @rule(events.RestoreAttempted)
 def _restore_attempted(before: Before, event: events.RestoreAttempted) -> Iterator[Change]:
     taken_of = before.resource_of_snapshot(event.snapshot_ref)
-    if event.outcome is not RestoreOutcome.OK or taken_of is None or not before.may_tell_of(taken_of, event):
+    if event.outcome is not RestoreOutcome.OK or taken_of is None or not before.may_describe(taken_of, event):
         return
     if event.restore is not UNSET and not before.is_restored(event.restore):
         return

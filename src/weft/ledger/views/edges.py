@@ -234,7 +234,7 @@ class GraphState:
     def counts_for_program(self) -> bool:
         return self._views.one("SELECT 1 FROM program_history WHERE n = ?", (self.n,)) is not None
 
-    def may_tell_of(self, resource: str, event: Event) -> bool:
+    def may_describe(self, resource: str, event: Event) -> bool:
         row = self._views.one("SELECT n, replica FROM resource WHERE id = ? AND n < ?", (resource, self.n))
         if row is None:
             return False

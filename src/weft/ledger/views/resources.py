@@ -32,7 +32,7 @@ def owner_columns(owner: ResourceScope | UnsetType | None) -> tuple[str | None, 
     return None, None
 
 
-def _may_tell(view: Projector, moment: Moment, event: Event, resource: str) -> bool:
+def _may_describe(view: Projector, moment: Moment, event: Event, resource: str) -> bool:
     """Whether the resource is known, and the event comes from the ledger that declared it: of what another ledger
     declared, a third one tells nothing."""
     row = view.sql.one("SELECT n, replica FROM resource WHERE id = ?", (resource,))
@@ -113,7 +113,7 @@ def _resource_declared(view: Projector, moment: Moment, event: kinds.ResourceDec
                 moment.when,
             ),
         )
-    elif _may_tell(view, moment, event, resource):
+    elif _may_describe(view, moment, event, resource):
         before = _place_of(view, resource)
         view.sql.run(
             "UPDATE resource SET kind = ?, name = ?, place = ?, capabilities = ?, imperative = ?, made = ?,"
@@ -127,7 +127,7 @@ def _resource_declared(view: Projector, moment: Moment, event: kinds.ResourceDec
 
 @handles(kinds.ResourceOwned, OTHERS)
 def _resource_owned(view: Projector, moment: Moment, event: kinds.ResourceOwned) -> None:
-    if _may_tell(view, moment, event, event.resource_ref):
+    if _may_describe(view, moment, event, event.resource_ref):
         view.sql.run(
             "UPDATE resource SET owner_kind = ?, owner = ? WHERE id = ?",
             (*owner_columns(event.owner), event.resource_ref),
@@ -137,7 +137,7 @@ def _resource_owned(view: Projector, moment: Moment, event: kinds.ResourceOwned)
 
 @handles(kinds.SubresourceAdded, OTHERS)
 def _subresource_added(view: Projector, moment: Moment, event: kinds.SubresourceAdded) -> None:
-    if _may_tell(view, moment, event, event.resource_ref):
+    if _may_describe(view, moment, event, event.resource_ref):
         view.sql.run(
             "INSERT INTO resource_part(resource, part_ref, part, n) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
             (event.resource_ref, event.part_ref, event.part.value, moment.n),
@@ -146,7 +146,7 @@ def _subresource_added(view: Projector, moment: Moment, event: kinds.Subresource
 
 @handles(kinds.SubresourceRemoved, OTHERS)
 def _subresource_removed(view: Projector, moment: Moment, event: kinds.SubresourceRemoved) -> None:
-    if _may_tell(view, moment, event, event.resource_ref):
+    if _may_describe(view, moment, event, event.resource_ref):
         view.sql.run(
             "DELETE FROM resource_part WHERE resource = ? AND part_ref = ?", (event.resource_ref, event.part_ref)
         )
@@ -154,7 +154,7 @@ def _subresource_removed(view: Projector, moment: Moment, event: kinds.Subresour
 
 @handles(kinds.HandleOpened, OTHERS)
 def _handle_opened(view: Projector, moment: Moment, event: kinds.HandleOpened) -> None:
-    if not _may_tell(view, moment, event, event.resource_ref):
+    if not _may_describe(view, moment, event, event.resource_ref):
         return
     capabilities = () if event.capabilities is UNSET else event.capabilities
     view.sql.run(
@@ -175,7 +175,7 @@ def _handle_opened(view: Projector, moment: Moment, event: kinds.HandleOpened) -
 
 @handles(kinds.HandleClosed, OTHERS)
 def _handle_closed(view: Projector, moment: Moment, event: kinds.HandleClosed) -> None:
-    if _may_tell(view, moment, event, event.resource_ref):
+    if _may_describe(view, moment, event, event.resource_ref):
         view.sql.run(
             "UPDATE resource_handle SET closed_at = ? WHERE id = ? AND resource = ? AND closed_at IS NULL",
             (moment.when, event.handle, event.resource_ref),
@@ -218,20 +218,20 @@ def _end_use(view: Projector, resource: str, way: str, user: tuple[str, str]) ->
 
 @handles(kinds.ResourceAttached, OTHERS)
 def _resource_attached(view: Projector, moment: Moment, event: kinds.ResourceAttached) -> None:
-    if _may_tell(view, moment, event, event.resource_ref):
+    if _may_describe(view, moment, event, event.resource_ref):
         _begin_use(view, moment, event.resource_ref, ATTACHED, attachment_user(event), event.mode.value, None)
 
 
 @handles(kinds.ResourceDetached, OTHERS)
 def _resource_detached(view: Projector, moment: Moment, event: kinds.ResourceDetached) -> None:
-    if _may_tell(view, moment, event, event.resource_ref):
+    if _may_describe(view, moment, event, event.resource_ref):
         _end_use(view, event.resource_ref, ATTACHED, attachment_user(event))
 
 
 @handles(kinds.ResourceMounted, OTHERS)
 def _resource_mounted(view: Projector, moment: Moment, event: kinds.ResourceMounted) -> None:
     user = mount_user(event)
-    if user is not None and _may_tell(view, moment, event, event.resource_ref):
+    if user is not None and _may_describe(view, moment, event, event.resource_ref):
         mount = view.contents.number(event.mount)
         _begin_use(view, moment, event.resource_ref, MOUNTED, user, event.mode.value, mount)
 
@@ -239,13 +239,13 @@ def _resource_mounted(view: Projector, moment: Moment, event: kinds.ResourceMoun
 @handles(kinds.ResourceUnmounted, OTHERS)
 def _resource_unmounted(view: Projector, moment: Moment, event: kinds.ResourceUnmounted) -> None:
     user = mount_user(event)
-    if user is not None and _may_tell(view, moment, event, event.resource_ref):
+    if user is not None and _may_describe(view, moment, event, event.resource_ref):
         _end_use(view, event.resource_ref, MOUNTED, user)
 
 
 @handles(kinds.ResourceLivenessProbe, OTHERS)
 def _resource_liveness_probe(view: Projector, moment: Moment, event: kinds.ResourceLivenessProbe) -> None:
-    if _may_tell(view, moment, event, event.resource_ref):
+    if _may_describe(view, moment, event, event.resource_ref):
         view.sql.run(
             "UPDATE resource SET liveness = ?, probed_at = ? WHERE id = ?",
             (event.status.value, moment.when, event.resource_ref),
@@ -254,7 +254,7 @@ def _resource_liveness_probe(view: Projector, moment: Moment, event: kinds.Resou
 
 @handles(kinds.SnapshotRequested, OTHERS)
 def _snapshot_requested(view: Projector, moment: Moment, event: kinds.SnapshotRequested) -> None:
-    if _may_tell(view, moment, event, event.resource_ref):
+    if _may_describe(view, moment, event, event.resource_ref):
         view.sql.run(
             "INSERT INTO resource_snapshot(id, n, replica, resource, state, run, method, before, inferred,"
             " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, ?) ON CONFLICT DO NOTHING",
@@ -271,7 +271,7 @@ def _snapshot_requested(view: Projector, moment: Moment, event: kinds.SnapshotRe
         )
 
 
-def _may_tell_of_turn(view: Projector, moment: Moment, event: Event, turn: TurnRow) -> bool:
+def _may_describe_turn(view: Projector, moment: Moment, event: Event, turn: TurnRow) -> bool:
     """What another ledger says of a turn's files counts in sessions of other ledgers alone."""
     if view.own_events.has(moment.n, plain(event.replica)):
         return True
@@ -283,13 +283,13 @@ def _may_tell_of_turn(view: Projector, moment: Moment, event: Event, turn: TurnR
 def _snapshot_created(view: Projector, moment: Moment, event: kinds.SnapshotCreated) -> None:
     """The outcome of a request, or a snapshot that nobody had asked for; the first outcome counts. It is one of the
     turn's files (it has a segment and a depth) where it comes from the ledger that began the turn's session."""
-    if not _may_tell(view, moment, event, event.resource_ref):
+    if not _may_describe(view, moment, event, event.resource_ref):
         return
     is_ok = event.outcome is SnapshotOutcome.OK
     reference = None if event.external_ref is UNSET else event.external_ref
     reference_id = None if reference is None else view.contents.number(reference.id)
     turn = None if event.run is UNSET else view.find_turn(event.run)
-    if turn is not None and not _may_tell_of_turn(view, moment, event, turn):
+    if turn is not None and not _may_describe_turn(view, moment, event, turn):
         turn = None
     after = None if event.after is UNSET else event.after.event_id
     view.sql.run(
@@ -332,7 +332,7 @@ def _snapshot_created(view: Projector, moment: Moment, event: kinds.SnapshotCrea
 
 @handles(kinds.SnapshotDiscarded, OTHERS)
 def _snapshot_discarded(view: Projector, moment: Moment, event: kinds.SnapshotDiscarded) -> None:
-    if _may_tell(view, moment, event, event.resource_ref):
+    if _may_describe(view, moment, event, event.resource_ref):
         view.sql.run(
             "UPDATE resource_snapshot SET state = ?, restorable = 0 WHERE id = ? AND resource = ?",
             (SnapshotState.DISCARDED.value, event.snapshot_ref, event.resource_ref),
@@ -341,7 +341,7 @@ def _snapshot_discarded(view: Projector, moment: Moment, event: kinds.SnapshotDi
 
 def _may_restore(view: Projector, moment: Moment, event: Event, snapshot: str) -> bool:
     row = view.sql.one("SELECT resource FROM resource_snapshot WHERE id = ?", (snapshot,))
-    return row is not None and _may_tell(view, moment, event, row[0])
+    return row is not None and _may_describe(view, moment, event, row[0])
 
 
 @handles(kinds.RestoreRequested, OTHERS)

@@ -83,7 +83,7 @@ def _is_copy(turn: TurnRow, event: own.Sighting) -> bool:
     return turn.seen is not None and all(field is UNSET for field in fields)
 
 
-def _says(source: own.Sighting | SessionRow) -> int:
+def _field_count(source: own.Sighting | SessionRow) -> int:
     """How much is told, or shown, of a session: of two sightings that reach equally far the one that says more is
     newer, such as one that found the card of a subagent beside its file."""
     return sum(getattr(source, name) not in (None, UNSET) for name in _SESSION_FIELDS)
@@ -100,8 +100,8 @@ def _see_session(view: Projector, moment: Moment, session: SessionRow, event: ow
         _date(session, event.started, event.started)
     if event.archived is True and session.status == "active":
         session.status = "archived"
-    rank = (reach, _says(event), moment.event_id)
-    if session.seen is not None and rank < (session.told or 0, _says(session), session.seen):
+    rank = (reach, _field_count(event), moment.event_id)
+    if session.seen is not None and rank < (session.told or 0, _field_count(session), session.seen):
         return
     session.told, session.seen = reach, moment.event_id
     session.title, session.workspace = view.number(event.title), view.number(event.workspace)

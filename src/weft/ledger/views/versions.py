@@ -198,8 +198,8 @@ def choose_version(
 
     def rank(row: TurnRow) -> tuple[int, int, bool, int, str]:
         cut_off = row.interrupted is not None  # that it was, is an event and says nothing
-        said = row.events + (row is ending) - cut_off
-        return -row.depth, -said, cut_off, -mapping_number(row.mapping), row.id
+        event_count = row.events + (row is ending) - cut_off
+        return -row.depth, -event_count, cut_off, -mapping_number(row.mapping), row.id
 
     return min(eligible, key=rank)
 

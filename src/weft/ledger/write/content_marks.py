@@ -16,6 +16,6 @@ MARK_DIGITS = 10
 
 def content_mark(message: str, parts: Sequence[PartFact]) -> str:
     """The mark of a message, by its id and its texts and images."""
-    said = [part for part in parts if isinstance(part, TextFact | ImageFact)]
-    refs = [part.text if isinstance(part, TextFact) else part.url for part in said]
+    texts_and_images = [part for part in parts if isinstance(part, TextFact | ImageFact)]
+    refs = [part.text if isinstance(part, TextFact) else part.url for part in texts_and_images]
     return sha256("\n".join((message, *map(str, refs))).encode()).hexdigest()[:MARK_DIGITS]

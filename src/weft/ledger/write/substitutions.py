@@ -185,14 +185,14 @@ def _place(txn: ReadTxn, id: str) -> Place:
     if n is None or line is None:
         raise NotFound("event", id, NAMES)
     event = recorded(n, line)
-    said = event.event
-    if message_of(said) is None and not isinstance(said, ToolResult):
-        kind = getattr(said, "kind", said.__struct_config__.tag)
+    message_or_result = event.event
+    if message_of(message_or_result) is None and not isinstance(message_or_result, ToolResult):
+        kind = getattr(message_or_result, "kind", message_or_result.__struct_config__.tag)
         raise NotApplicable(f"event {id[:12]} is a {kind}", WHICH)
-    if said.stream.startswith("run:"):
-        turn = load_turn(txn.sql, said.stream[4:])
-    elif isinstance(said, ToolResult):
-        turn = place_of_event(txn.sql, txn.facts, said.call.event_id)[0]
+    if message_or_result.stream.startswith("run:"):
+        turn = load_turn(txn.sql, message_or_result.stream[4:])
+    elif isinstance(message_or_result, ToolResult):
+        turn = place_of_event(txn.sql, txn.facts, message_or_result.call.event_id)[0]
     elif (change := change_to(txn, id)) is not None:
         turn = _place(txn, change.original.hex()).turn
     else:
@@ -284,8 +284,8 @@ def _spelled_out(append: Append, place: Place, shown: str) -> Iterator[tuple[str
         if shown == place.event.id:
             yield each.id, each.id
         elif output is not UNSET:
-            told = tuple(_with_output(part, result.call_id, output) for part in parts)
-            yield each.id, _add_message(append, each.event, told)
+            changed_parts = tuple(_with_output(part, result.call_id, output) for part in parts)
+            yield each.id, _add_message(append, each.event, changed_parts)
 
 
 def _with_output(part: PartFact, call_id: str, output: str) -> PartFact:

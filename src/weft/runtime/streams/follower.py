@@ -85,7 +85,7 @@ class _Follower:
         cursor = self._stream.cursor
         text = self._hub.text(cursor.turn, cursor.attempt)
         for kind, piece in () if text is None else text.beyond(cursor.delta, cursor.thinking):
-            yield cursor.told_text(kind.value, piece)
+            yield cursor.next_text_item(kind.value, piece)
 
     async def sleep(self, seconds: float | None) -> None:
         """Until there is something new; what other processes keep of an answer is looked at now and then."""

@@ -256,7 +256,7 @@ class PostgresStore(SqlStore):
                 if self._straight.is_heard:
                     self._announcer.announce()
                 return True
-            if not self._straight.is_told_more:
+            if not self._straight.can_retry:
                 return False
         return False
 

@@ -161,7 +161,7 @@ class StraightAppends:
         self.call = ServerCall(CALL_NAME, STATEMENT, IS_BINARY, flush_and_ask(address.listening))
         self._recent, self._salts, self._clock = recent, salts, clock
         self._standings: dict[Question, KnownStanding] = {}
-        self.is_told_more = False
+        self.can_retry = False
         """The last turn was refused for contents that are known now: made again, it can refer to them."""
         self.is_heard = True
         """Whether anybody listened for commits when the last turn was flushed."""
@@ -255,7 +255,7 @@ class StraightAppends:
         verdict, n, chain, content, newer, locked_at, written_by = _answer(row)
         self.is_heard = heard != NOBODY
         self.verdicts[verdict] += 1
-        self.is_told_more = verdict == KNOWN
+        self.can_retry = verdict == KNOWN
         for number, digest, ref in newer:  # of the tree whose contents the turn has
             self._recent.by_key[turn.contents[0][1], bytes.fromhex(digest)] = Stored(number, bytes.fromhex(ref))
         if verdict != DONE:

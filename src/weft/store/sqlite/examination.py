@@ -95,15 +95,15 @@ Mark = tuple[tuple[int, int, int] | None, ...]
 
 def mark_of(path: Path) -> Mark:
     """Differs once anybody has written to a database or its log."""
-    return tuple(map(_told_of, (str(path), f"{path}-wal")))
+    return tuple(map(_file_state, (str(path), f"{path}-wal")))
 
 
-def _told_of(file: str) -> tuple[int, int, int] | None:
+def _file_state(file: str) -> tuple[int, int, int] | None:
     try:
-        told = os.stat(file)
+        status = os.stat(file)
     except OSError:
         return None
-    return told.st_ino, told.st_size, told.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def size_of(file: Path) -> int:
@@ -383,10 +383,10 @@ def examine_file(path: Path, clock: Clock, full: bool, in_use: bool) -> tuple[li
                 failure.advice if failure.hint else Action.RESTORE_OR_SALVAGE,
             ),
         ], None
-    told = list(as_far_as_it_goes("database", lambda: examine_database(store)))
-    is_ours = not any(one.mend for one in told)
-    found += told
-    if not any(one.check == OBJECTS for one in told):  # the engine's check computes what they say
+    diagnoses = list(as_far_as_it_goes("database", lambda: examine_database(store)))
+    is_ours = not any(one.mend for one in diagnoses)
+    found += diagnoses
+    if not any(one.check == OBJECTS for one in diagnoses):  # the engine's check computes what they say
         found += as_far_as_it_goes("structure", lambda: examine_structure(store, full))
     if not is_ours:
         store.close()

@@ -101,8 +101,8 @@ class Pages:
 
     def _page_size(self) -> int:
         """As the header says; where that is damaged as the log says, else the usual one."""
-        told = [self._file.read(18, 0)[16:18]] if self._file.read(16, 0) == MAGIC else []
-        sizes = [1 << 16 if size == b"\0\1" else int.from_bytes(size, "big") for size in told]
+        header_sizes = [self._file.read(18, 0)[16:18]] if self._file.read(16, 0) == MAGIC else []
+        sizes = [1 << 16 if size == b"\0\1" else int.from_bytes(size, "big") for size in header_sizes]
         if self._log is not None:
             sizes.append(int.from_bytes(self._log.read(12, 0)[8:12], "big"))
         return next((size for size in sizes if size in SIZES), SIZES[0])

@@ -117,9 +117,9 @@ class Reader:
 
 def quoted_title(title: str | None) -> str:
     """A title as it stands behind a label: in quotation marks after a blank. Empty where it says nothing."""
-    from weft.ledger.read.turn_titles import telling_title
+    from weft.ledger.read.turn_titles import meaningful_title
 
-    shown_title = telling_title(title)
+    shown_title = meaningful_title(title)
     return f' "{cut(safe(" ".join(shown_title.split())), TITLE_COLUMNS)}"' if shown_title else ""
 
 

@@ -143,7 +143,7 @@ def note_rest(call: Call, ledger: Ledger, synced: Synced) -> None:
     if synced.erased:
         call.note(f"{counted(synced.erased, 'content')} came that were erased there, and were refused")
     if refused := refused_events(ledger):
-        replicas = ", ".join(sorted({event.told_by[-6:].lower() for event in refused}))
+        replicas = ", ".join(sorted({event.peer[-6:].lower() for event in refused}))
         call.note(f"{counted(len(refused), 'event')} told by {replicas} contradict this ledger and are left out")
     note_pending(call, ledger)
     for label in sorted({branch.label for branch in ledger.merges.branches()}):

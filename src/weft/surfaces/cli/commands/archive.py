@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.ledger.read.turn_titles import telling_title
+from weft.ledger.read.turn_titles import meaningful_title
 from weft.surfaces.cli.arguments import complete_labels
 from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
@@ -80,7 +80,7 @@ def _list(call: Call, sessions: list[Session]) -> None:
         call.documents(sessions)
         return
     rows = [
-        (Span(session.label, "label"), session_time(session), telling_title(session.title) or "")
+        (Span(session.label, "label"), session_time(session), meaningful_title(session.title) or "")
         for session in sessions
     ]
     if rows:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.ledger.api import FullTurn
-from weft.ledger.read.turn_titles import in_one_line, telling_title
+from weft.ledger.read.turn_titles import in_one_line, meaningful_title
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -95,7 +95,7 @@ def _about(ledger: Ledger, reader: Reader, first: Turn, last: Turn) -> tuple[str
 
 def _own_title(session: Session) -> str:
     """What lists of sessions call it, too, where it says so itself."""
-    return telling_title(session.title) or in_one_line(session.task_description or "")
+    return meaningful_title(session.title) or in_one_line(session.task_description or "")
 
 
 def _days(first: Turn, last: Turn) -> str:

@@ -13,7 +13,7 @@ from weft.kernel.events import UnknownEvent
 from weft.kernel.ledger_events import CompactionRecorded
 from weft.ledger.api import Provenance, Recorded
 from weft.ledger.model import Compaction, FileNote, Message, ToolCall, Turn
-from weft.ledger.read.turn_titles import in_one_line, telling_title
+from weft.ledger.read.turn_titles import in_one_line, meaningful_title
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -171,7 +171,7 @@ class _Header:
         yield "Digest", turn.digest
         yield "Parent", turn.parent_id or "none: the root of its tree"
         yield "Session", f"{session.label if session else 'none'}, depth {turn.depth}"
-        title = telling_title(session.title) if session else None
+        title = meaningful_title(session.title) if session else None
         yield "Title", title or ""
         yield "Task", in_one_line(session.task_description or "") if session and title is None else ""
         yield "Date", local_time(turn.started_at) if turn.time_known else NO_TIME
