@@ -265,7 +265,9 @@ def arguments_of(node: ast.FunctionDef) -> str:
 
 
 def _handed(name: str) -> str:
-    return {"progress": "crossing.told(progress)", "wait": "0", "other": "crossing.behind(other)"}.get(name, name)
+    return {"progress": "crossing.in_event_loop(progress)", "wait": "0", "other": "crossing.behind(other)"}.get(
+        name, name
+    )
 
 
 def method(owner: str, name: str, member: Any, names: Names) -> str:

@@ -56,8 +56,9 @@ class Caller(threading.Thread):
 
 def wait_until_queued(thread: threading.Thread) -> None:
     """Until the thread stands in the queue, asleep."""
+    until = time.monotonic() + 60
     while not is_queued(thread):
-        pass
+        assert time.monotonic() < until, "it never came to the queue"
 
 
 def is_queued(thread: threading.Thread) -> bool:

@@ -124,7 +124,7 @@ async def copy(
             opening.copy,
             source=source._sync if isinstance(source, AsyncLedger) else source,
             target=target,
-            progress=crossing.told(progress),
+            progress=crossing.in_event_loop(progress),
             clock=clock,
             beside=beside,
         )
@@ -148,7 +148,14 @@ async def restore(
     """Put a backup in the place of the ledger at `path`, which nobody has open. What lay there is moved aside. `beside`
     is called before that, once the copy is written: what belongs beside the ledger is then there first."""
     return await crossing.alone(
-        partial(opening.restore, backup=backup, path=path, progress=crossing.told(progress), clock=clock, beside=beside)
+        partial(
+            opening.restore,
+            backup=backup,
+            path=path,
+            progress=crossing.in_event_loop(progress),
+            clock=clock,
+            beside=beside,
+        )
     )
 
 
@@ -163,7 +170,14 @@ async def salvage(
     """Make a new ledger of everything that still verifies in a damaged file, and in `others`: older copies of it, whose
     facts fill the holes. None of them is touched."""
     return await crossing.alone(
-        partial(opening.salvage, damaged=damaged, new=new, others=others, progress=crossing.told(progress), clock=clock)
+        partial(
+            opening.salvage,
+            damaged=damaged,
+            new=new,
+            others=others,
+            progress=crossing.in_event_loop(progress),
+            clock=clock,
+        )
     )
 
 

@@ -203,7 +203,7 @@ def behind(other: Any) -> Any:
     return getattr(other, "_sync", other)
 
 
-def told(progress: Any) -> Any:
+def in_event_loop(progress: Any) -> Any:
     """A progress report that is called in the event loop, though the work is done elsewhere."""
     if progress is None:
         return None

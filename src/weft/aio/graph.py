@@ -36,7 +36,7 @@ class AsyncGraph(crossing.Mirror[Graph]):
 
     async def catch_up(self, *, progress: Any = None) -> None:
         """Bring the graph up to the newest fact. Every other verb does that first; this one tells how far it is."""
-        await self._run(partial(self._sync.catch_up, progress=crossing.told(progress)))
+        await self._run(partial(self._sync.catch_up, progress=crossing.in_event_loop(progress)))
 
     async def node(self, name: str, *, known_at: When = None) -> GraphNode:
         """A node, by its name. With `known_at` as it was known then, which takes as long as making the views anew up to

@@ -562,7 +562,9 @@ class AsyncLedger(crossing.Mirror[Ledger]):
     ) -> AsyncIterator[Problem]:
         """Every problem there is; an empty list is a sound ledger."""
         return self._each(
-            partial(self._sync.verify, facts=facts, views=views, receipt=receipt, progress=crossing.told(progress))
+            partial(
+                self._sync.verify, facts=facts, views=views, receipt=receipt, progress=crossing.in_event_loop(progress)
+            )
         )
 
     @cached_property
@@ -963,7 +965,7 @@ class AsyncSecrets(crossing.Mirror[Secrets]):
                 anew=anew,
                 again=again,
                 scanner=scanner,
-                progress=crossing.told(progress),
+                progress=crossing.in_event_loop(progress),
             )
         )
 
@@ -992,7 +994,9 @@ class AsyncErasures(crossing.Mirror[Erasures]):
         A content is named by its reference, a session by its label or id, a turn by any name of it. `tree` means all
         turns of the tree and the sessions in it; `everywhere` also takes contents that other turns use too."""
         return await self._run(
-            partial(self._sync.plan, what=what, tree=tree, everywhere=everywhere, progress=crossing.told(progress))
+            partial(
+                self._sync.plan, what=what, tree=tree, everywhere=everywhere, progress=crossing.in_event_loop(progress)
+            )
         )
 
     async def erase(
@@ -1015,7 +1019,7 @@ class AsyncErasures(crossing.Mirror[Erasures]):
                 tree=tree,
                 everywhere=everywhere,
                 remainders=remainders,
-                progress=crossing.told(progress),
+                progress=crossing.in_event_loop(progress),
             )
         )
 
@@ -1038,15 +1042,17 @@ class AsyncUpkeep(crossing.Mirror[Upkeep]):
 
     async def rebuild(self, *, progress: Any = None) -> int:
         """Make every view anew from the facts; returns how many rows were wrong."""
-        return await self._run(partial(self._sync.rebuild, progress=crossing.told(progress)))
+        return await self._run(partial(self._sync.rebuild, progress=crossing.in_event_loop(progress)))
 
     async def catch_up(self, *, progress: Any = None) -> None:
         """Bring every lagging view up to the newest fact."""
-        await self._run(partial(self._sync.catch_up, progress=crossing.told(progress)))
+        await self._run(partial(self._sync.catch_up, progress=crossing.in_event_loop(progress)))
 
     async def export_facts(self, target: str | Path | Any, *, progress: Any = None) -> int:
         """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
-        return await self._run(partial(self._sync.export_facts, target=target, progress=crossing.told(progress)))
+        return await self._run(
+            partial(self._sync.export_facts, target=target, progress=crossing.in_event_loop(progress))
+        )
 
     async def import_facts(
         self, source: str | Path | Any, *, excerpts: bool = False, progress: Any = None
@@ -1054,7 +1060,9 @@ class AsyncUpkeep(crossing.Mirror[Upkeep]):
         """Bring facts in from a file of JSON lines; known ones are passed over. With `excerpts`, events of another
         ledger's own stream may come without those before them, as bundles bring them."""
         return await self._run(
-            partial(self._sync.import_facts, source=source, excerpts=excerpts, progress=crossing.told(progress))
+            partial(
+                self._sync.import_facts, source=source, excerpts=excerpts, progress=crossing.in_event_loop(progress)
+            )
         )
 
     async def backup(
@@ -1063,7 +1071,9 @@ class AsyncUpkeep(crossing.Mirror[Upkeep]):
         """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by
         a replica id of its own. `beside` is called once the copy is written and before it has its name, so that what
         belongs beside it is there first; where it fails, there is no copy."""
-        await self._run(partial(self._sync.backup, target=target, progress=crossing.told(progress), beside=beside))
+        await self._run(
+            partial(self._sync.backup, target=target, progress=crossing.in_event_loop(progress), beside=beside)
+        )
 
     async def note_export(self, target: str | Path, *, turn: str | None = None) -> None:
         """Remember that a file holds what was said here, so that an erasure names it; not if open for reading. `turn`:
@@ -1089,13 +1099,17 @@ class AsyncUpkeep(crossing.Mirror[Upkeep]):
         ms, or words such as '90 days ago') only where nothing happened since. Everything reads as before."""
         return await self._run(
             partial(
-                self._sync.pack, what=what, older_than=older_than, dry_run=dry_run, progress=crossing.told(progress)
+                self._sync.pack,
+                what=what,
+                older_than=older_than,
+                dry_run=dry_run,
+                progress=crossing.in_event_loop(progress),
             )
         )
 
     async def unpack(self, what: str | Sequence[str] = (), *, progress: Any = None) -> Packed:
         """Put contents back where a plain SQL shell reads them: of these trees, or all."""
-        return await self._run(partial(self._sync.unpack, what=what, progress=crossing.told(progress)))
+        return await self._run(partial(self._sync.unpack, what=what, progress=crossing.in_event_loop(progress)))
 
     async def search_lag(self) -> int:
         """How many events search has yet to index; until then it looks through them each time."""

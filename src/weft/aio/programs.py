@@ -393,7 +393,7 @@ class AsyncSimilarity(crossing.Mirror[Similarity]):
     async def embed_missing(self, kind: str, *, limit: int | None = None, progress: Progress | None = None) -> int:
         """Give all nodes of a kind a vector that have none yet, the newest first; returns how many."""
         return await self._run(
-            partial(self._sync.embed_missing, kind=kind, limit=limit, progress=crossing.told(progress))
+            partial(self._sync.embed_missing, kind=kind, limit=limit, progress=crossing.in_event_loop(progress))
         )
 
     async def count_missing(self, kind: str) -> int:

@@ -101,15 +101,6 @@ class FactReader(Struct, eq=False, dict=True):
                 if n > after:
                     yield n, line
 
-    def lines_backwards(self) -> Iterator[tuple[int, bytes]]:
-        """Every event line, the newest first."""
-        before = self.tip().n + 1
-        query = "SELECT n, count, at, chain, events FROM log WHERE n < ? ORDER BY n DESC LIMIT 64"
-        while rows := [LogRow(*row) for row in self.sql.all(query, (before,))]:
-            for row in rows:
-                yield from zip(range(row.n, row.first - 1, -1), reversed(row.lines()), strict=True)
-            before = rows[-1].n
-
     def line(self, n: int) -> bytes | None:
         first, lines = self._row
         if not first <= n < first + len(lines):

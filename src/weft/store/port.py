@@ -107,7 +107,7 @@ class Store(Protocol):
         """
 
     def read(self) -> AbstractContextManager[ReadTxn]:
-        """A snapshot; never blocks a writer and is never blocked by one."""
+        """A snapshot; never blocks a writer and is never blocked by one, but for a ledger in memory."""
 
     def claim(self, name: str) -> bool:
         """Whether no other store has claimed this name now; then it is this one's until it is given back, or until
@@ -121,7 +121,8 @@ class Store(Protocol):
         """Between two ranges of long reading, with no snapshot open: let what waits for readers to be gone go on."""
 
     def put_stream(self, chunks: Iterable[bytes], scope: int) -> Stored:
-        """Store a content of up to 256 MiB in a transaction of its own, holding 1 MiB of it at a time."""
+        """Store a content of up to 256 MiB in a transaction of its own. Beyond 4 MiB it waits in a file, not in
+        memory."""
 
     def catch_up(self) -> None:
         """Bring the lookup views up to the newest fact."""

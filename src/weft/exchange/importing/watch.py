@@ -101,16 +101,8 @@ class _Followed(Struct):
 class Watching:
     """One watch over some places. `importing` reads; `waiting` hears; `clock` is the machine's, or a test's."""
 
-    def __init__(
-        self,
-        importing: ImportRun,
-        waiting: Callable[[list[Path]], Waiting],
-        clock: Clock,
-        *,
-        sweep_seconds: float = SWEEP_SECONDS,
-    ) -> None:
+    def __init__(self, importing: ImportRun, waiting: Callable[[list[Path]], Waiting], clock: Clock) -> None:
         self._importing, self._waiting, self._clock = importing, waiting, clock
-        self._sweep_seconds = sweep_seconds
         self._places: list[Path] = []
         self._servers: list[Address] = []
         self._seen: dict[str, Look] = {}
@@ -170,7 +162,7 @@ class Watching:
         self._seen = self._all()
         self._backlog.extend(sorted(self._seen, key=lambda path: -self._seen[path][1]))
         now = self._clock.monotonic()
-        self._next_sweep, self._next_look = now + self._sweep_seconds, now + LOOK_SECONDS
+        self._next_sweep, self._next_look = now + SWEEP_SECONDS, now + LOOK_SECONDS
         self._due.update((server.url, now) for server in self._servers)
         size = sum(size for size, _ in self._seen.values())
         return Began(len(self._seen), size, ear.is_blind)
@@ -263,7 +255,7 @@ class Watching:
         self._importing.finish()  # what an import writer remembers of its writes would grow without end
         ended = self._clock.monotonic()
         self._due.update((server.url, ended) for server in self._servers)
-        pause = min(self._sweep_seconds, BLIND_SWEEP_SECONDS) if is_blind else self._sweep_seconds
+        pause = min(SWEEP_SECONDS, BLIND_SWEEP_SECONDS) if is_blind else SWEEP_SECONDS
         self._next_sweep = ended + max(pause, SWEEP_RESTS * (ended - begun))
 
     def _visit(self, path: str, *, is_news: bool = False) -> Iterator[Happening]:

@@ -86,17 +86,17 @@ class RecordVerbs(LedgerBase):
         With `key`, a retry key, it is recorded once: the same call again gives the first answer and writes nothing,
         another call with that key raises KeyTaken.
         """
-        circumstances = {
-            "reason": reason,
-            "toolset": toolset,
-            "tools_available": tools_available,
-            "permissions_granted": permissions_granted,
-            "thinking_config": thinking_config,
-            "effective_config": effective_config,
-            "workspace": workspace,
-            "source_event_id": source_event_id,
-        }
-        is_default = role == AgentRole.UNIFIED and all(value is None for value in circumstances.values())
+        setting = _setting(
+            role,
+            reason=reason,
+            toolset=toolset,
+            tools_available=tools_available,
+            permissions_granted=permissions_granted,
+            thinking_config=thinking_config,
+            effective_config=effective_config,
+            workspace=workspace,
+            source_event_id=source_event_id,
+        )
         turn = NewTurn(
             query=query,
             response=response,
@@ -111,7 +111,7 @@ class RecordVerbs(LedgerBase):
             error=error,
             permissions_used=permissions_used,
             persona=persona,
-            setting=DEFAULT_SETTING if is_default else Setting(role=role, **circumstances),
+            setting=setting,
         )
         requested = _requested(turn, session=session, parent=parent, expected=expected, key=key)
         return record_turns(self._writer, [requested], wait=wait, ttl=self._ttl)[0]
@@ -233,10 +233,15 @@ def _requested_turn(fields: Any, number: int) -> RequestedTurn:
         raise InvalidInput(f"turn {number} is {type(fields).__name__}", "give a dict with arguments of record_turn")
     if unknown := sorted(map(str, fields.keys() - _ARGUMENTS)):
         raise InvalidInput(f"turn {number} has {quoted(unknown[0])}", "give arguments of record_turn by their names")
-    circumstances = {name: fields[name] for name in _SETTING & fields.keys()}
-    setting = Setting(**circumstances) if circumstances else DEFAULT_SETTING
+    setting = _setting(**{name: fields[name] for name in _SETTING & fields.keys()})
     turn = NewTurn(**{name: fields[name] for name in _TURN & fields.keys()}, setting=setting)
     return _requested(turn, **{name: fields[name] for name in _PLACE & fields.keys()})
+
+
+def _setting(role: Any = AgentRole.UNIFIED, **circumstances: Any) -> Setting:
+    """The circumstances of a turn, by their names; the default ones where its caller said nothing about them."""
+    is_default = role == AgentRole.UNIFIED and all(value is None for value in circumstances.values())
+    return DEFAULT_SETTING if is_default else Setting(role=role, **circumstances)
 
 
 def _requested(

@@ -107,7 +107,7 @@ class Projector:
     def apply(self, n: int, when: int, event_id: bytes, event: Event | UnknownEvent) -> None:
         """One fact. An event whose kind is unknown, or does not belong in its stream, only moves the stream on."""
         moment, kind = self._moment, type(event)
-        moment.n, moment.when, moment.event_id = n, when, event_id
+        moment.n, moment.when, moment.event_id, moment.row = n, when, event_id, None
         stream = event.stream
         begin = BEGINNINGS.get(kind)
         if begin is not None and event.prev is None and stream.startswith(begin.stream):
@@ -127,7 +127,6 @@ class Projector:
             if handler is not None:
                 handler(self, moment, event)
         else:
-            moment.row = None
             handler = OTHERS.get(kind)
             if handler is not None:
                 handler(self, moment, event)

@@ -37,7 +37,7 @@ class FixedAttribution:
 
 
 class Attribution:
-    """An authority as ids. Looked up when the first event is begun."""
+    """An authority that is not the ledger's own user, as ids. Looked up when the first event is begun."""
 
     def __init__(self, txn: ReadTxn, authority: Authority) -> None:
         self._txn, self._authority = txn, authority
@@ -49,6 +49,4 @@ class Attribution:
 
     def of(self, stream: str, agent: str) -> tuple[str, tuple[str, ...] | UnsetType]:
         """Actor and `on_behalf_of` of the events of a stream that belongs to an agent."""
-        if self._authority.is_local:
-            return agent, UNSET
         return _attributed(self.ids, stream, agent)

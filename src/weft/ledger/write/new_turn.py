@@ -241,7 +241,7 @@ def weigh(messages: Iterable[NewMessage], calls: Iterable[NewToolCall]) -> Weigh
 
 
 def _texts(messages: Iterable[NewMessage], calls: Iterable[NewToolCall]) -> Iterator[tuple[str, bool]]:
-    """Every string of some length, and whether it is stored as JSON."""
+    """Every text that may be long, and whether it is stored as JSON."""
     for message in messages:
         if isinstance(message.content, str):
             yield message.content, False
