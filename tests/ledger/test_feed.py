@@ -9,10 +9,13 @@ import pytest
 import weft
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import exported, grow, problems, queries, texts
+from tests.ledger.imported import native_call, native_turn, take
 from tests.ledger.test_verifying import rich
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import LedgerMissing, NotFound, ReadOnlyLedger, StoreError, Unsupported
+from weft.ledger.api import AuditTally
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.imports.natives import NativeCompaction
 
 
 def test_the_feed_has_every_event_once_in_order_of_arrival(ledger: Ledger) -> None:
@@ -64,6 +67,34 @@ def test_figures_count_what_is_there(ledger: Ledger) -> None:
     assert stats["contents"] == exported(ledger).count(b'"ref"')
     ledger.labels.delete("alt")
     assert ledger.upkeep.stats()["sessions"] == 3
+
+
+def test_figures_count_what_stands_and_superseded_turns_by_themselves(ledger: Ledger) -> None:
+    root = native_turn("t1", started=1_000, end=1)
+    for answer in ("this way", "that way"):
+        second = native_turn("t2", answer, parent=0, calls=[native_call("c1")], offset=1, end=2)
+        take(ledger, "main", root, second, reread=answer == "that way")
+    stats = ledger.upkeep.stats()
+    assert (stats["turns"], stats["superseded_turns"], stats["sessions"]) == (2, 1, 1)
+    assert stats["messages"] == sum(len(ledger.messages(turn.id)) for turn in ledger.log())
+    tally = AuditTally()
+    assert list(ledger.audit.findings(tally=tally))
+    assert stats["tool_calls"] == tally.calls == 1
+    assert (stats["trees"], stats["forks"], stats["deepest"]) == (1, 0, 2)
+    ledger.fork("main", label="fork")
+    ledger.record_turn(session="main", query="on")
+    ledger.record_turn(session="fork", query="elsewhere")
+    stats = ledger.upkeep.stats()
+    assert (stats["trees"], stats["forks"], stats["deepest"]) == (1, 1, 3)
+
+
+def test_figures_do_not_count_a_compaction_that_was_superseded(ledger: Ledger) -> None:
+    root = native_turn("t1", end=1)
+    for words in ("all of it", "all of it, and more"):
+        summary = native_turn("t2", words, parent=0, compaction=NativeCompaction(summary=words), offset=1, end=2)
+        take(ledger, "main", root, summary, reread=words != "all of it")
+    stats = ledger.upkeep.stats()
+    assert (stats["turns"], stats["superseded_turns"], stats["compactions"]) == (2, 1, 1)
 
 
 def test_a_backup_is_a_ledger_of_its_own(ledger: Ledger, tmp_path: Path) -> None:

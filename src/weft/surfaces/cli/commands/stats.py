@@ -12,7 +12,9 @@ from weft.surfaces.wire.reports import LedgerFigures
 def command(call: Call) -> None:
     """Show how big the ledger is, and of what.
 
-    What was worked on is told by `weft story`.
+    Versions of a turn that another one superseded are counted by themselves, and their messages, calls and tokens not
+    at all. The total of tokens adds up turns; `weft usage` counts a response once that several of them contain. What
+    was worked on is told by `weft story`.
     """
     with call.reading() as ledger:
         figures = LedgerFigures(path=ledger.path, file_bytes=ledger.upkeep.disk_bytes(), counts=ledger.upkeep.stats())
