@@ -17,10 +17,10 @@ UNDATED_HEADING = "without a date (their tools noted none):"
 
 
 def work_lines(report: WorkReport, columns: int, full: bool) -> Iterator[Line]:
-    sessions = [session for project in report.projects for session in project.sessions]
+    subagents = {session.session_id: session.is_subagent for project in report.projects for session in project.sessions}
     yield [Span(_when(report), "heading")]
-    main = sum(not session.is_subagent for session in sessions)
-    helpers = len(sessions) - main
+    helpers = sum(subagents.values())
+    main = len(subagents) - helpers
     counts = [
         counted(main, "session") + (f" and {counted(helpers, 'subagent')}" if helpers else ""),
         counted(len(report.projects), "project"),
@@ -38,7 +38,10 @@ def _when(report: WorkReport) -> str:
     if not dated:
         return "no dates"
     start = report.since_at if report.since_at is not None else min(session.first_at for session in dated)
-    first, last = local_time(start)[:DAY], local_time(max(session.last_at for session in dated))[:DAY]
+    end = max(session.last_at for session in dated)
+    if report.until_at is not None:
+        end = min(end, report.until_at - 1)  # a turn of the period may have ended after it
+    first, last = local_time(start)[:DAY], local_time(end)[:DAY]
     return first if first == last else f"{first} to {last}"
 
 
