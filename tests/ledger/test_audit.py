@@ -79,7 +79,7 @@ def test_what_nobody_recorded_is_not_known_and_never_fine(ledger: Ledger) -> Non
     record(ledger, call("Bash"))
     record(ledger, permissions_granted=["repo:read"])
     found = list(ledger.audit.findings(tally=tally))
-    assert [finding.kind for finding in found] == [FindingKind.NOT_KNOWN, FindingKind.NOT_KNOWN]
+    assert [finding.kind for finding in found] == [FindingKind.NOT_KNOWN, FindingKind.USE_NOT_RECORDED]
     assert (tally.turns, tally.calls, tally.allowed, tally.not_known) == (2, 1, 0, 1)
 
 

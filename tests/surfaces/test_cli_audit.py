@@ -81,6 +81,18 @@ def test_a_terminal_gets_a_summary_first(weft: Shell, folder: Path) -> None:
     assert not any("tool_unused" in row for row in rows)
 
 
+def test_rights_whose_use_was_not_recorded_are_no_calls_that_are_not_known(weft: Shell, folder: Path) -> None:
+    weft.record("q", **NOBODY_KNOWS)
+    weft.record("q", permissions_granted=["repo:read"])
+    first, _, _, *rows = on_terminal(folder, "audit", NO_COLOR="1")[1].splitlines()
+    assert first == "2 turns, 1 call: 0 allowed, 0 not allowed, 1 not known"
+    assert [row.split("  ")[0] for row in rows[:2]] == [
+        "called; whether allowed is not known",
+        "rights granted; which were used is not recorded",
+    ]
+    assert [row.split("  ")[-1] for row in rows[:2]] == ["any tool (1)", "any right (1)"]
+
+
 def test_the_same_finding_of_one_turn_is_one_line_of_the_summary(weft: Shell, folder: Path) -> None:
     calls = [{"name": name, "result": 1} for name in ["Bash"] * 25 + ["Edit"]]
     weft.record("q", **{**NOT_ALLOWED, "tool_calls": calls})

@@ -61,6 +61,9 @@ class FindingKind(StrEnum):
     TOOL_NOT_PERMITTED = "tool_not_permitted"
     RIGHT_NOT_GRANTED = "right_not_granted"
     NOT_KNOWN = "not_known"
+    """A call that nobody can judge."""
+    USE_NOT_RECORDED = "use_not_recorded"
+    """Rights were granted, and which of them were used nobody recorded."""
     RIGHT_UNUSED = "right_unused"
     TOOL_UNUSED = "tool_unused"
 
@@ -262,7 +265,7 @@ class Group:
         self._tools: dict[str, int] = {}
         self._used_rights: set[str] = set()
         self._used_tools: set[str] = set()
-        self._unknown: dict[str, int] = {}
+        self._unknown: dict[tuple[FindingKind, str], int] = {}
 
     def grant(self, rights: Iterable[str], tools: Iterable[str]) -> None:
         for granted, names in ((self._rights, rights), (self._tools, tools)):
@@ -273,12 +276,12 @@ class Group:
         self._used_rights.update(rights)
         self._used_tools.update(tools)
 
-    def wonder(self, why: str) -> None:
-        self._unknown[why] = self._unknown.get(why, 0) + 1
+    def wonder(self, kind: FindingKind, why: str) -> None:
+        self._unknown[kind, why] = self._unknown.get((kind, why), 0) + 1
 
     def findings(self) -> Iterator[AuditFinding]:
-        for why, turns in self._unknown.items():
-            yield self._finding(FindingKind.NOT_KNOWN, Severity.UNKNOWN, why, turns)
+        for (kind, why), turns in self._unknown.items():
+            yield self._finding(kind, Severity.UNKNOWN, why, turns)
         unused_rights: list[str] = []
         for right, turns in self._rights.items():
             if not any(covers_right(right, used) for used in self._used_rights):
@@ -407,7 +410,7 @@ class TurnAudit:
         if used is not None:
             group.use(used.texts)
         elif grant is not None and grant.rights and scope.tool is None:
-            group.wonder("which of the rights granted were used was not recorded")
+            group.wonder(FindingKind.USE_NOT_RECORDED, "which of the rights granted were used was not recorded")
         group.grant((), (tool for tool in self._tools or () if scope.wants_tool(tool)))
 
     def _calls(self) -> Iterator[tuple[str, str, ToolUse]]:
@@ -454,7 +457,7 @@ class TurnAudit:
             tally.allowed += 1
         elif verdict is PermissionVerdict.UNKNOWN:
             tally.not_known += 1
-            group.wonder(self._why_unknown(use))
+            group.wonder(FindingKind.NOT_KNOWN, self._why_unknown(use))
         else:
             yield AuditFinding(
                 kind=FindingKind(verdict.value),

@@ -33,6 +33,7 @@ MEANINGS = {
     FindingKind.TOOL_NOT_PERMITTED: "called without permission",
     FindingKind.RIGHT_NOT_GRANTED: "right used, not granted",
     FindingKind.NOT_KNOWN: "called; whether allowed is not known",
+    FindingKind.USE_NOT_RECORDED: "rights granted; which were used is not recorded",
     FindingKind.RIGHT_UNUSED: "right granted, never used",
     FindingKind.TOOL_UNUSED: "tool there, never called",
 }
@@ -129,7 +130,8 @@ class _Kind:
     def add(self, finding: AuditFinding) -> None:
         self.count += 1
         self.sessions.add(finding.session_id or finding.persona_id or "")
-        self.subjects[finding.tool or finding.right or "any tool"] += finding.turns
+        of_no_name = "any right" if finding.kind is FindingKind.USE_NOT_RECORDED else "any tool"
+        self.subjects[finding.tool or finding.right or of_no_name] += finding.turns
 
 
 def _summarise(call: Call, ledger: Ledger, found: Iterable[AuditFinding], tally: AuditTally) -> None:
