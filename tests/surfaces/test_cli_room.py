@@ -99,6 +99,21 @@ def test_a_room_is_listed_and_shown_with_who_takes_part(rooms: Shell) -> None:
     assert (members["bob"]["kind"], members["triage"]["system_kind"]) == ("user", "triage")
 
 
+def test_sessions_of_a_room_are_listed_with_their_first_turn(rooms: Shell) -> None:
+    assert rooms.json("sessions") == []
+    assert "2 sessions of imports or rooms without a turn are not shown: --all lists them" in rooms("sessions").err
+    every = [session["label"].rpartition(":")[2] for session in rooms.json("sessions", "--all")]
+    assert sorted(every) == ["helper", "triage"]
+    assert "no turns yet" in rooms("context").err
+    rooms("session", "create", "mine")
+    rooms.record("hello")
+    assert [session["label"] for session in rooms.json("sessions")] == ["main", "mine"]
+    room = rooms.json("room", "list", "--as", "alice")[0]["id"]
+    label = f"room:{room[-8:].lower()}:helper"
+    rooms.record("answer", session=label)
+    assert rooms.json("sessions")[0]["label"] == label
+
+
 def test_a_profile_is_shown_to_whoever_may_see_it(rooms: Shell) -> None:
     helper = rooms.json("room", "profile", "helper", "--as", "bob")
     assert (helper["kind"], helper["emoji"], helper["public"]) == ("user_agent", "🦉", True)

@@ -78,7 +78,7 @@ class SessionList(Struct, frozen=True):
     next: str | None = None
     """The cursor of the next page; null: there is none."""
     empty: int = 0
-    """Imported sessions without a turn that were left out."""
+    """Sessions of imports and of rooms without a turn that were left out."""
 
 
 class Listing:
@@ -204,9 +204,15 @@ def _fits(row: SessionRow, wanted: SessionFilter, since: int | None) -> bool:
 
 def _with_turns(txn: ReadTxn, rows: list[SessionRow]) -> list[SessionRow]:
     """Without imported sessions of which nothing is a turn, nor will be one soon: state that a tool saved, or a file
-    that somebody opened and left. One that is made here is listed before its first turn, too."""
+    that somebody opened and left; and without those that agents of a room have answered nothing in. Another one that is
+    made here is listed before its first turn, too."""
     begun = {session for (session,) in txn.sql.all("SELECT DISTINCT session FROM provisional")}
-    return [row for row in rows if row.head is not None or row.origin is None or row.id in begun]
+    of_rooms = {session for (session,) in txn.sql.all("SELECT session FROM participant WHERE session IS NOT NULL")}
+
+    def is_shown(row: SessionRow) -> bool:
+        return row.head is not None or row.id in begun or (row.origin is None and row.id not in of_rooms)
+
+    return list(filter(is_shown, rows))
 
 
 def _places(rows: list[SessionRow], times: SessionTimes) -> dict[int, Position]:

@@ -60,8 +60,8 @@ def command(
 
     The latest first. On a terminal at most 50, unless --limit says otherwise; if there are more, the cursor of the next
     page stands on the error stream, unless that is a terminal: there a larger -n shows more. A session whose last turn
-    another tool is still writing is marked as provisional. Imported sessions without a turn are counted only, and those
-    without a date come last.
+    another tool is still writing is marked as provisional. Sessions of imports and of rooms without a turn are counted
+    only, and sessions without a date come last.
     """
     short = call.screen.terminal and not call.json
     wanted = SessionFilter(
@@ -126,7 +126,8 @@ def _notes(call: Call, listing: SessionList, nothing: str) -> None:
         call.note(f"{counted(listing.hidden, 'session')} of subagents {verb} not shown: --subagents lists them")
     if listing.empty:
         verb = "is" if listing.empty == 1 else "are"
-        call.note(f"{counted(listing.empty, 'imported session')} without a turn {verb} not shown: --all lists them")
+        sessions = counted(listing.empty, "session")
+        call.note(f"{sessions} of imports or rooms without a turn {verb} not shown: --all lists them")
     if not (listing.sessions or listing.hidden or listing.further or listing.empty):
         call.note(nothing)
 
