@@ -106,6 +106,14 @@ main, w, DATE, 2 turns
     assert apart.endswith("▌ And now?\n\n  error: out of quota\n")
 
 
+def test_a_fork_is_headed_with_its_own_name(weft: Shell) -> None:
+    weft.record("one")
+    turn = weft.record("two")
+    weft("fork", "main", "aside")
+    heads = [weft("read", name).out.splitlines()[1].split(", ")[0] for name in ("aside", "aside~1", "main", turn)]
+    assert heads == ["aside", "aside", "main", "main"]
+
+
 @pytest.mark.usefixtures("terminal")
 def test_steps_are_unfolded(weft: Shell) -> None:
     work(weft)

@@ -528,6 +528,16 @@ def test_a_reader_without_any_session_says_what_to_do_next(weft: Shell) -> None:
             assert weft(*bare, "--json").error["type"] == "NotFound"
 
 
+def test_what_needs_a_session_says_that_there_is_none(weft: Shell) -> None:
+    for command in (("undo",), ("export", "--as", "markdown"), ("diff", "@{1}")):
+        answer = weft(*command)
+        assert (answer.code, answer.err.splitlines()[0]) == (3, "weft: this ledger has no session yet")
+        assert "no turns yet: `weft import`" in answer.err
+    weft("session", "create", "empty")
+    for words in ("undo", "export --all --as markdown"):
+        assert weft(*words.split()).err.startswith("weft: this ledger has no session with a turn yet\n")
+
+
 def test_a_session_without_a_turn_is_the_latest_only_for_what_it_has(weft: Shell) -> None:
     weft.record("one")
     weft.record("two", session="other")

@@ -175,10 +175,13 @@ class LedgerError(WeftError):
 
 
 class NotFound(LedgerError):
+    """Nothing has this name; without a name, there is nothing of this kind at all."""
+
     usual_action = Action.LIST_HISTORY
 
-    def __init__(self, what: str, name: str, hint: Hint = "") -> None:
-        super().__init__(f"no {what} {name!r} in this ledger", hint)
+    def __init__(self, what: str, name: str | None, hint: Hint = "") -> None:
+        message = f"this ledger has no {what} yet" if name is None else f"no {what} {name!r} in this ledger"
+        super().__init__(message, hint)
         self.what, self.name = what, name
 
 

@@ -71,7 +71,7 @@ class PendingVerbs(ProgramsBase):
         try:
             return chosen(items, names)
         except NotFound as missing:
-            if not decided:
+            if not decided and missing.name is not None:
                 self._refuse_decided(missing.name)
             raise
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 SESSIONS_AT_A_TIME = 16
 """Sessions without a turn are passed over, so many at a time."""
 TITLE_COLUMNS = 60
-LATEST = "the latest"
 NOTHING_YET = "no turns yet: `weft import` brings in the sessions of other tools, `weft record` makes one"
 
 
@@ -66,7 +65,8 @@ def require_named_or_latest(call: Call, ledger: Ledger, name: str | None, *, wit
         return place_in_latest(call, ledger, name)
     listed = latest_session(ledger, with_turn=with_turn)
     if listed is None:
-        raise NotFound("session", LATEST, NOTHING_YET)
+        is_empty = latest_session(ledger, with_turn=False) is None
+        raise NotFound("session" if is_empty else "session with a turn", None, NOTHING_YET)
     return _noted(call, listed)
 
 

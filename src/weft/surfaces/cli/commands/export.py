@@ -13,7 +13,7 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.arguments import STANDARD, stdout_bytes
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.default_session import require_named_or_latest
+from weft.surfaces.cli.default_session import NOTHING_YET, require_named_or_latest
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
@@ -168,7 +168,7 @@ def _heads(ledger: Ledger) -> list[str]:
 
     labels = [session.label for session in ledger.sessions() if session.head is not None]
     if not labels:
-        raise NotFound("session with a turn", "--all", "nothing has been recorded yet")
+        raise NotFound("session with a turn", None, NOTHING_YET)
     return labels
 
 

@@ -21,7 +21,7 @@ from weft.surfaces.cli.times import local_minute
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.ledger.model import Session, Turn
+    from weft.ledger.model import Point, Session, Turn
 
 DAY = len("2026-11-15")
 
@@ -60,16 +60,17 @@ def command(call: Call, rev: str | None, steps: bool, original: bool) -> None:
         if call.json:
             call.documents(map(read_turn, turns))
             return
-        lines = _lines(call, ledger, first, ledger.turn(name), turns)
+        lines = _lines(call, ledger, first, ledger.point(name), turns)
         below = (ReadLine(line) for line in provisional.page(tails, full=False))
         show_folded(call.screen, (line for part in (lines, below) for line in part), unfold=steps)
 
 
-def _lines(call: Call, ledger: Ledger, first: str, last: Turn, turns: Iterable[FullTurn]) -> Iterator[ReadLine]:
+def _lines(call: Call, ledger: Ledger, first: str, point: Point, turns: Iterable[FullTurn]) -> Iterator[ReadLine]:
     from weft.surfaces.cli.rendering.conversation import ReadingPage, head_lines
 
-    screen, reader = call.screen, Reader(ledger)
-    title, facts = _about(ledger, reader, ledger.turn(first), last)
+    screen, reader, last = call.screen, Reader(ledger), ledger.turn(point.turn_id)
+    session = reader.session(last.session_id) if point.session is None else ledger.session(point.session)
+    title, facts = _about(ledger, reader, session, ledger.turn(first), last)
     yield from head_lines(title, facts, screen.columns)
     page = ReadingPage(
         columns=screen.columns,
@@ -81,9 +82,9 @@ def _lines(call: Call, ledger: Ledger, first: str, last: Turn, turns: Iterable[F
     yield from page.lines(turns)
 
 
-def _about(ledger: Ledger, reader: Reader, first: Turn, last: Turn) -> tuple[str, list[str]]:
-    """The title of a thread, and what else is known of it."""
-    session = reader.session(last.session_id)
+def _about(ledger: Ledger, reader: Reader, session: Session | None, first: Turn, last: Turn) -> tuple[str, list[str]]:
+    """The title of a thread, and what else is known of it. The session is the one that it was reached by; of a turn
+    that was named by itself, the one that made it."""
     subject = ledger.listing().subjects([first.id]).get(first.id, "")
     title = (_own_title(session) if session else "") or subject or f"turn {short(last.id)}"
     facts = [reader.short_label(session) if session else short(last.id)]
