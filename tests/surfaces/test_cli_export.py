@@ -9,6 +9,7 @@ import pytest
 
 from tests.surfaces.shell import Shell, on_terminal, spawn
 from weft.exchange.exporters.testing import PIXEL
+from weft.surfaces.cli.figures import counted
 
 
 def test_the_end_of_a_files_name_says_the_form(weft: Shell, folder: Path) -> None:
@@ -57,6 +58,29 @@ def test_what_is_left_out_is_told_beside(weft: Shell) -> None:
     answer = weft("export", "main", "--as", "jsonl")
     assert answer.err == "left out: 1 system message, 2 tool calls\n"
     assert weft("export", "main", "--as", "jsonl", "-q").err == ""
+
+
+def test_what_is_left_out_is_counted_in_the_plural(weft: Shell) -> None:
+    thought = [{"type": "reasoning", "text": "hm"}, {"type": "text", "text": "yes"}]
+    for query in ("one", "two"):
+        weft.record(query, response={"role": "assistant", "content": thought})
+        assert weft("compact", "--summary", f"so far {query}").code == 0
+    answer = weft("export", "main", "--as", "jsonl")
+    assert answer.err == "left out: 2 summaries, 2 passages of thinking\n"
+    assert weft("export", "main~2", "--as", "jsonl").err == "left out: 1 summary, 1 passage of thinking\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "shown"),
+    [
+        (2, "part of a tool call", "2 parts of a tool call"),
+        (1, "part of a tool call", "1 part of a tool call"),
+        (2, "day", "2 days"),
+        (1_661, "passage of thinking", "1,661 passages of thinking"),
+    ],
+)
+def test_counts_are_written_as_people_say_them(count: int, noun: str, shown: str) -> None:
+    assert counted(count, noun) == shown
 
 
 def test_nothing_is_replaced_without_force(weft: Shell, folder: Path) -> None:

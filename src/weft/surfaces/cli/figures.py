@@ -44,7 +44,14 @@ def bar(value: int, most: int, columns: int, unicode: bool) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun if count == 1 else _plural(noun)}"
+
+
+def _plural(noun: str) -> str:
+    """`2 summaries`; of `part of a tool call`, several parts."""
+    head, of, rest = noun.partition(" of ")
+    ends_in_y = head.endswith("y") and head[-2:-1] not in "aeiou"
+    return f"{head[:-1]}ies{of}{rest}" if ends_in_y else f"{head}s{of}{rest}"
 
 
 def abbreviated(count: int) -> str:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 BY_SUFFIX = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".jsonl": "jsonl"}
 FORMS, ROOM_FORMS = ("markdown", "html", "jsonl", "openai", "anthropic"), ("markdown", "html", "jsonl")
 """The forms of threads and of rooms."""
+PASSAGES = {"thinking": "passage of thinking", "unsigned thinking": "passage of unsigned thinking"}
+"""What was left out, where it has no plural."""
 
 
 def _complete_forms(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -174,7 +176,7 @@ def _heads(ledger: Ledger) -> list[str]:
 
 def _show_exported(call: Call, done: Exported, file: str) -> None:
     if done.left_out:
-        counts = ", ".join(counted(count, what) for what, count in done.left_out.items())
+        counts = ", ".join(counted(count, PASSAGES.get(what, what)) for what, count in done.left_out.items())
         call.note(f"left out: {counts}")
     if file != STANDARD:
         amount = counted(done.turns, "turn") if done.turns else counted(done.messages, "message")
