@@ -36,3 +36,17 @@ def test_the_heading_of_a_period_ends_with_it(weft: Shell, folder: Path) -> None
     assert weft("story", "2025").out.splitlines()[0] == "2025-01-01 to 2025-12-31"
     assert weft("story", "2025-12-30").out.splitlines()[0] == "2025-12-30"
     assert weft("story", "all").out.splitlines()[0] == "2025-12-30 to 2026-03-30"
+
+
+def test_a_pipe_gets_whole_tokens_and_micro_dollars_of_projects(weft: Shell) -> None:
+    usage = {"input_tokens": 1_234_567, "output_tokens": 123_456}
+    weft.record("q", session="a", workspace="/src/app", model="claude-sonnet-4-5", usage=usage)
+    weft.record("q", session="b", workspace="/src/lib", model="nobody-sells-this", usage=usage)
+    weft.record("q", session="c", workspace="/src/new")
+    rows = [line.split("\t")[:5] for line in weft("projects").out.splitlines()]
+    totals = {project["name"]: project for project in weft.json("projects")}
+    assert rows == [
+        ["new", "1", "1", "0", "0"],
+        ["lib", "1", "1", "1358023", ""],
+        ["app", "1", "1", "1358023", str(totals["app"]["spending"]["cost"])],
+    ]

@@ -25,7 +25,8 @@ PROJECT_COLUMNS = 20
 def command(call: Call, since: str | None, until: str | None, limit: int | None) -> None:
     """List projects: sessions, agents, tokens and cost of each.
 
-    A project is a repository with all its worktrees and clones, where it is known, else a folder. The latest first.
+    A project is a repository with all its worktrees and clones, where it is known, else a folder. The latest first. In
+    a pipe tokens are whole numbers, and the cost is in micro-dollars.
     """
     with call.reading() as ledger:
         report = ledger.usage.work(**read_period(since, until), prices=prices_in_force(None))
@@ -46,11 +47,21 @@ def _row(project: ProjectWork, terminal: bool) -> tuple[Span | str, ...]:
     when = (local_minute if terminal else local_time)(project.last_at)
     return (
         Span(project.name, "label"),
-        f"{len(project.sessions):,}",
-        f"{project.turns:,}",
-        abbreviated(project.spending.total),
-        dollars(project.spending) if project.spending.total else "",
+        *(_figures if terminal else _plain)(project),
         when if project.time_known else NO_DATE,
         ", ".join(project.origins),
         project.path,
     )
+
+
+def _figures(project: ProjectWork) -> tuple[str, ...]:
+    spent = project.spending
+    counts = (f"{len(project.sessions):,}", f"{project.turns:,}")
+    return (*counts, abbreviated(spent.total), dollars(spent) if spent.total else "")
+
+
+def _plain(project: ProjectWork) -> tuple[str, ...]:
+    """Whole numbers, for programs that read tables; cost in micro-dollars, empty where it is not known."""
+    spent = project.spending
+    counts = (str(len(project.sessions)), str(project.turns), str(spent.total))
+    return (*counts, "" if spent.cost is None else str(spent.cost))
