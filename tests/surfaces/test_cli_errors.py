@@ -15,7 +15,7 @@ import click
 import pytest
 
 import weft as library
-from tests.surfaces.shell import Shell, on_terminal, running, spawn
+from tests.surfaces.shell import PROGRAM, Shell, on_terminal, running, spawn
 from weft.exchange import importers
 from weft.kernel import errors
 from weft.surfaces.cli.exits import EXIT_CODES, UNFINISHED, exit_code, hint_of
@@ -394,6 +394,16 @@ def test_a_reader_that_goes_away_ends_the_program_quietly(weft: Shell, folder: P
         writing.stdout.close()
         assert writing.stderr.read() == b""
         assert writing.wait() == -signal.SIGPIPE
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_answered_with_how_to_go_on(weft: Shell, folder: Path) -> None:
+    weft.record("one")
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run([*PROGRAM, "sessions"], cwd=folder, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert ended.returncode == 7
+    assert b"No space left on device" in ended.stderr
+    assert b"free space there, or write to another place" in ended.stderr
 
 
 def test_without_arguments_the_help_is_shown(shell: Shell) -> None:

@@ -232,7 +232,6 @@ def test_every_field_of_record_turn_can_be_given_as_json() -> None:
     ("stdin", "complaint"),
     [
         (b"{", "not valid JSON"),
-        (b"", "not valid JSON"),
         (b"[1]", "Expected `object`"),
         (b'{"qeury": "x"}', "qeury"),
         (b'{"query": 5}', "query"),
@@ -254,6 +253,14 @@ def test_a_turn_that_has_no_single_meaning_is_refused_with_the_place(weft: Shell
     assert (answer.code, answer.out) == (5, "")
     assert complaint in answer.err
     assert weft.json("log") == []
+
+
+@pytest.mark.parametrize("stdin", [b"", b" \n"])
+@pytest.mark.parametrize("file", [(), ("-",)])
+def test_nothing_piped_in_is_no_turn(weft: Shell, stdin: bytes, file: tuple[str, ...]) -> None:
+    answer = weft("record", *file, "--session", "main", stdin=stdin)
+    assert (answer.code, answer.out) == (2, "")
+    assert "no turn was given: pipe it as JSON, name a FILE, or use --query and --response" in answer.err
 
 
 @pytest.mark.parametrize(

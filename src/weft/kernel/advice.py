@@ -170,6 +170,7 @@ class Action(StrEnum):
 
     # the ledger's file or server
     CHECK_PATH = "check_path", "check the path and its permissions"
+    FREE_SPACE_THERE = "free_space_there", "free space there, or write to another place"
     EXAMINE_LEDGER = "examine_ledger", "examine the ledger: it explains what is wrong and what to do"
     EXAMINE_FULLY = "examine_fully", "examine the ledger with full=True"
     EXAMINE_OR_RECOVER = (

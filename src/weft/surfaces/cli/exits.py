@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 import click
@@ -27,6 +28,7 @@ from weft.surfaces.wire.hints import phrase
 if TYPE_CHECKING:
     from weft.surfaces.wire.forms import ErrorDocument
 
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 OK, DIFFERENT, USAGE, UNFINISHED, INTERRUPTED, BUG = 0, 1, 2, 9, 130, 70
 
 EXIT_CODES = {
@@ -112,7 +114,9 @@ def advice_for(error: BaseException) -> Advice:
         return error.advice
     if isinstance(error, click.UsageError):
         return Action.READ_HELP.of(command="weft" if error.ctx is None else error.ctx.command_path)
-    return Advice(Action.CHECK_PATH if isinstance(error, OSError) else Action.OTHER)
+    if isinstance(error, OSError):
+        return Advice(Action.FREE_SPACE_THERE if error.errno in NO_SPACE else Action.CHECK_PATH)
+    return Advice(Action.OTHER)
 
 
 def hint_of(error: BaseException) -> str:

@@ -11,12 +11,12 @@ from weft.kernel.errors import InvalidInput
 from weft.kernel.events import Receipt
 from weft.ledger.model import RecordedTurn
 from weft.surfaces.cli import arguments
-from weft.surfaces.cli.arguments import key_option, read_input
+from weft.surfaces.cli.arguments import STANDARD, key_option, read_input
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.default_session import ensure_own_session
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.turn_input import TurnInput, read_turn, turns_in
+from weft.surfaces.cli.turn_input import read_turn, turns_in
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -83,8 +83,12 @@ def _warn_of_a_short_name(call: Call, ledger: Ledger, label: str) -> None:
 
 def _fields(file: str | None, options: dict[str, str]) -> dict[str, Any]:
     is_in_options = file is None and ("query" in options or "response" in options)
-    turn = TurnInput() if is_in_options else read_turn(read_input(file, NO_TURN))
-    return {**turn.given(), **options}
+    if is_in_options:
+        return {**options}
+    data = read_input(file, NO_TURN)
+    if file in (None, STANDARD) and not data.strip():
+        raise click.UsageError(NO_TURN)
+    return {**read_turn(data).given(), **options}
 
 
 def _lines(recorded: RecordedTurn, receipt: Receipt) -> list[Line]:
