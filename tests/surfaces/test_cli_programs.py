@@ -45,6 +45,13 @@ def test_the_commands_of_the_program_types_work_as_written(weft: Shell) -> None:
     assert weft("tag", "add", "claude-fast", "tag1", "tag2").out == "tag1\ntag2\n"
     assert weft("tag", "remove", "claude-fast", "tag1").out == "tag2\n"
     assert weft("tag", "list", "claude-fast").out == "tag2\n"
+    answer = weft("tag", "remove", "claude-fast", "tag2", "tag1")
+    assert (answer.code, answer.out) == (3, "")
+    assert "no tag on claude-fast 'tag1' in this ledger" in answer.err
+    assert "`weft tag list claude-fast`" in answer.err
+    assert weft("tag", "add", "claude-fast", "tag3").code == 0
+    for _ in range(2):
+        assert weft("tag", "remove", "claude-fast", "tag3", "--key", "k").out == "tag2\n"
     assert weft("tag", "add", session["id"], "trusted").code == 0
     assert [one["name"] for one in weft.json("nodes", "--tag", "trusted")] == [session["id"]]
     assert [one["id"] for one in weft.json("program", "list", "--type", "model")] == ["claude-fast"]

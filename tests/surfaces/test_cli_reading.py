@@ -538,6 +538,18 @@ def test_what_needs_a_session_says_that_there_is_none(weft: Shell) -> None:
         assert weft(*words.split()).err.startswith("weft: this ledger has no session with a turn yet\n")
 
 
+def test_the_latest_session_is_not_compared_with_itself(story: Shell) -> None:
+    story.record("Ship it.")
+    for words in (("main",), ("main", "--files"), ("main~0", "--json"), ("@{0}",)):
+        answer = story("diff", *words)
+        assert (answer.code, answer.out) == (2, "")
+        assert "is the latest session itself: name another one to compare it with" in answer.err
+    assert story("diff", "main", "main").code == 0
+    assert story("diff", "main~1").code == 0
+    story("fork", "main", "aside")
+    assert story("diff", "aside" if story.json("sessions")[0]["label"] == "main" else "main").code == 0
+
+
 def test_a_session_without_a_turn_is_the_latest_only_for_what_it_has(weft: Shell) -> None:
     weft.record("one")
     weft.record("two", session="other")

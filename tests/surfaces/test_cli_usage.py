@@ -218,15 +218,16 @@ def test_a_terminal_gets_a_chart(spent: Shell, folder: Path) -> None:
 
 
 def test_a_terminal_tells_of_a_branch_and_of_what_was_abandoned(spent: Shell, folder: Path) -> None:
+    spent.record("without usage")
     assert on_terminal(folder, "usage", "--branch", "main", "--no-color")[1].startswith(
-        "main alone: 3,200,000 tokens, $6.50, in 1 turn\n"
-        "its whole thread: 4,200,000 tokens, $11.50, in 2 turns\n"
+        "main alone: 3,200,000 tokens, $6.50, in 1 turn with usage\n"
+        "its whole thread: 4,200,000 tokens, $11.50, in 2 turns with usage\n"
         "  claude-opus-4-5: 3,200,000 tokens, $6.50\n"
     )
     spent("delete", "alt")
     shown = on_terminal(folder, "usage", "--abandoned", "--no-color")[1]
     assert shown.startswith("ONCE IN  STATUS   TURNS  TOKENS  COST  LAST TURN\nalt      deleted      1   1,000     ?  ")
-    assert "1,000 tokens, ?, in 1 turn\n" in shown
+    assert "1,000 tokens, ?, in 1 turn with usage\n" in shown
 
 
 def test_bars_are_in_eighths_and_never_hide_what_is_there() -> None:

@@ -104,10 +104,11 @@ class BranchUsage(Struct, frozen=True, kw_only=True):
     marginal: Spending
     """What only this branch contains: it would not have been spent without it."""
     marginal_turns: int
-    """How many turns that is; those that cost nothing are not counted."""
+    """How many turns that is; those without recorded usage are not counted."""
     thread: Spending
     """All of its history, shared or not."""
     thread_turns: int
+    """The same of all of its history."""
     models: tuple[UsageRow, ...]
     """Of the marginal part."""
     unpriced: tuple[Unpriced, ...]

@@ -39,6 +39,8 @@ def command(call: Call, left: str, right: str | None, patch: bool, files: bool, 
     with call.reading() as ledger:
         other = require_named_or_latest(call, ledger, right)
         left = place_in_latest(call, ledger, left)
+        if right is None and ledger.point(left) == ledger.point(other):
+            raise click.UsageError(f"{left} is the latest session itself: name another one to compare it with")
         if files:
             return _compare_files(call, ledger, left, other, patch=patch, exit_code=exit_code)
         difference = ledger.diff(left, other)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from weft.kernel.errors import NotFound
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
 from weft.surfaces.cli.program_call import acting, changing, looking, named
@@ -27,8 +29,16 @@ def add(call: Call, node: str, tags: tuple[str, ...], actor: str, retry_key: str
 @click.argument("tags", nargs=-1, required=True)
 @acting
 def remove(call: Call, node: str, tags: tuple[str, ...], actor: str, retry_key: str | None) -> None:
-    """Take tags away."""
+    """Take tags away.
+
+    Where one of them is not there, none is taken. With a retry key those that are not there are passed over: a first
+    try may have taken them.
+    """
     with changing(call, actor) as programs:
+        there = programs.tags(node)
+        missing = [tag for tag in tags if tag not in there] if retry_key is None else []
+        if missing:
+            raise NotFound(f"tag on {node}", missing[0], f"`weft tag list {shell_word(node)}` lists those that are")
         _show(call, node, programs.remove_tags(node, *tags, key=retry_key))
 
 

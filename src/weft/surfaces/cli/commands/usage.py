@@ -314,9 +314,10 @@ def _answer_branch(call: Call, usage: BranchUsage) -> None:
     alone, whole = usage.marginal, usage.thread
     call.screen.show(
         Span(usage.session, "label"),
-        f" alone: {alone.total:,} tokens, {dollars(alone)}, in {_turns(usage.marginal_turns)}",
+        f" alone: {alone.total:,} tokens, {dollars(alone)}, in {_turns(usage.marginal_turns)} with usage",
     )
-    call.screen.show(f"its whole thread: {whole.total:,} tokens, {dollars(whole)}, in {_turns(usage.thread_turns)}")
+    in_turns = f"in {_turns(usage.thread_turns)} with usage"
+    call.screen.show(f"its whole thread: {whole.total:,} tokens, {dollars(whole)}, {in_turns}")
     for row in usage.models:
         call.screen.show(f"  {safe(row.key)}: {row.total:,} tokens, {dollars(row)}")
     _show_notes(call, _price_notes(usage))
@@ -372,5 +373,5 @@ def _answer_abandoned(call: Call, usage: AbandonedUsage) -> None:
     ]
     header = ("once in", "status", "turns", "tokens", "cost", "last turn")
     call.screen.table(rows, header, numbers=("turns", "tokens", "cost"), spare=("status", "turns"))
-    total = [f"{usage.total.total:,} tokens, {dollars(usage.total)}, in {_turns(usage.turns)}"]
+    total = [f"{usage.total.total:,} tokens, {dollars(usage.total)}, in {_turns(usage.turns)} with usage"]
     _show_notes(call, [total, *_price_notes(usage)])
