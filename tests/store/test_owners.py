@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from weft.store.owners import is_dead, process_owner
+from weft.store.owners import is_dead, owner_words, process_owner
 
 SAY_OWNER = "from weft.store.owners import process_owner; print(process_owner(), flush=True); input()"
 
@@ -39,3 +39,13 @@ def test_a_process_with_the_same_number_and_another_beginning_is_dead() -> None:
 @pytest.mark.parametrize("owner", ["", "somebody", "a/b", "elsewhere/1/1", "/1/1", "elsewhere//"])
 def test_of_an_owner_elsewhere_nothing_is_certain(owner: str) -> None:
     assert not is_dead(owner)
+
+
+def test_an_owner_is_named_by_its_process_and_its_machine() -> None:
+    assert owner_words(process_owner()) == f"process {os.getpid()} of {os.uname().nodename}"
+    assert owner_words("boot.4026531836.home.example/12/345") == "process 12 of home.example"
+
+
+@pytest.mark.parametrize("owner", ["nobody", "another broker", "/1/1", "a/b/c"])
+def test_an_owner_that_names_no_process_is_shown_as_it_is(owner: str) -> None:
+    assert owner_words(owner) == owner

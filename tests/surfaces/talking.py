@@ -161,6 +161,10 @@ class Served:
     def wait_hanging(self) -> None:
         asyncio.run_coroutine_threadsafe(self._server.hanging.wait(), self._loop).result(PATIENCE)
 
+    def forget_hanging(self) -> None:
+        """The next `wait_hanging` waits for another request."""
+        self._loop.call_soon_threadsafe(self._server.hanging.clear)
+
     def release(self) -> None:
         """What the server holds goes on."""
         self._loop.call_soon_threadsafe(self._server.released.set)

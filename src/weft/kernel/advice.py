@@ -82,6 +82,15 @@ class Action(StrEnum):
     READ_AGAIN = "read_again", "read the ledger again and decide anew"
     READ_SESSION_AGAIN = "read_session_again", "read the session again and decide with its new head"
     WAIT_OR_FORK = "wait_or_fork", "wait for that turn to finish, or fork the session and go on there"
+    FREE_SESSION = (
+        "free_session",
+        "wait for it, or interrupt session {session!r}; the inbox lists what waits there, and can drop a message",
+    )
+    SERVE_TURN = (
+        "serve_turn",
+        "run a broker that can, or interrupt session {session!r}: the next broker that goes on with the turn ends it",
+    )
+    SERVE_MESSAGE = "serve_message", "let its sender or a broker answer it, or cancel message {message!r}"
     UNDO_WITHOUT_FILES = "undo_without_files", "undo the conversation of session {session!r} alone: its files stay"
     WAIT_FOR_INBOX = "wait_for_inbox", "wait until some of them are answered, or cancel some"
     REDO_TURN = "redo_turn", "all of it was undone: redo the last undo of session {session!r}"

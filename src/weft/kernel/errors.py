@@ -230,9 +230,9 @@ class SessionBusy(Conflict):
 
     usual_action = Action.WAIT_OR_FORK
 
-    def __init__(self, label: str, turn: str, owner: str) -> None:
+    def __init__(self, label: str, turn: str, owner: str, hint: Hint = "") -> None:
         what = f"is recording turn {turn} (held by {owner})" if turn else f"is held by {owner}"
-        super().__init__(f"session {label!r} {what}")
+        super().__init__(f"session {label!r} {what}", hint)
         self.label, self.turn, self.owner = label, turn, owner
 
 

@@ -17,6 +17,13 @@ def process_owner() -> str:
     return f"{_machine()}/{pid}/{_started(pid) or ''}"
 
 
+def owner_words(owner: str) -> str:
+    """An owner as a person knows it; as it is where it names no process of a machine."""
+    machine, pid, _ = owner.rsplit("/", 2) if owner.count("/") >= 2 else ("", "", "")
+    host = machine.split(".", 2)[-1]
+    return f"process {pid} of {host}" if host and pid.isdigit() else owner
+
+
 def is_dead(owner: str) -> bool:
     """True only where it is certain; an owner elsewhere, or where the system does not tell, may be alive."""
     if owner == NOBODY:

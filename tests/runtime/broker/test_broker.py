@@ -14,6 +14,7 @@ import weft
 from tests.ledger.histories import exported, import_into
 from tests.ledger.test_inbox import begun
 from tests.runtime.broker.bench import Bench, run, saying, text_of
+from weft.kernel.advice import Action
 from weft.kernel.clock import FixedClock
 from weft.kernel.dag_events import ModelRequest
 from weft.kernel.errors import InvalidInput, NotApplicable, SessionBusy, StoreFailed
@@ -23,7 +24,9 @@ from weft.runtime.broker import broker as broker_module
 from weft.runtime.broker import session_turns
 from weft.runtime.broker.plans import Sending, TurnPlan
 from weft.runtime.broker.run import Run
+from weft.runtime.broker.session_turns import ServedSession
 from weft.runtime.broker.tools import FunctionTool, tools_of
+from weft.runtime.broker.turn_entries import TurnEnd
 
 
 def failing(error: Exception, times: int, plan: Callable[..., Any]) -> Callable[..., Any]:
@@ -228,9 +231,95 @@ def test_a_message_that_nobody_here_can_answer_is_taken_back_after_a_while(ledge
             clock.tick(1000)
 
         broker = bench.broker(planner)
-        with pytest.raises(NotApplicable, match="nobody here"):
+        with pytest.raises(NotApplicable, match=f"message {message} .* nobody in this process") as raised:
             await broker.answered(message, ledger.inbox.get(message).session_id, 2)
+        assert raised.value.advice == Action.SERVE_MESSAGE.of(message=message)
         assert bench.state(message)[0] == "cancelled"
+
+    run(body())
+
+
+async def left(bench: Bench) -> str:
+    """A message whose turn a broker began and left open."""
+    message = bench.admit("first")
+    broker = bench.broker()
+    serving = asyncio.ensure_future(broker.serve())
+    await bench.provider.asked.wait()
+    broker.drain(0)
+    await serving
+    return message
+
+
+def test_a_turn_that_nobody_here_can_go_on_with_stays_open_and_is_named(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, None, saying("Hi"), clock=clock)
+        first = await left(bench)
+        message = bench.admit()
+
+        async def planner(standing: SessionStanding, messages: Sequence[Any]) -> None:
+            clock.tick(1000)
+
+        with pytest.raises(NotApplicable, match=f"turn {ledger.inbox.get(first).turn} .* nobody in this") as raised:
+            await bench.broker(planner).answered(message, ledger.inbox.get(message).session_id, 2)
+        assert raised.value.advice == Action.SERVE_TURN.of(session="main")
+        assert (bench.state(first)[0], bench.state(message)[0]) == ("taken", "cancelled")
+        await bench.answered(first)
+        assert bench.state(first)[0] == "answered"
+
+    run(body())
+
+
+def test_the_time_that_others_are_waited_for_begins_after_each_turn(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, saying("Hi"), clock=clock)
+        message, broker = bench.admit(), bench.broker()
+        works = iter([ServedSession(TurnEnd(turn="earlier")), ServedSession(busy=SessionBusy("main", "", "others"))])
+        serve = broker._serve_once
+
+        async def serve_once(session: str) -> ServedSession:
+            work = next(works, None)
+            if work is None:
+                return await serve(session)
+            clock.tick(5000 if work.busy is None else 0)
+            return work
+
+        broker._serve_once = serve_once  # type: ignore[method-assign]
+        await broker.answered(message, ledger.inbox.get(message).session_id, 2)
+        assert bench.state(message) == ("answered", None)
+
+    run(body())
+
+
+def test_whoever_waits_no_more_leaves_the_turn_before_its_message_to_others(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, None, saying("Hi"), clock=clock)
+        first, second, broker = bench.admit("first"), bench.admit("second"), bench.broker()
+        waiting = asyncio.ensure_future(bench.answered(second, broker))
+        await bench.provider.asked.wait()
+        ledger.inbox.cancel(second)
+        broker.leave(second, ledger.inbox.get(second).session_id)
+        assert await waiting is None
+        assert bench.state(first)[0] == "taken"
+        await bench.answered(first)
+        assert bench.state(first) == ("answered", None)
+        assert bench.interruptions(first) == ["shutdown"]
+
+    run(body())
+
+
+def test_a_turn_is_not_left_where_another_message_behind_it_is_awaited(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, None, saying("Hi"), clock=clock)
+        first, second, third = (bench.admit(text) for text in ("first", "second", "third"))
+        broker, session = bench.broker(), ledger.inbox.get(first).session_id
+        waiting = [asyncio.ensure_future(bench.answered(message, broker)) for message in (second, third)]
+        await bench.provider.asked.wait()
+        ledger.inbox.cancel(second)
+        broker.leave(second, session)
+        assert broker.interrupt(session)
+        await asyncio.gather(*waiting)
+        assert set(bench.interruptions(first)) == {"canceled"}
+        assert bench.state(third) == ("answered", None)
 
     run(body())
 

@@ -27,6 +27,7 @@ from weft.store.erased_contents import ERASING, unfinished
 from weft.store.owners import is_dead
 from weft.store.port import ReadTxn, Store
 from weft.store.records import FORMER, LACKS
+from weft.store.replica_names import last_copied_event
 
 NEWEST_ROWS, SAMPLED = 256, 256
 SHOWN = 20
@@ -169,13 +170,23 @@ def _watermarks(store: Store) -> Iterator[Diagnosis]:
 def _writers(store: Store) -> Iterator[Diagnosis]:
     with store.read() as txn:
         leases = held_leases(txn.sql, LeaseKind.SESSION, LeaseKind.TURN)
+        labels: dict[str, str] = dict(  # of the sessions whose turns brokers go on with
+            txn.sql.all(
+                "SELECT t.id, s.label FROM open_run o JOIN turn t ON t.id = o.turn JOIN session s ON s.n = o.session"
+                " WHERE t.n > ?",
+                (last_copied_event(txn.sql),),
+            )
+        )
         leased = {lease.purpose for lease in leases}
         unfinished = txn.sql.all(
             "SELECT id FROM turn WHERE status NOT IN ('completed', 'failed') AND origin IS NULL ORDER BY n LIMIT ?",
             (len(leased) + SHOWN,),
         )
     for lease in leases[:SHOWN]:
-        if is_dead(lease.owner):
+        if is_dead(lease.owner) and lease.purpose in labels:
+            text, why = f"turn {lease.purpose} was left open by a process that is gone", "its message waits for it"
+            yield note("turns", text, why, Action.SERVE_TURN.of(session=labels[lease.purpose]))
+        elif is_dead(lease.owner):
             why = "its session is free; the next opening for writing records it as failed"
             text = f"turn {lease.purpose} was left open by a writer that is gone"
             yield note("turns", text, why, "open it for writing")

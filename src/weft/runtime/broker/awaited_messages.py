@@ -38,6 +38,10 @@ class AwaitedMessages:
         """Somebody awaits the answer to a message from now on."""
         self._sessions[message] = session
 
+    def is_alone(self, message: str, session: str) -> bool:
+        """Whether no other message of the session is awaited."""
+        return all(one == message for one, place in self._sessions.items() if place == session)
+
     def remove(self, message: str) -> None:
         self._sessions.pop(message, None)
         self._ends.pop(message, None)

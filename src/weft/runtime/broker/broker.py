@@ -31,6 +31,7 @@ from weft.runtime.broker.session_contexts import as_new_message
 from weft.runtime.broker.session_turns import ServedSession, SessionTurns
 from weft.runtime.broker.turn_entries import TurnEnd
 from weft.runtime.turns.ledger_port import Crossing
+from weft.store.owners import owner_words
 
 T = TypeVar("T")
 RENEW_SECONDS = 8.0
@@ -132,8 +133,10 @@ class Broker:
                 await self._start_workers((session,))
                 if (end := self._awaited.end(message)) is not None:
                     return end
+                if work.end is not None and wait is not None:  # nobody else held the session
+                    until = self._clock.monotonic() + wait
                 if work.busy is not None and until is not None:
-                    await self._take_back(message, work.busy, until)
+                    await self._take_back(message, session, work.busy, until)
                 await self._pause(session, work)
         finally:
             await self._await_no_more(message)
@@ -154,7 +157,7 @@ class Broker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _take_back(self, message: str, busy: WeftError, until: float) -> None:
+    async def _take_back(self, message: str, session: str, busy: WeftError, until: float) -> None:
         if self._clock.monotonic() < until:
             return
         try:
@@ -162,9 +165,10 @@ class Broker:
         except NotApplicable:  # a turn has it now
             return
         self._awaited.settle(message)
-        if isinstance(busy, SessionBusy):  # by the name that its sender knows
-            label = (await self._crossing.run(partial(self._ledger.inbox.get, message))).session
-            raise SessionBusy(label, busy.turn, busy.owner) from busy
+        if isinstance(busy, SessionBusy):  # by the names that its sender knows
+            standing = await self._crossing.run(partial(self._runs.standing, session, 1))
+            hint = Action.FREE_SESSION.of(session=standing.label) if standing.lease is None else ""
+            raise SessionBusy(standing.label, busy.turn, owner_words(busy.owner), hint) from busy
         raise busy
 
     async def _pause(self, session: str, work: ServedSession) -> None:
@@ -203,6 +207,13 @@ class Broker:
         if runner is not None:
             runner.interrupt(reason)
         return runner is not None
+
+    def leave(self, message: str, session: str) -> None:
+        """Whoever awaits this message waits no more: a turn of its session that this broker runs, and that comes before
+        it, is left to other brokers. Not where somebody else here awaits a message of the session."""
+        task = self._working.get(session) if session in self._runners else None
+        if task is not None and not self._serving and self._awaited.is_alone(message, session):
+            task.cancel()
 
     # --- serving -------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.clock import Clock
 from weft.kernel.enums import InterruptionReason, QueueMode, RunExit, ToolCallStatus
 from weft.kernel.errors import HeadMoved, LeaseLost, NotApplicable, SessionBusy, StoreError, WeftError
@@ -226,7 +227,9 @@ class SessionTurns:
         except WeftError as error:
             return await self._buried(messages, error)
         if plan is None:
-            raise NotApplicable(f"nobody here can answer in session {standing.label!r}", "let its sender answer it")
+            first = messages[0].id
+            text = f"message {first} of session {standing.label!r} comes first; nobody in this process can answer it"
+            raise NotApplicable(text, Action.SERVE_MESSAGE.of(message=first))
         await self._compact(standing, plan, messages)
         runner = self._runner(standing, plan, messages)
         try:
@@ -300,7 +303,8 @@ class SessionTurns:
             return end
         if plan is None:
             await self._crossing.run(writer.leave)
-            raise NotApplicable(f"nobody here can answer in session {standing.label!r}", "let its sender answer it")
+            text = f"turn {turn} of session {standing.label!r} comes first; nobody in this process can go on with it"
+            raise NotApplicable(text, Action.SERVE_TURN.of(session=standing.label))
         runner = self._runner(standing, plan, messages)
         runner.chain = await self._crossing.run(partial(self._runs.last_input, turn))
         await runner.fitting.resume(turn, standing.compaction)

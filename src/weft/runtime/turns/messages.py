@@ -204,12 +204,15 @@ async def await_turn(
 async def _given_up(
     ledger: RuntimeLedger, broker: Broker, admission: Admission, serving: asyncio.Future[TurnEnd | None]
 ) -> None:
-    """Take the message back, or cut its turn short; then wait for the end of what is under way."""
+    """Take the message back, and leave a turn before it to other brokers; or cut its own turn short. Then wait for the
+    end of what is under way."""
     try:
         await ledger.crossing.run(partial(ledger.sync.inbox.cancel, admission.message, reason="its sender left"))
     except WeftError:  # a turn has it
         if not broker.interrupt(admission.session_id):
             await _interrupted_elsewhere(ledger, admission)
+    else:
+        broker.leave(admission.message, admission.session_id)
     await asyncio.wait({serving})
     if not serving.cancelled():
         serving.exception()  # whoever is cancelled does not hear of it

@@ -33,6 +33,11 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.RECONCILE_RESOURCES: "`weft resource reconcile` carries them out, and so does `weft broker` while it runs",
     Action.NAME_A_NODE: "name a turn (`main~1`), an event by its id, or KIND:NAME, such as `session:main`",
     Action.WAIT_FOR_INBOX: "wait until some are answered; `weft inbox` lists them, `weft inbox --cancel ID` drops one",
+    Action.FREE_SESSION: "wait for it, or cut it short with `weft interrupt {session}`; `weft inbox` lists what waits,"
+    " `weft inbox --cancel ID` drops a message",
+    Action.SERVE_TURN: "`weft broker` or `weft chat {session}` goes on with it;"
+    " after `weft interrupt {session}` they end it",
+    Action.SERVE_MESSAGE: "let its sender or `weft broker` answer it, or drop it with `weft inbox --cancel {message}`",
     Action.INTERRUPT_SESSION: "`weft interrupt {session}` ends the turn that has it",
     Action.LIST_HISTORY: "`weft sessions` and `weft log` list what there is",
     Action.LIST_SESSIONS: "`weft sessions` lists them",

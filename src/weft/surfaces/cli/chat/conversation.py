@@ -28,7 +28,7 @@ from weft.runtime.inference.inference import Inference, OnNote, OnRetry
 from weft.runtime.inference.model_files import model_folder
 from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.invoke.invocation import InvocationContext
-from weft.runtime.turns.messages import WAIT, TurnReply, answer_admitted, to_the_end
+from weft.runtime.turns.messages import WAIT, TurnReply, answer_admitted, broker_of, to_the_end
 from weft.surfaces.cli.chat.models import (
     EMBEDDED,
     ModelChoice,
@@ -301,6 +301,7 @@ class Conversation:
                 person=self._person,
                 equip=self._tools,
             )
+            broker_of(self._mirror).plan_with(planner)  # also for what others left in the session
             admission = await to_the_end(self._mirror.crossing.run(admit))
             self.label, self.is_new = admission.session, False
             sending = Sending(planner=planner)
