@@ -27,6 +27,7 @@ from weft.runtime.configuration.message_overrides import MessageOverrides
 from weft.runtime.inference.inference import Inference, OnNote, OnRetry
 from weft.runtime.inference.model_files import model_folder
 from weft.runtime.inference.replies import ReplyToken
+from weft.runtime.inference.token_estimates import estimated_tokens
 from weft.runtime.invoke.invocation import InvocationContext
 from weft.runtime.turns.messages import WAIT, TurnReply, answer_admitted, broker_of, to_the_end
 from weft.surfaces.cli.chat.models import (
@@ -42,6 +43,7 @@ from weft.surfaces.cli.chat.servers import ServedModel, make_programs, running_s
 from weft.surfaces.cli.chat.typed_ahead import TypedAhead
 from weft.surfaces.cli.chat.typed_input import free_label
 from weft.surfaces.cli.default_session import ensure_own_session
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import turn_pages
 from weft.surfaces.cli.tool_access import ToolAccess
 from weft.surfaces.cli.trust import workspace_for
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
 LABEL = "chat"
 LABEL_LETTERS = 8
 """So many letters of a label that is an id stand in a prompt."""
+LONG_HISTORY_TOKENS = 1_000
+"""A history of so many tokens is announced before the embedded model reads it."""
 OnToken = Callable[[ReplyToken], None]
 T = TypeVar("T")
 
@@ -98,6 +102,8 @@ class Conversation:
         self.choice: ModelChoice | None = None
         self._asked: str | None = None
         self._loaded: set[str] = set()
+        self._read: set[str] = set()
+        """The sessions whose history the embedded model was given here."""
         self.typed: TypedAhead | None = None
         """Reads what is typed while an answer comes."""
         self._awaited: asyncio.Task[TurnReply] | None = None
@@ -235,12 +241,26 @@ class Conversation:
     def _send_and_wait(self, text: str, mode: QueueMode, on_token: OnToken | None) -> TurnReply | None:
         choice = self.choice or self.choose()
         self._loaded.add(choice.settings.name)
+        if choice.is_embedded:
+            self._note_reading()
         try:
             wait = None if mode is QueueMode.STEER else WAIT
             return self._admitted(partial(self._admit, text, mode), on_token, wait=wait)
         finally:
             if self.is_new:
                 self.is_new = self.label not in self.labels()
+
+    def _note_reading(self) -> None:
+        """Say, once in each session, that the embedded model reads a long history before it answers."""
+        session = self.session()
+        if session is None or session.id in self._read:
+            return
+        self._read.add(session.id)
+        context = self.ledger.context(session=session.id)
+        tokens = estimated_tokens(context.messages)
+        if tokens >= LONG_HISTORY_TOKENS:
+            history = f"{counted(len(context.turns), 'turn')} of history, about {tokens:,} tokens"
+            self._noted(f"the embedded model first reads {history}; that may take minutes")
 
     def _admit(self, text: str, mode: QueueMode) -> Admission:
         choice = self.choice or self.choose()
