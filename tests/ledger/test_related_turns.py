@@ -5,7 +5,7 @@ import pytest
 from tests.ledger.imported import native_turn, take
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api import Ledger, RelatedTurn
-from weft.ledger.search import related_passages
+from weft.ledger.search import readable_passages, related_passages
 from weft.programs import Programs
 
 SAYINGS = {
@@ -125,3 +125,35 @@ def test_whoever_may_not_read_a_session_learns_nothing_of_it(ledger: Ledger) -> 
         assert {turn.session for turn in related.turns} <= {"pasta"}
         assert {word.passages for word in related.words if word.word != "pasta"} == {0}
     assert by_session(eve, "boil pasta")["pasta"].turn_id == turns["pasta"]
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_what_others_record_in_the_same_tree_changes_nothing_for_a_limited_reader(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, indexed: bool
+) -> None:
+    monkeypatch.setattr(related_passages, "RARE_PASSAGES", 3)
+    monkeypatch.setattr(related_passages, "SAMPLED_PASSAGES", 4)
+    monkeypatch.setattr(readable_passages, "WIDEST_GAP", 2)
+    Programs(ledger).create("human", "eve", {"permissions": ["session:read(shared)"]})
+    eve = ledger.acting_as("eve")
+    ledger.record_turn(session="trunk", system="be terse", query="a common merger", response="yes")
+    ledger.record_turn(session="between", query="a common bluebird", response="no")
+    ledger.record_turn(session="trunk", query="the common harbour", response="yes")
+    ledger.fork("trunk", label="shared")
+    for number in range(3):
+        ledger.record_turn(session="shared", query=f"common words {number}", response="a lighthouse")
+    texts = ("merger", "harbour", "bluebird", "common", "lighthouse", "yes", "common bluebird and merger", "terse")
+    before = [eve.related_turns(text) for text in texts]
+    assert [words.words[0].passages for words in before[:4]] == [1, 1, 0, 5]
+    if indexed:
+        ledger.upkeep.catch_up()
+        assert [eve.related_turns(text).turns for text in texts[:3]] == [found.turns for found in before[:3]]
+        before = [eve.related_turns(text) for text in texts]
+    ledger.fork("shared", label="secret")
+    for label in ("trunk", "secret", "between"):
+        for number in range(2):
+            query = f"common merger bluebird harbour {number}"
+            ledger.record_turn(session=label, system="be terse", query=query, response="yes, a lighthouse")
+    if indexed:
+        ledger.upkeep.catch_up()
+    assert [eve.related_turns(text) for text in texts] == before

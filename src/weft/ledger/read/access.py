@@ -319,10 +319,11 @@ class Access:
                 places.add((turn.segment, turn.depth))
         return self._segments_above(places)
 
-    def reading_scope(self) -> tuple[list[int], set[int]]:
-        """Where all that can be read lies: the numbers of sessions, and of segments that can be read in part."""
-        segments = set(self._reach)
-        return sorted(n for n, session in self._sessions.items() if session is not None), segments
+    def reading_scope(self) -> tuple[list[int], dict[int, int]]:
+        """Where all that can be read lies: the numbers of sessions, all of whose turns can be read; and by segment how
+        deep the threads go that can be read."""
+        reach = self._reach
+        return sorted(n for n, session in self._sessions.items() if session is not None), reach
 
     def _segments_above(self, places: set[SegmentDepth]) -> dict[int, int]:
         links = crossings(self._sql)

@@ -5,7 +5,8 @@ holds. Words are looked up twice: in what people typed, which is short and tells
 else. A word that more than `RARE_PASSAGES` hold leads to no candidates; how common it is, is counted among the newest
 `SAMPLED_PASSAGES`. The work is bounded by these constants, whatever the size of the ledger.
 
-Everything is counted among what the reader may read: a word that only others use is as unknown as one that nobody uses.
+Everything is counted among what the reader may read: a word that only others use is as unknown as one that nobody uses,
+and what others record changes no figure. `readable_passages.py` asks the index so.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from math import log
 from msgspec import Struct
 
 from weft.kernel.words import indexed, tokens
-from weft.ledger.read.access import Access, access_of
+from weft.ledger.read.access import access_of
 from weft.ledger.search.passages import VIEW, load_turns, passages_of
+from weft.ledger.search.readable_passages import SYSTEM_WORD, ReadablePassages
 from weft.ledger.search.thread_sessions import ThreadSessions
 from weft.ledger.views.rows import TURN, TurnRow
 from weft.ledger.views.touched_turns import touched
 from weft.store.port import ReadTxn
 from weft.store.sql import rows_in
-from weft.store.word_index import Question, Term, WordIndex
+from weft.store.word_index import WordIndex
 
 MOST_WORDS = 64
 """So many different words of a text are looked up, the first ones."""
@@ -79,13 +81,11 @@ class RelatedPassages:
     """Those of one text in one snapshot."""
 
     def __init__(self, txn: ReadTxn, index: WordIndex, text: str, sessions: ThreadSessions) -> None:
-        self._txn, self._index, self._access, self._sessions = txn, index, access_of(txn), sessions
+        self._txn, self._access, self._sessions = txn, access_of(txn), sessions
         self._words = words_of(text)
-        self._scope = _scope(txn, self._access)
         self._fresh, self._stale = self._not_indexed()
-        (highest,) = txn.sql.one("SELECT max(n) FROM passage") or (0,)
-        self._highest: int = highest or 0
-        self._oldest_sampled = max(self._highest - SAMPLED_PASSAGES + 1, 0)
+        self._passages = ReadablePassages(txn, index, self._stale)
+        self._indexed_total, self._oldest_sampled = self._indexed()
 
     def find(self) -> tuple[list[QueryWord], dict[int, TurnRow]]:
         """The words with their weights, and the turns whose passages hold most of this weight."""
@@ -108,17 +108,15 @@ class RelatedPassages:
 
     def _holders(self, word: str, *about: str) -> list[Candidate] | None:
         """The passages that hold a word, and a word about them; null where they are too many."""
-        numbers = self._index.match(self._question(word, *about), RARE_PASSAGES + 1)
+        numbers = self._passages.match((word, *about), RARE_PASSAGES + 1)
         if len(numbers) > RARE_PASSAGES:
             return None
-        readable = self._readable(numbers)
         fresh = (passage for passage in self._fresh if passage.words.issuperset((word, *about)))
-        return [*fresh, *(n for n in numbers if n in readable)]
+        return [*fresh, *numbers]
 
     def _sampled(self, *words: str) -> list[Candidate]:
         """Those among the newest that people typed."""
-        numbers = self._index.match(self._question(TYPED, *words), SAMPLED_PASSAGES, self._oldest_sampled)
-        return [*self._readable(numbers)]
+        return [*self._passages.match((TYPED, *words), SAMPLED_PASSAGES, self._oldest_sampled)]
 
     def _count(self, word: str, holders: list[Candidate] | None, total: int) -> int:
         """How many passages that people typed hold a word; estimated by the newest where they are many."""
@@ -128,24 +126,20 @@ class RelatedPassages:
         return max(RARE_PASSAGES, round(share * total))
 
     def _total(self) -> int:
-        """How many passages people typed; of a large ledger it is estimated by the newest."""
-        fresh = sum(TYPED in passage.words for passage in self._fresh)
-        if self._scope:
-            return fresh + len(self._index.match(self._question(TYPED), COUNTED_PASSAGES))
-        share = len(self._sampled()) / max(self._highest - self._oldest_sampled + 1, 1)
-        return fresh + round(share * self._highest)
+        """How many passages people typed."""
+        return self._indexed_total + sum(TYPED in passage.words for passage in self._fresh)
 
-    def _question(self, *words: str) -> Question:
-        return (*((Term(word),) for word in words), *self._scope)
-
-    def _readable(self, numbers: Sequence[int]) -> set[int]:
-        if self._access.is_unlimited or not numbers:
-            return {*numbers}
-        rows = rows_in(self._txn.sql, "SELECT n, turn, first FROM passage WHERE n IN", numbers)
-        places: dict[int, tuple[int, int]] = {n: (turn, first) for n, turn, first in rows}
-        turns = self._turns(turn for turn, _ in places.values())
-        may_read = self._access.may_read_message
-        return {n for n, (turn, first) in places.items() if turn in turns and may_read(turn, first)}
+    def _indexed(self) -> tuple[int, int]:
+        """How many indexed passages people typed, and the number of the oldest one that is sampled. Where everything
+        can be read, the first is estimated by the newest."""
+        if not self._access.is_unlimited:
+            typed = self._passages.match((TYPED,), COUNTED_PASSAGES)
+            return len(typed), min(typed[:SAMPLED_PASSAGES], default=0)
+        (highest,) = self._txn.sql.one("SELECT max(n) FROM passage") or (0,)
+        highest = highest or 0
+        oldest = max(highest - SAMPLED_PASSAGES + 1, 0)
+        typed = self._passages.match((TYPED,), SAMPLED_PASSAGES, oldest)
+        return round(len(typed) / max(highest - oldest + 1, 1) * highest), oldest
 
     def _not_indexed(self) -> tuple[list[UnindexedPassage], set[int]]:
         """Passages of turns that the index has not caught up with; and those turns."""
@@ -156,7 +150,7 @@ class RelatedPassages:
             UnindexedPassage(turn.n, passage.words)
             for turn, passages in read
             for passage in passages
-            if self._access.may_read_message(turn.n, passage.first)
+            if self._access.is_unlimited or SYSTEM_WORD not in passage.words
         ]
         return fresh, {turn.n for turn in stale}
 
@@ -200,13 +194,3 @@ class RelatedPassages:
 
 def _newest_first(candidate: Candidate) -> tuple[int, int]:
     return (0, -candidate.turn) if isinstance(candidate, UnindexedPassage) else (1, -candidate)
-
-
-def _scope(txn: ReadTxn, access: Access) -> Question:
-    """Words about passages, one of which each passage has that can be read; none where everything can be read."""
-    if access.is_unlimited:
-        return ()
-    sessions, segments = access.reading_scope()
-    roots = rows_in(txn.sql, "SELECT DISTINCT root FROM segment WHERE n IN", sorted(segments))
-    terms = [*(f":s{n}" for n in sessions), *(f":t{root}" for root in sorted({root for (root,) in roots}))]
-    return (tuple(Term(term) for term in terms or [":s0"]),)
