@@ -14,7 +14,16 @@ import weft
 from tests.faults.sizes import sized
 from weft import OpenLedger, WeftError
 
-FEW: tuple[Any, ...] = (7, [[]], {"a": 7}, object(), 10**5000, "\ud800")
+
+def nested(levels: int) -> list[Any]:
+    """A list within so many others: Python cannot write it out."""
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+FEW: tuple[Any, ...] = (7, [[]], {"a": 7}, object(), 10**5000, "\ud800", nested(5000))
 VALUES = sized(test=FEW, prove=(*FEW, -1, True, [7], b"x", 1.5, float("nan")))
 NO_VERBS = ("authority", "trust")
 """Records and stores of their own, which are handed to a ledger rather than asked by its users."""
@@ -45,10 +54,21 @@ def verbs(ledger: OpenLedger) -> Iterator[tuple[str, Callable[..., Any]]]:
                 yield group + name, verb
 
 
+def keywords(verb: Callable[..., Any]) -> Iterator[inspect.Parameter]:
+    """The parameters that a typed dictionary stands for: `**wanted: Unpack[TurnCriteria]`."""
+    for parameter in inspect.signature(verb).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            name = str(parameter.annotation).removeprefix("Unpack[").removesuffix("]")
+            record = inspect.unwrap(verb).__globals__.get(name)
+            for key in getattr(record, "__annotations__", ()):
+                yield inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None)
+
+
 def calls(verb: Callable[..., Any], usual: dict[str, Any]) -> Iterator[tuple[str, Any, list[Any], dict[str, Any]]]:
     """One wrong value for one parameter; the others have a usual one."""
     parameters = inspect.signature(verb).parameters.values()
     named = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    named += keywords(verb)
     needed = [one for one in named if one.default is one.empty or one.name in SECONDS]
     for wrong in named:
         for value in VALUES:
@@ -56,6 +76,14 @@ def calls(verb: Callable[..., Any], usual: dict[str, Any]) -> Iterator[tuple[str
             first = [given.pop(one.name) for one in named if one.kind is one.POSITIONAL_ONLY and one.name in given]
             if wrong.name not in SECONDS:
                 yield wrong.name, value, first, given
+
+
+def test_parameters_of_typed_dictionaries_are_seen(ledger: OpenLedger) -> None:
+    seen = {name: {one.name for one in keywords(verb)} for name, verb in verbs(ledger)}
+    unseen = [name for name, verb in verbs(ledger) if "Unpack" in str(inspect.signature(verb)) and not seen[name]]
+    assert not unseen
+    assert {"role", "source_event"} <= seen["find_turns"]
+    assert {"origin", "routing_key"} <= seen["find_sessions"]
 
 
 def test_a_wrong_value_never_ends_in_an_error_of_python(ledger: OpenLedger) -> None:

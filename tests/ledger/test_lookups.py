@@ -480,3 +480,16 @@ def test_what_the_page_calls_quick_scans_no_table(disk: Ledger, path: Path, cloc
         made_of_rows = ("SCAN p", "SCAN (subquery")  # what a view puts together from rows that it has found
         scans = [step for step in steps if step.startswith("SCAN") and "VIRTUAL TABLE" not in step]
         assert [step for step in scans if not step.startswith(made_of_rows)] == [], sql
+
+
+def test_what_turns_and_sessions_are_found_by_is_checked(ledger: Ledger) -> None:
+    of_turns: dict[str, Any] = {"role": [7], "type": {}, "status": "lost", "source_event": 7, "has_children": 7}
+    for name, wrong in of_turns.items():
+        with pytest.raises(InvalidInput, match=name):
+            ledger.find_turns(**{name: wrong})
+    of_sessions: list[tuple[str, Any]] = [("origin", [7]), ("origin", 10**5000), ("routing_key", 7)]
+    for name, wrong in of_sessions:
+        with pytest.raises(InvalidInput, match=name):
+            ledger.find_sessions(**{name: wrong})
+    assert not ledger.find_turns(source_event="\ud800")
+    assert not ledger.find_sessions(routing_key="\ud800")

@@ -44,17 +44,23 @@ _DISJOINT = ("input_tokens", "cached_input_tokens", "cache_write_tokens", "outpu
 """Counts of tokens that have nothing in common, so that their sum is a total."""
 
 
-def checked_text(value: Any, what: str) -> str:
-    """Text that a database can be asked for."""
+def checked_content(value: Any, what: str) -> str:
+    """Text as a content may hold it, which a lone surrogate may be in."""
     if not isinstance(value, str):
         raise InvalidInput(f"{what} is {quoted(value)}, not text", "give it as text")
+    return value
+
+
+def checked_text(value: Any, what: str) -> str:
+    """Text that a database can be asked for."""
+    text = checked_content(value, what)
     try:
-        value.encode()
+        text.encode()
     except UnicodeEncodeError:
         raise InvalidInput(
-            f"{what} {quoted(value)} has a lone surrogate, which nothing is called by", "give well-formed text"
+            f"{what} {quoted(text)} has a lone surrogate, which nothing is called by", "give well-formed text"
         ) from None
-    return value
+    return text
 
 
 def checked_names(value: Any, what: str) -> list[str]:
@@ -105,9 +111,10 @@ def checked_event(value: str, what: str) -> str:
 
 
 def checked_member(enum: Any, value: Any, what: str) -> Any:
-    """A member of an enumeration, given as itself or by its value."""
+    """A member of an enumeration of texts, given as itself or by its value. Whatever is no text is not given to
+    `enum`, which writes out what it refuses: Python cannot do that with every value."""
     try:
-        return enum(value)
+        return enum(value if isinstance(value, str) else "")
     except ValueError:
         members = ", ".join(enum)
         raise InvalidInput(f"{what} is {quoted(value)}", f"it is one of {members}") from None

@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.enums import AgentRole, TurnStatus, TurnType
-from weft.kernel.errors import InvalidInput
-from weft.kernel.weft_error import quoted
+from weft.ledger.arguments import checked_content, checked_flag, checked_member, checked_text
 from weft.ledger.read.access import access_of
 from weft.ledger.read.listing import HERE
 from weft.ledger.read.pages import Position
@@ -76,9 +75,12 @@ class TurnsWanted(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, members in MEMBERS.items():
-            value = getattr(self, name)
-            if value is not None and value not in set(members):
-                raise InvalidInput(f"{name} is {quoted(value)}", f"it is one of {', '.join(members)}")
+            if getattr(self, name) is not None:
+                checked_member(members, getattr(self, name), name)
+        if self.source_event is not None:
+            checked_content(self.source_event, "source_event")
+        if self.has_children is not None:
+            checked_flag(self.has_children, "has_children")
 
 
 def find_turns(
@@ -187,6 +189,12 @@ class SessionsWanted(Struct, frozen=True, kw_only=True):
     origin: str | None = None
     routing_key: str | None = None
     since: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.origin is not None:
+            checked_text(self.origin, "origin")
+        if self.routing_key is not None:
+            checked_content(self.routing_key, "routing_key")
 
 
 def find_sessions(txn: ReadTxn, wanted: SessionsWanted) -> list[SessionRow]:
