@@ -14,6 +14,7 @@ from tests.ledger.histories import PROPERTY_SCALE, change, grow, problems
 from tests.ledger.imported import native_turn, rich_import, take
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import InvalidInput, NotFound
+from weft.ledger.api import SessionFilter
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.search import matches, passages
 from weft.ledger.search.hits import Hit
@@ -539,3 +540,20 @@ def test_search_finds_what_a_plain_reading_finds(
         assert len(hits) == len(plain)
         assert [hit.created_at for hit in hits] == sorted((hit.created_at for hit in hits), reverse=True)
         assert problems(ledger) == []
+
+
+def test_a_day_means_all_of_it(ledger: Ledger, clock: FixedClock) -> None:
+    """As in reports; NOON is the beginning of 2026-11-15."""
+    for at in (NOON - 1, NOON, NOON + DAY - 1, NOON + DAY):
+        take(ledger, f"s{at}", native_turn(f"at {at}", started=at), file=f"{at}.jsonl", title="at a time")
+    whole = [f"ask at {NOON + DAY - 1}", f"ask at {NOON}"]
+    clock.tick(DAY + 5_000)
+    for day in ("2026-11-15", "yesterday", " Yesterday "):
+        assert found(ledger, "at", role="user", since=day, until=day) == whole
+        assert len(ledger.find_messages(role="user", since=day, until=day)) == 2
+        assert len(ledger.find_turns(since=day, until=day)) == 2
+        assert len(ledger.search_sessions("time", since=day, until=day)) == 2
+        assert len(ledger.find_sessions(since=day)) == 3
+        assert len(ledger.listing().sessions(SessionFilter(every=True, since=day)).sessions) == 3
+    assert found(ledger, "at", role="user", since="today") == [f"ask at {NOON + DAY}"]
+    assert len(found(ledger, "at", role="user", until="2026-11-15 00:00")) == 2

@@ -189,9 +189,9 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         """Messages and tool calls that hold all these words, the newest first.
 
         `"a phrase"` stands together, as does what is typed without a space; the last word may be the beginning of one.
-        Filters: session, role, tool, path, since, until (Unix ms, or words such as 'yesterday'), model, project,
-        origin. With `rank` the best come first, by the engine's own idea of it; these have no further pages, since what
-        is recorded meanwhile changes the order."""
+        Filters: session, role, tool, path, since, until (Unix ms, or words such as 'yesterday'; a day means all of it),
+        model, project, origin. With `rank` the best come first, by the engine's own idea of it; these have no further
+        pages, since what is recorded meanwhile changes the order."""
         return await self._run(partial(self._sync.search, words=words, limit=limit, after=after, rank=rank, **filters))
 
     async def search_sessions(

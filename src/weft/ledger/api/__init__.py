@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from weft.ledger.read.listing import SessionFilter as SessionFilter
     from weft.ledger.read.listing import SessionList as SessionList
     from weft.ledger.read.listing import has_title as has_title
+    from weft.ledger.read.moments import read_moment as read_moment
     from weft.ledger.read.pages import Page as Page
     from weft.ledger.read.projects import RepositoryOf as RepositoryOf
     from weft.ledger.read.projects import project_of as project_of
@@ -101,7 +102,6 @@ if TYPE_CHECKING:
     from weft.ledger.reports.usage import AbandonedUsage as AbandonedUsage
     from weft.ledger.reports.usage import BranchUsage as BranchUsage
     from weft.ledger.reports.usage import UsageReport as UsageReport
-    from weft.ledger.reports.usage import read_moment as read_moment
     from weft.ledger.reports.usage_tree import TurnUsage as TurnUsage
     from weft.ledger.reports.usage_tree import UsageTree as UsageTree
     from weft.ledger.reports.usage_tree import WorkerUsage as WorkerUsage
@@ -274,6 +274,7 @@ _NAMES = {
     "weft.ledger.read.system_agents": "system_kind_of",
     "weft.ledger.read.threads": "ThreadDiff",
     "weft.ledger.read.vouchers": "VouchedMessage Voucher",
+    "weft.ledger.read.moments": "read_moment",
     "weft.ledger.read.projects": "RepositoryOf project_of repository_name",
     "weft.ledger.read.turn_steps": "StepGroup is_from_tool sections",
     "weft.ledger.read.turns": "calls_of",
@@ -284,7 +285,7 @@ _NAMES = {
     "weft.ledger.reports.maintained_prices": "shipped_context_window shipped_prices",
     "weft.ledger.reports.prices": "FREE Price PriceTable prices_from",
     "weft.ledger.reports.spending": "Spending Unpriced UsageRow",
-    "weft.ledger.reports.usage": "AbandonedUsage BY BranchUsage PERIODS UsageReport read_moment",
+    "weft.ledger.reports.usage": "AbandonedUsage BY BranchUsage PERIODS UsageReport",
     "weft.ledger.reports.usage_tree": "TurnUsage UsageTree WorkerUsage",
     "weft.ledger.reports.work": "ProjectWork SessionWork WorkReport",
     "weft.ledger.search.hits": "Hit",

@@ -8,10 +8,10 @@ from typing import Unpack
 from weft.kernel.errors import InvalidInput
 from weft.kernel.weft_error import quoted
 from weft.ledger.api.base import LedgerPart
+from weft.ledger.read.moments import read_moment
 from weft.ledger.reports import audit
 from weft.ledger.reports.actor_history import Deed, deeds
 from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally, SuggestedGrant
-from weft.ledger.reports.usage import read_moment
 from weft.ledger.write.append import reads_whole
 
 

@@ -15,6 +15,7 @@ from weft.ledger.arguments import checked_number
 from weft.ledger.model import Point, Session
 from weft.ledger.read.access import READ_LEDGER, LimitedStore, OriginalsStore
 from weft.ledger.read.kept_turns import TurnMemory
+from weft.ledger.read.moments import read_last_moment, read_moment
 from weft.ledger.read.pages import Cursor, PageRequest
 from weft.ledger.read.projects import RepositoryOf
 from weft.ledger.read.revisions import Revision, parse_moment, require, resolve
@@ -148,6 +149,17 @@ class LedgerBase:
     def _moment(self, when: Any, what: str = "time", now: int | None = None) -> int:
         """Unix milliseconds, or words for a time as they are meant at `now`."""
         return self._parse_time(when, now) if isinstance(when, str) else checked_number(when, what)
+
+    def _period(self, wanted: Mapping[str, Any], now: int | None = None) -> dict[str, int]:
+        """The first and the last moment that `since` and `until` mean at `now`, as far as they are given."""
+        present = self._clock.now_ms() if now is None else now
+        first = read_moment(wanted.get("since"), "since", present, self._zone)
+        last = read_last_moment(wanted.get("until"), present, self._zone)
+        return {name: at for name, at in (("since", first), ("until", last)) if at is not None}
+
+    def _since(self, when: int | str, now: int | None = None) -> int:
+        """The first moment of a period that begins then."""
+        return self._period({"since": when}, now)["since"]
 
     def _request(self, listing: str, filters: Mapping[str, Any], limit: int | None, after: str | None) -> PageRequest:
         return PageRequest(listing, self._store.replica, filters, limit, after)

@@ -46,11 +46,7 @@ class LookupVerbs(SearchVerbs):
         """Turns, the newest first. By parent (a turn), persona, type, status, role, source_event, has_children, since
         and until. Pages are as those of `log`."""
         request = self._request("find_turns", {"parent": parent, "persona": persona, **wanted}, limit, after)
-        times = {
-            name: self._moment(wanted[name], now=request.now)
-            for name in ("since", "until")
-            if wanted.get(name) is not None
-        }
+        times = self._period(wanted, request.now)
         _check_names(wanted, lookups.TurnsWanted)
         if wanted.get("has_children") is not None:
             self._writer.ensure_whole(READ_LEDGER)  # a child may be a turn that cannot be read
@@ -72,7 +68,7 @@ class LookupVerbs(SearchVerbs):
     ) -> Page[Message]:
         """Messages, the newest first; by the filters of `search`."""
         request = self._request("find_messages", filters, limit, after)
-        wanted = as_filters(filters, partial(self._parse_time, now=request.now))
+        wanted = as_filters(filters, self._period(filters, request.now))
         self._let_index_catch_up()
         with self._store.read() as txn:
             index, start = self._store.word_index(txn.sql), self._begin(request, txn)
@@ -125,7 +121,7 @@ class LookupVerbs(SearchVerbs):
             if fields.get("parent") is not None:
                 fields["parent"] = require(txn, fields["parent"]).id
             if fields.get("since") is not None:
-                fields["since"] = self._moment(fields["since"], now=request.now)
+                fields["since"] = self._since(fields["since"], request.now)
             start = self._begin(request, txn)
             rows = lookups.find_sessions(txn, lookups.SessionsWanted(**fields))
             page = request.page(start, in_order(rows, SessionTimes(txn, start.arrival), start.position))

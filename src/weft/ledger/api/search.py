@@ -43,9 +43,9 @@ class SearchVerbs(LedgerBase):
         """Messages and tool calls that hold all these words, the newest first.
 
         `"a phrase"` stands together, as does what is typed without a space; the last word may be the beginning of one.
-        Filters: session, role, tool, path, since, until (Unix ms, or words such as 'yesterday'), model, project,
-        origin. With `rank` the best come first, by the engine's own idea of it; these have no further pages, since what
-        is recorded meanwhile changes the order.
+        Filters: session, role, tool, path, since, until (Unix ms, or words such as 'yesterday'; a day means all of it),
+        model, project, origin. With `rank` the best come first, by the engine's own idea of it; these have no further
+        pages, since what is recorded meanwhile changes the order.
         """
         query, ranked = parse_query(checked_text(words, "words")), checked_flag(rank, "rank")
         if ranked and after is not None:
@@ -53,7 +53,7 @@ class SearchVerbs(LedgerBase):
         if ranked:
             self._writer.ensure_whole(READ_LEDGER)  # the engine ranks by the words of everything
         request = self._request("search", {"words": words, **filters}, limit, after)
-        wanted = as_filters(filters, partial(self._parse_time, now=request.now))
+        wanted = as_filters(filters, self._period(filters, request.now))
         if not query.phrases and not wanted.any:
             raise InvalidInput("there is nothing to search for", "give a word, or filter by role, tool or session")
         self._let_index_catch_up()
@@ -74,7 +74,7 @@ class SearchVerbs(LedgerBase):
         """
         query = parse_query(checked_text(words, "words"))
         request = self._request("search_sessions", {"words": words, **filters}, limit, None)
-        wanted = as_filters(filters, partial(self._parse_time, now=self._clock.now_ms()))
+        wanted = as_filters(filters, self._period(filters))
         with self._store.read() as txn:
             return named_sessions(txn, query, wanted, Projects(txn, self._repository_of))[: request.limit]
 

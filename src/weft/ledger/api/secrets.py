@@ -10,8 +10,8 @@ from weft.kernel.errors import InvalidInput
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import checked_flag, checked_progress, checked_text
 from weft.ledger.imports.sources import import_secret
+from weft.ledger.read.moments import read_moment
 from weft.ledger.read.projects import Projects
-from weft.ledger.reports.usage import read_moment
 from weft.ledger.secrets import (
     SecretMatch,
     SecretReport,

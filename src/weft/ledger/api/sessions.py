@@ -74,7 +74,7 @@ class SessionVerbs(LedgerBase):
 
     def listing(self) -> Listing:
         """What lists of sessions and turns show, read a few statements at a time."""
-        return Listing(self._store, self._moment, self._clock.now_ms, self._repository_of)
+        return Listing(self._store, self._since, self._clock.now_ms, self._repository_of)
 
     @requires("session:create")
     def fork(self, at: str, *, label: str, session: str | None = None, persona: str | None = None) -> Session:

@@ -6,9 +6,8 @@ none contains any more, and what a sum over all sessions would have counted.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
-from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from datetime import date, datetime, timedelta, timezone, tzinfo
 from fnmatch import fnmatchcase
 from typing import Any, TypedDict
 
@@ -16,12 +15,13 @@ from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
 from weft.kernel.weft_error import quoted
-from weft.ledger.arguments import checked_number, checked_text
+from weft.ledger.arguments import checked_text
 from weft.ledger.imports.provisional import count_provisional
 from weft.ledger.read.access import access_of
 from weft.ledger.read.listing import HERE
+from weft.ledger.read.moments import read_moment
 from weft.ledger.read.projects import Projects, RepositoryOf
-from weft.ledger.read.revisions import parse_moment, require
+from weft.ledger.read.revisions import require
 from weft.ledger.reports.coverage import Count, CoverageTree, Place, Reach, SessionHead, heads
 from weft.ledger.reports.maintained_prices import shipped_prices
 from weft.ledger.reports.prices import EMBEDDED_PROVIDER, FREE, Price, PriceTable, prompt_of
@@ -48,7 +48,6 @@ NONE, UNKNOWN, UNDATED = "(none)", "(unknown)", "(undated)"
 _SLOT = 15 * 60 * 1000
 """Every offset from UTC that is in use is a multiple of a quarter of an hour."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - the alias hides what it is
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 Prices = PriceTable | None
@@ -291,34 +290,6 @@ def _is_in(path: str, wanted: str) -> bool:
     if "/" not in wanted:
         return path == wanted or path.rpartition("/")[2] == wanted
     return path.rstrip("/") == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-def read_moment(given: int | str | None, what: str, now: int, zone: tzinfo) -> int | None:
-    """A day means all of it: since its beginning, until its end. Everything else is a moment."""
-    if given is None or not isinstance(given, str):
-        return None if given is None else checked_number(given, what)
-    day = _day(checked_text(given, what).strip().lower(), now, zone)
-    if day is None:
-        return parse_moment(given, now, zone)
-    try:
-        midnight = datetime.combine(day + timedelta(days=what == "until"), time(), zone)
-        return (midnight - _EPOCH) // timedelta(milliseconds=1)
-    except (OverflowError, ValueError):  # a zone has no offset beyond the calendar
-        raise InvalidInput(
-            f"{what} {quoted(given)} is beyond the calendar", "name a day between year 1 and 9999"
-        ) from None
-
-
-def _day(words: str, now: int, zone: tzinfo) -> date | None:
-    if words in ("today", "yesterday"):
-        today = (_EPOCH + timedelta(milliseconds=now)).astimezone(zone).date()
-        return today - timedelta(days=words == "yesterday")
-    if not _DATE.fullmatch(words):
-        return None
-    try:
-        return date.fromisoformat(words)
-    except ValueError:
-        return None
 
 
 class Survey:

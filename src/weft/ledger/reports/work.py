@@ -11,13 +11,14 @@ from msgspec import Struct
 from weft.ledger.model import UNDATED
 from weft.ledger.read.label_prefixes import shown_labels
 from weft.ledger.read.listing import HERE, has_title
+from weft.ledger.read.moments import read_moment
 from weft.ledger.read.projects import Projects, RepositoryOf, project_of
 from weft.ledger.read.sessions import to_sessions
 from weft.ledger.read.turn_titles import load_subjects
 from weft.ledger.reports.file_touches import full_path
 from weft.ledger.reports.prices import PriceTable
 from weft.ledger.reports.spending import Spending, Tally, UsageRow
-from weft.ledger.reports.usage import NONE, read_moment, report
+from weft.ledger.reports.usage import NONE, report
 from weft.ledger.views.rows import SESSION, SessionRow
 from weft.ledger.views.values import name_of, text_of
 from weft.store.port import ReadTxn

@@ -6,7 +6,7 @@ Names (of tools, models and files) fit where the given words stand in them in th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 from msgspec import Struct
@@ -33,7 +33,7 @@ DAYS_SPELLED = 62
 
 class SearchFilters(TypedDict, total=False):
     """The filters of `search` and `find_messages` as keyword arguments. Times are Unix milliseconds, or words such as
-    'yesterday'."""
+    'yesterday'; a day means all of it."""
 
     session: str | None
     role: str | None
@@ -188,10 +188,9 @@ def holds(phrase: Phrase, text: str) -> bool:
     return bool(Text(text).spans(phrase))
 
 
-def as_filters(given: SearchFilters, parse_time: Callable[[str], int]) -> Filters:
-    """From keyword arguments; times may be words."""
+def as_filters(given: SearchFilters, period: Mapping[str, int]) -> Filters:
+    """From keyword arguments, with the first and the last moment that their times mean."""
     for name in given.keys() - set(Filters.__struct_fields__):
         raise InvalidInput(f"search knows no filter {quoted(name)}", f"it knows {', '.join(Filters.__struct_fields__)}")
     values: dict[str, Any] = dict(given)
-    times = {name: parse_time(values[name]) for name in ("since", "until") if isinstance(values.get(name), str)}
-    return Filters(**{**values, **times})
+    return Filters(**{**values, **period})

@@ -38,7 +38,8 @@ MEMBERS = {"type": TurnType, "status": TurnStatus, "role": AgentRole}
 
 
 class TurnCriteria(TypedDict, total=False):
-    """What `find_turns` finds turns by, beside parent and persona. Times are Unix milliseconds, or words."""
+    """What `find_turns` finds turns by, beside parent and persona. Times are Unix milliseconds, or words; a day
+    means all of it."""
 
     type: str | None
     status: str | None

@@ -115,11 +115,11 @@ def command(
     folder is kept as the files of each turn that ends in it from now on.
     """
     from weft.exchange.importers.port import load_importers
-    from weft.ledger.read.revisions import parse_moment
+    from weft.ledger.api import read_moment
 
     chosen = {name for name, is_given in modes.items() if is_given}
     _check_modes(chosen, folders, processes)
-    after = None if since is None else parse_moment(since, SystemClock().now_ms(), LocalZone())
+    after = read_moment(since, "since", SystemClock().now_ms(), LocalZone())
     asked = _Asked(
         call,
         _named(path),

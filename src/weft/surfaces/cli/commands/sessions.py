@@ -43,7 +43,7 @@ PROJECT_COLUMNS = 20
 @click.option(
     "--project", metavar="NAME", help="Only sessions of this project: its name, its repository or a folder of it."
 )
-@click.option("--since", metavar="WHEN", help="Only sessions that changed since then, such as '2 days ago'.")
+@click.option("--since", metavar="WHEN", help="Only sessions that changed since then; a day means all of it.")
 @click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N sessions.")
 @arguments.after_option()
 def command(
