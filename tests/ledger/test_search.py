@@ -557,3 +557,14 @@ def test_a_day_means_all_of_it(ledger: Ledger, clock: FixedClock) -> None:
         assert len(ledger.listing().sessions(SessionFilter(every=True, since=day)).sessions) == 3
     assert found(ledger, "at", role="user", since="today") == [f"ask at {NOON + DAY}"]
     assert len(found(ledger, "at", role="user", until="2026-11-15 00:00")) == 2
+
+
+def test_what_has_no_time_is_in_no_period(ledger: Ledger, clock: FixedClock) -> None:
+    take(ledger, "undated", native_turn("lost"), file="u.jsonl")
+    take(ledger, "dated", native_turn("kept", started=NOON), file="d.jsonl")
+    for _ in range(2):
+        assert found(ledger, "ask", role="user", since=0) == ["ask kept"]
+        assert found(ledger, "ask", role="user", until="2099-01-01") == ["ask kept"]
+        assert found(ledger, "ask", role="user", since=NOON - DAY, until=NOON + DAY) == ["ask kept"]
+        assert found(ledger, "ask", role="user") == ["ask kept", "ask lost"]
+        ledger.upkeep.catch_up()

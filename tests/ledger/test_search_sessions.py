@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,3 +59,20 @@ def test_an_excerpt_begins_and_ends_at_words(words: list[str], place: int) -> No
     assert " ".join(pieces) in text
     assert set(pieces) <= set(words)
     assert len(shown) <= 202
+
+
+def test_a_session_without_a_time_is_found_without_one_and_in_no_period() -> None:
+    with weft.open(":memory:") as opened:
+        take(opened, "undated", native_turn("hello"), file="u.jsonl", workspace="/src/shop", title="Flaky dates")
+        (hit,) = opened.search_sessions("flaky")
+        assert (hit.place, hit.time_known) == ("title", False)
+        periods: tuple[dict[str, Any], ...] = (
+            {"since": 0},
+            {"until": "2099-01-01"},
+            {"since": 0, "until": 0},
+            {"until": 0},
+        )
+        for period in periods:
+            assert opened.search_sessions("flaky", **period) == []
+            assert opened.search("hello", **period) == []
+        assert len(opened.search("hello")) == 1

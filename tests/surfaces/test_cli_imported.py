@@ -129,6 +129,20 @@ def test_a_time_that_its_origin_does_not_give_is_nowhere_made_up(weft: Shell, fo
     assert " time unknown " in weft("search", "written").out
     for told in (["files", "a.py"], ["blame", "a.py"], ["search", "written"]):
         assert weft.json(*told)[0]["time_known"] is False
+    assert weft.json("search", "written", "--since", "1970-01-01") == []
+
+
+def test_a_session_without_a_time_is_found_by_its_title_without_one(weft: Shell, folder: Path) -> None:
+    with library.open(folder / ".weft" / "ledger.db") as ledger:
+        take(
+            ledger, MAIN, turn("t1", asked("Write."), answered("Written."), started=None, ended=None), title="A letter"
+        )
+    assert [(hit["place"], hit["time_known"]) for hit in weft.json("search", "letter")] == [("title", False)]
+    assert " time unknown " in weft("search", "letter").out
+    _, shown = on_terminal(folder, "search", "letter", "--no-color")
+    assert ", unknown" in shown
+    assert "1970" not in shown
+    assert weft.json("search", "letter", "--until", "2099-01-01") == []
 
 
 def test_sessions_are_listed_by_what_to_type_and_what_they_are_about(history: Shell) -> None:

@@ -64,6 +64,11 @@ class Entry(Struct, frozen=True):
         call = -1 if self.call is None else self.call.seq
         return has_time(self.turn.synthesised), self.at, self.turn.n, self.seq, call
 
+    @property
+    def time_known(self) -> bool:
+        """False: its origin gives no time, and `at` is when its turn came in."""
+        return is_time_known(self.turn, self.at)
+
     def texts(self, facts: FactReader) -> Iterator[tuple[EntryPlace, str]]:
         for source in self.sources:
             yield source.place, read_source(facts, source)
@@ -72,6 +77,11 @@ class Entry(Struct, frozen=True):
 def has_time(synthesised: int | None) -> int:
     """1 for a turn whose time is known; 0 where that of its arrival stands for it."""
     return 0 if synthesised else 1
+
+
+def is_time_known(turn: TurnRow, at: int) -> bool:
+    """Whether this time of something in a turn is its own; what has none has that of the turn, which may be unknown."""
+    return not turn.synthesised or at != turn.started_at
 
 
 def load_entries(txn: Txn, turns: Sequence[TurnRow]) -> dict[int, list[Entry]]:

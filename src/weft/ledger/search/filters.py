@@ -153,6 +153,9 @@ class SearchFilter:
         self._judges.append(judge)
 
     def _by_time(self, since: int | None, until: int | None) -> None:
+        """What has no time fits none."""
+        if since is not None or until is not None:
+            self._judges.append(lambda entry: entry.time_known)
         if since is not None:
             self._judges.append(lambda entry: entry.at >= since)
         if until is not None:

@@ -11,7 +11,7 @@ from weft.ledger.model import Substituted, repeated_id
 from weft.ledger.read.access import access_of
 from weft.ledger.read.listing import HERE
 from weft.ledger.read.substitutions import Substitutions, substitutions_in
-from weft.ledger.search.entries import Entry, EntryPlace, known_name, known_text
+from weft.ledger.search.entries import Entry, EntryPlace, is_time_known, known_name, known_text
 from weft.ledger.search.query import Query, Span, Text
 from weft.ledger.views.substitutions import CALL, MESSAGE
 from weft.ledger.views.values import text_of
@@ -34,7 +34,8 @@ class Hit(Struct, frozen=True, kw_only=True):
     role: str
     created_at: int
     time_known: bool = True
-    """False: its origin gives no time, and this is when its turn came in. Such hits come last."""
+    """False: its origin gives no time, and this is when its turn came in; of a session that is named so it is 0. Such
+    hits come last, and no time fits them."""
     session: str | None
     """The label of the session that made the turn."""
     session_title: str | None
@@ -185,7 +186,7 @@ def _to_hit(
         turn_id=turn.id,
         role=entry.role,
         created_at=at,
-        time_known=not turn.synthesised or at != turn.started_at,
+        time_known=is_time_known(turn, at),
         session=session.label,
         session_title=text_of(txn, session.title),
         session_status=session.status,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from weft.ledger.model import UNDATED
 from weft.ledger.read.access import access_of
 from weft.ledger.read.listing import HERE, of_project
 from weft.ledger.read.projects import Projects, session_folders
@@ -42,8 +43,10 @@ def _latest(txn: ReadTxn) -> Iterable[SessionRow]:
 
 
 def _fits(row: SessionRow, filters: Filters) -> bool:
+    """What has no time fits none."""
     return (
         (filters.origin is None or (row.origin or HERE).casefold() == filters.origin.casefold())
+        and ((filters.since is None and filters.until is None) or row.updated_at != UNDATED)
         and (filters.since is None or row.updated_at >= filters.since)
         and (filters.until is None or row.updated_at <= filters.until)
     )
@@ -63,6 +66,7 @@ def _to_hit(txn: ReadTxn, row: SessionRow, match: TextMatch) -> Hit:
         turn_id=row.head or "",
         role=ROLE,
         created_at=row.updated_at,
+        time_known=row.updated_at != UNDATED,
         session=row.label,
         session_title=text_of(txn, row.title),
         session_status=row.status,

@@ -74,7 +74,7 @@ class HitGroups:
         else:
             yield [Span(cut_at_word(safe(title), columns), "heading")]
         dated = [hit.created_at for hit in hits if hit.time_known] or [session.updated_at]
-        is_dated = not hits or any(hit.time_known for hit in hits)
+        is_dated = any(hit.time_known for hit in hits) if hits else session.time_known
         when = local_time(max(dated))[:DAY] if is_dated else NO_DATE
         state = "" if session.status == "active" else session.status
         facts = [fact for fact in (session.origin, listed.project, when, state) if fact]
