@@ -6,6 +6,7 @@ from tests.ledger.imported import native_turn, take
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api import Ledger, RelatedTurn
 from weft.ledger.search import readable_passages, related_passages
+from weft.ledger.search.readable_passages import MOST_WINDOWS, WIDEST_GAP
 from weft.programs import Programs
 
 SAYINGS = {
@@ -157,3 +158,12 @@ def test_what_others_record_in_the_same_tree_changes_nothing_for_a_limited_reade
     if indexed:
         ledger.upkeep.catch_up()
     assert [eve.related_turns(text) for text in texts] == before
+
+
+def test_scattered_passages_are_looked_up_in_few_ranges() -> None:
+    for count in (0, 1, MOST_WINDOWS, 300):
+        numbers = [k * (WIDEST_GAP + 2) for k in range(count, 0, -1)]
+        ranges = list(readable_passages._windows(numbers))
+        assert len(ranges) == min(count, MOST_WINDOWS)
+        assert all(any(first <= n <= last for first, last in ranges) for n in numbers)
+    assert list(readable_passages._windows([5, 4, 1])) == [(1, 5)]

@@ -14,8 +14,9 @@ import psycopg
 import pytest
 
 from tests.postgres import shared_server
+from tests.store.test_buffer import PROGRAM, together
 from weft.kernel.clock import SystemClock
-from weft.kernel.errors import ReadOnlyLedger, StoreError, StoreFailed
+from weft.kernel.errors import NotApplicable, ReadOnlyLedger, StoreError, StoreFailed
 from weft.store.fact_writer import RecentContents
 from weft.store.port import Store, WriteTxn
 from weft.store.postgres.address import parse_address
@@ -177,6 +178,26 @@ def test_what_was_streamed_is_read_by_the_same_work(store: Store) -> None:
     assert store.write(work) == b"one two"
 
 
+def test_a_full_disk_is_said_to_be_full(tmp_path: Path) -> None:
+    """SQLite then gives up the whole transaction, with the savepoint of the work."""
+    store: Any = SqliteStore(tmp_path / "ledger.db")
+    pages = store._write_sql.connection.pragma("page_count")
+    store._write_sql.connection.pragma("max_page_count", pages + 8)
+    with pytest.raises(StoreFailed, match="the disk is full"):
+        store.write(lambda txn: txn.facts.put_stream(iter([b"x" * 1_000_000]), TREE))
+    put(store, b"small")
+    store.close()
+
+
+def test_a_store_is_not_rewritten_inside_a_write(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "ledger.db")
+    for verb in (store.rewrite, store.empty_log):
+        with pytest.raises(NotApplicable):
+            store.write(lambda txn, verb=verb: verb())  # type: ignore[misc]
+    put(store, b"later")
+    store.close()
+
+
 class StandingClock(SystemClock):
     """Time stands, but for what a test adds."""
 
@@ -247,4 +268,38 @@ def test_nobody_is_called_for_those_who_have_stopped_waiting() -> None:
             key = store.address.listening & 0xFFFFFFFF
             assert asking.execute(locks, (key,)).fetchone() == (0,)
         assert not store.changes(10**9, 0.0001)
+        store.close()
+
+
+def test_a_listener_that_is_given_back_while_the_store_is_closed_stays_open_nowhere() -> None:
+    with shared_server().ledger() as address:
+        store = PostgresStore(address)
+        listener = store._listeners.borrow()
+        script = listener.script
+
+        def close_meanwhile(text: str) -> Any:
+            store.close()
+            return script(text)
+
+        listener.script = close_meanwhile  # type: ignore[method-assign]
+        store._listeners.give_back(listener)
+        assert listener.broken
+        assert store._listeners._pool == []
+
+
+def test_a_row_without_a_form_is_found_also_where_rows_are_sent_early() -> None:
+    def add(name: str) -> Callable[[WriteTxn], Any]:
+        return lambda txn: txn.sql.add(PROGRAM, [(name, "agent", name)])
+
+    def add_much(txn: WriteTxn) -> None:
+        for k in range(5):
+            txn.facts.put(b"%d" % k * 300_000, TREE)
+
+    with shared_server().ledger() as address:
+        store = PostgresStore(address)
+        odd, sound, large = together(store, [add("\0"), add("sound"), add_much])
+        assert isinstance(odd, psycopg.DataError | StoreError)
+        assert (sound, large) == (None, None)
+        with store.read() as txn:
+            assert txn.sql.all("SELECT name FROM program") == [("sound",)]
         store.close()

@@ -44,6 +44,8 @@ def test_the_commands_of_the_program_types_work_as_written(weft: Shell) -> None:
     assert [one["id"] for one in weft.json("task", "list", "--status", "in_progress")] == [task]
     assert weft("tag", "add", "claude-fast", "tag1", "tag2").out == "tag1\ntag2\n"
     assert weft("tag", "remove", "claude-fast", "tag1").out == "tag2\n"
+    assert weft("tag", "add", "claude-fast", "Z\u00fcrich").code == 0
+    assert weft("tag", "remove", "claude-fast", "Zu\u0308rich").out == "tag2\n"
     assert weft("tag", "list", "claude-fast").out == "tag2\n"
     answer = weft("tag", "remove", "claude-fast", "tag2", "tag1")
     assert (answer.code, answer.out) == (3, "")

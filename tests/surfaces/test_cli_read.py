@@ -114,6 +114,16 @@ def test_a_fork_is_headed_with_its_own_name(weft: Shell) -> None:
     assert heads == ["aside", "aside", "main", "main"]
 
 
+def test_a_deleted_session_is_headed_with_its_own_title(weft: Shell) -> None:
+    weft.record("an old question")
+    (old,) = weft.json("sessions")
+    weft("delete", "main", "--yes")
+    weft.record("a new question")
+    assert weft("read", old["id"]).out.splitlines()[0] == "an old question"
+    weft("delete", "main", "--yes")
+    assert weft("read", old["id"]).out.splitlines()[0] == "an old question"
+
+
 @pytest.mark.usefixtures("terminal")
 def test_steps_are_unfolded(weft: Shell) -> None:
     work(weft)

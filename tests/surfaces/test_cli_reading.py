@@ -531,11 +531,17 @@ def test_a_reader_without_any_session_says_what_to_do_next(weft: Shell) -> None:
 def test_what_needs_a_session_says_that_there_is_none(weft: Shell) -> None:
     for command in (("undo",), ("export", "--as", "markdown"), ("diff", "@{1}")):
         answer = weft(*command)
-        assert (answer.code, answer.err.splitlines()[0]) == (3, "weft: this ledger has no session yet")
+        assert (answer.code, answer.err.splitlines()[0]) == (3, "weft: this ledger has no session")
         assert "no turns yet: `weft import`" in answer.err
     weft("session", "create", "empty")
     for words in ("undo", "export --all --as markdown"):
-        assert weft(*words.split()).err.startswith("weft: this ledger has no session with a turn yet\n")
+        assert weft(*words.split()).err.startswith("weft: this ledger has no session with a turn\n")
+    weft.record("a question")
+    assert weft("archive", "main").code == 0
+    for words in ("undo", "export --all --as markdown"):
+        assert weft(*words.split()).err.startswith(
+            "weft: this ledger has no active session with a turn\nhint: `weft sessions --all`"
+        )
 
 
 def test_the_latest_session_is_not_compared_with_itself(story: Shell) -> None:

@@ -180,7 +180,7 @@ class NotFound(LedgerError):
     usual_action = Action.LIST_HISTORY
 
     def __init__(self, what: str, name: str | None, hint: Hint = "") -> None:
-        message = f"this ledger has no {what} yet" if name is None else f"no {what} {name!r} in this ledger"
+        message = f"this ledger has no {what}" if name is None else f"no {what} {name!r} in this ledger"
         super().__init__(message, hint)
         self.what, self.name = what, name
 

@@ -96,8 +96,7 @@ class GroupCommit(Generic[T]):
         self._is_closed = False
 
     def submit(self, work: T, weight: int = 0) -> Any:
-        if self._leader == threading.get_ident():
-            raise NotApplicable("a write was begun inside another one", "finish the first, then write again")
+        self.refuse_inside()
         job = CommitJob(work, weight)
         try:
             self._run(job)
@@ -110,6 +109,11 @@ class GroupCommit(Generic[T]):
         if job.error is not None:
             raise job.error
         return job.result
+
+    def refuse_inside(self) -> None:
+        """Raises where the caller is itself inside a piece of work that is under way."""
+        if self._leader == threading.get_ident():
+            raise NotApplicable("a write was begun inside another one", "finish the first, then write again")
 
     def _run(self, job: CommitJob[T]) -> None:
         with self._guard:

@@ -166,6 +166,8 @@ class WriteBuffer:
             self.is_writing_done = True
             try:
                 self._write(self._done)
+            except RowsRefused:
+                raise
             except Exception as error:  # whatever the engine says, it is not about the work under way
                 raise RowsRefused from error
             finally:

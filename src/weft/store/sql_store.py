@@ -30,6 +30,7 @@ from weft.kernel.errors import (
     StoreError,
     StoreFailed,
     Unsupported,
+    WeftError,
 )
 from weft.store.fact_writer import FactWriter, RecentContents
 from weft.store.facts import FactReader, refuse_disorder
@@ -271,7 +272,10 @@ class SqlStore:
         """One caller's work did not count; the transaction goes on without it, if it can."""
         if self._is_passing(error):
             raise error
-        sql.buffer.undo()  # before the error is explained: whoever asks the database would have its rows written first
+        try:  # before the error is explained: whoever asks the database would have its rows written first
+            sql.buffer.undo()
+        except Exception as lost:  # the engine has given the whole transaction up, and its own first error says why
+            raise (lost if isinstance(error, WeftError) else error) from None
         job.fail(self._work_error(error))
         self._tip = None
         try:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from heapq import nlargest
+from itertools import pairwise
 
 from msgspec import Struct
 
@@ -21,8 +23,9 @@ from weft.store.word_index import Question, Term, WordIndex
 
 INHERITED_PASSAGES = 65_536
 """So many inherited passages are looked up at most, the newest."""
-WIDEST_GAP = 1_024
-"""Numbers of inherited passages that are no further apart are looked up together; what lies between is passed over."""
+WIDEST_GAP, MOST_WINDOWS = 1_024, 16
+"""Numbers of inherited passages that are no further apart are looked up together, and in so many ranges at most; what
+lies between is passed over."""
 SYSTEM_WORD = f":r{MessageRole.SYSTEM}"
 _ROLE_WORDS = tuple(Term(f":r{role}") for role in MessageRole if role is not MessageRole.SYSTEM)
 _TURNS_ABOVE = (
@@ -90,9 +93,10 @@ class ReadablePassages:
 
 
 def _windows(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    """The first and the last of each run of numbers with no wide gap between two; the numbers fall."""
-    start = 0
-    for i in range(1, len(numbers) + 1):
-        if i == len(numbers) or numbers[i - 1] - numbers[i] > WIDEST_GAP:
-            yield numbers[i - 1], numbers[start]
-            start = i
+    """The first and the last of each run of numbers, cut where the gaps are widest; the numbers fall."""
+    gaps = ((numbers[i - 1] - numbers[i], i) for i in range(1, len(numbers)))
+    widest = nlargest(MOST_WINDOWS - 1, (gap for gap in gaps if gap[0] > WIDEST_GAP))
+    cuts = [0, *sorted(i for _, i in widest), len(numbers)]
+    for start, end in pairwise(cuts):
+        if start < end:
+            yield numbers[end - 1], numbers[start]

@@ -133,13 +133,26 @@ class RelatedPassages:
         """How many indexed passages people typed, and the number of the oldest one that is sampled. Where everything
         can be read, the first is estimated by the newest."""
         if not self._access.is_unlimited:
-            typed = self._passages.match((TYPED,), COUNTED_PASSAGES)
-            return len(typed), min(typed[:SAMPLED_PASSAGES], default=0)
-        (highest,) = self._txn.sql.one("SELECT max(n) FROM passage") or (0,)
-        highest = highest or 0
+            return len(self._passages.match((TYPED,), COUNTED_PASSAGES)), self._oldest_readable()
+        highest = self._highest()
         oldest = max(highest - SAMPLED_PASSAGES + 1, 0)
         typed = self._passages.match((TYPED,), SAMPLED_PASSAGES, oldest)
         return round(len(typed) / max(highest - oldest + 1, 1) * highest), oldest
+
+    def _highest(self) -> int:
+        (highest,) = self._txn.sql.one("SELECT max(n) FROM passage") or (0,)
+        return highest or 0
+
+    def _oldest_readable(self) -> int:
+        """The oldest of the newest passages that people typed and that can be read, as many as are sampled. An index
+        answers in any order: the range is widened until it has as many."""
+        highest, span = self._highest(), SAMPLED_PASSAGES
+        while True:
+            low = max(highest - span + 1, 0)
+            typed = self._passages.match((TYPED,), span, low)
+            if len(typed) >= SAMPLED_PASSAGES or not low:
+                return min(typed[:SAMPLED_PASSAGES], default=0)
+            span *= 4
 
     def _not_indexed(self) -> tuple[list[UnindexedPassage], set[int]]:
         """Passages of turns that the index has not caught up with; and those turns."""

@@ -208,12 +208,15 @@ class Broker:
             runner.interrupt(reason)
         return runner is not None
 
-    def leave(self, message: str, session: str) -> None:
+    def leave(self, message: str, session: str) -> bool:
         """Whoever awaits this message waits no more: a turn of its session that this broker runs, and that comes before
-        it, is left to other brokers. Not where somebody else here awaits a message of the session."""
+        it, is left to other brokers. Not where somebody else here awaits a message of the session. False where no such
+        turn was left; one that is still prepared can be left when it runs."""
         task = self._working.get(session) if session in self._runners else None
-        if task is not None and not self._serving and self._awaited.is_alone(message, session):
-            task.cancel()
+        if task is None or self._serving or not self._awaited.is_alone(message, session):
+            return False
+        task.cancel()
+        return True
 
     # --- serving -------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from weft.runtime.inference.attempt import OnToken
 
 WAIT = 10.0
+LEAVING_SECONDS = 0.2
+"""How often whoever left looks whether the turn before their message runs by now, and can be left."""
 
 
 class TurnReply(Struct, frozen=True, kw_only=True):
@@ -212,7 +214,8 @@ async def _given_up(
         if not broker.interrupt(admission.session_id):
             await _interrupted_elsewhere(ledger, admission)
     else:
-        broker.leave(admission.message, admission.session_id)
+        while not broker.leave(admission.message, admission.session_id) and not serving.done():
+            await asyncio.wait({serving}, timeout=LEAVING_SECONDS)
     await asyncio.wait({serving})
     if not serving.cancelled():
         serving.exception()  # whoever is cancelled does not hear of it

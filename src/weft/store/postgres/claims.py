@@ -74,5 +74,5 @@ class NameClaims:
                 return
             try:
                 self._side.script(f"SELECT pg_advisory_unlock({key})")
-            except psycopg.Error:  # its connection is gone, and the claim with it
+            except (psycopg.Error, StoreError):  # its connection is gone, and the claim with it
                 return

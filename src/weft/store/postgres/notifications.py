@@ -97,6 +97,8 @@ class Listeners:
                 raise
         else:
             self._pool.append(sql)
+            if self._is_closed:  # meanwhile, by another thread
+                self.close()
 
     def close(self) -> None:
         self._is_closed = True

@@ -53,9 +53,12 @@ class LedgerFile:
     def create(self) -> None:
         """An empty private file, if there is none. The caller holds the writers' lock, so nobody has it open."""
         try:
-            os.close(open_private(self.path))
+            descriptor = open_private(self.path)
         except FileExistsError:
             return
+        made = os.fstat(descriptor)
+        _inherited.discard((made.st_dev, made.st_ino))  # the number was another file's, which is gone
+        os.close(descriptor)
 
     def identify(self) -> None:
         """Remember which file it is, before it is opened. Raises where it is no regular file, has several names, or was

@@ -193,6 +193,7 @@ class SqliteBase(SqlStore):
     def _upkeep(self) -> Iterator[SqliteSql]:
         """The writer's connection, outside a transaction and with nobody else at it."""
         self._refuse_closed()
+        self._jobs.refuse_inside()
         if self.read_only:
             raise ReadOnlyLedger(self.path)
         with translated(self.path), self._alone:
@@ -229,6 +230,8 @@ class SqliteStore(SqliteBase):
         super().__init__(shown, clock or SystemClock(), random_bytes, schema)
         self.read_only, self._vfs = read_only, vfs
         self._pool: list[SqliteSql] = []
+        self._lent: set[SqliteSql] = set()
+        """Connections that somebody reads with right now."""
         self._write_sql: SqliteSql | None = None
         self._file_lock: FileLock | None = None
         self._head_file: HeadFile | None = None
@@ -388,6 +391,7 @@ class SqliteStore(SqliteBase):
             sql = self._pool.pop()
         except IndexError:
             sql = self._reader()
+        self._lent.add(sql)
         with translated(self.path):
             try:
                 sql.run("BEGIN")
@@ -403,7 +407,12 @@ class SqliteStore(SqliteBase):
         except BaseException:  # whatever it was, nobody gets it again
             sql.connection.close(True)
             raise
-        self._give_back(sql)
+        else:
+            self._give_back(sql)
+        finally:
+            self._lent.discard(sql)
+            if self._closed:
+                self._release_file()
 
     def pause_reading(self) -> None:
         """A write-ahead log begins anew only at a moment without readers; a reader that never pauses would let it grow
@@ -462,7 +471,11 @@ class SqliteStore(SqliteBase):
         for beside in (self._file_lock, self._head_file):
             if beside is not None:
                 beside.close()
-        self._file.release()
+        self._release_file()
+
+    def _release_file(self) -> None:
+        if not self._lent:
+            self._file.release()
 
 
 class MemoryStore(SqliteBase):

@@ -66,8 +66,16 @@ def require_named_or_latest(call: Call, ledger: Ledger, name: str | None, *, wit
     listed = latest_session(ledger, with_turn=with_turn)
     if listed is None:
         is_empty = latest_session(ledger, with_turn=False) is None
-        raise NotFound("session" if is_empty else "session with a turn", None, NOTHING_YET)
+        raise nothing_found(ledger, "session" if is_empty else "session with a turn")
     return _noted(call, listed)
+
+
+def nothing_found(ledger: Ledger, what: str) -> NotFound:
+    """No active session is to be had: because there is no turn, or because those with turns are set aside."""
+    if any(session.head is not None for session in ledger.sessions(every=True)):
+        hint = "`weft sessions --all` lists the others; `weft archive --undo` brings one back"
+        return NotFound(f"active {what}", None, hint)
+    return NotFound(what, None, NOTHING_YET)
 
 
 def place_in_latest(call: Call, ledger: Ledger, name: str) -> str:

@@ -79,6 +79,10 @@ class Reader:
     def session(self, session_id: str | None) -> Session | None:
         return None if session_id is None else self._known.get(session_id)
 
+    def active_session(self, label: str | None) -> Session | None:
+        named = (session for session in self._known.values() if session.label == label)
+        return next((session for session in named if session.status == "active"), None)
+
     def short_label(self, session: Session) -> str:
         """What to type for it: of an id that another tool made only the beginning."""
         return self.short_labels.get(session.label, session.label)

@@ -13,7 +13,7 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.arguments import STANDARD, stdout_bytes
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.default_session import NOTHING_YET, require_named_or_latest
+from weft.surfaces.cli.default_session import nothing_found, require_named_or_latest
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
@@ -166,11 +166,9 @@ def _check_stdout(call: Call) -> None:
 
 
 def _heads(ledger: Ledger) -> list[str]:
-    from weft.kernel.errors import NotFound
-
     labels = [session.label for session in ledger.sessions() if session.head is not None]
     if not labels:
-        raise NotFound("session with a turn", None, NOTHING_YET)
+        raise nothing_found(ledger, "session with a turn")
     return labels
 
 

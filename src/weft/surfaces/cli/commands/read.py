@@ -69,8 +69,7 @@ def _lines(call: Call, ledger: Ledger, first: str, point: Point, turns: Iterable
     from weft.surfaces.cli.rendering.conversation import ReadingPage, head_lines
 
     screen, reader, last = call.screen, Reader(ledger), ledger.turn(point.turn_id)
-    session = reader.session(last.session_id) if point.session is None else ledger.session(point.session)
-    title, facts = _about(ledger, reader, session, ledger.turn(first), last)
+    title, facts = _about(ledger, reader, _reached_by(reader, point, last), ledger.turn(first), last)
     yield from head_lines(title, facts, screen.columns)
     page = ReadingPage(
         columns=screen.columns,
@@ -80,6 +79,15 @@ def _lines(call: Call, ledger: Ledger, first: str, point: Point, turns: Iterable
         turns=last.depth,
     )
     yield from page.lines(turns)
+
+
+def _reached_by(reader: Reader, point: Point, last: Turn) -> Session | None:
+    """The session that was named. Where that is deleted, or its label is another's by now, the one that made the
+    turn."""
+    maker = reader.session(last.session_id)
+    if maker is not None and maker.label == point.session:
+        return maker
+    return reader.active_session(point.session) or maker
 
 
 def _about(ledger: Ledger, reader: Reader, session: Session | None, first: Turn, last: Turn) -> tuple[str, list[str]]:

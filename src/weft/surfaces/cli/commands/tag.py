@@ -34,9 +34,11 @@ def remove(call: Call, node: str, tags: tuple[str, ...], actor: str, retry_key: 
     Where one of them is not there, none is taken. With a retry key those that are not there are passed over: a first
     try may have taken them.
     """
+    from weft.programs.nodes import checked_tags
+
     with changing(call, actor) as programs:
         there = programs.tags(node)
-        missing = [tag for tag in tags if tag not in there] if retry_key is None else []
+        missing = [tag for tag in checked_tags(tags) if tag not in there] if retry_key is None else []
         if missing:
             raise NotFound(f"tag on {node}", missing[0], f"`weft tag list {shell_word(node)}` lists those that are")
         _show(call, node, programs.remove_tags(node, *tags, key=retry_key))
