@@ -229,7 +229,7 @@ def test_an_import_that_was_cut_short_keeps_nothing_twice(
     lines = [{"id": f"t{i}", "ask": f"q{i}" * 50, "answer": f"a{i}" * 200} for i in range(200)]
     path = written(sources / "a.jsonl", SESSION, *lines)
     with monkeypatch.context() as patch:
-        patch.setattr(ImportWriter, "_tell", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(ImportWriter, "_write_session_sighting", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             take(ledger, sources)
     take(ledger, sources)

@@ -172,8 +172,7 @@ INSIDE = {
     "click.UsageError": "the command line is wrong: exit code 2",
     "httpcore2.ConnectError": "becomes ProviderUnreachable where a model is asked",
     "FileNotFoundError": "told by the command line as any other path",
-    "psycopg.DataError": "a text that PostgreSQL cannot hold: becomes StoreFailed in the store",
-    "psycopg.ProgrammingError": "a value that no statement has: becomes StoreFailed in the store",
+    "NoForm": "a value that PostgreSQL cannot hold: becomes StoreFailed in the store",
     "TimeoutError": "of a stream of bytes to another ledger: becomes ConnectionCut in its channel",
 }
 IMPORTERS = ("ValueError", "OSError", "EOFError", "Unreadable")
