@@ -86,7 +86,7 @@ def test_a_bundle_comes_into_a_ledger_that_is_named(talk: Shell) -> None:
 def test_a_changed_bundle_is_refused_with_a_word(talk: Shell, folder: Path) -> None:
     talk("bundle", "create", "main", "-o", "talk.weft")
     data = (folder / "talk.weft").read_bytes()
-    (folder / "talk.weft").write_bytes(data[:100] + b"?" + data[101:])
+    (folder / "talk.weft").write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
     for arguments in (("verify", "talk.weft"), ("open", "talk.weft")):
         refused = talk("bundle", *arguments)
         assert (refused.code, refused.out) == (5, "")
