@@ -22,7 +22,7 @@ test: setup ## Check the code and run every test
 
 suite: setup
 	@test -d tests/kernel/__pycache__ || $(python) -m pytest -qq --collect-only >/dev/null || true # or each worker compiles all tests
-	$(python) -m pytest -q -n 4 --dist worksteal --ignore=tests/architecture
+	$(python) -m pytest -q -n auto --dist worksteal --ignore=tests/architecture
 
 check: setup ## Lint, formatting, types, architecture
 	$(python) -m ruff check

@@ -15,14 +15,13 @@ from hypothesis import HealthCheck, settings
 
 from tests.collector import paused_collector
 from tests.faults.results import Counted, table
-from tests.faults.sizes import SEED
 from tests.memory_folders import MEMORY, has_memory, remove_leftovers
 from tests.postgres import shared_server
+from tests.sizes import PROVING, SEED
 
-pytest_plugins = ["tests.leaks", "tests.turn_paths"]
+pytest_plugins = ["tests.leaks", "tests.schedule", "tests.turn_paths"]
 
 TESTS = Path(__file__).parent
-PROVING = os.environ.get("WEFT_PROVE", "") not in ("", "0")
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tests run on every core already: more threads only wait
 settings.register_profile(

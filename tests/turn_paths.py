@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from tests.faults.results import whole_test
-from tests.faults.sizes import sized
+from tests.sizes import sized
 from weft.ledger.read import contexts, plain_turns
 from weft.ledger.read.kept_turns import SpokenTurns
 from weft.ledger.write import ordinary_turn, record_turn

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from msgspec import Struct, structs, to_builtins
 
 import weft
-from tests.conftest import PROVING
 from tests.ledger.histories import grow
 from tests.ledger.imported import native_turn, take
 from tests.ledger.test_canary import public
+from tests.sizes import PROVING
 from tests.surfaces.shell import Shell
 from weft.kernel.authority import LOCAL, Authority, Principal, PrincipalKind, pattern_matcher, rights
 from weft.kernel.clock import FixedClock

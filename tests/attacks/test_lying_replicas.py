@@ -28,9 +28,9 @@ from tests.attacks.lying_peer import (
     rechained,
     stream_in,
 )
-from tests.conftest import PROVING
 from tests.exchange.sync.wire import contents, events, pull, push
 from tests.ledger.histories import lines, problems
+from tests.sizes import PROVING
 from weft.exchange import sync
 from weft.exchange.sync.messages import BatchEnd
 from weft.exchange.sync.sink import ENDING_REFUSALS_LIMIT

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 import weft
-from tests.conftest import PROVING
 from tests.ledger.histories import copy_in_memory, exported, grow, import_into
 from tests.runtime.invoking import VARIABLES, Bench, run
 from tests.runtime.scripted import chat_saying
+from tests.sizes import PROVING
 from weft.aio.crossing import Pool
 from weft.aio.ledger import AsyncLedger
 from weft.kernel.authority import LOCAL, Authority, Principal, PrincipalKind

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.faults.sizes import sized
+from tests.sizes import sized
 from weft import OpenLedger, WeftError
 
 

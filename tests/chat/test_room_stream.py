@@ -10,9 +10,10 @@ import pytest
 
 import weft.aio
 from tests.chat.following import Follower, Room, room_at
-from tests.conftest import PROVING, NewPostgresLedger
+from tests.conftest import NewPostgresLedger
 from tests.ledger.rooms import answer
 from tests.runtime.speaking import AGAIN, END, said, thought
+from tests.sizes import PROVING
 from weft.chat import room_stream
 from weft.chat.room_stream import (
     RoomAnswerEnded,

@@ -15,8 +15,8 @@ from msgspec.structs import asdict
 from tests.exchange import independent_usage
 from tests.exchange.corpus import CORPUS, LONG_AGO, ORIGINS, SECRET, aged, current, needs_corpus, opened, take
 from tests.exchange.independent_cost import independent_costs
-from tests.faults.sizes import PROVING, sized
 from tests.ledger.test_versions import MOVED_SILENTLY, SHARED_KEYS
+from tests.sizes import PROVING, sized
 from weft import Ledger
 from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, load_importers

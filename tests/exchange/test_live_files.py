@@ -11,10 +11,10 @@ from threading import Event
 
 import pytest
 
-from tests.conftest import PROVING
 from tests.exchange.corpus import opened
 from tests.exchange.live_files import Growing, live_importers, material, standing
 from tests.exchange.timeline import Stage
+from tests.sizes import PROVING
 from weft import Ledger
 from weft.exchange.importers.sources import QUIET_SECONDS
 from weft.exchange.importing.run import ImportRun

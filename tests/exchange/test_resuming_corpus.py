@@ -10,7 +10,6 @@ from random import Random
 
 import pytest
 
-from tests.conftest import PROVING
 from tests.exchange.corpus import CORPUS, LONG_AGO, ORIGINS, needs_corpus, opened, take
 from tests.exchange.structure import (
     Structure,
@@ -22,6 +21,7 @@ from tests.exchange.structure import (
     learn_codex,
     loaded,
 )
+from tests.sizes import PROVING
 from weft import Ledger
 from weft.exchange.resuming import FORMATS, Resume, load_format, prepare_resume, write_resume
 from weft.kernel.clock import FixedClock

@@ -25,7 +25,7 @@ import weft
 from tests.exchange.corpus import CORPUS, ORIGINS, aged, needs_corpus, opened
 from tests.exchange.fixtures.claude_code.lines import Lines, use
 from tests.exchange.worker_processes import assert_ends
-from tests.faults.sizes import sized
+from tests.sizes import sized
 from weft import Ledger
 from weft.exchange.importers.aider import Aider
 from weft.exchange.importers.claude_code import ClaudeCode

@@ -16,7 +16,7 @@ import weft
 import weft.aio
 from tests.faults.histories import REFUSED, Said, ToldTurn, Written
 from tests.faults.processes import Say
-from tests.faults.sizes import chance
+from tests.sizes import chance
 from weft.kernel.authority import Principal, PrincipalKind
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import InboxFull, LeaseLost, StoreError

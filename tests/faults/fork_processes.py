@@ -14,10 +14,10 @@ import orjson
 
 import weft
 from tests.faults.processes import Say
-from tests.faults.sizes import chance
 from tests.faults.tripwires import Tripwire
 from tests.ledger.histories import grow
 from tests.runtime.resources.directories.folders import contents
+from tests.sizes import chance
 from weft.kernel.enums import VolumeMode
 from weft.ledger.api import Ledger, Resource, ResourceLog
 from weft.ledger.write.append import LedgerWriter

@@ -15,7 +15,7 @@ import weft
 from tests.faults import scenarios
 from tests.faults.checks import Answers, answers, copy_ledger
 from tests.faults.processes import KILLED, run
-from tests.faults.sizes import PROVING, Record, chance, sized
+from tests.sizes import PROVING, Record, chance, sized
 from weft.kernel.errors import Damaged, WeftError
 from weft.ledger.api.ledger import Ledger
 

@@ -25,8 +25,8 @@ from tests.faults.histories import (
     sent_messages,
 )
 from tests.faults.processes import Process
-from tests.faults.sizes import Record, chance, sized
 from tests.postgres import Server
+from tests.sizes import Record, chance, sized
 from weft.ledger.api import Ledger
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.sizes import Record, chance, sized
 from tests.runtime.resources.directories.folders import contents, write
+from tests.sizes import Record, chance, sized
 from weft.kernel.errors import StoreFailed
 from weft.runtime.resources.directories import FileStore
 from weft.runtime.resources.directories.git import find_git

@@ -14,8 +14,8 @@ import weft
 from tests.faults.checks import assert_kept, assert_sound
 from tests.faults.processes import Say, run_well
 from tests.faults.scenarios import Ack, ack, whole_turn
-from tests.faults.sizes import Record, chance, sized
 from tests.faults.tripwires import Half, WatchedVfs
+from tests.sizes import Record, chance, sized
 from weft.kernel.clock import SystemClock, UlidSource, system_random
 from weft.kernel.errors import StoreFailed
 from weft.ledger.api.ledger import Ledger

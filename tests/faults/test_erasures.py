@@ -13,8 +13,8 @@ from tests.faults import scenarios
 from tests.faults.checks import Answers, answers, assert_sound, copy_ledger
 from tests.faults.processes import KILLED, run
 from tests.faults.scenarios import SECRET
-from tests.faults.sizes import Record, sized
 from tests.ledger.canaries import files_with_canary
+from tests.sizes import Record, sized
 from weft.ledger.api.ledger import Ledger
 
 STATEMENTS, WRITES = sized(test=211, prove=1), sized(test=97, prove=1)

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from tests.faults.fork_processes import FORKED, State, World, act, build, decided, fill, opened, state_at, state_of
 from tests.faults.processes import KILLED, run, run_well
-from tests.faults.sizes import PROVING, Record, chance, sized
 from tests.ledger.histories import grow, problems, select
+from tests.sizes import PROVING, Record, chance, sized
 from weft.kernel.enums import SnapshotState, VolumeMode
 from weft.kernel.errors import NotFound
 from weft.runtime.resources.fork_plans import PlanLine

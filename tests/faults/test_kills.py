@@ -14,7 +14,7 @@ from tests.faults import scenarios
 from tests.faults.checks import Kinds, assert_sound, copy_ledger, end_of, kinds_after
 from tests.faults.processes import KILLED, run
 from tests.faults.scenarios import SCENARIOS, Ack
-from tests.faults.sizes import Record, sized
+from tests.sizes import Record, sized
 
 SWEPT = ("Interruption", "RunFinished")  # how the next opener closes a turn that was left open
 STRIDE = {"whole_turn": sized(test=3, prove=1), "large_content": sized(test=60, prove=5)}

@@ -13,9 +13,9 @@ import weft
 from tests.faults.checks import assert_kept, assert_sound, facts_of
 from tests.faults.processes import KILLED, Process, Say, barrier
 from tests.faults.scenarios import Ack, ack, make_ledger, whole_turn
-from tests.faults.sizes import PROVING, Record, sized
 from tests.faults.tripwires import WatchedVfs
 from tests.faults.writers import write_so_often
+from tests.sizes import PROVING, Record, sized
 from weft.kernel.errors import HeadMoved
 from weft.ledger.api.ledger import Ledger
 

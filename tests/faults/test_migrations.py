@@ -12,7 +12,7 @@ from tests.faults import scenarios
 from tests.faults.checks import assert_sound, copy_ledger
 from tests.faults.processes import KILLED, Process, Say, barrier, run, run_well
 from tests.faults.schemas import die_while_migrating, leave_newer_unclosed, newer_schema, open_newer
-from tests.faults.sizes import Record, sized
+from tests.sizes import Record, sized
 from weft.kernel.errors import LedgerTooNew, NotALedger, StoreFailed
 from weft.store.facts import FactReader
 from weft.store.sqlite import SqliteStore

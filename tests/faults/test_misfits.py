@@ -11,8 +11,8 @@ from msgspec import Struct
 
 import weft
 from tests.faults.checks import answers, copy_ledger
-from tests.faults.sizes import PROVING, Record, chance
 from tests.faults.test_bit_flips import make_varied
+from tests.sizes import PROVING, Record, chance
 from weft.kernel.errors import Damaged, WeftError
 from weft.ledger.api.ledger import Ledger
 

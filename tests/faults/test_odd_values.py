@@ -12,7 +12,7 @@ import pytest
 
 import weft
 from tests.faults.checks import answers, end_of, facts_of
-from tests.faults.sizes import PROVING, Record, sized
+from tests.sizes import PROVING, Record, sized
 from weft.kernel import canonical
 from weft.kernel.contents import MAX_CONTENT_BYTES
 from weft.kernel.errors import ContentTooLarge, InvalidFact, InvalidInput

@@ -9,8 +9,8 @@ import weft
 from tests.faults.checks import assert_kept
 from tests.faults.proxy import CUTS, Cut, Proxy
 from tests.faults.scenarios import Ack, ack
-from tests.faults.sizes import SEED, Record, chance, sized
 from tests.postgres import new_name, shared_server
+from tests.sizes import SEED, Record, chance, sized
 from weft.kernel.errors import OutcomeUnknown
 from weft.ledger.api.ledger import Ledger
 from weft.store.port import WriteTxn

@@ -14,9 +14,9 @@ import weft
 from tests.faults.checks import assert_kept
 from tests.faults.processes import Process
 from tests.faults.scenarios import Ack, ack
-from tests.faults.sizes import SEED, Record, chance, sized
 from tests.faults.writers import write_whatever_happens
 from tests.postgres import Server, new_name, shared_server
+from tests.sizes import SEED, Record, chance, sized
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import StoreFailed, WeakDurability
 from weft.store.postgres.address import parse_address

@@ -8,9 +8,9 @@ import weft
 from tests.faults.checks import assert_kept
 from tests.faults.processes import Process, barrier
 from tests.faults.scenarios import Ack
-from tests.faults.sizes import Record, sized
 from tests.faults.writers import write_many
 from tests.postgres import shared_server
+from tests.sizes import Record, sized
 from weft.ledger.api.ledger import Ledger
 
 WRITERS = 16

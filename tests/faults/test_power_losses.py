@@ -27,7 +27,7 @@ from tests.faults.power import (
     recorded_ledger_file,
 )
 from tests.faults.scenarios import SCENARIOS, Ack, ack, make_ledger
-from tests.faults.sizes import Record, chance, sized
+from tests.sizes import Record, chance, sized
 from weft.kernel.clock import SystemClock, UlidSource, system_random
 from weft.kernel.errors import LogCut, WeakDurability, WeftError
 from weft.ledger.api.ledger import Ledger

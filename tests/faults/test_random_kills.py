@@ -13,8 +13,8 @@ from tests.faults.checks import assert_kept, assert_unbroken
 from tests.faults.power import put_image
 from tests.faults.processes import KILLED, Process
 from tests.faults.scenarios import Ack
-from tests.faults.sizes import Record, chance, sized
 from tests.faults.writers import FORK, write_for_ever
+from tests.sizes import Record, chance, sized
 from weft.ledger.api.ledger import Ledger
 
 RUNS = sized(test=1, prove=4)

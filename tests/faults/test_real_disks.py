@@ -15,7 +15,7 @@ from tests.faults import scenarios
 from tests.faults.checks import answers, assert_kept, assert_sound, copy_ledger
 from tests.faults.processes import KILLED, Say, run, run_well
 from tests.faults.scenarios import Ack, ack, make_ledger
-from tests.faults.sizes import Record
+from tests.sizes import Record
 from weft.kernel.errors import ReadOnlyLedger, StoreFailed, WeftError
 from weft.ledger.api.ledger import Ledger
 

@@ -10,10 +10,10 @@ import orjson
 import pytest
 
 import weft
-from tests.faults.sizes import chance, sized
 from tests.ledger.histories import exported, grow, import_into, problems
 from tests.ledger.imported import rich_import
 from tests.ledger.test_verifying import rich
+from tests.sizes import chance, sized
 from weft.kernel.errors import LedgerMissing, StoreError
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep.salvage import Salvaged

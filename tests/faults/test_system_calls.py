@@ -14,8 +14,8 @@ from tests.faults import system_calls
 from tests.faults.checks import Kinds, assert_sound, copy_ledger, end_of, kinds_after
 from tests.faults.processes import KILLED, Process, Say
 from tests.faults.scenarios import SCENARIOS, Ack, ack, make_ledger
-from tests.faults.sizes import Record, sized
 from tests.faults.system_calls import CALLS, counted, run_traced, stop_before, traced, wait_until_stopped
+from tests.sizes import Record, sized
 from weft.kernel.errors import StoreFailed
 from weft.ledger.api.ledger import Ledger
 

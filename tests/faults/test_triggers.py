@@ -9,9 +9,9 @@ import pytest
 
 from tests.faults.checks import copy_ledger
 from tests.faults.processes import KILLED, run
-from tests.faults.sizes import Record, sized
 from tests.faults.trigger_processes import create_triggers, die_while_firing, fire_all
 from tests.runtime.triggering import TriggerWorld, open_world
+from tests.sizes import Record, sized
 
 STATEMENTS = sized(test=430, prove=5)
 WRITES = sized(test=60, prove=1)

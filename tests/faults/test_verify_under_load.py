@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.faults.sizes import Record, sized
 from tests.ledger.histories import change, problems
+from tests.sizes import Record, sized
 from weft.ledger.api.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]

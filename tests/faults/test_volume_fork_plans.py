@@ -16,10 +16,10 @@ import weft
 from tests.container_engine import EngineMissing, engine_address, image_of
 from tests.faults.fork_processes import FORKED, decided, watched
 from tests.faults.processes import KILLED, Say, run
-from tests.faults.sizes import Record, chance, sized
 from tests.faults.tripwires import Tripwire
 from tests.ledger.histories import grow, problems
 from tests.runtime.resources.docker.running import Runner, entry, packed
+from tests.sizes import Record, chance, sized
 from weft.kernel.enums import VolumeMode
 from weft.kernel.errors import NotFound
 from weft.ledger.api import Ledger, ResourceLog

@@ -13,7 +13,7 @@ import weft
 import weft.aio
 from tests.faults.broker_processes import MODEL, text_of
 from tests.faults.processes import Process, Say
-from tests.faults.sizes import Record, chance, sized
+from tests.sizes import Record, chance, sized
 from weft.kernel.authority import LOCAL
 from weft.kernel.clock import SystemClock
 from weft.kernel.enums import Decision

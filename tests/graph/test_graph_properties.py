@@ -18,11 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import weft
-from tests.conftest import PROVING, NewPostgresLedger
+from tests.conftest import NewPostgresLedger
 from tests.graph.histories import PASSED, TREE, new
 from tests.graph.plain_graph import PlainEvent, PlainGraph
 from tests.ledger.histories import problems, select
 from tests.ledger.twins import in_order
+from tests.sizes import PROVING
 from weft.graph.model import GraphEdge
 from weft.kernel.clock import FixedClock, ms_from_iso
 from weft.kernel.errors import WeftError

@@ -3,7 +3,6 @@
 import inspect
 import json
 import math
-import os
 import struct
 import sys
 from collections import OrderedDict
@@ -19,10 +18,10 @@ import rfc8785
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.sizes import PROVING
 from weft.kernel.canonical import MAX_DEPTH, _exact_dumps, _exact_loads, dumps, is_canonical, loads
 from weft.kernel.errors import InvalidInput, InvalidJson, NoCanonicalForm
 
-PROVING = os.environ.get("WEFT_PROVE", "") not in ("", "0")
 pytestmark = [pytest.mark.prove] if PROVING else []
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 import weft
-from tests.conftest import PROVING
+from tests.sizes import PROVING
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import Message
 

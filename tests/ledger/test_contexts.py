@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PROVING
 from tests.ledger.histories import grow, problems, texts
+from tests.sizes import PROVING
 from weft import ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.kernel.dag_events import ModelRequest
 from weft.kernel.errors import InvalidInput, NotFound

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from tests.conftest import PROVING
 from tests.ledger.conftest import NOON
 from tests.ledger.histories import exported, grow, problems, select
 from tests.ledger.imported import rich_import
@@ -24,6 +23,7 @@ from tests.ledger.test_sql_surface import Story
 from tests.ledger.test_state_machine import FIRST_SEED, TTL_MS, LedgerMachine, counted, run_steps
 from tests.ledger.twins import TwinClock, assert_same_everywhere, carried, open_twins
 from tests.postgres import shared_server
+from tests.sizes import PROVING
 from weft.ledger.api.ledger import Ledger
 from weft.store.postgres.address import parse_address
 

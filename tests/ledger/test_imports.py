@@ -11,10 +11,10 @@ import pytest
 import zstandard
 
 import weft
-from tests.conftest import PROVING
 from tests.ledger.conftest import NOON
 from tests.ledger.histories import exported, import_into, problems, select
 from tests.ledger.imported import native_call, native_turn, rich_import, take
+from tests.sizes import PROVING
 from weft import Ledger
 from weft.kernel import canonical
 from weft.kernel.enums import AgentRole, FileKind, LinkReason

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from tests.conftest import PROVING
 from tests.ledger.conftest import NOON
 from tests.ledger.histories import problems
+from tests.sizes import PROVING
 from tests.turn_paths import SQLITE, STRAIGHT, general_only, taken
 from weft.kernel.clock import FixedClock, offset
 from weft.kernel.enums import MessageRole

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import weft
-from tests.conftest import PROVING
 from tests.ledger.conftest import NOON
 from tests.ledger.histories import grow
 from tests.ledger.imported import native_call, native_turn, take
 from tests.postgres import shared_server
+from tests.sizes import PROVING
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api.ledger import Ledger

@@ -11,9 +11,9 @@ import pytest
 from msgspec import UNSET
 
 import weft
-from tests.conftest import PROVING, NewPostgresLedger
-from tests.faults.sizes import chance, sized
+from tests.conftest import NewPostgresLedger
 from tests.ledger.histories import grow, problems
+from tests.sizes import PROVING, chance, sized
 from weft.kernel import resource_events as kinds
 from weft.kernel.enums import ResourceCapability, ResourceKind, VolumeMode
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotAllowed, NotApplicable, NotFound

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from tests.conftest import PROVING
 from tests.ledger.histories import problems
 from tests.ledger.rooms import answer
+from tests.sizes import PROVING
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import NotAllowed, NotApplicable, NotFound
 from weft.kernel.mentions import write_mention

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from tests.conftest import PROVING
 from tests.ledger.histories import grow
 from tests.ledger.imported import native_turn, take
+from tests.sizes import PROVING
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import AmbiguousName, LabelTaken, NotFound
 from weft.ledger.api import Ledger

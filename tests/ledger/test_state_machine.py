@@ -25,9 +25,9 @@ from hypothesis.stateful import (
 )
 
 import weft
-from tests.conftest import PROVING
 from tests.ledger.invariants import check_all, check_context, check_names, check_step
 from tests.ledger.plain_model import PlainLedger, PlainSession, PlainTurn
+from tests.sizes import PROVING
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import LabelTaken, LeaseLost, NotApplicable, NotFound, SessionBusy, WeftError
 from weft.ledger.api.ledger import Ledger

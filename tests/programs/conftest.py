@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.conftest import PROVING, NewPostgresLedger
+from tests.conftest import NewPostgresLedger
 from tests.programs.stories import stocked
+from tests.sizes import PROVING
 from weft.kernel.clock import FixedClock
 from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs

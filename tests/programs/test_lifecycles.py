@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 import weft
-from tests.conftest import PROVING
 from tests.ledger.histories import lines, problems
 from tests.postgres import shared_server
 from tests.programs.conftest import NOON
+from tests.sizes import PROVING
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import IllegalTransition, NotApplicable

@@ -13,8 +13,8 @@ import pytest
 
 import weft
 import weft.aio
-from tests.conftest import PROVING
 from tests.runtime.speaking import AGAIN, BREAK, CALL, END, Screen, Speaker, brokered, said, thought
+from tests.sizes import PROVING
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api import (
     AnswerEnded,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import PROVING
 from tests.ledger.test_session_names import labels, populated
+from tests.sizes import PROVING
 from tests.surfaces.shell import Shell
 from weft.ledger.api import Ledger
 from weft.ledger.model import Session

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 import weft
-from tests.conftest import PROVING
 from tests.exchange.bundles.reading import verified
 from tests.kernel.event_strategies import events
 from tests.ledger.histories import problems, texts
 from tests.ledger.test_state_machine import FIRST_SEED, LedgerMachine, picks, run_steps
+from tests.sizes import PROVING
 from weft.exchange.bundles import create_bundle, import_bundle, verify_bundle
 from weft.exchange.bundles.form import references
 from weft.kernel.events import Event, encode

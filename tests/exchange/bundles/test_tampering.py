@@ -15,10 +15,10 @@ import pytest
 from msgspec.structs import replace
 
 import weft
-from tests.conftest import PROVING
 from tests.exchange.bundles.histories import imported_thread, rich_thread
 from tests.exchange.bundles.reading import INDEPENDENT, MAGIC, is_refused, lines_of, resealed, sealed, signer, verified
 from tests.ledger.histories import large_bytes
+from tests.sizes import PROVING
 from weft.exchange.bundles import container, create_bundle, import_bundle, verify_bundle
 from weft.exchange.bundles.form import EVENT_PREFIX, LIMITS, NOT_CONTENTS, end_line
 from weft.kernel import canonical

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROVING
 from tests.exchange.corpus import CORPUS, ORIGINS, needs_corpus, opened, take
 from tests.exchange.exporters.rules import check_anthropic, check_openai
 from tests.exchange.exporters.test_properties import check_page, entries_of
+from tests.sizes import PROVING
 from weft import Ledger
 from weft.exchange.exporters.export import export
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import weft
-from tests.conftest import PROVING
 from tests.postgres import shared_server
+from tests.sizes import PROVING
 from weft import Ledger
 from weft.exchange.exporters.export import export
 from weft.exchange.exporters.port import Report, Story, Wishes

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.conftest import PROVING
 from tests.exchange.live_files import live_importers, material
+from tests.sizes import PROVING
 from weft.exchange.importers.port import HEAD_BYTES, FollowingImporter, Importer, NativeTurn, Report, Source
 from weft.exchange.importers.records.jsonl import sample
 

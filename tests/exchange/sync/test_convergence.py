@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 import weft
-from tests.conftest import PROVING
 from tests.exchange.sync.wire import contents, digests, events, heads, husks, pull, push, tips
 from tests.ledger.histories import problems
+from tests.sizes import PROVING
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import ConnectionCut, NotApplicable, NotFound, WeftError
 from weft.ledger.api.ledger import Ledger

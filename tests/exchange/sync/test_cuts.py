@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from tests.conftest import PROVING
 from tests.exchange.sync.conftest import Make
 from tests.exchange.sync.test_syncing import assert_same, opens, rich
 from tests.exchange.sync.wire import contents, events, pull, push
 from tests.ledger.histories import grow, problems
+from tests.sizes import PROVING
 from weft.exchange import sync
 from weft.exchange.sync import source
 from weft.exchange.sync.frames import PREAMBLE, Frame, Kind, encode

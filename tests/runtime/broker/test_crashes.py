@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.faults.sizes import PROVING, Record, chance, sized
 from tests.runtime.broker.crash_driver import IDEMPOTENT, TOOLS, Died, Doom, answer, raise_died
 from tests.runtime.broker.tool_server import FAULTS, Fault, ToolServer, tool_server
+from tests.sizes import PROVING, Record, chance, sized
 from weft.ledger.api import Ledger, Runs
 from weft.runtime.broker.run import Run
 from weft.store.owners import process_owner

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import weft
-from tests.faults.sizes import PROVING, sized
 from tests.runtime.broker.tool_server import ALWAYS, FAULTS, REFUSE, Fault, tool_server
 from tests.runtime.inference.asking import model, person
+from tests.sizes import PROVING, sized
 from weft.ledger.api import InboxMessage, Ledger, Runs, SessionStanding, Setting
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.plans import TurnPlan

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.faults.sizes import sized
 from tests.runtime.broker.simulated_world import Plan, PlannedMessage, VirtualClock, simulated_ledgers
 from tests.runtime.broker.simulation import play_plan
+from tests.sizes import sized
 from weft.kernel.enums import QueueMode
 from weft.ledger.api import InboxMessage, Ledger, SessionStanding
 from weft.ledger.model import TextPart

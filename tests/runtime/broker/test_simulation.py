@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.sizes import PROVING, Record, sized
 from tests.runtime.broker.simulated_world import VirtualClock, simulated_ledgers
 from tests.runtime.broker.simulation import play
+from tests.sizes import PROVING, Record, sized
 
 SCHEDULES = sized(test=200, prove=50_000)
 PARTS = sized(test=2, prove=8)

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.faults.sizes import sized
 from tests.runtime.scripted import CLOSE, HANG, STREAM_HEAD, Script, answer, chat, chat_saying, chunk, events, failure
+from tests.sizes import sized
 
 CALLS = {"add": {"a": 1, "b": 2}, "note": {"text": "x"}, "look": {"name": "y"}}
 RESET = "reset"

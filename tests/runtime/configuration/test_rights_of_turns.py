@@ -8,8 +8,8 @@ from random import Random
 import msgspec
 from msgspec import Struct
 
-from tests.conftest import PROVING
 from tests.runtime.configuration.test_layers import KEYS, TOOLS, strictness
+from tests.sizes import PROVING
 from weft.kernel.authority import Principal, PrincipalKind
 from weft.runtime.configuration.layers import ConfigLayer, EffectiveConfig, LayerName, merge, thread_layers
 from weft.runtime.configuration.permissions import NO_LIMITS, PermissionLimits, SandboxLimits

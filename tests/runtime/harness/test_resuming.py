@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import weft
-from tests.faults.sizes import sized
 from tests.runtime.broker.crash_driver import Died, Doom, raise_died
 from tests.runtime.broker.test_crashes import dead_owner
 from tests.runtime.harness.work_driver import ANSWERS, PLAN, next_reply, prepare, serve_until_over
 from tests.runtime.scripted import scripted
+from tests.sizes import sized
 from weft.ledger.api import Ledger
 from weft.programs import Programs
 from weft.runtime.broker import broker as broker_module

@@ -12,10 +12,10 @@ from random import Random
 import pytest
 
 import weft.aio
-from tests.conftest import PROVING
 from tests.exchange.corpus import CORPUS, ORIGINS, needs_corpus, opened, take
 from tests.runtime.replay.scripted_answers import ReplayBench, saying, script_of
 from tests.runtime.scripted import chat, scripted
+from tests.sizes import PROVING
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import RetryPolicy
 from weft.runtime.replay.recorded_exchanges import RecordedThread

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 import weft
-from tests.faults.sizes import PROVING, sized
 from tests.runtime.broker.crash_driver import Died, Doom, DoomedCrossing, raise_died
 from tests.runtime.broker.test_crashes import dead_owner
 from tests.runtime.inference.asking import model, person
 from tests.runtime.scripted import Script, chat_saying, scripted
 from tests.sandbox import machine_sandbox
+from tests.sizes import PROVING, sized
 from weft.ledger.api import Ledger, SessionStanding, Setting
 from weft.ledger.model import ToolCall
 from weft.programs import Programs

@@ -10,8 +10,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.faults.sizes import sized
 from tests.runtime.resources.directories.folders import contents
+from tests.sizes import sized
 from weft.runtime.resources.directories import FileStore
 
 MEMORY = "/dev/shm"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PROVING
 from tests.runtime.resources.docker.running import Runner, entry, file, packed
+from tests.sizes import PROVING
 from weft.kernel.enums import ResourceKind, ResourceLiveness
 from weft.runtime.resources.docker.archive_entries import OWN_ARCHIVE
 from weft.runtime.resources.docker.archive_store import ArchiveStore

@@ -1,0 +1,91 @@
+"""The order of tests, and the share of a sweep's points that a run takes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import sizes
+from tests.schedule import dearest_first
+
+ROOT = Path(__file__).parents[1]
+SWEEP = """
+import pytest
+from tests.sizes import points, share
+
+@pytest.mark.parametrize("letter", share("abcdefgh", test=2))
+def test_letters(letter):
+    assert letter == "?"
+"""
+OTHERS = """
+from tests.sizes import points
+
+def test_numbers():
+    print("took", *points(100, test=10))
+    assert False
+
+def test_alone():
+    assert False
+"""
+
+
+def test_each_part_begins_with_its_dearest_files_and_every_test_is_in_one() -> None:
+    units = ["quick"] * 9 + ["dear"] * 2 + ["dearer"] + ["dearest"] * 3 + ["other"] * 5
+    tests = list(range(len(units)))
+    ordered = dearest_first(tests, units, {"dear": 2, "dearer": 3, "dearest": 9}, 2)
+    assert sorted(ordered) == tests
+    parts = [[units[test] for test in ordered[:10]], [units[test] for test in ordered[10:]]]
+    assert parts[0][:3] == ["dearest"] * 3
+    assert parts[1][:3] == ["dearer", "dear", "dear"]
+    assert set(parts[0][3:] + parts[1][3:]) == {"quick", "other"}
+
+
+def test_a_file_that_has_no_room_in_any_part_is_spread() -> None:
+    assert sorted(dearest_first(range(9), ["all"] * 9, {"all": 1.0}, 2)) == list(range(9))
+
+
+@pytest.mark.parametrize("offset", [0, 1, 7, 2**28])
+@pytest.mark.parametrize(("total", "test"), [(0, 5), (3, 5), (5, 5), (6, 5), (100, 7), (100, 1)])
+def test_the_points_of_a_run_are_as_many_as_wanted_or_fewer(
+    total: int, test: int, offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sizes, "PROVING", False)
+    monkeypatch.setattr(sizes, "points_offset", lambda: offset)
+    taken = sizes.points(total, test=test)
+    assert len(taken) <= test
+    assert len(taken) >= min(total, test) // 2
+    assert set(taken) <= set(range(total))
+
+
+def test_every_point_is_taken_by_some_commit_and_all_by_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "PROVING", False)
+    taken: set[int] = set()
+    for offset in range(15):
+        monkeypatch.setattr(sizes, "points_offset", lambda offset=offset: offset)
+        taken |= set(sizes.points(100, test=7))
+    assert taken == set(range(100))
+    monkeypatch.setattr(sizes, "PROVING", True)
+    assert list(sizes.points(100, test=7)) == list(range(100))
+
+
+@pytest.mark.slow("starts two runs of pytest")
+def test_a_failed_sweep_prints_the_command_that_takes_the_same_points_again(tmp_path: Path) -> None:
+    files = [tmp_path / "test_sweep.py", tmp_path / "test_others.py"]
+    for file, text in zip(files, (SWEEP, OTHERS), strict=True):
+        file.write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.schedule", "--rootdir", str(tmp_path), "-c", os.devnull]
+
+    def run(points: str) -> str:
+        environment = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "WEFT_POINTS": points}
+        shown = subprocess.run([*command, *files], env=environment, check=False, capture_output=True, text=True)
+        assert shown.returncode == 1, shown.stderr
+        return shown.stdout
+
+    shown = run("3")
+    assert "took 3 13 23 33 43 53 63 73 83 93" in shown
+    commands = [line for line in shown.splitlines() if line.startswith("WEFT_POINTS=3 .venv/bin/python -m pytest ")]
+    tests = [line.rpartition("::")[2].rstrip("'") for line in commands]
+    assert tests == ["test_letters[d]", "test_letters[h]", "test_numbers"]  # what took no share says nothing
+    assert "took 4 14" in run("4")
