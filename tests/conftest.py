@@ -17,7 +17,7 @@ from tests.collector import paused_collector
 from tests.faults.results import Counted, table
 from tests.memory_folders import MEMORY, has_memory, remove_leftovers
 from tests.postgres import shared_server
-from tests.sizes import PROVING, SEED
+from tests.sizes import PROVING, SEED, points, share, sized
 
 pytest_plugins = ["tests.leaks", "tests.schedule", "tests.turn_paths"]
 
@@ -47,12 +47,18 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A fault test and a property grow under WEFT_PROVE, so `-m prove` takes them all, marked or not."""
+    """Whatever has a larger size grows under WEFT_PROVE, so `-m prove` takes it, marked or not: fault tests, properties
+    and tests of modules that ask `tests.sizes` for a size."""
     if PROVING:
         for item in items:
             is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-            if is_property or "faults" in item.path.parts:
+            if is_property or "faults" in item.path.parts or _has_two_sizes(getattr(item, "module", None)):
                 item.add_marker("prove")
+
+
+def _has_two_sizes(module: object) -> bool:
+    names = vars(module) if module is not None else {}
+    return "PROVING" in names or any(function in names.values() for function in (sized, points, share))
 
 
 FOLDER_PREFIX, ENOUGH_BYTES = "weft-tests-", 2 * 1024**3

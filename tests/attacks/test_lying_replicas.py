@@ -39,7 +39,6 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.errors import ReplicaDiverged, WeftError
 from weft.ledger.api.ledger import Ledger
 
-pytestmark = [pytest.mark.prove] if PROVING else []
 SHARDS = 20 if PROVING else 2
 FIRST_SEED = int(os.environ.get("WEFT_SEED", "7000"))
 SETTINGS = settings(

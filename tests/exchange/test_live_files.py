@@ -19,7 +19,6 @@ from weft import Ledger
 from weft.exchange.importers.sources import QUIET_SECONDS
 from weft.exchange.importing.run import ImportRun
 
-pytestmark = [pytest.mark.prove] if PROVING else []
 SEEDS = range(12 if PROVING else 3)
 FILES, LIMIT, PIECES = (12, 3_000_000, 40) if PROVING else (2, 60_000, 8)
 

@@ -265,7 +265,6 @@ def asked_everything(ledger: OpenLedger, story: Story) -> list[Any]:
     return answers + [graph.ancestry(session) for session in story.sessions[:4]]
 
 
-@(pytest.mark.prove if PROVING else pytest.mark.filterwarnings("error"))
 @pytest.mark.parametrize("seed", range(20 if PROVING else 1))
 def test_both_engines_have_the_same_edges(seed: int, new_postgres_ledger: NewPostgresLedger) -> None:
     choose, address = Random(seed), new_postgres_ledger()

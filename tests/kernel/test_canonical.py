@@ -22,8 +22,6 @@ from tests.sizes import PROVING
 from weft.kernel.canonical import MAX_DEPTH, _exact_dumps, _exact_loads, dumps, is_canonical, loads
 from weft.kernel.errors import InvalidInput, InvalidJson, NoCanonicalForm
 
-pytestmark = [pytest.mark.prove] if PROVING else []
-
 
 def examples(quick: int, full: int) -> settings:
     return settings(max_examples=full if PROVING else quick)

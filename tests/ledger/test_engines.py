@@ -203,7 +203,6 @@ class EnginesMachine(LedgerMachine):
 
 
 @pytest.mark.usefixtures("turn_path")
-@(pytest.mark.prove if PROVING else pytest.mark.filterwarnings("error"))
 @pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.parametrize("turn_path", ["straight"], indirect=True)
 def test_whatever_is_done_in_whatever_order_both_engines_hold_the_same(

@@ -645,7 +645,6 @@ def test_a_compaction_that_names_a_later_turn_names_none(ledger: Ledger) -> None
     assert problems(ledger) == []
 
 
-@(pytest.mark.prove if PROVING else pytest.mark.filterwarnings("error"))
 def test_a_turn_of_very_many_calls(ledger: Ledger) -> None:
     calls = [native_call(f"c{i % (CALLS // 4)}") for i in range(CALLS)]
     take(ledger, "s", native_turn("t1", calls=calls, end=1))

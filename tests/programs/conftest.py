@@ -8,21 +8,12 @@ import pytest
 import weft
 from tests.conftest import NewPostgresLedger
 from tests.programs.stories import stocked
-from tests.sizes import PROVING
 from weft.kernel.clock import FixedClock
 from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
 
 NOON = 1_794_700_800_000
 OpenLedger = Callable[..., Ledger]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The lifecycles take more steps under WEFT_PROVE, so `-m prove` takes them."""
-    for item in items:
-        if PROVING and item.path.name == "test_lifecycles.py":
-            item.add_marker("prove")
 
 
 @pytest.fixture

@@ -68,7 +68,6 @@ def _read(ledger: Ledger, name: str) -> tuple[str, list[str], list[str]]:
     return thread.digest, list(thread.ancestry), texts(thread.messages)
 
 
-@(pytest.mark.prove if PROVING else pytest.mark.filterwarnings("error"))
 def test_threads_of_random_histories_go_through_bundles_unchanged() -> None:
     steps, _ = run_steps(STEPS, FIRST_SEED + 77, Bundling)
     assert steps >= STEPS
@@ -93,7 +92,6 @@ def _texts(value: object) -> set[str]:
     return {value} if isinstance(value, str) else set()
 
 
-@(pytest.mark.prove if PROVING else pytest.mark.filterwarnings("error"))
 def test_memory_stays_the_same_however_long_a_thread_is(tmp_path: Path) -> None:
     """Made, verified: a long thread takes no more than a short one and some caches."""
     chance = random.Random(5)

@@ -26,8 +26,6 @@ from weft.kernel.errors import InvalidBundle, ReplicaDiverged, WeftError
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep.facts_file import event_line
 
-pytestmark = [pytest.mark.prove] if PROVING else []
-
 POSITIONS = 20_000 if PROVING else 500
 UNPACKED_FREELY = LIMITS.free_bytes if PROVING else 16 * 2**20
 """How much a bundle unpacks to whatever its size is; both verifiers are given the smaller one."""

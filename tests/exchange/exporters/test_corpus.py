@@ -14,7 +14,7 @@ from tests.sizes import PROVING
 from weft import Ledger
 from weft.exchange.exporters.export import export
 
-pytestmark = [needs_corpus, *([pytest.mark.prove] if PROVING else [])]
+pytestmark = needs_corpus
 SAMPLED, LARGEST = 4, 300_000
 
 

@@ -14,7 +14,6 @@ from weft.exchange.importers.records.jsonl import sample
 
 SEEDS = range(200 if PROVING else 12)
 FILES, LIMIT, STEPS = (12, 1_000_000, 30) if PROVING else (3, 60_000, 12)
-pytestmark = [pytest.mark.prove] if PROVING else []
 
 
 def source_of(path: Path, chance: random.Random) -> Source:

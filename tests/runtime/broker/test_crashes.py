@@ -23,8 +23,6 @@ from weft.ledger.api import Ledger, Runs
 from weft.runtime.broker.run import Run
 from weft.store.owners import process_owner
 
-pytestmark = [pytest.mark.prove] if PROVING else []
-
 
 @dataclass
 class Standing:

@@ -19,7 +19,6 @@ PARTS = sized(test=2, prove=8)
 """Run side by side, where there are several cores."""
 SCHEDULES_A_LEDGER = 25
 """A ledger serves several schedules, and is verified after the last of them."""
-pytestmark = [pytest.mark.prove] if PROVING else []
 SEED = int(os.environ["WEFT_SEED"]) if "WEFT_SEED" in os.environ and not PROVING else None
 
 

@@ -9,8 +9,6 @@ import asyncio
 from pathlib import Path
 from random import Random
 
-import pytest
-
 import weft.aio
 from tests.exchange.corpus import CORPUS, ORIGINS, needs_corpus, opened, take
 from tests.runtime.replay.scripted_answers import ReplayBench, saying, script_of
@@ -21,7 +19,7 @@ from weft.runtime.inference.settings import RetryPolicy
 from weft.runtime.replay.recorded_exchanges import RecordedThread
 from weft.runtime.replay.thread_replay import ReplayOutcome, ThreadRange
 
-pytestmark = [needs_corpus, *([pytest.mark.prove] if PROVING else [])]
+pytestmark = needs_corpus
 
 THREADS = 100 if PROVING else 8
 MAX_FILE_BYTES = 300_000 if PROVING else 40_000

@@ -12,15 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import weft
 from tests.runtime.broker.crash_driver import Died, Doom, DoomedCrossing, raise_died
 from tests.runtime.broker.test_crashes import dead_owner
 from tests.runtime.inference.asking import model, person
 from tests.runtime.scripted import Script, chat_saying, scripted
 from tests.sandbox import machine_sandbox
-from tests.sizes import PROVING, sized
+from tests.sizes import sized
 from weft.ledger.api import Ledger, SessionStanding, Setting
 from weft.ledger.model import ToolCall
 from weft.programs import Programs
@@ -32,7 +30,6 @@ from weft.runtime.inference.settings import ModelSettings, RetryPolicy
 from weft.runtime.mcp.servers import McpServers
 from weft.runtime.tools.toolbox import Toolbox, ToolboxSettings
 
-pytestmark = [pytest.mark.prove] if PROVING else []
 CALC = "add() { echo $(($1 - $2)); }\n"
 TEST = """#!/bin/sh
 echo run >> runs.log

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-import pytest
-
 from tests.runtime.resources.docker.running import Runner, entry, file, packed
 from tests.sizes import PROVING
 from weft.kernel.enums import ResourceKind, ResourceLiveness
@@ -24,7 +22,6 @@ from weft.runtime.resources.docker.volumes import DockerVolumes
 Key = Callable[[str], MadeBy]
 ONE = packed(entry("./", b"5", 0o755), file("file", "one\n"))
 STEP = 1 if PROVING else 5
-pytestmark = [pytest.mark.prove] if PROVING else []
 
 
 class Killed(BaseException):
