@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check suite prove bench docs lock clean
+.PHONY: help setup run test check suite quick prove bench docs lock clean
 
 # Where an environment keeps bytecode from being written, every process of a test compiles Weft anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -29,6 +29,12 @@ check: setup ## Lint, formatting, types, architecture
 	$(python) -m ruff format --check
 	$(python) -m mypy
 	$(python) -m pytest -q tests/architecture
+
+quick: setup ## What a change concerns, in two minutes: its tests, contracts, types; SINCE=REV for more than it
+	$(python) -m ruff check
+	$(python) -m ruff format --check
+	$(python) -m mypy
+	$(python) scripts/quick_tests.py $(SINCE) | xargs $(python) -m pytest -q -n auto --dist worksteal
 
 prove: setup ## Fault and property tests at full size (long)
 	WEFT_PROVE=1 $(python) -m pytest -o faulthandler_timeout=0 -n 2 --dist worksteal -m prove -ra --durations=20
