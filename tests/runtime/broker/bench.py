@@ -41,6 +41,11 @@ def saying(text: str, *tools: str) -> Reply:
     return Reply(parts=parts, finish=finish, model_id="m", model="m-1", provider="there")
 
 
+async def never(_seconds: float) -> None:
+    """Sleeps on. A broker that sleeps so does nothing because time passed, however slow the machine is."""
+    await asyncio.get_running_loop().create_future()
+
+
 class PlayedProvider:
     """Gives one prepared answer after another: a reply, an error, or None for none at all."""
 
@@ -81,6 +86,7 @@ class Bench:
         self.ledger, self.runs, self.clock = ledger, Runs(ledger), clock
         self.provider = PlayedProvider(*answers)
         self.crossing = InlineCrossing()
+        self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
         self.options: dict[str, Any] = {}
 
     async def plan(self, standing: SessionStanding, messages: Sequence[Any]) -> TurnPlan:
@@ -88,7 +94,7 @@ class Bench:
         return TurnPlan(**{**plan, "acting": context_for(PERSON), "setting": Setting(), **self.options})
 
     def broker(self, planner: Any = None) -> Broker:
-        return Broker(self.ledger, self.crossing, planner or self.plan, clock=self.clock)
+        return Broker(self.ledger, self.crossing, planner or self.plan, clock=self.clock, sleep=self.sleep)
 
     def admit(self, text: str = "hello", session: str = "main", **more: Any) -> str:
         return self.ledger.inbox.admit(text, session=session, **more).message

@@ -1,4 +1,7 @@
-"""A turn of a long thread costs what a turn of a short one costs: counted, not timed."""
+"""A turn of a long thread costs what a turn of a short one costs: counted, not timed.
+
+The clock stands still, and what a broker does every few seconds is left out: on a slow machine it would be counted too.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ import pytest
 from msgspec import Struct
 
 import weft
-from tests.runtime.broker.bench import Bench, PlayedProvider, run, saying
+from tests.runtime.broker.bench import Bench, PlayedProvider, never, run, saying
+from weft.kernel.clock import FixedClock
 from weft.ledger.api import Ledger
 from weft.ledger.read.request_inputs import InputChain
 from weft.runtime.broker.tools import FunctionTool, tools_of
@@ -83,7 +87,8 @@ def spent_at(depth: int, costs: Costs) -> Costs:
     """What some turns with one tool each take on a thread of this depth, after a first one that reads it."""
 
     async def body(ledger: Ledger) -> None:
-        bench = Bench(ledger)
+        bench = Bench(ledger, clock=clock)
+        bench.sleep = never
         replies = [saying("", "looks"), saying("it is there")]
         bench.provider = TranslatingProvider(*replies * (TURNS + 1))
         bench.options["tools"] = tools_of(FunctionTool(looks, is_read_only=True))
@@ -101,7 +106,8 @@ def spent_at(depth: int, costs: Costs) -> Costs:
         costs.statements += 1
         return True
 
-    with weft.open(":memory:") as ledger:
+    clock = FixedClock(1_700_000_000_000)
+    with weft.open(":memory:", clock=clock) as ledger:
         for number in range(depth):
             ledger.record_turn(session="main", query=f"question {number}", response="answer")
         ledger._store._sql.connection.exec_trace = count  # type: ignore[attr-defined]
