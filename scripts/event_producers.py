@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -28,13 +28,13 @@ NONE: Classes = frozenset()
 
 
 @cache
-def event_producers() -> dict[str, tuple[str, ...]]:
+def event_producers(parse: Callable[[str], ast.Module] = ast.parse) -> dict[str, tuple[str, ...]]:
     """By kind, the modules below `src/weft` that write it, in order; none where nothing does."""
     modules: dict[str, list[str]] = {name: [] for name in EVENT_KINDS}
     for path in sorted(SOURCE.rglob("*.py")):
         module, source = path.relative_to(SOURCE).as_posix(), path.read_text()
         if MENTION.search(source) and not module.startswith(tuple(f"{reader}/" for reader in READERS)):
-            for written in set(classes_written(ast.parse(source))):
+            for written in set(classes_written(parse(source))):
                 modules[KIND_OF_CLASS[written]].append(module)
     return {name: tuple(found) for name, found in modules.items()}
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.sources import LOAD, Module, shipped
+
+pytestmark = LOAD
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src"
 PAGE = ROOT / "GLOSSARY.md"
 ORIGINS = "weft.exchange.importers"
 NOT_YET: tuple[str, ...] = ()
@@ -27,7 +28,7 @@ WORD = re.compile(r"^\| \*\*(.+?)\*\* \| \S.* \|$", re.M)
 Name = tuple[str, str]  # module and name
 
 
-class Module(NamedTuple):
+class NamedModule(NamedTuple):
     folder: str
     imports: dict[str, Name]
     """What every imported name stands for."""
@@ -35,31 +36,19 @@ class Module(NamedTuple):
 
 
 @cache
-def modules() -> dict[str, Module]:
-    """Every module outside the importers. Of its tree only this is kept: all trees together have a million nodes."""
+def modules() -> dict[str, NamedModule]:
+    """Every module outside the importers."""
     found = {}
-    for path in sorted((SOURCE / "weft").rglob("*.py")):
-        parts = path.relative_to(SOURCE).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if not name.startswith(ORIGINS):
-            tree = ast.parse(path.read_text())
-            classes = tuple(node.name for node in tree.body if isinstance(node, ast.ClassDef))
-            found[name] = Module(str(path.parent.relative_to(SOURCE / "weft")), imports(tree), classes)
+    for module in shipped():
+        if not module.name.startswith(ORIGINS):
+            classes = tuple(node.name for node in module.tree.body if isinstance(node, ast.ClassDef))
+            folder = str(Path(module.path).parent.relative_to("weft"))
+            found[module.name] = NamedModule(folder, imports(module), classes)
     return found
 
 
-def statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """All statements, also those within others. Expressions hold no imports, and are most of a tree."""
-    for node in body:
-        yield node
-        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-            inner = getattr(node, part, ())
-            if isinstance(inner, list):
-                yield from statements(inner)
-
-
-def imports(tree: ast.Module) -> dict[str, Name]:
-    nodes = [node for node in statements(tree.body) if isinstance(node, ast.ImportFrom) and node.module]
+def imports(module: Module) -> dict[str, Name]:
+    nodes = [node for node in module.nodes_of(ast.ImportFrom) if node.module]
     return {alias.asname or alias.name: (str(node.module), alias.name) for node in nodes for alias in node.names}
 
 

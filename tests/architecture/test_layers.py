@@ -1,23 +1,19 @@
 """The architecture as rules over the syntax of src/weft, each shown to fail on code that breaks it."""
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 
-from tests.collector import paused_collector
+from tests.sources import FACADE, LOAD, Module, shipped
 from weft import Ledger
 
-SOURCE = Path(__file__).parents[2] / "src"
+pytestmark = LOAD
+
 LAYERS = ("kernel", "store", "ledger", "graph", "exchange", "programs", "runtime", "chat", "surfaces")
-FACADE = "the facade"  # weft/__init__.py, its siblings and weft/aio/: they show what the layers offer
 
 AMBIENT_MODULE = "weft/kernel/clock.py"  # the one that asks the machine for time and chance
 AMBIENT = frozenset(
@@ -38,75 +34,6 @@ INPUT_OUTPUT_CALLS = frozenset({"open", "print", "input"})
 VAGUE_NAMES = frozenset("util utils helper helpers manager managers service services".split())
 LONGEST_FUNCTION = 60
 LONGEST_FILE = 600
-
-
-@dataclass(frozen=True)
-class Module:
-    path: str  # from src/, as in weft/kernel/ids.py
-    source: str
-
-    @cached_property
-    def tree(self) -> ast.Module:
-        return ast.parse(self.source)
-
-    @cached_property
-    def nodes(self) -> tuple[ast.AST, ...]:
-        """Every node of the tree, in the order of `ast.walk`; the rules read them again and again."""
-        return tuple(ast.walk(self.tree))
-
-    @cached_property
-    def layer(self) -> str:
-        parts = self.path.split("/")
-        return parts[1] if len(parts) > 2 and parts[1] != "aio" else FACADE
-
-    @cached_property
-    def imports(self) -> list[tuple[int, str]]:
-        """Line and full dotted name of all that is imported, wherever in the module."""
-        found = []
-        for node in self.nodes:
-            if isinstance(node, ast.Import):
-                found += [(node.lineno, alias.name) for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
-        return found
-
-    @cached_property
-    def meanings(self) -> dict[str, str]:
-        """What each imported name stands for: `from time import time as now` makes `now` time.time."""
-        found = {}
-        for node in self.nodes:
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    top = alias.name.partition(".")[0]
-                    found[alias.asname or top] = alias.name if alias.asname else top
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-        return found
-
-    def dotted(self, node: ast.AST) -> str | None:
-        if isinstance(node, ast.Name):
-            return self.meanings.get(node.id)
-        if isinstance(node, ast.Attribute) and (owner := self.dotted(node.value)):
-            return f"{owner}.{node.attr}"
-        return None
-
-    def mentions(self, names: frozenset[str]) -> Iterator[tuple[int, str]]:
-        """Every place that imports or uses one of these dotted names."""
-        for line, name in self.imports:
-            if name in names or name.partition(".")[0] in names:
-                yield line, name
-        for node in self.nodes:
-            if isinstance(node, ast.Attribute) and (name_used := self.dotted(node)) in names:
-                yield node.lineno, str(name_used)
-
-    @cached_property
-    def reasons(self) -> dict[int, bool]:
-        """Lines with a comment that a reader learns from, and whether the comment has the line to itself."""
-        found = {}
-        for token in tokenize.generate_tokens(io.StringIO(self.source).readline):
-            if token.type == tokenize.COMMENT and not re.match(r"#\s*(noqa|ruff:|type:|pragma)", token.string):
-                found[token.start[0]] = not token.line[: token.start[1]].strip()
-        return found
 
 
 Violations = Iterator[tuple[int, str]]  # line, and what is wrong there
@@ -132,8 +59,8 @@ def imports_against_the_layers(module: Module) -> Violations:
 
 
 def relative_imports(module: Module) -> Violations:
-    for node in module.nodes:
-        if isinstance(node, ast.ImportFrom) and node.level:
+    for node in module.nodes_of(ast.ImportFrom):
+        if node.level:
             yield node.lineno, f"relative import of {'.' * node.level}{node.module or ''}"
 
 
@@ -157,8 +84,8 @@ def environment_read_below_the_surfaces(module: Module) -> Violations:
     if module.layer == "surfaces":
         return
     yield from module.mentions(ENVIRONMENT)
-    for node in module.nodes:
-        if isinstance(node, ast.Attribute) and node.attr == "expanduser":  # a method of any path
+    for node in module.nodes_of(ast.Attribute):
+        if node.attr == "expanduser":  # a method of any path
             yield node.lineno, "expanduser()"
 
 
@@ -168,11 +95,11 @@ def ambient_time_or_chance(module: Module) -> Violations:
 
 
 def long_functions(module: Module) -> Violations:
-    for node in module.nodes:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            length = (node.end_lineno or node.lineno) - node.body[0].lineno + 2  # a signature counts as one line
-            if length > LONGEST_FUNCTION:
-                yield node.lineno, f"{node.name} has {length} lines"
+    functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = [*module.nodes_of(ast.FunctionDef)]
+    for node in functions + module.nodes_of(ast.AsyncFunctionDef):
+        length = (node.end_lineno or node.lineno) - node.body[0].lineno + 2  # a signature counts as one line
+        if length > LONGEST_FUNCTION:
+            yield node.lineno, f"{node.name} has {length} lines"
 
 
 GENERATED = "`make docs` writes this module"
@@ -186,9 +113,7 @@ def long_files(module: Module) -> Violations:
 
 
 def broad_excepts_without_a_reason(module: Module) -> Violations:
-    for node in module.nodes:
-        if not isinstance(node, ast.ExceptHandler):
-            continue
+    for node in module.nodes_of(ast.ExceptHandler):
         caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
         names = {kind.id if isinstance(kind, ast.Name) else kind for kind in caught}
         if names.isdisjoint({None, "Exception", "BaseException"}):
@@ -201,17 +126,6 @@ def vague_module_names(module: Module) -> Violations:
     words = set(re.split(r"[/_.]", module.path))
     for word in sorted(words & VAGUE_NAMES):
         yield 1, f"named {word!r}: name it for what it owns"
-
-
-@cache
-def shipped() -> tuple[Module, ...]:
-    modules = tuple(
-        Module(path.relative_to(SOURCE).as_posix(), path.read_text(encoding="utf-8"))
-        for path in sorted((SOURCE / "weft").rglob("*.py"))
-    )
-    with paused_collector():
-        assert all(module.nodes for module in modules)
-    return modules
 
 
 def violations(rule: Rule) -> list[str]:
@@ -334,9 +248,8 @@ def class_names() -> dict[str, list[str]]:
     places: dict[str, list[str]] = {}
     for module in shipped():
         if "/importers/" not in module.path:
-            for node in module.nodes:
-                if isinstance(node, ast.ClassDef):
-                    places.setdefault(node.name, []).append(module.path)
+            for node in module.nodes_of(ast.ClassDef):
+                places.setdefault(node.name, []).append(module.path)
     return places
 
 
@@ -344,11 +257,10 @@ def test_a_class_name_stands_in_one_place() -> None:
     assert {name: paths for name, paths in class_names().items() if len(paths) > 1} == {}
 
 
+@cache
 def import_graph() -> dict[str, set[str]]:
     """Which modules each module imports, wherever in it, also for types alone."""
-    names = {
-        module.path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): module for module in shipped()
-    }
+    names = {module.name: module for module in shipped()}
     graph: dict[str, set[str]] = {}
     for name, module in names.items():
         targets = (full if full in names else full.rpartition(".")[0] for _, full in module.imports)

@@ -5,7 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.architecture.test_layers import Module, Violations, shipped
+from tests.architecture.test_layers import Violations
+from tests.sources import LOAD, Module, shipped
+
+pytestmark = LOAD
 
 STARTING = frozenset(
     "subprocess multiprocessing pty concurrent.futures.ProcessPoolExecutor asyncio.create_subprocess_exec "
@@ -46,15 +49,16 @@ def uses(module: Module, names: frozenset[str]) -> Violations:
     for line, name in module.imports:
         if name in names or any(name.startswith(f"{listed}.") for listed in names):
             yield line, name
-    for node in module.nodes:
-        match node:
-            case ast.Attribute(attr=attr) if attr in METHODS.get(names, ()):
-                yield node.lineno, attr
-            case ast.Attribute() if module.dotted(node) in names:
-                yield node.lineno, str(module.dotted(node))
-            case ast.Call(args=[ast.Constant(value=str(name)), *_]) if name in names:
-                if ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__", "_lazy"):
-                    yield node.lineno, name
+    for attribute in module.nodes_of(ast.Attribute):
+        if attribute.attr in METHODS.get(names, ()):
+            yield attribute.lineno, attribute.attr
+        elif (used := module.dotted(attribute)) in names:
+            yield attribute.lineno, str(used)
+    for call in module.nodes_of(ast.Call):
+        match call.args:
+            case [ast.Constant(value=str(name)), *_] if name in names:
+                if ast.unparse(call.func).rpartition(".")[2] in ("import_module", "__import__", "_lazy"):
+                    yield call.lineno, name
 
 
 def strangers(names: frozenset[str], allowed: dict[str, str]) -> Iterator[str]:

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.architecture.test_layers import Module, shipped
+from tests.sources import LOAD, Module, shipped
 from weft.surfaces.cli.main import SUMMARIES
+
+pytestmark = LOAD
 
 COMMAND = re.compile(rf"`weft |(?<![\w/.])weft (?:{'|'.join(map(re.escape, SUMMARIES))})\b")
 STARTED = {("weft/exchange/sync/addresses.py", "weft sync-stdio")}
@@ -16,8 +18,8 @@ STARTED = {("weft/exchange/sync/addresses.py", "weft sync-stdio")}
 
 def commands(module: Module) -> Iterator[tuple[int, str]]:
     """Each text of a module that names a command of the command line, docstrings included."""
-    for node in module.nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and (named := COMMAND.search(node.value)):
+    for node in module.nodes_of(ast.Constant):
+        if isinstance(node.value, str) and (named := COMMAND.search(node.value)):
             yield node.lineno, named[0]
 
 
@@ -52,8 +54,8 @@ def test_the_rule_lets_other_texts_pass(source: str) -> None:
 
 def cut_representations(module: Module) -> Iterator[int]:
     """Lines that cut `repr` of a value themselves: of some values Python cannot write any (`quoted` knows of them)."""
-    for node in module.nodes:
-        if isinstance(node, ast.FormattedValue) and node.conversion == ord("r") and node.format_spec is not None:
+    for node in module.nodes_of(ast.FormattedValue):
+        if node.conversion == ord("r") and node.format_spec is not None:
             yield node.lineno
 
 

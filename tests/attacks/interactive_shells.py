@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 120.0
 PROMPT = "READY> "
 STARTED = {
     "bash": ("bash", "--norc", "--noprofile", "-i"),

@@ -12,15 +12,14 @@ Possessive repeats and atomic groups give nothing back: they are neither nested 
 import ast
 import importlib
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 from msgspec import Struct
 
-SRC = Path(__file__).parents[2] / "src"
+from tests.sources import Module, shipped
+
 SEARCHES = {"search", "findall", "finditer", "sub", "subn", "split"}
 CALLS = SEARCHES | {"compile", "match", "fullmatch"}
 SPOKEN = re.compile(r"\bre\.[a-z]+\(|\.(?:search|findall|finditer|subn?|split)\b")
@@ -218,25 +217,18 @@ def reasons(use: Use) -> set[str]:
     return Checker(use).check()
 
 
-def _modules() -> Iterator[tuple[str, Path]]:
-    for path in sorted((SRC / "weft").rglob("*.py")):
-        parts = path.relative_to(SRC).with_suffix("").parts
-        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
-
-
 def uses() -> tuple[list[Use], list[str]]:
     """Every pattern of the package; and the calls whose pattern is made at run time."""
-    texts = {name: path.read_text() for name, path in _modules()}
-    trees = {name: ast.parse(text) for name, text in texts.items() if SPOKEN.search(text)}
-    searched = {name: _searched(tree) for name, tree in trees.items()}
+    modules = [module for module in shipped() if SPOKEN.search(module.source)]
+    searched = {module.name: _searched(module) for module in modules}
     anywhere = set().union(*searched.values())
     found: list[Use] = []
     made: list[str] = []
-    for name, tree in trees.items():
-        calls: list[Any] = [node for node in ast.walk(tree) if _is_call(node)]
+    for module in modules:
+        name, calls = module.name, [node for node in module.nodes_of(ast.Call) if _is_call(node)]
         if calls:
             scope = vars(importlib.import_module(name))
-            parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+            parents = {child: node for node in module.nodes for child in ast.iter_child_nodes(node)}
             for call in calls:
                 try:
                     arguments = [eval(compile(ast.Expression(each), name, "eval"), scope) for each in _arguments(call)]
@@ -248,10 +240,9 @@ def uses() -> tuple[list[Use], list[str]]:
     return found, made
 
 
-def _is_call(node: Any) -> bool:
+def _is_call(node: ast.Call) -> bool:
     return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
+        isinstance(node.func, ast.Attribute)
         and isinstance(node.func.value, ast.Name)
         and node.func.value.id == "re"
         and node.func.attr in CALLS
@@ -267,9 +258,9 @@ def _arguments(call: Any) -> list[ast.expr]:
     return [call.args[0], *([flags] if flags is not None else [])]
 
 
-def _searched(tree: ast.AST) -> set[str]:
+def _searched(module: Module) -> set[str]:
     """The names on which a module calls something that looks for a match anywhere."""
-    owners = [node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in SEARCHES]
+    owners = [node.value for node in module.nodes_of(ast.Attribute) if node.attr in SEARCHES]
     names = [node.id if isinstance(node, ast.Name) else getattr(node, "attr", "") for node in owners]
     return {name for name in names if name}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.pattern_checks import Use, reasons, uses
+from tests.sources import LOAD
 from weft.exchange.edits.changes import _patch_in
 from weft.exchange.exporters.html.texts import _text_in
 from weft.exchange.exporters.markdown import _escaped_reach, _may_have_diagram
@@ -160,6 +161,8 @@ MADE = {
 """Patterns that are put together when they are used, and of what."""
 
 
+@LOAD
+@pytest.mark.slow("imports every module that has a pattern, the model layer among them")
 def test_every_pattern_of_the_package_is_linear_by_its_structure_or_for_a_reason_that_is_written_down() -> None:
     found, made = uses()
     assert len(found) > 150

@@ -6,19 +6,16 @@ import ast
 import builtins
 import os
 import pickle
-import re
 from pathlib import Path
-from unicodedata import normalize
 
 import pytest
 
+from tests.sources import LOAD, Module, shipped
 from weft.exchange.importing.handover import WorkerLost, unpack
 
-SOURCE = sorted((Path(__file__).parents[2] / "src" / "weft").rglob("*.py"))
+pytestmark = LOAD
 REVIVING = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "code", "codeop"}
 RUNNING = {"eval", "exec", "compile", "__import__"}
-NAMES = re.compile(rf"\b(?:{'|'.join(REVIVING | RUNNING)})\b")
-
 
 HARNESS = "runtime/policies/harness.py"
 """Runs the source of a policy, inside the sandbox, in a process of its own; the package reads its constants alone."""
@@ -26,25 +23,18 @@ HANDOVER = "exchange/importing/handover.py"
 """Takes records from a process that it started itself, of a fixed list of classes: see the test below."""
 
 
-def revivals(text: str) -> set[str]:
+def revivals(module: Module) -> set[str]:
     """Names that revive or run, as a module imports or calls them."""
-    names: set[str] = set()
-    if not NAMES.search(normalize("NFKC", text)):  # as Python reads names; most modules need no parsing
-        return names
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names} & REVIVING
-        elif isinstance(node, ast.ImportFrom):
-            names |= {(node.module or "").split(".")[0]} & REVIVING
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            names |= {node.func.id} & RUNNING
-    return names
+    names = {alias.name.split(".")[0] for node in module.nodes_of(ast.Import) for alias in node.names} & REVIVING
+    names |= {(node.module or "").split(".")[0] for node in module.nodes_of(ast.ImportFrom)} & REVIVING
+    called = {node.func.id for node in module.nodes_of(ast.Call) if isinstance(node.func, ast.Name)}
+    return names | called & RUNNING
 
 
 def test_no_module_revives_objects_or_runs_text() -> None:
-    assert len(SOURCE) > 500
-    outside = [path for path in SOURCE if not path.as_posix().endswith((HARNESS, HANDOVER))]
-    assert {str(path): found for path in outside if (found := revivals(path.read_text()))} == {}
+    assert len(shipped()) > 500
+    outside = [module for module in shipped() if not module.path.endswith((HARNESS, HANDOVER))]
+    assert {module.path: found for module in outside if (found := revivals(module))} == {}
 
 
 class Reviving:
@@ -60,9 +50,13 @@ def test_a_record_of_another_class_is_not_taken_over(sent: object) -> None:
         unpack(pickle.dumps(sent))
 
 
+def written_in(text: str) -> set[str]:
+    return revivals(Module("weft/any.py", text))
+
+
 def test_the_rule_notices_what_it_forbids() -> None:
-    assert revivals("import pickle\nfrom marshal import loads\neval('1')\n__import__('x')") == {
+    assert written_in("import pickle\nfrom marshal import loads\neval('1')\n__import__('x')") == {
         "pickle", "marshal", "eval", "__import__",
     }  # fmt: skip
-    assert revivals("import re\nre.compile('a')") == set()
-    assert revivals("\uff45val('1')") == {"eval"}, "letters that Python takes for others"
+    assert written_in("import re\nre.compile('a')") == set()
+    assert written_in("\uff45val('1')") == {"eval"}, "letters that Python takes for others"

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 import weft
 from tests.attacks.interactive_shells import PROMPT, STARTED, InteractiveShell, install_weft, interactive
+from tests.sources import LOAD, Module, shipped
 from weft.kernel.advice import Action, Advice
 from weft.kernel.shell_words import shell_line, shell_word
 from weft.surfaces.wire.hints import COMMAND_LINE, phrase
 
-SOURCE = Path(weft.__file__).parent
 TOUCH = "$(touch ran)"
 SHELL_LABELS = (
     TOUCH,
@@ -136,35 +136,35 @@ def test_zsh_and_fish_quote_what_they_insert(folder: Path, tmp_path: Path) -> No
         assert not re.search(r"compadd[^\n]* -\w*Q|^ *eval |^ *source ", script, re.MULTILINE)
 
 
-def texts_with_values(path: Path) -> Iterator[tuple[str, ast.expr]]:
+def texts_with_values(module: Module) -> Iterator[tuple[str, ast.expr]]:
     """What stands before each value of every f-string of a module, and the value."""
-    source = path.read_text()
-    for text in ast.walk(ast.parse(source)) if "weft " in source else ():  # most modules print no command
-        if isinstance(text, ast.JoinedStr):
-            before = ""
-            for part in text.values:
-                if isinstance(part, ast.FormattedValue):
-                    yield before, part.value
-                    before += "VALUE"
-                else:
-                    before += str(part.value)  # type: ignore[attr-defined]
+    for text in module.nodes_of(ast.JoinedStr):
+        before = ""
+        for part in text.values:
+            if isinstance(part, ast.FormattedValue):
+                yield before, part.value
+                before += "VALUE"
+            else:
+                before += str(part.value)  # type: ignore[attr-defined]
 
 
 def is_shell_word(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and getattr(value.func, "id", "") in {"shell_word", "shell_line"}
 
 
+@LOAD
 def test_every_printed_command_quotes_the_names_in_it() -> None:
     """Between backquotes, or behind `undo:`."""
     unquoted = [
-        f"{path.name}: {before}"
-        for path in sorted(SOURCE.rglob("*.py"))
-        for before, value in texts_with_values(path)
+        f"{module.path}: {before}"
+        for module in shipped()
+        for before, value in texts_with_values(module)
         if re.search(r"(`|undo: )weft [^`]*$", before) and not is_shell_word(value)
     ]
     assert unquoted == []
 
 
+@LOAD
 def test_shells_are_quoted_for_in_one_module() -> None:
     other_quoting = re.compile(r"shlex\.(quote|join)|from shlex import")
-    assert [path.name for path in SOURCE.rglob("*.py") if other_quoting.search(path.read_text())] == []
+    assert [module.path for module in shipped() if other_quoting.search(module.source)] == []

@@ -4,16 +4,15 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from string import Formatter
 
 import pytest
 
+from tests.sources import LOAD, Module, shipped
 from weft.kernel.advice import Action, Advice, advice_of
 from weft.kernel.errors import InvalidInput, NotFound, WeftError
 
-SOURCE = Path(__file__).parents[2] / "src" / "weft"
-USES = sorted(file for file in SOURCE.rglob("*.py") if file.name not in ("advice.py", "hints.py"))
+pytestmark = LOAD
 
 
 def placeholders(sentence: str) -> set[str]:
@@ -21,41 +20,40 @@ def placeholders(sentence: str) -> set[str]:
 
 
 @cache
-def uses(file: Path) -> tuple[tuple[str, set[str], int], ...]:
-    """Each `Action.X` of a module with the arguments that it is given there."""
-    source = file.read_text()
-    return tuple(_uses(ast.parse(source))) if "Action" in source else ()
+def uses() -> tuple[tuple[str, str, set[str], int], ...]:
+    """Each `Action.X`: its module, its name, the arguments that it is given there, and its line."""
+    modules = [one for one in shipped() if "Action" in one.source and not one.path.endswith(("advice.py", "hints.py"))]
+    return tuple((module.path, *use) for module in modules for use in _uses(module))
 
 
-def _uses(tree: ast.Module) -> Iterator[tuple[str, set[str], int]]:
+def _uses(module: Module) -> Iterator[tuple[str, set[str], int]]:
     given: dict[int, set[str]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "of":
-            given[id(node.func.value)] = {str(keyword.arg) for keyword in node.keywords}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Action":
+    for call in module.nodes_of(ast.Call):
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "of":
+            given[id(call.func.value)] = {str(keyword.arg) for keyword in call.keywords}
+    for node in module.nodes_of(ast.Attribute):
+        if isinstance(node.value, ast.Name) and node.value.id == "Action":
             yield node.attr, given.get(id(node), set()), node.lineno
 
 
 LATER = {
-    "runtime/invoke/model_settings.py": {"PUBLISH_PROGRAM", "VALIDATE_INFORMATION"},
-    "runtime/invoke/agents_and_tasks.py": {"RESUME_AGENT", "RESET_AGENT", "WAIT_FOR_ANSWER_OR_RESET_AGENT"},
+    "weft/runtime/invoke/model_settings.py": {"PUBLISH_PROGRAM", "VALIDATE_INFORMATION"},
+    "weft/runtime/invoke/agents_and_tasks.py": {"RESUME_AGENT", "RESET_AGENT", "WAIT_FOR_ANSWER_OR_RESET_AGENT"},
 }
 """Actions that are chosen first and given their arguments afterwards; the tests of those modules read the hints."""
 
 
 def test_every_use_of_an_action_gives_the_arguments_that_its_sentence_names() -> None:
     wrong = [
-        (str(file.relative_to(SOURCE)), line, name)
-        for file in USES
-        for name, given, line in uses(file)
-        if name not in LATER.get(str(file.relative_to(SOURCE)), ()) and given != placeholders(Action[name].sentence)
+        (path, line, name)
+        for path, name, given, line in uses()
+        if name not in LATER.get(path, ()) and given != placeholders(Action[name].sentence)
     ]
     assert wrong == []
 
 
 def test_every_action_is_used() -> None:
-    used = {name for file in USES for name, _, _ in uses(file)}
+    used = {name for _, name, _, _ in uses()}
     assert set(Action.__members__) - used == set()
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.collector import paused_collector
+from tests.sources import LOAD, Module, shipped
 from weft.kernel import engine_errors, errors, outside_errors, store_errors
 from weft.kernel.errors import WeftError
 
+pytestmark = LOAD
 ROOT = Path(__file__).parents[2]
-SOURCE = sorted((ROOT / "src" / "weft").rglob("*.py"))
 TESTS = {file: file.read_text() for file in sorted((ROOT / "tests").rglob("test_*.py")) if file != Path(__file__)}
 MODULES = {module.__name__ for module in (engine_errors, errors, outside_errors, store_errors)}
 BRANCHES = {"WeftError", "LedgerError", "Conflict", "OutsideError"}
@@ -100,13 +100,6 @@ def test_the_branches_are_drawn_where_they_are_defined() -> None:
 
 
 @cache
-def nodes(file: Path) -> tuple[ast.AST, ...]:
-    """What these tests look at of a module: calls, what is raised, and annotated assignments."""
-    kinds = (ast.Call, ast.Raise, ast.AnnAssign)
-    return tuple(node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, kinds))
-
-
-@cache
 def written(node: ast.AST) -> str:
     """A name as it is written; `ast.unparse` does the same for all else, and takes a hundred times as long."""
     if isinstance(node, ast.Name):
@@ -114,20 +107,26 @@ def written(node: ast.AST) -> str:
     return f"{written(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ast.unparse(node)
 
 
-def made(file: Path) -> Iterator[str]:
+def made(module: Module) -> Iterator[str]:
     """Names of all errors that a module makes, or lists in a table of what to make of others'."""
-    for node in nodes(file):
-        if isinstance(node, ast.AnnAssign) and node.value and "type[OutsideError]" in ast.unparse(node.annotation):
+    tables = module.nodes_of(ast.AnnAssign) if "type[OutsideError]" in module.source else ()
+    for node in tables:
+        if node.value and "type[OutsideError]" in ast.unparse(node.annotation):
             yield from (name.id for name in ast.walk(node.value) if isinstance(name, ast.Name) and name.id in KINDS)
-        made = node.func if isinstance(node, ast.Call) else node.exc if isinstance(node, ast.Raise) else None
-        name = "" if made is None else written(made).rpartition(".")[2]
+    calls, raising = module.nodes_of(ast.Call), module.nodes_of(ast.Raise)
+    for what in (*(node.func for node in calls), *(node.exc for node in raising if node.exc is not None)):
+        name = last_word(what)
         if name in KINDS:
             yield name
 
 
+def last_word(node: ast.AST) -> str:
+    """A name as it is written, without what stands before its last dot; nothing for what is no name."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
 def test_every_error_is_raised_somewhere() -> None:
-    with paused_collector():
-        used = {name for file in SOURCE if f"weft.kernel.{file.stem}" not in MODULES for name in made(file)}
+    used = {name for module in shipped() if module.name not in MODULES for name in made(module)}
     assert KINDS.keys() - used == BRANCHES
 
 
@@ -179,9 +178,9 @@ IMPORTERS = ("ValueError", "OSError", "EOFError", "Unreadable")
 """Within importers: a source that cannot be read is a finding of the import, not its end."""
 
 
-def raised(file: Path) -> Iterator[tuple[int, str]]:
-    for node in nodes(file):
-        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call | ast.Name):
+def raised(module: Module) -> Iterator[tuple[int, str]]:
+    for node in module.nodes_of(ast.Raise):
+        if isinstance(node.exc, ast.Call | ast.Name):
             what = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
             name = written(what)
             if name.rpartition(".")[2][0].isupper():
@@ -189,26 +188,27 @@ def raised(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def test_every_refusal_is_of_the_tree() -> None:
-    assert [(str(file), *found) for file in SOURCE for found in strange(file)] == []
+    assert [(module.path, *found) for module in shipped() for found in strange(module)] == []
 
 
-def strange(file: Path) -> list[tuple[int, str]]:
-    is_reading = "importers" in file.parts or file.name == "contents.py"
+def strange(module: Module) -> list[tuple[int, str]]:
+    *folders, name = module.path.split("/")
+    is_reading = "importers" in folders or name == "contents.py"
     return [
         (line, name)
-        for line, name in raised(file)
+        for line, name in raised(module)
         if name.rpartition(".")[2] not in KINDS and name not in INSIDE and not (is_reading and name in IMPORTERS)
     ]
 
 
-def without_hint(file: Path) -> Iterator[tuple[int, str]]:
+def without_hint(module: Module) -> Iterator[tuple[int, str]]:
     """Errors made without a word of what to do, by a class that has none of its own."""
-    for node in nodes(file):
-        if isinstance(node, ast.Call) and (name := written(node.func)) in KINDS:
+    for node in module.nodes_of(ast.Call):
+        if isinstance(node.func, ast.Name | ast.Attribute) and (name := written(node.func)) in KINDS:
             given = len(node.args) + len(node.keywords)
             if KINDS[name].__init__ is WeftError.__init__ and given < 2 and not KINDS[name].usual_action.sentence:
                 yield node.lineno, name
 
 
 def test_every_refusal_says_what_to_do() -> None:
-    assert [(str(file), *found) for file in SOURCE for found in without_hint(file)] == []
+    assert [(module.path, *found) for module in shipped() for found in without_hint(module)] == []

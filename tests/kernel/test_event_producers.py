@@ -6,18 +6,20 @@ from pathlib import Path
 import pytest
 
 from scripts.event_producers import classes_written, event_producers
+from tests.sources import LOAD, parsed
 from weft.kernel.dag_events import Substitution
 
+pytestmark = LOAD
 PAGE = Path(__file__).parents[2] / "docs" / "events.md"
 
 
 def test_every_kind_of_event_is_written_somewhere() -> None:
-    assert [name for name, modules in event_producers().items() if not modules] == []
+    assert [name for name, modules in event_producers(parsed).items() if not modules] == []
 
 
 def test_the_page_names_the_modules_that_write_a_kind() -> None:
     sections = dict(text.split("`\n", 1) for text in PAGE.read_text().split("\n### `")[1:])
-    for name, modules in event_producers().items():
+    for name, modules in event_producers(parsed).items():
         written = [line for line in sections[name].splitlines() if line.startswith("Written by ")]
         assert written == [f"Written by {', '.join(f'`{module}`' for module in modules)}."]
 
