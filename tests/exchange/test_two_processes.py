@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,16 +22,18 @@ import pytest
 from msgspec.structs import replace
 
 import weft
+from tests.exchange.contracts import TWO_PROCESSES, own_contracts
 from tests.exchange.corpus import CORPUS, ORIGINS, aged, needs_corpus, opened
 from tests.exchange.fixtures.claude_code.lines import Lines, use
 from tests.exchange.worker_processes import assert_ends
-from tests.sizes import sized
+from tests.sizes import share, sized
 from weft import Ledger
 from weft.exchange.importers.aider import Aider
 from weft.exchange.importers.claude_code import ClaudeCode
 from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, Source, Transcript, load_importers, registered_name
 from weft.exchange.importers.sources import Candidate
+from weft.exchange.importers.testing import damage
 from weft.exchange.importing import handover, reading_ahead, run
 from weft.exchange.importing.fingerprints import digests, file_state
 from weft.exchange.importing.handover import OpenedSource, ReadingEnd, SessionBegin, WorkerLost, pack, unpack
@@ -57,12 +59,15 @@ from weft.ledger.model import StoredContent
 from weft.surfaces.cli.import_lines import _summary_notes
 
 NOW = FixedClock(10**13)
+FILES = 6
+"""Of each origin."""
 KILLED = """
 import os, sys
 from pathlib import Path
 from weft.exchange.importers.port import load_importers
 from weft.exchange.importing.run import ImportRun
 from weft.kernel.clock import FixedClock
+from tests.exchange.contracts import TWO_PROCESSES, own_contracts
 from tests.exchange.corpus import opened
 from weft.ledger.imports.import_writer import ImportWriter
 
@@ -88,7 +93,7 @@ def folder(tmp_path: Path) -> Path:
     sources.mkdir()
     for number in range(6):
         lines = Lines(f"s{number}")
-        for k in range(90 if number == 4 else 20):
+        for k in range(60 if number == 4 else 9):
             lines = lines.user(f"p{number}-{k}", f"question {k} \\ud800 of {number} " + f"word{k} " * 300)
             lines = lines.answer(f"a{number}-{k}", use(f"c{number}-{k}")).result(f"r{number}-{k}", f"c{number}-{k}")
             lines = lines.answer(f"b{number}-{k}", "done")
@@ -103,8 +108,9 @@ def _written(path: Path, data: bytes) -> Path:
     return path
 
 
-def imported(ledger: Ledger, folder: Path, processes: int, **options: Any) -> ImportSummary:
-    return ImportRun(ledger, load_importers(), NOW, processes=processes, **options).run([folder])
+def imported(ledger: Ledger, place: Path | Sequence[Path], processes: int, **options: Any) -> ImportSummary:
+    places = [place] if isinstance(place, Path) else place
+    return ImportRun(ledger, load_importers(), NOW, processes=processes, **options).run(places)
 
 
 def facts(ledger: Ledger) -> list[bytes]:
@@ -148,9 +154,32 @@ def test_two_processes_make_the_ledger_that_one_makes(
 @needs_corpus
 @pytest.mark.parametrize("origin", ORIGINS)
 def test_real_sessions_are_imported_alike(origin: str, tmp_path: Path) -> None:
+    files = share(sorted(path for path in (CORPUS / origin).rglob("*") if path.is_file()), test=FILES)
     with pair(tmp_path) as (one, two):
-        assert imported(one, CORPUS / origin, 1) == imported(two, CORPUS / origin, 2)
+        assert imported(one, files, 1) == imported(two, files, 2)
         assert_alike(one, two)
+
+
+def test_two_processes_import_samples_of_all_formats_alike(tmp_path: Path) -> None:
+    """Sound and damaged ones, read for the first time and again. Formats whose samples need fixtures pass the test of
+    the contract itself."""
+    contracts = own_contracts()
+    assert {contract.importer.origin for contract in contracts} == {importer.origin for importer in load_importers()}
+    plain = [contract for contract in contracts if not callable(vars(contract).get(TWO_PROCESSES))]
+    folder, origins = tmp_path / "samples", set[str]()
+    for contract in share(plain, test=8):
+        place = folder / f"{contract.__module__}.{contract.__name__}"
+        place.mkdir(parents=True)
+        damage(contract().samples(place))
+        origins.add(contract.importer.origin)
+    with pair(tmp_path) as (one, two):
+        for _ in range(2):
+            first, second = imported(one, folder, 1), imported(two, folder, 2)
+            assert first == second
+            assert all(first.of(origin).files for origin in origins)
+            assert_alike(one, two)
+            for path in folder.rglob("damaged-*"):
+                path.unlink()
 
 
 @pytest.mark.parametrize("frames", sized(test=[0, 3, 14], prove=[0, 1, 2, 3, 5, 9, 14]))

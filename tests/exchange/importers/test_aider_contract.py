@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.fixtures.aider.histories import AIDER, answer, dialogue, everything, header, output, prompt, write
 from tests.exchange.importers.test_aider import TestInputHistory, TestLlmHistory
 from tests.exchange.reading import read
-from weft.exchange.importers.testing import ImporterContract, as_source
+from weft.exchange.importers.testing import as_source
 
 
-class TestAider(ImporterContract):
+class TestAider(OwnImporterContract):
     importer = AIDER
     open = staticmethod(weft.open)
 

@@ -8,6 +8,7 @@ from hypothesis import given
 
 import weft
 from tests.exchange import independent_usage
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.fixtures.atif.trajectories import (
     AT_MS,
     METRICS,
@@ -24,7 +25,7 @@ from tests.exchange.fuzzing import as_json, either, torn, written
 from tests.exchange.reading import called, read, said, spoken, words
 from weft.exchange.importers.atif import Atif
 from weft.exchange.importers.port import NativeTurn, Tokens
-from weft.exchange.importers.testing import ImporterContract, as_source
+from weft.exchange.importers.testing import as_source
 from weft.kernel.enums import AgentRole, FileKind, LinkReason, MessageRole, ToolCallStatus
 from weft.ledger.model import FileNote
 
@@ -35,7 +36,7 @@ def turns_of(folder: Path, document: Json) -> list[NativeTurn]:
     return read(ATIF, write(folder, document))[0][0].turns
 
 
-class TestContract(ImporterContract):
+class TestContract(OwnImporterContract):
     importer = ATIF
     open = staticmethod(weft.open)
     whole = True

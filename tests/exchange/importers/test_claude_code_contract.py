@@ -5,14 +5,14 @@ from pathlib import Path
 import orjson
 
 import weft
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.fixtures.claude_code.lines import SESSION, Lines, use
 from tests.exchange.fixtures.claude_code.story import story
 from tests.exchange.importers.test_claude_code_printed import run, write_lines
 from weft.exchange.importers.claude_code import ClaudeCode
-from weft.exchange.importers.testing import ImporterContract
 
 
-class TestClaudeCode(ImporterContract):
+class TestClaudeCode(OwnImporterContract):
     importer = ClaudeCode()
     open = staticmethod(weft.open)
 
@@ -29,7 +29,7 @@ class TestClaudeCode(ImporterContract):
         return found
 
 
-class TestPrintedByClaudeCode(ImporterContract):
+class TestPrintedByClaudeCode(OwnImporterContract):
     importer = ClaudeCode()
     open = staticmethod(weft.open)
 

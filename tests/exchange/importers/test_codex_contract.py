@@ -8,6 +8,7 @@ from pathlib import Path
 import orjson
 
 import weft
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.fixtures.codex.rollouts import (
     OTHER,
     SESSION,
@@ -29,7 +30,6 @@ from tests.exchange.fixtures.codex.rollouts import (
     user,
 )
 from weft.exchange.importers.codex import Codex
-from weft.exchange.importers.testing import ImporterContract
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "codex"
 
@@ -64,7 +64,7 @@ def fork() -> list[Line]:
     return [meta(OTHER, forked_from_id=SESSION), *busy(), *asked(own, "what if", "then")]
 
 
-class TestCodex(ImporterContract):
+class TestCodex(OwnImporterContract):
     importer = Codex()
     open = staticmethod(weft.open)
 
@@ -76,7 +76,7 @@ class TestCodex(ImporterContract):
         return [*made, Path(shutil.copy(FIXTURES / "generation_b.jsonl", folder))]
 
 
-class TestGenerationA(ImporterContract):
+class TestGenerationA(OwnImporterContract):
     importer = Codex()
     open = staticmethod(weft.open)
     whole = True

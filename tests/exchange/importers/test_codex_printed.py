@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 import weft
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.corpus import take
 from tests.exchange.fixtures.codex import prints
 from tests.exchange.fixtures.codex.rollouts import OTHER, SESSION, calls, messages, shown, source_of
 from weft.exchange.importers.codex import Codex
 from weft.exchange.importers.codex.printed import transcripts
 from weft.exchange.importers.port import Report, Tokens
-from weft.exchange.importers.testing import ImporterContract
 from weft.kernel.enums import FileKind, MessageSource, ToolCallStatus
 
 
-class TestPrinted(ImporterContract):
+class TestPrinted(OwnImporterContract):
     importer = Codex()
     open = staticmethod(weft.open)
 

@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.fixtures.copilot_cli.events import COPILOT, dialogue, everything, lines, start, write
 from tests.exchange.mutating import spoiled
 from tests.exchange.reading import read
-from weft.exchange.importers.testing import ImporterContract, as_source
+from weft.exchange.importers.testing import as_source
 
 EVERY = json.loads(json.dumps(everything()))
 
 
-class TestCopilotCli(ImporterContract):
+class TestCopilotCli(OwnImporterContract):
     importer = COPILOT
     open = staticmethod(weft.open)
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import weft
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.fixtures.cursor.sessions import (
     COMPOSER,
     EXPORT,
@@ -21,10 +22,9 @@ from tests.exchange.fixtures.cursor.sessions import (
     write_store,
 )
 from weft.exchange.importers.cursor import Cursor
-from weft.exchange.importers.testing import ImporterContract
 
 
-class TestCursorTranscripts(ImporterContract):
+class TestCursorTranscripts(OwnImporterContract):
     importer = Cursor()
     open = staticmethod(weft.open)
 
@@ -35,7 +35,7 @@ class TestCursorTranscripts(ImporterContract):
         return paths
 
 
-class TestCursorDatabases(ImporterContract):
+class TestCursorDatabases(OwnImporterContract):
     importer = Cursor()
     open = staticmethod(weft.open)
     whole = True

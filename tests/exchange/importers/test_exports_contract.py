@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 import weft
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.fixtures.chatgpt import conversations as chatgpt
 from tests.exchange.fixtures.claude_ai import exports as claude_ai
 from tests.exchange.mutating import spoiled
 from tests.exchange.reading import read
 from weft.exchange.importers.port import Importer
-from weft.exchange.importers.testing import ImporterContract, as_source
+from weft.exchange.importers.testing import as_source
 
 
 class Export(Struct, frozen=True):
@@ -53,7 +54,7 @@ CLAUDE_AI = Export(
 each_export = pytest.mark.parametrize("export", [CHATGPT, CLAUDE_AI], ids=["chatgpt", "claude-ai"])
 
 
-class TestChatGpt(ImporterContract):
+class TestChatGpt(OwnImporterContract):
     importer = CHATGPT.importer
     open = staticmethod(weft.open)
     whole = True
@@ -65,7 +66,7 @@ class TestChatGpt(ImporterContract):
         ]
 
 
-class TestClaudeAi(ImporterContract):
+class TestClaudeAi(OwnImporterContract):
     importer = CLAUDE_AI.importer
     open = staticmethod(weft.open)
     whole = True

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.corpus import CORPUS, aged, needs_corpus, opened, take
 from tests.exchange.fixtures.factory_droid.sessions import (
     SESSION,
@@ -30,12 +31,12 @@ from tests.exchange.fixtures.factory_droid.sessions import (
 from tests.exchange.mutating import changed, mutations
 from tests.exchange.reading import called, said, texts
 from weft.exchange.importers.factory_droid import FactoryDroid
-from weft.exchange.importers.testing import ImporterContract, as_source
+from weft.exchange.importers.testing import as_source
 from weft.kernel.enums import AgentRole, FileKind, LinkReason, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart, ReasoningPart, TextPart
 
 
-class TestFactoryDroid(ImporterContract):
+class TestFactoryDroid(OwnImporterContract):
     importer = FactoryDroid()
     open = staticmethod(weft.open)
 

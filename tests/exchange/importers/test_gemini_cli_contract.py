@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import weft
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.fixtures.gemini_cli.chats import dialogue, everything, write, write_document
 from weft.exchange.importers.gemini_cli import GeminiCli
-from weft.exchange.importers.testing import ImporterContract
 
 MESSAGES = [line for line in everything() if "type" in line]
 
 
-class TestLog(ImporterContract):
+class TestLog(OwnImporterContract):
     importer = GeminiCli()
     open = staticmethod(weft.open)
 
@@ -21,7 +21,7 @@ class TestLog(ImporterContract):
         ]
 
 
-class TestDocument(ImporterContract):
+class TestDocument(OwnImporterContract):
     importer = GeminiCli()
     open = staticmethod(weft.open)
     whole = True

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 
 import weft
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.corpus import CORPUS, aged, needs_corpus, opened, take
 from tests.exchange.fixtures.kiro.sessions import (
     AT,
@@ -43,12 +44,12 @@ from tests.exchange.mutating import changed, mutations
 from tests.exchange.reading import called, said, texts
 from weft.exchange.importers.kiro import Kiro
 from weft.exchange.importers.port import Tokens
-from weft.exchange.importers.testing import ImporterContract, as_source
+from weft.exchange.importers.testing import as_source
 from weft.kernel.enums import FileKind, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart, ReasoningPart, TextPart
 
 
-class TestKiroLogs(ImporterContract):
+class TestKiroLogs(OwnImporterContract):
     importer = Kiro()
     open = staticmethod(weft.open)
 
@@ -56,7 +57,7 @@ class TestKiroLogs(ImporterContract):
         return [write_log(folder, log()), write_events(folder, events())]
 
 
-class TestKiroDocuments(ImporterContract):
+class TestKiroDocuments(OwnImporterContract):
     importer = Kiro()
     open = staticmethod(weft.open)
     whole = True

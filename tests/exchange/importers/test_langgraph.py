@@ -18,6 +18,7 @@ from msgspec import UNSET
 
 import weft
 from tests.exchange import independent_usage
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.fixtures.langgraph.agents import (
     Added,
     State,
@@ -76,10 +77,11 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-class TestContract(ImporterContract):
+class TestContract(OwnImporterContract):
     importer = GRAPH
     open = staticmethod(weft.open)
     whole = True
+    test_two_processes_import_the_same_as_one = ImporterContract.test_two_processes_import_the_same_as_one
 
     @pytest.fixture(autouse=True)
     def made(self, short: Path, full: Path, delta: Path) -> None:

@@ -12,6 +12,7 @@ from llm import parts as llm_parts
 
 import weft
 from tests.exchange import independent_usage
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.fixtures.llm.databases import (
     PIXEL,
     TOOLS,
@@ -52,10 +53,11 @@ def sessions(path: Path) -> dict[str, Read]:
     return {each.session.id: each for each in found}
 
 
-class TestContract(ImporterContract):
+class TestContract(OwnImporterContract):
     importer = LLM
     open = staticmethod(weft.open)
     whole = True
+    test_two_processes_import_the_same_as_one = ImporterContract.test_two_processes_import_the_same_as_one
 
     @pytest.fixture(autouse=True)
     def made(self, tree: Path, classic: Path) -> None:

@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 
 import weft
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.corpus import aged, take
 from tests.exchange.fixtures.messages.conversations import ANTHROPIC, CHAT, SHARED, written
 from weft.exchange.importers.messages import Messages
 from weft.exchange.importers.port import Report, load_importers
-from weft.exchange.importers.testing import ImporterContract, as_source
+from weft.exchange.importers.testing import as_source
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart
 
 
-class TestTheContract(ImporterContract):
+class TestTheContract(OwnImporterContract):
     importer = Messages()
     open = staticmethod(weft.open)
 

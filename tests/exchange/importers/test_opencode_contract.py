@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import weft
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.fixtures.opencode.sessions import (
     dialogue,
     every_kind,
@@ -16,10 +17,9 @@ from tests.exchange.fixtures.opencode.sessions import (
 )
 from tests.exchange.importers.test_opencode_containers import everything
 from weft.exchange.importers.opencode import Opencode
-from weft.exchange.importers.testing import ImporterContract
 
 
-class TestOpencode(ImporterContract):
+class TestOpencode(OwnImporterContract):
     importer = Opencode()
     open = staticmethod(weft.open)
     whole = True
@@ -32,7 +32,7 @@ class TestOpencode(ImporterContract):
         ]
 
 
-class TestOpencode2(ImporterContract):
+class TestOpencode2(OwnImporterContract):
     importer = Opencode()
     open = staticmethod(weft.open)
     whole = True

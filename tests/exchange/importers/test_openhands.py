@@ -10,6 +10,7 @@ from hypothesis import given
 from msgspec import UNSET
 
 import weft
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.fixtures.openhands.conversations import (
     AT,
     STATE,
@@ -32,7 +33,7 @@ from tests.exchange.fuzzing import as_json, as_lines, either, torn, written
 from tests.exchange.reading import called, read, read_one, said, spoken, words
 from weft.exchange.importers.openhands import OpenHands
 from weft.exchange.importers.port import NativeTurn, Tokens
-from weft.exchange.importers.testing import ImporterContract, as_source
+from weft.exchange.importers.testing import as_source
 from weft.kernel.enums import FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote
 
@@ -44,7 +45,7 @@ def turns_of(folder: Path, events: list[Json]) -> list[NativeTurn]:
     return read_one(HANDS, path).turns
 
 
-class TestContract(ImporterContract):
+class TestContract(OwnImporterContract):
     importer = HANDS
     open = staticmethod(weft.open)
     whole = True
@@ -58,7 +59,7 @@ class TestContract(ImporterContract):
         ]
 
 
-class TestLines(ImporterContract):
+class TestLines(OwnImporterContract):
     importer = HANDS
     open = staticmethod(weft.open)
 

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import weft
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.fixtures.pi.sessions import dialogue, write
 from tests.exchange.importers.test_pi_damage import EVERY
 from tests.exchange.importers.test_pi_turns import DSH
 from weft.exchange.importers.pi import Pi
-from weft.exchange.importers.testing import ImporterContract
 
 
-class TestPi(ImporterContract):
+class TestPi(OwnImporterContract):
     importer = Pi()
     open = staticmethod(weft.open)
 

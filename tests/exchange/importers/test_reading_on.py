@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.exchange.live_files import live_importers, material
-from tests.sizes import PROVING
+from tests.sizes import PROVING, points
 from weft.exchange.importers.port import HEAD_BYTES, FollowingImporter, Importer, NativeTurn, Report, Source
 from weft.exchange.importers.records.jsonl import sample
 
-SEEDS = range(200 if PROVING else 12)
+SEEDS = points(200, test=6)
 FILES, LIMIT, STEPS = (12, 1_000_000, 30) if PROVING else (3, 60_000, 12)
 
 

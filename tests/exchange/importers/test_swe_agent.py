@@ -7,6 +7,7 @@ from hypothesis import given
 from msgspec import UNSET
 
 import weft
+from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.fixtures.swe_agent.runs import (
     PATCH,
     Json,
@@ -24,7 +25,7 @@ from tests.exchange.fuzzing import as_json, either, torn, written
 from tests.exchange.reading import called, read, read_one, said, spoken, words
 from weft.exchange.importers.port import NativeTurn, Tokens
 from weft.exchange.importers.swe_agent import SweAgent
-from weft.exchange.importers.testing import ImporterContract, as_source
+from weft.exchange.importers.testing import as_source
 from weft.kernel.enums import FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, TextPart
 
@@ -36,7 +37,7 @@ def turn_of(folder: Path, document: Json, name: str = "shop-7.traj") -> NativeTu
     return turn
 
 
-class TestContract(ImporterContract):
+class TestContract(OwnImporterContract):
     importer = SWE
     open = staticmethod(weft.open)
     whole = True

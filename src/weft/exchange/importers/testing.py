@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -58,6 +58,10 @@ class ImporterContract:
     def samples(self, folder: Path) -> list[Path]:
         """Small files of the format, written into an empty folder; the first has two turns or more."""
         raise NotImplementedError
+
+    def points(self, total: int) -> Iterable[int]:
+        """Which of so many cuts or changes a test makes: all, unless a subclass makes some of them at a time."""
+        return range(total)
 
     def read(self, path: Path) -> tuple[Read, Report]:
         report = Report(str(path))
@@ -111,8 +115,8 @@ class ImporterContract:
         data = path.read_bytes()
         cut = tmp_path / f"cut-{path.name}"
         known = {(turn.key, turn.records) for _, turns in self.read(path)[0] for turn in turns}
-        for end in range(max(0, len(data) - 400), len(data)):
-            cut.write_bytes(data[:end])
+        for missing in self.points(min(len(data), 400)):
+            cut.write_bytes(data[: len(data) - missing - 1])
             found, report = self.read(cut)
             assert_accounted(report)
             for _, turns in found:
@@ -124,7 +128,7 @@ class ImporterContract:
         """Bytes changed at random: no exception, every record accounted for, every ledger sound."""
         for number, path in enumerate(self.samples(tmp_path)):
             data = path.read_bytes()
-            for attempt in range(60):
+            for attempt in self.points(60):
                 damaged = bytearray(data)
                 chance = sha256(f"{number} {attempt}".encode()).digest()
                 for k in range(1 + attempt % 8):
