@@ -1,6 +1,9 @@
 """Real published transcripts, where they lie beside the checkout: data for these tests, no part of the product."""
 
+import fcntl
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,20 @@ def opened(path: Path) -> Ledger:
 def take(ledger: Ledger | None, *paths: Path) -> ImportSummary:
     """Imported long after any file was written, however lately these copies were made: no tail is open."""
     return ImportRun(ledger, load_importers(), FixedClock(LONG_AGO * 10_000)).run(paths)
+
+
+def once_a_run(temporary: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that `make` fills, once for all workers of a run: the first one that asks does it, the others wait."""
+    shared = temporary.getbasetemp().parent if "PYTEST_XDIST_WORKER" in os.environ else temporary.getbasetemp()
+    folder, half_made = shared / name, shared / f"{name}.partial"
+    with (shared / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go of when the file is closed, also by the end of the process
+        if not folder.exists():
+            shutil.rmtree(half_made, ignore_errors=True)  # of a worker that failed or was ended
+            half_made.mkdir()
+            make(half_made)
+            half_made.rename(folder)
+    return folder
 
 
 def aged(path: Path, age: int = 0) -> Path:

@@ -3,20 +3,32 @@
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import asdict
 
 from tests.exchange import independent_usage
-from tests.exchange.corpus import CORPUS, LONG_AGO, ORIGINS, SECRET, aged, current, needs_corpus, opened, take
+from tests.exchange.corpus import (
+    CORPUS,
+    LONG_AGO,
+    ORIGINS,
+    SECRET,
+    aged,
+    current,
+    needs_corpus,
+    once_a_run,
+    opened,
+    take,
+)
 from tests.exchange.independent_cost import independent_costs
 from tests.ledger.test_versions import MOVED_SILENTLY, SHARED_KEYS
-from tests.sizes import PROVING, sized
+from tests.sizes import PROVING, share
 from weft import Ledger
 from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, load_importers
@@ -27,10 +39,6 @@ from weft.kernel.read_budget import ReadBudget
 
 pytestmark = [needs_corpus, *([pytest.mark.prove] if PROVING else [])]
 PINNED = Path(__file__).parent / "pinned_digests.json"
-
-
-STRIDE = sized(test=3, prove=1)
-"""Of the groups of files that share history, which are imported in every order."""
 
 KINDS = independent_usage.KINDS
 Usage = dict[str, dict[str, int]]
@@ -72,40 +80,61 @@ def costs_of(ledger: Ledger, origin: str) -> Costs:
     return {row.key: asdict(row.costs) for row in rows if row.cost is not None}
 
 
-@pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ledger, dict[str, Usage], Costs]]:
-    """Every origin's part of the corpus, imported once, and the usage of each before the files apart joined it."""
-    with opened(tmp_path_factory.mktemp("corpus") / "ledger.db") as ledger:
-        first = take(ledger, *(path for origin in ORIGINS for path in counted(origin)))
-        usage = {origin: usage_of(ledger, origin) for origin in ORIGINS}
-        costs = costs_of(ledger, "claude-code")
-        rest = take(ledger, *(CORPUS / origin for origin in ORIGINS))
+class ImportedOrigin(NamedTuple):
+    """An origin's part of the corpus, and what it spent before the files apart joined it."""
+
+    ledger: Ledger
+    usage: Usage
+    costs: Costs
+
+
+Imported = Callable[[str], ImportedOrigin]
+LEDGER, FIGURES = "ledger.db", "figures.json"
+
+
+def import_origin(origin: str, folder: Path) -> None:
+    with opened(folder / LEDGER) as ledger:
+        first = take(ledger, *counted(origin))
+        figures = usage_of(ledger, origin), costs_of(ledger, origin)
+        rest = take(ledger, CORPUS / origin)
         problems = [*first.problems, *rest.problems]
         assert [problem for problem in problems if "importer failed" in problem.what] == []
-        yield ledger, usage, costs
+    (folder / FIGURES).write_text(json.dumps(figures))
 
 
 @pytest.fixture(scope="module")
-def whole(imported: tuple[Ledger, dict[str, Usage], Costs]) -> Ledger:
-    return imported[0]
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Imported]:
+    """Gives an origin's part in a ledger of this module's own. It is imported once a run."""
+    with ExitStack() as ledgers:
 
+        @cache
+        def of_origin(origin: str) -> ImportedOrigin:
+            folder = tmp_path_factory.mktemp(origin) / "copy"
+            shutil.copytree(once_a_run(tmp_path_factory, f"corpus-{origin}", partial(import_origin, origin)), folder)
+            usage, costs = json.loads((folder / FIGURES).read_text())
+            return ImportedOrigin(ledgers.enter_context(opened(folder / LEDGER)), usage, costs)
 
-def test_the_ledger_is_sound(whole: Ledger) -> None:
-    assert list(whole.verify()) == []
-
-
-def test_importing_it_again_brings_nothing(whole: Ledger) -> None:
-    before = whole.upkeep.stats()
-    summary = take(whole, *(CORPUS / origin for origin in ORIGINS))
-    for origin in ORIGINS:
-        totals = summary.of(origin)
-        assert (totals.unchanged, totals.counts.turns) == (totals.files, 0)
-    assert whole.upkeep.stats() == before
+        yield of_origin
 
 
 @pytest.mark.parametrize("origin", ORIGINS)
-def test_every_record_is_in_a_turn_or_kept(whole: Ledger, origin: str) -> None:
+def test_the_ledger_is_sound(imported: Imported, origin: str) -> None:
+    assert list(imported(origin).ledger.verify()) == []
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_importing_it_again_brings_nothing(imported: Imported, origin: str) -> None:
+    ledger = imported(origin).ledger
+    before = ledger.upkeep.stats()
+    totals = take(ledger, CORPUS / origin).of(origin)
+    assert (totals.unchanged, totals.counts.turns) == (totals.files, 0)
+    assert ledger.upkeep.stats() == before
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_every_record_is_in_a_turn_or_kept(imported: Imported, origin: str) -> None:
     """Counted at the source, against rows of the ledger and the verbatim copy."""
+    ledger = imported(origin).ledger
     (importer,) = load_importers(origin)
     messages = calls = 0
     for candidate in candidates(CORPUS / origin, lambda path, error: None):
@@ -116,45 +145,47 @@ def test_every_record_is_in_a_turn_or_kept(whole: Ledger, origin: str) -> None:
             transcripts = [(each, list(each.turns)) for each in importer.read(source, report)]
             assert_accounted(report)
             assert report.found, source.name
-            kept = whole.imports.kept_sources(source.name)
+            kept = ledger.imports.kept_sources(source.name)
             assert kept or not transcripts, source.name
             if transcripts and transcripts[0][0].raw is None:
                 assert b"".join(part.data for part in kept) == source.path.read_bytes(), source.name
             for transcript, turns in transcripts:
-                session = whole.session(ImportSecret(SECRET, origin).session_id(transcript.session.id))
+                session = ledger.session(ImportSecret(SECRET, origin).session_id(transcript.session.id))
                 assert (session.origin, session.origin_session_id) == (origin, transcript.session.id)
                 messages += sum(type(item).__name__ == "NativeMessage" for turn in turns for item in turn.items)
                 calls += sum(type(item).__name__ == "NativeCall" for turn in turns for item in turn.items)
     assert messages
-    turns_here = [turn for turn in whole.log() if turn.origin == origin]
+    turns_here = [turn for turn in ledger.log() if turn.origin == origin]
     shared = sum(turn.message_count for turn in turns_here)
     assert 0 < shared <= messages
     assert sum(turn.tool_call_count for turn in turns_here) <= calls
 
 
-def test_digests_are_what_they_were(whole: Ledger) -> None:
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_digests_are_what_they_were(imported: Imported, origin: str) -> None:
     """A digest that changed without a new mapping number would tear apart what is imported before and after."""
-    found: dict[str, list[str]] = {origin: [] for origin in ORIGINS}
-    for turn in whole.log():
-        found[str(turn.origin)].append(turn.digest)
-    digests = {origin: sha256("\n".join(sorted(each)).encode()).hexdigest() for origin, each in found.items()}
-    mappings = {importer.origin: importer.mapping for importer in load_importers()}
-    pinned: dict[str, Any] = json.loads(PINNED.read_text())
-    for origin in ORIGINS:
-        key = f"{origin}/{mappings[origin]}"
-        assert (len(found[origin]), digests[origin]) == (pinned[key]["turns"], pinned[key]["digest"]), key
+    log = imported(origin).ledger.log()
+    assert {turn.origin for turn in log} == {origin}
+    digests = sorted(turn.digest for turn in log)
+    (importer,) = load_importers(origin)
+    pinned: dict[str, Any] = json.loads(PINNED.read_text())[f"{origin}/{importer.mapping}"]
+    assert (len(digests), sha256("\n".join(digests).encode()).hexdigest()) == (pinned["turns"], pinned["digest"])
 
 
-def test_a_superseded_turn_begins_as_the_one_that_replaced_it(whole: Ledger) -> None:
+def test_a_superseded_turn_begins_as_the_one_that_replaced_it(imported: Imported) -> None:
     """Also: every session stands where its history says, and no two turns that are current share a thread key."""
-    with whole._store.read() as txn:
-        replaced = [id for (id,) in txn.sql.all("SELECT id FROM turns WHERE is_current = 0")]
-        namesakes = "SELECT c.id FROM turn o JOIN turn c ON c.native = o.native AND c.current = 1 WHERE o.id = ?"
-        stand = {id: [other for (other,) in txn.sql.all(namesakes, (id,))] for id in replaced}
-        assert txn.sql.all(MOVED_SILENTLY) == txn.sql.all(SHARED_KEYS) == []
-    assert 0 < len(replaced) < 30
-    for old, others in stand.items():
-        assert _asked(whole, old) in [_asked(whole, other) for other in others]
+    replaced_turns = 0
+    for origin in ORIGINS:
+        ledger = imported(origin).ledger
+        with ledger._store.read() as txn:
+            replaced = [id for (id,) in txn.sql.all("SELECT id FROM turns WHERE is_current = 0")]
+            namesakes = "SELECT c.id FROM turn o JOIN turn c ON c.native = o.native AND c.current = 1 WHERE o.id = ?"
+            stand = {id: [other for (other,) in txn.sql.all(namesakes, (id,))] for id in replaced}
+            assert txn.sql.all(MOVED_SILENTLY) == txn.sql.all(SHARED_KEYS) == []
+        for old, others in stand.items():
+            assert _asked(ledger, old) in [_asked(ledger, other) for other in others]
+        replaced_turns += len(replaced)
+    assert 0 < replaced_turns < 30
 
 
 def _asked(ledger: Ledger, turn: str) -> str:
@@ -209,7 +240,7 @@ def groups() -> list[list[Path]]:
 def test_shared_history_in_every_order_on_three_ledgers(tmp_path: Path) -> None:
     found = [*groups(), *(sorted(folder.glob("*.jsonl")) for folder in series())]
     assert len(found) > len(series()), "the corpus has copied sessions"
-    for number, group in enumerate(found[::STRIDE]):
+    for number, group in enumerate(share(found, test=10)):
         half = len(group) // 2
         chosen = [group, group[::-1], group[half:] + group[:half]]
         ledgers = [opened(tmp_path / f"{number}-{i}.db") for i in range(3)]
@@ -233,19 +264,18 @@ def test_shared_history_in_every_order_on_three_ledgers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("origin", ORIGINS)
-def test_usage_equals_an_independent_count_of_the_raw_files(
-    imported: tuple[Ledger, dict[str, Usage], Costs], origin: str
-) -> None:
+def test_usage_equals_an_independent_count_of_the_raw_files(imported: Imported, origin: str) -> None:
     """Per model and kind of token, by code that shares nothing with the importers or the ledger."""
-    found, paths = imported[1][origin], counted(origin)
-    expected = getattr(independent_usage, origin.replace("-", "_"))(paths)
-    assert {model: kinds for model, kinds in found.items() if any(kinds.values())} == {
+    usage = imported(origin).usage
+    expected = getattr(independent_usage, origin.replace("-", "_"))(counted(origin))
+    assert {model: kinds for model, kinds in usage.items() if any(kinds.values())} == {
         model: {kind: kinds.get(kind, 0) for kind in KINDS} for model, kinds in expected.items()
     }
 
 
-def test_cost_equals_an_independent_count_of_the_raw_files(imported: tuple[Ledger, dict[str, Usage], Costs]) -> None:
+def test_cost_equals_an_independent_count_of_the_raw_files(imported: Imported) -> None:
     """Per model and kind of token, both durations of the cache among them: raw files and the price table alone."""
     expected = independent_costs(independent_usage.claude_responses(counted("claude-code")))
     assert sum(kinds["cache_write_1h"] for kinds in expected.values()) > 1_000_000
-    assert {model: costs for model, costs in imported[2].items() if model in expected} == expected
+    costs = imported("claude-code").costs
+    assert {model: kinds for model, kinds in costs.items() if model in expected} == expected

@@ -14,13 +14,15 @@ import pytest
 from tests.exchange.corpus import opened
 from tests.exchange.live_files import Growing, live_importers, material, standing
 from tests.exchange.timeline import Stage
-from tests.sizes import PROVING
+from tests.sizes import PROVING, points
 from weft import Ledger
 from weft.exchange.importers.sources import QUIET_SECONDS
 from weft.exchange.importing.run import ImportRun
 
-SEEDS = range(12 if PROVING else 3)
+SEEDS = points(12, test=1)
 FILES, LIMIT, PIECES = (12, 3_000_000, 40) if PROVING else (2, 60_000, 8)
+PAUSE = 0 if PROVING else 0.02
+"""Of readers between two rounds, in seconds."""
 
 
 @contextmanager
@@ -38,6 +40,7 @@ def readers(ledger: Ledger) -> Iterator[None]:
             ledger.search("the", limit=5)
             ledger.imports.provisional()
             rounds += 1
+            done.wait(PAUSE)
         return rounds
 
     with ThreadPoolExecutor(2) as pool:

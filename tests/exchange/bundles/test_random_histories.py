@@ -15,7 +15,7 @@ from tests.exchange.bundles.reading import verified
 from tests.kernel.event_strategies import events
 from tests.ledger.histories import problems, texts
 from tests.ledger.test_state_machine import FIRST_SEED, LedgerMachine, picks, run_steps
-from tests.sizes import PROVING
+from tests.sizes import sized
 from weft.exchange.bundles import create_bundle, import_bundle, verify_bundle
 from weft.exchange.bundles.form import references
 from weft.kernel.events import Event, encode
@@ -27,8 +27,8 @@ from weft.ledger.read import thread_facts
 from weft.ledger.read.content_uses import references as typed_references
 from weft.ledger.read.thread_facts import ThreadFacts
 
-STEPS = 4_000 if PROVING else 300
-TURNS = 100_000 if PROVING else 600
+STEPS = sized(test=150, prove=4_000)
+TURNS = sized(test=300, prove=100_000)
 MiB = 1024 * 1024
 
 
