@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,9 @@ from weft.ledger.upkeep.recompute import VIEW_TABLES
 from weft.ledger.views import edges
 from weft.ledger.write.append import Append
 from weft.programs import Programs
+from weft.store.port import ReadTxn
+from weft.store.sql import Sql
+from weft.store.sqlite.store import SqliteStore
 
 LOOKUPS = ("lookup_event", "lookup_content", "lookup_bytes")
 COLUMN = {  # one column of each view that a reader would miss
@@ -438,6 +442,41 @@ def test_rows_that_hold_each_others_names_are_mended(damaged: Ledger, path: Path
     assert damaged.upkeep.rebuild() == 2
     assert [row["id"] for row in select(path, "SELECT id FROM turn ORDER BY n")] == ids
     assert problems(damaged) == []
+
+
+def test_short_views_are_compared_in_few_snapshots(damaged: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot for each of them costs more than their rows."""
+    snapshots = 0
+    read = type(damaged._store).read
+
+    def counted(store: SqliteStore) -> AbstractContextManager[ReadTxn]:
+        nonlocal snapshots
+        snapshots += 1
+        return read(store)
+
+    monkeypatch.setattr(SqliteStore, "read", counted)
+    assert problems(damaged) == []
+    assert 0 < snapshots < len(VIEW_TABLES)
+    snapshots = 0
+    assert damaged.upkeep.rebuild() == 0
+    assert 0 < snapshots < len(VIEW_TABLES)
+
+
+def test_what_was_compared_before_the_comparison_fails_is_named(
+    damaged: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(path, "UPDATE turn SET status = 'damaged'")
+    compare = recompute.compare_range
+
+    def failing(ours: Sql, theirs: Sql, table: str, after: recompute.Key | None) -> recompute.ComparedRange:
+        if table == "message":
+            raise Damaged("page 7 is malformed")
+        return compare(ours, theirs, table, after)
+
+    monkeypatch.setattr(recompute, "compare_range", failing)
+    first, *_, last = problems(damaged)
+    assert first.startswith("view turn ")
+    assert last.endswith("page 7 is malformed")
 
 
 def test_whoever_takes_findings_slowly_holds_nobody_up(ledger: Ledger) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.kernel.errors import Damaged, IdCollision, ReadOnlyLedger, StoreFailed
 from weft.kernel.events import GENESIS, Event, UnknownEvent
@@ -88,6 +88,10 @@ VIEW_TABLES: dict[str, tuple[str, ...]] = {
 ROWS, LOG_ROWS, FILLED_EVENTS = 2048, 256, 4096
 KNOWN_CONTENTS = 65_536
 TRIES = 8
+Place = tuple[str, Key | None]
+"""Where a range of rows begins: in which table, and after which key."""
+FIRST_PLACE: Place = (next(iter(VIEW_TABLES)), None)
+_TABLE_AFTER: dict[str, str | None] = dict(zip(VIEW_TABLES, [*list(VIEW_TABLES)[1:], None], strict=True))
 VIEWS_STALE = "views_stale"  # local state: the last content that came after an event that names it
 
 
@@ -229,30 +233,63 @@ def _apply_line(projector: Projector, n: int, at: int, line: bytes) -> Event | U
 # --- comparing --------------------------------------------------------------------------------------------------
 
 
-def differences(store: Store, fresh: FreshViews, table: str, key: tuple[str, ...]) -> Iterator[list[Difference]]:
-    """What differs in one table, range by range, each of one moment."""
-    after: Key | None = None
-    while True:
-        with store.read() as txn:
-            fresh.follow(txn)
-            found, after = compare_range(txn.sql, fresh.sql, table, key, after)
+class ComparedRange(NamedTuple):
+    table: str
+    after: Key | None
+    found: list[Difference]
+    rows: int
+    following: Place | None
+    """Where the next range begins, None where this was the last."""
+
+
+def differences(store: Store, fresh: FreshViews) -> Iterator[ComparedRange]:
+    """All views, range by range, each of one moment."""
+    place: Place | None = FIRST_PLACE
+    while place is not None:
+        compared: list[ComparedRange] = []
+        try:
+            with store.read() as txn:
+                fresh.follow(txn)
+                for part in compare_ranges(txn.sql, fresh.sql, place):
+                    compared.append(part)
+        except Exception:  # what was compared before stands
+            yield from compared
+            raise
         store.pause_reading()
-        yield found
-        if after is None:
-            return
+        yield from compared
+        place = compared[-1].following
 
 
-def compare_range(
-    ours: Sql, theirs: Sql, table: str, key: tuple[str, ...], after: Key | None
-) -> tuple[list[Difference], Key | None]:
-    """Rows that differ from `after` on, as far as both sides were read; and how far that is, None at the end."""
+def compare_ranges(ours: Sql, theirs: Sql, place: Place) -> Iterator[ComparedRange]:
+    """From `place` on, until as many rows as a range may have were compared: most tables of most ledgers are short, and
+    a snapshot for each costs more than the rows."""
+    following: Place | None = place
+    rows = 0
+    while following is not None and rows < ROWS:
+        compared = compare_range(ours, theirs, *following)
+        rows += compared.rows
+        following = compared.following
+        yield compared
+
+
+def compare_range(ours: Sql, theirs: Sql, table: str, after: Key | None) -> ComparedRange:
+    """Rows that differ from `after` on, as far as both sides were read."""
+    key = VIEW_TABLES[table]
     left, right = _some_rows(ours, table, key, after), _some_rows(theirs, table, key, after)
     ends = [rows[-1][0] for rows in (left, right) if len(rows) == ROWS]
     upto = min(ends) if ends else None
     mine, other = ({at: row for at, row in rows if upto is None or at <= upto} for rows in (left, right))
     found: list[Difference] = [(at, row, other.get(at)) for at, row in mine.items() if other.get(at) != row]
     found += [(at, None, row) for at, row in other.items() if at not in mine]
-    return sorted(found, key=lambda difference: difference[0]), upto
+    found.sort(key=lambda difference: difference[0])
+    return ComparedRange(table, after, found, max(len(left), len(right)), _following(table, upto))
+
+
+def _following(table: str, upto: Key | None) -> Place | None:
+    if upto is not None:
+        return table, upto
+    after = _TABLE_AFTER[table]
+    return None if after is None else (after, None)
 
 
 def _some_rows(sql: Sql, table: str, key: tuple[str, ...], after: Key | None) -> list[tuple[Key, Row]]:
@@ -368,7 +405,7 @@ def rebuild(store: Store, progress: Progress) -> int:
         fresh = FreshViews(scratch)
         fresh.compute(store, progress)
         try:
-            changed += sum(_mend_table(store, fresh, *table) for table in VIEW_TABLES.items())
+            changed += _mend_tables(store, fresh)
         except (Damaged, IdCollision):  # rows that are wrong in one range hold what is right in another
             changed += store.write(partial(_mend_everything, fresh))
     store.write(partial(_note_rebuilt, stale))
@@ -426,62 +463,59 @@ def _empty_lookups(txn: WriteTxn) -> None:
     txn.sql.run("DELETE FROM watermark WHERE view IN ('lookup_event', 'lookup_content')")
 
 
-def _mend_table(store: Store, fresh: FreshViews, table: str, key: tuple[str, ...]) -> int:
+def _mend_tables(store: Store, fresh: FreshViews) -> int:
     """One range after the other; only where something differs is anything written."""
-    changed, after = 0, None
-    while True:
+    changed = 0
+    following: Place | None = FIRST_PLACE
+    while following is not None:
         with store.read() as txn:
             fresh.follow(txn)
-            found, upto = compare_range(txn.sql, fresh.sql, table, key, after)
-        if found:
-            mended, upto = _mend_range(store, fresh, table, key, after)
-            changed += mended
+            for part in compare_ranges(txn.sql, fresh.sql, following):
+                following = part.following
+                if part.found:
+                    break
+        if part.found:
+            mended = _mend_range(store, fresh, part.table, part.after)
+            changed, following = changed + len(mended.found), mended.following
         store.pause_reading()
-        if upto is None:
-            return changed
-        after = upto
+    return changed
 
 
-def _mend_range(
-    store: Store, fresh: FreshViews, table: str, key: tuple[str, ...], after: Key | None
-) -> tuple[int, Key | None]:
+def _mend_range(store: Store, fresh: FreshViews, table: str, after: Key | None) -> ComparedRange:
     """In one transaction, at the moment that the fresh views are of. Where others write all the time the views are
     brought up to that moment inside of it."""
     for attempt in range(TRIES + 1):
-        done = store.write(partial(_mend, fresh, table, key, after, attempt == TRIES))
-        if done is not None:
-            return done
+        mended = store.write(partial(_mend, fresh, table, after, attempt == TRIES))
+        if mended is not None:
+            return mended
         with store.read() as txn:
             fresh.follow(txn)
     raise AssertionError("the last attempt always counts")
 
 
-def _mend(
-    fresh: FreshViews, table: str, key: tuple[str, ...], after: Key | None, insist: bool, txn: WriteTxn
-) -> tuple[int, Key | None] | None:
+def _mend(fresh: FreshViews, table: str, after: Key | None, insist: bool, txn: WriteTxn) -> ComparedRange | None:
     if not fresh.is_at(txn):
         if not insist:
             return None
         fresh.follow(txn)
-    found, upto = compare_range(txn.sql, fresh.sql, table, key, after)
-    _write(txn.sql, table, key, found)
+    compared = compare_range(txn.sql, fresh.sql, table, after)
+    _write(txn.sql, table, compared.found)
     _note_mended(txn.sql)
-    return len(found), upto
+    return compared
 
 
 def _mend_everything(fresh: FreshViews, txn: WriteTxn) -> int:
     """All tables in one transaction, wrong rows out before right ones go in. Nobody else writes meanwhile."""
     fresh.follow(txn)
     changed = 0
-    for table, key in VIEW_TABLES.items():
+    for table in VIEW_TABLES:
         found: list[Difference] = []
-        after: Key | None = None
-        while True:
-            some, after = compare_range(txn.sql, fresh.sql, table, key, after)
-            found += some
-            if after is None:
-                break
-        _write(txn.sql, table, key, found)
+        following: Place | None = (table, None)
+        while following is not None and following[0] == table:
+            compared = compare_range(txn.sql, fresh.sql, *following)
+            found += compared.found
+            following = compared.following
+        _write(txn.sql, table, found)
         changed += len(found)
     _note_mended(txn.sql)
     return changed
@@ -495,8 +529,8 @@ def _note_mended(sql: Sql) -> None:
     )
 
 
-def _write(sql: Sql, table: str, key: tuple[str, ...], found: list[Difference]) -> None:
-    where = " AND ".join(f"{column} = ?" for column in key)
+def _write(sql: Sql, table: str, found: list[Difference]) -> None:
+    where = " AND ".join(f"{column} = ?" for column in VIEW_TABLES[table])
     for at, stored, _ in found:
         if stored is not None:
             sql.run(f"DELETE FROM {table} WHERE {where}", at)

@@ -22,7 +22,7 @@ from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import ContentErased
 from weft.kernel.weft_error import quoted
 from weft.ledger.search import index_check
-from weft.ledger.upkeep.recompute import VIEW_TABLES, FreshViews, Progress, differences, lookups_wrong, silent
+from weft.ledger.upkeep.recompute import FreshViews, Progress, differences, lookups_wrong, silent
 from weft.store.port import ReadTxn, Store
 from weft.store.records import FORMER, LACKS, LogRow
 
@@ -290,11 +290,10 @@ def _verify_against_fresh(store: Store, progress: Progress) -> Iterator[Problem]
     with store.scratch() as scratch:
         fresh, sound = FreshViews(scratch), True
         fresh.compute(store, progress)
-        for table, key in VIEW_TABLES.items():
-            for found in differences(store, fresh, table, key):
-                progress("views", fresh.done, fresh.done)
-                sound &= not found
-                yield from (_view_problem(table, *difference) for difference in found)
+        for part in differences(store, fresh):
+            progress("views", fresh.done, fresh.done)
+            sound &= not part.found
+            yield from (_view_problem(part.table, *difference) for difference in part.found)
         yield from _verify_lost(store, fresh.lost)
     if sound:  # else the words would be those of wrong rows
         yield from (Problem("view", table, what) for table, what in index_check.found_in(store))
