@@ -135,7 +135,7 @@ def measure(section: str, stages: Stages, results: Results, specs: tuple[Spec, .
         case "sync":
             results.sync = measure_syncing(sizes, directory)
         case "cli":
-            measure_command_line(stages, results)
+            measure_command_line(stages, results, directory)
         case "fsync":
             measure_fsyncs(specs, results, directory)
         case "postgres":

@@ -1,6 +1,7 @@
 """The bars that Weft has to clear, as ratios wherever a ratio says it: machines differ."""
 
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 from benchmarks.broker import BESIDE, TurnCost, is_sqlite_peer
@@ -10,12 +11,23 @@ from benchmarks.fsyncs import Fsyncs
 from benchmarks.graph import GraphCosts
 from benchmarks.group_commit import DEEP, FRESH, ONE_DEEP, ONE_SLOW, ONE_WRITER, SLOW
 from benchmarks.imports import FLOOR, ONE_PROCESS, TWO_PROCESSES, Import
-from benchmarks.measure import paired_ratio
+from benchmarks.measure import Figure, paired_ratio
 from benchmarks.peers import BARE, FORKING_PEER
 from benchmarks.postgres import SAVER
 from benchmarks.rates import Rate
 from benchmarks.registry import SAME_ROWS, WEFT
-from benchmarks.results import IDLE, LOADED_AGAIN, START, Results, Served, rate_ratio, ratio, wall_ratio
+from benchmarks.results import (
+    IDLE,
+    LOADED_AGAIN,
+    SECRETS,
+    SMALL_LOG,
+    START,
+    Results,
+    Served,
+    rate_ratio,
+    ratio,
+    wall_ratio,
+)
 from benchmarks.rooms import RoomCosts
 from benchmarks.searching import Searched
 from benchmarks.similarity import Compared
@@ -265,7 +277,20 @@ def _other_bars(results: Results) -> list[Bar]:
         Bar("verify facts: events", _per_second(results.verify.get("facts")), 100_000, "/s", "at least"),
         Bar("verify views: events", _per_second(results.verify.get("views")), 20_000, "/s", "at least"),
         Bar(f"command line: `{START}`, against `{IDLE}`", wall_ratio(starts.get(START), starts.get(IDLE)), 20, "x"),
+        Bar(
+            f"command line: `{SECRETS}`, after `{SMALL_LOG}`",
+            _longer(starts.get(SECRETS), starts.get(SMALL_LOG)),
+            1,
+            "s",
+        ),
     ]
+
+
+def _longer(value: object, floor: object) -> float | None:
+    """By how many seconds, of two cases that took turns; the middle one of the rounds."""
+    if not isinstance(value, Figure) or not isinstance(floor, Figure):
+        return None
+    return median(one - other for one, other in zip(value.rounds_ms, floor.rounds_ms, strict=False)) / 1000
 
 
 def _worst(values: list[float | None]) -> float | None:

@@ -24,6 +24,8 @@ START = "weft log -n 20"
 
 IDLE = "python -c pass"
 """What every command written in Python takes."""
+SECRETS, SMALL_LOG = "weft secrets --all", "weft log"
+"""Both on one small ledger; no rules are in the user's cache."""
 
 ByDepth = dict[int, Figure | NotMeasured]
 

@@ -7,20 +7,22 @@ import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, cast
 
-from benchmarks import group_commit
+from benchmarks import group_commit, syncing
 from benchmarks.measure import Figure, NotMeasured, Run, attempt, interleave, say, timed
 from benchmarks.peers import FORKING_PEER
 from benchmarks.peers.bare import BareScan
 from benchmarks.rates import rate_of
 from benchmarks.registry import WEFT, WEFT_MODULE
-from benchmarks.results import IDLE, LOADED_AGAIN, START, ByDepth, Results
+from benchmarks.results import IDLE, LOADED_AGAIN, SECRETS, SMALL_LOG, START, ByDepth, Results
 from benchmarks.stages import Stage
 
 if TYPE_CHECKING:
     from benchmarks.weft_subject import WeftLedger
 
+SMALL_TURNS = 100
 LOADS = 3
 """Of one thread in a round."""
 
@@ -115,7 +117,7 @@ def measure_group(stages: Stages, results: Results, directory: Path) -> None:
     results.group = group_commit.measure(deep, directory, sizes.writers, sizes.turns_per_writer, sizes.rounds)
 
 
-def measure_command_line(stages: Stages, results: Results) -> None:
+def measure_command_line(stages: Stages, results: Results, directory: Path) -> None:
     say("command line")
     subject = _weft(stages, results.sizes.peer_depths[-1])
     if subject is None:
@@ -127,20 +129,25 @@ def measure_command_line(stages: Stages, results: Results) -> None:
         return
     commands = {
         START: [program, *START.split()[1:]],
-        "weft log": [program, "log"],
+        "weft log, of all": [program, "log"],
         IDLE: [sys.executable, "-c", "pass"],
     }
     processes = {name: _process(command, subject.path) for name, command in commands.items()}
+    small = directory / "small.db"
+    syncing.record(small, 0, SMALL_TURNS)
+    processes |= {name: _process([program, *name.split()[1:]], small, directory) for name in (SMALL_LOG, SECRETS)}
     attempt(processes[START])  # the first start warms the caches
     cases = {name: _repeated(process) for name, process in processes.items()}
     results.command_line = dict(interleave(cases, results.sizes.rounds))
 
 
-def _process(command: list[str], ledger: Path) -> Callable[[], None]:
+def _process(command: list[str], ledger: Path, directory: Path | None = None) -> Callable[[], None]:
+    """Runs a command; with a directory it finds an empty cache there each time."""
     environment = {**os.environ, "WEFT_LEDGER": str(ledger), "PAGER": "cat"}
 
     def run() -> None:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        cache = {} if directory is None else {"XDG_CACHE_HOME": mkdtemp(dir=directory)}
+        done = subprocess.run(command, env=environment | cache, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError((done.stderr.strip().splitlines() or ["it failed without a word"])[-1])
 

@@ -51,7 +51,8 @@ class Secrets(LedgerPart):
         tells of all that was ever found; `anew` looks at everything again. With `again` the same words are looked for
         where no rule knows them, which reads every content. Erase them by their contents: `erase(secret.contents)`.
 
-        `scanner` comes from `load_scanner`, which takes some seconds the first time unless it is given a folder.
+        `scanner` comes from `load_scanner`. Its rules are compiled once something is to be looked at that they may find
+        something in: some seconds, unless it is given a folder where an earlier process kept them.
         """
         report_progress = checked_progress(progress) or silent
         criteria = SecretsWanted(
@@ -63,6 +64,8 @@ class Secrets(LedgerPart):
             ignored=checked_flag(ignored, "ignored"),
         )
         knowing = load_scanner() if scanner is None else checked_scanner(scanner)
+        with self._store.read() as txn:
+            report.ensure_answerable(txn, criteria)
         scanned = scan.scan(self._store, knowing, report_progress, anew=checked_flag(anew, "anew"))
         self._store.catch_up()
         if checked_flag(again, "again"):

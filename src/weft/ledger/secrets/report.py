@@ -82,6 +82,14 @@ class FoundSecret(Struct, frozen=True, gc=False):
     shown: str
 
 
+def ensure_answerable(txn: ReadTxn, wanted: SecretsWanted) -> None:
+    """Refuse what no scan could answer, before it begins."""
+    for beginning in wanted.fingerprints:
+        _checked_digits(beginning)
+    if wanted.session is not None:
+        require(txn, wanted.session)
+
+
 def make_report(
     txn: ReadTxn,
     scanner: SecretScanner,
@@ -210,12 +218,7 @@ def _since(moment: int) -> Callable[[SecretOwner], bool]:
 
 def full(sql: Sql, beginning: str) -> str:
     """The fingerprint that begins so, among those found or ignored."""
-    digits = checked_text(beginning, "fingerprint").lower().removesuffix("…")
-    if not FEWEST_DIGITS <= len(digits) <= DIGITS or set(digits) - set("0123456789abcdef"):
-        raise InvalidInput(
-            f"a fingerprint is {DIGITS} hexadecimal digits, or {FEWEST_DIGITS} and more that it begins with",
-            Action.LIST_SECRETS,
-        )
+    digits = _checked_digits(beginning)
     query = f"SELECT fingerprint FROM secret_found UNION {_IGNORED}"
     marks = {str(mark) for (mark,) in sql.all(query)} | fingerprints_found(sql)
     known = sorted(mark for mark in marks if mark.startswith(digits))
@@ -224,6 +227,16 @@ def full(sql: Sql, beginning: str) -> str:
     if len(known) > 1:
         raise AmbiguousName(digits, known)
     return known[0]
+
+
+def _checked_digits(beginning: str) -> str:
+    digits = checked_text(beginning, "fingerprint").lower().removesuffix("…")
+    if not FEWEST_DIGITS <= len(digits) <= DIGITS or set(digits) - set("0123456789abcdef"):
+        raise InvalidInput(
+            f"a fingerprint is {DIGITS} hexadecimal digits, or {FEWEST_DIGITS} and more that it begins with",
+            Action.LIST_SECRETS,
+        )
+    return digits
 
 
 def ignore(beginning: str, txn: WriteTxn) -> str:

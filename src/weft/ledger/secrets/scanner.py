@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput, Unsupported
+from weft.ledger.secrets.rule_patterns import load_patterns
 
 DIGITS = 16
 SHOWN = 4
@@ -31,6 +33,8 @@ COMPONENTS = frozenset(
     )
 )  # fmt: skip
 """Rules that only serve others in kingfisher's own reports, but whose matches are secret by themselves."""
+QUICK_BYTES = 256 * 1024
+"""So much is looked through by the patterns of rules before the rules themselves are compiled."""
 NAME_LENGTH = 24
 _name = re.compile(r"_?[a-z]+(?:_[a-z]+){2,}_?")
 _breaks = re.compile(rb"(?<!\\)\\++[nrt]|\s+")
@@ -55,8 +59,9 @@ class SecretTrace(Struct, frozen=True, gc=False):
 class SecretScanner(Protocol):
     """Finds credentials in bytes, without asking anybody else."""
 
-    rules: str
-    """Which rules these are, and of which version: what was scanned with others is scanned again."""
+    @property
+    def rules(self) -> str:
+        """Which rules these are, and of which version: what was scanned with others is scanned again."""
 
     def scan(self, data: bytes, key: bytes) -> list[SecretTrace]:
         """What is found in these bytes; fingerprints are made with `key`."""
@@ -87,14 +92,33 @@ def redacted(secret: str) -> str:
     return "".join(c if " " < c < "\x7f" else "*" for c in head) + "…"
 
 
-class Kingfisher:
-    """Kingfisher's rules, compiled. Scanning is local; its validation, which is not, is never called."""
+class CompiledRules(Struct, frozen=True):
+    """All rules of kingfisher, and the scanner made of them."""
 
-    def __init__(self, sdk: Any, rules: Any) -> None:
-        policy = sdk.DetectionPolicy(inline_ignores=False, markup_context=False)
-        self._scan: Callable[[bytes], list[Any]] = sdk.Scanner(rules, policy=policy).scan
-        self._rules = rules
-        self.rules = f"kingfisher {sdk.__version__}, {len(rules)} rules, names of programs left out"
+    catalog: Any
+    scan: Callable[[bytes], list[Any]]
+
+
+class Kingfisher:
+    """Kingfisher's rules. They are compiled for the first text in which one of them may find something, or once so much
+    was looked at that they are faster: compiling takes seconds, reading what an earlier process compiled half a second.
+    Scanning is local; its validation, which is not, is never called."""
+
+    def __init__(self, sdk: Any, folder: Path | None) -> None:
+        self._sdk, self._folder = sdk, folder
+        self._patterns = load_patterns(sdk.__version__)
+        self._compiling = Lock()
+        self._compiled: CompiledRules | None = None
+        self._looked_at = 0
+
+    @property
+    def rules(self) -> str:
+        count = len(self._ready().catalog) if self._patterns is None else self._patterns.count
+        return f"kingfisher {self._sdk.__version__}, {count} rules, names of programs left out"
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._compiled is not None
 
     def scan(self, data: bytes, key: bytes) -> list[SecretTrace]:
         return [
@@ -108,15 +132,33 @@ class Kingfisher:
         return ((fingerprint(found.secret, key), found.secret) for found in self._found(data))
 
     def _found(self, data: bytes) -> Iterator[Any]:
-        found = (found for found in self._scan(data) if found.visible or found.rule_id in COMPONENTS)
+        if not self._may_match(data):
+            return iter(())
+        found = (found for found in self._ready().scan(data) if found.visible or found.rule_id in COMPONENTS)
         return (match for match in found if not is_name(match.secret))
 
+    def _may_match(self, data: bytes) -> bool:
+        if self._compiled is not None or self._patterns is None:
+            return True
+        self._looked_at += len(data)
+        return self._looked_at > QUICK_BYTES or self._patterns.may_match(data)
+
     def kind(self, rule: str) -> str:
+        if self._patterns is not None and rule in self._patterns.rules:
+            return self._patterns.rules[rule].kind
         return self._kinds.get(rule, rule)
 
     @cached_property
     def _kinds(self) -> dict[str, str]:
-        return {rule["id"]: in_short(rule["name"]) for rule in self._rules.metadata()}
+        return {rule["id"]: in_short(rule["name"]) for rule in self._ready().catalog.metadata()}
+
+    def _ready(self) -> CompiledRules:
+        with self._compiling:
+            if self._compiled is None:
+                catalog = self._sdk.Rules(cache=self._folder is not None, cache_dir=self._folder)
+                policy = self._sdk.DetectionPolicy(inline_ignores=False, markup_context=False)
+                self._compiled = CompiledRules(catalog, self._sdk.Scanner(catalog, policy=policy).scan)
+            return self._compiled
 
 
 def in_short(name: str) -> str:
@@ -126,17 +168,17 @@ def in_short(name: str) -> str:
 
 
 def load_scanner(folder: Path | None = None) -> SecretScanner:
-    """Kingfisher with all its rules. Compiling them takes some seconds, once in a process; `folder` keeps
-    them for the next one."""
+    """Kingfisher with all its rules. Where they have to be compiled that takes some seconds, once in a process;
+    `folder` keeps them for the next one."""
     try:
         import kingfisher_sdk
     except ImportError as error:
         raise Unsupported(
             f"finding secrets needs kingfisher-secret-scanner ({error})", "install it: `pip install 'weft[secrets]'`"
         ) from error
-    return _compiled(kingfisher_sdk, folder)
+    return _scanner_of(kingfisher_sdk, folder)
 
 
 @cache
-def _compiled(sdk: Any, folder: Path | None) -> SecretScanner:
-    return Kingfisher(sdk, sdk.Rules(cache=folder is not None, cache_dir=folder))
+def _scanner_of(sdk: Any, folder: Path | None) -> Kingfisher:
+    return Kingfisher(sdk, folder)
