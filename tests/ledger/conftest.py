@@ -1,7 +1,7 @@
 """Every test that asks for `ledger` runs three times: on a file, in memory, and on PostgreSQL.
 
-Where the stores differ is shown by their contract, so `make test` runs all modules on a file and some of them on all
-three; `make prove` runs the other modules there too.
+Where the stores differ is shown by their contract, so `make test` runs all tests on a file, and some of the modules on
+the other two: a share of their tests at each commit. `make prove` runs all tests on all three.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,6 +11,7 @@ import pytest
 
 import weft
 from tests.conftest import NewPostgresLedger
+from tests.sizes import share
 from weft.kernel.clock import FixedClock
 from weft.ledger.api.ledger import Ledger
 
@@ -45,10 +46,11 @@ ON_ALL_STORES = {
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What runs in memory and on PostgreSQL in `make prove` alone."""
-    for item in items:
-        if "ledger" not in item.path.parts:
-            continue
-        if _engine(item) in ("memory", "postgres") and item.path.stem.removeprefix("test_") not in ON_ALL_STORES:
+    ours = [item for item in items if "ledger" in item.path.parts]
+    for engine, size in (("memory", 50), ("postgres", 75)):
+        there = [item for item in ours if _engine(item) == engine]
+        taken = share([item for item in there if item.path.stem.removeprefix("test_") in ON_ALL_STORES], test=size)
+        for item in set(there).difference(taken):
             item.add_marker("prove")
 
 

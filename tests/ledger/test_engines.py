@@ -4,9 +4,9 @@ Whatever the state machine does is done to a ledger on each engine, with the sam
 answer is compared, and in the end every row. WEFT_PROVE=1 makes 100,000 steps.
 """
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psycopg
@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
+from tests.conftest import NewPostgresLedger
 from tests.ledger.conftest import NOON
 from tests.ledger.histories import exported, grow, problems, select
 from tests.ledger.imported import rich_import
@@ -70,8 +71,8 @@ FILTERS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def address() -> str:
-    return shared_server().address()
+def address(new_postgres_ledger: NewPostgresLedger) -> str:
+    return new_postgres_ledger()
 
 
 @pytest.fixture
@@ -133,11 +134,10 @@ def test_every_row_of_a_full_story_is_the_same(path: Path, address: str) -> None
     assert_same_everywhere(path, address)
 
 
-@settings(max_examples=200 if PROVING else 8)
+@settings(max_examples=200 if PROVING else 5)
 @given(texts=st.lists(st.text(st.characters(exclude_categories=[])), min_size=8, max_size=8))
-def test_any_text_is_the_same_in_every_row(texts: list[str]) -> None:
-    address = shared_server().address()
-    with tempfile.TemporaryDirectory() as folder:
+def test_any_text_is_the_same_in_every_row(texts: list[str], memory_folder: Path | None) -> None:
+    with TemporaryDirectory(dir=memory_folder) as folder, shared_server().ledger() as address:
         path = Path(folder) / "ledger.db"
         with open_twins(path, address, TwinClock(NOON), "texts") as twins:
             for one, other in zip(texts[::2], texts[1::2], strict=True):
@@ -151,7 +151,7 @@ def test_facts_travel_from_one_engine_to_the_other(twins: Ledger, address: str) 
     grow(twins, "main", "a", "b", "c")
     facts = exported(twins)
     twins.close()
-    with weft.open(shared_server().address()) as there, weft.open(":memory:") as here:
+    with shared_server().ledger() as place, weft.open(place) as there, weft.open(":memory:") as here:
         assert carried(facts, there) == carried(facts, here)
         assert problems(there) == []
 
@@ -175,9 +175,9 @@ def test_a_backup_of_a_postgresql_ledger_has_every_row_and_goes_on(twins: Ledger
 def test_psql_reads_the_tables(twins: Ledger, address: str) -> None:
     (turn,) = grow(twins, "main", "hello")
     twins.close()
-    name = parse_address(address).ledger
-    said = shared_server().psql("-At", "-c", f"SELECT s.label, s.thread_id, t.status FROM {name}.sessions s"
-                                f" JOIN {name}.turns t ON t.id = s.thread_id")  # fmt: skip
+    place, name = parse_address(address), parse_address(address).ledger
+    query = f"SELECT s.label, s.thread_id, t.status FROM {name}.sessions s JOIN {name}.turns t ON t.id = s.thread_id"
+    said = shared_server().run("psql", "-X", place.conninfo, "-At", "-c", query)
     assert said.strip() == f"main|{turn}|completed"
 
 
@@ -185,7 +185,8 @@ class EnginesMachine(LedgerMachine):
     """The same machine, on a ledger of each engine."""
 
     def make_clock(self) -> TwinClock:
-        self.address, self.opened, self.twin_clock = shared_server().address(), 0, TwinClock(NOON)
+        self.address = self.stack.enter_context(shared_server().ledger())
+        self.opened, self.twin_clock = 0, TwinClock(NOON)
         return self.twin_clock
 
     def _open(self) -> Ledger:
@@ -206,10 +207,10 @@ class EnginesMachine(LedgerMachine):
 @pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.parametrize("turn_path", ["straight"], indirect=True)
 def test_whatever_is_done_in_whatever_order_both_engines_hold_the_same(
-    shard: int, record_property: Callable[[str, object], None]
+    shard: int, memory_folder: Path | None, record_property: Callable[[str, object], None]
 ) -> None:
     first = FIRST_SEED + 1000 * shard
-    steps, last = run_steps(STEPS, first, EnginesMachine, EXAMPLES)
+    steps, last = run_steps(STEPS, first, memory_folder, EnginesMachine, EXAMPLES)
     record_property("measured", f"{steps:,} steps")
     print(f"{steps:,} steps with seeds {first} to {last}")
     assert steps >= STEPS
@@ -217,22 +218,29 @@ def test_whatever_is_done_in_whatever_order_both_engines_hold_the_same(
 
 
 @settings(max_examples=3 if not PROVING else 100, deadline=None)
-@given(st.lists(histories(), min_size=1, max_size=3), st.lists(QUERIES, min_size=3, max_size=8, unique=True))
-def test_searches_give_the_same_hits_on_both_engines(stories: list[list[dict[str, Any]]], queries: list[str]) -> None:
+@given(
+    stories=st.lists(histories(), min_size=1, max_size=3),
+    queries=st.lists(QUERIES, min_size=3, max_size=8, unique=True),
+)
+def test_searches_give_the_same_hits_on_both_engines(
+    stories: list[list[dict[str, Any]]], queries: list[str], memory_folder: Path | None
+) -> None:
     """Random histories, half of them caught up with: the same hits in the same order, however they are filtered."""
     clock = TwinClock(NOON)
-    with tempfile.TemporaryDirectory() as folder:
-        address = shared_server().address()
-        with open_twins(Path(folder) / "ledger.db", address, clock, "search") as twins:
-            for story in stories:
-                twins.upkeep.catch_up()
-                for turn in story:
-                    clock.tick(int(turn.pop("gap") * 1000))
-                    turn.pop("number")
-                    twins.record_turn(**turn)
-            rich_import(twins)
-            for query in queries:
-                for filters in FILTERS:
-                    twins.search(query, **filters)
-            assert len(twins.search("", role="user")) > len(stories)
-            assert problems(twins) == []
+    with (
+        TemporaryDirectory(dir=memory_folder) as folder,
+        shared_server().ledger() as address,
+        open_twins(Path(folder) / "ledger.db", address, clock, "search") as twins,
+    ):
+        for story in stories:
+            twins.upkeep.catch_up()
+            for turn in story:
+                clock.tick(int(turn.pop("gap") * 1000))
+                turn.pop("number")
+                twins.record_turn(**turn)
+        rich_import(twins)
+        for query in queries:
+            for filters in FILTERS:
+                twins.search(query, **filters)
+        assert len(twins.search("", role="user")) > len(stories)
+        assert problems(twins) == []

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -431,8 +432,10 @@ def tell_while_open(opened: Callable[[], Ledger], told: list[tuple[str, int]]) -
 
 @settings(max_examples=8 * PROPERTY_SCALE, deadline=None, suppress_health_check=list(HealthCheck))
 @given(told=later_steps)
-def test_a_ledger_that_stays_open_tells_what_a_fresh_one_tells(told: list[tuple[str, int]]) -> None:
-    with TemporaryDirectory() as folder:
+def test_a_ledger_that_stays_open_tells_what_a_fresh_one_tells(
+    told: list[tuple[str, int]], memory_folder: Path | None
+) -> None:
+    with TemporaryDirectory(dir=memory_folder) as folder:
         tell_while_open(partial(weft.open, f"{folder}/ledger.db", clock=FixedClock(1_794_700_800_000)), told)
 
 

@@ -1,14 +1,15 @@
 """Everything a ledger can do, in any order, by two ledgers on one file, against a plain model of it.
 
 After every step the nine invariants of the agents ledger schema are asserted from SQL; now and then the views are
-compared with a rebuild and the facts are carried into a fresh ledger. WEFT_PROVE=1 makes 100,000 steps.
+compared with a rebuild and the facts are carried into a fresh ledger. WEFT_PROVE=1 makes 100,000 steps; otherwise
+each commit makes 400 of 1,000.
 """
 
 import os
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import apsw
@@ -27,7 +28,7 @@ from hypothesis.stateful import (
 import weft
 from tests.ledger.invariants import check_all, check_context, check_names, check_step
 from tests.ledger.plain_model import PlainLedger, PlainSession, PlainTurn
-from tests.sizes import PROVING
+from tests.sizes import PROVING, share
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import LabelTaken, LeaseLost, NotApplicable, NotFound, SessionBusy, WeftError
 from weft.ledger.api.ledger import Ledger
@@ -56,13 +57,17 @@ NOWHERE: tuple[str | None, int | None] = (None, None)
 
 
 class LedgerMachine(RuleBasedStateMachine):
+    place: Path | None = None
+    """Where its folder is made."""
+
     def make_clock(self) -> FixedClock:
         return FixedClock(1_794_700_800_000)
 
     @initialize()
     def open(self) -> None:
-        self.stack, self.clock = ExitStack(), self.make_clock()
-        folder = self.stack.enter_context(tempfile.TemporaryDirectory())
+        self.stack = ExitStack()
+        self.clock = self.make_clock()
+        folder = self.stack.enter_context(TemporaryDirectory(dir=self.place))
         self.path, self.plain, self.said = Path(folder) / "ledger.db", PlainLedger(), 0
         self.writers: dict[str, tuple[TurnWriter, PlainSession | None]] = {}
         self.lost: list[TurnWriter] = []
@@ -444,25 +449,29 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 def run_steps(
-    total: int, number: int, machine: type[LedgerMachine] = LedgerMachine, examples: int = EXAMPLES
+    total: int,
+    number: int,
+    place: Path | None,
+    machine: type[LedgerMachine] = LedgerMachine,
+    examples: int = EXAMPLES,
 ) -> tuple[int, int]:
     """Machines from this seed on until so many steps are made; returns the steps and the last seed."""
     counted["steps"] = 0
     while counted["steps"] < total:
-        seeded = seed(number)(type("SeededMachine", (machine,), {}))
+        seeded = seed(number)(type("SeededMachine", (machine,), {"place": place}))
         run_state_machine_as_test(seeded, settings=settings(SETTINGS, max_examples=examples))
         number += 1
     return counted["steps"], number - 1
 
 
 @pytest.mark.usefixtures("turn_path")
-@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("shard", share(range(SHARDS), test=2))
 @pytest.mark.parametrize("turn_path", ["straight"], indirect=True)
 def test_whatever_is_done_in_whatever_order_the_invariants_hold(
-    shard: int, record_property: Callable[[str, object], None]
+    shard: int, memory_folder: Path | None, record_property: Callable[[str, object], None]
 ) -> None:
     first = FIRST_SEED + 1000 * shard
-    steps, last = run_steps(STEPS, first)
+    steps, last = run_steps(STEPS, first, memory_folder)
     record_property("measured", f"{steps:,} steps")
     print(f"{steps:,} steps with seeds {first} to {last}")
     assert steps >= STEPS
