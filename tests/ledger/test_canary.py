@@ -18,6 +18,7 @@ from msgspec import UNSET, Struct
 import weft
 from tests.ledger.histories import exported, grow, import_into, lines
 from tests.ledger.test_approvals import PASSED, asking
+from tests.sizes import share
 from weft import Codeblock, ImagePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.kernel.errors import WeftError
 from weft.kernel.fields import EventRef, RequestInput, Usage
@@ -413,8 +414,10 @@ WHERE = {
 }
 
 
-@pytest.mark.parametrize("canary", [SPACED, NAMELIKE])
-@pytest.mark.parametrize(("where", "argument", "group"), CASES)
+@pytest.mark.parametrize(
+    ("where", "argument", "group", "canary"),
+    share([(*case, canary) for case in CASES for canary in (SPACED, NAMELIKE)], test=210),
+)
 def test_a_canary_is_found_only_where_its_argument_may_put_it(
     where: str, argument: str, group: str, canary: str
 ) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import weft
+from tests.conftest import NewPostgresLedger
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, exported, grow, import_into, problems, select
 from tests.ledger.imported import rich_import
 from tests.ledger.test_verifying import rich
-from tests.postgres import shared_server
 from weft.kernel.errors import CopyUnfinished, FactDamaged, LedgerMissing, NotApplicable
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep import ledger_copy
@@ -77,10 +77,12 @@ def test_a_ledger_is_copied_by_its_address_or_open(open_ledger: OpenLedger, targ
         assert exported(copy) == exported(source)
 
 
-def test_a_ledger_goes_to_another_engine_and_back(full: Ledger, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_goes_to_another_engine_and_back(
+    full: Ledger, target: Path, new_postgres_ledger: NewPostgresLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Cut short on the way there, and run again."""
     monkeypatch.setattr(ledger_copy, "BATCH_ROWS", 7)
-    address = shared_server().address().replace("weft@", "weft:hunter2@")
+    address = new_postgres_ledger().replace("weft@", "weft:hunter2@")
     receipt = full.record_turn(session="main", query="kept").receipt
     full.upkeep.catch_up()
 

@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 import weft
+from tests.conftest import NewPostgresLedger
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, exported, grow, import_into, problems
 from tests.ledger.test_verifying import rich
@@ -375,8 +376,10 @@ SERVED = {
 
 
 @pytest.mark.parametrize("harm", SERVED)
-def test_a_fault_of_a_ledger_in_a_server_is_named_with_what_to_do(clock: FixedClock, harm: str) -> None:
-    address = shared_server().address()
+def test_a_fault_of_a_ledger_in_a_server_is_named_with_what_to_do(
+    clock: FixedClock, new_postgres_ledger: NewPostgresLedger, harm: str
+) -> None:
+    address = new_postgres_ledger()
     with weft.open(address, clock=clock) as ledger:
         grow(ledger, "main", "a", "b")
     assert {one.grade for one in weft.examine(address, clock=clock)} == {Grade.GOOD}

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 import weft
+from tests.conftest import NewPostgresLedger
 from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import change, grow, problems, select
 from tests.ledger.imported import native_turn, rich_import, take
-from tests.postgres import shared_server
 from tests.programs.similarity.test_similarity import Words
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import FileKind, ResourceCapability, ResourceKind
@@ -449,9 +449,12 @@ def is_small(step: str, sql: str) -> bool:
 
 
 def test_no_lookup_scans_a_table_on_postgresql(
-    open_ledger: OpenLedger, clock: FixedClock, monkeypatch: pytest.MonkeyPatch
+    open_ledger: OpenLedger,
+    clock: FixedClock,
+    new_postgres_ledger: NewPostgresLedger,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    address = shared_server().address()
+    address = new_postgres_ledger()
     ledger = prepared(open_ledger(address), clock)
     questions: dict[str, tuple[str, tuple[Any, ...]]] = {}
     for name, look in LOOKUPS.items():

@@ -11,13 +11,13 @@ import orjson
 import pytest
 
 import weft
+from tests.conftest import NewPostgresLedger
 from tests.credentials import CACHE, Maker, scanner
 from tests.faults.system_calls import missing
 from tests.ledger.canaries import files_with_canary
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import grow, problems
 from tests.ledger.imported import native_turn, take
-from tests.postgres import shared_server
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotApplicable, NotFound, Unsupported
 from weft.ledger.api.ledger import Ledger
@@ -26,6 +26,7 @@ from weft.ledger.secrets import SecretFinding, SecretReport
 from weft.ledger.secrets.scan import REACH, windows
 from weft.ledger.secrets.scanner import SecretTrace, in_short
 
+pytestmark = pytest.mark.load("secret rules")
 WHY = "a leaked key"
 
 
@@ -411,8 +412,10 @@ def test_after_erasing_no_file_holds_what_was_found(disk: Ledger, path: Path) ->
     assert problems(disk) == []
 
 
-def test_after_erasing_no_table_of_a_server_holds_what_was_found(open_ledger: OpenLedger) -> None:
-    ledger = open_ledger(shared_server().address())
+def test_after_erasing_no_table_of_a_server_holds_what_was_found(
+    open_ledger: OpenLedger, new_postgres_ledger: NewPostgresLedger
+) -> None:
+    ledger = open_ledger(new_postgres_ledger())
     planted = plant(ledger)
     ledger.erasure.erase(sorted({ref for secret in find(ledger).secrets for ref in secret.contents}), reason=WHY)
     with ledger._store.read() as txn:

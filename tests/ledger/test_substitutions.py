@@ -7,6 +7,7 @@ import pytest
 from msgspec import UNSET
 
 import weft
+from tests.credentials import scanner
 from tests.ledger.canaries import CANARY, files_with_canary, told
 from tests.ledger.histories import copy_in_memory, exported, grow, import_into, problems, select, texts
 from tests.ledger.imported import native_call, native_turn, take
@@ -343,7 +344,7 @@ def test_what_two_turns_show_stays_with_the_other_one(disk: Ledger) -> None:
 def test_a_credential_among_other_words_is_found_in_its_turn(disk: Ledger) -> None:
     answer = answered(disk)
     disk.substitute(answer.id, "it is AKIAQ3EGRIJ5CEXZ7YPM", reason="ghp_" + "a1B2c3D4e5" * 3 + "f6G7h8")
-    places = [place for secret in disk.secrets.find().secrets for place in secret.places]
+    places = [place for secret in disk.secrets.find(scanner=scanner()).secrets for place in secret.places]
     assert {place.turn_id for place in places} == {answer.turn_id}
 
 

@@ -16,6 +16,7 @@ from tests.ledger.test_forks import long_turn
 from tests.ledger.test_inbox import answered, begun
 from tests.ledger.test_workers import waited, with_workers
 from tests.programs.stories import tell_programs
+from tests.sizes import share
 from weft.kernel import resource_events
 from weft.kernel.clock import FixedClock, iso_from_ms
 from weft.kernel.enums import MessageSource, MountMode, ResourceCapability, ResourceKind, SubresourcePart
@@ -228,7 +229,7 @@ def mends(ledger: Ledger, table: str) -> None:
     assert ledger.upkeep.rebuild() == 0
 
 
-@pytest.mark.parametrize("table", COLUMN)
+@pytest.mark.parametrize("table", share(list(COLUMN), test=18))
 def test_a_changed_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path, table: str) -> None:
     before = select(path, f"SELECT * FROM {table} ORDER BY 1, 2")
     where = " WHERE stream LIKE 'program:%'" if table == "stream_tip" else ""
@@ -237,7 +238,7 @@ def test_a_changed_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path
     assert select(path, f"SELECT * FROM {table} ORDER BY 1, 2") == before
 
 
-@pytest.mark.parametrize("table", COLUMN)
+@pytest.mark.parametrize("table", share(list(COLUMN), test=18))
 def test_a_lost_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path, table: str) -> None:
     first = ", ".join(VIEW_TABLES[table])
     change(path, f"DELETE FROM {table} WHERE ({first}) IN (SELECT {first} FROM {table} ORDER BY {first} DESC LIMIT 1)")
