@@ -68,8 +68,8 @@ def _read(ledger: Ledger, name: str) -> tuple[str, list[str], list[str]]:
     return thread.digest, list(thread.ancestry), texts(thread.messages)
 
 
-def test_threads_of_random_histories_go_through_bundles_unchanged() -> None:
-    steps, _ = run_steps(STEPS, FIRST_SEED + 77, Bundling)
+def test_threads_of_random_histories_go_through_bundles_unchanged(memory_folder: Path | None) -> None:
+    steps, _ = run_steps(STEPS, FIRST_SEED + 77, memory_folder, Bundling)
     assert steps >= STEPS
 
 
