@@ -41,7 +41,7 @@ from benchmarks.similarity import measure_similarity
 from benchmarks.stages import build, curve, extend
 from benchmarks.streaming import measure_streaming
 from benchmarks.subject import Spec
-from benchmarks.syncing import measure_syncing
+from benchmarks.syncing import measure_cloning, measure_syncing
 
 ROOT = Path(__file__).resolve().parent.parent
 BUSY = 0.5
@@ -134,6 +134,7 @@ def measure(section: str, stages: Stages, results: Results, specs: tuple[Spec, .
             results.streams = measure_streaming(sizes, directory)
         case "sync":
             results.sync = measure_syncing(sizes, directory)
+            results.clones = measure_cloning(directory / f"sync-{sizes.sync_turns[-1]}" / "here.db", sizes.rounds)
         case "cli":
             measure_command_line(stages, results, directory)
         case "fsync":

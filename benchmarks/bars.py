@@ -31,7 +31,7 @@ from benchmarks.results import (
 from benchmarks.rooms import RoomCosts
 from benchmarks.searching import Searched
 from benchmarks.similarity import Compared
-from benchmarks.syncing import Moved, name_of
+from benchmarks.syncing import CLONE, COPY, Moved, name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,12 @@ def sync_bars(results: Results) -> list[Bar]:
         Bar("sync: bytes moved, against those missing", _worst([each.ratio for each in found.values()]), 1.2, "x"),
         Bar("sync: peak memory, many turns against few", _worst(memory), 1.25, "x"),
         Bar("sync: a push of nothing, many turns against few", ratio(spent[1], spent[0]), 1.5, "x"),
+        Bar(
+            f"sync: `{CLONE}`, against a {COPY}",
+            wall_ratio(results.clones.get(CLONE), results.clones.get(COPY)),
+            3,
+            "x",
+        ),
     ]
 
 

@@ -42,7 +42,7 @@ RAN = {
     "rooms": ("weft", "apsw"),
     "graph": ("weft", "apsw"),
 }
-OTHERS = ("append", "fork", "load", "read", "verify", "group", "imports", "command_line", "fsyncs")
+OTHERS = ("append", "fork", "load", "read", "verify", "group", "imports", "command_line", "clones", "fsyncs")
 
 FRAME = f"""# Performance
 

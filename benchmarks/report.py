@@ -107,6 +107,9 @@ def weft_table(results: Results) -> Table:
         (f"fork at {depth:,} turns, ms", *_costs(found)[:2]) for depth, found in results.fork.get(WEFT.name, {}).items()
     ]
     rows += [(f"command line: `{name}`, ms", _costs(found)[0], ABSENT) for name, found in results.command_line.items()]
+    rows += [
+        (f"the largest synced ledger: {name}, ms", _costs(found)[0], ABSENT) for name, found in results.clones.items()
+    ]
     return Table("Weft alone", ("what", "figure", "CPU ms each"), rows)
 
 
@@ -324,7 +327,7 @@ def notes(results: Results) -> list[str]:
         "group commit, ": results.group,
         "import, ": results.imports,
         "search ": results.search,
-        "": results.command_line,
+        "": {**results.command_line, **results.clones},
     }
     for kind, figures in others.items():
         lines += [f"{kind}{name}: {found}" for name, found in figures.items() if isinstance(found, NotMeasured)]

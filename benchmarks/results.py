@@ -69,6 +69,7 @@ class Results:
     sync: dict[str, Moved | NotMeasured] = field(default_factory=dict)
     """By the turns that a ledger has and what is done."""
     command_line: dict[str, Figure | NotMeasured] = field(default_factory=dict)
+    clones: dict[str, Figure | NotMeasured] = field(default_factory=dict)
     fsyncs: dict[str, Fsyncs | NotMeasured] = field(default_factory=dict)
     postgres: dict[str, Served | NotMeasured] = field(default_factory=dict)
     broker: BrokerResults = field(default_factory=BrokerResults)

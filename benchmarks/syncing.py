@@ -6,25 +6,33 @@ turns as JSON lines, a file and a commit for every hundred, and pushes them to a
 """
 
 import json
+import os
 import resource
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.machine import peak_bytes
-from benchmarks.measure import NotMeasured, attempt, say
+from benchmarks.measure import Figure, NotMeasured, Run, attempt, interleave, say, timed
 from benchmarks.plan import Sizes
 from benchmarks.workload import Turn, turns
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger
 
+CLONE, COPY = "weft clone", "copy of the file, synced"
+_COPY_AND_SYNC = """
+import os, shutil, sys
+shutil.copyfile(*sys.argv[1:])
+descriptor = os.open(sys.argv[2], os.O_RDONLY)
+os.fsync(descriptor)
+"""
 A_COMMIT = 100
 SEED = 7
 Found = dict[str, "Moved | NotMeasured"]
@@ -65,6 +73,34 @@ def measure_syncing(sizes: Sizes, directory: Path) -> Found:
     say("git push")
     found |= pushed_by_git(directory / "git", sizes.sync_turns[-1], sizes.sync_more)
     return found
+
+
+def measure_cloning(ledger: Path, rounds: int) -> dict[str, Figure | NotMeasured]:
+    """`weft clone` of a ledger of this person's, beside a copy of its file that is synced. Both in processes of their
+    own, and of a ledger that nobody has open."""
+    folder = ledger.with_name("clones")
+    folder.mkdir()
+    environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "WEFT_LEDGER": str(ledger)}
+    weft = [sys.executable, "-m", "weft.surfaces.cli"]
+
+    def run(command: list[str]) -> None:
+        subprocess.run(command, env=environment, check=True, capture_output=True, cwd=Path(__file__).parents[1])
+
+    def case(command: list[str]) -> Callable[[], Run]:
+        def one() -> Run:
+            for path in folder.glob("made*"):
+                path.unlink()
+            return timed([lambda: run(command)])
+
+        return one
+
+    made = folder / "made.db"
+    run([*weft, "trust"])
+    cases = {
+        CLONE: case([*weft, "clone", str(ledger), str(made)]),
+        COPY: case([sys.executable, "-c", _COPY_AND_SYNC, str(ledger), str(made)]),
+    }
+    return dict(interleave(cases, rounds))
 
 
 def name_of(amount: int, what: str) -> str:

@@ -304,8 +304,8 @@ OPEN_TO_LAYERS_ABOVE = frozenset(
     "api model arguments dialects.blocks dialects.messages dialects.turns dialects.usage"
     " imports imports.natives secrets read.access read.thread_facts read.revisions"
     " read.label_prefixes read.turn_titles search.vectors sessions.heads upkeep.facts_file upkeep.copy_register"
-    " upkeep.refused_events views.rows views.program_rows views.values write.append write.commands write.leases"
-    " write.placement".split()
+    " upkeep.file_clone upkeep.refused_events views.rows views.program_rows views.values write.append"
+    " write.commands write.leases write.placement".split()
 )
 """What exchange, programs, runtime and surfaces may import of the ledger: its public package, and what writes programs,
 importers and sync are written with."""

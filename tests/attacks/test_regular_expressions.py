@@ -155,7 +155,7 @@ MADE = {
     "weft.exchange.exporters.markdown: f'{letter}+'": "one run of one character",
     "weft.kernel.authority: '.'.join(words)": "a part of a grant between two stars: it has no repeats",
     "weft.kernel.words: re.sub('[SMU]', lambda letter: inside[letter[0]], form)": "classes without an overlap",
-    "weft.ledger.secrets.rule_patterns: pattern.encode()": "of the table that `test_no_pattern_takes_longer_than_its_text` checks",
+    "weft.ledger.secrets.rule_patterns: pattern.encode()": "from a table whose patterns have a test of their own",
     "weft.programs.program_files: f'^(?:{pattern})$'": "numbers and words of YAML, from a table in the same module",
     "weft.surfaces.cli.chat.models: vendor.names": "from the table of vendors; over a name that the caller types",
 }

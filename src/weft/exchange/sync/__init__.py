@@ -19,10 +19,13 @@ from weft.exchange.sync.commands import (
     share_imports,
 )
 from weft.exchange.sync.conversation import Manners
+from weft.exchange.sync.file_clone import CopiedFacts, FileClone
 from weft.exchange.sync.peers import Remote
 
 __all__ = [
     "ORIGIN",
+    "CopiedFacts",
+    "FileClone",
     "Manners",
     "Pipes",
     "Remote",

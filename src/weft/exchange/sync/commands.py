@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 from weft.exchange.sync import peers
 from weft.exchange.sync.addresses import FORMS, Pipes, program_of, start, without_password
 from weft.exchange.sync.conversation import Asking, Manners, Serving
+from weft.exchange.sync.file_clone import CopiedFacts
 from weft.exchange.sync.messages import Hello
 from weft.exchange.sync.peers import Remote
 from weft.exchange.sync.pump import SILENCE_SECONDS, Channel, Served
@@ -49,6 +50,16 @@ class Synced(Struct, frozen=True, kw_only=True):
     sent_bytes: int
     received_bytes: int
     dry_run: bool = False
+
+    def beside(self, copied: CopiedFacts) -> Synced:
+        """With what had come with the other ledger's file."""
+        return structs.replace(
+            self,
+            events=self.events + copied.events,
+            contents=self.contents + copied.contents,
+            event_bytes=self.event_bytes + copied.event_bytes,
+            content_bytes=self.content_bytes + copied.content_bytes,
+        )
 
 
 class Link:

@@ -63,6 +63,8 @@ LOCAL_TABLES: dict[str, tuple[str, ...]] = {
 }
 """Local state that a copy takes over as it is; of `local` and `lease` it takes some; `watermark` and
 `secret_found`, which goes as far as a watermark, are its own."""
+STATE_TABLES = (*LOCAL_TABLES, "lease", "secret_found", "partial_reply")
+"""All local state but `local` and `watermark`: what no facts hold, and no clone of a ledger gets."""
 _LOG = "SELECT n, count, at, chain, events, contents FROM log WHERE n > ? AND n <= ? ORDER BY n LIMIT ?"
 _CONTENTS = "SELECT n, scope, ref, salt, digest, size, shown, bytes FROM content WHERE n > ? AND n <= ? ORDER BY n"
 _HAS_PARTS = "SELECT 1 FROM content_part WHERE content = ? UNION SELECT 1 FROM packed WHERE content = ? LIMIT 1"

@@ -16,6 +16,7 @@ import os
 import stat
 import sys
 from pathlib import Path
+from threading import Lock
 from weakref import WeakSet
 
 from weft.kernel.errors import LedgerMoved, NotALedger, SeveralNames, StoreError, Unsupported
@@ -71,11 +72,29 @@ class LedgerFile:
         if (found.st_dev, found.st_ino) in _inherited:
             raise Unsupported(f"{self.name} was open when this process was forked from another one", AFTER_FORK)
         self.inode, self.device = found.st_ino, found.st_dev
-        _opened.add(self)
+        with _changing:
+            _opened.add(self)
 
     def release(self) -> None:
         """No connection leads to it any longer."""
-        _opened.discard(self)
+        key = (self.device, self.inode)
+        with _changing:
+            _opened.discard(self)
+            if key in _readable and all((file.device, file.inode) != key for file in _opened):
+                os.close(_readable.pop(key))
+
+    def descriptor(self) -> int:
+        """To read the file with, past SQLite. It stays open as long as anybody in this process has the ledger open:
+        closing any descriptor of a file takes all locks of the process on that file away."""
+        key = (self.device, self.inode)
+        with _changing:
+            if key not in _readable:
+                _readable[key] = descriptor = os.open(self.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                found = os.fstat(descriptor)
+                if (found.st_dev, found.st_ino) != key:
+                    os.close(_readable.pop(key))
+                    raise LedgerMoved(self.name, "was replaced by another file")
+            return _readable[key]
 
     def ensure_in_place(self) -> None:
         """The name still leads to the file that was identified, and no other name does."""
@@ -90,17 +109,24 @@ class LedgerFile:
 
 
 AFTER_FORK = "fork before the ledger is opened, or start the process anew (multiprocessing: spawn)"
+_changing = Lock()
 _opened: WeakSet[LedgerFile] = WeakSet()
+_readable: dict[tuple[int, int], int] = {}
+"""By device and number, a descriptor of an open ledger's file that is not SQLite's."""
 _inherited: set[tuple[int, int]] = set()
 """Device and number of the files that were open in a process when this one was forked from it."""
 
 
 def _inherit() -> None:
+    """In a child. The lock was taken before the fork, so that no other thread of the parent was in the midst."""
     _inherited.update((file.device, file.inode) for file in _opened)
     _opened.clear()
+    while _readable:
+        os.close(_readable.popitem()[1])
+    _changing.release()
 
 
-os.register_at_fork(after_in_child=_inherit)
+os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_inherit)
 
 
 def real_path(path: Path) -> Path:

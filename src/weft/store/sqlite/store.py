@@ -43,7 +43,7 @@ from weft.store.sqlite.connection import (
     store_error,
     translated,
 )
-from weft.store.sqlite.copies import copies_beside, ensure_free, write_copy
+from weft.store.sqlite.copies import copies_beside, ensure_free, write_clone, write_copy
 from weft.store.sqlite.files import AFTER_FORK, LedgerFile, refuse_unsafe_place
 from weft.store.sqlite.migrations import (
     Schema,
@@ -456,6 +456,26 @@ class SqliteStore(SqliteBase):
         with self._snapshot() as sql:
             sql.one("SELECT 1 FROM local")  # takes the snapshot that the whole copy is made of
             write_copy(sql.connection, target, progress, beside)
+
+    def clone(
+        self,
+        target: Path,
+        change: Callable[[SqliteSql], object],
+        progress: Progress | None,
+        place: Callable[[Path], object],
+    ) -> None:
+        """Copy a consistent state to a new file that `change` makes a ledger of its own, while readers and writers go
+        on. Nobody else makes a ledger there meanwhile. `place` is called with the file before it has its name."""
+        ensure_free(target)
+        refuse_unsafe_place(target.parent)
+        lock = FileLock(Path(f"{target}-lock"))
+        try:
+            with lock, self._snapshot() as sql:
+                ensure_free(target)
+                sql.one("SELECT 1 FROM local")  # takes the snapshot that the whole copy is made of
+                write_clone(sql.connection, self._file, target, change, progress, place)
+        finally:
+            lock.close()
 
     def close(self) -> None:
         """Let what is under way end, then release everything; a reader still at work closes its own connection."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,6 +24,9 @@ from weft.surfaces.cli.sync_call import checked_source, silence_option
 from weft.surfaces.cli.user_files import place_for
 from weft.surfaces.wire.exchange import ClonedLedger
 
+if TYPE_CHECKING:
+    from weft.exchange.sync import CopiedFacts
+
 
 @weft_command("clone")
 @click.argument("source", type=click.Path())
@@ -35,17 +40,19 @@ def command(call: Call, source: str, dest: str | None, no_imports_secret: bool, 
     SOURCE is a path, postgresql://…, ssh://host/path or cmd:COMMAND. DEST is a folder, a file that ends in .db or a
     PostgreSQL address; without it, this folder. The import secret comes along, so that what both import later is one
     tree: clone to a ledger of the same owner, or say --no-imports-secret. SOURCE becomes the remote origin. The kept
-    files of turns come along where SOURCE is on this machine, and stay there where it is reached by a command. A clone
-    that was cut short is run again and goes on where it was.
+    files of turns come along where SOURCE is on this machine, and stay there where it is reached by a command. A
+    trusted file is copied where its views say the same in a clone; anything else is told and checked fact by fact. A
+    clone that was cut short is run again and goes on where it was.
     """
     from weft.exchange.sync import clone
     from weft.exchange.sync.addresses import program_of
 
     address = checked_source(call, source, shares_secret=not no_imports_secret)
-    with call.making(_place(dest or ".")) as ledger:
+    place, is_near = _place(dest or "."), program_of(address) is None
+    copied = _copied_file(call, address, place, shares_secret=not no_imports_secret) if is_near else None
+    with call.making(place) as ledger:
         if isinstance(ledger.trust, StoredTrust) and ledger.trust.is_trusted:
             ledger.trust.allow(CLONED)
-        is_near = program_of(address) is None
         files = _files(call, address, ledger, is_left_out=no_files) if is_near else None
         with progress(call, "clone") as bar, nullcontext() if files is None else files.held():
             done = clone(
@@ -58,6 +65,7 @@ def command(call: Call, source: str, dest: str | None, no_imports_secret: bool, 
             )
             if files is not None:
                 files.carry()
+        done = done if copied is None else done.beside(copied)
         kept = None if files is None else files.carried
         answer = ClonedLedger(path=ledger.path, created_as=ledger.replica, synced=done, kept=kept)
         facts = f"{counted(done.events, 'event')}, {counted(done.contents, 'content')}"
@@ -65,6 +73,17 @@ def command(call: Call, source: str, dest: str | None, no_imports_secret: bool, 
         if files is None and ResourceLog(ledger).kept_references():
             call.note("the kept files of turns stay where the other ledger is")
         return OK if files is None else files.note_carried(call)
+
+
+def _copied_file(call: Call, address: str, place: str, *, shares_secret: bool) -> CopiedFacts | None:
+    """What came with the file of a ledger that can be cloned so; the rest is told fact by fact."""
+    from weft.exchange.sync import ORIGIN, FileClone, Remote
+
+    if Site.of(address) is not Site.FILE or Site.of(place) is not Site.FILE:
+        return None
+    origin = Remote(name=ORIGIN, address=address, shares_imports=shares_secret)
+    with call.looking(address) as source, progress(call, "clone") as bar:
+        return FileClone(source, origin, bar.staged).make(Path(place), call.trust_store)
 
 
 def _files(call: Call, address: str, ledger: Ledger, *, is_left_out: bool) -> FilesBeside:

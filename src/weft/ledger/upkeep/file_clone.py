@@ -1,0 +1,80 @@
+"""What of a ledger's file belongs to a clone of it, and which file may become one.
+
+Views say the same in a ledger and in its clone as long as they do not go by who wrote what. So a file may become a
+clone only if one replica wrote all of its events, and if it holds nothing that a ledger says for itself alone:
+tombstones, substitutions, resources, names that it gave up. In the copy all local state goes: the name, whom the ledger
+trusts and syncs with, who holds its sessions, what it remembers of imports, drafts, vectors, findings.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from msgspec import Struct
+
+from weft.kernel.errors import FactDamaged
+from weft.kernel.events import GENESIS, extend
+from weft.ledger.imports.sources import KEY as IMPORT_SECRET
+from weft.ledger.search.vectors import GONE
+from weft.ledger.secrets.names import FOUND
+from weft.ledger.secrets.scan import MARK, RULES
+from weft.ledger.upkeep.ledger_copy import STATE_TABLES
+from weft.store.facts import FactReader, local_value
+from weft.store.port import Progress
+from weft.store.records import CURRENT_VIEW_RULES, VIEW_RULES, VIEWS_MENDED, LogTip
+from weft.store.sql import Sql
+
+OWN_WORD_TABLES = (
+    "erasure", "substitution", "branch", "resource", "resource_part", "resource_use", "resource_handle",
+    "resource_snapshot", "resource_restore",
+)  # fmt: skip
+"""Views whose rows, or those that they change, depend on which events the ledger wrote itself."""
+PLAIN_KEYS = frozenset({"replica", IMPORT_SECRET, VIEW_RULES, VIEWS_MENDED, GONE, FOUND, RULES})
+PLAIN_PREFIXES = ("trust:", "disputed:", "whole-offer:")
+"""Local state that says nothing of facts. Any other (facts that never came, names that were given up, an erasure under
+way) has its consequences in the views."""
+_REPLICA = b'"replica":"'
+
+
+class ProvenLog(Struct, frozen=True):
+    """A log that is what its chain says."""
+
+    tip: LogTip
+    bytes: int
+
+
+def may_become_clone(sql: Sql) -> bool:
+    """As far as tables tell; `prove_log` looks at the events."""
+    local = {str(key): value for key, value in sql.all("SELECT key, value FROM local")}
+    if local.get(VIEW_RULES) != CURRENT_VIEW_RULES:
+        return False
+    if not all(key in PLAIN_KEYS or key.startswith(PLAIN_PREFIXES) for key in local):
+        return False
+    return all(sql.one(f"SELECT 1 FROM {table} LIMIT 1") is None for table in OWN_WORD_TABLES)
+
+
+def prove_log(facts: FactReader, replica: str, progress: Progress) -> ProvenLog | None:
+    """Hold the log against its chain of arrival. None where another replica wrote some of it. Raises FactDamaged."""
+    own, end = _REPLICA + replica.encode() + b'"', facts.tip()
+    chain, size, n = GENESIS, 0, 0
+    for row in facts.rows():
+        if row.events.count(_REPLICA) != row.events.count(own):
+            return None
+        chain = extend(chain, (sha256(line).digest() for line in row.lines()))
+        if chain != row.chain or row.first != n + 1:
+            raise FactDamaged("log row", str(row.n), "its events do not hash to the chain of arrival")
+        size, n = size + len(row.events), row.n
+        progress(n, end.n)
+    return ProvenLog(end, size)
+
+
+def forget_state(sql: Sql, replica: str, secret: str | None) -> None:
+    """Local state goes; this is the ledger `replica` now. What it imports goes by this secret, or by the one that is
+    there."""
+    secret = secret or local_value(sql, IMPORT_SECRET)
+    for table in STATE_TABLES:
+        sql.run(f"DELETE FROM {table}")
+    sql.run("DELETE FROM watermark WHERE view = ?", (MARK,))
+    sql.run("DELETE FROM local")
+    values = (("replica", replica), (IMPORT_SECRET, secret), (VIEW_RULES, CURRENT_VIEW_RULES))
+    sql.run_many("INSERT INTO local(key, value) VALUES (?, ?)", values)
