@@ -172,26 +172,15 @@ def watched(tripwire: Tripwire) -> None:
     LedgerWriter.write = stepping  # type: ignore[method-assign]
 
 
-class Counting(Tripwire):
-    """Counts steps and kills nobody."""
-
-    steps = 0
-
-    def step(self, operation: str = "", file: str = "", half: Any = None) -> None:
-        self.steps += self.armed
-
-
 def act(say: Say, path: str, action: str, seed: int, k: int) -> None:
     """Do something, killed at the k-th step of it; with 0 to its end, and say how many steps there were."""
-    tripwire = Tripwire(k) if k else Counting(0)
+    tripwire = Tripwire(k)
     watched(tripwire)
     with opened(Path(path)) as world:
         run = prepared(world, action, seed)
         tripwire.armed = True
         run()
-        tripwire.armed = False
-    if isinstance(tripwire, Counting):
-        say(tripwire.steps)
+        tripwire.disarm(say)
 
 
 def prepared(world: World, action: str, seed: int) -> Any:

@@ -15,6 +15,7 @@ from multiprocessing.context import ForkServerProcess
 from multiprocessing.synchronize import Barrier
 from typing import Any, TypeVar
 
+from tests.faults.tripwires import Steps
 from tests.turn_paths import watch
 
 Say = Callable[[Any], None]
@@ -96,6 +97,18 @@ def run_well(work: Callable[..., None], *args: Any) -> list[Any]:
     code, said = run(work, *args)
     assert code == 0, f"{work.__name__} ended with {code}"
     return said
+
+
+def steps_of(work: Callable[..., None], *args: Any) -> int:
+    """At how many steps a process could be killed: it is run to its end by work whose tripwire kills nobody."""
+    (steps,) = [one for one in run_well(work, *args) if isinstance(one, Steps)]
+    return steps.n
+
+
+def was_killed(code: int) -> bool:
+    """Or it ended well: two runs of one work may differ by a few steps."""
+    assert code in (KILLED, 0)
+    return code == KILLED
 
 
 def barrier(parties: int) -> Barrier:

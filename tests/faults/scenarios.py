@@ -114,6 +114,7 @@ def die_at_a_statement(say: Say, path: str, name: str, k: int) -> None:
     tripwire.armed = True
     for made in SCENARIOS[name](ledger, k):
         say(made)
+    tripwire.disarm(say)
 
 
 def die_in_a_write(say: Say, path: str, name: str, k: int) -> None:
@@ -124,7 +125,7 @@ def die_in_a_write(say: Say, path: str, name: str, k: int) -> None:
     tripwire.armed = True
     for made in SCENARIOS[name](ledger, k):
         say(made)
-    tripwire.armed = False
+    tripwire.disarm(say)
     ledger.close()
     vfs.unregister()
 
@@ -150,7 +151,7 @@ def die_while_erasing(say: Say, path: str, k: int, torn: bool, at_statements: bo
     ledger = weft.open(path)
     tripwire.armed = True
     say(ledger.erasure.erase(f"{SECRET} label", reason="asked for").complete)
-    tripwire.armed = False
+    tripwire.disarm(say)
     ledger.close()
     if vfs is not None:
         vfs.unregister()
@@ -166,7 +167,7 @@ def die_while_packing(say: Say, path: str, k: int, torn: bool, at_statements: bo
     tripwire.armed = True
     say(ledger.upkeep.pack().contents)
     say(ledger.upkeep.unpack().contents)
-    tripwire.armed = False
+    tripwire.disarm(say)
     ledger.close()
     if vfs is not None:
         vfs.unregister()
@@ -190,7 +191,7 @@ def die_in_a_shared_commit(say: Say, path: str, k: int) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    tripwire.armed = False
+    tripwire.disarm(say)
 
 
 def die_while_closing(say: Say, path: str, k: int) -> None:
@@ -202,6 +203,7 @@ def die_while_closing(say: Say, path: str, k: int) -> None:
         say(made)
     tripwire.armed = True
     ledger.close()
+    tripwire.disarm(say)
     vfs.unregister()
 
 
@@ -216,7 +218,7 @@ def die_while_creating(say: Say, path: str, k: int, torn: bool, at_statements: b
     say(None)
     for made in whole_turn(ledger, k):
         say(made)
-    tripwire.armed = False
+    tripwire.disarm(say)
     ledger.close()
     if vfs is not None:
         vfs.unregister()

@@ -40,7 +40,7 @@ def die_while_migrating(say: Say, path: str, k: int, torn: bool, at_statements: 
     vfs = None if at_statements else watch_disk(tripwire)
     tripwire.armed = True
     store = SqliteStore(path, schema=newer_schema())
-    tripwire.armed = False
+    tripwire.disarm(say)
     store.close()
     if vfs is not None:
         vfs.unregister()

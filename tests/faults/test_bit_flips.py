@@ -15,19 +15,18 @@ import weft
 from tests.faults import scenarios
 from tests.faults.checks import Answers, answers, copy_ledger
 from tests.faults.processes import KILLED, run
-from tests.sizes import PROVING, Record, chance, sized
+from tests.sizes import PROVING, Record, chance, points, share, sized
 from weft.kernel.errors import Damaged, WeftError
 from weft.ledger.api.ledger import Ledger
 
-PARTS = range(sized(test=2, prove=8))
-FACT_FLIPS = 600  # per part; all of them when proving
-FILE_FLIPS = sized(test=30, prove=5_000)  # per part; with all of the head file's more than 100,000 together
+PARTS = 8
+FILE_FLIPS = 5_000  # per part; with all of the head file's more than 100,000 together
 FILE_PARTS = {
     ("closed", ""): sized(test=1, prove=10),
     ("unclosed", ""): 1,
     ("unclosed", "-wal"): sized(test=1, prove=8),
 }
-HEAD_FLIPS = sized(test=30, prove=10_000)
+HEAD_FLIPS = 10_000
 EFFECTS = ("without effect", "refused", "named by verify", "a reader failed")
 FACTS = (
     ("log", "n", "events"),
@@ -109,15 +108,14 @@ def cells(connection: apsw.Connection) -> Iterator[Cell]:
         yield from (Cell(table, key, column, row, value) for row, value in rows if value is not None)
 
 
-def chosen_flips(found: list[Cell], part: int) -> list[tuple[Cell, int]]:
+def all_flips(found: list[Cell], part: int) -> list[tuple[Cell, int]]:
     numbers = {cell.value for cell in found if cell.column == cell.key}
-    every = [
+    return [
         (cell, bit)
         for cell in found
         for bit in range(cell.bits)
         if cell.column != cell.key or cell.flipped(bit) not in numbers  # the engine itself refuses a number twice
-    ][part :: len(PARTS)]
-    return every if PROVING else chance("facts", part).sample(every, FACT_FLIPS)
+    ][part::PARTS]
 
 
 def notices(ledger: Ledger) -> bool:
@@ -135,11 +133,11 @@ def tells_the_truth(ledger: Ledger, truth: Answers) -> bool:
         return True
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", points(PARTS, test=1))
 def test_a_flipped_bit_of_a_fact_is_noticed(tmp_path: Path, closed: Path, part: int, record_property: Record) -> None:
     path = copy_ledger(closed, tmp_path / "ledger.db")
     connection = apsw.Connection(str(path))
-    flips = chosen_flips(list(cells(connection)), part)
+    flips = share(all_flips(list(cells(connection)), part), test=200)
     with weft.open(path) as ledger:
         truth, unnoticed, lies = answers(ledger), [], []
         for i, (cell, bit) in enumerate(flips):
@@ -198,7 +196,7 @@ def test_a_flipped_bit_of_a_file_is_noticed_or_changes_no_answer(
     source: Path = request.getfixturevalue(origin)
     target, found, lies = quick_path / "ledger.db", Counter[str](), []
     truth = truth_of(source, target)
-    for bit in file_bits(source, suffix, chance("file", origin, suffix, part), FILE_FLIPS):
+    for bit in share(file_bits(source, suffix, chance("file", origin, suffix, part), FILE_FLIPS), test=12):
         flip_file(source, suffix, target, bit)
         came = effect(target, truth)
         found[came] += 1
@@ -242,7 +240,8 @@ def test_rows_out_of_order_are_named_and_hold_nobody_up(quick_path: Path, closed
 
 def test_a_flipped_bit_of_the_head_file_harms_nothing(quick_path: Path, closed: Path, record_property: Record) -> None:
     target = quick_path / "ledger.db"
-    truth, bits = truth_of(closed, target), file_bits(closed, "-head", chance("head"), HEAD_FLIPS)
+    truth = truth_of(closed, target)
+    bits = share(file_bits(closed, "-head", chance("head"), HEAD_FLIPS), test=12)
     for bit in bits:
         flip_file(closed, "-head", target, bit)
         assert effect(target, truth) == "without effect"

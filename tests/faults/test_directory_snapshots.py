@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.resources.directories.folders import contents, write
-from tests.sizes import Record, chance, sized
+from tests.sizes import Record, chance, share, sized
 from weft.kernel.errors import StoreFailed
 from weft.runtime.resources.directories import FileStore
 from weft.runtime.resources.directories.git import find_git
@@ -67,37 +67,61 @@ def killing_git(place: Path, at: int, how: str, moment: int = 1) -> str:
     return str(program)
 
 
+NEVER = 0
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder and the name of its snapshot."""
+    folder = tmp_path_factory.mktemp("work") / "work"
+    write(folder, {f"d{number % 5}/file{number}": f"{number}\n" for number in range(30)})
+    return folder, FileStore(folder.parent / "origin").snapshot(folder).id
+
+
+@pytest.fixture(scope="module")
+def calls(work: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int]]:
+    """Every call of git of each action, from the first on."""
+    place, found = tmp_path_factory.mktemp("counted"), []
+    for action in ("snapshot", "restore", "prune"):
+        store = place / action
+        assert act_with(place, NEVER, "itself", store, *work, action) == 0
+        found += [(action, at) for at in range(1, int((place / "count").read_text()) + 1)]
+    return found
+
+
+def act_with(place: Path, at: int, how: str, store: Path, folder: Path, first: str, action: str) -> int:
+    """One of the actions, with a git that is killed; how the process ended that called it."""
+    if action != "snapshot":
+        FileStore(store).snapshot(folder)
+        write(folder, {"d0/file0": f"changed {at}", "new": "new"})
+    words = {"snapshot": ["snapshot"], "restore": [first], "prune": ["prune", first]}[action]
+    git = killing_git(place, at, how, moment=chance("git", action, at).randint(1, 9))
+    process = start(store, folder, git, *words)
+    process.communicate()
+    return process.returncode
+
+
 @pytest.mark.parametrize("how", ["itself", "caller", "within"])
 def test_a_kill_at_any_call_of_git_leaves_a_store_that_goes_on(
-    tmp_path: Path, how: str, record_property: Record
+    tmp_path: Path, work: tuple[Path, str], calls: list[tuple[str, int]], how: str, record_property: Record
 ) -> None:
     """Also a kill of the process that called it, in the middle of taking, restoring and removing snapshots."""
-    folder = tmp_path / "work"
-    write(folder, {f"d{number % 5}/file{number}": f"{number}\n" for number in range(30)})
+    (folder, first), kills = work, 0
+    FileStore(folder.parent / "origin").restore(first, folder)
     state = contents(folder)
-    first = FileStore(tmp_path / "origin").snapshot(folder).id
-    kills = 0
-    for action in ("snapshot", first, "prune"):
-        for at in sized(test=range(2, 6, 2), prove=range(1, 30)):
-            store = tmp_path / f"{action[:8]}-{at}"
-            if action != "snapshot":
-                FileStore(store).snapshot(folder)
-                write(folder, {"d0/file0": f"changed {at}", "new": "new"})
-            git = killing_git(tmp_path, at, how, moment=chance("git", action, at).randint(1, 9))
-            words = ["prune", first] if action == "prune" else [action]
-            process = start(store, folder, git, *words)
-            process.communicate()
-            kills += process.returncode != 0
-            again = FileStore(store)
-            if action == "snapshot":
-                assert again.snapshot(folder).id == first
-            else:
-                again.restore(first, folder)
-            assert contents(folder) == state
-            assert again.verify(first) == []
-            assert again.prune(lambda: [first]) >= 0
-            assert again.verify(first) == []
-            assert os.listdir(store / "scratch") == []
+    for action, at in share(calls, test=3):
+        store = tmp_path / f"{action}-{at}"
+        kills += act_with(tmp_path, at, how, store, folder, first, action) != 0
+        again = FileStore(store)
+        if action == "snapshot":
+            assert again.snapshot(folder).id == first
+        else:
+            again.restore(first, folder)
+        assert contents(folder) == state
+        assert again.verify(first) == []
+        assert again.prune(lambda: [first]) >= 0
+        assert again.verify(first) == []
+        assert os.listdir(store / "scratch") == []
     assert kills > 0
     record_property("kills", kills)
 
@@ -112,7 +136,7 @@ def test_a_process_killed_at_a_random_moment_leaves_a_store_that_goes_on(
     write(folder, {f"d{number % 7}/file{number}": os.urandom(200) for number in range(0, 200, 2)})
     second, other = store.snapshot(folder).id, contents(folder)
     random, kills = chance("restores"), 0
-    for number in range(sized(test=6, prove=200)):
+    for number in range(sized(test=3, prove=200)):
         target, wanted = ((first, state), (second, other))[number % 2]
         process = start(tmp_path / "store", folder, "", target)
         try:

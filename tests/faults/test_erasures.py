@@ -3,7 +3,6 @@
 And of packing and unpacking: whatever was done, every reader says the same.
 """
 
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,14 @@ import pytest
 import weft
 from tests.faults import scenarios
 from tests.faults.checks import Answers, answers, assert_sound, copy_ledger
-from tests.faults.processes import KILLED, run
+from tests.faults.processes import run, run_well, steps_of, was_killed
 from tests.faults.scenarios import SECRET
 from tests.ledger.canaries import files_with_canary
-from tests.sizes import Record, sized
+from tests.sizes import Record, points
 from weft.ledger.api.ledger import Ledger
 
-STATEMENTS, WRITES = sized(test=211, prove=1), sized(test=97, prove=1)
-PACKING = sized(test=421, prove=5)
+PACKING_WRITES = 5
+"""Every so many writes of packing and unpacking are points of the sweep."""
 
 
 @pytest.fixture(scope="module")
@@ -51,19 +50,20 @@ WAYS = pytest.mark.parametrize(
 def test_an_erasure_killed_at_any_point_did_not_happen_or_is_finished_by_the_next_open(
     tmp_path: Path, base: Path, torn: bool, at_statements: bool, record_property: Record
 ) -> None:
-    path, outcomes = tmp_path / "ledger.db", []
-    said: list[bool] = []
-    for k in count(1, STATEMENTS if at_statements else WRITES):
+    path, work, outcomes, kills = tmp_path / "ledger.db", scenarios.die_while_erasing, list[bool](), 0
+    steps = steps_of(work, str(copy_ledger(base, path)), 0, torn, at_statements)
+    assert is_erased(path)
+    for k in sorted({0, *points(steps, test=5)}):
         copy_ledger(base, path)
-        code, said = run(scenarios.die_while_erasing, str(path), k, torn, at_statements)
+        code, said = run(work, str(path), k + 1, torn, at_statements)
         outcomes.append(is_erased(path))
         assert outcomes == sorted(outcomes), "a later step undid an erasure"
-        if code == 0:
-            break
-        assert (code, said) == (KILLED, [])
+        assert said == ([] if was_killed(code) else [True])
+        kills += was_killed(code)
         assert_sound(path)
-    assert (outcomes[0], outcomes[-1], said) == (False, True, [True])
-    record_property("measured", f"{len(outcomes) - 1} kills")
+    assert not outcomes[0]
+    assert kills
+    record_property("measured", f"{kills} kills")
 
 
 def answers_but_for_packs(ledger: Ledger) -> Answers:
@@ -76,19 +76,17 @@ def answers_but_for_packs(ledger: Ledger) -> Answers:
 def test_packing_killed_at_any_point_changes_no_answer(
     tmp_path: Path, base: Path, torn: bool, at_statements: bool, record_property: Record
 ) -> None:
-    path, kills = copy_ledger(base, tmp_path / "ledger.db"), 0
-    said: list[int] = []
+    path, work, kills = copy_ledger(base, tmp_path / "ledger.db"), scenarios.die_while_packing, 0
     with weft.open(path) as ledger:
         before = answers_but_for_packs(ledger)
-    for k in count(1, STATEMENTS if at_statements else PACKING):
-        copy_ledger(base, path)
-        code, said = run(scenarios.die_while_packing, str(path), k, torn, at_statements)
+    packed, unpacked, steps = run_well(work, str(copy_ledger(base, path)), 0, torn, at_statements)
+    assert packed == unpacked > 0
+    apart = 1 if at_statements else PACKING_WRITES
+    for k in points(steps.n // apart, test=3):
+        code, _ = run(work, str(copy_ledger(base, path)), k * apart + 1, torn, at_statements)
         with weft.open(path) as ledger:
             assert answers_but_for_packs(ledger) == before
             assert list(ledger.verify()) == []
-        if code == 0:
-            break
-        assert code == KILLED
-        kills += 1
-    assert said[0] == said[1] > 0
+        kills += was_killed(code)
+    assert kills
     record_property("measured", f"{kills} kills")

@@ -12,11 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from tests.faults.fork_processes import FORKED, State, World, act, build, decided, fill, opened, state_at, state_of
-from tests.faults.processes import KILLED, run, run_well
+from tests.faults.processes import KILLED, run, steps_of
 from tests.ledger.histories import grow, problems, select
-from tests.sizes import PROVING, Record, chance, sized
+from tests.sizes import PROVING, Record, chance, points, sized
 from weft.kernel.enums import SnapshotState, VolumeMode
 from weft.kernel.errors import NotFound
+from weft.ledger.api import Restore
 from weft.runtime.resources.fork_plans import PlanLine
 
 GUESSED_STEPS = 60
@@ -106,8 +107,8 @@ def copies_of(world: World, states: dict[str, State]) -> dict[str, list[State]]:
 
 
 def moments(path: Path, action: str, seed: int, *, most: int) -> list[int]:
-    """Random steps at which a process is killed; a quick test guesses how many there are."""
-    steps = run_well(act, str(path), action, seed, 0)[0] if PROVING else GUESSED_STEPS
+    """Random steps at which a process is killed."""
+    steps = steps_of(act, str(path), action, seed, 0)
     return chance("moments", action, seed).sample(range(1, steps + 1), min(steps, most))
 
 
@@ -115,11 +116,10 @@ def test_a_fork_killed_at_any_step_is_carried_out_once_or_did_not_happen(
     tmp_path: Path, record_property: Record
 ) -> None:
     kills = 0
-    for seed in range(sized(test=2, prove=300)):
+    for seed in points(300, test=1):
         whole = tmp_path / f"{seed}"
         whole.mkdir()
-        if PROVING:
-            build(whole, seed)
+        build(whole, seed)
         for k in moments(whole, "fork", seed, most=sized(test=1, prove=6)):
             path = tmp_path / f"{seed}-{k}"
             path.mkdir()
@@ -200,10 +200,9 @@ def test_an_undo_killed_at_any_step_moves_head_and_files_together_and_loses_no_f
     tmp_path: Path, action: str, record_property: Record
 ) -> None:
     kills = 0
-    for seed in range(sized(test=1, prove=40)):
+    for seed in points(40, test=1):
         whole = tmp_path / f"{seed}"
-        if PROVING:
-            prepared_undo(whole, seed, action)
+        prepared_undo(whole, seed, action)
         for k in moments(whole, action, seed, most=sized(test=1, prove=8)):
             path = tmp_path / f"{seed}-{k}"
             present, wanted = prepared_undo(path, seed, action)
@@ -267,15 +266,20 @@ def test_a_restore_that_was_left_does_not_overwrite_later_turns_undos_or_owners(
 def test_a_copy_that_is_discarded_is_gone_wherever_the_process_was_killed(
     tmp_path: Path, record_property: Record
 ) -> None:
-    kills = 0
-    for k in sized(test=(7,), prove=range(60)):
-        path = tmp_path / f"{k}"
+    def prepared(path: Path) -> Restore:
         prepared_undo(path, 0, "undo")
         with opened(path) as world:
             (snapshot, *_) = world.ledger.resources.snapshots("project")
             done = world.controller.restore(snapshot, place=str(world.places / "copy"), session="main")
             assert done.outcome == "ok"
-        code, _ = run(act, str(path), "discard", 0, k)
+        return done
+
+    kills = 0
+    prepared(tmp_path / "whole")
+    for k in points(steps_of(act, str(tmp_path / "whole"), "discard", 0, 0), test=1):
+        path = tmp_path / f"{k}"
+        done = prepared(path)
+        code, _ = run(act, str(path), "discard", 0, k + 1)
         kills += code == KILLED
         with opened(path) as world:
             world.controller.reconcile()

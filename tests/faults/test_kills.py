@@ -3,24 +3,21 @@
 Kills between two writes are strace's (test_system_calls.py), which sees the real calls."""
 
 from collections.abc import Callable
-from itertools import accumulate, count
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import weft
 from tests.faults import scenarios
 from tests.faults.checks import Kinds, assert_sound, copy_ledger, end_of, kinds_after
-from tests.faults.processes import KILLED, run
+from tests.faults.processes import KILLED, run, steps_of, was_killed
 from tests.faults.scenarios import SCENARIOS, Ack
-from tests.sizes import Record, sized
+from tests.sizes import Record, points
 
 SWEPT = ("Interruption", "RunFinished")  # how the next opener closes a turn that was left open
-STRIDE = {"whole_turn": sized(test=3, prove=1), "large_content": sized(test=60, prove=5)}
-OTHERS = sized(test=13, prove=1)
-SHARED = sized(test=48, prove=2)
-CHECKPOINT = sized(test=7, prove=1)
+POINTS = 3
+"""Of each sweep, in `make test`."""
 NAMES = sorted(SCENARIOS)
 Work = Callable[..., None]
 
@@ -46,21 +43,24 @@ def outcomes(path: Path, name: str) -> tuple[int, list[Kinds]]:
     return begin, whole
 
 
-def kill_at_each_step(folder: Path, base: Path, name: str, work: Work, *args: Any) -> int:
-    """Kill at the first, second, third … step until the scenario runs to its end; returns how often it was killed."""
-    path = folder / "ledger.db"
+def kill_at_each_step(folder: Path, base: Path, name: str, work: Work) -> int:
+    """Kill at the first, second, third … step of the scenario; returns how often it was killed."""
+    path, kills = folder / "ledger.db", 0
     end, allowed = outcomes(copy_ledger(base, path), name)
-    for kills, k in enumerate(count(1, STRIDE.get(name, OTHERS))):
+    steps = steps_of(work, str(copy_ledger(base, path)), name, 0)
+    with weft.open(path) as ledger:
+        assert kinds_after(ledger, end) == allowed[-1]
+    assert_sound(path)
+    for k in points(steps, test=POINTS):
         copy_ledger(base, path)
-        code, said = run(work, str(path), name, k, *args)
+        code, said = run(work, str(path), name, k + 1)
         with weft.open(path) as ledger:
             survived = allowed.index(kinds_after(ledger, end))
             assert survived - len(said) in (0, 1), "an acknowledged append is gone"
         assert_sound(path, [ack for ack in said if isinstance(ack, Ack)])
-        if code == 0:
-            return kills
-        assert code == KILLED
-    raise AssertionError("unreachable")
+        kills += was_killed(code)
+    assert kills
+    return kills
 
 
 @pytest.mark.usefixtures("turn_path")
@@ -85,15 +85,14 @@ def test_a_kill_inside_any_write_leaves_all_of_an_append_or_none(
 def test_a_kill_at_any_statement_of_a_shared_commit_leaves_whole_appends(
     quick_path: Path, base: Path, record_property: Record
 ) -> None:
-    path, code, kills = quick_path / "ledger.db", KILLED, -1
-    while code == KILLED:
-        kills += 1
-        copy_ledger(base, path)
-        code, said = run(scenarios.die_in_a_shared_commit, str(path), 1 + kills * SHARED)
+    path, work, kills = quick_path / "ledger.db", scenarios.die_in_a_shared_commit, 0
+    for k in points(steps_of(work, str(copy_ledger(base, path)), 0), test=POINTS):
+        code, said = run(work, str(copy_ledger(base, path)), k + 1)
         assert_sound(path, said)
         with weft.open(path) as ledger:
             assert all(turn.status == "completed" for turn in ledger.log())
-    assert code == 0
+        kills += was_killed(code)
+    assert kills
     record_property("measured", f"{kills} kills")
 
 
@@ -101,14 +100,13 @@ def test_a_kill_at_any_statement_of_a_shared_commit_leaves_whole_appends(
 def test_a_kill_inside_any_write_of_a_checkpoint_loses_nothing(
     quick_path: Path, base: Path, record_property: Record
 ) -> None:
-    path, code, kills = quick_path / "ledger.db", KILLED, -1
-    while code == KILLED:
-        kills += 1
-        copy_ledger(base, path)
-        code, said = run(scenarios.die_while_closing, str(path), 1 + kills * CHECKPOINT)
+    path, work, kills = quick_path / "ledger.db", scenarios.die_while_closing, 0
+    for k in points(steps_of(work, str(copy_ledger(base, path)), 0), test=2 * POINTS):
+        code, said = run(work, str(copy_ledger(base, path)), k + 1)
         assert len(said) == 1
         assert_sound(path, said)
-    assert code == 0
+        kills += was_killed(code)
+    assert kills
     record_property("measured", f"{kills} kills")
 
 
@@ -120,13 +118,13 @@ def test_a_kill_inside_any_write_of_a_checkpoint_loses_nothing(
 def test_a_ledger_whose_making_was_cut_short_is_made_whole_by_the_next_open(
     quick_path: Path, torn: bool, at_statements: bool, record_property: Record
 ) -> None:
-    code, kills = KILLED, -1
-    while code == KILLED:
-        kills += 1
-        path = quick_path / f"{kills}.db"
-        code, said = run(scenarios.die_while_creating, str(path), 1 + kills * OTHERS, torn, at_statements)
+    work, kills = scenarios.die_while_creating, 0
+    for k in points(steps_of(work, str(quick_path / "whole.db"), 0, torn, at_statements), test=2 * POINTS):
+        path = quick_path / f"{k}.db"
+        code, said = run(work, str(path), k + 1, torn, at_statements)
         with weft.open(path) as ledger:
             assert len(kinds_after(ledger, 0)) in (0, 9)
         assert_sound(path, said[1:])
-    assert code == 0
+        kills += was_killed(code)
+    assert kills
     record_property("measured", f"{kills} kills")

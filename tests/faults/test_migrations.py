@@ -10,16 +10,15 @@ import pytest
 import weft
 from tests.faults import scenarios
 from tests.faults.checks import assert_sound, copy_ledger
-from tests.faults.processes import KILLED, Process, Say, barrier, run, run_well
+from tests.faults.processes import KILLED, Process, Say, barrier, run, run_well, steps_of, was_killed
 from tests.faults.schemas import die_while_migrating, leave_newer_unclosed, newer_schema, open_newer
-from tests.sizes import Record, sized
+from tests.sizes import Record, points
 from weft.kernel.errors import LedgerTooNew, NotALedger, StoreFailed
 from weft.store.facts import FactReader
 from weft.store.sqlite import SqliteStore
 from weft.store.sqlite.migrations import shipped_schema
 from weft.store.testing import append, ask, feed
 
-STRIDE = sized(test=17, prove=1)
 SHIPPED = shipped_schema().number
 ROOMS = (0, 4_096, 50_000, 240_000)  # bytes that a file may have: too few for the backup, or for the log
 
@@ -114,14 +113,16 @@ def test_the_backup_is_of_the_moment_before_the_upgrade_even_where_an_older_one_
 def test_an_upgrade_killed_at_any_point_is_finished_by_the_next_open(
     tmp_path: Path, base: Path, torn: bool, at_statements: bool, record_property: Record
 ) -> None:
-    facts, code, kills = facts_in(copy_ledger(base, tmp_path / "before.db")), KILLED, -1
-    while code == KILLED:
-        kills += 1
-        path = copy_ledger(base, tmp_path / f"{kills}.db")
-        code, _ = run(die_while_migrating, str(path), 1 + kills * STRIDE, torn, at_statements)
+    facts, work, kills = facts_in(copy_ledger(base, tmp_path / "before.db")), die_while_migrating, 0
+    whole = copy_ledger(base, tmp_path / "whole.db")
+    for k in points(steps_of(work, str(whole), 0, torn, at_statements), test=4):
+        path = copy_ledger(base, tmp_path / f"{k}.db")
+        code, _ = run(work, str(path), k + 1, torn, at_statements)
         assert_upgraded(path, facts)
         assert facts_in(backup_of(path)) == facts
-    assert code == 0
+        kills += was_killed(code)
+    assert_upgraded(whole, facts)
+    assert kills
     record_property("measured", f"{kills} kills")
 
 

@@ -20,11 +20,11 @@ from weft.kernel.events import STREAM_KINDS
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep.facts_file import event_line
 
-MEGABYTES = sized(test=8, prove=100)
-DEPTH = sized(test=600, prove=100_000)
-CHILDREN = sized(test=300, prove=10_000)
-KEYS = sized(test=20_000, prove=1_000_000)
-TURNS = sized(test=1_000, prove=1_000_000)
+MEGABYTES = sized(test=3, prove=100)
+DEPTH = sized(test=250, prove=100_000)
+CHILDREN = sized(test=120, prove=10_000)
+KEYS = sized(test=8_000, prove=1_000_000)
+TURNS = sized(test=400, prove=1_000_000)
 
 TEXTS = {
     "empty": "",

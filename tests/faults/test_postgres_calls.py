@@ -18,6 +18,7 @@ import weft
 from tests.faults.checks import assert_kept
 from tests.faults.scenarios import ack
 from tests.postgres import shared_server
+from tests.sizes import share
 from weft.store.postgres.address import parse_address
 
 LONG_WAIT = 60.0
@@ -65,6 +66,7 @@ class LockedTable:
         while time.monotonic() < until:
             if (found := ask()) is not None:
                 return found
+            time.sleep(0.005)
         raise AssertionError(f"nothing of the kind at {self._name}")
 
     def release(self) -> None:
@@ -81,7 +83,7 @@ def address() -> Iterator[str]:
         yield made
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", share(TABLES, test=3))
 def test_a_call_whose_connection_is_ended_inside_it_is_made_once(address: str, table: str) -> None:
     with weft.open(address) as ledger, ThreadPoolExecutor(1) as pool:
         before = [ledger.record_turn(session="main", query=f"{k}", tool_calls=[CALL]) for k in range(2)]
@@ -98,7 +100,7 @@ def test_a_call_whose_connection_is_ended_inside_it_is_made_once(address: str, t
         assert list(ledger.verify()) == []
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", share(TABLES, test=3))
 def test_a_caller_that_is_killed_inside_its_call_leaves_the_turn_whole_or_not_at_all(address: str, table: str) -> None:
     with weft.open(address) as ledger:
         ledger.record_turn(session="main", query="first", tool_calls=[CALL])

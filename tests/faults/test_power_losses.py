@@ -37,8 +37,8 @@ from weft.store.sqlite import store as sqlite_store
 
 PARTS = sized(test=1, prove=10)
 RECORDINGS = sized(test=2, prove=20)
-LOSSES = sized(test=15, prove=50)
-WEAK_LOSSES = sized(test=30, prove=500)
+LOSSES = sized(test=8, prove=50)
+WEAK_LOSSES = sized(test=10, prove=500)
 ACTIONS = 10
 OUTCOMES = ("kept", "refused", "damaged", "lost")
 SWEPT = {"Interruption", "RunFinished"}  # how the next opener closes a turn that was left open
@@ -233,7 +233,7 @@ def test_an_accepted_loss_stays_accepted_after_a_power_loss(quick_path: Path, re
         store.close()
     dice, refused = chance("accepted"), 0
     for moment in range(len(recording.steps) + 1):
-        for _ in range(sized(test=2, prove=50)):
+        for _ in range(sized(test=1, prove=50)):
             put_image(recording.left_at(moment, dice), target)
             try:
                 weft.open(target).close()

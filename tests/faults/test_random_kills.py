@@ -18,9 +18,9 @@ from tests.sizes import Record, chance, sized
 from weft.ledger.api.ledger import Ledger
 
 RUNS = sized(test=1, prove=4)
-CYCLES = sized(test=5, prove=50)
+CYCLES = sized(test=3, prove=50)
 LONE_RUNS = sized(test=1, prove=20)
-LONE_CYCLES = sized(test=12, prove=250)
+LONE_CYCLES = sized(test=6, prove=250)
 LONE_LEDGER = 10  # so many cycles on one ledger, which is then verified as a whole
 WRITERS = 4
 VIEWS_EVERY = 5

@@ -13,13 +13,14 @@ import weft
 from tests.ledger.histories import exported, grow, import_into, problems
 from tests.ledger.imported import rich_import
 from tests.ledger.test_verifying import rich
-from tests.sizes import chance, sized
+from tests.sizes import chance, points, share
 from weft.kernel.errors import LedgerMissing, StoreError
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep.salvage import Salvaged
 
 PAGE = 4096
-DAMAGES = range(sized(test=6, prove=400))
+PARTS = 400
+"""Of each kind of damage, with a random choice of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +155,10 @@ def scramble(path: Path, part: int) -> None:
         overwrite(path, page * PAGE + random.randrange(PAGE // 2), random.randbytes(PAGE // 2))
 
 
-@pytest.mark.parametrize("damage", [cut, zero, flip, scramble])
-@pytest.mark.parametrize("part", DAMAGES)
+DAMAGES = [(damage, part) for damage in (cut, zero, flip, scramble) for part in range(PARTS)]
+
+
+@pytest.mark.parametrize(("damage", "part"), share(DAMAGES, test=8))
 def test_what_still_verifies_is_saved_and_nothing_is_invented(
     damaged: Path, facts: set[bytes], damage: Callable[[Path, int], None], part: int
 ) -> None:
@@ -189,7 +192,7 @@ def readable(path: Path) -> set[bytes]:
     return found
 
 
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", points(3, test=1))
 def test_no_content_that_sqlite_can_still_read_is_left_behind(damaged: Path, part: int) -> None:
     zero(damaged, 100 + part)
     readable_before = readable(damaged)

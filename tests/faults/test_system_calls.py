@@ -15,7 +15,7 @@ from tests.faults.checks import Kinds, assert_sound, copy_ledger, end_of, kinds_
 from tests.faults.processes import KILLED, Process, Say
 from tests.faults.scenarios import SCENARIOS, Ack, ack, make_ledger
 from tests.faults.system_calls import CALLS, counted, run_traced, stop_before, traced, wait_until_stopped
-from tests.sizes import Record, sized
+from tests.sizes import Record, share, sized
 from weft.kernel.errors import StoreFailed
 from weft.ledger.api.ledger import Ledger
 
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 SWEPT = ("Interruption", "RunFinished")  # how a turn that was left open is closed
 FAULTS = {"kill": "signal=KILL", "EIO": "error=EIO", "ENOSPC": "error=ENOSPC", "delay": "delay_enter=20000"}
 NAMES = sized(test=["whole_turn"], prove=sorted(SCENARIOS))
-STRIDE = sized(test=40, prove=1)
-STRIDE_OF_LARGE = 10
+LARGE_APART = 10
+"""Every so many calls of a long message are points of the sweep."""
 SLOW_SECONDS = sized(test=1, prove=5)
 REFUSED = "refused"
 
@@ -88,9 +88,10 @@ def test_a_fault_at_any_system_call_leaves_whole_appends_and_all_that_was_acknow
     path, out, refusals, times = quick_path / "ledger.db", quick_path / "calls", 0, 0
     end, appends = appends_of(copy_ledger(base, path), name)
     run_traced(out, ("-e", f"trace={','.join(CALLS)}"), act_in_spite, str(copy_ledger(base, path)), name)
-    stride = STRIDE_OF_LARGE if name == "large_content" else STRIDE
-    points = [(call, k) for call, found in sorted(counted(out).items()) for k in range(1, found + 1)][::stride]
-    for call, k in points:
+    apart = LARGE_APART if name == "large_content" else 1
+    calls = [(call, k) for call, found in sorted(counted(out).items()) for k in range(1, found + 1)][::apart]
+    taken = sorted({calls[0], *share(calls, test=3)})  # the first one is the sync of an append, which is refused
+    for call, k in taken:
         inject = ("-e", f"trace={call}", "-e", f"inject={call}:{FAULTS[fault]}:when={k}")
         code, said = run_traced(out, inject, act_in_spite, str(copy_ledger(base, path)), name)
         times += "INJECTED" in out.read_text() or "DELAYED" in out.read_text() or code == KILLED
@@ -100,9 +101,9 @@ def test_a_fault_at_any_system_call_leaves_whole_appends_and_all_that_was_acknow
             assert not any(turn.status in ("pending", "streaming") for turn in ledger.log())
         assert_sound(path, [ack for ack in said if isinstance(ack, Ack)])
         refusals += REFUSED in said
-    assert times == len(points)
+    assert times == len(taken)
     assert bool(refusals) == (fault in ("EIO", "ENOSPC"))
-    record_property("measured", f"{len(points)} calls, {refusals} appends refused")
+    record_property("measured", f"{len(taken)} calls, {refusals} appends refused")
 
 
 def record_slowly(say: Say, stop: Callable[[], None], path: str) -> None:

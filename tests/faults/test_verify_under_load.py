@@ -14,7 +14,7 @@ from tests.sizes import Record, sized
 from weft.ledger.api.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]
-TURNS = sized(test=400, prove=100_000)
+TURNS = sized(test=160, prove=100_000)
 WRITER = """
 import select, sys, time, weft
 from tests.turn_paths import watch

@@ -96,7 +96,7 @@ def fork(say: Say, path: str, address: str, seed: int, k: int) -> None:
         lines = decided(world.planner, seed)
         tripwire.armed = True
         world.planner.carry_out("main", FORKED, lines)
-        tripwire.armed = False
+        tripwire.disarm(say)
 
 
 @pytest.fixture

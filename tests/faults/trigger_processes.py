@@ -58,7 +58,7 @@ def die_while_firing(say: Say, path: str, k: int, is_at_statements: bool) -> Non
     world = open_world(path)
     tripwire.armed = True
     fire_all(world)
-    tripwire.armed = False
+    tripwire.disarm(say)
     world.ledger.close()
     if vfs is not None:
         vfs.unregister()

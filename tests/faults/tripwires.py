@@ -8,25 +8,38 @@ from collections.abc import Callable
 from typing import Any
 
 import apsw
+from msgspec import Struct
 
 Half = Callable[[], None] | None
 Watch = Callable[[str, str, Half], None]  # operation, file, and half of it if it is a write
 
 
+class Steps(Struct, frozen=True):
+    """How often a tripwire was stepped on."""
+
+    n: int
+
+
 class Tripwire:
-    """Kills its own process when it is stepped on for the n-time after being armed."""
+    """Kills its own process when it is stepped on for the n-th time after being armed. With 0 it kills nobody."""
 
     def __init__(self, n: int, *, torn: bool = False) -> None:
-        self._left, self._torn, self.armed = n, torn, False
+        self._n, self._torn, self._steps, self.armed = n, torn, 0, False
 
     def step(self, operation: str = "", file: str = "", half: Half = None) -> None:
         if not self.armed:
             return
-        self._left -= 1
-        if self._left == 0:
+        self._steps += 1
+        if self._steps == self._n:
             if half is not None and self._torn:
                 half()
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def disarm(self, say: Callable[[Any], object]) -> None:
+        """Nothing kills from here on. One that was to count says how many steps there were."""
+        self.armed = False
+        if self._n == 0:
+            say(Steps(self._steps))
 
 
 def watch_statements(tripwire: Tripwire) -> None:

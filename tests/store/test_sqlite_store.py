@@ -42,7 +42,8 @@ if os.fork() == 0:
             refused += 1
     store.close()
     from weft.store.sqlite import files
-    files._inherited.update((os.stat(sys.argv[1]).st_dev, n) for n in range(2**20))  # as if numbers were used again
+    device = os.stat(sys.argv[1]).st_dev
+    files._inherited.update((device, n) for n in range(2**20))  # as if numbers were used again
     another = SqliteStore(sys.argv[1] + "-of-the-child")
     append(another, "child")
     another.close()

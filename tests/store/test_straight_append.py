@@ -15,6 +15,7 @@ import weft
 from tests.faults.checks import assert_kept
 from tests.faults.scenarios import ack
 from tests.postgres import shared_server
+from tests.sizes import points
 from weft import NewMessage
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import MessageRole
@@ -78,7 +79,7 @@ def addresses() -> Iterator[tuple[str, str]]:
         yield one, other
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", points(4, test=1))
 def test_both_ways_leave_the_same_rows_also_while_others_write(
     addresses: tuple[str, str], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

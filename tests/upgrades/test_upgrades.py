@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from msgspec import to_builtins
 
 import weft
 from tests.postgres import new_name, shared_server
+from tests.sizes import share
 from tests.surfaces.shell import spawn
 from tests.upgrades import description
 from tests.upgrades.description import SteppingClock, describe, describe_turns, schema_number, shipped_schema_number
@@ -25,6 +27,8 @@ from weft.kernel.errors import LedgerTooOld
 FOLDERS = sorted(description.FOLDER.glob("schema-*"))
 SOME = [FOLDERS[0], *FOLDERS[-2:]]
 """What `make test` takes of them: the oldest, which all steps upgrade, the one before this schema, and this one."""
+MORE = [*SOME, *share(FOLDERS[1:-2], test=2)]
+"""Where it takes some more."""
 VERIFIER = Path(__file__).parents[2] / "tools" / "verify_bundle.py"
 
 
@@ -102,8 +106,8 @@ class Promise:
         return [id for id, turn in self.described["turns"].items() if turn["status"] == "pending"]
 
 
-def marks_of(folder: Path) -> list[pytest.MarkDecorator]:
-    return [] if folder in SOME else [pytest.mark.prove]
+def marks_of(folder: Path, some: Sequence[Path] = SOME) -> list[pytest.MarkDecorator]:
+    return [] if folder in some else [pytest.mark.prove]
 
 
 @pytest.fixture(params=[pytest.param(folder, id=folder.name, marks=marks_of(folder)) for folder in FOLDERS])
@@ -117,12 +121,12 @@ def file(folder: Path, tmp_path: Path) -> Promise:
     return Promise(str(copy_of_file(folder, tmp_path)), expected_of(folder, "sqlite"))
 
 
-def kept_ledgers(*, always: str | None = None) -> list[ParameterSet]:
-    """Each folder with each engine; on one engine `make test` may take all of them."""
+def kept_ledgers(files: Sequence[Path] = SOME) -> list[ParameterSet]:
+    """Each folder with each engine. `make test` takes these files, and few of PostgreSQL."""
     return [
-        pytest.param((folder, engine), id=f"{folder.name}-{engine}", marks=[] if engine == always else marks_of(folder))
+        pytest.param((folder, engine), id=f"{folder.name}-{engine}", marks=marks_of(folder, taken))
         for folder in FOLDERS
-        for engine in ("sqlite", "postgres")
+        for engine, taken in (("sqlite", files), ("postgres", SOME))
     ]
 
 
@@ -133,7 +137,7 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Promise:
     return Promise(address, expected_of(folder, engine))
 
 
-every_file = pytest.mark.parametrize("ledger", kept_ledgers(always="sqlite"), indirect=True)
+every_file = pytest.mark.parametrize("ledger", kept_ledgers(MORE), indirect=True)
 some_ledgers = pytest.mark.parametrize("ledger", kept_ledgers(), indirect=True)
 
 
