@@ -7,6 +7,7 @@ import pytest
 
 from tests.attacks.confined import run_confined
 from tests.exchange.bundles.reading import is_refused, sealed
+from tests.sizes import share
 from weft.exchange.bundles.form import LIMITS
 
 HEADER = b'{"bundle":1,"heads":[{"event":"%s","turn":"01ARZ3NDEKTSV4RRFFQ69G5FAV"}]}' % (b"0" * 64)
@@ -27,7 +28,8 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.slow("two processes, each reads megabytes of signs in as much memory as it may have")
+@pytest.mark.parametrize("name", share(list(LINES), test=1))
 def test_a_small_bundle_that_grows_in_memory_is_refused_by_both_verifiers(tmp_path: Path, name: str) -> None:
     bomb = tmp_path / "bomb.weft"
     bomb.write_bytes(sealed([LINES[name]] if name == "heads" else [HEADER, LINES[name]]))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.confined import run_confined
+from tests.sizes import share
 from weft.exchange.importers.documents import read_document
 from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.records.values import json_in_text, json_value
@@ -30,15 +31,15 @@ def test_a_document_of_many_values_is_not_parsed() -> None:
     assert json_in_text(MANY.decode()) == MANY.decode()
 
 
-@pytest.mark.parametrize(
-    ("origin", "name", "before", "after"),
-    [
-        ("pi", "a.jsonl", b'{"type":"session","id":"a","x":', b"}\n"),
-        ("openhands", "a.json", b"", b""),
-        ("opencode", "a.json", b'{"info":{"id":"a"},"messages":', b"}"),
-        ("codex", "a.json", b'{"session":{"id":"a"},"items":', b"}"),
-    ],
-)
+SOURCES = [
+    ("pi", "a.jsonl", b'{"type":"session","id":"a","x":', b"}\n"),
+    ("openhands", "a.json", b"", b""),
+    ("opencode", "a.json", b'{"info":{"id":"a"},"messages":', b"}"),
+    ("codex", "a.json", b'{"session":{"id":"a"},"items":', b"}"),
+]
+
+
+@pytest.mark.parametrize(("origin", "name", "before", "after"), share(SOURCES, test=2))
 def test_no_importer_takes_the_memory_that_a_source_asks_for(
     tmp_path: Path, origin: str, name: str, before: bytes, after: bytes
 ) -> None:

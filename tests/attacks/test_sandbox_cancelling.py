@@ -17,7 +17,7 @@ import pytest
 
 from tests.runtime.test_processes import running
 from tests.sandbox import machine_sandbox
-from tests.surfaces.shell import PROGRAM, hear_interrupts
+from tests.surfaces.shell import PROGRAM, hear_interrupts, spawn
 from weft.runtime.harness.criterion_commands import CriterionCommands
 from weft.runtime.sandbox.bubblewrap import run_sandboxed
 from weft.runtime.sandbox.code_programs import Language, run_code
@@ -58,7 +58,7 @@ def command_line(process: int) -> bytes:
 
 def is_gone(process: int) -> bool:
     """The kernel kills what is inside when what is outside has gone; that may take a moment."""
-    for _ in range(500):
+    for _ in range(6000):
         if not command_line(process):
             return True
         time.sleep(0.01)
@@ -141,11 +141,8 @@ def test_ending_the_command_line_ends_the_program_without_a_traceback(tmp_path: 
     names = ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
     environment = {**os.environ, **dict.fromkeys(names, str(tmp_path)), "TMPDIR": str(temporary)}
 
-    def weft(*words: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run([*PROGRAM, *words], cwd=tmp_path, env=environment, capture_output=True, check=False)
-
-    assert weft("init").returncode == 0
-    assert weft("code", "create", "forever", "--source", FOREVER[Language.JAVASCRIPT]).returncode == 0
+    for words in (("init",), ("code", "create", "forever", "--source", FOREVER[Language.JAVASCRIPT])):
+        assert spawn(tmp_path, *words, environment=environment).returncode == 0
     invoke = [*PROGRAM, "program", "invoke", "forever", "--input", "1"]
     with subprocess.Popen(
         invoke,
@@ -163,5 +160,5 @@ def test_ending_the_command_line_ends_the_program_without_a_traceback(tmp_path: 
     if number == signal.SIGINT:
         assert (program.returncode, said.strip()) == (130, b"weft: interrupted")
     assert all(is_gone(process) for process in inside)
-    assert weft("verify").returncode == 0
+    assert spawn(tmp_path, "verify", environment=environment).returncode == 0
     assert list(temporary.iterdir()) == []

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from tests.sizes import share
 from weft.kernel.errors import InvalidInput
 from weft.programs.schedules import (
     CronSchedule,
@@ -97,7 +98,7 @@ def fired(expression: str, zone: str, calendar: MinuteCalendar) -> list[int]:
     return moments
 
 
-@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("zone", share(ZONES, test=2))
 def test_a_year_of_cron_is_what_a_calendar_of_every_minute_says(zone: str) -> None:
     calendar = MinuteCalendar(zone, 2026)
     for expression in ("*/20 0-3 * * 1-5", "45 * * * *"):

@@ -1,5 +1,5 @@
 """`weft` without the start of an interpreter: one process has imported what commands need, and forks for each. Run as a
-program it is that process.
+program it is that process. It runs `main` of other modules as well.
 
 A fork differs from a fresh interpreter only in what is imported already. Its directory, environment, time zone,
 streams, signals, session and terminal are its own.
@@ -119,6 +119,10 @@ class Forker:
     ) -> Forked:
         return self._start(arguments, folder, environment, (terminal, terminal, terminal))
 
+    def run_main(self, module: str, *arguments: str) -> Forked:
+        """Another program than `weft`: the function `main` of a module, with the streams of this process."""
+        return self._start(arguments, ROOT, os.environ, (0, 1, 2), module)
+
     def start(
         self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], **streams: int | None
     ) -> Forked:
@@ -143,9 +147,14 @@ class Forker:
         return forked
 
     def _start(
-        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], streams: Sequence[int]
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        streams: Sequence[int],
+        module: str | None = None,
     ) -> Forked:
-        request = json.dumps([list(arguments), str(folder), dict(environment)]).encode()
+        request = json.dumps([list(arguments), str(folder), dict(environment), module]).encode()
         ours, theirs = socket.socketpair()
         with self._asking, theirs:
             socket.send_fds(self._socket, [len(request).to_bytes(NUMBER_BYTES)], [*streams, theirs.fileno()])
@@ -201,11 +210,13 @@ def _watch(request: Any, streams: Sequence[int], ending: int) -> None:
         reports.sendall(b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         os._exit(0)
     reports.close()
-    arguments, folder, environment = request
-    _become_program(arguments, folder, environment, streams)
+    arguments, folder, environment, module = request
+    _become_program(arguments, folder, environment, streams, module)
 
 
-def _become_program(arguments: list[str], folder: str, environment: dict[str, str], streams: Sequence[int]) -> None:
+def _become_program(
+    arguments: list[str], folder: str, environment: dict[str, str], streams: Sequence[int], module: str | None
+) -> None:
     from weft.surfaces.cli.entry import main
 
     os.setsid()
@@ -222,6 +233,9 @@ def _become_program(arguments: list[str], folder: str, environment: dict[str, st
     sys.stdin = _stream(0, "r", "strict")
     sys.stdout = _stream(1, "w", "strict")
     sys.stderr = _stream(2, "w", "backslashreplace")
+    if module is not None:
+        import_module(module).main(*arguments)
+        _exit(0)
     sys.argv = [str(ROOT / "src" / "weft" / "surfaces" / "cli" / "__main__.py"), *arguments]
     _exit(main())
 

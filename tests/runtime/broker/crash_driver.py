@@ -1,6 +1,6 @@
 """A process that answers one message with three tools, and dies at a point that is named.
 
-`python -m tests.runtime.broker.crash_driver ADDRESS URL FOLDER POINT`, the URL being that of a provider.
+`main` is what such a process runs; the URL is that of a provider.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -119,7 +118,3 @@ async def answer(ledger: Ledger, url: str, folder: Path, doom: Doom) -> str:
 def main(address: str, url: str, folder: str, point: str = "") -> None:
     with weft.open(address) as ledger:
         asyncio.run(answer(ledger, url, Path(folder), Doom(point)))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

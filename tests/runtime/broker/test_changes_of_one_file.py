@@ -14,6 +14,7 @@ from tests.runtime.broker.bench import PlayedProvider, run, saying
 from tests.runtime.broker.crash_driver import Died, Doom, DoomedCrossing, raise_died
 from tests.runtime.broker.test_crashes import dead_owner
 from tests.runtime.broker.test_gated_calls import Gated
+from tests.sizes import points
 from weft.kernel.clock import FixedClock
 from weft.kernel.dag_events import ToolCallRequested, ToolResult
 from weft.kernel.enums import Decision
@@ -137,8 +138,8 @@ class EditingModel(PlayedProvider):
         return saying("Done") if is_told else edits(*EDITS)
 
 
-async def die_and_go_on(folder: Path, clock: FixedClock, point: str, owner: str) -> bool:
-    """Whether the point was met."""
+async def die_and_go_on(folder: Path, clock: FixedClock, point: str, owner: str) -> Doom:
+    """Where it died, if it met the point."""
     (folder / "files").mkdir(parents=True)
     doom = Doom(point, raise_died)
     for one in (doom, Doom()):
@@ -158,15 +159,17 @@ async def die_and_go_on(folder: Path, clock: FixedClock, point: str, owner: str)
             turn = ledger.inbox.get(message).turn or ""
             assert [call.outcome for call in ledger.tool_calls(turn)] == ["ok"] * 4
             assert list(ledger.verify()) == []
-    return doom.is_met
+    return doom
 
 
+@pytest.mark.usefixtures("unattended")
 def test_a_crash_at_any_step_changes_nothing_of_that(quick_path: Path, clock: FixedClock) -> None:
     async def body() -> None:
         trial = partial(die_and_go_on, clock=clock, owner=dead_owner())
-        steps = 0
-        while await trial(quick_path / f"{steps + 1}", point=f"before:{steps + 1}"):
-            steps += 1
-        assert steps >= 10
+        whole = await trial(quick_path / "whole", point="")
+        assert not whole.is_met
+        assert whole.calls >= 10
+        for k in points(whole.calls, test=4):
+            assert (await trial(quick_path / f"{k}", point=f"before:{k + 1}")).is_met
 
     run(body())

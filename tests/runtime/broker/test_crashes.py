@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -16,9 +15,11 @@ from pathlib import Path
 import pytest
 
 import weft
+from tests.runtime.broker import crash_driver
 from tests.runtime.broker.crash_driver import IDEMPOTENT, TOOLS, Died, Doom, answer, raise_died
 from tests.runtime.broker.tool_server import FAULTS, Fault, ToolServer, tool_server
-from tests.sizes import PROVING, Record, chance, sized
+from tests.sizes import PROVING, Record, chance, points, points_offset, share, sized
+from tests.surfaces.forking import shared_forker
 from weft.ledger.api import Ledger, Runs
 from weft.runtime.broker.run import Run
 from weft.store.owners import process_owner
@@ -118,11 +119,24 @@ async def die_at_each(when: str, folder: Path, trial: Trial) -> int:
     return steps
 
 
+async def steps_of_a_turn(folder: Path) -> Doom:
+    """How many steps a turn takes that nothing stops."""
+    folder.mkdir()
+    doom = Doom()
+    async with tool_server() as server:
+        with weft.open(folder / "ledger.db") as ledger:
+            await answer(ledger, server.url, folder, doom)
+    return doom
+
+
+@pytest.mark.usefixtures("unattended")
 def test_a_turn_goes_on_after_a_crash_at_any_step(quick_path: Path) -> None:
     async def main() -> None:
-        trial = partial(crash_and_go_on, owner=dead_owner())
-        assert await die_at_each("before", quick_path, trial) >= 10
-        assert await die_at_each("after", quick_path, trial) >= 4
+        steps, owner = await steps_of_a_turn(quick_path / "whole"), dead_owner()
+        for when, amount, least, share_of_them in (("before", steps.calls, 10, 4), ("after", steps.commits, 4, 2)):
+            assert amount >= least
+            for k in points(amount, test=share_of_them):
+                assert await crash_and_go_on(quick_path / f"{when} {k + 1}", f"{when}:{k + 1}", owner)
 
     asyncio.run(main())
 
@@ -132,10 +146,11 @@ def test_a_turn_goes_on_after_a_crash_inside_a_tool(quick_path: Path, tool: str)
     assert asyncio.run(crash_and_go_on(quick_path / "ledger", f"in:{tool}", dead_owner()))
 
 
+@pytest.mark.usefixtures("unattended")
 def test_a_turn_whose_provider_fails_goes_on_after_a_crash(quick_path: Path) -> None:
     """Some faults at the first request or at the last, and a crash at one step; at full size all of them."""
-    dice = chance("crashes")
-    faults = FAULTS if PROVING else dict(dice.sample(sorted(FAULTS.items(), key=lambda item: item[0]), 12))
+    dice = chance("crashes", points_offset())
+    faults = dict(share(sorted(FAULTS.items(), key=lambda item: item[0]), test=6))
 
     async def main() -> None:
         owner = dead_owner()
@@ -156,11 +171,9 @@ def test_a_turn_whose_provider_fails_goes_on_after_a_crash(quick_path: Path) -> 
 async def kill_and_go_on(folder: Path, point: str, fault: Fault | None = None, stage: int = 0) -> bool:
     """The same with a process that is really killed."""
     folder.mkdir()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     async with tool_server(fault, stage) as server:
-        command = (sys.executable, "-m", "tests.runtime.broker.crash_driver", str(folder / "ledger.db"), server.url)
-        process = await asyncio.create_subprocess_exec(*command, str(folder), point, env=environment)
-        code = await process.wait()
+        arguments = (crash_driver.__name__, str(folder / "ledger.db"), server.url, str(folder), point)
+        code = await asyncio.to_thread(shared_forker().run_main(*arguments).wait)
         await go_on(folder, server)
     assert code in (0, -9)
     return code == -9
@@ -171,8 +184,8 @@ def test_a_turn_goes_on_after_a_kill(quick_path: Path, record_property: Record) 
     fault."""
 
     async def main() -> int:
-        points = sized(test=["in:note", "before:10"], prove=[f"in:{tool}" for tool in TOOLS])
-        killed = [await kill_and_go_on(quick_path / point.replace(":", " "), point) for point in points]
+        places = sized(test=["in:note", "before:10"], prove=[f"in:{tool}" for tool in TOOLS])
+        killed = [await kill_and_go_on(quick_path / place.replace(":", " "), place) for place in places]
         assert all(killed)
         return len(killed) + (await kill_everywhere(quick_path) if PROVING else 0)
 

@@ -12,7 +12,7 @@ import pytest
 import weft
 from tests.runtime.broker.tool_server import ALWAYS, FAULTS, REFUSE, Fault, tool_server
 from tests.runtime.inference.asking import model, person
-from tests.sizes import PROVING, sized
+from tests.sizes import PROVING, share
 from weft.ledger.api import InboxMessage, Ledger, Runs, SessionStanding, Setting
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.plans import TurnPlan
@@ -110,17 +110,18 @@ def problem_with(ledger: Ledger, name: str, messages: Sequence[InboxMessage]) ->
     return None
 
 
-@pytest.mark.parametrize("first_stage", sized(test=[0], prove=[0, 3]))
-def test_every_fault_of_a_provider_ends_its_turn_and_stops_nobody(first_stage: int) -> None:
-    """In turn at the first request of a turn and at the one that brings the results of its tools."""
+STAGES = [(name, stage) for stages in ((0, 3), (3, 0)) for name, stage in zip(FAULTS, cycle(stages), strict=False)]
+"""In turn at the first request of a turn and at the one that brings the results of its tools, and the other way."""
 
+
+def test_every_fault_of_a_provider_ends_its_turn_and_stops_nobody() -> None:
     async def main(ledger: Ledger) -> dict[str, str]:
         problems = {}
         async with Inference(policy=RetryPolicy(attempts=2), sleep=no_wait) as inference:
-            for (name, fault), stage in zip(FAULTS.items(), cycle((first_stage, 3 - first_stage)), strict=False):
-                messages = await answer_three(ledger, name, fault, stage, inference)
+            for name, stage in share(STAGES, test=12):
+                messages = await answer_three(ledger, f"{name} {stage}", FAULTS[name], stage, inference)
                 if (problem := problem_with(ledger, name, messages)) is not None:
-                    problems[name] = problem
+                    problems[f"{name} {stage}"] = problem
         return problems
 
     with weft.open(":memory:") as ledger:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,11 @@ import pytest
 import weft
 from tests.runtime.broker.crash_driver import Died, Doom, raise_died
 from tests.runtime.broker.test_crashes import dead_owner
+from tests.runtime.harness import work_driver
 from tests.runtime.harness.work_driver import ANSWERS, PLAN, next_reply, prepare, serve_until_over
 from tests.runtime.scripted import scripted
-from tests.sizes import sized
+from tests.sizes import share, sized
+from tests.surfaces.forking import shared_forker
 from weft.ledger.api import Ledger
 from weft.programs import Programs
 from weft.runtime.broker import broker as broker_module
@@ -58,7 +59,7 @@ async def killed_and_resumed(folder: Path, point: str, owner: str) -> tuple[bool
 
 
 def ended(folder: Path, point: str, owner: str) -> tuple[bool, dict[str, Any]]:
-    is_met, ledger, workspace = asyncio.run(asyncio.wait_for(killed_and_resumed(folder, point, owner), 60))
+    is_met, ledger, workspace = asyncio.run(asyncio.wait_for(killed_and_resumed(folder, point, owner), 300))
     with ledger:
         assert list(ledger.verify()) == []
         return is_met, outcome(ledger, workspace)
@@ -69,9 +70,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_module, "NEWS_SECONDS", 0.02)
 
 
-CHECKPOINTS = ["checkpoint:1", "checkpoint:2"]
-COMMITS = sized(test=[20], prove=list(range(1, 26)))
-CALLS = sized(test=[], prove=list(range(1, 120, 3)))
+POINTS = [
+    "checkpoint:1",
+    "checkpoint:2",
+    *(f"after:{number}" for number in range(1, 26)),
+    *(f"before:{number}" for number in range(1, 120, 3)),
+]
 KILLS = sized(test=["checkpoint:1"], prove=["after:7", "checkpoint:1", "after:6", "checkpoint:2"])
 
 
@@ -86,8 +90,7 @@ def test_killed_after_every_checkpoint_and_at_commits_it_ends_the_same(tmp_path:
     assert ["read: 'missing.txt' is not there" in text for text in reflections] == [False, True]
     assert whole["files"] == {"notes.txt": "one\n", "done.txt": "milk\n"}
     assert (whole["task"], whole["agent"]) == (("completed", "third"), ("idle", None))
-    points = [*CHECKPOINTS, *(f"after:{number}" for number in COMMITS), *(f"before:{number}" for number in CALLS)]
-    for point in points:
+    for point in share(POINTS, test=2):
         is_met, resumed = ended(tmp_path / point.replace(":", "-"), point, owner)
         assert is_met, point
         assert resumed == whole, point
@@ -114,7 +117,7 @@ def test_a_checkpoint_holds_plan_progress_and_pending_calls(tmp_path: Path) -> N
         )  # fmt: skip
         assert (progress["tokens"] > 0, saved["pendingCalls"]) == (True, [])
 
-    asyncio.run(asyncio.wait_for(body(), 60))
+    asyncio.run(asyncio.wait_for(body(), 300))
 
 
 def test_a_process_that_is_killed_leaves_work_that_another_goes_on_with(tmp_path: Path) -> None:
@@ -128,14 +131,13 @@ def test_a_process_that_is_killed_leaves_work_that_another_goes_on_with(tmp_path
             with weft.open(tmp_path / "ledger.db") as ledger:
                 prepare(ledger, server.url, workspace)
             for point in KILLS:
-                driver = "tests.runtime.harness.work_driver"
-                arguments = [sys.executable, "-m", driver, str(tmp_path / "ledger.db"), server.url, point]
-                process = await asyncio.create_subprocess_exec(*arguments)
-                assert await process.wait() == -signal.SIGKILL
+                arguments = (work_driver.__name__, str(tmp_path / "ledger.db"), server.url, point)
+                process = shared_forker().run_main(*arguments)
+                assert await asyncio.to_thread(process.wait) == -signal.SIGKILL
             with weft.open(tmp_path / "ledger.db") as ledger:
                 await serve_until_over(ledger, server.url, Doom())
 
-    asyncio.run(asyncio.wait_for(body(), 120))
+    asyncio.run(asyncio.wait_for(body(), 300))
     with weft.open(tmp_path / "ledger.db") as ledger:
         result = outcome(ledger, workspace)
     assert [text for role, text in result["said"] if role == "assistant" and text] == list(ANSWERS)

@@ -1,13 +1,12 @@
 """A process that serves a ledger until an agent's task is over, and dies at a point that is named.
 
-`python -m tests.runtime.harness.work_driver ADDRESS URL POINT`, the URL being that of a provider.
+`main` is what such a process runs; the URL is that of a provider.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -142,7 +141,3 @@ async def serve_until_over(
 def main(address: str, url: str, point: str = "") -> None:
     with weft.open(address) as ledger:
         asyncio.run(serve_until_over(ledger, url, Doom(point)))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -78,7 +78,7 @@ def apply(folder: Path, steps: list[Step]) -> None:
             os.chmod(place, mode)
 
 
-@settings(max_examples=sized(test=12, prove=300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=sized(test=5, prove=300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(STEPS, max_size=8), min_size=1, max_size=4))
 def test_every_state_of_a_random_folder_comes_back(rounds: list[list[Step]]) -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as top:
