@@ -42,7 +42,7 @@ from weft.ledger.api.ledger import Ledger
 SHARDS = 20 if PROVING else 2
 FIRST_SEED = int(os.environ.get("WEFT_SEED", "7000"))
 SETTINGS = settings(
-    max_examples=20 if PROVING else 6,
+    max_examples=20 if PROVING else 3,
     stateful_step_count=60 if PROVING else 25,
     database=None,
     deadline=None,

@@ -202,7 +202,7 @@ stories = st.builds(
 )
 
 
-@settings(max_examples=1000 if PROVING else 20)
+@settings(max_examples=1000 if PROVING else 12)
 @given(stories, st.lists(chains, min_size=3, max_size=6), st.booleans())
 def test_an_agent_works_for_whom_an_oracle_says(story: Story, asking: list[tuple[str, ...]], is_private: bool) -> None:
     with opened() as ledger:

@@ -115,7 +115,7 @@ import json, socket, sys, urllib.error, urllib.request
 answers = []
 for url in json.loads(sys.argv[1]):
     try:
-        with urllib.request.urlopen(url, timeout=20) as reply:
+        with urllib.request.urlopen(url, timeout=60) as reply:
             answers.append([reply.status, reply.read().decode()])
     except urllib.error.HTTPError as error:
         answers.append([error.code, error.read().decode()])

@@ -172,7 +172,7 @@ class OnPostgres(Lifecycles):
 
 @pytest.mark.parametrize(
     ("machine", "examples", "steps"),
-    [(OnMemory, 500 if PROVING else 12, 60 if PROVING else 40), (OnPostgres, 40 if PROVING else 2, 30)],
+    [(OnMemory, 500 if PROVING else 6, 60 if PROVING else 40), (OnPostgres, 40 if PROVING else 1, 30)],
     ids=["memory", "postgres"],
 )
 def test_random_verbs_lead_only_where_the_lifecycles_do(machine: type[Lifecycles], examples: int, steps: int) -> None:

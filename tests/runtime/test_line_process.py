@@ -91,7 +91,7 @@ def test_one_that_does_not_end_by_itself_is_killed_with_all_that_it_started() ->
         child = int(await process.line() or b"")
         await process.stop()
         while is_alive(child):  # until whoever it was left to has looked at its end
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.005)
 
     run(work)
 

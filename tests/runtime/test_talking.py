@@ -230,6 +230,7 @@ def test_a_providers_type_must_be_known_when_it_is_used(path: Path) -> None:
     run(path, body, chat())
 
 
+@pytest.mark.load("local model")
 def test_the_embedded_model_is_a_provider_without_a_key(path: Path) -> None:
     async def body(bench: Bench) -> None:
         def make() -> None:
@@ -301,6 +302,8 @@ def test_a_credential_that_was_added_here_serves_what_another_ledger_configured(
     run(path, body, chat())
 
 
+@pytest.mark.load("local model")
+@pytest.mark.slow("starts the embedded model, which answers twice")
 def test_an_embedded_model_is_told_what_it_is_and_no_other_model_is(path: Path) -> None:
     async def body(bench: Bench) -> None:
         def make() -> None:

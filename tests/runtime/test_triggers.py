@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import NewPostgresLedger
 from tests.programs.test_schedules import ZONES, MinuteCalendar
 from tests.runtime.triggering import HOUR_MS, MINUTE_MS, NOON, TriggerWorld, open_world
+from tests.sizes import share
 from weft.kernel.errors import InvalidConfig, NotAllowed, NotApplicable, NotFound, WeftError
 from weft.ledger.api import CursorMove, TriggerLog
 from weft.ledger.triggers.model import TriggerCursor
@@ -535,7 +536,7 @@ def test_a_year_of_cron_in_five_zones_fires_each_time_once(world: TriggerWorld) 
 
 
 def test_weeks_of_cron_fire_each_time_once(world: TriggerWorld) -> None:
-    simulate_year(world, ZONES[:2], days=10)
+    simulate_year(world, share(ZONES[:2], test=1), days=10)
 
 
 def test_a_thread_and_a_thread_that_fits_are_gone_on_with(world: TriggerWorld) -> None:

@@ -416,7 +416,7 @@ def test_a_session_where_more_waits_is_gone_on_with_without_another_look(
         return found
 
     monkeypatch.setattr(Runs, "look", counted)
-    monkeypatch.setattr("weft.runtime.broker.broker.NEWS_PAUSE_SECONDS", 5.0)
+    monkeypatch.setattr("weft.runtime.broker.broker.NEWS_PAUSE_SECONDS", 1_000.0)
 
     async def body() -> None:
         bench = Bench(ledger, *(saying(f"Answer {number}") for number in range(6)))

@@ -33,6 +33,7 @@ from weft.runtime.inference.settings import (
 from weft.runtime.turns.messages import OutgoingMessage, TurnReply, send
 from weft.surfaces.demo import QUESTION
 
+pytestmark = pytest.mark.load("local model")
 EIGHT = Parameters(max_tokens=8, temperature=0.0, seed=1)
 LOCAL = ModelSettings(
     id="local", name=NAME, provider=ProviderSettings(id="local", kind=ProviderKind.LOCAL), parameters=EIGHT

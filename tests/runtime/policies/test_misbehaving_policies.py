@@ -10,6 +10,7 @@ from tests.runtime.policies.misbehaving import PATIENT_SECONDS, POLICIES, READ, 
 from tests.sandbox import machine_sandbox
 from weft.kernel.enums import Decision
 from weft.runtime.policies import harness
+from weft.runtime.policies import interpreter as interpreter_module
 from weft.runtime.policies.contract import PolicyAnswer, PolicyCall
 from weft.runtime.policies.interpreter import PolicyInterpreter, read_reply
 from weft.runtime.sandbox.sandboxed_server import ServerLost
@@ -17,6 +18,12 @@ from weft.runtime.sandbox.sandboxed_server import ServerLost
 PROGRAM = READ + "exec(call['arguments']['program'])\n"
 """For what two decisions of one interpreter know of each other."""
 WRITES = "print(json.dumps({'decision': 'allow', 'rationale': text}))"
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, an interpreter has the time to say what became of a policy."""
+    monkeypatch.setattr(interpreter_module, "GRACE_SECONDS", 60.0)
 
 
 def decide(source: str, *calls: PolicyCall, seconds: float = PATIENT_SECONDS) -> list[PolicyAnswer]:

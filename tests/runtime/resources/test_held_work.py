@@ -148,7 +148,7 @@ def test_a_lease_is_renewed_while_the_work_takes_long(tmp_path: Path, monkeypatc
 
     class SlowDriver(DirectoryDriver):
         def take(self, folder: Path, *, is_resolved: bool = False) -> Any:
-            assert renewed.wait(30)
+            assert renewed.wait(120)
             return super().take(folder, is_resolved=is_resolved)
 
     monkeypatch.setattr(ResourceLog, "renew", counted)

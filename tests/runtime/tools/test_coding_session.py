@@ -18,7 +18,7 @@ from tests.runtime.broker.test_crashes import dead_owner
 from tests.runtime.inference.asking import model, person
 from tests.runtime.scripted import Script, chat_saying, scripted
 from tests.sandbox import machine_sandbox
-from tests.sizes import sized
+from tests.sizes import PROVING, points
 from weft.ledger.api import Ledger, SessionStanding, Setting
 from weft.ledger.model import ToolCall
 from weft.programs import Programs
@@ -195,14 +195,15 @@ def test_a_coding_session_reads_edits_fails_mends_and_passes(tmp_path: Path) -> 
         assert not [one for one in ledger.audit.findings() if one.severity == "problem"]
 
 
-POINTS = sized(
-    test=["after:6", "after:11"],
-    prove=[f"{when}:{number}" for number in range(1, MOST_COMMITS) for when in ("after", "before")],
-)
+POINTS = [f"{when}:{number}" for number in range(1, MOST_COMMITS) for when in ("after", "before")]
+CERTAIN = 20
+"""So many of them are met whatever comes."""
 
 
 def test_killed_at_any_step_it_ends_the_same(tmp_path: Path) -> None:
     machine_sandbox()
     owner = dead_owner()
-    met = [asyncio.run(kill_and_go_on(tmp_path / point.replace(":", "-"), point, owner))[0] for point in POINTS]
-    assert all(met[: sized(test=2, prove=20)])
+    for number in points(len(POINTS) if PROVING else CERTAIN, test=1):
+        folder = tmp_path / POINTS[number].replace(":", "-")
+        is_met, _ = asyncio.run(kill_and_go_on(folder, POINTS[number], owner))
+        assert is_met or number >= CERTAIN

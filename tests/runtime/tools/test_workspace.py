@@ -12,6 +12,7 @@ import pytest
 
 from tests.runtime.tools.conftest import CANARY, call, perform, plan, tree_digest
 from tests.runtime.tools.hostile_paths import LOOKING_HOSTILE, hostile_paths, lay_traps
+from tests.sizes import sized
 from weft.kernel.errors import LimitExceeded
 from weft.kernel.read_budget import ReadLimits
 from weft.runtime.tools.beneath import exchange_names
@@ -149,7 +150,7 @@ def test_links_that_are_swapped_all_the_while_never_lead_outside(place: Path, wo
     texts: set[str] = set()
     codes: set[str] = set()
     try:
-        for number in range(40):
+        for number in range(sized(test=10, prove=400)):
             for tool, arguments in ((ReadTool(workspace), {}), (WriteTool(workspace), {"content": f"{number}"})):
                 try:
                     texts.add(str(call(tool, path="here/a.txt", **arguments).result))

@@ -22,6 +22,7 @@ from tests.runtime.broker.test_crashes import dead_owner
 from tests.runtime.scripted import Script, chat_saying, scripted
 from tests.runtime.tools.test_coding_session import prepare, work
 from tests.sandbox import machine_sandbox
+from tests.sizes import share
 from weft.kernel.clock import SystemClock
 from weft.kernel.enums import SnapshotState
 from weft.kernel.errors import InUse
@@ -136,7 +137,7 @@ def test_keeping_the_files_of_a_turn_takes_no_commit_of_its_own(tmp_path: Path) 
 def test_a_turn_that_was_killed_keeps_one_beginning(tmp_path: Path) -> None:
     machine_sandbox()
     owner = dead_owner()
-    for point in ("after:8", "before:10"):
+    for point in share(("after:8", "before:10"), test=1):
         folder = tmp_path / point.replace(":", "-")
         workspace = prepare(folder)
         first = files_of(workspace)
