@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from tests.collector import paused_collector
 from tests.faults.results import Counted, table
@@ -34,6 +35,10 @@ settings.register_profile(
 )
 settings.register_profile("prove", parent=settings.get_profile("test"), derandomize=False, max_examples=5_000)
 settings.load_profile("prove" if PROVING else "test")
+if not PROVING:
+    # Constants of the sources that happen to be loaded would go into the examples: those of one test would depend on
+    # the tests before it, and reading all sources takes each process seconds.
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,18 +7,20 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from weft.kernel.authority import Principal, PrincipalKind
 from weft.runtime.broker.tools import ToolCallContext, Tools
 from weft.runtime.context import ExecutionContext, context_for
-from weft.runtime.mcp.connection import OnNotice
 from weft.runtime.mcp.definitions import PinnedTools, approve
 from weft.runtime.mcp.server_settings import CommandServer, McpServer, checked_server
 from weft.runtime.mcp.servers import McpConfiguration, McpServers, inspected
 from weft.runtime.tools.calls import CallPlan, ToolOutput
+
+if TYPE_CHECKING:  # it loads the MCP library, which tests that are only collected do without
+    from weft.runtime.mcp.connection import OnNotice
 
 Answer = TypeVar("Answer")
 SCRIPT = Path(__file__).with_name("scripted_server.py")
