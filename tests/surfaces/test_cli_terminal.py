@@ -330,6 +330,90 @@ def test_progress_is_shown_where_it_is_wanted_and_once_work_takes_a_while(folder
     assert "not wanted" not in shown
 
 
+ITSELF = """
+from threading import Event
+from weft.surfaces.cli import progress
+class Asked:
+    quiet = json = False
+progress.PATIENCE = 3600
+with progress.Bar("too quick", shown=True, by_itself=True) as bar:
+    pass
+progress.PATIENCE = 0
+with progress.Bar("not wanted", shown=False, by_itself=True) as bar:
+    pass
+drawn = Event()
+rich_progress = progress._rich_progress
+def watched(*arguments):
+    made = rich_progress(*arguments)
+    start = made.start
+    made.start = lambda: (start(), drawn.set())
+    return made
+progress._rich_progress = watched
+with progress.progress(Asked, "silent", by_itself=True) as bar:
+    assert drawn.wait(60)
+    bar.staged("speaks", 3, 9)
+drawn.clear()
+def items():
+    yield 1
+    assert drawn.wait(60)
+    yield 2
+assert list(progress.awaited(Asked, "slow", items())) == [1, 2]
+Asked.quiet = True
+with progress.progress(Asked, "hushed", by_itself=True) as bar:
+    pass
+"""
+
+
+def test_a_bar_appears_by_itself_while_work_says_nothing(folder: Path) -> None:
+    code, shown = on_terminal(folder, program=[sys.executable, "-c", ITSELF])
+    assert code == 0
+    assert all(title in shown for title in ("silent", "silent speaks", "3/9", "slow"))
+    assert "0/?" not in shown
+    assert not any(title in shown for title in ("too quick", "not wanted", "hushed"))
+
+
+AT_ONCE = """
+from weft.surfaces.cli import main, progress
+class AtOnce:
+    def __init__(self, seconds, work):
+        self.start = work
+    def cancel(self):
+        pass
+progress.Timer = AtOnce
+main.main()
+"""
+"""The command line, with bars that appear before the work begins."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("stats",),
+        ("story", "all"),
+        ("projects",),
+        ("reflog",),
+        ("context",),
+        ("audit",),
+        ("audit", "--list"),
+        ("audit", "--suggest"),
+        ("doctor",),
+        ("secrets",),
+    ],
+)
+def test_a_command_that_may_take_long_shows_that_it_works(
+    forked: Shell, folder: Path, command: tuple[str, ...]
+) -> None:
+    program = [sys.executable, "-c", AT_ONCE]
+    _, shown = on_terminal(folder, *command, program=program)
+    assert f"{command[0]} " in shown
+    assert "━" in shown
+
+
+@pytest.mark.parametrize("silent", ["--quiet", "--json"])
+def test_a_command_that_is_to_be_silent_shows_no_bar(forked: Shell, folder: Path, silent: str) -> None:
+    assert "━" not in on_terminal(folder, "stats", silent, program=[sys.executable, "-c", AT_ONCE])[1]
+
+
 def test_an_upgrade_of_a_ledger_shows_how_far_it_is(forked: Shell, folder: Path) -> None:
     with closing(sqlite3.connect(folder / ".weft" / "ledger.db")) as database:
         database.execute("DELETE FROM local WHERE key = 'view_rules'")
@@ -342,7 +426,14 @@ def test_an_upgrade_of_a_ledger_shows_how_far_it_is(forked: Shell, folder: Path)
 
 
 def test_progress_is_not_shown_in_a_pipe(forked: Shell) -> None:
-    for command in (("verify",), ("rebuild",), ("backup", "copy.db"), ("export-facts", "facts")):
+    for command in (
+        ("verify",),
+        ("rebuild",),
+        ("backup", "copy.db"),
+        ("export-facts", "facts"),
+        ("stats",),
+        ("projects",),
+    ):
         assert spawn(forked.folder, *command).stderr == b""
 
 

@@ -16,6 +16,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import DIFFERENT, OK
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import short
+from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.times import local_time
 from weft.surfaces.wire.reports import audit_answer
@@ -92,7 +93,7 @@ def command(
 
 
 def _suggest(call: Call, names: tuple[str, ...], options: dict[str, Any]) -> None:
-    with call.reading() as ledger:
+    with call.reading() as ledger, progress(call, "audit", by_itself=True):
         grants = ledger.audit.suggest(*names, **options)
     if call.json:
         call.documents(grants)
@@ -109,6 +110,9 @@ def _answer(call: Call, ledger: Ledger, found: Iterable[AuditFinding], tally: Au
         call.document(audit_answer(findings, tally))
         return
     labels = _shown_labels(call, ledger)
+    if call.screen.terminal:  # where a table needs all of its rows
+        with progress(call, "audit", by_itself=True):
+            found = list(found)
     rows = (_row(finding, labels, finding.turns) for finding in found)
     call.screen.table(rows, HEADER, spare=("turns", "turn"))
     call.note(*_tally_line(tally))
@@ -138,12 +142,13 @@ def _summarise(call: Call, ledger: Ledger, found: Iterable[AuditFinding], tally:
     """How much of each kind there is and where most of it is; what was not allowed by turn and tool."""
     kinds: dict[FindingKind, _Kind] = {}
     problems: dict[AuditFinding, int] = {}
-    for finding in found:
-        kinds.setdefault(finding.kind, _Kind(finding.severity)).add(finding)
-        if finding.severity is Severity.PROBLEM:
-            in_turn = replace(finding, call_id=None)
-            if in_turn in problems or len(problems) < SHOWN_PROBLEMS:
-                problems[in_turn] = problems.get(in_turn, 0) + 1
+    with progress(call, "audit", by_itself=True):
+        for finding in found:
+            kinds.setdefault(finding.kind, _Kind(finding.severity)).add(finding)
+            if finding.severity is Severity.PROBLEM:
+                in_turn = replace(finding, call_id=None)
+                if in_turn in problems or len(problems) < SHOWN_PROBLEMS:
+                    problems[in_turn] = problems.get(in_turn, 0) + 1
     call.screen.show(*_tally_line(tally))
     if kinds:
         call.screen.show("")

@@ -153,7 +153,9 @@ def verify(call: Call, file: str, signed: bool) -> int | None:
     """
     from weft.exchange.bundles import verify_bundle
 
-    report = verify_bundle(file, key_ring().believed())
+    keys = key_ring().believed()
+    with progress(call, "verify", by_itself=True):
+        report = verify_bundle(file, keys)
     call.answer(report, *report_lines(report))
     if signed and not any(signature.trusted for signature in report.signatures):
         call.note("no key that you trust signed it")
@@ -172,7 +174,9 @@ def sign(call: Call, file: str, keys: tuple[str, ...], path: str) -> None:
     """
     from weft.exchange.bundles import sign_bundle
 
-    report = sign_bundle(file, path, [open_signer(name) for name in keys])
+    signers = [open_signer(name) for name in keys]
+    with progress(call, "sign", by_itself=True):
+        report = sign_bundle(file, path, signers)
     call.answer(SignedBundle(file=path, report=report), [f"signed {file} in {path}"], *signature_lines(report))
 
 

@@ -13,6 +13,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.default_session import place_in_latest
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import short
+from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.questions import confirm
 from weft.surfaces.cli.resources.text import skipped_lines
 from weft.surfaces.cli.screen import Span
@@ -66,7 +67,8 @@ def command(
         snapshot = files.snapshot_of(turn, resource)
         if to is None:
             _ask_first(call, ledger, files, snapshot, is_sure=yes)
-        done = files.check_out(turn, to, resource=resource)
+        with progress(call, "checkout", by_itself=True):
+            done = files.check_out(turn, to, resource=resource)
     answer = CheckedOutFiles(turn_id=turn, snapshot_id=done.snapshot.id, place=done.place, notes=list(done.notes))
     call.answer(answer, [safe(done.place), " has the files of ", Span(short(turn), "id")])
     for note in done.notes:
@@ -94,7 +96,9 @@ def _check_out_reconstruction(call: Call, rev: str, to: str, *, is_recorded: boo
     from weft.runtime.resources.reconstructed_files import check_out_reconstruction, record_reconstruction
 
     with call.writing() as ledger:
-        found = check_out_reconstruction(ledger, place_in_latest(call, ledger, rev), to)
+        name = place_in_latest(call, ledger, rev)
+        with progress(call, "checkout", by_itself=True):
+            found = check_out_reconstruction(ledger, name, to)
         kept = record_reconstruction(ledger, ledger_directories(ledger), found) if is_recorded else None
     answer = ReconstructedFiles(
         turn_id=found.turn,

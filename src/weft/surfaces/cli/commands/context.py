@@ -13,6 +13,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.default_session import named_or_latest, place_in_latest, require_named_or_latest
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import short
+from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.rendering.transcript import Transcript
 from weft.surfaces.cli.screen import Line, Span
 
@@ -39,9 +40,10 @@ def command(call: Call, rev: str | None, session: str | None, original: bool) ->
             if session is None:
                 return
         place = None if rev is None else place_in_latest(call, ledger, rev)
-        context = (ledger.originals() if original else ledger).context(place, session=session)
-        if place is None:
-            context = _as_sent(call, ledger, session or "main", context)
+        with progress(call, "context", by_itself=True):
+            context = (ledger.originals() if original else ledger).context(place, session=session)
+            if place is None:
+                context = _as_sent(call, ledger, session or "main", context)
     if call.json:
         call.document(context)
     elif context.messages:

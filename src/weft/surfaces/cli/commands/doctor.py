@@ -18,6 +18,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import DIFFERENT, OK
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.file_checks import examine_files, examine_git
+from weft.surfaces.cli.progress import awaited
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.user_files import find_ledger
 from weft.surfaces.wire.hints import phrase
@@ -38,7 +39,7 @@ def command(call: Call, full: bool, strict: bool) -> int:
     never an error.
     """
     findings: list[Diagnosis] = []
-    for diagnosis in _examined(call, full):
+    for diagnosis in awaited(call, "doctor", _examined(call, full)):
         findings.append(diagnosis)
         if not call.json:
             _show(call, diagnosis)

@@ -8,6 +8,7 @@ from weft.ledger.api import ProjectWork
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import abbreviated, dollars
+from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.times import NO_DATE, local_minute, local_time, read_period
 from weft.surfaces.cli.user_files import prices_in_force
@@ -28,7 +29,7 @@ def command(call: Call, since: str | None, until: str | None, limit: int | None)
     A project is a repository with all its worktrees and clones, where it is known, else a folder. The latest first. In
     a pipe tokens are whole numbers, and the cost is in micro-dollars.
     """
-    with call.reading() as ledger:
+    with call.reading() as ledger, progress(call, "projects", by_itself=True):
         report = ledger.usage.work(**read_period(since, until), prices=prices_in_force(None))
     shown = report.projects[:limit]
     if call.json:

@@ -12,6 +12,7 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.default_session import named_or_latest
 from weft.surfaces.cli.history import find_session, short
+from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Screen, Span
 from weft.surfaces.cli.times import local_minute, local_time
 from weft.surfaces.plain_text import cut, safe
@@ -41,7 +42,8 @@ def command(call: Call, session: str | None, limit: int | None) -> None:
                 call.documents(())
             return
         opened = find_session(ledger, name)
-        moves = ledger.reflog(opened.id, limit=limit)
+        with progress(call, "reflog", by_itself=True):
+            moves = ledger.reflog(opened.id, limit=limit)
         label = _label(call.screen, ledger, opened) if moves and call.screen.terminal else opened.label
     if call.json:
         call.documents(moves)

@@ -96,7 +96,7 @@ def _find(
 ) -> tuple[SecretReport, SecretScanner]:
     from weft.ledger.secrets import load_scanner
 
-    with progress(call, "secrets") as bar:
+    with progress(call, "secrets", by_itself=True) as bar:
         scanner = load_scanner(user_cache())
         report = ledger.secrets.find(fingerprints=fingerprints, scanner=scanner, progress=bar.staged, **options)
     if not report.secrets:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.progress import progress
 from weft.surfaces.wire.forms import form
 from weft.surfaces.wire.reports import LedgerFigures
 
@@ -16,7 +17,7 @@ def command(call: Call) -> None:
     at all. The total of tokens adds up turns; `weft usage` counts a response once that several of them contain. What
     was worked on is told by `weft story`.
     """
-    with call.reading() as ledger:
+    with call.reading() as ledger, progress(call, "stats", by_itself=True):
         figures = LedgerFigures(path=ledger.path, file_bytes=ledger.upkeep.disk_bytes(), counts=ledger.upkeep.stats())
     if call.json:
         call.document(figures)

@@ -8,6 +8,7 @@ from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.periods import ALL, named_period
+from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.user_files import prices_in_force
 from weft.surfaces.cli.work_report import work_lines
 
@@ -35,7 +36,7 @@ def command(call: Call, period: tuple[str, ...], full: bool) -> None:
     weft story 2026-11-01..yesterday --full
     """
     words = " ".join(period) or LATELY
-    with call.reading() as ledger:
+    with call.reading() as ledger, progress(call, "story", by_itself=True):
         report = ledger.usage.work(**named_period(words), prices=prices_in_force(None))
         is_empty = not report.projects and not ledger.log(1)
     if call.json:
