@@ -2,9 +2,9 @@
 
 A clone that is told every fact checks and computes everything anew. Where the other ledger is a SQLite file on this
 machine that the person trusts, its file holds the same, and copying it takes a fraction of that. What a sync would
-have noted is put into the copy: the remote, how far the other log was read, and that all events came from it. The log
-is held against its chain; contents are not hashed, which verifying does. A ledger whose views would say something
-else in a clone is told fact by fact.
+have noted is put into the copy: the remote, how far the other log was read, and that all events came from it. The end
+of the log is held against its chain; contents are not hashed, which verifying does. A ledger whose views would say
+something else in a clone is told fact by fact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weft.exchange.sync.messages import BatchEnd
 from weft.exchange.sync.peers import Remote, add_remote, note_range, note_taken
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, UlidSource, system_random
 from weft.ledger.api import Ledger, store_of
-from weft.ledger.upkeep.file_clone import forget_state, may_become_clone, prove_log
+from weft.ledger.upkeep.file_clone import ReadLog, forget_state, may_become_clone, read_log
 from weft.store.facts import FactReader
 from weft.store.replica_names import NOTE
 from weft.store.sqlite import SqliteStore
@@ -42,7 +42,7 @@ class CopiedFacts(Struct, frozen=True, kw_only=True):
 
 
 class _OthersWrote(Exception):
-    """The log holds events of several replicas."""
+    """The views of this ledger go by who wrote what."""
 
 
 class FileClone:
@@ -60,6 +60,7 @@ class FileClone:
         self._source, self._origin, self._report = source, origin, report
         self._clock, self._random = clock or SystemClock(), random_bytes
         self._replica = UlidSource(self._clock.now_ms, random_bytes).mint()
+        self._log: ReadLog | None = None
         self._facts: CopiedFacts | None = None
 
     def make(self, place: Path, trust: TrustStore | None = None) -> CopiedFacts | None:
@@ -68,10 +69,15 @@ class FileClone:
         store = store_of(self._source)
         if not isinstance(store, SqliteStore) or not self._source.trust.is_trusted or not _is_vacant(place):
             return None
-        with store.read() as txn:
-            if not may_become_clone(txn.sql):
-                return None
         token = None if trust is None else trust.draw_token()
+
+        def check(sql: SqliteSql) -> None:
+            log = None
+            if may_become_clone(sql):
+                log = read_log(FactReader(sql), store.replica, lambda done, of: self._report("log", done, of))
+            if log is None:
+                raise _OthersWrote
+            self._log = log
 
         def change(sql: SqliteSql) -> None:
             self._change(sql, store.replica)
@@ -85,19 +91,15 @@ class FileClone:
                 trust.allow(identity, CLONED, token)
 
         try:
-            store.clone(place, change, lambda done, of: self._report("file", done, of), join)
+            store.clone(place, check, change, join, lambda done, of: self._report("file", done, of))
         except _OthersWrote:
             return None
         return self._facts
 
     def _change(self, sql: SqliteSql, source: str) -> None:
         """The copy, which nobody else sees yet, becomes a ledger that was told all of this by `source`."""
-        if not may_become_clone(sql):
-            raise _OthersWrote  # since it was looked at last
-        facts = FactReader(sql)
-        log = prove_log(facts, source, lambda done, of: self._report("log", done, of))
-        if log is None:
-            raise _OthersWrote
+        log = self._log
+        assert log is not None, "it was checked before"
         forget_state(sql, self._replica, None if self._origin.shares_imports else self._random(SECRET_BYTES).hex())
         now = self._clock.now_ms()
         add_remote(sql, replace(self._origin, added_at=now))

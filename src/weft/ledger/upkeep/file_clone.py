@@ -25,26 +25,29 @@ from weft.store.records import CURRENT_VIEW_RULES, VIEW_RULES, VIEWS_MENDED, Log
 from weft.store.sql import Sql
 
 OWN_WORD_TABLES = (
-    "erasure", "substitution", "branch", "resource", "resource_part", "resource_use", "resource_handle",
+    "came_from", "erasure", "substitution", "branch", "resource", "resource_part", "resource_use", "resource_handle",
     "resource_snapshot", "resource_restore",
 )  # fmt: skip
-"""Views whose rows, or those that they change, depend on which events the ledger wrote itself."""
+"""Their rows, or those that they change, depend on which events the ledger wrote itself; `came_from` is of others'."""
 PLAIN_KEYS = frozenset({"replica", IMPORT_SECRET, VIEW_RULES, VIEWS_MENDED, GONE, FOUND, RULES})
 PLAIN_PREFIXES = ("trust:", "disputed:", "whole-offer:")
 """Local state that says nothing of facts. Any other (facts that never came, names that were given up, an erasure under
 way) has its consequences in the views."""
 _REPLICA = b'"replica":"'
+PROVEN_EVENTS = 65_536
+"""So many at the end of a log are hashed; of a longer one the others are read. Hashing all of them would take longer
+than copying the file does."""
 
 
-class ProvenLog(Struct, frozen=True):
-    """A log that is what its chain says."""
+class ReadLog(Struct, frozen=True):
+    """A log that one replica wrote."""
 
     tip: LogTip
     bytes: int
 
 
 def may_become_clone(sql: Sql) -> bool:
-    """As far as tables tell; `prove_log` looks at the events."""
+    """As far as tables tell; `read_log` looks at the events."""
     local = {str(key): value for key, value in sql.all("SELECT key, value FROM local")}
     if local.get(VIEW_RULES) != CURRENT_VIEW_RULES:
         return False
@@ -53,19 +56,23 @@ def may_become_clone(sql: Sql) -> bool:
     return all(sql.one(f"SELECT 1 FROM {table} LIMIT 1") is None for table in OWN_WORD_TABLES)
 
 
-def prove_log(facts: FactReader, replica: str, progress: Progress) -> ProvenLog | None:
-    """Hold the log against its chain of arrival. None where another replica wrote some of it. Raises FactDamaged."""
+def read_log(facts: FactReader, replica: str, progress: Progress) -> ReadLog | None:
+    """The log, whose end is held against its chain of arrival. None where another replica wrote some of it. Raises
+    FactDamaged where rows are missing, or where the end is not what the chain says."""
     own, end = _REPLICA + replica.encode() + b'"', facts.tip()
     chain, size, n = GENESIS, 0, 0
     for row in facts.rows():
         if row.events.count(_REPLICA) != row.events.count(own):
             return None
-        chain = extend(chain, (sha256(line).digest() for line in row.lines()))
+        if row.n > end.n - PROVEN_EVENTS:
+            chain = extend(chain, (sha256(line).digest() for line in row.lines()))
+        else:
+            chain = row.chain
         if chain != row.chain or row.first != n + 1:
             raise FactDamaged("log row", str(row.n), "its events do not hash to the chain of arrival")
         size, n = size + len(row.events), row.n
         progress(n, end.n)
-    return ProvenLog(end, size)
+    return ReadLog(end, size)
 
 
 def forget_state(sql: Sql, replica: str, secret: str | None) -> None:

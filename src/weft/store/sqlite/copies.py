@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from errno import EIO
 from glob import escape
+from io import FileIO
 from pathlib import Path
+from threading import Thread
 
 import apsw
 
@@ -17,7 +21,8 @@ from weft.store.replica_names import COPIED, NOTE
 from weft.store.sqlite.connection import READ_WRITE, SqliteSql, connect
 from weft.store.sqlite.files import LedgerFile
 
-PAGES_AT_ONCE, BYTES_AT_ONCE = 2048, 1024 * 1024
+PAGES_AT_ONCE, BYTES_AT_ONCE = 2048, 8 * 1024 * 1024
+WAIT_SECONDS = 0.1
 FILLING_BYTES = 16 * 1024 * 1024
 
 
@@ -40,23 +45,29 @@ def write_copy(
 
 
 def write_clone(
-    source: apsw.Connection,
+    source: SqliteSql,
     file: LedgerFile,
     target: Path,
+    check: Callable[[SqliteSql], object],
     change: Callable[[SqliteSql], object],
-    progress: Progress | None,
     place: Callable[[Path], object],
+    progress: Progress | None,
 ) -> None:
-    """The same for a copy that is another ledger from its first moment: `change` makes it one, before it has its name.
-    What `change` deletes is overwritten, and so are the pages that hold nothing. `place` is called with the file just
-    before it gets its name. The connection of the source has its snapshot."""
+    """The same for a copy that is another ledger from its first moment. `check` looks at the source, in the snapshot
+    that the copy is made of, while its bytes are copied, and refuses by raising; `change` makes the copy a ledger of
+    its own, before it has its name. What `change` deletes is overwritten, and so are the pages that hold nothing.
+    `place` is called with the file just before it gets its name."""
     aside = aside_of(target)
     create_private(aside)
     try:
-        if not _copy_bytes(source, file, aside, progress):
+        if is_whole_in_file(file):
+            with _copying_bytes(source.connection, file, aside, progress):
+                check(source)
+        else:
+            check(source)
             copy = connect(str(aside), READ_WRITE)
             try:
-                _copy_pages(source, copy, progress)
+                _copy_pages(source.connection, copy, progress)
             finally:
                 copy.close()
         copy = connect(str(aside), READ_WRITE)
@@ -86,28 +97,60 @@ def _copy_pages(source: apsw.Connection, copy: apsw.Connection, progress: Progre
                 progress(copying.page_count - copying.remaining, copying.page_count)
 
 
-def _copy_bytes(source: apsw.Connection, file: LedgerFile, aside: Path, progress: Progress | None) -> bool:
-    """The file as it lies, where all of the ledger is in it; False where some of it lies in the log. A snapshot that
+def is_whole_in_file(file: LedgerFile) -> bool:
+    """Whether all of the ledger lies in its file, and none of it in the log; asked while a snapshot is open. One that
     was taken while the log was empty keeps everybody from copying a later log into the file: whoever would, waits for
     it. The log is looked at after the snapshot was taken, so an empty one was empty then."""
     log = Path(f"{file.name}-wal")
-    if not Path(f"{file.name}-shm").exists() or (log.exists() and log.stat().st_size):
-        return False
+    return Path(f"{file.name}-shm").exists() and not (log.exists() and log.stat().st_size)
+
+
+@contextmanager
+def _copying_bytes(source: apsw.Connection, file: LedgerFile, aside: Path, progress: Progress | None) -> Iterator[None]:
+    """While the block runs, the file is copied as it lies, by a thread; after the block the rest is waited for."""
     pages = source.pragma("page_count")
-    size = pages * source.pragma("page_size")
-    taken, descriptor, piece = 0, file.descriptor(), memoryview(bytearray(BYTES_AT_ONCE))
-    with open(aside, "r+b", buffering=0) as copy:
-        while taken < size:
-            read = os.preadv(descriptor, [piece[: min(BYTES_AT_ONCE, size - taken)]], taken)
-            if not read:
-                return False
-            rest = piece[:read]
-            while rest:
-                rest = rest[copy.write(rest) or 0 :]
-            taken += read
+    copier = FileCopier(file.descriptor(), aside, pages * source.pragma("page_size"))
+    copier.start()
+    try:
+        yield
+        while copier.is_alive():
             if progress is not None:
-                progress(taken * pages // size, pages)
-    return True
+                progress(copier.taken * pages // copier.size, pages)
+            copier.join(WAIT_SECONDS)
+    finally:
+        copier.is_cut = True
+        copier.join()
+    if copier.error is not None:
+        raise copier.error
+
+
+class FileCopier(Thread):
+    """Copies the first `size` bytes of a file into another one."""
+
+    def __init__(self, descriptor: int, aside: Path, size: int) -> None:
+        super().__init__(name="copy of a ledger", daemon=True)
+        self._descriptor, self._aside, self.size = descriptor, aside, size
+        self.taken, self.is_cut = 0, False
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with open(self._aside, "r+b", buffering=0) as copy:
+                while self.taken < self.size and not self.is_cut:
+                    self.taken += _move_bytes(self._descriptor, copy, self.taken, self.size - self.taken)
+        except BaseException as error:  # it is raised where the thread is waited for
+            self.error = error
+
+
+def _move_bytes(descriptor: int, copy: FileIO, at: int, most: int) -> int:
+    """Some bytes from a place of one file to the end of another; on Linux without a detour through this process."""
+    if sys.platform == "linux":
+        moved = os.sendfile(copy.fileno(), descriptor, at, min(most, BYTES_AT_ONCE))
+    else:
+        moved = copy.write(os.pread(descriptor, min(most, BYTES_AT_ONCE), at)) or 0
+    if not moved:
+        raise OSError(EIO, "the file is shorter than its pages", str(copy.name))
+    return moved
 
 
 def _clear_free_pages(copy: apsw.Connection) -> None:

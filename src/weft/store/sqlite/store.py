@@ -460,12 +460,14 @@ class SqliteStore(SqliteBase):
     def clone(
         self,
         target: Path,
+        check: Callable[[SqliteSql], object],
         change: Callable[[SqliteSql], object],
-        progress: Progress | None,
         place: Callable[[Path], object],
+        progress: Progress | None = None,
     ) -> None:
-        """Copy a consistent state to a new file that `change` makes a ledger of its own, while readers and writers go
-        on. Nobody else makes a ledger there meanwhile. `place` is called with the file before it has its name."""
+        """Copy a consistent state, unless `check` refuses it, to a new file that `change` makes a ledger of its own,
+        while readers and writers go on. Nobody else makes a ledger there meanwhile. `place` is called with the file
+        before it has its name."""
         ensure_free(target)
         refuse_unsafe_place(target.parent)
         lock = FileLock(Path(f"{target}-lock"))
@@ -473,7 +475,7 @@ class SqliteStore(SqliteBase):
             with lock, self._snapshot() as sql:
                 ensure_free(target)
                 sql.one("SELECT 1 FROM local")  # takes the snapshot that the whole copy is made of
-                write_clone(sql.connection, self._file, target, change, progress, place)
+                write_clone(sql, self._file, target, check, change, place, progress)
         finally:
             lock.close()
 
