@@ -83,7 +83,9 @@ class Ledger(RecordVerbs, SessionVerbs, StreamVerbs, ReadingLedger):
         if facts:
             yield from verify.verify_facts(self._store, report)
         if views:
-            yield from verify.verify_views(self._store, report)
+            from weft.ledger.reports import totals_reading
+
+            yield from verify.verify_views(self._store, report, totals_reading.found_in)
 
     @cached_property
     def heads(self) -> Heads:

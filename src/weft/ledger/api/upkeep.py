@@ -23,6 +23,7 @@ from weft.ledger.arguments import (
     checked_text,
     path_error,
 )
+from weft.ledger.reports import totals_reading, usage_totals
 from weft.ledger.search import passages
 from weft.ledger.upkeep import facts_file, packing, recompute, stats
 from weft.ledger.upkeep.copy_register import BACKUP, EXPORT, FACTS, note_copy, record_materialization, remembered
@@ -44,7 +45,7 @@ class Upkeep(LedgerPart):
         changed = recompute.rebuild(self._store, report)
         codeblocks.catch_up(self._store)
         passages.catch_up(self._store)
-        return changed
+        return changed + totals_reading.renew(self._store)
 
     def catch_up(self, *, progress: Any = None) -> None:
         """Bring every lagging view up to the newest fact."""
@@ -52,6 +53,7 @@ class Upkeep(LedgerPart):
         self._store.catch_up()
         codeblocks.catch_up(self._store)
         passages.catch_up(self._store, progress=report_progress)
+        usage_totals.catch_up(self._store)
 
     @reads_whole
     def export_facts(self, target: str | Path | Any, *, progress: Any = None) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Unpack
 
+from weft.kernel.errors import StoreError
 from weft.ledger.api.base import LedgerPart
-from weft.ledger.reports import usage
+from weft.ledger.reports import usage, usage_totals
 from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Prices, UsageChoice, UsageReport
 from weft.ledger.reports.usage_tree import UsageTree, usage_tree
 from weft.ledger.reports.work import WorkReport, work_report
@@ -15,9 +17,14 @@ from weft.ledger.write.append import reads_whole
 class UsageReports(LedgerPart):
     """`ledger.usage`: tokens and cost."""
 
+    def _catch_up(self) -> None:
+        with suppress(StoreError):  # a full disk keeps the totals behind; what they lack is counted by each report
+            usage_totals.catch_up(self._store)
+
     @reads_whole
     def report(self, by: str = "day", **only: Unpack[UsageChoice]) -> UsageReport:
         """What was spent, by day, week, month, project, session, model or origin; every response counts once."""
+        self._catch_up()
         with self._store.read() as txn:
             return usage.report(txn, by, only, self._clock.now_ms(), self._zone, self._repository_of)
 
@@ -26,6 +33,7 @@ class UsageReports(LedgerPart):
         self, *, since: int | str | None = None, until: int | str | None = None, prices: Prices = None
     ) -> WorkReport:
         """What was worked on in a period: projects, sessions, agents, files and cost, the latest first."""
+        self._catch_up()
         with self._store.read() as txn:
             return work_report(txn, since, until, self._clock.now_ms(), self._zone, prices, self._repository_of)
 

@@ -49,7 +49,7 @@ class CoverageTree:
             for n, parent, depth, events in rows
         }
         """Children before their parents: a segment's number is higher than that of the one it left."""
-        self.linked = _links(sql)
+        self.linked = links(sql)
 
     def before(self, segment: int) -> Leaving | None:
         """Its parent; of a root, what it was continued or forked from in another chain."""
@@ -58,7 +58,8 @@ class CoverageTree:
         return self.grown[segment] or self.linked.get(segment)
 
 
-def _links(sql: Sql) -> dict[int, Leaving]:
+def links(sql: Sql) -> dict[int, Leaving]:
+    """By the segment of a root: what it was continued or forked from in another chain."""
     rows = sql.all(
         "SELECT t.segment, p.segment, p.depth FROM link l JOIN turn t ON t.id = l.child JOIN turn p ON p.id = l.parent"
         " WHERE l.why IN ('continuation', 'fork') AND t.parent IS NULL ORDER BY t.segment, p.current DESC, p.id"

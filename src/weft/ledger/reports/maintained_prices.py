@@ -9,12 +9,20 @@ The package is imported with the first question: it takes a quarter of a second.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING
 
-from weft.ledger.reports.prices import EmbeddedPrices, FreeOffers, Price, PriceTable, names_of
+from weft.ledger.reports.prices import (
+    NO_STEPS,
+    EmbeddedPrices,
+    FreeOffers,
+    Price,
+    PriceSteps,
+    PriceTable,
+    names_of,
+)
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice, Provider
@@ -50,6 +58,17 @@ class MaintainedPrices:
         except (OverflowError, ValueError):
             moment = _LAST_SECOND
         return _flat(model.get_prices(moment), prompt)
+
+    def steps(self, names: list[str]) -> PriceSteps:
+        model = self._model(names)
+        if model is None:
+            return NO_STEPS
+        conditional = model.prices if isinstance(model.prices, list) else []
+        prices = [entry.prices for entry in conditional] if conditional else [model.prices]
+        values = (getattr(price, key) for price in prices for key in _KINDS)
+        prompts = frozenset(tier.start for value in values for tier in getattr(value, "tiers", ()))
+        constraints = (entry.constraint for entry in conditional if entry.constraint is not None)
+        return PriceSteps(prompts, all(_is_by_quarters(constraint) for constraint in constraints))
 
     def context_window(self, names: list[str]) -> int | None:
         """How many tokens a request to a model may be, where the table says so."""
@@ -91,6 +110,24 @@ def _spellings(name: str) -> list[str]:
     """Tools write `claude-fable-5.1` for `claude-fable-5-1`, and a preview without saying that it is one."""
     dashed = [name.replace(".", "-")] if name.startswith("claude") and "." in name else []
     return [name, *dashed, f"{name}-preview"]
+
+
+_KINDS = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok", "cache_write_1h_mtok")
+_QUARTER_S = 15 * 60
+
+
+def _is_by_quarters(constraint: object) -> bool:
+    """A day begins with a quarter of an hour, in UTC; an hour of the day may not."""
+    times = [getattr(constraint, name, None) for name in ("start_time", "end_time")]
+    if times == [None, None]:
+        return hasattr(constraint, "start_date")
+    return all(isinstance(at, time) and _seconds_of(at) % _QUARTER_S == 0 for at in times)
+
+
+def _seconds_of(at: time) -> float:
+    ahead = timedelta(0) if at.tzinfo is None else at.utcoffset() or timedelta(0)
+    own = timedelta(hours=at.hour, minutes=at.minute, seconds=at.second, microseconds=at.microsecond)
+    return (own - ahead).total_seconds()
 
 
 def _flat(prices: ModelPrice, prompt: int) -> Price:

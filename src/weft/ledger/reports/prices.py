@@ -8,7 +8,7 @@ is not looked at unless a table names it so. What a table does not say is not kn
 from __future__ import annotations
 
 from datetime import date, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Struct, field
@@ -83,6 +83,26 @@ def prompt_of(tokens: Tokens) -> int:
     return tokens[INPUT] + tokens[CACHED] + tokens[CACHE_WRITE]
 
 
+class PriceSteps(Struct, frozen=True):
+    """By what the prices of a model change, beside the day."""
+
+    prompts: frozenset[int] = frozenset()
+    """Longer prompts than these may cost more."""
+    is_by_quarters: bool = True
+    """Whether none changes within a quarter of an hour since 1970."""
+
+
+NO_STEPS = PriceSteps()
+
+
+@runtime_checkable
+class SteppedLayer(Protocol):
+    """A table that says by what its prices change. Under one that does not every response is priced by itself."""
+
+    def steps(self, names: list[str]) -> PriceSteps:
+        """Of a model, by its names, the longest first."""
+
+
 class PriceLayer(Protocol):
     """One table of prices."""
 
@@ -99,6 +119,9 @@ class _FileLayer(Struct, frozen=True):
 
     def find(self, names: list[str], at: int | None, _: int) -> Price | None:
         return next((price for price in self._prices(names) if price.holds(at)), None)
+
+    def steps(self, _: list[str]) -> PriceSteps:
+        return NO_STEPS
 
     def _prices(self, names: list[str]) -> tuple[Price, ...]:
         for name in names:
@@ -117,12 +140,18 @@ class EmbeddedPrices:
     def find(self, names: list[str], _: int | None, __: int) -> Price | None:
         return FREE if EMBEDDED_MODELS.intersection(names) else None
 
+    def steps(self, _: list[str]) -> PriceSteps:
+        return NO_STEPS
+
 
 class FreeOffers:
     """What a server calls free is priced so, and not as the model that it offers for money under the same name."""
 
     def find(self, names: list[str], _: int | None, __: int) -> Price | None:
         return FREE if names[-1].endswith((":free", "-free")) else None
+
+    def steps(self, _: list[str]) -> PriceSteps:
+        return NO_STEPS
 
 
 class PriceTable:
@@ -139,11 +168,25 @@ class PriceTable:
 
     def price(self, model: str, at: int | None, prompt: int = 0) -> Price | None:
         """What the model's tokens cost at a time, in a request of so many tokens."""
+        names = self._names_of(model)
+        found = (layer.find(names, at, prompt) for layer in self._layers)
+        return next((price for price in found if price is not None), None)
+
+    def steps(self, model: str) -> PriceSteps | None:
+        """By what the model's prices change; None: a table does not say."""
+        names, prompts, is_by_quarters = self._names_of(model), frozenset[int](), True
+        for layer in self._layers:
+            if not isinstance(layer, SteppedLayer):
+                return None
+            steps = layer.steps(names)
+            prompts, is_by_quarters = prompts | steps.prompts, is_by_quarters and steps.is_by_quarters
+        return PriceSteps(prompts, is_by_quarters)
+
+    def _names_of(self, model: str) -> list[str]:
         names = self._names.get(model)
         if names is None:
             names = self._names[model] = names_of(model)
-        found = (layer.find(names, at, prompt) for layer in self._layers)
-        return next((price for price in found if price is not None), None)
+        return names
 
 
 def names_of(model: str) -> list[str]:

@@ -26,6 +26,8 @@ _COUNTS = (
     "input_tokens, output_tokens, cached_input_tokens, cache_write_tokens, cache_write_1h_tokens, reasoning_tokens"
 )
 _MESSAGE_COUNTS = ", ".join(f"m.{count}" for count in _COUNTS.split(", "))
+HAS_NUMBERS = f"coalesce({_MESSAGE_COUNTS}) IS NOT NULL"
+"""Of a message `m`: its provider reported something of it."""
 
 
 class TurnPlace(Struct, frozen=True, gc=False):
@@ -83,7 +85,7 @@ _PLACE = itemgetter(0, 1)
 def reported_in(sql: Sql, turns: Iterable[str]) -> Iterator[Reported]:
     """The rows of these turns, by their ids, each turn once."""
     ids = list(dict.fromkeys(turns))
-    messages = rows_in(sql, f"{_MESSAGE} WHERE coalesce({_MESSAGE_COUNTS}) IS NOT NULL AND t.id IN", ids)
+    messages = rows_in(sql, f"{_MESSAGE} WHERE {HAS_NUMBERS} AND t.id IN", ids)
     by_turn = _by_turn(sorted(messages, key=itemgetter(0, 1, 2)))
     for row in sorted(rows_in(sql, f"{_TURN} WHERE {_IS_REPORTED} AND id IN", ids), key=_PLACE):
         yield from _of_turn(row, by_turn.get(_PLACE(row), []))
@@ -101,7 +103,7 @@ def reported(sql: Sql, segment: int | None = None) -> Iterator[Reported]:
         last = (turns[-1][0], turns[-1][1])
         messages = sql.all(
             f"{_MESSAGE} WHERE (t.segment, t.depth) > (?, ?) AND (t.segment, t.depth) <= (?, ?)"
-            f" AND coalesce({_MESSAGE_COUNTS}) IS NOT NULL ORDER BY t.segment, t.depth, m.seq",
+            f" AND {HAS_NUMBERS} ORDER BY t.segment, t.depth, m.seq",
             (*after, *last),
         )
         by_turn = _by_turn(messages)

@@ -6,12 +6,12 @@ all of it; where both are there, both are added up beside each other, so that th
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.ledger.reports.prices import PRICED, Price, priced_parts
-from weft.ledger.reports.responses import UNSPECIFIED, Response, Tokens
+from weft.ledger.reports.responses import UNSPECIFIED, Tokens
 
 MILLION = 1_000_000
 _NONE = (UNSPECIFIED + 1) * (0,)
@@ -157,6 +157,17 @@ def _rounded(exact: int) -> int:
     return (exact + MILLION // 2) // MILLION
 
 
+class Countable(Protocol):
+    """One response or several of one kind, with the numbers that they add up to."""
+
+    @property
+    def tokens(self) -> Tokens: ...
+    @property
+    def recorded(self) -> int | None: ...
+    @property
+    def responses(self) -> int: ...
+
+
 class Sums:
     """Tallies by key, and by model beside them."""
 
@@ -165,13 +176,13 @@ class Sums:
         self.by_key: dict[Any, Tally] = {}
         self.by_model: dict[str, Tally] = {}
 
-    def add(self, key: Any, model: str, response: Response, price: Price | None) -> None:
+    def add(self, key: Any, model: str, counted: Countable, price: Price | None) -> None:
         for tally in (
             self.total,
             self.by_key.setdefault(key, Tally()),
             self.by_model.setdefault(model, Tally()),
         ):
-            tally.add(response.tokens, price, not response.first.is_rest, recorded=response.recorded)
+            tally.add(counted.tokens, price, counted.responses, recorded=counted.recorded)
 
     def models(self) -> tuple[UsageRow, ...]:
         rows = [UsageRow(key=model, **tally.fields()) for model, tally in self.by_model.items()]

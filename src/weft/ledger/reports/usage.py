@@ -1,11 +1,13 @@
 """What was spent: every provider response once, however many forks and copies contain it.
 
-A report is one scan of the responses beside the segments: how far threads go tells what only one branch contains, what
-none contains any more, and what a sum over all sessions would have counted.
+A report reads totals of responses, or scans them where the totals are far behind, beside the segments: how far threads
+go tells what only one branch contains, what none contains any more, and what a sum over all sessions would have
+counted.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from fnmatch import fnmatchcase
@@ -22,13 +24,13 @@ from weft.ledger.read.listing import HERE
 from weft.ledger.read.moments import read_moment
 from weft.ledger.read.projects import Projects, RepositoryOf
 from weft.ledger.read.revisions import require
+from weft.ledger.reports.counted_turns import PROMPT_STEPS, SLOT, Counted, ResponseCell, counted_response, scanned
 from weft.ledger.reports.coverage import Count, CoverageTree, Place, Reach, SessionHead, heads
 from weft.ledger.reports.maintained_prices import shipped_prices
-from weft.ledger.reports.prices import EMBEDDED_PROVIDER, FREE, Price, PriceTable, prompt_of
+from weft.ledger.reports.prices import EMBEDDED_PROVIDER, FREE, Price, PriceTable
 from weft.ledger.reports.responses import (
     Reported,
     Response,
-    Tokens,
     once,
     repeated,
     reported,
@@ -36,6 +38,7 @@ from weft.ledger.reports.responses import (
     standing,
 )
 from weft.ledger.reports.spending import Spending, Sums, Tally, Unpriced, UsageRow, dearest_first
+from weft.ledger.reports.totals_reading import load_totals
 from weft.ledger.rooms.rows import find_conversation
 from weft.ledger.views.rows import SessionRow, load_session_number
 from weft.ledger.views.turn_owners import NO_SESSION_AGE, SessionAge, session_age
@@ -45,8 +48,6 @@ from weft.store.port import ReadTxn
 PERIODS = ("day", "week", "month")
 BY = (*PERIODS, "project", "session", "model", "origin")
 NONE, UNKNOWN, UNDATED = "(none)", "(unknown)", "(undated)"
-_SLOT = 15 * 60 * 1000
-"""Every offset from UTC that is in use is a multiple of a quarter of an hour."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - the alias hides what it is
 
 
@@ -196,10 +197,10 @@ class Names:
         """In the viewer's zone; None: nobody knows, or no calendar has it."""
         if at is None:
             return None
-        slot = at // _SLOT
+        slot = at // SLOT
         if slot not in self._days:
             try:
-                self._days[slot] = (_EPOCH + timedelta(milliseconds=slot * _SLOT)).astimezone(self._zone).date()
+                self._days[slot] = (_EPOCH + timedelta(milliseconds=slot * SLOT)).astimezone(self._zone).date()
             except (OverflowError, ValueError):
                 self._days[slot] = None
         return self._days[slot]
@@ -303,15 +304,20 @@ class Survey:
             Names(txn, zone, Projects(txn, repository_of)),
             prices or shipped_prices(),
         )
+        self.totals = load_totals(txn)
+        """None: all rows are scanned."""
         self.tree = CoverageTree(txn.sql)
+        self._steps: dict[str, frozenset[int] | None] = {}
+        """By model the steps of its prices that totals do not know; None: they may change at any time."""
+        self._known_prices: dict[tuple[str | None, int | None, int], Price | None] = {}
         self.as_of = None if self.prices.as_of is None else self.prices.as_of.isoformat()
 
     def heads(self, where: str, *values: object) -> list[SessionHead]:
         return heads(self.txn.sql, where, values)
 
-    def responses(self, look: Callable[[Reported], object] | None = None) -> Iterator[Response]:
+    def responses(self) -> Iterator[Response]:
         sql = self.txn.sql
-        return once(reported(sql), repeated(sql), standing(sql), self.names.age, look)
+        return once(reported(sql), repeated(sql), standing(sql), self.names.age)
 
     def responses_of(
         self, rows: Sequence[Reported], is_inside: Callable[[int, Place], bool] | None = None
@@ -326,16 +332,60 @@ class Survey:
             natives |= {native for native, place in stands.items() if is_inside(*place)}
         return once([*rows, *reported_elsewhere(sql, natives, turns)], copied, stands, self.names.age)
 
-    def price(self, row: Reported, tokens: Tokens) -> Price | None:
-        """The rest of a turn may be of several requests, so its length tells nothing."""
+    def counted(self, since: int | None, until: int | None) -> Iterator[Counted]:
+        """Everything of a period that counts, in the sum of all or for each thread, from totals where they are there.
+        What lies beside the period may be among it."""
+        if self.totals is None:
+            return scanned(self.txn.sql, self.names.age)
+        return self.totals.responses(since, until, self._is_even)
+
+    def _is_even(self, cell: ResponseCell) -> bool:
+        """Has everything in a cell one price?"""
+        model = self.names.model(cell.model)
+        if model not in self._steps:
+            steps = self.prices.steps(model)
+            self._steps[model] = None if steps is None or not steps.is_by_quarters else steps.prompts - {*PROMPT_STEPS}
+        others = self._steps[model]
+        if not others:
+            return others is not None
+        return all(bisect_left(PROMPT_STEPS, prompt) != cell.step for prompt in others)
+
+    def price(self, counted: Counted) -> Price | None:
+        row = counted.row
         if row.provider == EMBEDDED_PROVIDER and row.turn.origin == HERE:
             return FREE
-        prompt = 0 if row.is_rest else prompt_of(tokens)
-        return self.prices.price(self.names.model(row.model), row.at, prompt)
+        key = row.model, row.at, counted.prompt
+        if key not in self._known_prices:
+            self._known_prices[key] = self.prices.price(self.names.model(row.model), row.at, counted.prompt)
+        return self._known_prices[key]
 
-    def add(self, sums: Sums, key: Any, response: Response) -> None:
-        row = response.first
-        sums.add(key, self.names.model(row.model), response, self.price(row, response.tokens))
+    def add(self, sums: Sums, key: Any, counted: Counted) -> None:
+        sums.add(key, self.names.model(counted.row.model), counted, self.price(counted))
+
+
+class SpentBy(Struct, frozen=True, kw_only=True):
+    """What was spent in all, by each of several keys, and in ways that no total tells."""
+
+    sums: tuple[Sums, ...]
+    naive: Tally
+    abandoned: Tally
+
+
+def spent_by(survey: Survey, wanted: UsageScope, keys: Sequence[Callable[[Reported], Any]]) -> SpentBy:
+    """Sums by each of these keys, of one reading."""
+    sums = tuple(Sums() for _ in keys)
+    living = survey.heads("status <> 'deleted'")
+    reach, naive, abandoned = Reach(survey.tree, living), _Naive(survey, wanted, living), Tally()
+    for counted in survey.counted(wanted.since, wanted.until):
+        if counted.is_naive:
+            naive.look(counted)
+        if counted.is_once and wanted.takes(counted.row):
+            for key, sums_of in zip(keys, sums, strict=True):
+                survey.add(sums_of, key(counted.row), counted)
+            if not any(reach.contains(*place) for place in counted.places):
+                price = survey.price(counted)
+                abandoned.add(counted.tokens, price, counted.responses, recorded=counted.recorded)
+    return SpentBy(sums=sums, naive=naive.tally, abandoned=abandoned)
 
 
 def report(
@@ -345,30 +395,21 @@ def report(
     zone = only.get("zone") or zone
     survey = Survey(txn, zone, only.get("prices"), repository_of)
     wanted = UsageScope(txn, survey.names, only, now, zone)
-    key, sums = key_of(checked_text(by, "by"), survey.names), Sums()
-    living = survey.heads("status <> 'deleted'")
-    reach, naive, abandoned = Reach(survey.tree, living), _Naive(survey, wanted, living), Tally()
-    for response in survey.responses(naive.look):
-        row = response.first
-        if wanted.takes(row):
-            survey.add(sums, key(row), response)
-            if not any(reach.contains(*place) for place in response.places):
-                abandoned.add(
-                    response.tokens, survey.price(row, response.tokens), not row.is_rest, recorded=response.recorded
-                )
-    total, counted = sums.total.spending(), naive.tally.spending()
+    spent = spent_by(survey, wanted, [key_of(checked_text(by, "by"), survey.names)])
+    (sums,) = spent.sums
+    total, naive = sums.total.spending(), spent.naive.spending()
     return UsageReport(
         by=by,
         zone=_zone_name(zone),
         since_at=wanted.since,
         until_at=wanted.until,
-        rows=_rows(by, sums, survey.names),
+        rows=usage_rows(by, sums, survey.names),
         total=total,
         models=sums.models(),
         unpriced=sums.unpriced(),
-        abandoned=abandoned.spending(),
-        naive=counted,
-        naive_factor=round(counted.total / total.total, 4) if total.total else None,
+        abandoned=spent.abandoned.spending(),
+        naive=naive,
+        naive_factor=round(naive.total / total.total, 4) if total.total else None,
         prices_as_of=survey.as_of,
         prices_from=survey.prices.source,
         provisional=count_provisional(txn.sql),
@@ -388,18 +429,22 @@ class _Naive:
         chosen = wanted.sessions
         self._count = Count(survey.tree, [head for head in living if chosen is None or head.session in chosen])
 
-    def look(self, row: Reported) -> None:
-        threads = self._count.threads(row.segment, row.place)
-        if threads and self._wanted.takes(row, of_session=False):
-            self.tally.add(row.tokens, self._survey.price(row, row.tokens), not row.is_rest, threads, row.recorded)
+    def look(self, counted: Counted) -> None:
+        (place,) = counted.places
+        threads = self._count.threads(*place)
+        if threads and self._wanted.takes(counted.row, of_session=False):
+            price = self._survey.price(counted)
+            self.tally.add(counted.tokens, price, counted.responses, threads, counted.recorded)
 
 
-def _rows(by: str, sums: Sums, names: Names) -> tuple[UsageRow, ...]:
+def usage_rows(by: str, sums: Sums, names: Names) -> tuple[UsageRow, ...]:
     if by == "session":
         rows = [UsageRow(**names.of_session(n), **tally.fields()) for n, tally in sums.by_key.items()]
     else:
         rows = [UsageRow(key=key, **tally.fields()) for key, tally in sums.by_key.items()]
-    return tuple(sorted(rows, key=(lambda row: row.key) if by in PERIODS else dearest_first))
+    if by in PERIODS:
+        return tuple(sorted(rows, key=lambda row: row.key))
+    return tuple(sorted(rows, key=lambda row: (*dearest_first(row), str(row.session_id))))
 
 
 def branch_usage(txn: ReadTxn, session: str, prices: Prices) -> BranchUsage:
@@ -416,11 +461,11 @@ def branch_usage(txn: ReadTxn, session: str, prices: Prices) -> BranchUsage:
         inside = [place for place in response.places if own.contains(*place)]
         if not inside:
             continue
-        first = response.first
-        thread.add(response.tokens, survey.price(first, response.tokens), not first.is_rest, recorded=response.recorded)
+        counted = counted_response(response)
+        thread.add(response.tokens, survey.price(counted), counted.responses, recorded=response.recorded)
         turns |= {(segment, depth) for segment, (depth, _) in inside}
         if all(reach.sessions(*place) <= {row.n} for place in response.places):
-            survey.add(marginal, None, response)
+            survey.add(marginal, None, counted)
             alone |= {(segment, depth) for segment, (depth, _) in inside}
     return BranchUsage(
         session=row.label,
@@ -444,7 +489,7 @@ def abandoned_usage(txn: ReadTxn, prices: Prices) -> AbandonedUsage:
     for response in survey.responses():
         row = response.first
         if not any(reach.contains(*place) for place in response.places):
-            survey.add(sums, row.turn.session, response)
+            survey.add(sums, row.turn.session, counted_response(response))
             times = turns.setdefault(row.turn.session, {})
             times[row.turn.id] = max(row.at or 0, times.get(row.turn.id, 0))
     rows = [_abandoned_row(survey.names, n, tally, turns[n]) for n, tally in sums.by_key.items()]

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
+from weft.ledger.reports.counted_turns import counted_response
 from weft.ledger.reports.responses import reported_in
 from weft.ledger.reports.spending import Spending, Sums, Tally, Unpriced
 from weft.ledger.reports.usage import Prices, Survey
@@ -116,7 +117,7 @@ def usage_tree(txn: ReadTxn, root: TurnRow, prices: Prices) -> UsageTree:
     tree.find(root.id)
     for response in survey.responses_of(list(reported_in(txn.sql, tree.seen))):
         if response.first.turn.id in tree.seen:
-            survey.add(tree.sums, response.first.turn.id, response)
+            survey.add(tree.sums, response.first.turn.id, counted_response(response))
     session = None if root.session is None else load_session_number(txn.sql, root.session)
     usage, _ = tree.node(txn, root.id, root.status, frozenset())
     return UsageTree(

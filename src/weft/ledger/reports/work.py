@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import tzinfo
+from itertools import chain
 
 from msgspec import Struct
 
 from weft.ledger.model import UNDATED
 from weft.ledger.read.label_prefixes import shown_labels
-from weft.ledger.read.listing import HERE, has_title
+from weft.ledger.read.listing import has_title
 from weft.ledger.read.moments import read_moment
 from weft.ledger.read.projects import Projects, RepositoryOf, project_of
 from weft.ledger.read.sessions import to_sessions
 from weft.ledger.read.turn_titles import load_subjects
+from weft.ledger.reports.counted_turns import SLOT, WORKED, WorkCell, work_of
 from weft.ledger.reports.file_touches import full_path
 from weft.ledger.reports.prices import PriceTable
 from weft.ledger.reports.spending import Spending, Tally, UsageRow
-from weft.ledger.reports.usage import NONE, report
+from weft.ledger.reports.total_tables import Values
+from weft.ledger.reports.totals_reading import Totals
+from weft.ledger.reports.usage import NONE, Survey, UsageScope, key_of, spent_by, usage_rows
 from weft.ledger.views.rows import SESSION, SessionRow
 from weft.ledger.views.values import name_of, text_of
 from weft.store.port import ReadTxn
+from weft.store.sql import rows_in
 
-_TURNS = (
-    "SELECT id, session, workspace, origin, model, status, listed_at, completed_at, calls, synthesised FROM turn"
-    " WHERE current = 1 AND listed_at >= ? AND listed_at < ? AND (? OR coalesce(synthesised, 0) = 0)"
-    " ORDER BY listed_at, n"
-)
+_TURNS = f"SELECT {WORKED} FROM turn WHERE current = 1 AND listed_at >= ? AND listed_at < ?"
 _WRITTEN = (
     "SELECT t.session, t.workspace, f.path, count(DISTINCT f.message) FROM turn t JOIN message m ON m.turn = t.n"
     " JOIN message_file f ON f.message = m.id WHERE t.current = 1 AND t.listed_at >= ? AND t.listed_at < ?"
@@ -95,16 +96,16 @@ class WorkReport(Struct, frozen=True, kw_only=True):
 class _Doing:
     """One session's turns in one project, counted."""
 
-    def __init__(self, first: str, at: int) -> None:
+    def __init__(self, first: int, at: int) -> None:
+        """`first` is the number of the first turn."""
         self.first, self.first_at = first, at
         self.turns = self.failed = self.calls = 0
         self.last_at, self.time_known = at, False
         self.models: Counter[str] = Counter()
         self.origins: Counter[str] = Counter()
 
-    def see(self, at: int, ended: int | None, time_known: bool) -> None:
-        """A turn from when to when. Times that are known go before those that are not."""
-        last = max(at, ended) if time_known and ended is not None else at
+    def see(self, at: int, last: int, time_known: bool) -> None:
+        """Turns from when to when. Times that are known go before those that are not."""
         if time_known and not self.time_known:
             self.first_at, self.time_known = at, True
             self.last_at = last
@@ -122,27 +123,38 @@ def work_report(
     repository_of: RepositoryOf | None = None,
 ) -> WorkReport:
     start, end = (read_moment(given, what, now, zone) for given, what in ((since, "since"), (until, "until")))
-    reading = _Reading(txn, start, end, Projects(txn, repository_of))
-    spent = report(txn, "session", {"since": start, "until": end, "prices": prices}, now, zone)
-    by_project = report(txn, "project", {"since": start, "until": end, "prices": prices}, now, zone, repository_of)
-    by_session = {str(row.session_id): _spending(row) for row in spent.rows}
-    projects = reading.projects(by_session, {row.key: _spending(row) for row in by_project.rows})
-    return WorkReport(
-        since_at=start, until_at=end, projects=projects, total=spent.total, prices_as_of=spent.prices_as_of
+    survey = Survey(txn, zone, prices, repository_of)
+    wanted = UsageScope(txn, survey.names, {"since": start, "until": end}, now, zone)
+    spent = spent_by(survey, wanted, [key_of(by, survey.names) for by in ("session", "project")])
+    of_sessions, of_projects = (
+        usage_rows(by, sums, survey.names) for by, sums in zip(("session", "project"), spent.sums, strict=True)
     )
+    reading = _Reading(txn, start, end, Projects(txn, repository_of), survey.totals)
+    projects = reading.projects(
+        {str(row.session_id): _spending(row) for row in of_sessions}, {row.key: _spending(row) for row in of_projects}
+    )
+    total = spent.sums[0].total.spending()
+    return WorkReport(since_at=start, until_at=end, projects=projects, total=total, prices_as_of=survey.as_of)
 
 
 def _spending(row: UsageRow) -> Spending:
     return Spending(**{field: getattr(row, field) for field in Spending.__struct_fields__})
 
 
+def _first_turn(item: tuple[WorkCell, Values]) -> tuple[int, int]:
+    """When the first turn is listed, and its number."""
+    _, values = item
+    return values[3], values[4]
+
+
 class _Reading:
-    def __init__(self, txn: ReadTxn, since: int | None, until: int | None, projects: Projects) -> None:
+    def __init__(
+        self, txn: ReadTxn, since: int | None, until: int | None, projects: Projects, totals: Totals | None
+    ) -> None:
         """Of a period only turns are told whose time is known."""
-        self._txn, self._projects = txn, projects
+        self._txn, self._projects, self._totals = txn, projects, totals
         self._is_of_all_time = since is None and until is None
-        start, end = -_ALWAYS if since is None else since, _ALWAYS if until is None else until
-        self._span = (start, end, self._is_of_all_time)
+        self._since, self._until = since, until
         rows = [SessionRow(*row) for row in txn.sql.all(SESSION.select)]
         self._sessions = {row.n: row for row in rows}
         self._short = shown_labels(txn.sql, rows)
@@ -151,10 +163,12 @@ class _Reading:
     def projects(self, by_session: dict[str, Spending], costs: dict[str, Spending]) -> tuple[ProjectWork, ...]:
         doings = self._doings()
         files = self._files()
-        subjects = load_subjects(self._txn, [doing.first for doing in doings.values()])
+        firsts = {doing.first for doing in doings.values()}
+        ids: dict[int, str] = dict(rows_in(self._txn.sql, "SELECT n, id FROM turn WHERE n IN", firsts))
+        subjects = load_subjects(self._txn, [ids[doing.first] for doing in doings.values()])
         made: dict[str, list[SessionWork]] = {}
         for (folder, n), doing in doings.items():
-            about = subjects.get(doing.first, "")
+            about = subjects.get(ids[doing.first], "")
             made.setdefault(folder, []).append(self._session(n, doing, about, by_session))
         changes = self._changes(doings)
         found = [
@@ -164,22 +178,45 @@ class _Reading:
         return tuple(sorted(found, key=lambda project: (not project.time_known, -project.last_at, project.path)))
 
     def _doings(self) -> dict[tuple[str, int | None], _Doing]:
+        """By project and session, from the first turn on."""
         found: dict[tuple[str, int | None], _Doing] = {}
-        for id, session, workspace, origin, model, status, at, ended, calls, undated in self._txn.sql.each(
-            _TURNS, self._span
-        ):
-            key = (self._project_key(self._folder(workspace, session)), session)
+        for cell, values in sorted(self._work(), key=_first_turn):
+            turns, failed, calls, at, first, last = values
+            key = (self._project_key(self._folder(cell.workspace, cell.session)), cell.session)
             doing = found.get(key)
             if doing is None:
-                doing = found[key] = _Doing(id, at)
-            doing.turns += 1
-            doing.failed += status == "failed"
+                doing = found[key] = _Doing(first, at)
+            doing.turns += turns
+            doing.failed += failed
             doing.calls += calls
-            doing.see(at, ended, not undated)
-            doing.origins[origin or HERE] += 1
-            if model is not None:
-                doing.models[model] += 1
+            doing.see(at, last, not cell.is_undated)
+            doing.origins[cell.origin] += turns
+            if cell.model is not None:
+                doing.models[cell.model] += turns
         return found
+
+    def _work(self) -> Iterator[tuple[WorkCell, Values]]:
+        """Turns of the period, those of a cell that lies in it as a whole together."""
+        cells = () if self._totals is None else self._totals.work(self._since, self._until)
+        rows = (row for span in self._spans() for row in self._txn.sql.each(_TURNS, span))
+        turns = (item for additions in work_of(rows).values() for item in additions.items())
+        for cell, values in chain(cells, ((WorkCell(*name), values) for name, values in turns)):
+            if self._is_of_all_time or not cell.is_undated:
+                yield cell, values
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        """What of the period is read turn by turn: where totals are there, its ends that lie within a slot."""
+        start = -_ALWAYS if self._since is None else self._since
+        end = _ALWAYS if self._until is None else self._until
+        if self._totals is None:
+            yield start, end
+            return
+        first_whole = start if self._since is None else -(-start // SLOT) * SLOT
+        last_whole = end if self._until is None else end // SLOT * SLOT
+        if first_whole > last_whole:
+            yield start, end  # both within one slot
+            return
+        yield from ((low, high) for low, high in ((start, first_whole), (last_whole, end)) if low < high)
 
     def _changes(self, doings: dict[tuple[str, int | None], _Doing]) -> dict[str, int]:
         """Over all time: by project, when the sessions last changed whose last turn was in it."""
@@ -205,7 +242,7 @@ class _Reading:
 
     def _files(self) -> dict[str, Counter[str]]:
         found: dict[str, Counter[str]] = {}
-        for session, workspace, path, times in self._txn.sql.all(_WRITTEN, self._span):
+        for (session, workspace, path), times in self._written().items():
             folder = self._folder(workspace, session)
             name = full_path(text_of(self._txn, path) or "", None if folder == NONE else folder)
             key = self._project_key(folder)
@@ -213,6 +250,17 @@ class _Reading:
                 name = name.removeprefix(f"{folder.rstrip('/')}/")
             found.setdefault(key, Counter())[name] += times
         return found
+
+    def _written(self) -> Counter[tuple[int | None, int | None, int]]:
+        """By session, folder and path, how many messages noted to have written it."""
+        written: Counter[tuple[int | None, int | None, int]] = Counter()
+        for cell, changes in () if self._totals is None else self._totals.files(self._since, self._until):
+            if self._is_of_all_time or not cell.is_undated:
+                written[cell.session, cell.workspace, cell.path] += changes
+        for span in self._spans():
+            for session, workspace, path, changes in self._txn.sql.all(_WRITTEN, (*span, self._is_of_all_time)):
+                written[session, workspace, path] += changes
+        return written
 
     def _session(self, n: int | None, doing: _Doing, about: str, spent: dict[str, Spending]) -> SessionWork:
         row = self._sessions.get(n) if n is not None else None

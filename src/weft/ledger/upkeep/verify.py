@@ -7,7 +7,7 @@ holds nobody up, however long it takes and however slowly its findings are taken
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -268,12 +268,17 @@ def verify_receipt(store: Store, receipt: Receipt) -> Iterator[Problem]:
 # --- views ------------------------------------------------------------------------------------------------------
 
 
-def verify_views(store: Store, progress: Progress = silent) -> Iterator[Problem]:
-    """The engine's own structures, then every view against a fresh computation."""
-    yield from _as_far_as_it_goes(store, _verify_views(store, progress))
+ViewCheck = Callable[[Store], Iterable[tuple[str, str]]]
+"""Tells of a view which of its tables are wrong, and what is."""
 
 
-def _verify_views(store: Store, progress: Progress) -> Iterator[Problem]:
+def verify_views(store: Store, progress: Progress = silent, *checks: ViewCheck) -> Iterator[Problem]:
+    """The engine's own structures, then every view against a fresh computation. `checks` are for views that are made
+    from sound rows of these."""
+    yield from _as_far_as_it_goes(store, _verify_views(store, progress, checks))
+
+
+def _verify_views(store: Store, progress: Progress, checks: Sequence[ViewCheck]) -> Iterator[Problem]:
     yield from (Problem("database", store.path, found) for found in _engine_problems(store))
     store.catch_up()
     wrong = lookups_wrong(store, progress)
@@ -281,12 +286,12 @@ def _verify_views(store: Store, progress: Progress) -> Iterator[Problem]:
     if wrong:
         return  # the views below are computed through them
     try:
-        yield from _verify_against_fresh(store, progress)
+        yield from _verify_against_fresh(store, progress, (index_check.found_in, *checks))
     except (WeftError, ValueError, LookupError) as error:
         yield Problem("views", store.path, f"cannot be computed from the facts: {error}")
 
 
-def _verify_against_fresh(store: Store, progress: Progress) -> Iterator[Problem]:
+def _verify_against_fresh(store: Store, progress: Progress, checks: Sequence[ViewCheck]) -> Iterator[Problem]:
     with store.scratch() as scratch:
         fresh, sound = FreshViews(scratch), True
         fresh.compute(store, progress)
@@ -295,8 +300,8 @@ def _verify_against_fresh(store: Store, progress: Progress) -> Iterator[Problem]
             sound &= not part.found
             yield from (_view_problem(part.table, *difference) for difference in part.found)
         yield from _verify_lost(store, fresh.lost)
-    if sound:  # else the words would be those of wrong rows
-        yield from (Problem("view", table, what) for table, what in index_check.found_in(store))
+    if sound:  # else the words and the totals would be those of wrong rows
+        yield from (Problem("view", table, what) for check in checks for table, what in check(store))
 
 
 def _verify_lost(store: Store, lost: dict[str, int]) -> list[Problem]:

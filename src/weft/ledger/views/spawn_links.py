@@ -19,6 +19,7 @@ from msgspec import UNSET, UnsetType
 from weft.ledger.model import repeated_id
 from weft.ledger.views.projector import Projector
 from weft.ledger.views.rows import CALL, CallRow, SessionRow, TurnRow
+from weft.store.sql import Sql
 
 _OF_TURN = "SELECT turn, call_id FROM tool_call WHERE turn = ? ORDER BY seq DESC LIMIT ? OFFSET ?"
 _OF_SESSION = (
@@ -162,13 +163,18 @@ def holds(view: Projector, session: SessionRow, turn: TurnRow) -> bool:
 def threads_of(view: Projector, session: SessionRow) -> dict[int, int]:
     """The segments of the threads where a session stood, each with the depth that it reached there."""
     view.flush(keep=True)
+    return stored_threads(view.sql, session.n)
+
+
+def stored_threads(sql: Sql, session: int) -> dict[int, int]:
+    """The same of the rows as they are stored."""
     reached: dict[int, int] = {}
-    places = [(int(segment), int(depth)) for segment, depth in view.sql.all(_STOOD, (session.n,))]
+    places = [(int(segment), int(depth)) for segment, depth in sql.all(_STOOD, (session,))]
     for segment, depth in places:  # grows on the way
         if depth <= reached.get(segment, -1):
             continue
         reached[segment] = depth
-        above = view.sql.one("SELECT parent, parent_depth FROM segment WHERE n = ?", (segment,))
+        above = sql.one("SELECT parent, parent_depth FROM segment WHERE n = ?", (segment,))
         if above is not None and above[0] is not None:
             places.append((above[0], above[1]))
     return reached
