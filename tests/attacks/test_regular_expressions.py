@@ -127,7 +127,7 @@ LINEAR = {
     r"weft.ledger.secrets.scanner: (?<!\\)\\++[nrt]|\s+": RUNS,
     r"weft.ledger.views.codeblocks: ^(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?P<info>[^\n`]*+)\n(?P<code>.*?)"
     r"(?:^(?P=fence)[`~]*+[ \t]*+$|\Z)": "a fence without an end takes all; each line is compared once",
-    r"weft.runtime.inference.translation: data:([\w.+-]+/[\w.+-]+)?(?:;[\w=-]+)*?(;base64)?,(.*)": (
+    r"weft.runtime.inference.dialects.port: data:([\w.+-]+/[\w.+-]+)?(?:;[\w=-]+)*?(;base64)?,(.*)": (
         "`;` and `/` divide the repeats, and are in none of them"
     ),
     r"weft.ledger.read.projects: (?:[^/@:\s]+@)([^/:@\s]+):/*(\S+)": ADDRESS,

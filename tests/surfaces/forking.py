@@ -36,8 +36,8 @@ MODULES = (
     "weft.ledger.api.ledger",
     "weft.opening",
     "weft.runtime.inference.attempt",
-    "weft.runtime.inference.dialects",
-    "pydantic_ai.models.openai",
+    "weft.runtime.inference.dialects.speakers",
+    "weft.runtime.inference.dialects.openai_chat",
     "rich.console",
 )
 NUMBER_BYTES = 4

@@ -18,9 +18,10 @@ from weft.ledger.api import Ledger
 from weft.ledger.read.request_inputs import InputChain
 from weft.runtime.broker.tools import FunctionTool, tools_of
 from weft.runtime.inference.conversations import KeptConversations
+from weft.runtime.inference.dialects.port import WireConversation
 from weft.runtime.inference.replies import Reply
+from weft.runtime.inference.routes import Dialect
 from weft.runtime.inference.settings import ConversationBeginning, InferenceRequest
-from weft.runtime.inference.translation import Translation
 from weft.store.facts import FactReader
 
 TURNS = 4
@@ -44,7 +45,7 @@ class TranslatingProvider(PlayedProvider):
         self.conversations = KeptConversations()
 
     async def infer(self, request: InferenceRequest, **more: Any) -> Reply:
-        self.conversations.translate(request.messages, images=True)
+        self.conversations.translate(request.messages, Dialect.OPENAI_CHAT, images=True)
         return await super().infer(request, **more)
 
 
@@ -52,7 +53,7 @@ class TranslatingProvider(PlayedProvider):
 def costs(monkeypatch: pytest.MonkeyPatch) -> Costs:
     """Counts what is done from now on."""
     costs = Costs()
-    content, text, extend, chain = FactReader.content, FactReader.text, Translation.extend, InputChain.__init__
+    content, text, extend, chain = FactReader.content, FactReader.text, WireConversation.extend, InputChain.__init__
 
     def counted_content(self: Any, n: int) -> bytes:
         costs.contents += 1
@@ -73,7 +74,7 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> Costs:
 
     monkeypatch.setattr(FactReader, "content", counted_content)
     monkeypatch.setattr(FactReader, "text", counted_text)
-    monkeypatch.setattr(Translation, "extend", counted_extend)
+    monkeypatch.setattr(WireConversation, "extend", counted_extend)
     monkeypatch.setattr(InputChain, "__init__", counted_chain)
     return costs
 

@@ -28,7 +28,7 @@ from weft.kernel.errors import (
     WeftError,
 )
 from weft.runtime.inference.embeddings import FarEmbedder
-from weft.runtime.inference.plain_requests import retry_after
+from weft.runtime.inference.failures import retry_after
 from weft.runtime.inference.settings import ProviderKind, RetryPolicy
 
 

@@ -18,7 +18,7 @@ from weft.kernel.errors import ConnectionForbidden, WeftError
 from weft.runtime.context import ExecutionContext, context_for
 from weft.runtime.egress.connections import Connections
 from weft.runtime.egress.credentials import Credential, Keyring, Secret
-from weft.runtime.inference import dialects
+from weft.runtime.inference.dialects import speakers as speakers_module
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import (
     InferenceRequest,
@@ -152,8 +152,8 @@ def test_those_who_ask_through_one_inference_are_each_sent_with_their_own_key_al
         speakers.append(of)
         return made(*of)
 
-    made = dialects.speaker
-    monkeypatch.setattr(dialects, "speaker", counted)
+    made = speakers_module.speaker
+    monkeypatch.setattr(speakers_module, "speaker", counted)
 
     async def body() -> list[str]:
         async with scripted(chat()) as server, Inference() as inference:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.runtime.inference.asking import ask, model, provider
+from tests.runtime.scripted import GOOGLE, MESSAGE, RESPONSES, Script, answer, chat_saying
 from weft.kernel.enums import MessageRole
 from weft.ledger.model import NewMessage, TextPart, ToolResultPart, ToolUsePart
-from weft.runtime.inference.settings import ToolSpec
+from weft.runtime.inference.settings import OpenAIApi, ProviderKind, ToolSpec
 from weft.runtime.inference.tool_names import WireNames, wire_name
 
 NAMES = st.text(st.sampled_from("ab_-/.h0\u202e"), min_size=1, max_size=12) | st.text(max_size=90)
@@ -48,23 +51,37 @@ def test_a_name_that_was_not_offered_stays_as_it_was_called() -> None:
     assert WireNames(["github/read"]).name("github--write") == "github--write"
 
 
-def test_a_conversation_is_sent_with_them_and_read_back() -> None:
-    from pydantic_ai import messages as m
+CHAT_CALL = {"id": "2", "function": {"name": "github--read", "arguments": "{}"}}
+BLOCK = {"type": "tool_use", "id": "2", "name": "github--read", "input": {}}
+ITEM = {"type": "function_call", "call_id": "2", "name": "github--read", "arguments": "{}"}
+GOOGLE_CALL = {"candidates": [{"content": {"role": "model", "parts": [
+    {"functionCall": {"name": "github--read", "args": {}, "id": "2"}}]}, "finishReason": "STOP"}]}  # fmt: skip
 
-    from weft.runtime.inference.translation import Translation, from_model, to_tools
 
-    translation = Translation()
-    translation.extend(
-        [
-            NewMessage(role=MessageRole.USER, content="go"),
-            NewMessage(role=MessageRole.ASSISTANT, content=(TextPart("so"), ToolUsePart("1", "github/read", {}))),
-            NewMessage(role=MessageRole.TOOL, content=(ToolResultPart("1", "done"),)),
-        ]
+@pytest.mark.parametrize(
+    ("kind", "api", "reply"),
+    [
+        (ProviderKind.OPENAI, OpenAIApi.CHAT, chat_saying({"content": None, "tool_calls": [CHAT_CALL]}, "tool_calls")),
+        (ProviderKind.OPENAI, OpenAIApi.RESPONSES, answer(200, {**RESPONSES, "output": [ITEM]})),
+        (ProviderKind.ANTHROPIC, None, answer(200, {**MESSAGE, "content": [BLOCK], "stop_reason": "tool_use"})),
+        (ProviderKind.GOOGLE, None, answer(200, {**GOOGLE, **GOOGLE_CALL})),
+    ],
+)
+def test_a_conversation_is_sent_with_them_and_read_back(kind: ProviderKind, api: Any, reply: Script) -> None:
+    earlier = (
+        NewMessage(role=MessageRole.USER, content="go"),
+        NewMessage(role=MessageRole.ASSISTANT, content=(TextPart("so"), ToolUsePart("1", "github/read", {}))),
+        NewMessage(role=MessageRole.TOOL, content=(ToolResultPart("1", "done"),)),
     )
-    _, response, returned = translation.ending_in_request()
-    assert [part.tool_name for part in response.parts if isinstance(part, m.ToolCallPart)] == ["github--read"]
-    assert [part.tool_name for part in returned.parts if isinstance(part, m.ToolReturnPart)] == ["github--read"]
-    tools = [ToolSpec(name="github/read")]
-    assert [tool.name for tool in to_tools(tools).function_tools] == ["github--read"]
-    (part,) = from_model([m.ToolCallPart("github--read", "{}", "2")], tools)
-    assert part == ToolUsePart("2", "github/read", {})
+    asked = ask(
+        reply,
+        make=lambda url: model(url, provider=provider(url, kind, api=api)),
+        messages=earlier,
+        tools=(ToolSpec(name="github/read"),),
+    )
+    assert asked.error is None
+    sent = str(asked.server.received[0].body)
+    assert "github/read" not in sent
+    assert sent.count("'github--read'") >= 2  # the call and the tool; Google's results name it, too
+    assert asked.reply is not None
+    assert asked.reply.calls == (ToolUsePart("2", "github/read", {}),)

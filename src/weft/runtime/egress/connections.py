@@ -34,6 +34,7 @@ _KEY_HEADERS = (
 """What may carry a key or an account: taken out of every request, whoever put it there, before ours are put in."""
 Client = httpx2.AsyncClient
 TransportError, DecodingError = httpx2.TransportError, httpx2.DecodingError
+TransportTimeout = httpx2.TimeoutException
 STREAM_ERRORS = (httpcore2.NetworkError, httpcore2.TimeoutException)
 """What a raw stream raises when its other end is gone."""
 RawStream = httpcore2.AsyncNetworkStream

@@ -5,17 +5,10 @@ A reply counts only if it is whole: a stream that stops without saying that it h
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
 
 from msgspec import UNSET, structs
-from pydantic_ai import messages as m
-from pydantic_ai._warnings import UsageExtractionFailedWarning
-from pydantic_ai.direct import model_request, model_request_stream
-from pydantic_ai.models import Model, ModelRequestParameters
-from pydantic_ai.settings import ModelSettings as LayerSettings
 
 from weft.kernel.clock import Clock
 from weft.kernel.errors import (
@@ -32,12 +25,12 @@ from weft.runtime.egress.connections import Seen
 from weft.runtime.egress.credentials import Secret
 from weft.runtime.egress.key_traces import KeyTraces, StreamedText
 from weft.runtime.inference.conversations import KeptConversations
-from weft.runtime.inference.dialects import Speakers
+from weft.runtime.inference.dialects.port import ModelAnswer, ModelQuestion, OnPiece, Speaker, usage_of
+from weft.runtime.inference.dialects.speakers import Speakers
 from weft.runtime.inference.failures import failure_of
 from weft.runtime.inference.replies import Finish, Reply, ReplyToken, TokenKind
 from weft.runtime.inference.routes import Dialect, Route
-from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters, count_images
-from weft.runtime.inference.translation import from_model, has_far_images, to_settings, to_tools, usage_of
+from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters
 
 OnToken = Callable[[ReplyToken], None]
 
@@ -68,10 +61,6 @@ class Asked:
 async def ask(asked: Asked, context: ExecutionContext, speakers: Speakers, conversations: KeptConversations) -> Reply:
     """Put the question. Whatever is raised is of our tree, and carries what had come of the reply."""
     asked.begun = asked.clock.monotonic()
-    # a usage that cannot be read is told in the reply, not on the terminal
-    warnings.filterwarnings("ignore", category=UsageExtractionFailedWarning)
-    # a library's opinion of a model's age is no failure, nor a line in the middle of an answer
-    warnings.filterwarnings("ignore", message="The model '.*' is deprecated", category=DeprecationWarning)
     headers = dict(asked.route.own_keys)
     for slot in asked.route.keys:
         secret = await context.credential(slot.credential, asked.route.url)
@@ -79,27 +68,35 @@ async def ask(asked: Asked, context: ExecutionContext, speakers: Speakers, conve
         headers[slot.header] = Secret(slot.before + secret.reveal())
     asked.traces = KeyTraces(asked.keys)
     asked.streams = {kind: StreamedText(asked.traces) for kind in TokenKind}
-    with speakers.lent(asked.route, asked.model.provider, headers) as (model, asked.seen):
-        return await _answered(asked, model, conversations)
+    with speakers.lent(asked.route, asked.model.provider, headers) as (speaker, asked.seen):
+        return await _answered(asked, speaker, conversations)
 
 
-async def _answered(asked: Asked, model: Model, conversations: KeptConversations) -> Reply:
-    messages = conversations.translate(asked.request.messages, images=asked.model.takes_images)
-    if asked.route.dialect is Dialect.GOOGLE and count_images(asked.request.messages) and has_far_images(messages):
+async def _answered(asked: Asked, speaker: Speaker, conversations: KeptConversations) -> Reply:
+    route, images = asked.route, asked.model.takes_images
+    conversation = conversations.translate(asked.request.messages, route.dialect, images=images)
+    if route.dialect is Dialect.GOOGLE and conversation.has_far_images:
         raise InvalidInput("this provider does not fetch images", "give the image itself, as a data: URL")
-    if asked.parameters.min_p is not UNSET and not asked.route.takes_min_p:
+    if asked.parameters.min_p is not UNSET and not route.takes_min_p:
         raise InvalidInput(f"{asked.model.provider.id} does not take min_p", "leave minP out of the model's parameters")
-    settings = cast(LayerSettings, to_settings(asked.parameters))
-    tools = to_tools(asked.request.tools)
+    question = ModelQuestion(
+        model=route.model, conversation=conversation, parameters=asked.parameters, tools=asked.request.tools
+    )
     failed: BaseException
     try:
-        whole = _whole if asked.on_token is None else _streamed
-        return _reply(asked, await whole(asked, model, messages, settings, tools))
+        answer = await speaker.ask(question, None if asked.on_token is None else _emitting(asked))
+        for kind, stream_text in asked.streams.items():
+            _emit_token(asked, kind, stream_text.end())
+        return _reply(asked, answer)
     except _Raised as raised:
         failed = raised.error
     except Exception as error:  # whatever the libraries raise becomes an error that says who must act
         failed = _with_details(asked, failure_of(error, asked.model.provider.id, asked.keys))
     raise failed  # out here, so that theirs, which quotes what was sent and answered, does not hang on it
+
+
+def _emitting(asked: Asked) -> OnPiece:
+    return lambda kind, text: _emit_token(asked, kind, asked.streams[kind].add(text))
 
 
 class _Raised(Exception):
@@ -108,33 +105,6 @@ class _Raised(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__()
         self.error = error
-
-
-async def _whole(
-    asked: Asked,
-    model: Model,
-    messages: list[m.ModelMessage],
-    settings: LayerSettings,
-    tools: ModelRequestParameters,
-) -> m.ModelResponse:
-    return await model_request(model, messages, model_settings=settings, model_request_parameters=tools)
-
-
-async def _streamed(
-    asked: Asked,
-    model: Model,
-    messages: list[m.ModelMessage],
-    settings: LayerSettings,
-    tools: ModelRequestParameters,
-) -> m.ModelResponse:
-    opened = model_request_stream(model, messages, model_settings=settings, model_request_parameters=tools)
-    async with opened as stream:
-        async for event in stream:
-            if (token := _token_of(event, asked.attempt)) is not None:
-                _emit_token(asked, token.kind, asked.streams[token.kind].add(token.text))
-        for kind, stream_text in asked.streams.items():
-            _emit_token(asked, kind, stream_text.end())
-        return stream.get()
 
 
 def _emit_token(asked: Asked, kind: TokenKind, text: str) -> None:
@@ -150,40 +120,23 @@ def _emit_token(asked: Asked, kind: TokenKind, text: str) -> None:
         raise _Raised(error) from None
 
 
-def _token_of(event: Any, attempt: int) -> ReplyToken | None:
-    match event:
-        case m.PartStartEvent(part=m.TextPart(content=text)) if text:
-            return ReplyToken(text, TokenKind.TEXT, attempt)
-        case m.PartDeltaEvent(delta=m.TextPartDelta(content_delta=text)) if text:
-            return ReplyToken(text, TokenKind.TEXT, attempt)
-        case m.PartStartEvent(part=m.ThinkingPart(content=text)) if text:
-            return ReplyToken(text, TokenKind.THINKING, attempt)
-        case m.PartDeltaEvent(delta=m.ThinkingPartDelta(content_delta=text)) if text:
-            return ReplyToken(text, TokenKind.THINKING, attempt)
-        case _:
-            return None
-
-
-def _reply(asked: Asked, response: m.ModelResponse) -> Reply:
-    # the layer takes a stream that just stops for ended
-    provider_reason = (response.provider_details or {}).get("finish_reason")
-    if provider_reason is None or response.finish_reason is None or response.state != "complete":
-        raise ReplyCut(f"{asked.model.provider.id}: the reply ended before its end")
-    if response.finish_reason == "error":
+def _reply(asked: Asked, answer: ModelAnswer) -> Reply:
+    if answer.has_failed:
         raise ReplyMalformed(f"{asked.model.provider.id}: the model ended with an error")
-    usage, fault = usage_of(response.usage)
-    parts = from_model(response.parts, asked.request.tools)
-    if not parts and response.finish_reason == "stop" and not (usage and usage.output_tokens):
+    if answer.finish is None:  # it just stopped
+        raise ReplyCut(f"{asked.model.provider.id}: the reply ended before its end")
+    usage, fault = usage_of(answer.tokens)
+    if not answer.parts and answer.finish is Finish.STOP and not (usage and usage.output_tokens):
         raise ReplyMalformed(f"{asked.model.provider.id}: the reply is empty")
     reply = Reply(
-        parts=parts,
-        finish=Finish(response.finish_reason),
+        parts=answer.parts,
+        finish=answer.finish,
         model_id=asked.model.id,
-        model=response.model_name or asked.route.model,
+        model=answer.model or asked.route.model,
         provider=asked.model.provider.id,
         usage=usage,
         usage_fault=fault,
-        request_id=asked.seen.request_id or response.provider_response_id,
+        request_id=asked.seen.request_id or answer.answer_id,
         latency_ms=asked.ms(),
         first_token_ms=asked.first_token_ms,
         situation=asked.request.situation,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from email.utils import parsedate_to_datetime
 from typing import Any
 
-from pydantic import ValidationError
-from pydantic_ai import exceptions as e
+from msgspec import DecodeError
 
 from weft.kernel.errors import (
     ContextTooLong,
@@ -23,25 +23,13 @@ from weft.kernel.errors import (
     RequestRefused,
     WeftError,
 )
-from weft.runtime.egress.connections import CertificateError, DecodingError, TransportError
+from weft.runtime.egress.connections import CertificateError, DecodingError, TransportError, TransportTimeout
 from weft.runtime.egress.credentials import Secret
 from weft.runtime.egress.key_traces import KeyTraces
 
 _LONGEST = 500
 _SHORTEST_TRACE = 8
 """So many characters of a key in a row are taken out of a text; fewer give nothing away."""
-_BY_CATEGORY: tuple[tuple[type[Exception], type[OutsideError]], ...] = (
-    (e.ModelContextWindowExceededError, ContextTooLong),
-    (e.ModelAuthenticationError, CredentialRefused),
-    (e.ModelNotFoundError, ModelUnknown),
-    (e.ModelQuotaExceededError, RequestRefused),
-    (e.ModelRateLimitError, RateLimited),
-    (e.ModelRequestTimeout, ProviderUnreachable),
-    (e.ModelConnectionError, ProviderUnreachable),
-    (e.ModelRequestRejectedError, RequestRefused),
-    (e.ModelUnavailableError, ProviderFailed),
-    (e.ModelServerError, ProviderFailed),
-)
 _BY_STATUS: dict[int, type[OutsideError]] = {
     401: CredentialRefused,
     403: CredentialRefused,
@@ -51,6 +39,40 @@ _BY_STATUS: dict[int, type[OutsideError]] = {
     425: ProviderFailed,
     429: RateLimited,
 }
+_QUOTA_CODES = frozenset(
+    "insufficient_quota billing_hard_limit_reached credit_balance_exhausted organization_spend_limit_exceeded"
+    " project_spend_limit_exceeded organization_usage_limit_exceeded billing_error".split()
+)
+"""The account has nothing left: waiting does not help, whatever the status."""
+_KIND_BY_CODE: dict[str, type[OutsideError]] = {
+    "model_not_found": ModelUnknown,
+    "invalid_api_key": CredentialRefused,
+    "rate_limit_error": RateLimited,
+}
+_STATUS_BY_CODE = {
+    **dict.fromkeys(_QUOTA_CODES, 429),
+    "rate_limit_exceeded": 429,
+    "too_many_requests": 429,
+    "context_length_exceeded": 400,
+    "service_unavailable": 503,
+    "service_unavailable_error": 503,
+    "server_is_overloaded": 503,
+    "overloaded": 503,
+    "server_error": 500,
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""The status that an error has which is told within an answer."""
+_FLAGS = frozenset({"flagged_input", "reasons"})
+_LENGTH_PHRASES = ("maximum context length", "reduce the length of the messages")
 _LENGTH_STATUS = (400, 413, 422)
 _LENGTH_WORDS = re.compile(
     r"(prompt|input|request|messages?) (is|are) too long\b|exceeds? (the )?(available |maximum |model'?s? )?"
@@ -59,20 +81,61 @@ _LENGTH_WORDS = re.compile(
     r"request (is )?too large|request exceeds the maximum size",
     re.I,
 )
-"""What providers say of a context that is too long and the model layer does not recognise."""
+"""What providers and servers say of a context that is too long."""
 _LASTING_STATUS = (501, 505)
 _LASTING = (CertificateError,)
 """What a server says, or shows, again whenever it is asked."""
-_OTHERWISE: dict[bool, type[OutsideError]] = {True: ProviderFailed, False: InferenceFault}
-"""Whether the model layer itself says that it is the provider's."""
 _BY_CAUSE: tuple[tuple[type[Exception], type[OutsideError]], ...] = (
     (json.JSONDecodeError, ReplyMalformed),
-    (ValidationError, ReplyMalformed),
-    (e.UnexpectedModelBehavior, ReplyMalformed),
+    (DecodeError, ReplyMalformed),
     (UnicodeDecodeError, ReplyMalformed),
     (DecodingError, ReplyMalformed),
     (TransportError, ProviderUnreachable),
 )
+
+
+class ServerRefusal(Exception):
+    """A server refused a request, or says within its answer that it failed. `status` is None where it gave none."""
+
+    def __init__(
+        self,
+        status: int | None,
+        body: Any,
+        retry_after: float | None = None,
+        kind: type[OutsideError] | None = None,
+    ) -> None:
+        super().__init__(provider_message(body))
+        self.status, self.body, self.retry_after = status, body, retry_after
+        self.kind = kind or _kind_of_refusal(status, body)
+
+    @classmethod
+    def within(cls, error: Any) -> ServerRefusal:
+        """What an answer that had begun well says of its failure; it has the status that it would have had before."""
+        fields = error if isinstance(error, dict) else {}
+        code, kind = (str(fields.get(name) or "") for name in ("code", "type"))
+        status = _STATUS_BY_CODE.get(code) or _STATUS_BY_CODE.get(kind)
+        if status is None and code.isdigit() and 400 <= int(code) < 600:  # gateways write the status itself
+            status = int(code)
+        return cls(status, {"error": error})
+
+
+def _kind_of_refusal(status: int | None, body: Any) -> type[OutsideError]:
+    inner = body.get("error", body) if isinstance(body, dict) else None
+    fields = inner if isinstance(inner, dict) else {}
+    codes = {fields[name] for name in ("code", "type") if isinstance(fields.get(name), str)}
+    words = provider_message(body).lower()
+    if codes & _QUOTA_CODES or "credit balance is too low" in words:
+        return RequestRefused
+    if "context_length_exceeded" in codes or any(phrase in words for phrase in _LENGTH_PHRASES):
+        return ContextTooLong
+    if any("overloaded" in code or "over capacity" in code for code in codes):
+        return ProviderFailed
+    for code, kind in _KIND_BY_CODE.items():
+        if code in codes:
+            return kind
+    if status == 403 and isinstance(metadata := fields.get("metadata"), dict) and metadata.keys() & _FLAGS:
+        return RequestRefused  # what was asked was refused, and not the key
+    return ProviderFailed if status is None else kind_of_status(status)
 
 
 def failure_of(error: Exception, provider: str, keys: Iterable[Secret] = ()) -> WeftError:
@@ -83,12 +146,12 @@ def failure_of(error: Exception, provider: str, keys: Iterable[Secret] = ()) -> 
     kind = _kind_of(error)
     if kind is RequestRefused and _is_about_length(error):
         kind = ContextTooLong
-    made = kind(f"{provider}: {redacted(_words(error), keys)}")
-    if isinstance(made, OutsideError):
-        made.status = getattr(error, "status_code", None)
-        made.retry_after = getattr(error, "retry_after", None)
-        made.lasting = made.status in _LASTING_STATUS or any(isinstance(one, _LASTING) for one in _causes(error))
-    return made
+    failure = kind(f"{provider}: {redacted(_words(error), keys)}")
+    if isinstance(failure, OutsideError):
+        if isinstance(error, ServerRefusal):
+            failure.status, failure.retry_after = error.status, error.retry_after
+        failure.lasting = failure.status in _LASTING_STATUS or any(isinstance(one, _LASTING) for one in _causes(error))
+    return failure
 
 
 def _causes(error: BaseException) -> Iterable[BaseException]:
@@ -101,21 +164,18 @@ def _causes(error: BaseException) -> Iterable[BaseException]:
 
 
 def _kind_of(error: Exception) -> type[WeftError]:
-    for theirs, ours in _BY_CATEGORY:
-        if isinstance(error, theirs):
-            return ours
-    if isinstance(error, e.ModelHTTPError):
-        return kind_of_status(error.status_code)
+    if isinstance(error, ServerRefusal):
+        return error.kind
     for cause in _causes(error):
         for theirs, ours in _BY_CAUSE:
             if isinstance(cause, theirs):
                 return ours
-    return _OTHERWISE[isinstance(error, e.ModelAPIError)]
+    return InferenceFault
 
 
 def _is_about_length(error: Exception) -> bool:
     """Whether a refusal says that the context is too long, in the words of a provider or a server."""
-    status = getattr(error, "status_code", None)
+    status = getattr(error, "status", None)
     return status in _LENGTH_STATUS and _LENGTH_WORDS.search(_words(error)) is not None
 
 
@@ -127,8 +187,10 @@ def kind_of_status(status: int) -> type[OutsideError]:
 
 def _words(error: Exception) -> str:
     """What the provider said, or else what the library says."""
-    status = getattr(error, "status_code", None)
-    words = provider_message(getattr(error, "body", None)) or str(error) or type(error).__name__
+    status = error.status if isinstance(error, ServerRefusal) else None
+    words = str(error) or ("it gave no reason" if status else type(error).__name__)
+    if isinstance(error, TransportTimeout):
+        words = "the request timed out"
     if status is None and (reason := _reason(error)) not in words:
         words = f"{words.rstrip('.')}: {reason}"
     return f"{status}: {words}"[:_LONGEST] if status else words[:_LONGEST]
@@ -136,8 +198,8 @@ def _words(error: Exception) -> str:
 
 def _reason(error: Exception) -> str:
     """Why there was no connection, as whoever opens them says it: libraries above tell only that there was none."""
-    found = [str(cause) for cause in _causes(error) if isinstance(cause, TransportError)]
-    return next((words for words in found if words), "")
+    reasons = [str(cause) for cause in _causes(error) if isinstance(cause, TransportError)]
+    return next((words for words in reasons if words), "")
 
 
 def provider_message(body: Any) -> str:
@@ -160,3 +222,23 @@ def redacted(text: str, keys: Iterable[Secret]) -> str:
         for length in range(len(value), _SHORTEST_TRACE - 1, -1):
             text = text.replace(value[:length], "…").replace(value[-length:], "…")
     return text
+
+
+def retry_after(headers: Any) -> float | None:
+    """How many seconds a server wants to be left alone for: as a count, or as a time beside the one it says it is."""
+    try:
+        return max(0.0, float(headers.get("retry-after-ms", "")) / 1000)
+    except ValueError:
+        header = headers.get("retry-after")
+    if header is None:
+        return None
+    try:
+        return max(0.0, float(header))
+    except ValueError:
+        pass
+    try:
+        return max(
+            0.0, (parsedate_to_datetime(header) - parsedate_to_datetime(headers.get("date", ""))).total_seconds()
+        )
+    except (ValueError, TypeError):  # neither: as if it had said nothing
+        return None

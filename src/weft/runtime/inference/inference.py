@@ -18,6 +18,7 @@ from weft.kernel.errors import BudgetSpent, OutsideError, Unsupported, WeftError
 from weft.ledger.api import Price, PriceTable
 from weft.runtime.context import ExecutionContext, current_context
 from weft.runtime.inference.budgets import Budget, cost_of, model_price, prompt_tokens
+from weft.runtime.inference.dialects.speakers import embedded_parameters, taken_parameters
 from weft.runtime.inference.model_files import ModelFolder
 from weft.runtime.inference.replies import Attempt, Reply
 from weft.runtime.inference.retries import Again, NextModel, next_step
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from weft.runtime.egress.connections import Connections
     from weft.runtime.inference.attempt import Asked, OnToken
     from weft.runtime.inference.conversations import KeptConversations
-    from weft.runtime.inference.dialects import Speakers
+    from weft.runtime.inference.dialects.speakers import Speakers
     from weft.runtime.inference.local import LocalModel
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -101,7 +102,7 @@ class Inference:
 
     def _kept_speakers(self) -> Speakers:
         if self._speakers is None:
-            speakers: Speakers = _loaded("weft.runtime.inference.dialects").Speakers(self.connections)
+            speakers: Speakers = _loaded("weft.runtime.inference.dialects.speakers").Speakers(self.connections)
             self._speakers = speakers
         return self._speakers
 
@@ -148,9 +149,8 @@ class Inference:
         asked = parameters.given()
         if not asked:
             return parameters
-        dialects = _loaded("weft.runtime.inference.dialects")
         is_local = model.provider.kind is ProviderKind.LOCAL
-        taken = dialects.embedded_parameters() if is_local else dialects.taken_parameters(route_of(model), parameters)
+        taken = embedded_parameters() if is_local else taken_parameters(route_of(model), parameters)
         return Parameters(**{name: value for name, value in asked.items() if name in taken})
 
     def _note_unsent(self, asked: Asked, request: InferenceRequest, tried: _Tries) -> None:

@@ -6,7 +6,6 @@ Keys are put in by the guarded connection; what comes back that is no answer bec
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -41,7 +40,7 @@ class Server:
         raise self._refused(answer)
 
     def _refused(self, answer: Any) -> OutsideError:
-        from weft.runtime.inference.failures import kind_of_status, provider_message, redacted
+        from weft.runtime.inference.failures import kind_of_status, provider_message, redacted, retry_after
 
         try:
             body: Any = msgspec.json.decode(answer.content)
@@ -81,20 +80,3 @@ async def with_server(
 
         failed = failure_of(error, provider.id, keys)
     raise failed  # out here, so that theirs, which quotes what was sent, does not hang on it
-
-
-def retry_after(headers: Any) -> float | None:
-    """How many seconds a server wants to be left alone for: as a count, or as a time beside the one it says it is."""
-    header = headers.get("retry-after")
-    if header is None:
-        return None
-    try:
-        return max(0.0, float(header))
-    except ValueError:
-        pass
-    try:
-        return max(
-            0.0, (parsedate_to_datetime(header) - parsedate_to_datetime(headers.get("date", ""))).total_seconds()
-        )
-    except (ValueError, TypeError):  # neither: as if it had said nothing
-        return None

@@ -1,0 +1,120 @@
+"""How a dialect asks a server: a JSON body is posted, and a whole answer or a stream of server-sent events comes back.
+
+The keys are not known here: the guarded connection puts them in. Whatever is no answer becomes a `ServerRefusal`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import msgspec
+import orjson
+from msgspec import Struct
+
+from weft.runtime.egress.connections import Client
+from weft.runtime.inference.failures import ServerRefusal, retry_after
+
+_HEADERS = {"content-type": "application/json", "user-agent": "weft"}
+
+
+class ServerEvent(Struct, frozen=True):
+    """One event of a stream: its name, or nothing, and its data."""
+
+    name: str
+    data: bytes
+
+
+async def post_whole(client: Client, url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
+    """The whole answer to a body."""
+    async with _posted(client, url, body, {**headers, "accept": "application/json"}) as answer:
+        return bytes(await answer.aread())
+
+
+@asynccontextmanager
+async def post_streamed(
+    client: Client, url: str, body: Mapping[str, Any], headers: Mapping[str, str]
+) -> AsyncIterator[AsyncIterator[ServerEvent]]:
+    """The events of the answer to a body, as they come."""
+    async with (
+        _posted(client, url, body, {**headers, "accept": "text/event-stream"}) as answer,
+        aclosing(answer.aiter_bytes()) as pieces,
+        aclosing(_events(pieces)) as events,
+    ):
+        yield events
+
+
+@asynccontextmanager
+async def _posted(client: Client, url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> AsyncIterator[Any]:
+    request = client.build_request("POST", url, content=encoded_body(body), headers={**_HEADERS, **headers})
+    answer = await client.send(request, stream=True)
+    try:
+        if not 200 <= answer.status_code < 300:
+            raise _refusal(answer.status_code, await answer.aread(), answer.headers)
+        yield answer
+    finally:
+        await answer.aclose()
+
+
+def encoded_body(body: Mapping[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError:  # integers of more than 64 bits, lone surrogates
+        return json.dumps(body, separators=(",", ":")).encode()
+
+
+def _refusal(status: int, content: bytes, headers: Mapping[str, str]) -> ServerRefusal:
+    try:
+        body: Any = msgspec.json.decode(content)
+    except msgspec.DecodeError:
+        body = content.decode("utf-8", "replace")
+    return ServerRefusal(status, body, retry_after(headers))
+
+
+class EventReader:
+    """Reads server-sent events from pieces of a stream, as their standard says. An event that is not ended by an empty
+    line is none. Only bytes are looked at: a text may hold other separators of lines."""
+
+    def __init__(self) -> None:
+        self._begun: list[bytes] = []
+        """The pieces of a line that has not ended."""
+        self._after_return = False
+        """Whether the last line ended with a CR: a LF that comes next belongs to it."""
+        self._name = ""
+        self._data: list[bytes] = []
+
+    def feed(self, piece: bytes) -> Iterator[ServerEvent]:
+        """The events that end with this piece."""
+        for line in self._lines(piece):
+            if not line:
+                if self._data:
+                    yield ServerEvent(self._name, b"\n".join(self._data))
+                self._name, self._data = "", []
+                continue
+            field, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if field == b"data":
+                self._data.append(value)
+            elif field == b"event":
+                self._name = value.decode("utf-8", "replace")
+
+    def _lines(self, piece: bytes) -> list[bytes]:
+        if self._after_return and piece:
+            piece, self._after_return = piece.removeprefix(b"\n"), False
+        if not (b"\n" in piece or b"\r" in piece):
+            self._begun.append(piece)
+            return []
+        self._after_return = piece.endswith(b"\r")
+        whole = b"".join((*self._begun, piece)).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, rest = whole.split(b"\n")
+        self._begun = [rest]
+        return lines
+
+
+async def _events(pieces: AsyncIterable[bytes]) -> AsyncGenerator[ServerEvent, None]:
+    reader = EventReader()
+    async for piece in pieces:
+        for event in reader.feed(piece):
+            yield event
