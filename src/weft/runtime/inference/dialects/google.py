@@ -46,7 +46,7 @@ from weft.runtime.inference.dialects.port import (
     UserContent,
     WireConversation,
     WireMessages,
-    json_text,
+    call_arguments,
     offered_names,
     read_call,
 )
@@ -103,8 +103,7 @@ class GoogleConversation(WireConversation):
     def _answer_part(self, piece: AnswerContent) -> m.ModelResponsePart:
         if isinstance(piece, str):
             return m.TextPart(piece)
-        arguments = piece.input if isinstance(piece.input, dict) else json_text(piece.input)
-        return m.ToolCallPart(tool_name=self.called_tool(piece), args=arguments, tool_call_id=piece.id)
+        return m.ToolCallPart(tool_name=self.called_tool(piece), args=call_arguments(piece), tool_call_id=piece.id)
 
     def _add(self, part: m.ModelRequestPart) -> None:
         last = self._translated[-1] if self._translated else None
