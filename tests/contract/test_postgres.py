@@ -36,3 +36,19 @@ class TestPostgresStore(LastingStoreContract):
         assert not store.claim("a")
         again.close()
         store.close()
+
+    def test_a_name_that_is_announced_is_seen_until_everybody_has_withdrawn_it(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        again, reader = self.reopen(store), self.open_read_only(store)
+        assert [one.is_announced("a") for one in (store, again, reader)] == [False] * 3
+        store.announce("a")
+        again.announce("a")
+        assert [one.is_announced("a") for one in (store, again, reader)] == [True] * 3
+        assert not reader.is_announced("b")
+        store.withdraw("a")
+        assert store.is_announced("a")
+        again.close()
+        assert not store.is_announced("a")
+        store.withdraw("a")
+        reader.close()
+        store.close()

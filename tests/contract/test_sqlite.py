@@ -27,3 +27,21 @@ class TestSqliteStore(LastingStoreContract):
             assert (store.claim("a"), store.claim("a")) == (True, True)
             store.write(lambda txn: None)
             store.give_back("a")
+
+    def test_a_name_that_is_announced_is_seen_until_everybody_has_withdrawn_it(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        again, reader = self.reopen(store), self.open_read_only(store)
+        assert [one.is_announced("a") for one in (store, again, reader)] == [False] * 3
+        store.announce("a")
+        again.announce("a")
+        store.announce("a")  # and again, which changes nothing
+        assert [one.is_announced("a") for one in (store, again, reader)] == [True] * 3
+        assert not reader.is_announced("b")
+        reader.close()  # closing a file ends nobody else's
+        again.write(lambda txn: None)  # it hinders nobody who writes
+        store.withdraw("a")
+        assert store.is_announced("a")
+        again.close()
+        assert not store.is_announced("a")
+        store.withdraw("a")
+        store.close()

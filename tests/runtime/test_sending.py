@@ -38,7 +38,8 @@ from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.inference.settings import ModelSettings, Parameters, ProviderKind, ProviderSettings, RetryPolicy
-from weft.runtime.turns.messages import OutgoingMessage, TurnReply, invoke_model, send
+from weft.runtime.turns.messages import OutgoingMessage, invoke_model, send
+from weft.runtime.turns.recorded_replies import TurnReply
 
 Body = Callable[["SendBench"], Awaitable[None]]
 

@@ -17,7 +17,8 @@ from weft.kernel.errors import WeftError
 from weft.ledger.api import Admission, Ledger, PostedMessage, Reached, RoomMessage
 from weft.runtime.broker.plans import Planner, Sending
 from weft.runtime.turns.ledger_port import RuntimeLedger
-from weft.runtime.turns.messages import TurnReply, answer_admitted, broker_of
+from weft.runtime.turns.messages import answer_admitted, broker_of
+from weft.runtime.turns.recorded_replies import TurnReply
 
 PAGE_MESSAGES = 200
 OnMessage = Callable[[RoomMessage], None]

@@ -117,6 +117,16 @@ class Store(Protocol):
     def give_back(self, name: str) -> None:
         """Claim a name no longer."""
 
+    def announce(self, name: str) -> None:
+        """Let other stores of this ledger see that this one goes by the name, too, until it withdraws it or is closed,
+        or until this process dies. Any number of stores may. Where nothing can be seen, nothing is."""
+
+    def withdraw(self, name: str) -> None:
+        """Go by the name no longer."""
+
+    def is_announced(self, name: str) -> bool:
+        """Whether any store goes by the name now, as far as can be seen."""
+
     def pause_reading(self) -> None:
         """Between two ranges of long reading, with no snapshot open: let what waits for readers to be gone go on."""
 

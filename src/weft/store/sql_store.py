@@ -112,6 +112,15 @@ class SqlStore:
     def give_back(self, name: str) -> None:
         return
 
+    def announce(self, name: str) -> None:
+        return
+
+    def withdraw(self, name: str) -> None:
+        return
+
+    def is_announced(self, name: str) -> bool:
+        return False
+
     # --- the engine's part --------------------------------------------------------------------------------------
 
     def read(self) -> Any:

@@ -30,7 +30,8 @@ from weft.runtime.inference.settings import (
     ProviderKind,
     ProviderSettings,
 )
-from weft.runtime.turns.messages import OutgoingMessage, TurnReply, send
+from weft.runtime.turns.messages import OutgoingMessage, send
+from weft.runtime.turns.recorded_replies import TurnReply
 from weft.surfaces.demo import QUESTION
 
 pytestmark = pytest.mark.load("local model")

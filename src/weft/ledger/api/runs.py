@@ -88,6 +88,10 @@ def _asked_after_run(session: str) -> list[Question]:
 AT_END = AtEnd(_after_run, _asked_after_run)
 
 
+BROKER = "broker"
+"""The name by which processes are seen that answer the messages of every session."""
+
+
 class Runs:
     """What a broker needs of a ledger to answer messages, and to go on where another one stopped. It reads and writes
     everything: no public verb gives it away."""
@@ -152,6 +156,17 @@ class Runs:
 
     def give_back(self, session: str) -> None:
         self._store.give_back(f"session {session}")
+
+    def announce_broker(self) -> None:
+        """Others see from now on that a broker answers what waits here; again and again, or it may be forgotten."""
+        self._store.announce(BROKER)
+
+    def withdraw_broker(self) -> None:
+        self._store.withdraw(BROKER)
+
+    def has_broker(self) -> bool:
+        """Whether a process answers the messages of every session now."""
+        return self._store.is_announced(BROKER)
 
     def standing(self, session: str, most: int = QUEUE_SHOWN) -> SessionStanding:
         """A session, by its id, as it is now, with the first `most` messages that wait there; with all of them where

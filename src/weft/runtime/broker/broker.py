@@ -221,7 +221,9 @@ class Broker:
     # --- serving -------------------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Serve every session until `drain` is called, or the task is cancelled."""
+        """Serve every session until `drain` is called, or the task is cancelled. Senders in other processes see that a
+        broker is there, and leave their messages to it."""
+        await self._announce()
         watching = asyncio.ensure_future(self._watch())
         renewing = asyncio.ensure_future(self._renew_all())
         self._background.start()
@@ -237,6 +239,7 @@ class Broker:
                 except StoreError:  # the ledger cannot be reached; it is asked again
                     seconds = NEWS_SECONDS
                 await self._rest(seconds)
+            await self._crossing.run(self._runs.withdraw_broker)
             await self._finish_work()
         finally:
             self._serving = False
@@ -244,6 +247,11 @@ class Broker:
                 task.cancel()
             await asyncio.gather(watching, renewing, return_exceptions=True)
             await self._leave_all()
+            self._runs.withdraw_broker()
+
+    async def _announce(self) -> None:
+        with suppress(StoreError):  # not now; it is said again
+            await self._crossing.run(self._runs.announce_broker)
 
     async def _rest(self, seconds: float) -> None:
         """Until there is something to do, or for so many seconds; where there may be something, for a pause."""
@@ -293,6 +301,8 @@ class Broker:
     async def _renew_all(self) -> None:
         while True:
             await self._sleep(RENEW_SECONDS)
+            if self._serving and not self._is_draining:
+                await self._announce()
             for runner in list(self._runners.values()):
                 try:
                     await runner.renew()

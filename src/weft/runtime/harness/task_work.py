@@ -29,7 +29,8 @@ from weft.runtime.harness.leases import hold_agent
 from weft.runtime.harness.moves import ENDED_STATES, AwaitAnswer, AwaitWorkers, GiveUpWork, Move, Rest, Say, StandStill
 from weft.runtime.harness.performing import MovePerformer, WorkRequest
 from weft.runtime.turns.ledger_port import RuntimeLedger
-from weft.runtime.turns.messages import TurnReply, answer_admitted, broker_of, to_the_end
+from weft.runtime.turns.messages import answer_admitted, broker_of, to_the_end
+from weft.runtime.turns.recorded_replies import TurnReply
 
 if TYPE_CHECKING:
     from weft.runtime.inference.attempt import OnToken

@@ -19,7 +19,8 @@ from weft.runtime.harness.performing import WorkRequest
 from weft.runtime.harness.task_work import FinishedWork, TaskWork, ensure_free
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 from weft.runtime.invoke.model import message_of, reply_result
-from weft.runtime.turns.messages import TurnReply, to_the_end
+from weft.runtime.turns.messages import to_the_end
+from weft.runtime.turns.recorded_replies import TurnReply
 
 
 async def invoke_agent(context: InvocationContext, program: Program, invocation: Invocation) -> InvocationResult:

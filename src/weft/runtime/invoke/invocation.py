@@ -24,7 +24,8 @@ from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import NO_PARAMETERS, Parameters
 from weft.runtime.invoke.model_settings import ConfiguredModel, model_settings
 from weft.runtime.turns.ledger_port import Crossing, RuntimeLedger
-from weft.runtime.turns.messages import WAIT, TurnReply, answer_admitted, broker_of, to_the_end
+from weft.runtime.turns.messages import WAIT, answer_admitted, broker_of, to_the_end
+from weft.runtime.turns.recorded_replies import TurnReply
 
 if TYPE_CHECKING:
     from weft.runtime.inference.attempt import OnToken

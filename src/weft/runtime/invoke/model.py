@@ -11,7 +11,8 @@ from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput
 from weft.programs.model import Program
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
-from weft.runtime.turns.messages import OutgoingMessage, TurnReply, invoke_model
+from weft.runtime.turns.messages import OutgoingMessage, invoke_model
+from weft.runtime.turns.recorded_replies import TurnReply
 
 
 async def invoke_model_program(

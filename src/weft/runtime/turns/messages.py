@@ -19,7 +19,7 @@ from weft.kernel.authority import LOCAL_NAME
 from weft.kernel.enums import InterruptionReason
 from weft.kernel.errors import NotApplicable, WeftError
 from weft.ledger.api import Admission, Ledger, Setting
-from weft.ledger.model import DEFAULT_AGENT, RecordedTurn
+from weft.ledger.model import DEFAULT_AGENT
 from weft.runtime.broker.broker import RENEW_SECONDS, Broker
 from weft.runtime.broker.plans import Sending, TurnPlan
 from weft.runtime.broker.tools import NO_TOOLS, Tools
@@ -29,11 +29,10 @@ from weft.runtime.context import ExecutionContext, current_context
 from weft.runtime.inference.budgets import Budget
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.local import default_prompt
-from weft.runtime.inference.replies import Reply
 from weft.runtime.inference.settings import NO_PARAMETERS, ModelSettings, Parameters
 from weft.runtime.streams.hub import hub_of
 from weft.runtime.turns.ledger_port import RuntimeLedger
-from weft.runtime.turns.recorded_replies import load_reply
+from weft.runtime.turns.recorded_replies import TurnReply, load_reply
 
 if TYPE_CHECKING:
     from weft.runtime.inference.attempt import OnToken
@@ -41,13 +40,6 @@ if TYPE_CHECKING:
 WAIT = 10.0
 LEAVING_SECONDS = 0.2
 """How often whoever left looks whether the turn before their message runs by now, and can be left."""
-
-
-class TurnReply(Struct, frozen=True, kw_only=True):
-    """A turn, and the reply that it ended with."""
-
-    turn: RecordedTurn
-    reply: Reply
 
 
 class OutgoingMessage(Struct, frozen=True, kw_only=True):
@@ -145,8 +137,7 @@ async def answer_admitted(
     with hub_of(ledger.crossing).listening(admission.message, on_token):
         end = await await_turn(ledger, broker, admission, wait)
     if end is None:
-        recorded, reply = await ledger.crossing.run(lambda: _answered_elsewhere(ledger.sync, admission.message))
-        return TurnReply(turn=recorded, reply=reply)
+        return await ledger.crossing.run(lambda: _answered_elsewhere(ledger.sync, admission.message))
     if end.error is not None:
         raise end.error
     if end.cut is InterruptionReason.APPROVAL_DENIED:
@@ -156,7 +147,7 @@ async def answer_admitted(
     return TurnReply(turn=end.recorded, reply=end.reply)
 
 
-def _answered_elsewhere(ledger: Ledger, message: str) -> tuple[RecordedTurn, Reply]:
+def _answered_elsewhere(ledger: Ledger, message: str) -> TurnReply:
     return load_reply(ledger, ledger.inbox.get(message))
 
 

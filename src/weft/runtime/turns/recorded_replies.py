@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct
+
 from weft.kernel.dag_events import ModelResponse
 from weft.kernel.enums import InboxState
 from weft.kernel.errors import NotApplicable
 from weft.ledger.api import InboxMessage, Ledger, Runs
 from weft.ledger.model import Message, RecordedTurn, Turn
 from weft.runtime.inference.replies import Finish, Reply
+
+
+class TurnReply(Struct, frozen=True, kw_only=True):
+    """A turn, and the reply that it ended with."""
+
+    turn: RecordedTurn
+    reply: Reply
+
 
 _AGAIN = "send the dead message again, or retry its turn"
 
@@ -23,14 +33,14 @@ def ensure_answered(message: InboxMessage) -> str:
     return message.turn
 
 
-def load_reply(ledger: Ledger, message: InboxMessage) -> tuple[RecordedTurn, Reply]:
+def load_reply(ledger: Ledger, message: InboxMessage) -> TurnReply:
     """The turn that answered a message and what it ended with. Raises NotApplicable where there is no answer."""
     runs, turn = Runs(ledger), ledger.turn(ensure_answered(message))
     recorded = runs.recorded(turn.id)
     answer = next((one for one in ledger.messages(turn.id) if one.id == turn.response_message_id), None)
     if turn.interruption_reason is not None or answer is None:
         raise NotApplicable("the turn was interrupted", "what had come of the answer is recorded")
-    return recorded, _reply(turn, answer, _finish(runs, turn.id))
+    return TurnReply(turn=recorded, reply=_reply(turn, answer, _finish(runs, turn.id)))
 
 
 def _reply(turn: Turn, answer: Message, finish: Finish) -> Reply:

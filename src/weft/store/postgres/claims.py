@@ -1,7 +1,8 @@
-"""What a store says beside its transactions: names that it has claimed, and that there is news.
+"""What a store says beside its transactions: names that it has claimed or goes by, and that there is news.
 
 Both go over one connection, which is made when it is first needed. A claim is an advisory lock of that connection: it
-ends with the connection. Claims guard nothing, and a call that is lost costs its listeners a moment.
+ends with the connection, and so does a name that is announced. Claims guard nothing, and a call that is lost costs its
+listeners a moment.
 """
 
 from __future__ import annotations
@@ -48,6 +49,40 @@ class SideConnection:
             if self._sql is not None:
                 self._sql.close()
                 self._sql = None
+
+
+class NameAnnouncements:
+    """The names that one store goes by, as locks that are shared. One that was lost with its connection is taken again
+    by whoever announces it again."""
+
+    def __init__(self, side: SideConnection) -> None:
+        self._side, self._lock = side, threading.Lock()
+        self._held: dict[int, int] = {}
+        """By lock, the connection that shares it."""
+
+    def announce(self, key: int) -> None:
+        with self._lock:
+            if self._held.get(key) != self._side.number:
+                self._side.script(f"SELECT pg_try_advisory_lock_shared({key})")
+                self._held[key] = self._side.number
+
+    def withdraw(self, key: int) -> None:
+        with self._lock:
+            if self._held.pop(key, None) != self._side.number:
+                return
+            try:
+                self._side.script(f"SELECT pg_advisory_unlock_shared({key})")
+            except (psycopg.Error, StoreError):  # its connection is gone, and the lock with it
+                return
+
+    def is_announced(self, key: int) -> bool:
+        """Nobody else can have the lock for themselves while somebody shares it."""
+        with self._lock:
+            if self._held.get(key) == self._side.number:
+                return True
+            asked = f"CASE WHEN pg_try_advisory_lock({key}) THEN NOT pg_advisory_unlock({key}) ELSE true END"
+            ((is_announced,),) = self._side.script(f"SELECT {asked}")
+            return bool(is_announced)
 
 
 class NameClaims:

@@ -27,7 +27,7 @@ from weft.store.facts import FactReader, local_value
 from weft.store.group_commit import CommitBatch, CommitJob
 from weft.store.port import PATIENCE, Progress, ReadTxn
 from weft.store.postgres.address import parse_address
-from weft.store.postgres.claims import NameClaims, SideConnection
+from weft.store.postgres.claims import NameAnnouncements, NameClaims, SideConnection
 from weft.store.postgres.connection import WRITER_IDLE, PostgresSql, connect
 from weft.store.postgres.copies import PLACE, write_copy
 from weft.store.postgres.examination import examine_schema, find_damage
@@ -119,6 +119,7 @@ class PostgresStore(SqlStore):
         """The newest event that is known to be durable."""
         self._side = SideConnection(self._connect_reader)
         self._announcer, self._claims = CommitAnnouncer(self._side, self.address.channel), NameClaims(self._side)
+        self._announced = NameAnnouncements(self._side)
         self._listeners = Listeners(self._connect_reader, self.address.channel, self.address.listening)
         with translated(self.path):
             try:
@@ -428,6 +429,19 @@ class PostgresStore(SqlStore):
 
     def give_back(self, name: str) -> None:
         self._claims.give_back(self.address.claim(name))
+
+    def announce(self, name: str) -> None:
+        self._refuse_closed()
+        with translated(self.path):
+            self._announced.announce(self.address.claim(f"announced {name}"))
+
+    def withdraw(self, name: str) -> None:
+        self._announced.withdraw(self.address.claim(f"announced {name}"))
+
+    def is_announced(self, name: str) -> bool:
+        self._refuse_closed()
+        with translated(self.path):
+            return self._announced.is_announced(self.address.claim(f"announced {name}"))
 
     def _flush(self) -> None:
         """From another connection: the snapshot must not be given up for it."""

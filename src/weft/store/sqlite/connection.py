@@ -13,7 +13,7 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -215,6 +215,54 @@ class FileLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+class NameLocks:
+    """The names that a store goes by, as shared locks on single bytes far behind the end of a file: those who look see
+    them without taking any, and they end with their process. They have nothing to do with the lock of the whole file.
+    Where the system has no locks of open files (macOS), nothing is seen."""
+
+    _FORM = struct.Struct("@hhqqi4x")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptors: dict[str, int] = {}
+
+    def announce(self, name: str) -> None:
+        if name in self._descriptors or not hasattr(fcntl, "F_OFD_SETLK"):
+            return
+        descriptor = open_or_create_beside(self._path)
+        self._descriptors[name] = descriptor
+        with suppress(OSError):  # a file system without such locks: nothing is seen
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, self._lock(fcntl.F_RDLCK, name))
+
+    def withdraw(self, name: str) -> None:
+        descriptor = self._descriptors.pop(name, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def is_announced(self, name: str) -> bool:
+        if not hasattr(fcntl, "F_OFD_GETLK"):
+            return False
+        try:
+            descriptor = open_beside(self._path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, self._lock(fcntl.F_WRLCK, name))
+        except OSError:  # a file system without such locks
+            return False
+        finally:
+            os.close(descriptor)
+        return bool(self._FORM.unpack(answer)[0] != fcntl.F_UNLCK)
+
+    def _lock(self, kind: int, name: str) -> bytes:
+        place = 2**32 + int.from_bytes(sha256(name.encode()).digest()[:4], "big")
+        return self._FORM.pack(kind, os.SEEK_SET, place, 1, 0)
+
+    def close(self) -> None:
+        for name in list(self._descriptors):
+            self.withdraw(name)
 
 
 class HeadSlot(Struct, frozen=True):

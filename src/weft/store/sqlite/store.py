@@ -33,6 +33,7 @@ from weft.store.sqlite.connection import (
     FileLock,
     HeadFile,
     HeadSlot,
+    NameLocks,
     SqliteSql,
     connect,
     empty_log,
@@ -236,6 +237,7 @@ class SqliteStore(SqliteBase):
         self._file_lock: FileLock | None = None
         self._head_file: HeadFile | None = None
         file = self._file.path
+        self._names = NameLocks(Path(f"{file}-lock"))
         try:
             if not file.exists() and (read_only or not create):
                 raise LedgerMissing(self.path)
@@ -414,6 +416,16 @@ class SqliteStore(SqliteBase):
             if self._closed:
                 self._release_file()
 
+    def announce(self, name: str) -> None:
+        self._refuse_closed()
+        self._names.announce(name)
+
+    def withdraw(self, name: str) -> None:
+        self._names.withdraw(name)
+
+    def is_announced(self, name: str) -> bool:
+        return self._names.is_announced(name)
+
     def pause_reading(self) -> None:
         """A write-ahead log begins anew only at a moment without readers; a reader that never pauses would let it grow
         with every commit of the others."""
@@ -493,6 +505,7 @@ class SqliteStore(SqliteBase):
         for beside in (self._file_lock, self._head_file):
             if beside is not None:
                 beside.close()
+        self._names.close()
         self._release_file()
 
     def _release_file(self) -> None:

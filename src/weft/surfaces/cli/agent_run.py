@@ -23,10 +23,9 @@ from weft.surfaces.plain_text import safe_lines
 from weft.surfaces.wire.tools import AgentRun
 
 if TYPE_CHECKING:
-    from weft.ledger.api import InboxMessage, Ledger
+    from weft.ledger.api import Ledger
     from weft.programs import Program, Programs
     from weft.runtime.harness.task_work import FinishedWork
-    from weft.runtime.turns.messages import TurnReply
 
 MOST_MESSAGES = 10_000
 BUSY_SECONDS = 0.25
@@ -194,6 +193,7 @@ def _recorded(call: Call, request: AgentRunRequest) -> AgentRun | None:
     from weft.kernel.errors import NotFound
     from weft.programs import Programs
     from weft.programs.assignments import TASK_FIELD
+    from weft.runtime.turns.recorded_replies import load_reply
 
     with call.writing() as ledger:
         programs = Programs(ledger)
@@ -209,20 +209,12 @@ def _recorded(call: Call, request: AgentRunRequest) -> AgentRun | None:
         if task.state not in ("completed", "failed") or not task_messages:
             return None
         is_answered = task.state == "completed" and task_messages[-1].state == "answered"
-        answer = reply_fields(_reply(ledger, task_messages[-1])) if is_answered else {}
+        answer = reply_fields(load_reply(ledger, task_messages[-1])) if is_answered else {}
     return AgentRun(
         message=task_messages[-1].id, session=session.label, session_id=session.id, is_fork=False,
         state=task_messages[-1].state, route=None, receipt=None, **answer, workspace=None, toolset=None, calls=(),
         task=task.name, task_state=task.state, turns=len(task_messages),
     )  # fmt: skip
-
-
-def _reply(ledger: Ledger, message: InboxMessage) -> TurnReply:
-    from weft.runtime.turns.messages import TurnReply
-    from weft.runtime.turns.recorded_replies import load_reply
-
-    turn, reply = load_reply(ledger, message)
-    return TurnReply(turn=turn, reply=reply)
 
 
 def _task_name(programs: Programs, request: AgentRunRequest) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from weft.runtime.broker.plans import Planner
     from weft.runtime.inference.replies import ReplyToken
     from weft.runtime.tools.observed_calls import OnCall
-    from weft.runtime.turns.messages import TurnReply
+    from weft.runtime.turns.recorded_replies import TurnReply
     from weft.surfaces.cli.approval_prompts import ApprovalPrompts
     from weft.surfaces.cli.chat.models import ModelChoice
     from weft.surfaces.cli.tool_access import ToolAccess
@@ -45,13 +45,14 @@ def with_broker(
     on_call: OnCall | None = None,
     *,
     has_tools: bool = True,
+    opened: Ledger | None = None,
 ) -> T:
     """Run a coroutine with the ledger open; whatever holds it open is closed afterwards. Without `has_tools` no tool
     is made for the turns that it plans."""
     import asyncio
 
     async def main() -> T:
-        async with broker_access(call, on_call, has_tools=has_tools) as access:
+        async with broker_access(call, on_call, has_tools=has_tools, opened=opened) as access:
             return await work(access)
 
     return asyncio.run(main())
@@ -59,8 +60,9 @@ def with_broker(
 
 @asynccontextmanager
 async def broker_access(
-    call: Call, on_call: OnCall | None = None, *, has_tools: bool = True
+    call: Call, on_call: OnCall | None = None, *, has_tools: bool = True, opened: Ledger | None = None
 ) -> AsyncIterator[BrokerAccess]:
+    """With `opened`, over a ledger that is open already; it is closed afterwards, too."""
     from weft.aio.crossing import Pool
     from weft.aio.ledger import AsyncLedger
     from weft.programs import Programs
@@ -71,7 +73,7 @@ async def broker_access(
     from weft.surfaces.cli.tool_access import ToolAccess
     from weft.surfaces.cli.turn_planning import turn_planner
 
-    ledger, pool, variable = call.writing(), Pool(), os.environ.get
+    ledger, pool, variable = opened or call.writing(), Pool(), os.environ.get
     try:
         ledger.trust.ensure("send a message to a model")
         programs = Programs(ledger)
@@ -140,27 +142,58 @@ def deliver(call: Call, admit: Callable[[Ledger], Admission], *, is_awaited: boo
 
 
 def answered(
+    call: Call, admit: Callable[[Ledger], Admission], on_token: Callable[[ReplyToken], None] | None
+) -> tuple[Admission, TurnReply]:
+    """Admit a message and have it answered: by the broker that runs already, else by one in this process, for which
+    everything is loaded that a turn may need. Raises what its turn failed with."""
+    from weft.ledger.api import Runs
+
+    ledger, is_handed_over = call.writing(), False
+    try:
+        ledger.trust.ensure("send a message to a model")
+        admission = None
+        if Runs(ledger).has_broker():
+            from weft.runtime.turns.served_messages import await_served
+
+            admission = _admitted(call, admit, ledger)
+            reply = await_served(ledger, admission.message, admission.session_id, on_token)
+            if reply is not None:
+                return admission, reply
+        is_handed_over = True
+    finally:
+        if not is_handed_over:
+            ledger.close()
+    return _answered_here(call, admit, on_token, ledger, admission)
+
+
+def _answered_here(
     call: Call,
     admit: Callable[[Ledger], Admission],
     on_token: Callable[[ReplyToken], None] | None,
-    on_call: OnCall | None = None,
+    ledger: Ledger,
+    waiting: Admission | None,
 ) -> tuple[Admission, TurnReply]:
-    """Admit a message and have it answered. Raises what its turn failed with."""
+    """The same in this process; `waiting` is a message that was admitted already."""
 
     async def work(access: BrokerAccess) -> tuple[Admission, TurnReply]:
         from weft.runtime.broker.plans import Sending
         from weft.runtime.turns.messages import answer_admitted, broker_of, to_the_end
 
         broker_of(access.mirror).plan_with(access.planner)
-        admission = await to_the_end(access.mirror.crossing.run(lambda: admit(access.ledger)))
-        if admission.is_fork:
-            call.note("in a new session: ", Span(admission.session, "label"))
+        admission = waiting or await to_the_end(access.mirror.crossing.run(lambda: _admitted(call, admit, ledger)))
         sending = Sending(planner=access.planner)
         with access.prompts.typed():
             await access.prompts.show_queue(admission)
             return admission, await answer_admitted(access.mirror, admission, sending, on_token=on_token)
 
-    return with_broker(call, work, on_call)
+    return with_broker(call, work, opened=ledger)
+
+
+def _admitted(call: Call, admit: Callable[[Ledger], Admission], ledger: Ledger) -> Admission:
+    admission = admit(ledger)
+    if admission.is_fork:
+        call.note("in a new session: ", Span(admission.session, "label"))
+    return admission
 
 
 def _show_receipt(call: Call, admission: Admission, route: Any) -> None:

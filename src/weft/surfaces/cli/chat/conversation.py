@@ -29,7 +29,8 @@ from weft.runtime.inference.model_files import model_folder
 from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.inference.token_estimates import estimated_tokens
 from weft.runtime.invoke.invocation import InvocationContext
-from weft.runtime.turns.messages import WAIT, TurnReply, answer_admitted, broker_of, to_the_end
+from weft.runtime.turns.messages import WAIT, answer_admitted, broker_of, to_the_end
+from weft.runtime.turns.recorded_replies import TurnReply
 from weft.surfaces.cli.chat.models import (
     EMBEDDED,
     ModelChoice,

@@ -35,7 +35,7 @@ from weft.surfaces.plain_text import safe
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from weft.runtime.turns.messages import TurnReply
+    from weft.runtime.turns.recorded_replies import TurnReply
     from weft.surfaces.cli.call import Call
 
 RECALLED, REMEMBERED = 2, 200

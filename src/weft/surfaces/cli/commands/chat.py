@@ -16,7 +16,7 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 
 if TYPE_CHECKING:
-    from weft.runtime.turns.messages import TurnReply
+    from weft.runtime.turns.recorded_replies import TurnReply
     from weft.surfaces.cli.chat.conversation import Conversation
     from weft.surfaces.wire.sessions import ChatReply
 

@@ -68,7 +68,6 @@ def command(
     weft send --thread main~2 "What if we had not?"
     """
     from weft.kernel.errors import InvalidInput
-    from weft.runtime.configuration.message_overrides import parse_overrides
     from weft.surfaces.cli.attachments import message_with
     from weft.surfaces.cli.trust import workspace_for, workspace_of
 
@@ -77,13 +76,13 @@ def command(
     words = message_text(text) or ""
     if not words.strip():
         raise InvalidInput("the message is empty", "say something")
-    overrides = parse_overrides(**options)
+    overrides = _overrides(options)
     folder = None if workspace is None else workspace_of(workspace)
     route = _smart_route(call, words, session) if smart else None
     target = _target(session, thread, route, has_persona=persona is not None)
 
     def admit(ledger: Ledger) -> Admission:
-        ensure_toolset(ledger, overrides.toolset)
+        ensure_toolset(ledger, options["toolset"])
         if target.is_default:
             from weft.surfaces.cli.default_session import ensure_own_session
 
@@ -93,7 +92,7 @@ def command(
             persona=persona,
             mode=queue,
             priority=priority,
-            overrides=overrides.record(),
+            overrides=overrides,
             route=route,
             key=key,
             session=target.session,
@@ -101,6 +100,15 @@ def command(
         )
 
     deliver(call, admit, is_awaited=not no_wait, route=route)
+
+
+def _overrides(options: dict[str, Any]) -> dict[str, Any] | None:
+    """What stands with the message of these options. Where none is given, nothing is loaded that knows them."""
+    if not any(options.values()):
+        return None
+    from weft.runtime.configuration.message_overrides import parse_overrides
+
+    return parse_overrides(**options).record()
 
 
 class _Target(Struct, frozen=True):

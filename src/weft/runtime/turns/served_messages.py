@@ -1,0 +1,98 @@
+"""A message that a broker of another process answers: its sender follows the ledger until it is settled.
+
+Nothing is loaded here that plans a turn, asks a model or runs a tool. Where no broker takes the message soon, where the
+last one is gone, or where a person is asked about a tool call, the sender goes on with a broker of its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from weft.kernel.clock import SystemClock
+from weft.kernel.enums import InboxState
+from weft.kernel.errors import NotApplicable, WeftError
+from weft.ledger.api import (
+    AttemptReset,
+    Ledger,
+    MessageAdded,
+    Runs,
+    SessionStream,
+    StreamItem,
+    TextAdded,
+    store_of,
+)
+from weft.runtime.inference.replies import ReplyToken, TokenKind
+from weft.runtime.turns.recorded_replies import TurnReply, load_reply
+
+if TYPE_CHECKING:
+    from weft.runtime.inference.attempt import OnToken
+
+TAKING_SECONDS = 2.0
+"""So long a sender waits for a broker to begin with its message."""
+LOOK_SECONDS = 0.5
+"""How often a sender looks whether there is a broker still, and what it kept of the answer that it hears."""
+
+
+def await_served(ledger: Ledger, message: str, session: str, on_token: OnToken | None = None) -> TurnReply | None:
+    """The answer to a message that was admitted to a session, both by their ids; None where its sender must see to it.
+    Whoever is interrupted takes the message back, or has its turn cut short."""
+    try:
+        return _await_served(ledger, message, session, on_token)
+    except KeyboardInterrupt:
+        _leave(ledger, message, session)
+        raise
+
+
+def _await_served(ledger: Ledger, message: str, session: str, on_token: OnToken | None) -> TurnReply | None:
+    runs, clock = Runs(ledger), SystemClock()
+    answer = None if on_token is None else _FollowedAnswer(ledger, message, session, on_token)
+    until = clock.monotonic() + TAKING_SECONDS
+    while True:
+        newest = ledger.newest()  # before anything is read: what comes after it is waited for
+        state, is_elsewhere = runs.message_state(message)
+        if answer is not None:
+            answer.tell_news()
+        if state not in (InboxState.QUEUED, InboxState.TAKEN):
+            return load_reply(ledger, ledger.inbox.get(message))
+        if state == InboxState.QUEUED and (is_elsewhere or clock.monotonic() >= until):
+            return None
+        if not runs.has_broker() or ledger.approvals.list(session=session, limit=1):
+            return None
+        runs.wait_for_news(newest, LOOK_SECONDS)
+
+
+def _leave(ledger: Ledger, message: str, session: str) -> None:
+    try:
+        ledger.inbox.cancel(message, reason="its sender left")
+    except WeftError:  # a turn has it
+        with suppress(NotApplicable):  # it is over
+            ledger.inbox.interrupt(session)
+
+
+class _FollowedAnswer:
+    """The answer to one message, told piece by piece as its broker keeps it for readers elsewhere."""
+
+    def __init__(self, ledger: Ledger, message: str, session: str, on_token: OnToken) -> None:
+        self._stream = SessionStream(store_of(ledger), session, None)
+        self._message, self._on_token = message, on_token
+        self._turn: str | None = None
+        self._attempt = 1
+
+    def tell_news(self) -> None:
+        while (items := self._stream.read()) is not None:
+            for item in items:
+                self._tell(item)
+        for item in self._stream.read_partial():
+            self._tell(item)
+
+    def _tell(self, item: StreamItem) -> None:
+        match item:
+            case MessageAdded(message=self._message):
+                self._turn = item.turn
+            case TextAdded() if item.turn == self._turn:
+                self._on_token(ReplyToken(item.text, TokenKind(item.kind), self._attempt))
+            case AttemptReset() if item.turn == self._turn:
+                self._attempt += 1
+            case _:
+                return
