@@ -11,7 +11,7 @@ import pytest
 
 import weft as weft_package
 from tests.runtime.inference.asking import CANARY
-from tests.runtime.scripted import HANG, STREAM_HEAD, Scripted, chat, chunk, events, failure
+from tests.runtime.scripted import CLOSE, HANG, STREAM_HEAD, Scripted, chat, chunk, events, failure
 from tests.surfaces.approving import opened, waiting
 from tests.surfaces.forking import Forked
 from tests.surfaces.serving import serving

@@ -185,7 +185,7 @@ class _Transport(httpx2.AsyncHTTPTransport):
     """The usual transport over connections that are checked when they are opened."""
 
     def __init__(self, origin: str, rules: Rules) -> None:
-        context = _tls(rules)
+        context = _tls(rules) if origin.startswith("https:") or rules.ca_file is not None else _no_tls()
         super().__init__(verify=context, trust_env=False)
         # the class takes no backend of its own; what it would have made has opened nothing yet
         self._pool = httpcore2.AsyncConnectionPool(
@@ -202,6 +202,11 @@ def _tls(rules: Rules) -> ssl.SSLContext:
     except OSError as error:
         raise InvalidInput(f"certificates {rules.ca_file}: {error.strerror or error}", "name a PEM file") from None
     return context
+
+
+def _no_tls() -> ssl.SSLContext:
+    """For connections without TLS, which want a context all the same: it trusts nobody, and took no time to make."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @cache
