@@ -39,6 +39,7 @@ from benchmarks.sections import (
 )
 from benchmarks.similarity import measure_similarity
 from benchmarks.stages import build, curve, extend
+from benchmarks.starting import measure_starts
 from benchmarks.streaming import measure_streaming
 from benchmarks.subject import Spec
 from benchmarks.syncing import measure_cloning, measure_syncing
@@ -147,6 +148,8 @@ def measure(section: str, stages: Stages, results: Results, specs: tuple[Spec, .
             results.rooms = measure_rooms(sizes, directory)
         case "graph":
             results.graph = measure_graph(sizes, directory)
+        case "starts":
+            results.starts = measure_starts(sizes, directory)
         case "plot":
             draw_curves(stages, results)
         case _:

@@ -31,6 +31,7 @@ from benchmarks.results import (
 from benchmarks.rooms import RoomCosts
 from benchmarks.searching import Searched
 from benchmarks.similarity import Compared
+from benchmarks.starting import LLM, LOG, SEND, SERVED_SEND
 from benchmarks.syncing import CLONE, COPY, Moved, name_of
 
 
@@ -64,6 +65,20 @@ def bars(results: Results) -> list[Bar]:
         *broker_bars(results),
         *room_bars(results),
         *graph_bars(results),
+        *start_bars(results),
+    ]
+
+
+def start_bars(results: Results) -> list[Bar]:
+    """By the clock, of commands that took turns: somebody waits for them."""
+    starts = results.starts
+    beside, log = starts.get(SERVED_SEND), starts.get(LOG)
+    more = None
+    if isinstance(beside, Figure) and isinstance(log, Figure):
+        more = median(one - other for one, other in zip(beside.rounds_ms, log.rounds_ms, strict=True))
+    return [
+        Bar(f"starts: `{SEND}`, against `{LLM}`", wall_ratio(starts.get(SEND), starts.get(LLM)), 1, "x"),
+        Bar(f"starts: `{SEND}` beside a broker, more than `{LOG}`", more, 500, "ms"),
     ]
 
 

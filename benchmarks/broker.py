@@ -46,7 +46,7 @@ SPECS = (
         WEFT,
         _opener(SUBJECTS, "BrokerTurns"),
         "`send` through the broker of an open ledger",
-        "pydantic-ai's `model_request`",
+        "its own dialect: the body, HTTP, the reading of the answer",
         is_peer=False,
     ),
     TurnSpec(
@@ -85,7 +85,7 @@ SPECS = (
         SERVED,
         _opener(SUBJECTS, "ServedBrokerTurns"),
         "the same on PostgreSQL",
-        "pydantic-ai's `model_request`",
+        "its own dialect: the body, HTTP, the reading of the answer",
         is_peer=False,
         needs_server=True,
     ),

@@ -1,7 +1,8 @@
 """Weft's broker running whole turns, as a program uses it: an open ledger, messages sent to a session, answers awaited.
 
-Its model layer is pydantic-ai's `model_request`. What Weft does around it, such as translating the conversation for
-pydantic-ai and opening the route, is Weft's own share and stays in the overhead. A thread is built by `record_turn`.
+Its model layer is what speaks OpenAI's chat completions: the body of a request, HTTP, the reading of the answer. What
+Weft does around it, such as translating the conversation and opening the route, is Weft's own share and stays in the
+overhead. A thread is built by `record_turn`.
 """
 
 import asyncio
@@ -14,15 +15,15 @@ from benchmarks.workload import Turn
 from weft.kernel.authority import Principal, PrincipalKind
 from weft.runtime.broker.tools import FunctionTool, tools_of
 from weft.runtime.context import context_for
-from weft.runtime.inference import attempt
+from weft.runtime.inference.dialects.openai_chat import ChatSpeaker
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import ModelSettings, ProviderKind, ProviderSettings
 from weft.runtime.turns.messages import OutgoingMessage, send
 
 PERSON = Principal(PrincipalKind.HUMAN, "benchmark")
-_LAYER, _REQUEST = vars(attempt), "model_request"
-"""Where Weft hands a request to pydantic-ai."""
-_MODEL_REQUEST = _LAYER[_REQUEST]
+_LAYER, _REQUEST = ChatSpeaker, "ask"
+"""Where Weft hands a request to its dialect."""
+_MODEL_REQUEST = ChatSpeaker.ask
 SERVED_LEDGER = "broker"
 
 
@@ -48,7 +49,7 @@ class BrokerTurns:
             self._ledger.sync.record_turn(session=self._session, **as_fields(turn))
 
     def take_turn(self, text: str) -> str:
-        _LAYER[_REQUEST] = self._request
+        setattr(_LAYER, _REQUEST, self._request)
         return self._runner.run(self._sent(text))
 
     async def _sent(self, text: str) -> str:
@@ -57,7 +58,7 @@ class BrokerTurns:
         return answered.reply.text
 
     def close(self) -> None:
-        _LAYER[_REQUEST] = _MODEL_REQUEST
+        setattr(_LAYER, _REQUEST, _MODEL_REQUEST)
         self._runner.run(self._inference.aclose())
         self._runner.run(self._ledger.close())
         self._runner.close()

@@ -1,8 +1,9 @@
 """A small server that speaks OpenAI's chat completions, in a process of its own: the one model of every measured turn.
 
-The first answer of a turn is one call of the tool `add`; once its result is sent, the answer is a text. What is sent is
-not parsed: the role of the last message is looked up in the bytes, so that the server costs little at any depth.
-`GET /counts` tells how many requests it answered and the CPU seconds that it took.
+The first answer of a turn that offers tools is one call of the tool `add`; once its result is sent, and where there are
+no tools, the answer is a text. It is streamed to whoever asks for that. What is sent is not parsed: the role of the
+last message is looked up in the bytes, so that the server costs little at any depth. `GET /counts` tells how many
+requests it answered and the CPU seconds that it took.
 """
 
 import asyncio
@@ -61,8 +62,10 @@ class ChatServer:
             return _response({"requests": self.requests, "cpu": time.process_time()})
         self.requests += 1
         number = next(self._numbers)
-        is_answered = last_role(body, b"tool") > last_role(body, b"user")
-        return _response(_answer(number) if is_answered else _tool_call(number))
+        is_answered = last_role(body, b"tool") > last_role(body, b"user") or b'"tools"' not in body
+        completion = _answer(number) if is_answered else _tool_call(number)
+        is_streamed = b'"stream":true' in body or b'"stream": true' in body
+        return _stream(completion) if is_streamed else _response(completion)
 
 
 def last_role(body: bytes, role: bytes) -> int:
@@ -102,6 +105,24 @@ def _completion(number: int, message: dict[str, Any], finish: str) -> dict[str, 
 def _response(body: dict[str, Any]) -> bytes:
     data = json.dumps(body).encode()
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(data), data)
+
+
+def _stream(completion: dict[str, Any]) -> bytes:
+    """A whole answer as a stream of two pieces."""
+    (choice,) = completion["choices"]
+    piece = {**completion, "object": "chat.completion.chunk"}
+    message = {**choice["message"], "tool_calls": _placed(choice["message"].get("tool_calls"))}
+    pieces = [
+        {**piece, "usage": None, "choices": [{"index": 0, "delta": message, "finish_reason": choice["finish_reason"]}]},
+        {**piece, "choices": []},
+    ]
+    body = b"".join(b"data: %s\n\n" % json.dumps(one).encode() for one in pieces) + b"data: [DONE]\n\n"
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(body)
+    return head + body
+
+
+def _placed(calls: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    return None if calls is None else [{"index": place, **call} for place, call in enumerate(calls)]
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from benchmarks.report import (
     routing_tables,
     search_tables,
     similarity_tables,
+    start_tables,
     stream_tables,
     sync_tables,
     tables,
@@ -29,6 +30,7 @@ ALONE = {
     "broker": broker_tables,
     "rooms": room_tables,
     "graph": graph_tables,
+    "starts": start_tables,
 }
 """Blocks of their own: each may be measured alone, and stands until it is measured again."""
 RAN = {
@@ -38,9 +40,10 @@ RAN = {
     "streams": ("weft",),
     "sync": ("weft", "zstandard"),
     "postgres": PACKAGES,
-    "broker": (*PACKAGES, "langgraph-checkpoint-sqlite", "openai-agents", "openai", "pydantic-ai-slim"),
+    "broker": (*PACKAGES, "langgraph-checkpoint-sqlite", "openai-agents", "openai"),
     "rooms": ("weft", "apsw"),
     "graph": ("weft", "apsw"),
+    "starts": ("weft", "llm", "openai"),
 }
 OTHERS = ("append", "fork", "load", "read", "verify", "group", "imports", "command_line", "clones", "fsyncs")
 
@@ -92,16 +95,19 @@ more.
 - *PostgreSQL* is measured on a server that the run starts, with `fsync` and `synchronous_commit` on: Weft beside
   LangGraph's PostgresSaver and one bare INSERT a turn, from one process and from many at once. `--only postgres`
   measures it alone. So do `--only search`, `--only similarity`, `--only routing`, `--only streams`,
-  `--only sync`, `--only broker`, `--only rooms` and `--only graph`.
+  `--only sync`, `--only broker`, `--only rooms`, `--only graph` and `--only starts`.
 - *Broker* takes whole turns, with one call of a tool, on threads of different depths: Weft's broker, LangGraph and the
   OpenAI Agents SDK, all against one small local server. The overhead is the time of a turn without that spent inside
   the subject's own model layer, measured within the same turn: the provider's time, the wire's and the model layer's
   CPU are taken off everywhere. Every step is durable before the next begins; LangGraph's default, which saves beside
-  the next step, is shown too. What Weft does between the ledger and pydantic-ai stays in. On PostgreSQL, turns a
-  second of one and of many brokers are shown beside LangGraph in as many processes; there the model layers are part
-  of them.
+  the next step, is shown too. What Weft does between the ledger and the body of a request stays in. On PostgreSQL,
+  turns a second of one and of many brokers are shown beside LangGraph in as many processes; there the model layers are
+  part of them.
 - *Rooms* suggests whom typed letters mean among many names, finds out without a model for whom a message is, and posts
   a message that an agent answers: in a new room, and in one of many agents and messages.
+- *Starts* are whole commands, from the start of the process to its end, against one small server that answers at once:
+  `weft send` without and beside a running `weft broker`, and the command `llm` with the same server as an
+  OpenAI-compatible model.
 - *Graph* fills the agent graph of ledgers of different sizes, and asks the same questions of all of them.
 
 A bar says where Weft should be. One that is missed is printed as FAIL; what stands in its way is told in the decisions

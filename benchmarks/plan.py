@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 SECTIONS = (
     "load", "read", "verify", "fork", "append", "group", "import", "search", "similarity", "routing", "streams", "sync",
-    "cli", "fsync", "postgres", "broker", "rooms", "graph", "plot",
+    "cli", "fsync", "postgres", "broker", "rooms", "graph", "starts", "plot",
 )  # fmt: skip
 """In this order: what depends on the depth of a thread is read before appends make every thread longer."""
 
@@ -66,6 +66,7 @@ class Sizes:
     room_operations: int = 10
     graph_events: tuple[int, ...] = (1_000, 100_000, 1_000_000)
     graph_operations: int = 40
+    start_rounds: int = 9
 
 
 FULL = Sizes()
@@ -109,6 +110,7 @@ QUICK = Sizes(
     room_operations=3,
     graph_events=(1_000, 10_000),
     graph_operations=10,
+    start_rounds=3,
 )
 
 

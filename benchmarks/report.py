@@ -3,7 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.bars import Bar, bars, broker_bars, graph_bars, room_bars, search_bars, similarity_bars, sync_bars
+from benchmarks.bars import (
+    Bar,
+    bars,
+    broker_bars,
+    graph_bars,
+    room_bars,
+    search_bars,
+    similarity_bars,
+    start_bars,
+    sync_bars,
+)
 from benchmarks.fsyncs import Fsyncs
 from benchmarks.imports import Import
 from benchmarks.measure import Figure, NotMeasured
@@ -47,7 +57,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def bar_table(results: Results) -> Table:
-    apart_bars = (search_bars, similarity_bars, sync_bars, broker_bars, room_bars, graph_bars)
+    apart_bars = (search_bars, similarity_bars, sync_bars, broker_bars, room_bars, graph_bars, start_bars)
     alone = [bar for judged in apart_bars for bar in judged(results)]
     apart = {bar.name for bar in alone}
     return bar_table_of("Bars", [bar for bar in bars(results) if bar.name not in apart])
@@ -224,6 +234,20 @@ def room_tables(results: Results) -> list[Table]:
     ]
     header = ("rooms", "names, agents or messages", "p50 CPU ms", "p95 CPU ms")
     return [bar_table_of("Rooms", room_bars(results)), Table("What rooms cost", header, rows)]
+
+
+def start_tables(results: Results) -> list[Table]:
+    """What commands take from their start to their end."""
+    if not results.starts:
+        return []
+    rows = [
+        (f"{name}: {found}", ABSENT, ABSENT)
+        if isinstance(found, NotMeasured)
+        else (name, number(found.wall_ms), number(found.cpu_ms))
+        for name, found in results.starts.items()
+    ]
+    header = ("command", "ms", "CPU ms")
+    return [bar_table_of("Starts", start_bars(results)), Table("What a start takes", header, rows)]
 
 
 def graph_tables(results: Results) -> list[Table]:

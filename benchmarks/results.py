@@ -76,6 +76,8 @@ class Results:
     rooms: dict[str, RoomCosts | NotMeasured] = field(default_factory=dict)
     graph: dict[str, GraphCosts | NotMeasured] = field(default_factory=dict)
     """By the events that a ledger has."""
+    starts: dict[str, Figure | NotMeasured] = field(default_factory=dict)
+    """By the command."""
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     seconds: float = 0
     cut_short: bool = False
