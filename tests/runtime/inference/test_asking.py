@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from tests.runtime.scripted import (
     message_stream,
 )
 from weft.kernel.enums import MessageRole
-from weft.kernel.errors import InvalidInput, ReplyMalformed
+from weft.kernel.errors import InvalidInput, ReplyMalformed, Unsupported
 from weft.kernel.fields import Usage
 from weft.ledger.model import ImagePart, NewMessage, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.runtime.inference.replies import Finish, TokenKind
@@ -123,6 +124,20 @@ def test_google_is_spoken_with_its_own_key_header() -> None:
     sent = asked.server.received[0]
     assert sent.path.endswith("/models/gemini-x:generateContent")
     assert sent.headers["x-goog-api-key"] == CANARY
+
+
+def test_without_its_library_a_model_of_google_is_refused_and_another_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pydantic_ai", None)
+    monkeypatch.delitem(sys.modules, "weft.runtime.inference.dialects.google", raising=False)
+    monkeypatch.delattr("weft.runtime.inference.dialects.google", raising=False)
+    asked = ask(answer(200, GOOGLE), make=google)
+    assert isinstance(asked.error, Unsupported)
+    assert "pydantic_ai" in str(asked.error)
+    assert asked.server.received == []
+    for reply, make in ((chat(), model), (answer(200, MESSAGE), anthropic), (answer(200, RESPONSES), responses)):
+        assert ask(reply, make=make).error is None
 
 
 def test_openai_responses_are_spoken() -> None:

