@@ -1,7 +1,9 @@
 """Totals of what was spent and done: what reports read of them is what a scan of all rows says, whatever happened."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -12,16 +14,20 @@ from msgspec.structs import replace
 
 import weft
 from tests.ledger.conftest import NOON
-from tests.ledger.histories import PROPERTY_SCALE
+from tests.ledger.histories import PROPERTY_SCALE, change, grow, problems, select
 from tests.ledger.imported import ORIGIN, take
 from tests.ledger.test_usage import HOUR, PRICES, keys, response, spent, turn_of
+from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import FileKind, LinkReason
+from weft.ledger.api import SessionFilter
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports import ImportCounts
 from weft.ledger.imports.natives import NativeLink, NativeMessage, NativeSession
 from weft.ledger.model import FileNote
-from weft.ledger.reports import totals_reading, usage, usage_totals, work
+from weft.ledger.reports import counted_turns, totals_reading, usage, usage_totals, work
+from weft.ledger.reports.prices import Price, PriceSteps, PriceTable
+from weft.store.sqlite.connection import SqliteSql
 
 MINUTE = 60_000
 COSTED = "pi"
@@ -240,3 +246,150 @@ def test_a_current_version_without_numbers_shares_those_of_the_other(
     bare = turn_of("t1", replace(response("n"), tokens=None), response("m", output=1), started=NOON)
     take(ledger, "one", bare, file="one", reread=True)
     assert_follows(ledger, monkeypatch)
+
+
+def read_rows(ledger: Ledger, look: Callable[[Ledger], object], monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """How many rows a question is answered with, and how many steps the engine's programs take for it."""
+    rows = steps = 0
+
+    def step() -> bool:
+        nonlocal steps
+        steps += 1
+        return False
+
+    with monkeypatch.context() as patch:
+        for verb in ("one", "all", "each"):
+            asked = getattr(SqliteSql, verb)
+
+            def counting(self: Any, sql: str, values: Any = (), verb: str = verb, asked: Any = asked) -> Any:
+                nonlocal rows
+                self.connection.set_progress_handler(step, 1)
+                try:
+                    answer = list(asked(self, sql, values)) if verb == "each" else asked(self, sql, values)
+                finally:
+                    self.connection.set_progress_handler(None)
+                rows += len(answer) if verb != "one" else answer is not None
+                return iter(answer) if verb == "each" else answer
+
+            patch.setattr(SqliteSql, verb, counting)
+        look(ledger)
+    return rows, steps
+
+
+READERS: dict[str, Callable[[Ledger], object]] = {
+    "usage by day": lambda ledger: ledger.usage.report(prices=PRICES),
+    "usage by project": lambda ledger: ledger.usage.report("project", prices=PRICES),
+    "usage of a model": lambda ledger: ledger.usage.report("session", model="model-*", prices=PRICES),
+    "projects": lambda ledger: ledger.usage.work(prices=PRICES, about=False),
+    "story": lambda ledger: ledger.usage.work(prices=PRICES),
+    "sessions": lambda ledger: ledger.listing().sessions(SessionFilter(every=True, subagents=True)),
+}
+
+
+def fill(ledger: Ledger, clock: FixedClock, turns: int) -> None:
+    """So many turns in each of the same sessions, quarters of an hour, models, folders and files."""
+    for slot, session, model in product(range(3), ("main", "alt"), ("model-1", "model-2")):
+        for i in range(turns):
+            clock.set(NOON + slot * 15 * MINUTE + i)
+            folder = f"/home/me/{session}"
+            with ledger.begin_turn(session=session, workspace=folder) as writer:
+                writer.message("ask")
+                writer.request(model)
+                writer.response("said", usage=spent(10, 5))
+                writer.finish()
+    started = [NOON + slot * 15 * MINUTE for slot in range(3) for _ in range(turns)]
+    written = (FileNote(kind=FileKind.WRITTEN, path="notes.md"),)
+    said = [replace(response(f"n{i}", output=1), files=written) for i in range(len(started))]
+    natives = [
+        turn_of(f"t{i}", said[i], parent=i - 1 if i else None, started=at, workspace="/home/me/main")
+        for i, at in enumerate(started)
+    ]
+    for session in ("one", "two"):  # each turn is in both
+        take(ledger, session, *natives, file=session)
+
+
+def test_no_more_rows_are_read_where_there_are_more_turns_in_the_same_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: dict[str, list[tuple[int, int]]] = {name: [] for name in READERS}
+    for turns in (2, 8):
+        clock = FixedClock(NOON)
+        with weft.open(tmp_path / f"{turns}.db", clock=clock) as ledger:
+            fill(ledger, clock, turns)
+            ledger.upkeep.catch_up()
+            assert keys(ledger.usage.report("session"))["main"] == 90 * turns
+            for name, look in READERS.items():
+                read[name].append(read_rows(ledger, look, monkeypatch))
+    assert {name: few for name, (few, _) in read.items()} == {name: many for name, (_, many) in read.items()}
+
+
+def test_an_ordinary_turn_writes_nothing_to_the_totals(disk: Ledger, path: Path) -> None:
+    grow(disk, "main", "one", usage=spent(1))
+    disk.usage.report()
+    before = stored_totals(path)
+    grow(disk, "main", "two", usage=spent(1))
+    assert stored_totals(path) == before
+    assert (disk.usage.lag() > 0, disk.usage.report().total.total, disk.usage.lag()) == (True, 2, 0)
+    assert stored_totals(path) != before
+
+
+def stored_totals(path: Path) -> list[list[dict[str, Any]]]:
+    return [select(path, f"SELECT * FROM {name}") for table in counted_turns.TABLES for name in table.tables]
+
+
+def test_prices_that_change_elsewhere_are_looked_up_response_by_response(ledger: Ledger) -> None:
+    class Odd:
+        """A table whose price changes at a length of the prompt that the totals do not know."""
+
+        steps_told = PriceSteps(frozenset({70}))
+
+        def find(self, names: list[str], at: int | None, prompt: int) -> Price | None:
+            return Price(input=2_000_000 if prompt > 70 else 1_000_000)
+
+        def steps(self, names: list[str]) -> PriceSteps:
+            return self.steps_told
+
+    class Unsaid:
+        """One that does not say by what its prices change: by the minute."""
+
+        def find(self, names: list[str], at: int | None, prompt: int) -> Price | None:
+            return Price(input=(at or 0) // MINUTE % 7 * 1_000_000)
+
+    for tokens in (60, 70, 71, 80):
+        grow(ledger, "main", "ask", model="m", usage=spent(tokens))
+    assert ledger.usage.report(prices=PriceTable((Odd(),), None)).total.cost == 60 + 70 + 2 * 71 + 2 * 80
+    for layer in (Odd(), Unsaid()):
+        prices = PriceTable((layer,), None)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            report = ledger.usage.report(prices=prices)
+            with scanning(monkeypatch):
+                assert ledger.usage.report(prices=prices) == report
+
+
+def test_numbers_that_no_sum_holds_are_counted_by_themselves(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = [turn_of(f"t{i}", response(f"n{i}", output=MAX_INTEGER), started=NOON) for i in range(3)]
+    take(ledger, "one", *turns)
+    assert ledger.usage.report().total.total == 3 * MAX_INTEGER
+    assert_follows(ledger, monkeypatch)
+
+
+def test_verifying_finds_wrong_totals_and_rebuilding_counts_anew(disk: Ledger, path: Path) -> None:
+    grow(disk, "main", "one", "two", usage=spent(3))
+    disk.usage.report()
+    assert problems(disk) == []
+    change(path, "UPDATE usage_total SET input_tokens = 5")
+    assert problems(disk) == [
+        "view usage_total: 2 of its cells are not what turns and messages say",
+        "view usage_entry: does not add up to the totals",
+    ]
+    assert (disk.upkeep.rebuild(), disk.usage.report().total.total, problems(disk)) == (2, 6, [])
+
+
+def test_a_ledger_that_is_only_read_counts_what_is_late(path: Path, clock: FixedClock) -> None:
+    with weft.open(path, clock=clock) as ledger:
+        grow(ledger, "main", "one", usage=spent(1))
+        ledger.usage.report()
+        grow(ledger, "main", "two", usage=spent(1))
+    with weft.open(path, clock=clock, read_only=True) as ledger:
+        assert (ledger.usage.lag() > 0, ledger.usage.report().total.total) == (True, 2)
+        assert ledger.usage.work().projects[0].turns == 2

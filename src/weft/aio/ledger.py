@@ -888,15 +888,26 @@ class AsyncImports(crossing.Mirror[Imports]):
 class AsyncUsageReports(crossing.Mirror[UsageReports]):
     """`ledger.usage`: tokens and cost."""
 
+    async def lag(self) -> int:
+        """How many events the totals that reports read have not counted. Reports count these by themselves; one that
+        may write lets the totals catch up first."""
+        return await self._run(self._sync.lag)
+
     async def report(self, by: str = "day", **only: Unpack[UsageChoice]) -> UsageReport:
         """What was spent, by day, week, month, project, session, model or origin; every response counts once."""
         return await self._run(partial(self._sync.report, by=by, **only))
 
     async def work(
-        self, *, since: int | str | None = None, until: int | str | None = None, prices: Prices = None
+        self,
+        *,
+        since: int | str | None = None,
+        until: int | str | None = None,
+        prices: Prices = None,
+        about: bool = True,
     ) -> WorkReport:
-        """What was worked on in a period: projects, sessions, agents, files and cost, the latest first."""
-        return await self._run(partial(self._sync.work, since=since, until=until, prices=prices))
+        """What was worked on in a period: projects, sessions, agents, files and cost, the latest first. Without `about`
+        nothing is read of what the sessions are called and were asked to do, which takes the longest."""
+        return await self._run(partial(self._sync.work, since=since, until=until, prices=prices, about=about))
 
     async def branch(self, session: str, *, prices: Prices = None) -> BranchUsage:
         return await self._run(partial(self._sync.branch, session=session, prices=prices))

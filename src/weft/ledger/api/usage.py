@@ -7,6 +7,7 @@ from typing import Unpack
 
 from weft.kernel.errors import StoreError
 from weft.ledger.api.base import LedgerPart
+from weft.ledger.arguments import checked_flag
 from weft.ledger.reports import usage, usage_totals
 from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Prices, UsageChoice, UsageReport
 from weft.ledger.reports.usage_tree import UsageTree, usage_tree
@@ -22,6 +23,12 @@ class UsageReports(LedgerPart):
             usage_totals.catch_up(self._store)
 
     @reads_whole
+    def lag(self) -> int:
+        """How many events the totals that reports read have not counted. Reports count these by themselves; one that
+        may write lets the totals catch up first."""
+        return usage_totals.lag_of(self._store)
+
+    @reads_whole
     def report(self, by: str = "day", **only: Unpack[UsageChoice]) -> UsageReport:
         """What was spent, by day, week, month, project, session, model or origin; every response counts once."""
         self._catch_up()
@@ -30,12 +37,20 @@ class UsageReports(LedgerPart):
 
     @reads_whole
     def work(
-        self, *, since: int | str | None = None, until: int | str | None = None, prices: Prices = None
+        self,
+        *,
+        since: int | str | None = None,
+        until: int | str | None = None,
+        prices: Prices = None,
+        about: bool = True,
     ) -> WorkReport:
-        """What was worked on in a period: projects, sessions, agents, files and cost, the latest first."""
+        """What was worked on in a period: projects, sessions, agents, files and cost, the latest first. Without `about`
+        nothing is read of what the sessions are called and were asked to do, which takes the longest."""
+        is_told = checked_flag(about, "about")
         self._catch_up()
         with self._store.read() as txn:
-            return work_report(txn, since, until, self._clock.now_ms(), self._zone, prices, self._repository_of)
+            now, zone = self._clock.now_ms(), self._zone
+            return work_report(txn, since, until, now, zone, prices, self._repository_of, about=is_told)
 
     @reads_whole
     def branch(self, session: str, *, prices: Prices = None) -> BranchUsage:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.ledger.reports.prices import PRICED, Price, priced_parts
-from weft.ledger.reports.responses import UNSPECIFIED, Tokens
+from weft.ledger.reports.responses import CACHE_WRITE, CACHE_WRITE_1H, UNSPECIFIED, Tokens
 
 MILLION = 1_000_000
 _NONE = (UNSPECIFIED + 1) * (0,)
@@ -168,13 +168,46 @@ class Countable(Protocol):
     def responses(self) -> int: ...
 
 
+class PriceGroups:
+    """Numbers of one key at one price, added up before they are priced: far fewer than responses."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[Any, ...], list[int]] = {}
+        self._prices: dict[int, Price | None] = {}
+
+    def add(self, key: Any, counted: Countable, price: Price | None, times: int = 1) -> None:
+        """Where its tool noted a cost, which kinds of tokens there are says whether that counts."""
+        tokens, recorded = counted.tokens, counted.recorded
+        kinds = None if recorded is None else (*map(bool, tokens), _kept_for_minutes(tokens))
+        self._prices[id(price)] = price
+        group = self._groups.setdefault((key, id(price), kinds), [0] * (len(tokens) + 2))
+        for i, count in enumerate((counted.responses, recorded or 0, *tokens)):
+            group[i] += count * times
+
+    def tallies(self) -> dict[Any, Tally]:
+        tallies: dict[Any, Tally] = {}
+        for (key, price, kinds), (responses, recorded, *counts) in self._groups.items():
+            tokens: Tokens = (counts[0], counts[1], counts[2], counts[3], counts[4], counts[5], counts[6])
+            noted = None if kinds is None else recorded
+            tallies.setdefault(key, Tally()).add(tokens, self._prices[price], responses, recorded=noted)
+        return tallies
+
+
+def _kept_for_minutes(tokens: Tokens) -> int:
+    """1 where some cache writes are not kept for an hour; -1 where more are than there are."""
+    rest = tokens[CACHE_WRITE] - tokens[CACHE_WRITE_1H]
+    return (rest > 0) - (rest < 0)
+
+
 class Sums:
     """Tallies by key, and by model beside them."""
 
-    def __init__(self) -> None:
+    def __init__(self, by_key: dict[Any, Tally] | None = None, by_model: dict[str, Tally] | None = None) -> None:
         self.total = Tally()
-        self.by_key: dict[Any, Tally] = {}
-        self.by_model: dict[str, Tally] = {}
+        self.by_key = {} if by_key is None else by_key
+        self.by_model = {} if by_model is None else by_model
+        for tally in self.by_model.values():
+            self.total.add_tally(tally)
 
     def add(self, key: Any, model: str, counted: Countable, price: Price | None) -> None:
         for tally in (

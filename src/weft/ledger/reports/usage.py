@@ -8,7 +8,7 @@ counted.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from fnmatch import fnmatchcase
 from typing import Any, TypedDict
@@ -37,13 +37,14 @@ from weft.ledger.reports.responses import (
     reported_elsewhere,
     standing,
 )
-from weft.ledger.reports.spending import Spending, Sums, Tally, Unpriced, UsageRow, dearest_first
+from weft.ledger.reports.spending import PriceGroups, Spending, Sums, Tally, Unpriced, UsageRow, dearest_first
 from weft.ledger.reports.totals_reading import load_totals
 from weft.ledger.rooms.rows import find_conversation
-from weft.ledger.views.rows import SessionRow, load_session_number
+from weft.ledger.views.rows import SESSION, SessionRow, load_session_number
 from weft.ledger.views.turn_owners import NO_SESSION_AGE, SessionAge, session_age
 from weft.ledger.views.values import name_of, text_of
 from weft.store.port import ReadTxn
+from weft.store.sql import rows_in
 
 PERIODS = ("day", "week", "month")
 BY = (*PERIODS, "project", "session", "model", "origin")
@@ -157,6 +158,12 @@ class Names:
         if n not in self._sessions:
             self._sessions[n] = load_session_number(self._txn.sql, n)
         return self._sessions[n]
+
+    def hold_sessions(self, numbers: Iterable[int | None]) -> None:
+        """Look these up at once."""
+        missing = [n for n in numbers if n is not None and n not in self._sessions]
+        for row in rows_in(self._txn.sql, f"{SESSION.select} WHERE n IN", missing):
+            self._sessions[row[0]] = SessionRow(*row)
 
     def age(self, n: int | None) -> SessionAge:
         """For ordering sessions, the earliest first; what belongs to none comes last."""
@@ -309,6 +316,8 @@ class Survey:
         self.tree = CoverageTree(txn.sql)
         self._steps: dict[str, frozenset[int] | None] = {}
         """By model the steps of its prices that totals do not know; None: they may change at any time."""
+        self._distinct_prices: dict[Price | None, Price | None] = {}
+        """One object for all prices that are equal."""
         self._known_prices: dict[tuple[str | None, int | None, int], Price | None] = {}
         self.as_of = None if self.prices.as_of is None else self.prices.as_of.isoformat()
 
@@ -356,7 +365,8 @@ class Survey:
             return FREE
         key = row.model, row.at, counted.prompt
         if key not in self._known_prices:
-            self._known_prices[key] = self.prices.price(self.names.model(row.model), row.at, counted.prompt)
+            price = self.prices.price(self.names.model(row.model), row.at, counted.prompt)
+            self._known_prices[key] = self._distinct_prices.setdefault(price, price)
         return self._known_prices[key]
 
     def add(self, sums: Sums, key: Any, counted: Counted) -> None:
@@ -373,19 +383,24 @@ class SpentBy(Struct, frozen=True, kw_only=True):
 
 def spent_by(survey: Survey, wanted: UsageScope, keys: Sequence[Callable[[Reported], Any]]) -> SpentBy:
     """Sums by each of these keys, of one reading."""
-    sums = tuple(Sums() for _ in keys)
     living = survey.heads("status <> 'deleted'")
-    reach, naive, abandoned = Reach(survey.tree, living), _Naive(survey, wanted, living), Tally()
+    reach, naive = Reach(survey.tree, living), _Naive(survey, wanted, living)
+    by_keys, by_model, abandoned = [PriceGroups() for _ in keys], PriceGroups(), PriceGroups()
     for counted in survey.counted(wanted.since, wanted.until):
         if counted.is_naive:
             naive.look(counted)
         if counted.is_once and wanted.takes(counted.row):
-            for key, sums_of in zip(keys, sums, strict=True):
-                survey.add(sums_of, key(counted.row), counted)
+            price = survey.price(counted)
+            by_model.add(survey.names.model(counted.row.model), counted, price)
+            for key, groups in zip(keys, by_keys, strict=True):
+                groups.add(key(counted.row), counted, price)
             if not any(reach.contains(*place) for place in counted.places):
-                price = survey.price(counted)
-                abandoned.add(counted.tokens, price, counted.responses, recorded=counted.recorded)
-    return SpentBy(sums=sums, naive=naive.tally, abandoned=abandoned)
+                abandoned.add(None, counted, price)
+    return SpentBy(
+        sums=tuple(Sums(groups.tallies(), by_model.tallies()) for groups in by_keys),
+        naive=naive.groups.tallies().get(None) or Tally(),
+        abandoned=abandoned.tallies().get(None) or Tally(),
+    )
 
 
 def report(
@@ -425,7 +440,7 @@ class _Naive:
     does an older version that one still has. Of one session, or of one room's, it is their whole threads."""
 
     def __init__(self, survey: Survey, wanted: UsageScope, living: list[SessionHead]) -> None:
-        self._survey, self._wanted, self.tally = survey, wanted, Tally()
+        self._survey, self._wanted, self.groups = survey, wanted, PriceGroups()
         chosen = wanted.sessions
         self._count = Count(survey.tree, [head for head in living if chosen is None or head.session in chosen])
 
@@ -433,12 +448,12 @@ class _Naive:
         (place,) = counted.places
         threads = self._count.threads(*place)
         if threads and self._wanted.takes(counted.row, of_session=False):
-            price = self._survey.price(counted)
-            self.tally.add(counted.tokens, price, counted.responses, threads, counted.recorded)
+            self.groups.add(None, counted, self._survey.price(counted), threads)
 
 
 def usage_rows(by: str, sums: Sums, names: Names) -> tuple[UsageRow, ...]:
     if by == "session":
+        names.hold_sessions(sums.by_key)
         rows = [UsageRow(**names.of_session(n), **tally.fields()) for n, tally in sums.by_key.items()]
     else:
         rows = [UsageRow(key=key, **tally.fields()) for key, tally in sums.by_key.items()]

@@ -11,11 +11,9 @@ from msgspec import Struct
 
 from weft.ledger.model import UNDATED
 from weft.ledger.read.label_prefixes import shown_labels
-from weft.ledger.read.listing import has_title
 from weft.ledger.read.moments import read_moment
 from weft.ledger.read.projects import Projects, RepositoryOf, project_of
-from weft.ledger.read.sessions import to_sessions
-from weft.ledger.read.turn_titles import load_subjects
+from weft.ledger.read.turn_titles import load_subjects, meaningful_title
 from weft.ledger.reports.counted_turns import SLOT, WORKED, WorkCell, work_of
 from weft.ledger.reports.file_touches import full_path
 from weft.ledger.reports.prices import PriceTable
@@ -121,7 +119,10 @@ def work_report(
     zone: tzinfo,
     prices: PriceTable | None,
     repository_of: RepositoryOf | None = None,
+    *,
+    about: bool = True,
 ) -> WorkReport:
+    """Without `about` nothing is read of what sessions are called and were asked to do."""
     start, end = (read_moment(given, what, now, zone) for given, what in ((since, "since"), (until, "until")))
     survey = Survey(txn, zone, prices, repository_of)
     wanted = UsageScope(txn, survey.names, {"since": start, "until": end}, now, zone)
@@ -129,7 +130,7 @@ def work_report(
     of_sessions, of_projects = (
         usage_rows(by, sums, survey.names) for by, sums in zip(("session", "project"), spent.sums, strict=True)
     )
-    reading = _Reading(txn, start, end, Projects(txn, repository_of), survey.totals)
+    reading = _Reading(txn, start, end, Projects(txn, repository_of), survey.totals, is_told=about)
     projects = reading.projects(
         {str(row.session_id): _spending(row) for row in of_sessions}, {row.key: _spending(row) for row in of_projects}
     )
@@ -149,15 +150,21 @@ def _first_turn(item: tuple[WorkCell, Values]) -> tuple[int, int]:
 
 class _Reading:
     def __init__(
-        self, txn: ReadTxn, since: int | None, until: int | None, projects: Projects, totals: Totals | None
+        self,
+        txn: ReadTxn,
+        since: int | None,
+        until: int | None,
+        projects: Projects,
+        totals: Totals | None,
+        is_told: bool,
     ) -> None:
         """Of a period only turns are told whose time is known."""
-        self._txn, self._projects, self._totals = txn, projects, totals
+        self._txn, self._projects, self._totals, self._is_told = txn, projects, totals, is_told
         self._is_of_all_time = since is None and until is None
         self._since, self._until = since, until
         rows = [SessionRow(*row) for row in txn.sql.all(SESSION.select)]
         self._sessions = {row.n: row for row in rows}
-        self._short = shown_labels(txn.sql, rows)
+        self._short = shown_labels(txn.sql, rows) if is_told else {}
         self._folders: dict[int | None, str] = {None: NONE}
 
     def projects(self, by_session: dict[str, Spending], costs: dict[str, Spending]) -> tuple[ProjectWork, ...]:
@@ -165,7 +172,7 @@ class _Reading:
         files = self._files()
         firsts = {doing.first for doing in doings.values()}
         ids: dict[int, str] = dict(rows_in(self._txn.sql, "SELECT n, id FROM turn WHERE n IN", firsts))
-        subjects = load_subjects(self._txn, [ids[doing.first] for doing in doings.values()])
+        subjects = load_subjects(self._txn, [ids[doing.first] for doing in doings.values()]) if self._is_told else {}
         made: dict[str, list[SessionWork]] = {}
         for (folder, n), doing in doings.items():
             about = subjects.get(ids[doing.first], "")
@@ -264,14 +271,13 @@ class _Reading:
 
     def _session(self, n: int | None, doing: _Doing, about: str, spent: dict[str, Spending]) -> SessionWork:
         row = self._sessions.get(n) if n is not None else None
-        shown = to_sessions(self._txn, [row])[0] if row is not None else None
-        title = shown.title if shown is not None and has_title(shown) else None
+        title = None if row is None or not self._is_told else meaningful_title(text_of(self._txn, row.title))
         dated_by_session = row is not None and not doing.time_known and row.updated_at != UNDATED
         models = (name_of(self._txn, model) or "" for model, _ in doing.models.most_common())
         return SessionWork(
-            session_id=shown.id if shown else "",
-            label=shown.label if shown else NONE,
-            short_label=self._short.get(shown.label, shown.label) if shown else NONE,
+            session_id=row.id if row else "",
+            label=row.label if row else NONE,
+            short_label=self._short.get(row.label, row.label) if row else NONE,
             origin=doing.origins.most_common(1)[0][0],
             about=title or about,
             is_subagent=bool(row and (row.parent_session or row.parent_turn)),
@@ -282,7 +288,7 @@ class _Reading:
             first_at=row.created_at if row is not None and dated_by_session else doing.first_at,
             last_at=row.updated_at if row is not None and dated_by_session else doing.last_at,
             time_known=doing.time_known or dated_by_session,
-            spending=spent.get(shown.id, NOTHING) if shown else NOTHING,
+            spending=spent.get(row.id, NOTHING) if row else NOTHING,
         )
 
     @staticmethod

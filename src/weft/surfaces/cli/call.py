@@ -33,6 +33,10 @@ OWNER = "local"
 """Whoever opened the ledger, in whose name commands are run unless `--as` names somebody else."""
 
 
+MOST_UNCOUNTED_EVENTS = 512
+"""So many events a command counts by itself each time, before it stores what it counted."""
+
+
 class Call:
     """The options that every command takes, wherever they stand on the command line."""
 
@@ -106,6 +110,20 @@ class Call:
             self._open(path, create=False).close()
             self.note(f"upgraded the ledger from schema {old.found} to {old.known}")
         return self._open(path, create=False, read_only=True)
+
+    def counting(self) -> Ledger:
+        """The ledger, for a command that reads totals of usage: open for writing where much is not counted yet and that
+        can be, so that they catch up."""
+        from weft.kernel.errors import StoreError
+
+        ledger = self.reading()
+        if self._acting_as is not None or ledger.usage.lag() <= MOST_UNCOUNTED_EVENTS:
+            return ledger
+        ledger.close()
+        try:
+            return self.writing()
+        except StoreError:  # such as a folder that may only be read
+            return self.reading()
 
     def writing(self) -> Ledger:
         return self._open(find_ledger(self.ledger), create=False)

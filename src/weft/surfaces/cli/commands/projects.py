@@ -29,8 +29,8 @@ def command(call: Call, since: str | None, until: str | None, limit: int | None)
     A project is a repository with all its worktrees and clones, where it is known, else a folder. The latest first. In
     a pipe tokens are whole numbers, and the cost is in micro-dollars.
     """
-    with call.reading() as ledger, progress(call, "projects", by_itself=True):
-        report = ledger.usage.work(**read_period(since, until), prices=prices_in_force(None))
+    with call.counting() as ledger, progress(call, "projects", by_itself=True):
+        report = ledger.usage.work(**read_period(since, until), prices=prices_in_force(None), about=False)
     shown = report.projects[:limit]
     if call.json:
         call.documents(map(project_totals, shown))

@@ -36,7 +36,7 @@ def command(call: Call, period: tuple[str, ...], full: bool) -> None:
     weft story 2026-11-01..yesterday --full
     """
     words = " ".join(period) or LATELY
-    with call.reading() as ledger, progress(call, "story", by_itself=True):
+    with call.counting() as ledger, progress(call, "story", by_itself=True):
         report = ledger.usage.work(**named_period(words), prices=prices_in_force(None))
         is_empty = not report.projects and not ledger.log(1)
     if call.json:
