@@ -23,6 +23,7 @@ from benchmarks.plot import write_plot
 from benchmarks.postgres import measure_postgres
 from benchmarks.registry import ALL, OURS, SAME_ROWS, WEFT
 from benchmarks.report import notes, tables
+from benchmarks.reports import measure_reports
 from benchmarks.results import Results
 from benchmarks.rooms import measure_rooms
 from benchmarks.routing import measure_routing
@@ -150,6 +151,8 @@ def measure(section: str, stages: Stages, results: Results, specs: tuple[Spec, .
             results.graph = measure_graph(sizes, directory)
         case "starts":
             results.starts = measure_starts(sizes, directory)
+        case "reports":
+            results.reports = measure_reports(sizes, directory)
         case "plot":
             draw_curves(stages, results)
         case _:

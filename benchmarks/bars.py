@@ -16,6 +16,9 @@ from benchmarks.peers import BARE, FORKING_PEER
 from benchmarks.postgres import SAVER
 from benchmarks.rates import Rate
 from benchmarks.registry import SAME_ROWS, WEFT
+from benchmarks.reports import FLOOR as FLOOR_OF_REPORTS
+from benchmarks.reports import REPORTS
+from benchmarks.reports import name_of as name_of_sources
 from benchmarks.results import (
     IDLE,
     LOADED_AGAIN,
@@ -66,6 +69,7 @@ def bars(results: Results) -> list[Bar]:
         *room_bars(results),
         *graph_bars(results),
         *start_bars(results),
+        *report_bars(results),
     ]
 
 
@@ -144,6 +148,17 @@ def graph_bars(results: Results) -> list[Bar]:
         Bar("graph: events filled, by CPU", min(rates) if rates else None, 10_000, "/s", "at least"),
         Bar(f"graph: a question, {most}, worst", max(times) if times else None, 1.5, "x"),
     ]
+
+
+def report_bars(results: Results) -> list[Bar]:
+    """Each command beside the newest turns of the same ledger, in CPU time: the worst of them counts."""
+    bars = []
+    for mib in results.sizes.report_mib:
+        costs = results.reports.get(name_of_sources(mib))
+        floor = costs.get(FLOOR_OF_REPORTS) if isinstance(costs, dict) else None
+        times = [wall_ratio(costs.get(command), floor) for command in REPORTS] if isinstance(costs, dict) else []
+        bars.append(Bar(f"reports: {name_of_sources(mib)}, against `{FLOOR_OF_REPORTS}`, worst", _worst(times), 2, "x"))
+    return bars
 
 
 def server_bars(results: Results) -> list[Bar]:

@@ -8,6 +8,7 @@ from benchmarks.report import (
     graph_tables,
     notes,
     postgres_tables,
+    report_tables,
     room_tables,
     routing_tables,
     search_tables,
@@ -31,6 +32,7 @@ ALONE = {
     "rooms": room_tables,
     "graph": graph_tables,
     "starts": start_tables,
+    "reports": report_tables,
 }
 """Blocks of their own: each may be measured alone, and stands until it is measured again."""
 RAN = {
@@ -44,6 +46,7 @@ RAN = {
     "rooms": ("weft", "apsw"),
     "graph": ("weft", "apsw"),
     "starts": ("weft", "llm", "openai"),
+    "reports": ("weft", "apsw", "genai-prices"),
 }
 OTHERS = ("append", "fork", "load", "read", "verify", "group", "imports", "command_line", "clones", "fsyncs")
 
@@ -95,7 +98,9 @@ more.
 - *PostgreSQL* is measured on a server that the run starts, with `fsync` and `synchronous_commit` on: Weft beside
   LangGraph's PostgresSaver and one bare INSERT a turn, from one process and from many at once. `--only postgres`
   measures it alone. So do `--only search`, `--only similarity`, `--only routing`, `--only streams`,
-  `--only sync`, `--only broker`, `--only rooms`, `--only graph` and `--only starts`.
+  `--only sync`, `--only broker`, `--only rooms`, `--only graph`, `--only starts` and `--only reports`.
+- *Reports*: `weft usage`, `weft projects` and `weft sessions` beside the newest turns of `weft log`, by the CPU time of
+  the processes, in ledgers with imported sessions: copies of one corpus, each with ids and days of its own.
 - *Broker* takes whole turns, with one call of a tool, on threads of different depths: Weft's broker, LangGraph and the
   OpenAI Agents SDK, all against one small local server. The overhead is the time of a turn without that spent inside
   the subject's own model layer, measured within the same turn: the provider's time, the wire's and the model layer's

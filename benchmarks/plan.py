@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 SECTIONS = (
     "load", "read", "verify", "fork", "append", "group", "import", "search", "similarity", "routing", "streams", "sync",
-    "cli", "fsync", "postgres", "broker", "rooms", "graph", "starts", "plot",
+    "cli", "fsync", "postgres", "broker", "rooms", "graph", "starts", "reports", "plot",
 )  # fmt: skip
 """In this order: what depends on the depth of a thread is read before appends make every thread longer."""
 
@@ -67,6 +67,8 @@ class Sizes:
     graph_events: tuple[int, ...] = (1_000, 100_000, 1_000_000)
     graph_operations: int = 40
     start_rounds: int = 9
+    report_mib: tuple[int, int] = (443, 4 * 443)
+    """Of imported sources."""
 
 
 FULL = Sizes()
@@ -111,6 +113,7 @@ QUICK = Sizes(
     graph_events=(1_000, 10_000),
     graph_operations=10,
     start_rounds=3,
+    report_mib=(2, 8),
 )
 
 

@@ -8,6 +8,7 @@ from benchmarks.bars import (
     bars,
     broker_bars,
     graph_bars,
+    report_bars,
     room_bars,
     search_bars,
     similarity_bars,
@@ -20,6 +21,8 @@ from benchmarks.measure import Figure, NotMeasured
 from benchmarks.peers import BARE
 from benchmarks.rates import Rate
 from benchmarks.registry import ALL, WEFT
+from benchmarks.reports import FLOOR as FLOOR_OF_REPORTS
+from benchmarks.reports import REPORTS
 from benchmarks.results import Results, Served, rate_ratio, wall, wall_ratio
 from benchmarks.searching import Searched
 from benchmarks.streaming import stream_rows
@@ -57,7 +60,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def bar_table(results: Results) -> Table:
-    apart_bars = (search_bars, similarity_bars, sync_bars, broker_bars, room_bars, graph_bars, start_bars)
+    apart_bars = (search_bars, similarity_bars, sync_bars, broker_bars, room_bars, graph_bars, start_bars, report_bars)
     alone = [bar for judged in apart_bars for bar in judged(results)]
     apart = {bar.name for bar in alone}
     return bar_table_of("Bars", [bar for bar in bars(results) if bar.name not in apart])
@@ -271,6 +274,24 @@ def graph_tables(results: Results) -> list[Table]:
         bar_table_of("The agent graph", graph_bars(results)),
         Table("How it is filled", ("graph", "edges", "events/s of CPU", "bytes an event"), filled),
         Table("Questions, p50 / p95 CPU ms", ("question", *measured), asked),
+    ]
+
+
+def report_tables(results: Results) -> list[Table]:
+    """What reports cost in ledgers of different ages."""
+    if not results.reports:
+        return []
+    rows: list[tuple[str, ...]] = []
+    commands = (FLOOR_OF_REPORTS, *REPORTS)
+    for name, costs in results.reports.items():
+        if isinstance(costs, NotMeasured):
+            rows.append((f"{name}: {costs}", *[ABSENT] * len(commands)))
+            continue
+        found = [costs[command] for command in commands]
+        rows.append((name, *(number(cost.wall_ms) if isinstance(cost, Figure) else str(cost) for cost in found)))
+    return [
+        bar_table_of("Reports beside a log", report_bars(results)),
+        Table("Commands, CPU ms of their processes", ("ledger", *commands), rows),
     ]
 
 

@@ -10,6 +10,7 @@ from benchmarks.imports import Import
 from benchmarks.measure import Figure, NotMeasured, paired_ratio
 from benchmarks.plan import Sizes
 from benchmarks.rates import Rate
+from benchmarks.reports import ReportCosts
 from benchmarks.rooms import RoomCosts
 from benchmarks.routing import Routed
 from benchmarks.searching import Searched
@@ -78,6 +79,8 @@ class Results:
     """By the events that a ledger has."""
     starts: dict[str, Figure | NotMeasured] = field(default_factory=dict)
     """By the command."""
+    reports: dict[str, ReportCosts | NotMeasured] = field(default_factory=dict)
+    """By the size of the sources that a ledger has imported."""
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     seconds: float = 0
     cut_short: bool = False

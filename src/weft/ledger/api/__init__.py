@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from weft.ledger.reports.audit import SuggestedGrant as SuggestedGrant
     from weft.ledger.reports.file_touches import Touch as Touch
     from weft.ledger.reports.file_touches import WantedPath as WantedPath
+    from weft.ledger.reports.maintained_prices import kept_prices as kept_prices
     from weft.ledger.reports.maintained_prices import shipped_context_window as shipped_context_window
     from weft.ledger.reports.maintained_prices import shipped_prices as shipped_prices
     from weft.ledger.reports.permissions import used_rights as used_rights
@@ -282,7 +283,7 @@ _NAMES = {
     "weft.ledger.reports.permissions": "used_rights",
     "weft.ledger.reports.audit": "AuditFinding AuditTally FindingKind GROUPS Severity SuggestedGrant",
     "weft.ledger.reports.file_touches": "Touch WantedPath",
-    "weft.ledger.reports.maintained_prices": "shipped_context_window shipped_prices",
+    "weft.ledger.reports.maintained_prices": "kept_prices shipped_context_window shipped_prices",
     "weft.ledger.reports.prices": "FREE Price PriceTable prices_from",
     "weft.ledger.reports.spending": "Spending Unpriced UsageRow",
     "weft.ledger.reports.usage": "AbandonedUsage BY BranchUsage PERIODS UsageReport",

@@ -4,16 +4,21 @@ A model is looked up at whoever its name says in front, then at its maker, then 
 makers that the table has no page of. Prices may depend on the day, on the hour, and on the length of the prompt. A kind
 of input that has no price of its own is billed as input.
 
-The package is imported with the first question: it takes a quarter of a second. So is what tells its version.
+The package is imported with the first question whose answer was not kept: it takes a quarter of a second. So is what
+tells its version.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, time, timedelta
+from datetime import time, timedelta
 from decimal import Decimal
-from functools import cache
+from functools import cache, cached_property
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weft.ledger.reports import price_schedules
+from weft.ledger.reports.price_schedules import KINDS, KeptSchedules, KindPrice, PricePeriod, PriceSchedule
 from weft.ledger.reports.prices import (
     NO_STEPS,
     EmbeddedPrices,
@@ -25,9 +30,18 @@ from weft.ledger.reports.prices import (
 )
 
 if TYPE_CHECKING:
-    from genai_prices.types import ModelInfo, ModelPrice, Provider
+    from genai_prices.types import (
+        ModelInfo,
+        ModelPrice,
+        Provider,
+        StartDateConstraint,
+        TieredPrices,
+        TimeOfDateConstraint,
+    )
 
 PACKAGE = "genai-prices"
+_MODULE = "genai_prices"
+FILE = "prices.json"
 MAKERS = (
     "anthropic", "openai", "google", "x-ai", "mistral", "deepseek", "zai", "moonshotai", "minimax", "cohere", "meta",
     "perplexity", "arcee",
@@ -35,45 +49,52 @@ MAKERS = (
 """Whose own prices count for a name that says no provider."""
 AGGREGATOR = "openrouter"
 MILLION = 1_000_000
-_LAST_SECOND = datetime(9999, 12, 31, tzinfo=UTC)
 
 
 class MaintainedPrices:
-    """The table that is installed. Reads its data when it is asked for the first time."""
+    """The table that is installed. Reads its data when it is asked for a model that `kept` does not have."""
 
-    def __init__(self) -> None:
-        from importlib.metadata import version
-
-        self.source = f"{PACKAGE} {version(PACKAGE)}"
+    def __init__(self, kept: KeptSchedules | None = None) -> None:
+        self._kept = kept
+        self._schedules = {} if kept is None else kept.schedules
+        self._looked_up = False
         self._providers: dict[str, Provider] = {}
         self._by_short_name: dict[str, ModelInfo] = {}
         self._models: dict[str, ModelInfo | None] = {}
 
+    @cached_property
+    def source(self) -> str:
+        kept = None if self._kept is None else self._kept.source
+        if kept is not None:
+            return kept
+        from importlib.metadata import version
+
+        return f"{PACKAGE} {version(PACKAGE)}"
+
     def find(self, names: list[str], at: int | None, prompt: int) -> Price | None:
-        model = self._model(names)
-        if model is None:
-            return None
-        try:
-            moment = _LAST_SECOND if at is None else datetime.fromtimestamp(at / 1000, UTC)
-        except (OverflowError, ValueError):
-            moment = _LAST_SECOND
-        return _flat(model.get_prices(moment), prompt)
+        schedule = self._schedule(names)
+        return None if schedule is None else schedule.price(at, prompt)
 
     def steps(self, names: list[str]) -> PriceSteps:
-        model = self._model(names)
-        if model is None:
-            return NO_STEPS
-        conditional = model.prices if isinstance(model.prices, list) else []
-        prices = [entry.prices for entry in conditional] if conditional else [model.prices]
-        values = (getattr(price, key) for price in prices for key in _KINDS)
-        prompts = frozenset(tier.start for value in values for tier in getattr(value, "tiers", ()))
-        constraints = (entry.constraint for entry in conditional if entry.constraint is not None)
-        return PriceSteps(prompts, all(_is_by_quarters(constraint) for constraint in constraints))
+        schedule = self._schedule(names)
+        return NO_STEPS if schedule is None else schedule.steps
 
     def context_window(self, names: list[str]) -> int | None:
         """How many tokens a request to a model may be, where the table says so."""
         model = self._model(names)
         return None if model is None else model.context_window
+
+    def keep(self) -> None:
+        """Let the next process find what was looked up."""
+        if self._kept is not None and self._looked_up:
+            self._kept.store(self.source, self._schedules)
+
+    def _schedule(self, names: list[str]) -> PriceSchedule | None:
+        longest = names[0]
+        if longest not in self._schedules:
+            model, self._looked_up = self._model(names), True
+            self._schedules[longest] = None if model is None else _schedule_of(model)
+        return self._schedules[longest]
 
     def _load(self) -> None:
         if not self._providers:
@@ -112,41 +133,47 @@ def _spellings(name: str) -> list[str]:
     return [name, *dashed, f"{name}-preview"]
 
 
-_KINDS = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok", "cache_write_1h_mtok")
-_QUARTER_S = 15 * 60
+_COLUMNS = dict(
+    zip(KINDS, ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok", "cache_write_1h_mtok"), strict=True)
+)
 
 
-def _is_by_quarters(constraint: object) -> bool:
-    """A day begins with a quarter of an hour, in UTC; an hour of the day may not."""
-    times = [getattr(constraint, name, None) for name in ("start_time", "end_time")]
-    if times == [None, None]:
-        return hasattr(constraint, "start_date")
-    return all(isinstance(at, time) and _seconds_of(at) % _QUARTER_S == 0 for at in times)
+def _schedule_of(model: ModelInfo) -> PriceSchedule:
+    if not isinstance(model.prices, list):
+        return PriceSchedule((PricePeriod(_kinds_of(model.prices)),))
+    periods = (_period_of(entry.prices, entry.constraint) for entry in model.prices)
+    return PriceSchedule(tuple(periods))
 
 
-def _seconds_of(at: time) -> float:
+def _period_of(prices: ModelPrice, constraint: StartDateConstraint | TimeOfDateConstraint | None) -> PricePeriod:
+    kinds = _kinds_of(prices)
+    if constraint is None:
+        return PricePeriod(kinds)
+    from genai_prices.types import StartDateConstraint
+
+    if isinstance(constraint, StartDateConstraint):
+        return PricePeriod(kinds, constraint.start_date)
+    return PricePeriod(kinds, None, (_hour_of(constraint.start_time), _hour_of(constraint.end_time)))
+
+
+def _hour_of(at: time) -> timedelta:
+    """Since midnight, in UTC."""
     ahead = timedelta(0) if at.tzinfo is None else at.utcoffset() or timedelta(0)
     own = timedelta(hours=at.hour, minutes=at.minute, seconds=at.second, microseconds=at.microsecond)
-    return (own - ahead).total_seconds()
+    return (own - ahead) % timedelta(days=1)
 
 
-def _flat(prices: ModelPrice, prompt: int) -> Price:
-    def micro(key: str) -> int | None:
-        value = getattr(prices, key)
-        for tier in sorted(getattr(value, "tiers", ()), key=lambda tier: -tier.start):
-            if prompt > tier.start:
-                return _micro(tier.price)
-        return None if value is None else _micro(getattr(value, "base", value))
+def _kinds_of(prices: ModelPrice) -> dict[str, KindPrice]:
+    return {kind: _kind_of(getattr(prices, column)) for kind, column in _COLUMNS.items()}
 
-    input_price = micro("input_mtok")
-    cached, written = micro("cache_read_mtok"), micro("cache_write_mtok")
-    return Price(
-        input=input_price,
-        output=micro("output_mtok"),
-        cached=input_price if cached is None else cached,
-        cache_write=input_price if written is None else written,
-        cache_write_1h=micro("cache_write_1h_mtok"),
-    )
+
+def _kind_of(value: Decimal | TieredPrices | None) -> KindPrice:
+    from genai_prices.types import TieredPrices
+
+    if not isinstance(value, TieredPrices):
+        return KindPrice(None if value is None else _micro(value))
+    tiers = sorted(value.tiers, key=lambda tier: -tier.start)
+    return KindPrice(_micro(value.base), tuple((tier.start, _micro(tier.price)) for tier in tiers))
 
 
 def _micro(dollars: Decimal) -> int:
@@ -166,5 +193,18 @@ def _maintained() -> MaintainedPrices:
 @cache
 def shipped_prices() -> PriceTable:
     """Public list prices from the maintained table, and nothing for the embedded model."""
-    maintained = _maintained()
+    return _table(_maintained())
+
+
+def kept_prices(folder: Path) -> PriceTable:
+    """The same table with what was looked up before, from a file in this folder, where its `keep` puts it."""
+    spec = find_spec(_MODULE)
+    data = Path((spec and spec.origin) or "").with_name("data.py")
+    files = data, Path(__file__), Path(price_schedules.__file__)
+    if not all(file.is_file() for file in files):  # they lie in an archive
+        return shipped_prices()
+    return _table(MaintainedPrices(KeptSchedules(folder / FILE, files)))
+
+
+def _table(maintained: MaintainedPrices) -> PriceTable:
     return PriceTable((EmbeddedPrices(), FreeOffers(), maintained), None, maintained.source)

@@ -103,6 +103,14 @@ class SteppedLayer(Protocol):
         """Of a model, by its names, the longest first."""
 
 
+@runtime_checkable
+class KeepingLayer(Protocol):
+    """A table that takes long to ask, and remembers."""
+
+    def keep(self) -> None:
+        """Let the next process find what was looked up."""
+
+
 class PriceLayer(Protocol):
     """One table of prices."""
 
@@ -171,6 +179,12 @@ class PriceTable:
         names = self._names_of(model)
         found = (layer.find(names, at, prompt) for layer in self._layers)
         return next((price for price in found if price is not None), None)
+
+    def keep(self) -> None:
+        """Let the next process find what was looked up, where a table can."""
+        for layer in self._layers:
+            if isinstance(layer, KeepingLayer):
+                layer.keep()
 
     def steps(self, model: str) -> PriceSteps | None:
         """By what the model's prices change; None: a table does not say."""

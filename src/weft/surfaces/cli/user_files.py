@@ -138,13 +138,13 @@ PRICES_FILE = "prices.toml"
 
 def prices_in_force(option: str | None) -> PriceTable:
     """The file that is named, else `prices.toml` of the config folder if there is one; what it leaves out is as
-    shipped."""
-    from weft.ledger.api import prices_from, shipped_prices
+    shipped. What is looked up there is kept in the user's cache by the table's `keep`."""
+    from weft.ledger.api import kept_prices, prices_from
 
-    path = user_prices() if option is None else Path(os.path.expanduser(option))
+    path, shipped = user_prices() if option is None else Path(os.path.expanduser(option)), kept_prices(user_cache())
     if option is None and not path.is_file():
-        return shipped_prices()
-    return prices_from(_loaded(path), str(path)).over(shipped_prices())
+        return shipped
+    return prices_from(_loaded(path), str(path)).over(shipped)
 
 
 def user_prices() -> Path:

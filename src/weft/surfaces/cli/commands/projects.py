@@ -30,7 +30,9 @@ def command(call: Call, since: str | None, until: str | None, limit: int | None)
     a pipe tokens are whole numbers, and the cost is in micro-dollars.
     """
     with call.counting() as ledger, progress(call, "projects", by_itself=True):
-        report = ledger.usage.work(**read_period(since, until), prices=prices_in_force(None), about=False)
+        prices = prices_in_force(None)
+        report = ledger.usage.work(**read_period(since, until), prices=prices, about=False)
+        prices.keep()
     shown = report.projects[:limit]
     if call.json:
         call.documents(map(project_totals, shown))

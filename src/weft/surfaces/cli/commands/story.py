@@ -37,7 +37,9 @@ def command(call: Call, period: tuple[str, ...], full: bool) -> None:
     """
     words = " ".join(period) or LATELY
     with call.counting() as ledger, progress(call, "story", by_itself=True):
-        report = ledger.usage.work(**named_period(words), prices=prices_in_force(None))
+        prices = prices_in_force(None)
+        report = ledger.usage.work(**named_period(words), prices=prices)
+        prices.keep()
         is_empty = not report.projects and not ledger.log(1)
     if call.json:
         call.document(report)

@@ -128,6 +128,7 @@ def command(
             report = _report(call, ledger, by or "day", prices, options)
             nothing = "" if report.rows else _nothing(ledger, options) if is_chosen else NOTHING
             _answer_report(call, ledger, report, limit, chart, nothing)
+        prices.keep()
 
 
 def _report(call: Call, ledger: Ledger, by: str, prices: PriceTable, options: dict[str, Any]) -> UsageReport:
