@@ -223,7 +223,6 @@ class Broker:
     async def serve(self) -> None:
         """Serve every session until `drain` is called, or the task is cancelled. Senders in other processes see that a
         broker is there, and leave their messages to it."""
-        await self._announce()
         watching = asyncio.ensure_future(self._watch())
         renewing = asyncio.ensure_future(self._renew_all())
         self._background.start()
@@ -300,9 +299,9 @@ class Broker:
 
     async def _renew_all(self) -> None:
         while True:
-            await self._sleep(RENEW_SECONDS)
             if self._serving and not self._is_draining:
                 await self._announce()
+            await self._sleep(RENEW_SECONDS)
             for runner in list(self._runners.values()):
                 try:
                     await runner.renew()

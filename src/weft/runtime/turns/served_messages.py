@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from weft.kernel.clock import SystemClock
 from weft.kernel.enums import InboxState
-from weft.kernel.errors import NotApplicable, WeftError
+from weft.kernel.errors import NotAllowed, NotApplicable, NotFound, WeftError
 from weft.ledger.api import (
     AttemptReset,
     Ledger,
@@ -57,9 +57,17 @@ def _await_served(ledger: Ledger, message: str, session: str, on_token: OnToken 
             return load_reply(ledger, ledger.inbox.get(message))
         if state == InboxState.QUEUED and (is_elsewhere or clock.monotonic() >= until):
             return None
-        if not runs.has_broker() or ledger.approvals.list(session=session, limit=1):
+        if not runs.has_broker() or _awaits_person(ledger, session):
             return None
         runs.wait_for_news(newest, LOOK_SECONDS)
+
+
+def _awaits_person(ledger: Ledger, session: str) -> bool:
+    """Whether a tool call of the session waits for somebody, who may be the sender."""
+    try:
+        return bool(ledger.approvals.list(session=session, limit=1))
+    except (NotAllowed, NotFound):  # the sender may not read it, and so answer nothing there
+        return False
 
 
 def _leave(ledger: Ledger, message: str, session: str) -> None:
