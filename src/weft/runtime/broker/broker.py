@@ -238,7 +238,8 @@ class Broker:
                 except StoreError:  # the ledger cannot be reached; it is asked again
                     seconds = NEWS_SECONDS
                 await self._rest(seconds)
-            await self._crossing.run(self._runs.withdraw_broker)
+            with suppress(StoreError):  # senders wait for a moment, then
+                await self._crossing.run(self._runs.withdraw_broker)
             await self._finish_work()
         finally:
             self._serving = False
