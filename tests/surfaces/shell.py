@@ -22,6 +22,8 @@ from tests.surfaces.forking import Forked, shared_forker
 from weft.surfaces.cli.main import run
 
 PROGRAM = [sys.executable, "-m", "weft.surfaces.cli"]
+PATIENT = [sys.executable, "-c", "from weft.surfaces.cli import main, progress; progress.PATIENCE = 3600; main.main()"]
+"""The same without bars, however slow the machine is: for tests of every byte that a terminal is sent."""
 ID = r"[0-9A-HJKMNP-TV-Z]"
 
 

@@ -55,6 +55,27 @@ def test_the_views_of_a_clone_are_not_computed_again(
         assert ledger.session("main").origin == "toy"
 
 
+def test_a_clone_of_an_own_ledger_is_made_from_its_file_and_goes_on_where_it_was_cut(
+    weft: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    weft.record("together")
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr("weft.exchange.sync.clone", cut)
+        assert weft("clone", ".", "other.db").code == 130
+    monkeypatch.setattr("weft.exchange.sync.receiver.checked_line", None)  # no event is told
+    answer = weft.json("clone", ".", "other.db")
+    assert (answer["events"], answer["created_as"]) == (0, weft.json(*on("other.db", "replica"))["replica"])
+    assert weft.json(*on("other.db", "trust", "--show"))["how"] == "cloned"
+    whole = weft.json("clone", ".", "third.db")
+    assert (whole["events"], whole["contents"]) == (7, 3)
+    for name in ("other.db", "third.db"):
+        assert weft(*on(name, "verify")).code == 0
+        assert weft(*on(name, "log", "--oneline")).out == weft("log", "--oneline").out
+
+
 def test_what_is_pulled_and_pushed_is_told(pair: Shell, folder: Path) -> None:
     pair.record("more")
     would = pair("push", "other.db", "--dry-run")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import weft as library
-from tests.surfaces.shell import Shell, masked, on_terminal, spawn
+from tests.surfaces.shell import PATIENT, Shell, masked, on_terminal, spawn
 from weft.ledger.read.turn_titles import first_line
 from weft.surfaces.cli.main import SUMMARIES
 from weft.surfaces.cli.screen import Screen, Span
@@ -156,7 +156,7 @@ def test_no_stored_text_can_drive_the_terminal(weft: Shell, arguments: tuple[str
     weft("record", stdin=json.dumps({**turn, "error": {"message": HOSTILE, "code": HOSTILE}}))
     weft("move", "main", "main", "--reason", HOSTILE.replace("\0", ""))
     real = tuple(argument.replace("\0", "") for argument in arguments)
-    _, shown = on_terminal(weft.folder, *real)
+    _, shown = on_terminal(weft.folder, *real, program=PATIENT)
     assert FORBIDDEN.findall(plain(shown)) == []
     piped = spawn(weft.folder, *real)
     assert FORBIDDEN.findall(piped.stdout.decode() + piped.stderr.decode()) == []

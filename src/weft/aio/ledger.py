@@ -963,7 +963,8 @@ class AsyncSecrets(crossing.Mirror[Secrets]):
         tells of all that was ever found; `anew` looks at everything again. With `again` the same words are looked for
         where no rule knows them, which reads every content. Erase them by their contents: `erase(secret.contents)`.
 
-        `scanner` comes from `load_scanner`, which takes some seconds the first time unless it is given a folder."""
+        `scanner` comes from `load_scanner`. Its rules are compiled once something is to be looked at that they may find
+        something in: some seconds, unless it is given a folder where an earlier process kept them."""
         return await self._run(
             partial(
                 self._sync.find,

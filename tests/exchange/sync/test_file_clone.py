@@ -60,6 +60,7 @@ def plain(ledger: Ledger) -> None:
     programs.create("code", "tool", {"source": "mine"})
     programs.configure("tool", {"source": "newer"})
     rich_import(ledger)
+    ledger.upkeep.pack(["main"])
     ledger.upkeep.catch_up()
 
 
@@ -316,6 +317,14 @@ def test_a_copied_clone_is_trusted_before_it_has_its_name(here: Ledger, tmp_path
     with weft.open(tmp_path / "quick.db", trust=trust) as quick:
         assert quick.trust.is_trusted
         assert known.identity.replica == quick.replica
+
+
+def test_a_ledger_that_nobody_writes_to_is_copied_as_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with weft.open(tmp_path / "here.db") as ledger:
+        grow(ledger, "main", "one")
+    monkeypatch.setattr(copies, "_copy_pages", None)
+    with weft.open(tmp_path / "here.db", read_only=True) as ledger:
+        assert copied(ledger, tmp_path / "quick.db") is not None
 
 
 def test_nothing_stays_open(tmp_path: Path) -> None:
