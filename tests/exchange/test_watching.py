@@ -164,6 +164,16 @@ def test_a_tail_is_never_a_fact(stage: Stage, tmp_path: Path) -> None:
     assert canary.encode() not in b"".join(part.data for part in stage.ledger.imports.kept_sources("s1"))
 
 
+@pytest.mark.parametrize("ahead_ms", [-10_000, 3_600_000])
+def test_an_answer_is_a_turn_soon_unless_it_is_dated_later_than_its_file(stage: Stage, ahead_ms: int) -> None:
+    """A clock that was wrong: such a turn is read once more and then waits, instead of being read again and again."""
+    answered = {**TWO, "open": True, "answered": True, "at": START_MS + 1000 + ahead_ms}
+    happened = stage.follow((1, stage.write("a.jsonl", SESSION, ONE, answered)), end=200)
+    assert imported(happened) == ([(2, 0)] if ahead_ms < 0 else [(1, 1), (0, 1)])
+    assert imported(stage.follow(end=400)) == ([] if ahead_ms < 0 else [(1, 0)])
+    assert texts(stage.ledger) == ["hi", "yo", "and?", "so"]
+
+
 def test_looking_at_an_open_tail_again_and_again_writes_no_facts(stage: Stage) -> None:
     stage.write("a.jsonl", SESSION, ONE, OPEN)()
     stage.follow(end=3)

@@ -101,6 +101,7 @@ def _turn(value: dict[str, Any], places: dict[str, int], offset: int, end: int) 
         link=NativeLink(to=link, why=LinkReason.CONTINUATION) if link else None,
         compaction=None if summary is None else NativeCompaction(summary=summary, trigger="auto", tokens_before=9),
         closed=not value.get("open", False),
+        answered=value.get("answered", False),
         error=value.get("error"),
         interrupted=value.get("interrupted", False),
         started=value.get("at"),

@@ -305,11 +305,18 @@ class Watching:
         if waiting or unchanged:
             self._await_quiet(path, unit.candidate)
         if counts.answered_turns > answered:
-            self._answered_at[path] = unit.candidate.changed_ms / 1000 + ANSWERED_SECONDS + GAP_SECONDS
+            self._await_end(path, unit.candidate)
         if totals.records > records or turns:
             seconds = self._clock.monotonic() - begun
             source, size = unit.candidate.name, unit.candidate.size
             yield Imported(source, unit.importer.origin, sessions, turns, superseded, waiting, size, seconds)
+
+    def _await_end(self, path: str, candidate: Candidate | OnServer) -> None:
+        """Its last turn ended with an answer. Where that moment has passed, the records are dated later than the file
+        or not at all: reading at once would find the same again and again, so such a turn waits until it is quiet."""
+        at = candidate.changed_ms / 1000 + ANSWERED_SECONDS + GAP_SECONDS
+        if at > self._clock.now_ms() / 1000:
+            self._answered_at[path] = at
 
     def _await_quiet(self, path: str, candidate: Candidate | OnServer) -> None:
         """Its open tail, if it has one, is a turn once nobody has written to it for a while."""
