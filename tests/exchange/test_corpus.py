@@ -28,7 +28,7 @@ from tests.exchange.corpus import (
 )
 from tests.exchange.independent_cost import independent_costs
 from tests.ledger.test_versions import MOVED_SILENTLY, SHARED_KEYS
-from tests.sizes import PROVING, share
+from tests.sizes import PROVING, share, sized
 from weft import Ledger
 from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, load_importers
@@ -39,6 +39,9 @@ from weft.kernel.read_budget import ReadBudget
 
 pytestmark = [needs_corpus, *([pytest.mark.prove] if PROVING else [])]
 PINNED = Path(__file__).parent / "pinned_digests.json"
+
+LARGEST = sized(test=200_000, prove=4_000_000)
+"""Bytes of a file that may share history with others."""
 
 KINDS = independent_usage.KINDS
 Usage = dict[str, dict[str, int]]
@@ -117,7 +120,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Imported]:
         yield of_origin
 
 
-@pytest.mark.parametrize("origin", ORIGINS)
+@pytest.mark.parametrize("origin", share(ORIGINS, test=3))
 def test_the_ledger_is_sound(imported: Imported, origin: str) -> None:
     assert list(imported(origin).ledger.verify()) == []
 
@@ -136,8 +139,9 @@ def test_every_record_is_in_a_turn_or_kept(imported: Imported, origin: str) -> N
     """Counted at the source, against rows of the ledger and the verbatim copy."""
     ledger = imported(origin).ledger
     (importer,) = load_importers(origin)
-    messages = calls = 0
-    for candidate in candidates(CORPUS / origin, lambda path, error: None):
+    every = list(candidates(CORPUS / origin, lambda path, error: None))
+    taken, messages, calls = share(every, test=20), 0, 0
+    for candidate in taken:
         with candidate.open(LONG_AGO * 10, ReadBudget(SOURCE_LIMITS)) as source:
             if importer.is_part(source) or not importer.recognises(source):
                 continue
@@ -154,11 +158,11 @@ def test_every_record_is_in_a_turn_or_kept(imported: Imported, origin: str) -> N
                 assert (session.origin, session.origin_session_id) == (origin, transcript.session.id)
                 messages += sum(type(item).__name__ == "NativeMessage" for turn in turns for item in turn.items)
                 calls += sum(type(item).__name__ == "NativeCall" for turn in turns for item in turn.items)
-    assert messages
-    turns_here = [turn for turn in ledger.log() if turn.origin == origin]
-    shared = sum(turn.message_count for turn in turns_here)
-    assert 0 < shared <= messages
-    assert sum(turn.tool_call_count for turn in turns_here) <= calls
+    shared = sum(turn.message_count for turn in ledger.log())
+    assert shared > 0
+    if len(taken) == len(every):
+        assert shared <= messages
+        assert sum(turn.tool_call_count for turn in ledger.log()) <= calls
 
 
 @pytest.mark.parametrize("origin", ORIGINS)
@@ -221,7 +225,7 @@ def groups() -> list[list[Path]]:
     for origin in ("claude-code", "codex", "pi"):
         (importer,) = load_importers(origin)
         for candidate in candidates(CORPUS / origin, lambda path, error: None):
-            if candidate.size > 4_000_000:
+            if candidate.size > LARGEST:
                 continue
             source = as_source(candidate.path)
             if importer.is_part(source) or not importer.recognises(source):

@@ -440,7 +440,7 @@ def test_a_killed_import_is_simply_run_again(tmp_path: Path, sources: Path) -> N
         with weft.open(path, read_only=True) as watching:
             before = watching.upkeep.stats()["turns"]
             while child.poll() is None and watching.upkeep.stats()["turns"] <= before + 60:
-                pass
+                time.sleep(0.01)
         child.send_signal(signal.SIGKILL)
         child.communicate()
     with weft.open(path) as ledger:

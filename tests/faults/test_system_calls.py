@@ -27,7 +27,7 @@ FAULTS = {"kill": "signal=KILL", "EIO": "error=EIO", "ENOSPC": "error=ENOSPC", "
 NAMES = sized(test=["whole_turn"], prove=sorted(SCENARIOS))
 LARGE_APART = 10
 """Every so many calls of a long message are points of the sweep."""
-SLOW_SECONDS = sized(test=1, prove=5)
+SLOW_SECONDS = sized(test=3, prove=5)
 REFUSED = "refused"
 
 

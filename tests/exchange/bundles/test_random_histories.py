@@ -27,7 +27,7 @@ from weft.ledger.read import thread_facts
 from weft.ledger.read.content_uses import references as typed_references
 from weft.ledger.read.thread_facts import ThreadFacts
 
-STEPS = sized(test=150, prove=4_000)
+STEPS = sized(test=100, prove=4_000)
 TURNS = sized(test=300, prove=100_000)
 MiB = 1024 * 1024
 

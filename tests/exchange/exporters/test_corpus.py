@@ -10,12 +10,12 @@ import pytest
 from tests.exchange.corpus import CORPUS, ORIGINS, needs_corpus, opened, take
 from tests.exchange.exporters.rules import check_anthropic, check_openai
 from tests.exchange.exporters.test_properties import check_page, entries_of
-from tests.sizes import PROVING
+from tests.sizes import PROVING, share
 from weft import Ledger
 from weft.exchange.exporters.export import export
 
 pytestmark = needs_corpus
-SAMPLED, LARGEST = 4, 300_000
+LARGEST = 300_000
 
 
 def sample(origin: str) -> list[Path]:
@@ -23,7 +23,7 @@ def sample(origin: str) -> list[Path]:
     if PROVING:
         return [CORPUS / origin]
     files = sorted(path for path in (CORPUS / origin).rglob("*") if path.is_file() and path.stat().st_size < LARGEST)
-    return files[:: max(1, len(files) // SAMPLED)][:SAMPLED]
+    return share(files, test=3)
 
 
 @pytest.fixture(scope="module")

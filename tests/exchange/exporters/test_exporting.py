@@ -13,7 +13,7 @@ import pytest
 
 import weft
 from tests.postgres import shared_server
-from tests.sizes import PROVING
+from tests.sizes import PROVING, share
 from weft import Ledger
 from weft.exchange.exporters.export import export
 from weft.exchange.exporters.port import Report, Story, Wishes
@@ -242,18 +242,8 @@ def short_and_long(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return made
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.prove
-def test_memory_does_not_grow_with_a_thread_at_full_size(short_and_long: list[Path], form: str) -> None:
-    check_memory(short_and_long, form)
-
-
-@pytest.mark.parametrize("form", ["html", "openai"])
+@pytest.mark.parametrize("form", share(FORMS, test=1))
 def test_memory_does_not_grow_with_a_thread(short_and_long: list[Path], form: str) -> None:
-    check_memory(short_and_long, form)
-
-
-def check_memory(paths: list[Path], form: str) -> None:
-    (few, small), (many, large) = (peak(path, form) for path in paths)
+    (few, small), (many, large) = (peak(path, form) for path in short_and_long)
     assert many >= 10 * few
     assert large - small < 6 * MEGABYTE, (small, large)

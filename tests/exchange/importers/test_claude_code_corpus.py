@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.exchange.fixtures.claude_code.lines import Read, read, source_of
+from tests.sizes import share
 from weft.exchange.importers.claude_code import ClaudeCode
 from weft.exchange.importers.port import NativeTurn
 
@@ -14,6 +15,8 @@ COPIED = CORPUS / "claude-code" / "gmeligio+flutter-docker-image"
 ORIGINAL, COPY = "390ab778-0d42-4dd4-936d-f11014a7a76a", "aba9151e-9900-4227-9be2-735c5d04d586"
 OTHERS = ("cache", "data")
 """Folders with files of other tools: a viewer's cache, a list of fixtures."""
+UNKNOWN = {"(no type)", "holo-recap", "flux-marker"}
+"""Kinds of records in the corpus that the importer keeps and does not know."""
 
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of real sessions is not beside this repository")
 
@@ -25,12 +28,15 @@ def files(*folders: str) -> list[Path]:
 def test_every_file_is_read_and_every_record_counted() -> None:
     kept: Counter[str] = Counter()
     unknown: Counter[str] = Counter()
-    for path in files("claude-code", "growth-series/claude-code"):
+    every = files("claude-code", "growth-series/claude-code")
+    taken = share(every, test=80)
+    for path in taken:
         found = read(path)
         kept, unknown = kept + found.report.kept, unknown + found.report.unknown
         for turns in found.turns_of.values():
             assert all(turn.records and turn.key for turn in turns)
-    assert set(unknown) == {"(no type)", "holo-recap", "flux-marker"}
+    assert set(unknown) <= UNKNOWN
+    assert set(unknown) == UNKNOWN or len(taken) < len(every)
     assert kept["user"] + kept["assistant"] < 10
 
 

@@ -15,12 +15,12 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 import weft
 from tests.exchange.sync.wire import contents, digests, events, heads, husks, pull, push, tips
 from tests.ledger.histories import problems
-from tests.sizes import PROVING
+from tests.sizes import PROVING, points
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import ConnectionCut, NotApplicable, NotFound, WeftError
 from weft.ledger.api.ledger import Ledger
 
-SHARDS = 40 if PROVING else 3
+SHARDS = 40
 FIRST_SEED = int(os.environ.get("WEFT_SEED", "4000"))
 SETTINGS = settings(
     max_examples=10 if PROVING else 4,
@@ -223,6 +223,6 @@ class SyncMachine(RuleBasedStateMachine):
         assert stands[0] == stands[1] == stands[2]
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("shard", points(SHARDS, test=1))
 def test_ledgers_that_synced_hold_the_same_whatever_happened_before(shard: int) -> None:
     run_machine(seed(FIRST_SEED + shard)(SyncMachine), settings=SETTINGS)

@@ -7,6 +7,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.exchange.sync.wire import (
 )
 from tests.ledger.histories import exported, grow, import_into, large_bytes, problems, queries
 from tests.ledger.imported import native_turn, rich_import, take
+from tests.sizes import share
 from weft.exchange import sync
 from weft.exchange.sync.conversation import Manners
 from weft.exchange.sync.frames import Kind
@@ -83,8 +85,7 @@ def rich(ledger: Ledger) -> None:
     rich_import(ledger)
 
 
-@pytest.mark.parametrize("to", ENGINES)
-@pytest.mark.parametrize("start", ENGINES)
+@pytest.mark.parametrize(("start", "to"), share(list(product(ENGINES, ENGINES)), test=2))
 def test_two_engines_hold_the_same_after_pulling_and_pushing(make: Make, start: str, to: str) -> None:
     one, other = make("one", start), make("other", to)
     rich(one)
