@@ -41,7 +41,7 @@ def running(mark: str) -> list[str]:
 
 def stays(mark: str) -> bool:
     """Whether such a process stays; one that is killed may take a moment to be gone."""
-    for _ in range(500):
+    for _ in range(6000):
         if not running(mark):
             return False
         time.sleep(0.01)

@@ -114,8 +114,8 @@ def test_memory_is_limited(sandbox: Sandbox, workspace: Path) -> None:
 
 def test_what_hides_in_a_session_of_its_own_dies_too(sandbox: Sandbox, workspace: Path) -> None:
     mark = f"weft-mark-{os.getpid()}-hidden"
-    script = "setsid sh -c 'echo > begun; sleep 1000; :' $1 & while [ ! -e begun ]; do :; done; sleep 1000"
-    outcome = inside(sandbox, script, workspace, mark, limits=Limits(seconds=0.5))
+    script = "setsid sh -c 'echo > begun; sleep 1000; :' $1 & while [ ! -e begun ]; do sleep 0.01; done; sleep 1000"
+    outcome = inside(sandbox, script, workspace, mark, limits=Limits(seconds=3))
     assert outcome.ending is Ending.TIMED_OUT
     assert (workspace / "begun").exists()
     assert not stays(mark)
