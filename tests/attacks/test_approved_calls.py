@@ -19,6 +19,7 @@ from tests.runtime.broker.bench import run, saying
 from tests.runtime.broker.test_gated_calls import Gated, History
 from tests.runtime.mcp.configured import scripted
 from tests.sandbox import machine_sandbox
+from tests.sizes import share
 from weft.kernel.authority import Principal, PrincipalKind, rights
 from weft.kernel.clock import FixedClock, SystemClock
 from weft.kernel.enums import Decision
@@ -253,7 +254,7 @@ def files(world: World) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(world.folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.parametrize("case", CASES, ids=named)
+@pytest.mark.parametrize("case", share(CASES, test=8), ids=named)
 def test_what_changed_after_the_grant_is_refused_and_recorded(world: World, case: Case) -> None:
     async def body() -> None:
         approving = Approving(world, case)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.resources.directories.folders import contents, write
+from tests.sizes import share
 from weft.kernel.errors import Damaged, InvalidInput, LimitExceeded, StoreFailed, WeftError
 from weft.runtime.resources.directories import FileStore, SnapshotLimit, ignore_rules
 from weft.runtime.resources.directories.git import Git, find_git
@@ -123,7 +124,7 @@ MANIFESTS = {
 }
 
 
-@pytest.mark.parametrize("what", TREES)
+@pytest.mark.parametrize("what", share(list(TREES), test=7))
 def test_a_forged_tree_is_refused_and_nothing_is_written(
     store: FileStore, folder: Path, quick_path: Path, what: str
 ) -> None:

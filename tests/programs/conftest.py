@@ -7,6 +7,7 @@ import pytest
 
 import weft
 from tests.conftest import NewPostgresLedger
+from tests.ledger.histories import lines, problems
 from tests.programs.stories import stocked
 from weft.kernel.clock import FixedClock
 from weft.ledger.api.ledger import Ledger
@@ -53,3 +54,14 @@ def programs(ledger: Ledger) -> Programs:
 def world(disk: Ledger) -> Programs:
     """The same on a file alone, for what no database has a say in."""
     return stocked(disk)
+
+
+@pytest.fixture(scope="module")
+def unchanged_world() -> Iterator[Programs]:
+    """One for all tests of a module that are refused everything that they try; verified in the end."""
+    with weft.open(":memory:", clock=FixedClock(NOON)) as ledger:
+        programs = stocked(ledger)
+        before = lines(ledger)
+        yield programs
+        assert lines(ledger) == before
+        assert problems(ledger) == []

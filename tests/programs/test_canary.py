@@ -4,14 +4,17 @@ The arguments are read from the signatures, so that a new one fails here until s
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.ledger.histories import exported, lines
-from tests.programs.stories import tell_programs
+import weft
+from tests.ledger.histories import exported, lines, problems
+from tests.programs.conftest import NOON
+from tests.programs.stories import stocked, tell_programs
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import WeftError
 from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
@@ -184,13 +187,23 @@ def settled(world: Programs) -> Programs:
     return world
 
 
+@pytest.fixture(scope="module")
+def settled_world() -> Iterator[Programs]:
+    """One for all tests that are refused everything that they try."""
+    with weft.open(":memory:", clock=FixedClock(NOON)) as ledger:
+        programs = stocked(ledger)
+        ledger.record_turn(session="main", query="q")
+        yield programs
+        assert problems(ledger) == []
+
+
 @pytest.mark.parametrize(("verb", "argument"), REFUSED)
-def test_what_takes_no_words_refuses_them(settled: Programs, verb: str, argument: str) -> None:
+def test_what_takes_no_words_refuses_them(settled_world: Programs, verb: str, argument: str) -> None:
     """Names of things that are not there, members of closed sets, versions, flags."""
-    before = len(lines(settled.ledger))
+    before = len(lines(settled_world.ledger))
     with pytest.raises(WeftError):
-        getattr(settled, verb)(**{**VALID[verb], argument: CANARY})
-    assert len(lines(settled.ledger)) == before
+        getattr(settled_world, verb)(**{**VALID[verb], argument: CANARY})
+    assert len(lines(settled_world.ledger)) == before
 
 
 @pytest.mark.parametrize("verb", ["add_tags", "remove_tags"])

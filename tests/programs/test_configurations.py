@@ -226,10 +226,10 @@ def test_a_field_that_nothing_reads_is_refused_but_under_metadata(world: Program
     ],
 )
 def test_the_refusal_names_the_field_that_was_meant(
-    world: Programs, kind: str, config: dict[str, Any], path: str, meant: str
+    unchanged_world: Programs, kind: str, config: dict[str, Any], path: str, meant: str
 ) -> None:
     with pytest.raises(InvalidConfig) as refused:
-        world.create(kind, "new", {**SMALLEST[kind], **config})
+        unchanged_world.create(kind, "new", {**SMALLEST[kind], **config})
     assert refused.value.path == path
     assert f"{meant}?" in refused.value.hint
 

@@ -83,9 +83,9 @@ def test_a_name_belongs_to_one_living_program(programs: Programs) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " a", "@(a)", "a(b)", "model:3", "local", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "a\nb"])
-def test_a_name_cannot_be_mistaken_for_something_else(world: Programs, name: str) -> None:
+def test_a_name_cannot_be_mistaken_for_something_else(unchanged_world: Programs, name: str) -> None:
     with pytest.raises(InvalidInput):
-        world.create("provider", name, PROVIDER)
+        unchanged_world.create("provider", name, PROVIDER)
 
 
 def test_what_others_name_is_not_deleted(programs: Programs) -> None:
@@ -204,14 +204,14 @@ def test_a_key_is_forgotten_after_thirty_days(disk: Ledger, clock: FixedClock) -
     ],
 )
 def test_a_configuration_that_does_not_fit_is_refused_where_it_does_not(
-    world: Programs, kind: str, config: dict[str, Any], path: str
+    unchanged_world: Programs, kind: str, config: dict[str, Any], path: str
 ) -> None:
-    before = len(lines(world.ledger))
+    before = len(lines(unchanged_world.ledger))
     with pytest.raises(InvalidConfig) as refused:
-        world.create(kind, "new", config)
+        unchanged_world.create(kind, "new", config)
     assert refused.value.path == path
     assert refused.value.hint
-    assert len(lines(world.ledger)) == before
+    assert len(lines(unchanged_world.ledger)) == before
 
 
 def test_a_key_of_a_provider_is_a_variable(world: Programs) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.ledger.histories import copy_in_memory, exported, import_into
 from tests.programs.similarity.test_similarity import Words
 from tests.programs.test_canary import EXPECTED, VALID
+from tests.sizes import share
 from weft.kernel.authority import LOCAL, Authority, Principal, PrincipalKind, Rights, rights
 from weft.kernel.errors import NotAllowed
 from weft.programs import Programs
@@ -90,7 +91,7 @@ def test_every_verb_needs_a_right() -> None:
     assert VERB_RIGHTS.keys() == {*EXPECTED, *LEASES, *SIMILARITY, *PENDING}
 
 
-@pytest.mark.parametrize("verb", VERB_RIGHTS)
+@pytest.mark.parametrize("verb", share(list(VERB_RIGHTS), test=14))
 def test_a_verb_is_carried_out_with_the_right_and_refused_without(settled: Programs, verb: str) -> None:
     act, right = prepared(settled, verb), VERB_RIGHTS[verb]
     before = exported(settled.ledger)

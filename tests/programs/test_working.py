@@ -241,9 +241,9 @@ def test_a_criterion_is_judged_by_what_is_there(
         "file_exists",
     ],
 )
-def test_a_criterion_that_is_none_is_refused(world: Programs, criterion: Any) -> None:
+def test_a_criterion_that_is_none_is_refused(unchanged_world: Programs, criterion: Any) -> None:
     with pytest.raises(InvalidConfig) as refused:
-        world.create("task", "t", {"title": "T", "spec": {"successCriteria": [criterion]}})
+        unchanged_world.create("task", "t", {"title": "T", "spec": {"successCriteria": [criterion]}})
     assert refused.value.path.startswith("config.spec.successCriteria[0]")
 
 
