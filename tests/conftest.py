@@ -66,6 +66,21 @@ def _has_two_sizes(module: object) -> bool:
     return "PROVING" in names or any(function in names.values() for function in (sized, points, share))
 
 
+def one_store_each(items: list[pytest.Item], folder: Path, fixture: str) -> None:
+    """Tests of a folder that run on several stores run on one of them in `make test`, by turns, and on all in
+    `make prove`. Where the stores differ is shown by their contract."""
+    by_test: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        stores: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+        if fixture in stores and folder in item.path.parents:
+            by_test.setdefault(item.nodeid.replace(str(stores[fixture]), "", 1), []).append(item)
+    pairs = [item for number, pair in enumerate(by_test.values()) for item in (pair if number % 2 else pair[::-1])]
+    taken = {id(item) for item in share(pairs, test=max(-(-len(pairs) // 2), 1))}
+    for item in pairs:
+        if PROVING or id(item) not in taken:
+            item.add_marker("prove")
+
+
 FOLDER_PREFIX, ENOUGH_BYTES = "weft-tests-", 2 * 1024**3
 IN_MEMORY = ("chat", "contract", "exchange", "graph", "ledger", "programs", "store", "surfaces", "upgrades")
 FOLDER_NUMBERS = count()

@@ -1,4 +1,4 @@
-"""Every test that asks for `ledger` runs on a file and on PostgreSQL; `programs` are those of a small world in it."""
+"""Every test that asks for `ledger` runs on a file or on PostgreSQL; `programs` are those of a small world in it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.conftest import NewPostgresLedger
+from tests.conftest import NewPostgresLedger, one_store_each
 from tests.ledger.histories import lines, problems
 from tests.programs.stories import stocked
 from weft.kernel.clock import FixedClock
@@ -33,6 +33,11 @@ def open_ledger(tmp_path: Path, clock: FixedClock, new_postgres_ledger: NewPostg
     yield open_one
     for ledger in opened:
         ledger.close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    one_store_each(items, Path(__file__).parent, "ledger")
 
 
 @pytest.fixture(params=["disk", "postgres"])

@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import NewPostgresLedger
+from tests.conftest import NewPostgresLedger, one_store_each
 from tests.sandbox import machine_sandbox
 from weft.runtime.sandbox.bubblewrap import Sandbox
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    one_store_each(items, Path(__file__).parent, "address")
 
 
 @pytest.fixture(params=["disk", "postgres"])
