@@ -15,7 +15,7 @@ import sys
 import textwrap
 import tokenize
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -231,6 +231,7 @@ class Names:
         return "\n".join(made)
 
 
+@cache
 def _homes(module: ModuleType) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for node in ast.walk(ast.parse(inspect.getsource(module))):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernel.event_strategies import events, streams
+from tests.sizes import share
 from weft.kernel import canonical
 from weft.kernel.errors import InvalidFact
 from weft.kernel.events import GENESIS, Event, extend
@@ -35,7 +36,7 @@ def with_value(event: Event, path: str, value: object) -> Event:
     return changed
 
 
-@pytest.mark.parametrize("name", EVENT_KINDS)
+@pytest.mark.parametrize("name", share(list(EVENT_KINDS), test=41))
 @settings(max_examples=8)
 @given(st.data())
 def test_events_of_every_kind_pass_the_check_and_a_wrong_string_is_refused_by_its_path(
