@@ -161,10 +161,10 @@ def test_turns_begun_while_the_ledger_closes_are_failed_or_refused(path: Path) -
         threads = [threading.Thread(target=begin_many) for _ in range(3)]
         for thread in threads:
             thread.start()
-        started.wait(30)
+        assert started.wait(300)
         ledger.close()
         for thread in threads:
-            thread.join(30)
+            thread.join(300)
     with weft.open(path) as again:
         assert set(again.upkeep.stats()["turns_by_status"]) == {"failed"}
         assert problems(again) == []

@@ -204,7 +204,7 @@ def test_a_content_read_half_way_holds_nobody_up(ledger: Ledger) -> None:
     for other in others:
         other.start()
     for other in others:
-        other.join(30)
+        other.join(300)
     assert not any(other.is_alive() for other in others)
     assert b"".join(pieces) == b"x" * (2 * ROW_BYTES)
 

@@ -487,7 +487,7 @@ def test_whoever_takes_findings_slowly_holds_nobody_up(ledger: Ledger) -> None:
     assert next(findings).what == "content"
     writer = threading.Thread(target=grow, args=(ledger, "main", "meanwhile"))
     writer.start()
-    writer.join(30)
+    writer.join(300)
     assert not writer.is_alive()
     assert next(findings).what == "content"
 

@@ -38,6 +38,12 @@ class Scripted:
     hanging: asyncio.Event = field(default_factory=asyncio.Event)
     released: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by a test: what was held goes on."""
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def release(self) -> None:
+        """Sets `released`, from any thread."""
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(self.released.set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -83,7 +89,7 @@ class Scripted:
 
 @asynccontextmanager
 async def scripted(*scripts: Script, tls: ssl.SSLContext | None = None) -> AsyncIterator[Scripted]:
-    made = Scripted(list(scripts))
+    made = Scripted(list(scripts), loop=asyncio.get_running_loop())
     server = await asyncio.start_server(made.serve, "127.0.0.1", 0, ssl=tls)
     port = server.sockets[0].getsockname()[1]
     made.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -19,7 +20,7 @@ from weft.kernel.authority import LedgerTrust
 from weft.kernel.sites import Site
 from weft.programs.similarity.minilm import MiniLM
 from weft.store.port import Store
-from weft.store.trust_store import MADE, TrustStore
+from weft.store.trust_store import MADE, TrustedLedger, TrustStore, identity_of
 from weft.surfaces.cli.trust import trust_store
 from weft.surfaces.wire import catalogue, forms
 
@@ -113,8 +114,32 @@ def shell(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return Shell(folder, monkeypatch, capsys)
 
 
+class MadeLedger:
+    """What `weft init` made in the first folder of this process, and how it is trusted: most tests need no other."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._trusted: TrustedLedger | None = None
+
+    def put_into(self, folder: Path, shell: Shell) -> None:
+        made = folder / ".weft"
+        if self._trusted is None:
+            assert shell("init").code == 0
+            shutil.copytree(made, self._folder)
+            (self._trusted,) = trust_store().ledgers()
+        else:
+            shutil.copytree(self._folder, made)
+            identity = identity_of(str(made / "ledger.db"), self._trusted.identity.replica)
+            trust_store().allow(identity, self._trusted.how, self._trusted.token)
+
+
+@pytest.fixture(scope="session")
+def made_ledger(tmp_path_factory: pytest.TempPathFactory) -> MadeLedger:
+    return MadeLedger(tmp_path_factory.mktemp("made") / ".weft")
+
+
 @pytest.fixture
-def weft(shell: Shell) -> Shell:
+def weft(shell: Shell, folder: Path, made_ledger: MadeLedger) -> Shell:
     """A shell in a folder with an empty ledger."""
-    assert shell("init").code == 0
+    made_ledger.put_into(folder, shell)
     return shell

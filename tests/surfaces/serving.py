@@ -25,11 +25,11 @@ def serving(*scripts: Script) -> Iterator[Scripted]:
     thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
     thread.start()
     try:
-        assert ready.wait(60)
+        assert ready.wait(300)
         yield found[0]
     finally:
         loop.call_soon_threadsafe(ended.set)
-        thread.join(60)
+        thread.join(300)
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.run_until_complete(asyncio.sleep(0))

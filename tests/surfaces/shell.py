@@ -75,11 +75,11 @@ def spawn(
         variables = {**os.environ, **environment}
         command = [*PROGRAM, *arguments]
         return subprocess.run(
-            command, cwd=folder, env=variables, input=stdin, capture_output=True, timeout=60, check=False
+            command, cwd=folder, env=variables, input=stdin, capture_output=True, timeout=300, check=False
         )
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with _ending(shared_forker().start(arguments, folder, {**os.environ, **environment}, **pipes)) as program:
-        out, err = program.communicate(stdin, timeout=60)
+        out, err = program.communicate(stdin, timeout=300)
     return subprocess.CompletedProcess(arguments, program.wait(), out, err)
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.runtime.inference.asking import CANARY
-from tests.runtime.scripted import HANG, Script, Scripted, chat
+from tests.runtime.scripted import HANG, HOLD, Script, Scripted, chat
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell, running, spawn
 
@@ -60,7 +60,7 @@ def test_a_second_process_is_refused_while_the_first_lives_and_goes_on_when_it_i
     assert steps(weft) == ONE_RUN  # it goes on with the turn of the first
 
 
-@pytest.mark.parametrize("talking", [[chat()]], indirect=True)
+@pytest.mark.parametrize("talking", [[[HOLD, *chat()]]], indirect=True)
 def test_of_processes_that_begin_together_one_does_the_work(weft: Shell, talking: Scripted) -> None:
     with ExitStack() as stack:
         both = [
@@ -69,7 +69,10 @@ def test_of_processes_that_begin_together_one_does_the_work(weft: Shell, talking
             )
             for _ in range(2)
         ]
-        errors = [program.communicate(timeout=60)[1] for program in both]
+        while all(program.poll() is None for program in both):  # the one that asks its model waits for the other's end
+            time.sleep(0.02)
+        talking.release()
+        errors = [program.communicate(timeout=300)[1] for program in both]
         assert sorted(program.wait() for program in both) == [0, 4], errors
     assert steps(weft) == ONE_RUN
     assert len(talking.received) == 1

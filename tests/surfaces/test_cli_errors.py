@@ -319,7 +319,7 @@ def interrupted_at(module: str, folder: Path, *program: str, **variables: str) -
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "INTERRUPTED_AT": module, **variables}
     command = [sys.executable, *program, "log"]
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=60, check=False)
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=300, check=False)
     return ended.returncode, ended.stdout, ended.stderr
 
 

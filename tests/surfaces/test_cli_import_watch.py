@@ -80,7 +80,7 @@ class Watch:
     def end(self, how: signal.Signals = signal.SIGINT) -> tuple[int, dict[str, Any]]:
         self._process.send_signal(how)
         stopped = self.until("stopped") if how != signal.SIGKILL else {}
-        return self._process.wait(60), stopped
+        return self._process.wait(300), stopped
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def watching(folder: Path, *arguments: str) -> Iterator[Watch]:
 
 def write(path: Path, data: str, seed: int) -> None:
     """By another process, piece by piece."""
-    subprocess.run([sys.executable, "-c", WRITER, str(path), str(seed)], input=data.encode(), check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", WRITER, str(path), str(seed)], input=data.encode(), check=True, timeout=300)
 
 
 def test_a_live_session_is_followed_and_ctrl_c_ends_it_cleanly(weft: Shell, session: Path, folder: Path) -> None:

@@ -275,7 +275,7 @@ class Pager:
         except OSError:  # the other side is closed
             pass
         os.close(self._terminal)
-        return self._child.wait(timeout=60)
+        return self._child.wait(timeout=300)
 
 
 @pytest.mark.skipif(find_less() is None, reason="less is not installed")

@@ -207,7 +207,7 @@ def test_the_reviewer_of_the_examples_wakes_when_a_file_changes(weft: Shell, mon
         assert weft("agent", "configure", "reviewer", "--model", "fast").code == 0
 
         def change_and_stop(ledger: Ledger) -> None:
-            assert is_looked_at.wait(60)
+            assert is_looked_at.wait(300)
             (weft.folder / "a.py").write_text("x = 1 / 0\n")
             wait_until(ledger, lambda: bool(Programs(ledger).trigger_firings("review")))
             wait_until(ledger, lambda: not ledger.inbox.list())
