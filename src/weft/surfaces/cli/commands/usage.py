@@ -27,6 +27,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import bar, dollar_text, dollars
 from weft.surfaces.cli.filter_values import NO_MODEL, NO_PROJECT, ensure_known_origin
 from weft.surfaces.cli.history import quoted_title
+from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.provisional import note_left_out
 from weft.surfaces.cli.screen import Line, Screen, Span, fitting
 from weft.surfaces.plain_text import cut, pad, safe, width
@@ -125,7 +126,8 @@ def command(
             _answer_abandoned(call, ledger.usage.abandoned(prices=prices))
         else:
             is_chosen = any(options.values())
-            report = _report(call, ledger, by or "day", prices, options)
+            with progress(call, "usage", by_itself=True):
+                report = _report(call, ledger, by or "day", prices, options)
             nothing = "" if report.rows else _nothing(ledger, options) if is_chosen else NOTHING
             _answer_report(call, ledger, report, limit, chart, nothing)
         prices.keep()
