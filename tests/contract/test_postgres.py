@@ -1,5 +1,6 @@
 """The contract, on PostgreSQL."""
 
+import time
 from pathlib import Path
 
 from tests.postgres import shared_server
@@ -47,8 +48,13 @@ class TestPostgresStore(LastingStoreContract):
         assert not reader.is_announced("b")
         store.withdraw("a")
         assert store.is_announced("a")
-        again.close()
+        again.withdraw("a")
         assert not store.is_announced("a")
+        again.announce("a")
+        again.close()
+        deadline = time.monotonic() + 30
+        while store.is_announced("a"):  # until the server has seen that the connection is gone
+            assert time.monotonic() < deadline
         store.withdraw("a")
         reader.close()
         store.close()

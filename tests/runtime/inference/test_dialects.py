@@ -24,6 +24,7 @@ from weft.kernel.errors import (
 )
 from weft.ledger.model import ImagePart, NewMessage, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.runtime.inference.dialects.posts import EventReader, ServerEvent
+from weft.runtime.inference.dialects.speakers import conversation_in
 from weft.runtime.inference.routes import Dialect
 from weft.runtime.inference.settings import Parameters, ToolSpec
 
@@ -84,6 +85,13 @@ def test_images_of_results_stand_behind_the_results() -> None:
     ours, theirs = sent_bodies(asking)
     assert ours["messages"] == theirs["messages"]
     assert [message["role"] for message in ours["messages"]] == ["user", "assistant", "tool", "tool", "user"]
+    conversation = conversation_in(Dialect.OPENAI_CHAT, images=True)
+    conversation.extend((*asked, results[0]))
+    given_out = json.dumps(conversation.wire_messages().messages)
+    first = conversation.wire_messages()
+    conversation.extend(results[1:])
+    assert json.dumps(first.messages) == given_out  # what was given out stays as it was
+    assert conversation.wire_messages().messages == ours["messages"]
     more, _ = sent_bodies(Asking(dialect=Dialect.OPENAI_CHAT, messages=(*asked, *results, *HI)))
     assert more["messages"][:-1] == ours["messages"]
 

@@ -80,7 +80,7 @@ class ChatConversation(WireConversation):
     def add_result(self, result: ShownResult) -> None:
         text, images = _result_text(result)
         self._messages.append({"role": "tool", "tool_call_id": result.call, "content": text})
-        self._result_images += images
+        self._result_images = [*self._result_images, *images]
 
     def add_answer(self, content: list[AnswerContent]) -> None:
         texts = [piece for piece in content if isinstance(piece, str)]
