@@ -284,7 +284,7 @@ def _asking() -> ModuleType:
 
 
 def _loaded(module: str) -> ModuleType:
-    """A part that needs the model layer, loaded when a model is first asked: it takes seconds."""
+    """A part that needs a package of the extra `providers`, loaded when a model is first asked."""
     try:
         return import_module(module)
     except ImportError as error:

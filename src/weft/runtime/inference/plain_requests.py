@@ -1,4 +1,4 @@
-"""Requests to a provider's server that no model layer makes: lists of models, embeddings.
+"""Requests to a provider's server that ask no model anything: lists of models, embeddings.
 
 Keys are put in by the guarded connection; what comes back that is no answer becomes an error that says who must act.
 """
