@@ -58,12 +58,13 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 class Loaded:
     """What a process had loaded when it ended."""
 
-    def __init__(self, folder: Path, program: str, *arguments: str) -> None:
+    def __init__(self, folder: Path, program: str, *arguments: str, typed: bytes = b"") -> None:
         file = folder / "loaded.json"
         subprocess.run(
             [sys.executable, "-c", program, *arguments],
             cwd=folder,
             env={**os.environ, "PROBE_FILE": str(file)},
+            input=typed,
             check=True,
             capture_output=True,
         )
@@ -98,6 +99,14 @@ def test_a_message_to_a_server_that_speaks_as_openai_does(weft: Shell) -> None:
     loaded.check(STORE | HTTP | PRICES, 88_772)
     assert not loaded.packages & MODEL_LIBRARIES
     assert loaded.has("weft.runtime.inference.dialects.google", "weft.runtime.inference.dialects.anthropic") == []
+
+
+def test_a_conversation_loads_no_library_of_a_vendor(weft: Shell) -> None:
+    with serving(chat()) as server:
+        stock(weft, server.url, "talk")
+        loaded = Loaded(weft.folder, COMMAND, "chat", "talk", typed=b"Begin\n")
+    assert len(server.received) == 1
+    assert not loaded.packages & MODEL_LIBRARIES
 
 
 def test_a_message_to_anthropic(weft: Shell) -> None:
