@@ -200,7 +200,7 @@ def series() -> list[Path]:
     return sorted(path for path in (CORPUS / "growth-series").glob("*/*/*") if path.is_dir()) if CORPUS.is_dir() else []
 
 
-@pytest.mark.parametrize("folder", series(), ids=lambda folder: folder.name[:8])
+@pytest.mark.parametrize("folder", share(series(), test=1), ids=lambda folder: folder.name[:8])
 def test_a_growing_session_step_by_step_ends_as_its_last_step_alone(folder: Path, tmp_path: Path) -> None:
     steps = sorted(folder.glob("*.jsonl"))
     target = tmp_path / "session.jsonl"

@@ -424,7 +424,7 @@ with weft.open(sys.argv[1]) as ledger:
 
 
 def test_a_killed_import_is_simply_run_again(tmp_path: Path, sources: Path) -> None:
-    lines = [{"id": f"t{i}", "parent": f"t{i - 1}", "ask": f"q{i}" * 50, "answer": f"a{i}" * 200} for i in range(400)]
+    lines = [{"id": f"t{i}", "parent": f"t{i - 1}", "ask": f"q{i}" * 50, "answer": f"a{i}" * 200} for i in range(200)]
     for name in "abcdef":
         written(
             sources / f"{name}.jsonl",
@@ -445,7 +445,7 @@ def test_a_killed_import_is_simply_run_again(tmp_path: Path, sources: Path) -> N
         child.communicate()
     with weft.open(path) as ledger:
         assert take(ledger, sources).problems == []
-        assert ledger.upkeep.stats()["turns"] == 6 * 400
+        assert ledger.upkeep.stats()["turns"] == 6 * 200
         assert ledger.upkeep.stats()["superseded_turns"] == 0
         assert list(ledger.verify()) == []
 

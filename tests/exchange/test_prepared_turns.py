@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.exchange.corpus import aged, opened
 from tests.exchange.fixtures.claude_code.lines import Lines, use
 from tests.exchange.test_two_processes import assert_alike, imported
+from tests.sizes import share
 from weft.exchange.importers.claude_code import ClaudeCode
 from weft.exchange.importers.port import Report, Source, Transcript
 from weft.exchange.importing.run import ImportRun, ImportSummary
@@ -104,15 +105,15 @@ def test_of_a_copy_events_are_taken_and_the_source_is_packed_anew(folder: Path, 
             assert_alike(one, two)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda draft: replace(draft, grows_from="0" * 64),
-        lambda draft: replace(draft, compacts=("elsewhere", None)),
-        lambda draft: replace(draft, session="elsewhere"),
-        lambda draft: replace(draft, file="elsewhere"),
-    ],
-)
+CHANGES: list[Change] = [
+    lambda draft: replace(draft, grows_from="0" * 64),
+    lambda draft: replace(draft, compacts=("elsewhere", None)),
+    lambda draft: replace(draft, session="elsewhere"),
+    lambda draft: replace(draft, file="elsewhere"),
+]
+
+
+@pytest.mark.parametrize("change", share(CHANGES, test=2))
 def test_a_turn_that_hangs_elsewhere_is_made_anew(change: Change, folder: Path, tmp_path: Path) -> None:
     with opened(tmp_path / "one.db") as one:
         expected = imported(one, folder, 1)

@@ -26,7 +26,7 @@ from tests.exchange.contracts import TWO_PROCESSES, own_contracts
 from tests.exchange.corpus import CORPUS, ORIGINS, aged, needs_corpus, opened
 from tests.exchange.fixtures.claude_code.lines import Lines, use
 from tests.exchange.worker_processes import assert_ends
-from tests.sizes import share, sized
+from tests.sizes import share
 from weft import Ledger
 from weft.exchange.importers.aider import Aider
 from weft.exchange.importers.claude_code import ClaudeCode
@@ -59,7 +59,7 @@ from weft.ledger.model import StoredContent
 from weft.surfaces.cli.import_lines import _summary_notes
 
 NOW = FixedClock(10**13)
-FILES = 6
+FILES = 3
 """Of each origin."""
 KILLED = """
 import os, sys
@@ -167,7 +167,7 @@ def test_two_processes_import_samples_of_all_formats_alike(tmp_path: Path) -> No
     assert {contract.importer.origin for contract in contracts} == {importer.origin for importer in load_importers()}
     plain = [contract for contract in contracts if not callable(vars(contract).get(TWO_PROCESSES))]
     folder, origins = tmp_path / "samples", set[str]()
-    for contract in share(plain, test=8):
+    for contract in share(plain, test=6):
         place = folder / f"{contract.__module__}.{contract.__name__}"
         place.mkdir(parents=True)
         damage(contract().samples(place))
@@ -182,7 +182,7 @@ def test_two_processes_import_samples_of_all_formats_alike(tmp_path: Path) -> No
                 path.unlink()
 
 
-@pytest.mark.parametrize("frames", sized(test=[0, 3, 14], prove=[0, 1, 2, 3, 5, 9, 14]))
+@pytest.mark.parametrize("frames", share([0, 1, 2, 3, 5, 9, 14], test=2))
 def test_a_worker_that_is_killed_is_not_missed(
     frames: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +220,7 @@ def test_a_worker_that_cannot_begin_says_why(folder: Path, tmp_path: Path, monke
         assert note.endswith("read without it: it ended with code 1: OSError: no room")
 
 
-@pytest.mark.parametrize("batches", sized(test=[0, 3], prove=[0, 1, 3, 7]))
+@pytest.mark.parametrize("batches", share([0, 1, 3, 7], test=1))
 def test_an_import_whose_writer_was_killed_is_run_again_and_leaves_no_worker(
     batches: int, folder: Path, tmp_path: Path
 ) -> None:
@@ -310,7 +310,7 @@ def test_nothing_of_the_environment_runs_in_the_worker(
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("year", [9000, 1600])
+@pytest.mark.parametrize("year", share([9000, 1600], test=1))
 def test_a_file_from_a_year_that_no_database_holds_is_imported(folder: Path, tmp_path: Path, year: int) -> None:
     seconds = int((year - 1970) * 365.25 * 86_400)
     try:
