@@ -120,11 +120,13 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Imported]:
         yield of_origin
 
 
+@pytest.mark.slow("imports real sessions and verifies them")
 @pytest.mark.parametrize("origin", share(ORIGINS, test=3))
 def test_the_ledger_is_sound(imported: Imported, origin: str) -> None:
     assert list(imported(origin).ledger.verify()) == []
 
 
+@pytest.mark.slow("imports an origin's part of the corpus, up to 52 MB")
 @pytest.mark.parametrize("origin", ORIGINS)
 def test_importing_it_again_brings_nothing(imported: Imported, origin: str) -> None:
     ledger = imported(origin).ledger
@@ -200,6 +202,7 @@ def series() -> list[Path]:
     return sorted(path for path in (CORPUS / "growth-series").glob("*/*/*") if path.is_dir()) if CORPUS.is_dir() else []
 
 
+@pytest.mark.slow("imports a session of 2 MB at six stages")
 @pytest.mark.parametrize("folder", share(series(), test=1), ids=lambda folder: folder.name[:8])
 def test_a_growing_session_step_by_step_ends_as_its_last_step_alone(folder: Path, tmp_path: Path) -> None:
     steps = sorted(folder.glob("*.jsonl"))
@@ -241,6 +244,7 @@ def groups() -> list[list[Path]]:
     return sorted((sorted(group) for group in found), key=str)
 
 
+@pytest.mark.slow("reads real sessions and imports some of them three times")
 def test_shared_history_in_every_order_on_three_ledgers(tmp_path: Path) -> None:
     found = [*groups(), *(sorted(folder.glob("*.jsonl")) for folder in series())]
     assert len(found) > len(series()), "the corpus has copied sessions"
@@ -277,6 +281,7 @@ def test_usage_equals_an_independent_count_of_the_raw_files(imported: Imported, 
     }
 
 
+@pytest.mark.slow("reads 52 MB")
 def test_cost_equals_an_independent_count_of_the_raw_files(imported: Imported) -> None:
     """Per model and kind of token, both durations of the cache among them: raw files and the price table alone."""
     expected = independent_costs(independent_usage.claude_responses(counted("claude-code")))

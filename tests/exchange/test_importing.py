@@ -423,6 +423,7 @@ with weft.open(sys.argv[1]) as ledger:
 """
 
 
+@pytest.mark.slow("kills three processes and verifies 1,200 turns")
 def test_a_killed_import_is_simply_run_again(tmp_path: Path, sources: Path) -> None:
     lines = [{"id": f"t{i}", "parent": f"t{i - 1}", "ask": f"q{i}" * 50, "answer": f"a{i}" * 200} for i in range(200)]
     for name in "abcdef":

@@ -52,6 +52,7 @@ def readers(ledger: Ledger) -> Iterator[None]:
         assert all(each.result() > 0 for each in reading)
 
 
+@pytest.mark.slow("reads files at dozens of stages, beside two readers")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_watched_home_ends_as_a_cold_import_of_its_files(seed: int, tmp_path: Path) -> None:
     chance = random.Random(f"live/{seed}")

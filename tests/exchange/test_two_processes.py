@@ -160,6 +160,7 @@ def test_real_sessions_are_imported_alike(origin: str, tmp_path: Path) -> None:
         assert_alike(one, two)
 
 
+@pytest.mark.slow("imports hundreds of samples twice")
 def test_two_processes_import_samples_of_all_formats_alike(tmp_path: Path) -> None:
     """Sound and damaged ones, read for the first time and again. Formats whose samples need fixtures pass the test of
     the contract itself."""
@@ -220,6 +221,7 @@ def test_a_worker_that_cannot_begin_says_why(folder: Path, tmp_path: Path, monke
         assert note.endswith("read without it: it ended with code 1: OSError: no room")
 
 
+@pytest.mark.slow("starts a process to be killed and imports three times")
 @pytest.mark.parametrize("batches", share([0, 1, 3, 7], test=1))
 def test_an_import_whose_writer_was_killed_is_run_again_and_leaves_no_worker(
     batches: int, folder: Path, tmp_path: Path

@@ -131,6 +131,7 @@ def wait_for_answers(brokers: Brokers, reader: Reader, messages: dict[str, Sent]
         time.sleep(0.1)  # what is looked at is no timing: it ends as soon as all is told
 
 
+@pytest.mark.slow("runs brokers, senders, a reader and a server, and kills them")
 def test_every_admitted_message_is_answered_once_whatever_happens_to_brokers_and_server(
     server: Server, tmp_path: Path, record_property: Record
 ) -> None:

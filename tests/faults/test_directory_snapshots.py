@@ -101,6 +101,7 @@ def act_with(place: Path, at: int, how: str, store: Path, folder: Path, first: s
     return process.returncode
 
 
+@pytest.mark.slow("starts dozens of processes of git")
 @pytest.mark.parametrize("how", ["itself", "caller", "within"])
 def test_a_kill_at_any_call_of_git_leaves_a_store_that_goes_on(
     tmp_path: Path, work: tuple[Path, str], calls: list[tuple[str, int]], how: str, record_property: Record
@@ -169,6 +170,7 @@ def mount(*arguments: str) -> None:
         pytest.skip(f"only root may mount a disk of its own: {done.stderr.strip()}")
 
 
+@pytest.mark.slow("packs 6 MB of random bytes three times")
 @pytest.mark.parametrize("files", [3, 150])
 def test_a_store_without_room_keeps_what_it_has_and_goes_on_once_there_is_some(tmp_path: Path, files: int) -> None:
     folder = tmp_path / "work"
@@ -252,6 +254,7 @@ def test_what_cannot_be_read_is_listed_and_left_and_what_may_not_be_written_is_t
         assert (folder / "closed").exists() is False
 
 
+@pytest.mark.slow("starts four processes, and git in each")
 def test_many_take_snapshots_of_the_same_and_of_other_folders_at_once(tmp_path: Path) -> None:
     store = tmp_path / "store"
     folders = [tmp_path / f"work{number}" for number in range(2)]

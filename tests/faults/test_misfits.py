@@ -93,6 +93,7 @@ def record(ledger: Ledger) -> None:
     ledger.record_turn(session="main", query="q", response="r", wait=0)
 
 
+@pytest.mark.slow("opens 36 ledgers and asks everything")
 @pytest.mark.parametrize("part", PARTS)
 def test_whoever_meets_a_value_of_the_wrong_type_says_so_in_words(
     tmp_path: Path, source: Path, part: int, record_property: Record

@@ -62,6 +62,7 @@ def die_unflushed(server: Server, address: str, tell: Telling | None, monkeypatc
         return queries(ledger, "main")
 
 
+@pytest.mark.slow("starts a server anew")
 @pytest.mark.usefixtures("turn_path")
 @pytest.mark.parametrize("tell", [read, be_refused, wait_for_news], ids=lambda tell: tell.__name__)
 def test_what_anybody_was_told_survives_a_server_that_dies_before_it_has_flushed(

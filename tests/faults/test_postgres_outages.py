@@ -47,6 +47,7 @@ def kill_and_start(server: Server, writers: list[Process], enough: int, pause: f
     return heard
 
 
+@pytest.mark.slow("starts a server three times, and three writers")
 @pytest.mark.usefixtures("turn_path")
 def test_nothing_acknowledged_is_lost_when_the_server_is_killed(server: Server, record_property: Record) -> None:
     dice, address, heard = chance("postmaster"), server.address(), list[Any]()

@@ -146,6 +146,7 @@ def assert_survived(path: Path, loss: PowerLoss, promised: list[Ack], log: list[
         assert_unbroken(path)
 
 
+@pytest.mark.slow("verifies a ledger after each of 16 power losses")
 @pytest.mark.usefixtures("often", "turn_path")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_power_loss_takes_nothing_that_was_acknowledged(quick_path: Path, part: int, record_property: Record) -> None:

@@ -69,6 +69,7 @@ class Writer:
         return int(count), float(longest)
 
 
+@pytest.mark.slow("another process writes all the while")
 @pytest.mark.usefixtures("turn_path")
 def test_verify_finds_nothing_while_another_process_writes(large: Path, record_property: Record) -> None:
     writer = Writer(large)
@@ -79,6 +80,7 @@ def test_verify_finds_nothing_while_another_process_writes(large: Path, record_p
     _measured(record_property, count, longest)
 
 
+@pytest.mark.slow("another process writes all the while")
 @pytest.mark.usefixtures("turn_path")
 def test_rebuild_mends_everything_while_another_process_writes(large: Path, record_property: Record) -> None:
     wrong = change(large, "UPDATE message SET role = 'damaged' WHERE turn % 10 = 0")

@@ -204,6 +204,7 @@ def test_edges_are_those_of_a_plain_replay_at_every_instant(steps: list[Step]) -
         assert problems(ledger) == []
 
 
+@pytest.mark.slow("asks every question of eight histories")
 @SETTINGS
 @given(steps=stories, picks=st.lists(st.integers(0, 10**6), min_size=2, max_size=6))
 def test_every_question_has_the_answer_of_its_plain_form(steps: list[Step], picks: list[int]) -> None:

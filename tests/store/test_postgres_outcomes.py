@@ -22,6 +22,7 @@ def server() -> Iterator[Server]:
     made.remove()
 
 
+@pytest.mark.slow("makes a server of its own")
 @pytest.mark.parametrize("way", ["conclude", "call"])
 def test_a_commit_whose_server_stays_away_has_an_unknown_outcome(
     server: Server, way: str, monkeypatch: pytest.MonkeyPatch

@@ -68,6 +68,7 @@ def _read(ledger: Ledger, name: str) -> tuple[str, list[str], list[str]]:
     return thread.digest, list(thread.ancestry), texts(thread.messages)
 
 
+@pytest.mark.slow("makes and opens dozens of bundles")
 def test_threads_of_random_histories_go_through_bundles_unchanged(memory_folder: Path | None) -> None:
     steps, _ = run_steps(STEPS, FIRST_SEED + 77, memory_folder, Bundling)
     assert steps >= STEPS
@@ -92,6 +93,7 @@ def _texts(value: object) -> set[str]:
     return {value} if isinstance(value, str) else set()
 
 
+@pytest.mark.slow("counts every allocation while a bundle is made")
 def test_memory_stays_the_same_however_long_a_thread_is(tmp_path: Path) -> None:
     """Made, verified: a long thread takes no more than a short one and some caches."""
     chance = random.Random(5)

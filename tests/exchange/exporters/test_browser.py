@@ -127,6 +127,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, server: tuple[str, list[st
     return folder
 
 
+@pytest.mark.slow("starts Chromium")
 @pytest.mark.parametrize("name", ["page.html", "bare.html"])
 def test_hostile_words_run_nothing_and_ask_nobody(
     browser: Browser, hostile: Path, server: tuple[str, list[str]], name: str
@@ -264,6 +265,7 @@ def test_it_can_be_read_without_scripts(browser: Browser, tree: Path) -> None:
         assert page.locator("details.thinking .text", has_text="pondering").first.is_visible()
 
 
+@pytest.mark.slow("Chromium ends with it")
 def test_an_image_of_pixels_is_shown(browser: Browser, tmp_path: Path) -> None:
     with weft.open(":memory:") as ledger:
         ledger.record_turn(session="main", query={"content": [ImagePart(PIXEL)]}, response="seen")

@@ -39,6 +39,7 @@ def exported(ledger: Ledger, session: str, form: str) -> str:
     return out.getvalue().decode()
 
 
+@pytest.mark.slow("writes real sessions in five forms")
 def test_every_session_is_exported_in_every_form(imported: Ledger) -> None:
     sessions = [session for session in imported.sessions(every=True) if session.head is not None]
     assert len({session.origin for session in sessions}) >= 5

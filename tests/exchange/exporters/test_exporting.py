@@ -242,6 +242,7 @@ def short_and_long(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return made
 
 
+@pytest.mark.slow("records 4,000 messages and starts two processes")
 @pytest.mark.parametrize("form", share(FORMS, test=1))
 def test_memory_does_not_grow_with_a_thread(short_and_long: list[Path], form: str) -> None:
     (few, small), (many, large) = (peak(path, form) for path in short_and_long)

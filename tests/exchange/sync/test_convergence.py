@@ -223,6 +223,7 @@ class SyncMachine(RuleBasedStateMachine):
         assert stands[0] == stands[1] == stands[2]
 
 
+@pytest.mark.slow("syncs three ledgers some hundred times")
 @pytest.mark.parametrize("shard", points(SHARDS, test=1))
 def test_ledgers_that_synced_hold_the_same_whatever_happened_before(shard: int) -> None:
     run_machine(seed(FIRST_SEED + shard)(SyncMachine), settings=SETTINGS)

@@ -176,6 +176,7 @@ def test_a_clone_to_which_nothing_came_is_tried_again_with_another_address(here:
         sync.clone(copy, "mistyped.db", opens)
 
 
+@pytest.mark.slow("starts three programs")
 def test_a_ledger_is_synced_with_one_that_a_program_serves(here: Ledger, there: Ledger) -> None:
     rich(there)
     grow(here, "mine", "hello")
