@@ -110,7 +110,7 @@ def test_a_kill_at_any_call_of_git_leaves_a_store_that_goes_on(
     (folder, first), kills = work, 0
     FileStore(folder.parent / "origin").restore(first, folder)
     state = contents(folder)
-    for action, at in share(calls, test=3):
+    for action, at in share(calls, test=2):
         store = tmp_path / f"{action}-{at}"
         kills += act_with(tmp_path, at, how, store, folder, first, action) != 0
         again = FileStore(store)
@@ -171,7 +171,7 @@ def mount(*arguments: str) -> None:
 
 
 @pytest.mark.slow("packs 6 MB of random bytes three times")
-@pytest.mark.parametrize("files", [3, 150])
+@pytest.mark.parametrize("files", share([3, 150], test=1))
 def test_a_store_without_room_keeps_what_it_has_and_goes_on_once_there_is_some(tmp_path: Path, files: int) -> None:
     folder = tmp_path / "work"
     write(folder, {"small": "s"})

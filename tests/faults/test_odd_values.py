@@ -12,7 +12,7 @@ import pytest
 
 import weft
 from tests.faults.checks import answers, end_of, facts_of
-from tests.sizes import PROVING, Record, sized
+from tests.sizes import PROVING, Record, share, sized
 from weft.kernel import canonical
 from weft.kernel.contents import MAX_CONTENT_BYTES
 from weft.kernel.errors import ContentTooLarge, InvalidFact, InvalidInput
@@ -136,7 +136,7 @@ def assert_same_elsewhere(ledger: Ledger) -> None:
         assert list(copy.verify()) == []
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", share(PLACES, test=3))
 def test_any_text_comes_back_exactly_from_anywhere(place: Place) -> None:
     with weft.open(":memory:") as ledger:
         ledger.record_turn(session="main", query="first")

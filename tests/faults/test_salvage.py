@@ -13,12 +13,13 @@ import weft
 from tests.ledger.histories import exported, grow, import_into, problems
 from tests.ledger.imported import rich_import
 from tests.ledger.test_verifying import rich
-from tests.sizes import chance, points, share
+from tests.sizes import chance, points, share, sized
 from weft.kernel.errors import LedgerMissing, StoreError
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep.salvage import Salvaged
 
 PAGE = 4096
+TREES, TURNS = sized(test=(6, 4), prove=(12, 6))
 PARTS = 400
 """Of each kind of damage, with a random choice of its own."""
 
@@ -30,8 +31,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with weft.open(path) as ledger:
         rich(ledger)
         rich_import(ledger)
-        for i in range(12):
-            grow(ledger, f"tree {i}", *(f"question {i}.{k} " + "word " * 60 for k in range(6)))
+        for i in range(TREES):
+            grow(ledger, f"tree {i}", *(f"question {i}.{k} " + "word " * 60 for k in range(TURNS)))
         big = ledger.put_content([bytes([i]) * 300_000 for i in range(5)])
         ledger.record_turn(session="big", response=big)
         ledger.upkeep.catch_up()
