@@ -44,6 +44,7 @@ def test_nothing(tmp_path):
 """
 
 
+@pytest.mark.slow("starts a run of pytest")
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_key_that_was_left_behind_fails_the_run(workers: str) -> None:
     with TemporaryDirectory() as folder:  # not below what this very run is looked through for

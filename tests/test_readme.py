@@ -49,6 +49,7 @@ def forked(command: str, folder: Path) -> str:
     return ""
 
 
+@pytest.mark.slow("runs the tour, some of it by the installed program")
 def test_the_tour_prints_what_the_readme_shows(project: Path) -> None:
     tour = steps((ROOT / "README.md").read_text())
     assert len(tour) > 5

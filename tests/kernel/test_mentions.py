@@ -30,6 +30,7 @@ def names(text: str) -> list[str]:
     return [mention.name for mention in find_mentions(text)]
 
 
+@pytest.mark.slow("reads awkward names in Markdown three times each")
 @given(NAMES, st.sampled_from(list(ParticipantKind)), st.sampled_from([ULID, "local"]))
 @example("a`b", ParticipantKind.AGENT, ULID)
 @example("`" * 300, ParticipantKind.AGENT, ULID)

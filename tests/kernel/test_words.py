@@ -96,6 +96,7 @@ def test_the_table_is_what_its_script_makes() -> None:
             assert known == now
 
 
+@pytest.mark.slow("folds every letter of Unicode")
 def test_every_letter_folds_alike_on_every_interpreter() -> None:
     found = pattern("[SMU]").findall("".join(map(chr, range(0x110000))))
     digest = sha256("\0".join(folded(letter) for letter in found).encode("utf-8", "surrogatepass")).hexdigest()

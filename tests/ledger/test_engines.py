@@ -117,6 +117,7 @@ def test_the_readable_tables_have_the_same_names_and_columns(twins: Ledger, path
     twins.close()
 
 
+@pytest.mark.slow("compares every row of a long story on two engines")
 def test_every_row_of_a_full_story_is_the_same(path: Path, address: str) -> None:
     clock = TwinClock(NOON)
     with open_twins(path, address, clock, "story") as twins:
@@ -134,6 +135,7 @@ def test_every_row_of_a_full_story_is_the_same(path: Path, address: str) -> None
     assert_same_everywhere(path, address)
 
 
+@pytest.mark.slow("compares every row of five pairs of ledgers")
 @settings(max_examples=200 if PROVING else 5)
 @given(texts=st.lists(st.text(st.characters(exclude_categories=[])), min_size=8, max_size=8))
 def test_any_text_is_the_same_in_every_row(texts: list[str], memory_folder: Path | None) -> None:
@@ -203,6 +205,7 @@ class EnginesMachine(LedgerMachine):
         super().teardown()
 
 
+@pytest.mark.slow("80 steps on two engines, each answer compared, and every row")
 @pytest.mark.usefixtures("turn_path")
 @pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.parametrize("turn_path", ["straight"], indirect=True)
@@ -217,6 +220,7 @@ def test_whatever_is_done_in_whatever_order_both_engines_hold_the_same(
     assert counted["steps"] == steps
 
 
+@pytest.mark.slow("asks for each word with each filter on two engines")
 @settings(max_examples=3 if not PROVING else 100, deadline=None)
 @given(
     stories=st.lists(histories(), min_size=1, max_size=3),

@@ -241,6 +241,7 @@ def grown(steps: list[Step], seed: int) -> tuple[list[object], dict[str, Any]]:
             return answers, {table: sorted(txn.sql.all(f"SELECT * FROM {table}"), key=repr) for table in TABLES}
 
 
+@pytest.mark.slow("compares every row of thirty pairs of histories")
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.lists(STEPS, max_size=10), st.integers(0, 3))
 def test_both_ways_write_the_same_rows(steps: list[Step], seed: int) -> None:

@@ -381,6 +381,7 @@ def written(engine: str, history: list[tuple[str, Any, Any]]) -> Iterator[tuple[
         yield ledger, clock
 
 
+@pytest.mark.slow("pages through every listing while it is written to")
 @pytest.mark.parametrize("engine", ENGINES)
 @EXAMPLES
 @given(WITH_TIMES, WITH_TIMES, SIZES)
@@ -394,6 +395,7 @@ def test_a_reader_meets_each_item_that_was_there_at_the_first_page_once(
             assert paged(asked[name], sizes, Writer(ledger, clock, writes).write) == whole, name
 
 
+@pytest.mark.slow("pages through every listing while it is written to")
 @pytest.mark.parametrize("engine", ENGINES)
 @EXAMPLES
 @given(WRITES, WRITES, SIZES)

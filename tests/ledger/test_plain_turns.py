@@ -209,6 +209,7 @@ def tell(ledger: Ledger, told: list[tuple[str, int]]) -> None:
     assert_same(ledger, places_in(ledger))
 
 
+@pytest.mark.slow("reads all contexts six times after each step of ten histories")
 @settings(max_examples=10 * PROPERTY_SCALE, deadline=None, suppress_health_check=list(HealthCheck))
 @given(told=steps, damaged=st.integers(0, 200))
 def test_both_ways_tell_the_same_of_any_history(told: list[tuple[str, int]], damaged: int) -> None:
@@ -236,6 +237,7 @@ def _forge(n: int, txn: WriteTxn) -> None:
 EVERYTHING = [(name, pick) for pick in (0, 1, 2, 3, 4, 5, 7) for name in dict.fromkeys([*STEPS, "large"])]
 
 
+@pytest.mark.slow("reads all contexts six times after each of sixteen steps")
 def test_both_ways_tell_the_same_of_everything(ledger: Ledger) -> None:
     tell(ledger, EVERYTHING[:16])
     places = places_in(ledger)
@@ -435,6 +437,7 @@ def tell_while_open(opened: Callable[[], Ledger], told: list[tuple[str, int]]) -
             assert_as_fresh(writer, opened)
 
 
+@pytest.mark.slow("reads all contexts after each step of eight histories")
 @settings(max_examples=8 * PROPERTY_SCALE, deadline=None, suppress_health_check=list(HealthCheck))
 @given(told=later_steps)
 def test_a_ledger_that_stays_open_tells_what_a_fresh_one_tells(
@@ -444,6 +447,7 @@ def test_a_ledger_that_stays_open_tells_what_a_fresh_one_tells(
         tell_while_open(partial(weft.open, f"{folder}/ledger.db", clock=FixedClock(1_794_700_800_000)), told)
 
 
+@pytest.mark.slow("reads all contexts after each of eleven steps, from PostgreSQL")
 def test_on_a_server_it_does_so_too(new_postgres_ledger: Callable[[], str], clock: FixedClock) -> None:
     told = [(name, 5) for name in dict.fromkeys(LATER_STEPS)]
     tell_while_open(partial(weft.open, new_postgres_ledger(), clock=clock), told)

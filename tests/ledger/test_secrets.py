@@ -395,6 +395,7 @@ def test_nothing_that_is_told_or_kept_holds_a_credential(ledger: Ledger) -> None
     assert len(report.secrets) >= len(planted)
 
 
+@pytest.mark.slow("erases credentials of every kind, and looks for each in every file")
 def test_after_erasing_no_file_holds_what_was_found(disk: Ledger, path: Path) -> None:
     planted = plant(disk)
     for secret in planted:
@@ -456,6 +457,7 @@ def test_without_the_scanner_it_is_said_what_to_install(ledger: Ledger, monkeypa
     assert refused.value.hint == "install it: `pip install 'weft[secrets]'`"
 
 
+@pytest.mark.slow("a process under strace loads the rules")
 def test_no_connection_is_tried(disk: Ledger, path: Path, tmp_path: Path) -> None:
     if reason := missing():
         pytest.skip(reason)

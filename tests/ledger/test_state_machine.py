@@ -464,6 +464,7 @@ def run_steps(
     return counted["steps"], number - 1
 
 
+@pytest.mark.slow("200 steps, and nine questions in SQL after each")
 @pytest.mark.usefixtures("turn_path")
 @pytest.mark.parametrize("shard", share(range(SHARDS), test=2))
 @pytest.mark.parametrize("turn_path", ["straight"], indirect=True)

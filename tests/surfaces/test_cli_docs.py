@@ -139,6 +139,7 @@ def run_example(shell: Shell, line: str) -> Answer:
     return answer._replace(out="")
 
 
+@pytest.mark.slow("runs all examples of the page, some 300 commands")
 @pytest.mark.usefixtures("one_minilm")
 def test_the_examples_do_what_the_page_says(shell: Shell) -> None:
     examples = [

@@ -197,6 +197,7 @@ def test_every_known_model_is_pinned_at_a_revision_of_its_maker() -> None:
     assert len({file.sha256 for file in MODEL_FILES}) == len(MODEL_FILES) == 4
 
 
+@pytest.mark.slow("the embedded model answers twice")
 def test_a_fetched_model_answers_in_a_conversation_and_as_a_program(
     shell: Shell, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

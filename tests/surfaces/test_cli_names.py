@@ -76,6 +76,7 @@ COMMANDS: Mapping[tuple[str, ...], Taken] = {
 """By command that takes a name behind it, whether its JSON answer is about a session."""
 
 
+@pytest.mark.slow("gives every command every name that a listing shows")
 @settings(
     max_examples=60 if PROVING else 3,
     phases=(Phase.explicit, Phase.generate),

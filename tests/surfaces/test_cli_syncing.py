@@ -150,6 +150,7 @@ def test_an_erasure_is_applied_with_a_pull_when_asked_for(pair: Shell) -> None:
     assert "together" not in pair("show", "main").out
 
 
+@pytest.mark.slow("starts three programs that serve")
 def test_a_ledger_behind_a_program_is_synced_like_any_other(pair: Shell, folder: Path) -> None:
     pair.record("more")
     served = f"cmd:{shlex.join([*PROGRAM, 'sync-stdio', '--ledger', str(folder / 'other.db')])}"

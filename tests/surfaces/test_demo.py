@@ -40,6 +40,7 @@ def run_demo(home: Path) -> tuple[Path, str]:
     return home, output.getvalue()
 
 
+@pytest.mark.slow("the first to need the demo, in which the embedded model answers")
 def test_the_demo_shows_a_forked_history_a_turn_a_difference_and_a_sound_ledger(told: str) -> None:
     commands = re.findall(r"^\$ (.*)$", told, re.MULTILINE)
     assert commands == [
@@ -66,6 +67,7 @@ def test_the_demo_keeps_its_ledger_and_says_what_to_try(told: str, tmp_path: Pat
         assert shell("--ledger", str(path), *words.split()).code == 0, words
 
 
+@pytest.mark.slow("runs the demo, in which the embedded model answers")
 def test_the_demo_tells_the_same_every_time(told: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "ledger.db").rename(tmp_path / "first.db")
