@@ -58,9 +58,24 @@ class ProcessWatch(threading.Thread):
             self.look()
 
     def look(self) -> None:
-        for entry in os.scandir("/proc") if os.path.isdir("/proc") else ():
-            if entry.name.isdigit() and MARK in _read(f"/proc/{entry.name}/cmdline") and _is_ours(entry.name):
-                self.found.add("a process list")
+        if any(MARK in _read(f"/proc/{pid}/cmdline") for pid in _descendants(str(os.getpid()))):
+            self.found.add("a process list")
+
+
+def _descendants(pid: str) -> Iterator[str]:
+    """Read off the process tree: to look at every process of a machine several times a second takes more than many a
+    test."""
+    for task in _names(f"/proc/{pid}/task"):
+        for child in _read(f"/proc/{pid}/task/{task}/children").decode().split():
+            yield child
+            yield from _descendants(child)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # the process has ended, or this system has no such tree
+        return []
 
 
 def _read(path: str) -> bytes:
@@ -69,15 +84,6 @@ def _read(path: str) -> bytes:
             return file.read()
     except OSError:  # it has ended, or is somebody else's
         return b""
-
-
-def _is_ours(pid: str) -> bool:
-    while pid not in ("", "0", "1"):
-        state, *rest = _read(f"/proc/{pid}/stat").rpartition(b")")[2].decode().split() or [""]
-        pid = rest[0] if state else ""
-        if pid == str(os.getpid()):
-            return True
-    return False
 
 
 WATCH = ProcessWatch()
