@@ -906,7 +906,7 @@ class AsyncUsageReports(crossing.Mirror[UsageReports]):
         about: bool = True,
     ) -> WorkReport:
         """What was worked on in a period: projects, sessions, agents, files and cost, the latest first. Without `about`
-        nothing is read of what the sessions are called and were asked to do, which takes the longest."""
+        nothing is told of what each session is called, was asked to do and spent: that takes the longest."""
         return await self._run(partial(self._sync.work, since=since, until=until, prices=prices, about=about))
 
     async def branch(self, session: str, *, prices: Prices = None) -> BranchUsage:

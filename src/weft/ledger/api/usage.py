@@ -45,7 +45,7 @@ class UsageReports(LedgerPart):
         about: bool = True,
     ) -> WorkReport:
         """What was worked on in a period: projects, sessions, agents, files and cost, the latest first. Without `about`
-        nothing is read of what the sessions are called and were asked to do, which takes the longest."""
+        nothing is told of what each session is called, was asked to do and spent: that takes the longest."""
         is_told = checked_flag(about, "about")
         self._catch_up()
         with self._store.read() as txn:

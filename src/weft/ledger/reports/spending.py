@@ -6,6 +6,8 @@ all of it; where both are there, both are added up beside each other, so that th
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
@@ -172,17 +174,21 @@ class PriceGroups:
     """Numbers of one key at one price, added up before they are priced: far fewer than responses."""
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[Any, ...], list[int]] = {}
+        self._groups: dict[tuple[Any, ...], tuple[int, ...]] = {}
         self._prices: dict[int, Price | None] = {}
 
     def add(self, key: Any, counted: Countable, price: Price | None, times: int = 1) -> None:
         """Where its tool noted a cost, which kinds of tokens there are says whether that counts."""
         tokens, recorded = counted.tokens, counted.recorded
         kinds = None if recorded is None else (*map(bool, tokens), _kept_for_minutes(tokens))
-        self._prices[id(price)] = price
-        group = self._groups.setdefault((key, id(price), kinds), [0] * (len(tokens) + 2))
-        for i, count in enumerate((counted.responses, recorded or 0, *tokens)):
-            group[i] += count * times
+        group = key, id(price), kinds
+        counts: tuple[int, ...] = (counted.responses, recorded or 0, *tokens)
+        if times != 1:
+            counts = tuple(count * times for count in counts)
+        before = self._groups.get(group)
+        if before is None:
+            self._prices[id(price)] = price
+        self._groups[group] = counts if before is None else tuple(map(operator.add, before, counts))
 
     def tallies(self) -> dict[Any, Tally]:
         tallies: dict[Any, Tally] = {}
@@ -199,15 +205,20 @@ def _kept_for_minutes(tokens: Tokens) -> int:
     return (rest > 0) - (rest < 0)
 
 
+def total_of(tallies: Iterable[Tally]) -> Tally:
+    total = Tally()
+    for tally in tallies:
+        total.add_tally(tally)
+    return total
+
+
 class Sums:
     """Tallies by key, and by model beside them."""
 
     def __init__(self, by_key: dict[Any, Tally] | None = None, by_model: dict[str, Tally] | None = None) -> None:
-        self.total = Tally()
         self.by_key = {} if by_key is None else by_key
         self.by_model = {} if by_model is None else by_model
-        for tally in self.by_model.values():
-            self.total.add_tally(tally)
+        self.total = total_of(self.by_key.values())
 
     def add(self, key: Any, model: str, counted: Countable, price: Price | None) -> None:
         for tally in (

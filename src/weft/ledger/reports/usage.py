@@ -37,7 +37,7 @@ from weft.ledger.reports.responses import (
     reported_elsewhere,
     standing,
 )
-from weft.ledger.reports.spending import PriceGroups, Spending, Sums, Tally, Unpriced, UsageRow, dearest_first
+from weft.ledger.reports.spending import PriceGroups, Spending, Sums, Tally, Unpriced, UsageRow, dearest_first, total_of
 from weft.ledger.reports.totals_reading import load_totals
 from weft.ledger.rooms.rows import find_conversation
 from weft.ledger.views.rows import SESSION, SessionRow, load_session_number
@@ -373,34 +373,15 @@ class Survey:
         sums.add(key, self.names.model(counted.row.model), counted, self.price(counted))
 
 
-class SpentBy(Struct, frozen=True, kw_only=True):
-    """What was spent in all, by each of several keys, and in ways that no total tells."""
-
-    sums: tuple[Sums, ...]
-    naive: Tally
-    abandoned: Tally
-
-
-def spent_by(survey: Survey, wanted: UsageScope, keys: Sequence[Callable[[Reported], Any]]) -> SpentBy:
-    """Sums by each of these keys, of one reading."""
-    living = survey.heads("status <> 'deleted'")
-    reach, naive = Reach(survey.tree, living), _Naive(survey, wanted, living)
-    by_keys, by_model, abandoned = [PriceGroups() for _ in keys], PriceGroups(), PriceGroups()
+def spent_by(survey: Survey, wanted: UsageScope, keys: Sequence[Callable[[Reported], Any]]) -> list[dict[Any, Tally]]:
+    """What was spent by each of these keys, of one reading."""
+    by_keys = [PriceGroups() for _ in keys]
     for counted in survey.counted(wanted.since, wanted.until):
-        if counted.is_naive:
-            naive.look(counted)
         if counted.is_once and wanted.takes(counted.row):
             price = survey.price(counted)
-            by_model.add(survey.names.model(counted.row.model), counted, price)
             for key, groups in zip(keys, by_keys, strict=True):
                 groups.add(key(counted.row), counted, price)
-            if not any(reach.contains(*place) for place in counted.places):
-                abandoned.add(None, counted, price)
-    return SpentBy(
-        sums=tuple(Sums(groups.tallies(), by_model.tallies()) for groups in by_keys),
-        naive=naive.groups.tallies().get(None) or Tally(),
-        abandoned=abandoned.tallies().get(None) or Tally(),
-    )
+    return [groups.tallies() for groups in by_keys]
 
 
 def report(
@@ -410,19 +391,30 @@ def report(
     zone = only.get("zone") or zone
     survey = Survey(txn, zone, only.get("prices"), repository_of)
     wanted = UsageScope(txn, survey.names, only, now, zone)
-    spent = spent_by(survey, wanted, [key_of(checked_text(by, "by"), survey.names)])
-    (sums,) = spent.sums
-    total, naive = sums.total.spending(), spent.naive.spending()
+    key, living = key_of(checked_text(by, "by"), survey.names), survey.heads("status <> 'deleted'")
+    reach, naive_sum = Reach(survey.tree, living), _Naive(survey, wanted, living)
+    by_key, by_model, abandoned = PriceGroups(), PriceGroups(), PriceGroups()
+    for counted in survey.counted(wanted.since, wanted.until):
+        if counted.is_naive:
+            naive_sum.look(counted)
+        if counted.is_once and wanted.takes(counted.row):
+            price = survey.price(counted)
+            by_key.add(key(counted.row), counted, price)
+            by_model.add(survey.names.model(counted.row.model), counted, price)
+            if not any(reach.contains(*place) for place in counted.places):
+                abandoned.add(None, counted, price)
+    sums = Sums(by_key.tallies(), by_model.tallies())
+    total, naive = sums.total.spending(), total_of(naive_sum.groups.tallies().values()).spending()
     return UsageReport(
         by=by,
         zone=_zone_name(zone),
         since_at=wanted.since,
         until_at=wanted.until,
-        rows=usage_rows(by, sums, survey.names),
+        rows=usage_rows(by, sums.by_key, survey.names),
         total=total,
         models=sums.models(),
         unpriced=sums.unpriced(),
-        abandoned=spent.abandoned.spending(),
+        abandoned=total_of(abandoned.tallies().values()).spending(),
         naive=naive,
         naive_factor=round(naive.total / total.total, 4) if total.total else None,
         prices_as_of=survey.as_of,
@@ -451,12 +443,12 @@ class _Naive:
             self.groups.add(None, counted, self._survey.price(counted), threads)
 
 
-def usage_rows(by: str, sums: Sums, names: Names) -> tuple[UsageRow, ...]:
+def usage_rows(by: str, tallies: dict[Any, Tally], names: Names) -> tuple[UsageRow, ...]:
     if by == "session":
-        names.hold_sessions(sums.by_key)
-        rows = [UsageRow(**names.of_session(n), **tally.fields()) for n, tally in sums.by_key.items()]
+        names.hold_sessions(tallies)
+        rows = [UsageRow(**names.of_session(n), **tally.fields()) for n, tally in tallies.items()]
     else:
-        rows = [UsageRow(key=key, **tally.fields()) for key, tally in sums.by_key.items()]
+        rows = [UsageRow(key=key, **tally.fields()) for key, tally in tallies.items()]
     if by in PERIODS:
         return tuple(sorted(rows, key=lambda row: row.key))
     return tuple(sorted(rows, key=lambda row: (*dearest_first(row), str(row.session_id))))

@@ -17,7 +17,7 @@ from weft.ledger.read.turn_titles import load_subjects, meaningful_title
 from weft.ledger.reports.counted_turns import SLOT, WORKED, WorkCell, work_of
 from weft.ledger.reports.file_touches import full_path
 from weft.ledger.reports.prices import PriceTable
-from weft.ledger.reports.spending import Spending, Tally, UsageRow
+from weft.ledger.reports.spending import Spending, Tally, UsageRow, total_of
 from weft.ledger.reports.total_tables import Values
 from weft.ledger.reports.totals_reading import Totals
 from weft.ledger.reports.usage import NONE, Survey, UsageScope, key_of, spent_by, usage_rows
@@ -122,20 +122,23 @@ def work_report(
     *,
     about: bool = True,
 ) -> WorkReport:
-    """Without `about` nothing is read of what sessions are called and were asked to do."""
+    """Without `about` nothing is told of what each session is called, was asked to do and spent."""
     start, end = (read_moment(given, what, now, zone) for given, what in ((since, "since"), (until, "until")))
     survey = Survey(txn, zone, prices, repository_of)
     wanted = UsageScope(txn, survey.names, {"since": start, "until": end}, now, zone)
-    spent = spent_by(survey, wanted, [key_of(by, survey.names) for by in ("session", "project")])
-    of_sessions, of_projects = (
-        usage_rows(by, sums, survey.names) for by, sums in zip(("session", "project"), spent.sums, strict=True)
-    )
+    keys = ("project", "session") if about else ("project",)
+    tallies = spent_by(survey, wanted, [key_of(by, survey.names) for by in keys])
+    spent = [usage_rows(by, of_keys, survey.names) for by, of_keys in zip(keys, tallies, strict=True)]
+    of_projects = {row.key: _spending(row) for row in spent[0]}
+    of_sessions = {str(row.session_id): _spending(row) for rows in spent[1:] for row in rows}
     reading = _Reading(txn, start, end, Projects(txn, repository_of), survey.totals, is_told=about)
-    projects = reading.projects(
-        {str(row.session_id): _spending(row) for row in of_sessions}, {row.key: _spending(row) for row in of_projects}
+    return WorkReport(
+        since_at=start,
+        until_at=end,
+        projects=reading.projects(of_sessions, of_projects),
+        total=total_of(tallies[0].values()).spending(),
+        prices_as_of=survey.as_of,
     )
-    total = spent.sums[0].total.spending()
-    return WorkReport(since_at=start, until_at=end, projects=projects, total=total, prices_as_of=survey.as_of)
 
 
 def _spending(row: UsageRow) -> Spending:
