@@ -12,6 +12,7 @@ from msgspec import Struct
 import weft
 from tests.faults.checks import answers, copy_ledger
 from tests.faults.test_bit_flips import make_varied
+from tests.ledger.histories import select
 from tests.sizes import Record, chance, share
 from weft.kernel.errors import Damaged, WeftError
 from weft.ledger.api.ledger import Ledger
@@ -114,12 +115,11 @@ def test_whoever_meets_a_value_of_the_wrong_type_says_so_in_words(
 
 def test_a_rebuild_mends_a_value_that_was_named(tmp_path: Path, source: Path) -> None:
     path = copy_ledger(source, tmp_path / "ledger.db")
-    with weft.open(path) as ledger:
-        turn = ledger.log()[0]
-    change = Change("turn", "input_tokens", (("id", turn.id),), "odd")
+    (row,) = select(path, "SELECT min(n) AS n FROM usage_total")
+    change = Change("usage_total", "input_tokens", (("n", row["n"]),), "odd")
     assert change.make(path)
     with weft.open(path) as ledger:
-        with pytest.raises(Damaged, match=r"turn\.input_tokens"):
+        with pytest.raises(Damaged, match=r"usage_total\.input_tokens"):
             ledger.usage.report("session")
         ledger.upkeep.rebuild()
         ledger.usage.report("session")
