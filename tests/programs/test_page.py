@@ -13,6 +13,8 @@ from weft.programs.kinds.table import KINDS
 PAGE = (Path(__file__).parents[2] / "docs" / "programs.md").read_text()
 
 
+@pytest.mark.load("local model")
+@pytest.mark.slow("loads what asks models, and starts the embedded one")
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     scope: dict[str, Any] = {}
