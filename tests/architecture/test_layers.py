@@ -132,6 +132,7 @@ def violations(rule: Rule) -> list[str]:
     return [f"src/{module.path}:{line}: {what}" for module in shipped() for line, what in rule(module)]
 
 
+@pytest.mark.slow("parses the package, for all tests of its sources")
 def test_the_rules_read_every_layer_written_so_far() -> None:
     assert {"kernel", "store", "ledger", "surfaces"} <= {module.layer for module in shipped()}
 

@@ -458,6 +458,7 @@ def listing_answers(ledger: Ledger, programs: Programs) -> Iterator[Callable[[],
     )  # fmt: skip
 
 
+@pytest.mark.slow("asks every verb for many names in two ledgers")
 @settings(max_examples=200 if PROVING else 3)
 @given(steps(), steps())
 def test_nothing_is_learnt_of_what_may_not_be_read(plan: list[tuple[str, int]], hidden: list[tuple[str, int]]) -> None:

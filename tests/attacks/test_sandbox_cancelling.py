@@ -133,6 +133,7 @@ def test_a_check_that_is_cancelled_ends_its_command(tmp_path: Path) -> None:
         commands.run("true", tmp_path, None)
 
 
+@pytest.mark.slow("starts a command line, whose program takes a core until it is ended")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_ending_the_command_line_ends_the_program_without_a_traceback(tmp_path: Path, number: signal.Signals) -> None:
     machine_sandbox()

@@ -230,6 +230,7 @@ def test_a_providers_type_must_be_known_when_it_is_used(path: Path) -> None:
     run(path, body, chat())
 
 
+@pytest.mark.slow("starts the embedded model")
 @pytest.mark.load("local model")
 def test_the_embedded_model_is_a_provider_without_a_key(path: Path) -> None:
     async def body(bench: Bench) -> None:

@@ -97,7 +97,15 @@ class Gated:
     async def serve(self, message: str) -> None:
         """A broker works until the message is answered, or its turn waits for people alone."""
         broker = self.bench.broker()
+        has_looked, look = asyncio.Event(), broker._runs.look
+
+        def looked(*given: Any) -> Any:
+            has_looked.set()
+            return look(*given)
+
+        broker._runs.look = looked  # type: ignore[method-assign, assignment]
         serving = asyncio.ensure_future(broker.serve())
+        await has_looked.wait()  # what it finds may be what the turn waited for
         session = self.ledger.session("main").id
         for _ in range(self.looks):
             broker.wake()

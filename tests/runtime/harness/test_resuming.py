@@ -79,6 +79,7 @@ POINTS = [
 KILLS = sized(test=["checkpoint:1"], prove=["after:7", "checkpoint:1", "after:6", "checkpoint:2"])
 
 
+@pytest.mark.slow("runs a task of three turns three times")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a process that dies closes nothing
 def test_killed_after_every_checkpoint_and_at_commits_it_ends_the_same(tmp_path: Path) -> None:
     owner = dead_owner()

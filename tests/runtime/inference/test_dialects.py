@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.runtime.inference.asking import HI
 from tests.runtime.inference.oracle import Answer, Asking, responding, sent_bodies
 from tests.runtime.scripted import CHAT, MESSAGE, MESSAGE_EVENTS, RESPONSES, USAGE, chunk, events
+from tests.sizes import share, sized
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import (
     ContextTooLong,
@@ -64,7 +65,7 @@ TALKS = st.builds(
 
 @pytest.mark.parametrize("dialect", OWN)
 @given(talk=TALKS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=sized(test=20, prove=500), deadline=None)
 def test_a_conversation_is_sent_as_the_oracle_sends_it(dialect: Dialect, talk: Any) -> None:
     model = "claude-sonnet-4-5" if dialect is Dialect.ANTHROPIC else "m-1"
     ours, theirs = sent_bodies(Asking(dialect=dialect, model=model, messages=talk, parameters=Parameters(max_tokens=9)))
@@ -113,8 +114,10 @@ NAMES = {
 THINKING = ({}, *({"thinking": level} for level in (True, False, "minimal", "low", "medium", "high")))
 
 
-@pytest.mark.parametrize(("dialect", "name"), [(dialect, name) for dialect in OWN for name in NAMES[dialect]])
-@pytest.mark.parametrize("compatible", [False, True])
+SPEAKERS = [(dialect, name, compatible) for dialect in OWN for name in NAMES[dialect] for compatible in (False, True)]
+
+
+@pytest.mark.parametrize(("dialect", "name", "compatible"), share(SPEAKERS, test=17))
 def test_parameters_and_thinking_are_sent_as_the_oracle_sends_them(
     dialect: Dialect, name: str, compatible: bool
 ) -> None:

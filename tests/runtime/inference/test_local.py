@@ -93,6 +93,7 @@ def test_a_wrong_key_is_refused_by_a_real_server(local: LocalModel) -> None:
         ask(local, over(local, ProviderKind.OPENAI_COMPATIBLE, None), "wrong-key")
 
 
+@pytest.mark.slow("starts the embedded model")
 def test_the_embedded_model_needs_no_key_and_no_network() -> None:
     async def run() -> tuple[Reply, Reply]:
         async with Inference() as inference:
@@ -142,6 +143,7 @@ def test_without_the_model_layer_nothing_is_asked(monkeypatch: pytest.MonkeyPatc
         asyncio.run(infer(InferenceRequest(model=LOCAL, messages=HI), context=context_for(PERSON)))
 
 
+@pytest.mark.slow("starts the embedded model")
 def test_a_fresh_machine_can_talk_and_it_is_recorded(tmp_path: Path) -> None:
     tokens: list[ReplyToken] = []
 
