@@ -108,11 +108,16 @@ def written(node: ast.AST) -> str:
 
 
 def made(module: Module) -> Iterator[str]:
-    """Names of all errors that a module makes, or lists in a table of what to make of others'."""
+    """Names of all errors that a module makes, or chooses for others': in a table, or as what a function returns."""
     tables = module.nodes_of(ast.AnnAssign) if "type[OutsideError]" in module.source else ()
     for node in tables:
         if node.value and "type[OutsideError]" in ast.unparse(node.annotation):
             yield from (name.id for name in ast.walk(node.value) if isinstance(name, ast.Name) and name.id in KINDS)
+    for function in module.nodes_of(ast.FunctionDef) if "-> type[" in module.source else ():
+        if function.returns is not None and ast.unparse(function.returns) in ("type[WeftError]", "type[OutsideError]"):
+            yield from (
+                last_word(node.value) for node in ast.walk(function) if isinstance(node, ast.Return) and node.value
+            )
     calls, raising = module.nodes_of(ast.Call), module.nodes_of(ast.Raise)
     for what in (*(node.func for node in calls), *(node.exc for node in raising if node.exc is not None)):
         name = last_word(what)
