@@ -235,7 +235,7 @@ def populated(ledger: Ledger, session: Made) -> None:
         given = {"programs": granted} if name == "scout" else granted
         programs.create("agent" if name == "scout" else "human", name, {"permissions": given})
     creator = ledger.acting_as(authority(session.creators))
-    for name in {**tried(), **dict.fromkeys(PREPARED_SESSIONS)}:
+    for name in {**tried(), **dict.fromkeys((*PREPARED_SESSIONS, "session"))}:  # `unify` needs another session
         creator.create_session(f"x {name}", persona=session.persona)
         grow(ledger, f"x {name}", "said")
     prepare_inboxes(ledger)
