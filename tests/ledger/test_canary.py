@@ -40,9 +40,9 @@ READS = """
     heads.at tree.heads listing log message messages path point read_content reflog replica resolve session
     sessions tree.sessions_containing upkeep.stats thread tool_calls tree.turns turn verify upkeep.export_facts
     upkeep.backup upkeep.rebuild upkeep.catch_up upkeep.import_facts imports.writer imports.kept_sources
-    imports.share_with usage.report usage.work usage.branch usage.tree usage.abandoned upkeep.disk_bytes audit.findings
-    audit.suggest audit.actor_history newest erasure.plan erasure.done erasure.pending erasure.finish upkeep.pack
-    upkeep.unpack vouchers strangers trust labels.archivable labels.aliases upkeep.search_lag imports.index
+    imports.share_with usage.report usage.work usage.branch usage.tree usage.abandoned usage.lag upkeep.disk_bytes
+    audit.findings audit.suggest audit.actor_history newest erasure.plan erasure.done erasure.pending erasure.finish
+    upkeep.pack upkeep.unpack vouchers strangers trust labels.archivable labels.aliases upkeep.search_lag imports.index
     find_turns find_messages
     find_tool_calls find_sessions tree.moves_to merges.provenance secrets.find secrets.ignore secrets.matches
     secrets.remainders full_threads
