@@ -373,6 +373,15 @@ def test_numbers_that_no_sum_holds_are_counted_by_themselves(ledger: Ledger, mon
     assert_follows(ledger, monkeypatch)
 
 
+def test_totals_of_rows_that_were_mended_since_lack_every_event(disk: Ledger, path: Path) -> None:
+    grow(disk, "main", "one", "two", usage=spent(3))
+    disk.usage.report()
+    assert disk.usage.lag() == 0
+    change(path, "INSERT INTO local(key, value) VALUES ('views_mended', '1')")
+    (events,) = select(path, "SELECT max(n) AS newest FROM log")
+    assert (disk.usage.lag(), disk.usage.report().total.total, disk.usage.lag()) == (events["newest"], 6, 0)
+
+
 def test_verifying_finds_wrong_totals_and_rebuilding_counts_anew(disk: Ledger, path: Path) -> None:
     grow(disk, "main", "one", "two", usage=spent(3))
     disk.usage.report()

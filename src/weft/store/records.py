@@ -27,6 +27,8 @@ VIEW_RULES, CURRENT_VIEW_RULES = "view_rules", "8"
 """Local state: by which rules all views were computed. The number rises when a program computes others of old facts."""
 VIEWS_MENDED = "views_mended"
 """Local state: how often rows of views that were wrong were made anew. Whoever remembers rows forgets them then."""
+USAGE_TOTALS = "usage_totals"
+"""Local state: by which rules, and of which rows, the totals of usage were counted."""
 LAST_NUMBER = 2**63 - 1
 """No row has a higher number. Where a question says so, PostgreSQL expects few rows even while it has no statistics,
 and goes by the index; of numbers without an end it expects a third of the table, and reads all of it."""

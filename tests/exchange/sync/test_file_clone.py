@@ -24,6 +24,7 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.errors import FactDamaged
 from weft.ledger.api import store_of
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.reports.counted_turns import TABLES
 from weft.ledger.secrets.scan import MARK
 from weft.ledger.upkeep import file_clone
 from weft.ledger.upkeep.facts_file import export_lines, import_lines
@@ -40,6 +41,9 @@ FILLED_TABLES = (
     "lookup_event", "lookup_content", "lookup_bytes", "passage", "arrival", "session_change", "local", "watermark",
 )  # fmt: skip
 """What is filled after an append, and what is written anew row by row."""
+TOTALS_TABLES = (
+    *(name for table in TABLES for name in table.tables), "response_turn", "usage_cut", "usage_session",
+)  # fmt: skip
 COLUMNS = "label id status origin origin_session persona created_at head head_digest"
 
 
@@ -115,6 +119,7 @@ def test_a_copied_file_is_the_clone_that_would_have_been_told_every_fact(
         assert_same(here, quick)  # its views are what its own facts say: `verify` makes them anew
         assert_same(slow, quick)
         assert answers(quick) == answers(slow)
+        assert (quick.usage.lag(), quick.usage.report()) == (0, here.usage.report())
         assert len({repr(rows(one, "SELECT view FROM watermark ORDER BY view")) for one in (slow, quick)}) == 1
         secrets = [rows(one, "SELECT value FROM local WHERE key = 'import_secret'") for one in (here, slow, quick)]
         assert (secrets[0] == secrets[1], secrets[0] == secrets[2]) == (secret, secret)
@@ -126,7 +131,7 @@ def test_a_copied_file_is_the_clone_that_would_have_been_told_every_fact(
 def test_every_table_is_a_fact_or_a_view_or_is_emptied(here: Ledger) -> None:
     """A new table is put where it belongs, or a clone would carry it."""
     named = rows(here, "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'word%'")
-    sorted_out = {*FACT_TABLES, *VIEW_TABLES, *FILLED_TABLES, *STATE_TABLES}
+    sorted_out = {*FACT_TABLES, *VIEW_TABLES, *FILLED_TABLES, *TOTALS_TABLES, *STATE_TABLES}
     assert {name for (name,) in named} - sorted_out == set()
     assert sorted_out - {name for (name,) in named} == set()
     assert set(OWN_WORD_TABLES) - {"came_from"} < VIEW_TABLES.keys()

@@ -93,7 +93,7 @@ class Totals:
 def load_totals(txn: ReadTxn) -> Totals | None:
     """None: they are too far behind, and all rows are to be scanned."""
     state, now = load_state(txn.sql), state_now(txn)
-    if state is None or state.begun is not None or (state.rules, state.mended) != (now.rules, now.mended):
+    if state is None or state.begun is not None or not state.holds(now):
         return None
     behind = txn.facts.tip().n - txn.facts.watermark(VIEW)
     if not 0 <= behind <= MOST_LATE_EVENTS:

@@ -24,7 +24,7 @@ from weft.ledger.views.spawn_links import stored_threads
 from weft.ledger.views.touched_turns import touched
 from weft.store.erased_contents import ERASING
 from weft.store.port import ReadTxn, Store, WriteTxn
-from weft.store.records import VIEWS_MENDED
+from weft.store.records import USAGE_TOTALS, VIEWS_MENDED
 from weft.store.sql import Insert, Sql, rows_in
 
 Txn = ReadTxn | WriteTxn
@@ -36,7 +36,6 @@ ANEW = 4
 """Where a part of the log of this size is not counted, everything is counted anew: that is quicker than reading it."""
 _RULES = 1
 """Another number: what an older program stored is thrown away."""
-_STATE = "usage_totals"
 
 
 # --- what is to be counted anew ---------------------------------------------------------------------------------------
@@ -52,16 +51,20 @@ class TotalsState(Struct, frozen=True):
     begun: int | None = None
     last_turn: int = 0
 
+    def holds(self, now: TotalsState) -> bool:
+        """Whether what was counted holds still: it went by the same rules, and by rows that nobody mended since."""
+        return (self.rules, self.mended) == (now.rules, now.mended)
+
 
 def load_state(sql: Sql) -> TotalsState | None:
-    row = sql.one("SELECT value FROM local WHERE key = ?", (_STATE,))
+    row = sql.one("SELECT value FROM local WHERE key = ?", (USAGE_TOTALS,))
     return None if row is None else TotalsState(*orjson.loads(row[0]))
 
 
 def _store_state(sql: Sql, state: TotalsState) -> None:
     sql.run(
         "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-        (_STATE, orjson.dumps(astuple(state)).decode()),
+        (USAGE_TOTALS, orjson.dumps(astuple(state)).decode()),
     )
 
 
@@ -203,9 +206,11 @@ def catch_up(store: Store) -> None:
 
 
 def lag_of(store: Store) -> int:
-    """How many events are not counted."""
+    """How many events are not counted: all of them where what is stored does not hold any longer."""
     with store.read() as txn:
-        return txn.facts.tip().n - txn.facts.watermark(VIEW)
+        state = load_state(txn.sql)
+        is_counted = state is not None and state.holds(state_now(txn))
+        return txn.facts.tip().n - (txn.facts.watermark(VIEW) if is_counted else 0)
 
 
 def _is_up_to_date(txn: ReadTxn) -> bool:
@@ -215,7 +220,7 @@ def _is_up_to_date(txn: ReadTxn) -> bool:
 def advance(txn: WriteTxn) -> bool:
     """One batch; True when there is more of what was there."""
     state, now, end = load_state(txn.sql), state_now(txn), txn.facts.tip().n
-    if state is None or (state.rules, state.mended) != (now.rules, now.mended) or _is_quicker_anew(txn, state):
+    if state is None or not state.holds(now) or _is_quicker_anew(txn, state):
         _begin_anew(txn)
         return True
     if state.begun is not None:
@@ -255,7 +260,7 @@ def forget_totals(sql: Sql) -> None:
     for name in ("response_turn", "usage_cut", "usage_session"):
         sql.run(f"DELETE FROM {name}")
     sql.run("DELETE FROM watermark WHERE view = ?", (VIEW,))
-    sql.run("DELETE FROM local WHERE key = ?", (_STATE,))
+    sql.run("DELETE FROM local WHERE key = ?", (USAGE_TOTALS,))
 
 
 def _go_on_anew(txn: WriteTxn, state: TotalsState, begun: int) -> bool:

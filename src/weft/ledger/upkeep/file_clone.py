@@ -21,15 +21,17 @@ from weft.ledger.secrets.scan import MARK, RULES
 from weft.ledger.upkeep.ledger_copy import STATE_TABLES
 from weft.store.facts import FactReader, local_value
 from weft.store.port import Progress
-from weft.store.records import CURRENT_VIEW_RULES, VIEW_RULES, VIEWS_MENDED, LogTip
-from weft.store.sql import Sql
+from weft.store.records import CURRENT_VIEW_RULES, USAGE_TOTALS, VIEW_RULES, VIEWS_MENDED, LogTip
+from weft.store.sql import Sql, rows_in
 
 OWN_WORD_TABLES = (
     "came_from", "erasure", "substitution", "branch", "resource", "resource_part", "resource_use", "resource_handle",
     "resource_snapshot", "resource_restore",
 )  # fmt: skip
 """Their rows, or those that they change, depend on which events the ledger wrote itself; `came_from` is of others'."""
-PLAIN_KEYS = frozenset({"replica", IMPORT_SECRET, VIEW_RULES, VIEWS_MENDED, GONE, FOUND, RULES})
+TOTALS_KEYS = (USAGE_TOTALS, VIEWS_MENDED)
+"""What the totals of usage go by. These come along, as those do."""
+PLAIN_KEYS = frozenset({"replica", IMPORT_SECRET, VIEW_RULES, *TOTALS_KEYS, GONE, FOUND, RULES})
 PLAIN_PREFIXES = ("trust:", "disputed:", "whole-offer:")
 """Local state that says nothing of facts. Any other (facts that never came, names that were given up, an erasure under
 way) has its consequences in the views."""
@@ -79,9 +81,10 @@ def forget_state(sql: Sql, replica: str, secret: str | None) -> None:
     """Local state goes; this is the ledger `replica` now. What it imports goes by this secret, or by the one that is
     there."""
     secret = secret or local_value(sql, IMPORT_SECRET)
+    of_totals = list(rows_in(sql, "SELECT key, value FROM local WHERE key IN", TOTALS_KEYS))
     for table in STATE_TABLES:
         sql.run(f"DELETE FROM {table}")
     sql.run("DELETE FROM watermark WHERE view = ?", (MARK,))
     sql.run("DELETE FROM local")
-    values = (("replica", replica), (IMPORT_SECRET, secret), (VIEW_RULES, CURRENT_VIEW_RULES))
+    values = (("replica", replica), (IMPORT_SECRET, secret), (VIEW_RULES, CURRENT_VIEW_RULES), *of_totals)
     sql.run_many("INSERT INTO local(key, value) VALUES (?, ?)", values)
