@@ -373,6 +373,36 @@ def test_numbers_that_no_sum_holds_are_counted_by_themselves(ledger: Ledger, mon
     assert_follows(ledger, monkeypatch)
 
 
+def test_a_response_in_very_many_pieces_counts_without_their_names(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counted_turns, "LONGEST_PIECES", 12)  # two pieces of a small ledger
+    for i in range(4):
+        take(ledger, f"s{i}", turn_of(f"t{i}", response("n", output=7), started=NOON), file=f"f{i}")
+    assert ledger.usage.report().total.total == 7
+    assert [kinds_of_pieces(ledger), ledger.usage.report().naive.total] == [{True, False}, 4 * 7]
+    for session in ledger.sessions():
+        ledger.labels.delete(session.label)
+        assert_follows(ledger, monkeypatch)
+    assert ledger.usage.report().abandoned.total == 7
+
+
+def kinds_of_pieces(ledger: Ledger) -> set[bool]:
+    """Whether cells name their pieces, or hold a digest."""
+    with ledger._store.read() as txn:
+        totals = totals_reading.load_totals(txn)
+        assert totals is not None
+        return {counted_turns.ResponseCell(*name).has_many_pieces for name in totals.cells(counted_turns.RESPONSES)}
+
+
+def test_the_name_of_a_cell_has_room_in_every_index() -> None:
+    cuts = counted_turns.SegmentCuts([])
+    pieces = cuts.pieces((segment, (1, 0)) for segment in range(10**6, 10**6 + 2_000))
+    assert len(pieces) < 100
+    assert pieces != cuts.pieces((segment, (1, 0)) for segment in range(10**6, 10**6 + 2_001))
+    assert cuts.pieces([(7, (1, 0)), (8, (3, 0))]) == "7:0:0 8:0:0"
+
+
 def test_totals_of_rows_that_were_mended_since_lack_every_event(disk: Ledger, path: Path) -> None:
     grow(disk, "main", "one", "two", usage=spent(3))
     disk.usage.report()

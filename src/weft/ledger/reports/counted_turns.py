@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from hashlib import sha256
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -42,6 +43,9 @@ SLOT = 15 * 60 * 1000
 """Every offset from UTC that is in use is a multiple of a quarter of an hour, and so is every hour of a price."""
 PROMPT_STEPS = (32_000, 100_000, 128_000, 199_999, 200_000, 256_000, 272_000, 512_000, 524_288)
 """Longer prompts than these may cost more, as the maintained table has it."""
+LONGEST_PIECES, DIGEST = 1024, "sha256 "
+"""In characters: the names of cells stand in an index, and PostgreSQL's takes 2,704 bytes. A response that was copied
+into hundreds of sessions lies in as many pieces, and the name of its cell holds a digest of their names."""
 LARGE = 1 << 40
 """A response with a larger number has a cell of its own: no sum of others leaves 64 bits."""
 RESPONSES = TotalTable(
@@ -95,6 +99,11 @@ class ResponseCell(Struct, frozen=True):
     @property
     def name(self) -> CellName:
         return astuple(self)
+
+    @property
+    def has_many_pieces(self) -> bool:
+        """Whether their names had no room, so that only a digest of them is here."""
+        return self.pieces.startswith(DIGEST)
 
 
 class WorkCell(Struct, frozen=True):
@@ -190,8 +199,9 @@ class SegmentCuts:
         return places[after] if after < len(places) else None
 
     def pieces(self, places: Iterable[tuple[int, Place]]) -> str:
-        """The names of the pieces in which these places lie."""
-        return " ".join(sorted({self._piece(segment, place) for segment, place in places}))
+        """The names of the pieces in which these places lie; a digest of these where they are too long."""
+        names = " ".join(sorted({self._piece(segment, place) for segment, place in places}))
+        return names if len(names) <= LONGEST_PIECES else DIGEST + sha256(names.encode()).hexdigest()
 
     def _piece(self, segment: int, place: Place) -> str:
         places = self._places.get(segment)

@@ -55,12 +55,13 @@ class Totals:
     def responses(
         self, since: int | None, until: int | None, is_even: Callable[[ResponseCell], bool]
     ) -> Iterator[Counted]:
-        """What was spent in a period. Cells that it cuts, and those in which not everything has one price, by
-        `is_even`, come response by response: whoever asks looks at their times."""
+        """What was spent in a period. Cells that it cuts, those in which not everything has one price, by `is_even`,
+        and those whose pieces have no room in a name come response by response: whoever asks looks at their times and
+        places."""
         parts: set[CellName] = set()
         for cell in RESPONSES.read(self._sql, self._changes.responses, _slots(since, until)):
             common = ResponseCell(*cell.name)
-            if _cuts(common.slot, since, until) or not is_even(common):
+            if common.has_many_pieces or _cuts(common.slot, since, until) or not is_even(common):
                 parts.add(cell.name)
             else:
                 yield counted_cell(common, cell.values)
