@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -19,8 +19,10 @@ from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell, on_terminal, running
 from tests.surfaces.test_cli_broker import stock, wait_until
 from weft.ledger.api import Ledger, Runs
+from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.turns import served_messages
 from weft.runtime.turns.served_messages import await_served
+from weft.surfaces.cli.screen import Screen
 
 pytestmark = pytest.mark.skipif(not hasattr(fcntl, "F_OFD_GETLK"), reason="brokers are not seen on this system")
 
@@ -121,6 +123,23 @@ def test_where_the_broker_dies_the_sender_goes_on(weft: Shell) -> None:
             out, _ = sender.communicate(timeout=60)
     assert out == b"Hello there\n"
     assert [item.body["messages"][-1]["content"] for item in server.received] == ["Begin", "Begin"]
+
+
+def test_what_was_shown_of_the_answer_of_a_broker_that_is_gone_is_not_shown_twice(
+    weft: Shell, answers_here: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin_and_die(ledger: Ledger, message: str, session: str, on_token: Callable[[ReplyToken], None]) -> None:
+        on_token(ReplyToken("Hello "))
+
+    monkeypatch.setattr(served_messages, "await_served", begin_and_die)
+    monkeypatch.setattr(Screen, "terminal", property(lambda _: True, lambda *_: None), raising=False)
+    pieces = events(chunk({"content": "Hello "}), chunk({"content": "there"}), chunk({}, "stop"), "[DONE]")
+    with serving([STREAM_HEAD, *pieces, CLOSE]) as server:
+        stock(weft, server.url, "talk")
+        with ledger_of(weft) as ledger:
+            Runs(ledger).announce_broker()
+            assert weft("send", "--session", "talk", "Begin").out == "Hello there\n"
+    assert answers_here == ["waiting"]
 
 
 def test_a_sender_that_is_interrupted_has_its_turn_cut_short(weft: Shell) -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.program_call import ReplyStream, acting_person, note_retry
@@ -149,6 +150,8 @@ def answered(
     from weft.ledger.api import Runs
 
     ledger, is_handed_over = call.writing(), False
+    attempts = None if on_token is None else _Attempts(on_token)
+    on_piece = None if attempts is None else attempts.add
     try:
         ledger.trust.ensure("send a message to a model")
         admission = None
@@ -156,14 +159,32 @@ def answered(
             from weft.runtime.turns.served_messages import await_served
 
             admission = _admitted(call, admit, ledger)
-            reply = await_served(ledger, admission.message, admission.session_id, on_token)
+            reply = await_served(ledger, admission.message, admission.session_id, on_piece)
             if reply is not None:
                 return admission, reply
+            if attempts is not None:
+                attempts.begin_anew()
         is_handed_over = True
     finally:
         if not is_handed_over:
             ledger.close()
-    return _answered_here(call, admit, on_token, ledger, admission)
+    return _answered_here(call, admit, on_piece, ledger, admission)
+
+
+class _Attempts:
+    """Passes the pieces of a reply on. Each broker counts its attempts from 1 on. One in this process that goes on with
+    a message of another one comes after that one's attempts, or its pieces would be taken for more of the same."""
+
+    def __init__(self, on_token: Callable[[ReplyToken], None]) -> None:
+        self._on_token = on_token
+        self._before = self._last = 0
+
+    def add(self, token: ReplyToken) -> None:
+        self._last = self._before + token.attempt
+        self._on_token(replace(token, attempt=self._last))
+
+    def begin_anew(self) -> None:
+        self._before = self._last
 
 
 def _answered_here(
