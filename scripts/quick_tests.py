@@ -1,8 +1,8 @@
 """The tests that a change concerns, for `make quick`: their files, one on a line.
 
 A change is what is not committed yet, and where all is, the last commit; SINCE names another beginning. Chosen are the
-tests that changed, those that import a changed module, and those of its name, until they would take a minute together;
-which ones did not fit is said. Contracts and the architecture are taken always.
+tests that changed, those that import a changed module, and those of its name, until they would take 90 CPU seconds
+together; which ones did not fit is said. Contracts and the architecture are taken always.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
         print(file)
     _say(f"{len(changed)} changed files, {len(chosen)} files of tests")
     if left_out:
-        _say(f"left out, for they would take longer than a minute: {' '.join(left_out)}")
+        _say(f"left out, for they would take too long: {' '.join(left_out)}")
 
 
 def changed_files(since: str | None) -> Iterator[str]:

@@ -13,7 +13,7 @@ from tests.chat.following import Follower, Room, room_at
 from tests.conftest import NewPostgresLedger
 from tests.ledger.rooms import answer
 from tests.runtime.speaking import AGAIN, END, said, thought
-from tests.sizes import PROVING
+from tests.sizes import points
 from weft.chat import room_stream
 from weft.chat.room_stream import (
     RoomAnswerEnded,
@@ -282,7 +282,7 @@ async def _streamed(room: Room, seed: int) -> None:
     assert told + bob.messages == [(one.position, one.text) for one in messages]
 
 
-@pytest.mark.parametrize("seed", range(100 if PROVING else 3))
+@pytest.mark.parametrize("seed", points(100, test=3))
 def test_any_order_of_posts_streams_and_reconnects_tells_each_message_once(tmp_path: Path, seed: int) -> None:
     async def main() -> None:
         async with room_at(tmp_path / "ledger.db") as room:
@@ -291,7 +291,7 @@ def test_any_order_of_posts_streams_and_reconnects_tells_each_message_once(tmp_p
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("seed", range(200 if PROVING else 4))
+@pytest.mark.parametrize("seed", points(200, test=4))
 def test_any_order_of_posts_answers_and_reconnects_tells_each_message_once(tmp_path: Path, seed: int) -> None:
     async def main() -> None:
         async with room_at(tmp_path / "ledger.db", is_served=False) as room:

@@ -23,7 +23,7 @@ from tests.graph.histories import PASSED, TREE, new
 from tests.graph.plain_graph import PlainEvent, PlainGraph
 from tests.ledger.histories import problems, select
 from tests.ledger.twins import in_order
-from tests.sizes import PROVING
+from tests.sizes import PROVING, points
 from weft.graph.model import GraphEdge
 from weft.kernel.clock import FixedClock, ms_from_iso
 from weft.kernel.errors import WeftError
@@ -266,7 +266,7 @@ def asked_everything(ledger: OpenLedger, story: Story) -> list[Any]:
     return answers + [graph.ancestry(session) for session in story.sessions[:4]]
 
 
-@pytest.mark.parametrize("seed", range(20 if PROVING else 1))
+@pytest.mark.parametrize("seed", points(20, test=1))
 def test_both_engines_have_the_same_edges(seed: int, new_postgres_ledger: NewPostgresLedger) -> None:
     choose, address = Random(seed), new_postgres_ledger()
     steps = [(choose.choice(VERBS), choose.randrange(4), choose.randrange(4)) for _ in range(4 * STEPS)]

@@ -1,5 +1,6 @@
 """Prices of the maintained table as plain values: what they say, and where they are kept for the next process."""
 
+import json
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -80,6 +81,17 @@ def test_a_file_that_is_none_or_of_other_data_counts_as_empty(tmp_path: Path, te
     assert table.price("claude-sonnet-4-5", NOON) == MaintainedPrices().find(["claude-sonnet-4-5"], NOON, 0)
     table.keep()
     assert (tmp_path / FILE).read_text() != text
+
+
+@pytest.mark.parametrize("periods", [[], [{"kinds": {"input": {"base": 1}}}]])
+def test_a_file_whose_prices_are_not_whole_counts_as_empty(tmp_path: Path, periods: list[object]) -> None:
+    table = kept_prices(tmp_path)
+    expected = table.price("claude-sonnet-4-5", NOON)
+    table.keep()
+    kept = json.loads((tmp_path / FILE).read_text())
+    kept["schedules"] = {model: {"periods": periods} for model in kept["schedules"]}
+    (tmp_path / FILE).write_text(json.dumps(kept))
+    assert kept_prices(tmp_path).price("claude-sonnet-4-5", NOON) == expected
 
 
 def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 import weft
 import weft.aio
 from tests.runtime.speaking import AGAIN, BREAK, CALL, END, Screen, Speaker, brokered, said, thought
-from tests.sizes import PROVING
+from tests.sizes import points
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api import (
     AnswerEnded,
@@ -297,7 +297,7 @@ async def conversation(path: Path, random: Random, words: list[Any]) -> list[Scr
     return screens
 
 
-@pytest.mark.parametrize("seed", range(200 if PROVING else 6))
+@pytest.mark.parametrize("seed", points(200, test=6))
 def test_whoever_is_cut_off_anywhere_goes_on_without_gap_or_repetition(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,11 @@ class PriceSchedule(Struct, frozen=True):
 
     periods: tuple[PricePeriod, ...]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is a price, or the word that there is none, for every kind at any time."""
+        return bool(self.periods) and all(period.kinds.keys() >= set(KINDS) for period in self.periods)
+
     def price(self, at: int | None, prompt: int) -> Price:
         """What has no time, or one that no calendar has, is priced as at the end of all times."""
         try:
@@ -118,7 +123,8 @@ class KeptSchedules:
             kept = msgspec.json.decode(self._file.read_bytes(), type=_Kept)
         except (OSError, msgspec.DecodeError):
             return None
-        return kept if kept.stamps == self._stamps else None
+        is_whole = all(schedule is None or schedule.is_whole for schedule in kept.schedules.values())
+        return kept if is_whole and kept.stamps == self._stamps else None
 
 
 def _stamp(path: Path) -> FileStamp:
