@@ -24,6 +24,7 @@ from weft.kernel.errors import (
     RequestRefused,
 )
 from weft.ledger.model import ImagePart, NewMessage, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from weft.runtime.inference.dialects.openai_chat import _split_thinking
 from weft.runtime.inference.dialects.posts import EventReader, ServerEvent
 from weft.runtime.inference.dialects.speakers import conversation_in
 from weft.runtime.inference.routes import Dialect
@@ -531,3 +532,17 @@ def test_nonsense_in_a_stream_is_the_providers(asking: Asking, body: bytes, data
     holder[key] = data.draw(VALUES)
     read = asking.by_weft(responding(200, b"".join(events(*happenings))), streamed=True)
     assert read.kind is None or issubclass(read.kind, ProviderFailed), holder
+
+
+def test_thoughts_between_tags_are_taken_out_of_a_text_without_copying_it_for_each() -> None:
+    class Sliced(str):
+        letters = 0
+
+        def __getitem__(self, key: Any) -> Sliced:
+            piece = Sliced(str(self)[key])
+            Sliced.letters += len(piece)
+            return piece
+
+    parts = list(_split_thinking(Sliced("<think>a</think>b" * 100 + "<think>c"), "<think>", "</think>"))
+    assert parts == [ReasoningPart("a"), TextPart("b")] * 100 + [TextPart("c")]
+    assert Sliced.letters == 201

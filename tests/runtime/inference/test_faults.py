@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 import pytest
+import zstandard
 from msgspec.structs import replace
 
 from tests.runtime.inference.asking import CANARY, HI, ask, model, person, provider, texts_of
@@ -39,6 +40,7 @@ from weft.kernel.errors import (
 )
 from weft.ledger.reports.prices import Price, PriceTable
 from weft.runtime.inference.budgets import MILLION, Budget
+from weft.runtime.inference.dialects import speakers
 from weft.runtime.inference.failures import failure_of
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.replies import ReplyToken
@@ -376,3 +378,22 @@ def test_money_that_others_spent_meanwhile_is_known_before_each_request(monkeypa
     budget = Budget(money=1000, read_spent=read_spent)
     assert ask(chat(), budget=budget).error is None
     assert isinstance(ask(chat(), budget=budget).error, BudgetSpent)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_without_end_is_cut_off(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speakers, "MOST_ANSWER_BYTES", 100_000)
+    line: list[bytes | str] = [STREAM_HEAD, b"data: " + b"x" * 100_000, HANG]
+    endless = line if stream else chat(service_tier="x" * 100_000)
+    error = ask(endless, stream=stream, budget=Budget(seconds=30)).error
+    assert isinstance(error, ReplyMalformed)
+    assert "more than 100000 bytes" in str(error)
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_answer_is_not_asked_for_compressed_and_not_unpacked(status: int) -> None:
+    packed = zstandard.compress(bytes(1_000_000))
+    asked = ask(answer(status, packed, content_encoding="zstd"))
+    assert isinstance(asked.error, ReplyMalformed)
+    assert "compressed" in str(asked.error)
+    assert asked.server.received[0].headers["accept-encoding"] == "identity"

@@ -50,9 +50,14 @@ class Asked:
     traces: KeyTraces = field(default_factory=lambda: KeyTraces(()))
     seen: Seen = field(default_factory=Seen)
     streams: dict[TokenKind, StreamedText] = field(default_factory=dict)
-    partial: str = ""
+    texts: list[str] = field(default_factory=list)
+    """What came of the answer's text, piece by piece."""
     first_token_ms: int | None = None
     begun: float = 0.0
+
+    @property
+    def partial(self) -> str:
+        return "".join(self.texts)
 
     def ms(self) -> int:
         return round((self.clock.monotonic() - self.begun) * 1000)
@@ -113,7 +118,7 @@ def _emit_token(asked: Asked, kind: TokenKind, text: str) -> None:
     if asked.first_token_ms is None:
         asked.first_token_ms = asked.ms()
     if kind is TokenKind.TEXT:
-        asked.partial += text
+        asked.texts.append(text)
     try:
         asked.on_token(ReplyToken(text, kind, asked.attempt))
     except BaseException as error:  # it is passed on as it is, past all that judges the provider

@@ -260,18 +260,19 @@ def read_completion(data: bytes, facts: ModelFacts, names: WireNames) -> ModelAn
 
 def _split_thinking(text: str, opening: str, closing: str) -> Iterable[Part]:
     """A text, and what the model thought between tags in it. A tag without its end is left out."""
-    while (start := text.find(opening)) >= 0:
-        before, text = text[:start], text[start + len(opening) :]
-        if before:
-            yield TextPart(before)
-        end = text.find(closing)
+    at = 0
+    while (start := text.find(opening, at)) >= 0:
+        if start > at:
+            yield TextPart(text[at:start])
+        at = start + len(opening)
+        end = text.find(closing, at)
         if end < 0:
             break
-        if end:
-            yield ReasoningPart(text[:end])
-        text = text[end + len(closing) :]
-    if text:
-        yield TextPart(text)
+        if end > at:
+            yield ReasoningPart(text[at:end])
+        at = end + len(closing)
+    if at < len(text):
+        yield TextPart(text[at:])
 
 
 def read_usage(usage: Any) -> TokenCounts | None:
@@ -299,7 +300,7 @@ class _OpenPart(Struct):
     kind: TokenKind | None
     texts: list[str]
     call_id: str | None = None
-    name: str = ""
+    names: list[str] = []
     is_tagged: bool = False
 
 
@@ -311,7 +312,7 @@ class CompletionStream:
         self._parts: list[_OpenPart] = []
         self._calls: dict[int, _OpenPart] = {}
         self._tagged: _OpenPart | None = None
-        self._refusal = ""
+        self._refusals: list[str] = []
         self._finish: str | None = None
         self._model = ""
         self._id: str | None = None
@@ -329,7 +330,8 @@ class CompletionStream:
         self._finish = choice.finish_reason or self._finish
         if (delta := choice.delta) is None:
             return
-        self._refusal += delta.refusal or ""
+        if delta.refusal:
+            self._refusals.append(delta.refusal)
         if delta.thought:
             self._grow(TokenKind.THINKING, delta.thought)
         if text := delta.text:
@@ -369,15 +371,15 @@ class CompletionStream:
             part = self._calls[place] = _OpenPart(None, [])
             self._parts.append(part)
         part.call_id = call.id or part.call_id
-        part.name += function.name or ""
+        part.names.append(function.name or "")
         part.texts.append(function.arguments or "")
 
     def answer(self, names: WireNames) -> ModelAnswer:
         """All of it, once the stream has ended."""
         finish = _FINISH.get(self._finish or "")
         parts = [part for open_part in self._parts for part in self._closed(open_part, names, finish)]
-        if self._refusal:
-            parts, finish = [TextPart(self._refusal)], finish and Finish.CONTENT_FILTER
+        if refusal := "".join(self._refusals):
+            parts, finish = [TextPart(refusal)], finish and Finish.CONTENT_FILTER
         return ModelAnswer(
             parts=tuple(parts),
             finish=finish,
@@ -393,4 +395,4 @@ class CompletionStream:
         elif part.kind is TokenKind.THINKING and text:
             yield ReasoningPart(text)
         elif part.kind is None and finish is not None:  # of a cut answer, a call may be half written
-            yield read_call(part.call_id, part.name, text, names)
+            yield read_call(part.call_id, "".join(part.names), text, names)

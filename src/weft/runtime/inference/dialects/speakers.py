@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from weft.runtime.egress.credentials import Secret
 
 MAX_IDLE_SPEAKERS = 64
+MOST_ANSWER_BYTES = 128 * 1024 * 1024
+"""A longer answer is cut off, and so is a compressed one, whose few bytes may become any number: whole answers are held
+in memory. Each token of a stream comes with some hundred bytes around it."""
 
 
 class Speakers:
@@ -49,7 +52,7 @@ class Speakers:
             self._idle_amount -= 1
             model, client = idle.pop()
         else:
-            client = self._connections.kept_client(route.url, rules)
+            client = self._connections.kept_client(route.url, rules, most_bytes=MOST_ANSWER_BYTES)
             model = speaker(route, client.client)
         try:
             yield model, client.lend(keys)
