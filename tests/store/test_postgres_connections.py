@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import psycopg
 import pytest
@@ -15,6 +15,7 @@ from weft.store.port import WriteTxn
 from weft.store.postgres import PostgresStore, readers, statements
 from weft.store.postgres import store as postgres_store
 from weft.store.postgres.address import parse_address
+from weft.store.postgres.claims import NameAnnouncements, SideConnection
 from weft.store.postgres.connection import PostgresSql, changed_table, connect
 from weft.store.postgres.flush import FLUSH
 from weft.store.postgres.readers import KEPT_READERS, Readers
@@ -309,3 +310,19 @@ def test_claims_end_with_the_connection_that_has_them(store: PostgresStore) -> N
     again.give_back("a")
     assert store.claim("a")
     again.close()
+
+
+def test_a_name_that_was_not_announced_for_a_look_at_that_moment_is_announced_by_the_next_call() -> None:
+    class LookedAt:
+        number = 0
+        answers: ClassVar = [False, True]
+
+        def script(self, text: str) -> list[tuple[bool]]:
+            return [(self.answers.pop(0),)]
+
+    names = NameAnnouncements(cast(SideConnection, LookedAt()))
+    names.announce(7)
+    names.announce(7)
+    names.announce(7)
+    assert LookedAt.answers == []
+    assert names.is_announced(7)

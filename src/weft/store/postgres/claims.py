@@ -63,8 +63,9 @@ class NameAnnouncements:
     def announce(self, key: int) -> None:
         with self._lock:
             if self._held.get(key) != self._side.number:
-                self._side.script(f"SELECT pg_advisory_lock_shared({key})")  # whoever looks has it for a moment
-                self._held[key] = self._side.number
+                ((is_shared,),) = self._side.script(f"SELECT pg_try_advisory_lock_shared({key})")
+                if is_shared:  # whoever looks has the lock for a moment: the next call tries again
+                    self._held[key] = self._side.number
 
     def withdraw(self, key: int) -> None:
         with self._lock:
