@@ -1,11 +1,13 @@
 """Prices of the maintained table as plain values: what they say, and where they are kept for the next process."""
 
-import json
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from genai_prices.data import providers
 from genai_prices.types import ModelInfo, TieredPrices
@@ -83,15 +85,41 @@ def test_a_file_that_is_none_or_of_other_data_counts_as_empty(tmp_path: Path, te
     assert (tmp_path / FILE).read_text() != text
 
 
-@pytest.mark.parametrize("periods", [[], [{"kinds": {"input": {"base": 1}}}]])
-def test_a_file_whose_prices_are_not_whole_counts_as_empty(tmp_path: Path, periods: list[object]) -> None:
-    table = kept_prices(tmp_path)
-    expected = table.price("claude-sonnet-4-5", NOON)
+def kept_with(folder: Path, schedule: Any) -> Path:
+    """What is kept, with other prices of a model."""
+    table = kept_prices(folder)
+    table.price("claude-sonnet-4-5", NOON)
     table.keep()
-    kept = json.loads((tmp_path / FILE).read_text())
-    kept["schedules"] = {model: {"periods": periods} for model in kept["schedules"]}
-    (tmp_path / FILE).write_text(json.dumps(kept))
-    assert kept_prices(tmp_path).price("claude-sonnet-4-5", NOON) == expected
+    kept = msgspec.json.decode((folder / FILE).read_bytes())
+    (folder / FILE).write_bytes(msgspec.json.encode({**kept, "schedules": {"claude-sonnet-4-5": schedule}}))
+    return folder / FILE
+
+
+FREE = {"periods": [{"kinds": {kind: {"base": 0} for kind in KINDS}}]}
+DEBTS = {"periods": [{"kinds": {kind: {"base": -1} for kind in KINDS}}]}
+
+
+@pytest.mark.parametrize("schedule", [{"periods": []}, {"periods": [{"kinds": {}}]}, DEBTS])
+def test_a_schedule_that_prices_nothing_counts_as_none(tmp_path: Path, schedule: Any) -> None:
+    kept_with(tmp_path, schedule)
+    price = kept_prices(tmp_path).price("claude-sonnet-4-5", NOON)
+    assert price == MaintainedPrices().find(["claude-sonnet-4-5"], NOON, 0)
+
+
+@pytest.mark.parametrize("way", ["plain", "link", "writable", "pipe"])
+def test_a_file_that_others_could_have_written_counts_as_empty(tmp_path: Path, way: str) -> None:
+    file = kept_with(tmp_path, FREE)
+    if way == "link":
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+    elif way == "writable":
+        file.chmod(0o620)
+    elif way == "pipe":
+        file.unlink()
+        os.mkfifo(file)
+    price = kept_prices(tmp_path).price("claude-sonnet-4-5", NOON)
+    assert price is not None
+    assert (price.input == 0) == (way == "plain")
 
 
 def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:

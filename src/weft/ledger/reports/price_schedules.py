@@ -1,12 +1,14 @@
 """A model's prices as plain values, and a file that keeps them: the package that has them takes a quarter of a second.
 
 The file holds what was looked up so far. It says of which data and of which program it is, by their sizes and times of
-change; a file of others counts as empty, and so does one that cannot be read. Where it cannot be written, all is looked
-up again.
+change; a file of others counts as empty, and so does one that cannot be read, that is a link or that somebody else
+could have written. Where it cannot be written, all is looked up again.
 """
 
 from __future__ import annotations
 
+import os
+import stat
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -20,6 +22,8 @@ from weft.store.atomic_files import make_folder, new_file
 KINDS = ("input", "output", "cached", "cache_write", "cache_write_1h")
 _QUARTER = timedelta(minutes=15)
 _LAST_SECOND = datetime(9999, 12, 31, tzinfo=UTC)
+MOST_BYTES = 16 * 1024 * 1024
+"""A larger file is not what was kept here: all prices that there are take less."""
 FileStamp = tuple[int, int]
 """How large a file is, and when it changed, in nanoseconds."""
 
@@ -29,6 +33,10 @@ class KindPrice(Struct, frozen=True):
 
     base: int | None
     tiers: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(price < 0 for price in (self.base or 0, *(price for _, price in self.tiers))):
+            raise ValueError("a price is less than nothing")
 
     def at(self, prompt: int) -> int | None:
         return next((price for start, price in self.tiers if prompt > start), self.base)
@@ -40,6 +48,10 @@ class PricePeriod(Struct, frozen=True):
     kinds: dict[str, KindPrice]
     start_date: date | None = None
     hours: tuple[timedelta, timedelta] | None = None
+
+    def __post_init__(self) -> None:
+        if self.kinds.keys() != {*KINDS}:
+            raise ValueError("a period has a price of each kind")
 
     def holds(self, moment: datetime) -> bool:
         if self.start_date is not None and moment.date() < self.start_date:
@@ -68,10 +80,9 @@ class PriceSchedule(Struct, frozen=True):
 
     periods: tuple[PricePeriod, ...]
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether there is a price, or the word that there is none, for every kind at any time."""
-        return bool(self.periods) and all(period.kinds.keys() >= set(KINDS) for period in self.periods)
+    def __post_init__(self) -> None:
+        if not self.periods:
+            raise ValueError("a schedule has at least one period")
 
     def price(self, at: int | None, prompt: int) -> Price:
         """What has no time, or one that no calendar has, is priced as at the end of all times."""
@@ -120,11 +131,22 @@ class KeptSchedules:
 
     def _load(self) -> _Kept | None:
         try:
-            kept = msgspec.json.decode(self._file.read_bytes(), type=_Kept)
+            kept = msgspec.json.decode(_own_bytes(self._file), type=_Kept)
         except (OSError, msgspec.DecodeError):
             return None
-        is_whole = all(schedule is None or schedule.is_whole for schedule in kept.schedules.values())
-        return kept if is_whole and kept.stamps == self._stamps else None
+        return kept if kept.stamps == self._stamps else None
+
+
+def _own_bytes(file: Path) -> bytes:
+    """What stands in a file that only the user or the system's owner can have written. Raises OSError for any other."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor, "rb") as opened:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(f"{file} may be written by others")
+        if status.st_uid not in (os.geteuid(), 0) or status.st_size > MOST_BYTES:
+            raise PermissionError(f"{file} is somebody else's, or too large")
+        return opened.read(MOST_BYTES)
 
 
 def _stamp(path: Path) -> FileStamp:
