@@ -25,6 +25,7 @@ from weft.kernel.errors import (
 )
 from weft.ledger.model import ImagePart, NewMessage, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.runtime.inference.dialects.openai_chat import _split_thinking
+from weft.runtime.inference.dialects.openai_tools import openai_tool
 from weft.runtime.inference.dialects.posts import EventReader, ServerEvent
 from weft.runtime.inference.dialects.speakers import conversation_in
 from weft.runtime.inference.routes import Dialect
@@ -546,3 +547,26 @@ def test_thoughts_between_tags_are_taken_out_of_a_text_without_copying_it_for_ea
     parts = list(_split_thinking(Sliced("<think>a</think>b" * 100 + "<think>c"), "<think>", "</think>"))
     assert parts == [ReasoningPart("a"), TextPart("b")] * 100 + [TextPart("c")]
     assert Sliced.letters == 201
+
+
+def _nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(levels):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/x", "$defs": []},
+        {"type": "object", "format": ["x"]},
+        {"type": "object", "properties": 5, "required": []},
+        _nested(3_000),
+    ],
+    ids=["definitions in a list", "a list of formats", "properties in a number", "3,000 levels"],
+)
+def test_a_schema_that_is_none_is_sent_as_it_stands_and_fails_no_turn(schema: dict[str, Any]) -> None:
+    tool = openai_tool(ToolSpec(name="odd", description="", schema=schema))
+    assert tool["parameters"] is schema
+    assert tool["strict"] is False

@@ -27,12 +27,18 @@ _LOOKAROUNDS = ("(?=", "(?!", "(?<=", "(?<!")
 
 
 def openai_tool(tool: ToolSpec) -> dict[str, Any]:
-    walk = _SchemaWalk(tool.schema)
+    """A schema that is none, which a server of tools may give, is sent as it stands: one tool must not fail every turn
+    that offers it, and the provider says what it does not take."""
+    try:
+        walk = _SchemaWalk(tool.schema)
+        schema, is_strict = walk.schema, walk.is_strict
+    except (AttributeError, TypeError, RecursionError):  # lists where objects are due, levels without end
+        schema, is_strict = tool.schema, False
     return {
         "name": wire_name(tool.name),
         "description": tool.description or "",
-        "parameters": walk.schema,
-        "strict": walk.is_strict,
+        "parameters": schema,
+        "strict": is_strict,
     }
 
 
