@@ -27,7 +27,7 @@ TESTS = Path(__file__).parent
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tests run on every core already: more threads only wait
 settings.register_profile(
     "test",
-    max_examples=30,
+    max_examples=12,
     derandomize=True,
     deadline=None,
     print_blob=True,

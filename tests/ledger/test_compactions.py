@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 import weft
 from tests.ledger.conftest import OpenLedger
-from tests.ledger.histories import PROPERTY_SCALE, exported, grow, import_into, problems, queries, texts
+from tests.ledger.histories import exported, grow, import_into, problems, queries, texts
+from tests.sizes import sized
 from weft.kernel.dag_events import RunFinished
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.fields import ExtRef
@@ -357,7 +358,7 @@ actions = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=20 * PROPERTY_SCALE)
+@settings(max_examples=sized(test=10, prove=1500))
 @given(actions)
 def test_every_turn_is_seen_or_summarised_whatever_was_chosen(steps: list[tuple[str, int]]) -> None:
     with weft.open(":memory:") as ledger:

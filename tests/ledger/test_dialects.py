@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.ledger.histories import PROPERTY_SCALE, problems
+from tests.ledger.histories import problems
+from tests.sizes import sized
 from weft.kernel.contents import prepare
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import InvalidInput, WeftError
@@ -288,7 +289,7 @@ oddities = st.recursive(
 objects = st.dictionaries(st.sampled_from(KEYS), oddities, min_size=1, max_size=6)
 
 
-@settings(max_examples=50 * PROPERTY_SCALE, deadline=None)
+@settings(max_examples=sized(test=20, prove=3750), deadline=None)
 @given(odd=objects)
 def test_no_odd_message_is_an_accident(odd: Any) -> None:
     """Recorded, or refused in words."""

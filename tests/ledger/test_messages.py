@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 import weft
-from tests.ledger.histories import PROPERTY_SCALE, lines, problems, select, texts
+from tests.ledger.histories import lines, problems, select, texts
+from tests.sizes import sized
 from weft import ImagePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.kernel.clock import FixedClock, is_ulid
 from weft.kernel.errors import ContentMissing, InvalidInput, NotFound
@@ -78,7 +79,7 @@ def test_parts_given_as_dicts_are_the_same_parts(ledger: Ledger) -> None:
     )
 
 
-@settings(max_examples=20 * PROPERTY_SCALE)
+@settings(max_examples=sized(test=10, prove=1500))
 @given(st.lists(st.lists(parts, max_size=4), min_size=1, max_size=3))
 def test_any_parts_come_back_exactly(messages: list[list[Any]]) -> None:
     with weft.open(":memory:") as ledger:

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from tests.ledger.histories import PROPERTY_SCALE, grow, problems
+from tests.ledger.histories import grow, problems
+from tests.sizes import sized
 from weft.ledger.api.ledger import Ledger
 
 Shape = list[tuple[int | None, str]]
@@ -59,7 +60,7 @@ class Forest:
         return shared[-1] if shared else None
 
 
-@settings(max_examples=14 * PROPERTY_SCALE)
+@settings(max_examples=sized(test=6, prove=1050))
 @given(shapes)
 def test_every_thread_is_the_walk_to_its_root(shape: Shape) -> None:
     with weft.open(":memory:") as ledger:
@@ -74,7 +75,7 @@ def test_every_thread_is_the_walk_to_its_root(shape: Shape) -> None:
         assert problems(ledger) == []
 
 
-@settings(max_examples=14 * PROPERTY_SCALE)
+@settings(max_examples=sized(test=6, prove=1050))
 @given(shapes)
 def test_heads_are_the_turns_without_a_completed_child(shape: Shape) -> None:
     with weft.open(":memory:") as ledger:
@@ -83,7 +84,7 @@ def test_heads_are_the_turns_without_a_completed_child(shape: Shape) -> None:
         assert [turn.id for turn in ledger.tree.heads()] == expected
 
 
-@settings(max_examples=14 * PROPERTY_SCALE)
+@settings(max_examples=sized(test=6, prove=1050))
 @given(shapes, st.data())
 def test_two_threads_share_what_their_walks_share(shape: Shape, data: st.DataObject) -> None:
     with weft.open(":memory:") as ledger:
@@ -98,7 +99,7 @@ def test_two_threads_share_what_their_walks_share(shape: Shape, data: st.DataObj
             assert [turn.id for turn in found.right] == forest.ancestry(right)[len(shared) :]
 
 
-@settings(max_examples=14 * PROPERTY_SCALE)
+@settings(max_examples=sized(test=6, prove=1050))
 @given(shapes)
 def test_a_tree_is_all_that_grew_from_one_root_parents_first(shape: Shape) -> None:
     with weft.open(":memory:") as ledger:
@@ -111,7 +112,7 @@ def test_a_tree_is_all_that_grew_from_one_root_parents_first(shape: Shape) -> No
         assert ledger.upkeep.stats()["trees"] == roots
 
 
-@settings(max_examples=14 * PROPERTY_SCALE)
+@settings(max_examples=sized(test=6, prove=1050))
 @given(shapes, st.integers(0, 30))
 def test_the_log_shows_children_before_parents(shape: Shape, limit: int) -> None:
     with weft.open(":memory:") as ledger:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.exchange.exporters.stories import call, told
-from tests.ledger.histories import PROPERTY_SCALE
+from tests.sizes import sized
 from weft.ledger.api import Item, StepGroup, message_passages, sections, typed_command
 from weft.ledger.model import Message, ReasoningPart, TextPart, ToolCall, ToolResultPart, ToolUsePart
 
@@ -71,7 +71,7 @@ parts = st.sampled_from(
 steps = st.tuples(st.sampled_from(["user", "assistant", "system", "tool"]), st.lists(parts, max_size=4))
 
 
-@settings(max_examples=60 * PROPERTY_SCALE)
+@settings(max_examples=sized(test=25, prove=4500))
 @given(st.lists(steps | st.sampled_from([call(2), call(3, "Edit")]), max_size=8))
 def test_every_part_and_call_is_in_one_section(said: list[Any]) -> None:
     def content(items: Any) -> Counter[Any]:
@@ -121,7 +121,7 @@ tags = st.sampled_from(["<system-reminder>", "</system-reminder>", "<INSTRUCTION
     "# AGENTS.md instructions for y\n", "<div>", "<command-name>", "</command-name>"])  # fmt: skip
 
 
-@settings(max_examples=60 * PROPERTY_SCALE)
+@settings(max_examples=sized(test=25, prove=4500))
 @given(st.lists(tags, max_size=14).map("".join))
 def test_passages_together_are_the_text(text: str) -> None:
     assert "".join(passage.text for passage in message_passages(text)) == text

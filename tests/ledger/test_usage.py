@@ -16,6 +16,7 @@ import weft
 from tests.ledger.conftest import NOON
 from tests.ledger.histories import PROPERTY_SCALE, copy_in_memory, grow
 from tests.ledger.imported import ORIGIN, native_turn, take
+from tests.sizes import sized
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import LinkReason, MessageRole
 from weft.kernel.errors import InvalidInput, NotFound
@@ -618,7 +619,7 @@ COPIES = st.lists(
 )
 
 
-@settings(max_examples=15 * PROPERTY_SCALE, deadline=None)
+@settings(max_examples=sized(test=7, prove=1125), deadline=None)
 @given(COPIES)
 def test_a_part_of_the_ledger_is_counted_as_among_all_of_it(copies: list[tuple[int, int, list[int], int]]) -> None:
     """Responses that several turns hold, and turns of several versions, some without numbers."""

@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 import weft
 from tests.ledger.conftest import NOON
-from tests.ledger.histories import PROPERTY_SCALE, change, grow, problems, select
+from tests.ledger.histories import change, grow, problems, select
 from tests.ledger.imported import ORIGIN, take
 from tests.ledger.test_usage import HOUR, PRICES, keys, response, spent, turn_of
+from tests.sizes import sized
 from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import FileKind, LinkReason
@@ -192,7 +193,7 @@ class History:
             self.ledger.upkeep.rebuild()
 
 
-@settings(max_examples=60 * PROPERTY_SCALE, deadline=None)
+@settings(max_examples=sized(test=20, prove=4500), deadline=None)
 @given(steps=st.lists(STEP, min_size=3, max_size=25))
 def test_reports_are_those_of_a_scan_whatever_happened(steps: list[tuple[str, int, int, int]]) -> None:
     clock = FixedClock(NOON)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.exchange.exporters.stories import call, told, written
 from tests.exchange.exporters.test_properties import VOID, check_page, exported
-from tests.ledger.histories import PROPERTY_SCALE
+from tests.sizes import sized
 from weft import Ledger
 from weft.exchange.exporters.captions import visible
 from weft.exchange.exporters.export import export
@@ -64,7 +64,7 @@ def texts(page: str, wanted: str) -> list[str]:
 anything = st.text(st.characters(codec="utf-8") | st.sampled_from("\\_*`~#|<>&;[]()!-1. \n\t"), max_size=80)
 
 
-@settings(max_examples=80 * PROPERTY_SCALE)
+@settings(max_examples=sized(test=30, prove=6000))
 @given(anything)
 @example(f"in {PATH}\n\n* a &amp; __init__.py  \n> | --- | <b>\n1) x\n")
 def test_what_a_person_typed_is_shown_as_typed(text: str) -> None:
@@ -81,7 +81,7 @@ LINES = st.sampled_from([
 ])  # fmt: skip
 
 
-@settings(max_examples=150 * PROPERTY_SCALE)
+@settings(max_examples=sized(test=50, prove=11250))
 @given(st.lists(LINES | LETTERS, max_size=16).map("".join))
 @example(">" * 130 + " far inside")
 @example("| a |\n|---|\n| C:\\temp\\x | y |\n")

@@ -18,6 +18,7 @@ from tests.exchange.exporters.histories import histories, live, messages
 from tests.exchange.exporters.rules import check_anthropic, check_openai
 from tests.exchange.exporters.stories import call, told, written
 from tests.ledger.histories import PROPERTY_SCALE
+from tests.sizes import sized
 from weft import Ledger
 from weft.exchange.exporters.anthropic import Anthropic
 from weft.exchange.exporters.export import export
@@ -121,7 +122,7 @@ def test_entries_of_a_log_are_linked_as_their_threads_are(history: list[dict[str
                 assert None not in alone[message.id].values()
 
 
-@settings(max_examples=67 * PROPERTY_SCALE)
+@settings(max_examples=sized(test=25, prove=5025))
 @given(letters, letters, letters)
 def test_every_word_is_in_the_pages(query: str, answer: str, output: str) -> None:
     made = call(1, arguments={"command": output}, result=output)
@@ -135,7 +136,7 @@ def test_every_word_is_in_the_pages(query: str, answer: str, output: str) -> Non
                 assert word in page, (form, word)
 
 
-@settings(max_examples=67 * PROPERTY_SCALE)
+@settings(max_examples=sized(test=25, prove=5025))
 @given(st.lists(letters, min_size=1, max_size=4))
 def test_no_message_breaks_out_of_a_markdown_page(texts: list[str]) -> None:
     """Whatever it says: a reader of Markdown finds the same headings, and no HTML of anybody's."""
@@ -150,7 +151,7 @@ def test_no_message_breaks_out_of_a_markdown_page(texts: list[str]) -> None:
     assert spoken.count("**User**") == spoken.count("**Assistant**") == len(texts)
 
 
-@settings(max_examples=67 * PROPERTY_SCALE)
+@settings(max_examples=sized(test=25, prove=5025))
 @given(st.lists(messages | st.sampled_from([call(1), call(2), call(1, outcome=None)]), max_size=8))
 def test_lists_of_any_messages_keep_the_rules_of_the_apis(steps: list[Any]) -> None:
     said = [step if not isinstance(step, dict) else (step["role"], step["content"]) for step in steps]
