@@ -59,13 +59,20 @@ class Server:
         self._user: str | None = None
         self._template: str | None = None
         self._home = programs()
+        atexit.register(self.remove)
+        try:
+            self._make_cluster()
+        except BaseException:
+            self.remove()
+            raise
+        self.start()
+
+    def _make_cluster(self) -> None:
         if os.geteuid() == 0:
             self._user = NOBODY  # PostgreSQL refuses to run as root
             os.chown(self.folder, pwd.getpwnam(NOBODY).pw_uid, -1)
             self._ensure_reachable()
         self._run("initdb", "-D", str(self.data), "-U", "weft", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-        atexit.register(self.remove)
-        self.start()
 
     @property
     def data(self) -> Path:
@@ -191,9 +198,17 @@ class Server:
         try:
             self._run("postgres", "--version")
         except (PermissionError, subprocess.CalledProcessError):
-            copy = self.folder / "pginstall"
-            shutil.copytree(self._home, copy)
-            self._home = copy
+            self._home = copy_programs(self.folder)
+
+
+def copy_programs(folder: Path) -> Path:
+    """PostgreSQL's programs in a folder that everybody can reach, with their libraries, which they look for beside
+    the package."""
+    package = programs().parent
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.exists():
+        shutil.copytree(libraries, folder / libraries.name)
+    return Path(shutil.copytree(programs(), folder / package.name / "pginstall"))
 
 
 def _place() -> Path:
