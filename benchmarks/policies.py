@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from statistics import median
 
+from tests.sandbox import UNPROTECTED
 from weft.runtime.policies.contract import PolicyCall, PolicyContext, call_document
 from weft.runtime.policies.decider import default_source
 from weft.runtime.policies.interpreter import PolicyInterpreter
@@ -36,7 +37,7 @@ CALL = PolicyCall(
 
 async def measure() -> int:
     sandbox = await find_sandbox()
-    default, small = (PolicyInterpreter(sandbox, source) for source in (default_source(), SMALL))
+    default, small = (PolicyInterpreter(sandbox, source, UNPROTECTED) for source in (default_source(), SMALL))
     ways: dict[str, Callable[[], Awaitable[None]]] = {
         "default": lambda: _ask(default),
         "small": lambda: _ask(small),

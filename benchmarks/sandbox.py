@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
 
+from tests.sandbox import UNPROTECTED
 from weft.runtime.sandbox.bubblewrap import INSIDE_PATH, Sandbox, find_sandbox
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import ProcessOutcome, run_process
@@ -36,7 +37,7 @@ BARE = (
 
 async def measure(folder: Path) -> int:
     sandbox = await find_sandbox()
-    runner = CommandRunner(sandbox=sandbox)
+    runner = CommandRunner(UNPROTECTED, sandbox=sandbox)
     starts: dict[str, Callable[[], Awaitable[ProcessOutcome]]] = {
         "process": lambda: run_process(["true"], environment={"PATH": INSIDE_PATH}, folder=folder),
         "bare": lambda: _run_bare(sandbox, folder),

@@ -13,6 +13,10 @@ import pytest
 from weft.kernel.errors import Unsupported
 from weft.runtime.sandbox.bubblewrap import Sandbox, find_sandbox, run_sandboxed
 from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Limits, ProcessOutcome
+from weft.runtime.sandbox.protected_places import ProtectedPlaces
+
+UNPROTECTED = ProtectedPlaces(ledgers=(), folders=())
+"""For commands of which it does not matter what they see beside their workspace."""
 
 
 @cache
@@ -25,7 +29,7 @@ def machine_sandbox() -> Sandbox:
 
 def run_shell(script: str, workspace: Path, *words: str, limits: Limits = DEFAULT_LIMITS) -> ProcessOutcome:
     argv = ["/bin/sh", "-c", script, "sh", *words]
-    return asyncio.run(run_sandboxed(machine_sandbox(), argv, workspace=workspace, limits=limits))
+    return asyncio.run(run_sandboxed(machine_sandbox(), argv, UNPROTECTED, workspace=workspace, limits=limits))
 
 
 def run_python(
@@ -37,6 +41,7 @@ def run_python(
         run_sandboxed(
             sandbox or machine_sandbox(),
             [str(python), "-I", "-S", "-B", "-c", dedent(source), *words],
+            UNPROTECTED,
             workspace=workspace,
             readable=[Path(sys.base_prefix)],
             limits=limits,

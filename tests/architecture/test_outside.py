@@ -1,4 +1,5 @@
-"""One module starts processes and one opens connections; whoever else may, and why, is listed here."""
+"""One module starts processes, one puts sandboxes together and one opens connections; whoever else may, and why, is
+listed here."""
 
 import ast
 from collections.abc import Iterator
@@ -43,6 +44,33 @@ MAY_CONNECT = {
     "weft/exchange/importers/servers.py": "a database that the user names to import from",
 }
 
+SANDBOX = "weft.runtime.sandbox."
+RUNNING = frozenset(
+    SANDBOX + name
+    for name in "processes.run_process processes.ProcessRun line_process.LineProcess piped_process.PipedProcess "
+    "server_process.ServerProcess".split()
+)
+"""What starts a process of the machine: all that is not the sandbox's says why it needs none."""
+MAY_RUN = {
+    "weft/runtime/sandbox/bubblewrap.py": "the sandbox itself: the one place where a sandboxed process is started",
+    "weft/runtime/sandbox/sandboxed_server.py": "a server in the sandbox, put together by `sandboxed_command`",
+    "weft/runtime/sandbox/line_process.py": "a process that is spoken with in lines, whoever starts it",
+    "weft/runtime/sandbox/command_runner.py": "the profile none, which a person grants by name",
+    "weft/runtime/mcp/transports.py": "speaks with the process that `CommandRunner` started",
+    "weft/runtime/sandbox/key_commands.py": "the person's own password manager, as they configured it",
+    "weft/runtime/invoke/human.py": "the person's own command that tells them something, named by a variable of theirs",
+    "weft/runtime/replay/checks.py": "the check of a bisection, which the person gave on the command line",
+    "weft/runtime/inference/local.py": "the embedded model: our own program",
+    "weft/runtime/resources/directories/git.py": "git, for what is kept of folders",
+}
+CONFINING = frozenset(
+    SANDBOX + name
+    for name in "confinement.ConfinedRun confinement.Confinement mounts.mount_options visible_files.kernel_options "
+    "visible_files.system_mounts".split()
+)
+"""What a sandbox is put together from."""
+MAY_CONFINE = {"weft/runtime/sandbox/bubblewrap.py": "the one place"}
+
 
 def uses(module: Module, names: frozenset[str]) -> Violations:
     """Imports, uses, and names loaded by `import_module`."""
@@ -75,7 +103,20 @@ def test_one_module_opens_connections() -> None:
     assert list(strangers(CONNECTING, MAY_CONNECT)) == []
 
 
-@pytest.mark.parametrize(("names", "allowed"), [(STARTING, MAY_START), (CONNECTING, MAY_CONNECT)])
+def test_one_module_puts_sandboxes_together() -> None:
+    assert list(strangers(CONFINING, MAY_CONFINE)) == []
+    options = [module.path for module in shipped() if '"--unshare' in module.source]
+    assert options == ["weft/runtime/sandbox/bubblewrap.py"]
+
+
+def test_whatever_runs_without_the_sandbox_says_why() -> None:
+    assert list(strangers(RUNNING, MAY_RUN)) == []
+
+
+RULES = [(STARTING, MAY_START), (CONNECTING, MAY_CONNECT), (RUNNING, MAY_RUN), (CONFINING, MAY_CONFINE)]
+
+
+@pytest.mark.parametrize(("names", "allowed"), RULES)
 def test_whoever_may_does(names: frozenset[str], allowed: dict[str, str]) -> None:
     for place in allowed:
         assert any(list(uses(module, names)) for module in shipped() if module.path.startswith(place)), place
@@ -90,6 +131,9 @@ def test_whoever_may_does(names: frozenset[str], allowed: dict[str, str]) -> Non
         (STARTING, "import asyncio\nasyncio.create_subprocess_shell('x')"),
         (STARTING, "from multiprocessing.pool import Pool"),
         (STARTING, "import click\nclick.launch('x')"),
+        (RUNNING, "from weft.runtime.sandbox.processes import run_process"),
+        (RUNNING, "from weft.runtime.sandbox import line_process\nline_process.LineProcess([])"),
+        (CONFINING, "from weft.runtime.sandbox.confinement import ConfinedRun as Run"),
         (STARTING, "async def f(loop):\n    await loop.subprocess_exec(x, 'y')"),
         (CONNECTING, "import socket as s"),
         (CONNECTING, "from urllib.request import urlopen"),

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from tests.runtime.broker.bench import run, saying
 from tests.runtime.broker.test_gated_calls import Gated, History
 from tests.runtime.mcp.configured import scripted
-from tests.sandbox import machine_sandbox
+from tests.sandbox import UNPROTECTED, machine_sandbox
 from tests.sizes import share
 from weft.kernel.authority import Principal, PrincipalKind, rights
 from weft.kernel.clock import FixedClock, SystemClock
@@ -107,7 +107,7 @@ class _SpyRunner(CommandRunner):
     """Notes what it is to run, and runs nothing."""
 
     def __init__(self, ran: list[Any]) -> None:
-        super().__init__()
+        super().__init__(UNPROTECTED)
         self._ran = ran
 
     async def run(self, profile: Any, argv: Sequence[str], **details: Any) -> ProcessOutcome:
@@ -347,7 +347,7 @@ def test_the_words_that_are_executed_are_the_words_that_were_hashed(
         pytest.skip("no sandbox shows a workspace in /dev")
     monkeypatch.setattr(command_runner, "run_process", spy)
     monkeypatch.setattr(bubblewrap, "run_process", spy)
-    runner = CommandRunner(sandbox=sandbox)
+    runner = CommandRunner(UNPROTECTED, sandbox=sandbox)
     tool = ShellTool(tmp_path, profile=parse_profile(profile, granted_by="human:ann"), runner=runner)
     context = ToolCallContext(turn="turn", call="call")
 

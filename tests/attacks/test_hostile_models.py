@@ -17,6 +17,7 @@ import pytest
 import weft
 from tests.runtime.broker.bench import Bench, run, saying
 from tests.runtime.inference.asking import model
+from tests.sandbox import UNPROTECTED
 from weft.kernel.authority import Principal, PrincipalKind
 from weft.ledger.api import Ledger, Setting
 from weft.ledger.model import ToolUsePart
@@ -26,6 +27,7 @@ from weft.runtime.configuration.gathering import TurnConfiguration
 from weft.runtime.configuration.layers import ConfigLayer, LayerName, merge
 from weft.runtime.context import context_for
 from weft.runtime.inference.replies import Finish, Reply
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.tools.toolbox import Toolbox
 from weft.runtime.tools.toolsets import find_toolset
 
@@ -83,7 +85,7 @@ class HostileBench(Bench):
     def __init__(self, ledger: Ledger, workspace: Path, toolset: str, *answers: Reply) -> None:
         super().__init__(ledger, *answers)
         self.programs, self.workspace, self.toolset = Programs(ledger), workspace, toolset
-        self.toolbox = Toolbox(ledger, self.crossing, self.programs)
+        self.toolbox = Toolbox(ledger, self.crossing, self.programs, CommandRunner(UNPROTECTED))
 
     async def plan(self, standing: Any, messages: Any) -> TurnPlan:
         limits = find_toolset(self.programs, self.toolset).limits

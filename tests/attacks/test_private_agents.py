@@ -16,6 +16,7 @@ import weft
 from tests.ledger.histories import copy_in_memory, exported, grow, import_into
 from tests.runtime.invoking import VARIABLES, Bench, run
 from tests.runtime.scripted import chat_saying
+from tests.sandbox import UNPROTECTED
 from tests.sizes import PROVING
 from weft.aio.crossing import Pool
 from weft.aio.ledger import AsyncLedger
@@ -30,6 +31,7 @@ from weft.runtime.context import context_for
 from weft.runtime.egress.credentials import Keyring
 from weft.runtime.invoke.handlers import invoke
 from weft.runtime.invoke.invocation import Invocation, InvocationContext
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.turns.messages import answer_admitted
 
 NOON = 1_794_700_800_000
@@ -381,6 +383,7 @@ def as_person(bench: Bench, name: str) -> InvocationContext:
         crossing,
         shop.inference,
         variable=VARIABLES.get,
+        runner=CommandRunner(UNPROTECTED),
         context=context,
     )
 

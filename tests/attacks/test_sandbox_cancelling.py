@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from tests.runtime.test_processes import running
-from tests.sandbox import machine_sandbox
+from tests.sandbox import UNPROTECTED, machine_sandbox
 from tests.surfaces.shell import PROGRAM, hear_interrupts, spawn
 from weft.runtime.harness.criterion_commands import CriterionCommands
 from weft.runtime.sandbox.bubblewrap import run_sandboxed
 from weft.runtime.sandbox.code_programs import Language, run_code
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.usage import ProcessTree
 
 FOREVER = {
@@ -76,7 +77,7 @@ def test_cancelling_however_often_leaves_no_process_and_no_word(
     async def cancelled() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
         argv = ["/bin/sh", "-c", IGNORING, mark]
-        task = asyncio.create_task(run_sandboxed(sandbox, argv, workspace=tmp_path))
+        task = asyncio.create_task(run_sandboxed(sandbox, argv, UNPROTECTED, workspace=tmp_path))
         await begun(tmp_path)
         for _ in range(times):
             task.cancel()
@@ -96,7 +97,9 @@ def test_a_cancelled_code_program_leaves_no_file_descriptor_and_no_thread(langua
     sandbox = machine_sandbox()
 
     async def cancelled() -> None:
-        task = asyncio.create_task(run_code(sandbox, language, FOREVER[language], None))
+        task = asyncio.create_task(
+            run_code(CommandRunner(UNPROTECTED, sandbox=sandbox), language, FOREVER[language], None)
+        )
         while not runners(os.getpid()):
             await asyncio.sleep(0.005)
         task.cancel()
@@ -113,7 +116,7 @@ def test_a_cancelled_code_program_leaves_no_file_descriptor_and_no_thread(langua
 def test_a_check_that_is_cancelled_ends_its_command(tmp_path: Path) -> None:
     mark = f"weft-mark-{os.getpid()}-check"
     machine_sandbox()
-    commands = CriterionCommands(lambda _: None)
+    commands = CriterionCommands(CommandRunner(UNPROTECTED))
     errors: list[BaseException] = []
 
     def check() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.attacks.escapes import DRIVER, ESCAPES, PRELUDE
 from tests.runtime.test_processes import stays
-from tests.sandbox import machine_sandbox
+from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import Limits
 from weft.runtime.sandbox.profiles import parse_profile
@@ -98,7 +98,7 @@ def own_address() -> str:
 
 
 def run_escapes(outside: Outside, profile: str) -> dict[str, Any]:
-    runner = CommandRunner(sandbox=machine_sandbox(), readable=[Path(sys.base_prefix)])
+    runner = CommandRunner(UNPROTECTED, sandbox=machine_sandbox(), readable=[Path(sys.base_prefix)])
     python = str(Path(sys.executable).resolve())
     argv = [python, "-I", "-S", "-B", "-c", PRELUDE + DRIVER, json.dumps(outside.given)]
     limits = Limits(seconds=120, processes=512)
@@ -157,7 +157,7 @@ def test_the_scripts_find_what_is_there_without_a_sandbox(tmp_path: Path, monkey
         outside.given["escapes"] = {name: ESCAPES[name] for name in HARMLESS}
         profile = parse_profile("none", granted_by="human:ada")
         argv = [sys.executable, "-I", "-S", "-B", "-c", PRELUDE + DRIVER, json.dumps(outside.given)]
-        outcome = asyncio.run(CommandRunner().run(profile, argv, workspace=outside.workspace))
+        outcome = asyncio.run(CommandRunner(UNPROTECTED).run(profile, argv, workspace=outside.workspace))
         answers = json.loads(outcome.stdout)
         assert [name for name, text in answers.items() if "ESCAPED" not in text and SECRET not in text] == []
         assert len(list(outside.contacts())) == 3

@@ -14,7 +14,7 @@ import pytest
 from tests.attacks.url_forms import url_forms
 from tests.runtime.fake_internet import PUBLIC, FakeInternet, near_names
 from tests.runtime.scripted import answer, scripted
-from tests.sandbox import machine_sandbox
+from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.egress.connection_rules import is_public
 from weft.runtime.egress.host_proxy import HostProxy
@@ -145,7 +145,7 @@ def test_a_program_reaches_granted_hosts_and_no_others(tmp_path: Path, monkeypat
         b"HTTP/1.1 302 Found\r\nLocation: http://private.example/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     )
     other = redirect.replace(b"private.example", b"other.example")
-    runner = CommandRunner(sandbox=machine_sandbox())
+    runner = CommandRunner(UNPROTECTED, sandbox=machine_sandbox())
 
     async def run() -> tuple[ProcessOutcome, Any, Any]:
         async with scripted(answer(200, {"hello": 1}), [redirect, "close"], [other, "close"]) as server:

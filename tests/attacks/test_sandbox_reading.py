@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox import machine_sandbox, run_python, run_shell
+from tests.sandbox import UNPROTECTED, machine_sandbox, run_python, run_shell
 from weft.runtime.sandbox.bubblewrap import run_sandboxed
 from weft.runtime.sandbox.code_programs import Language, run_code
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.visible_files import SystemFiles
 
 TELLING = (
@@ -93,6 +94,7 @@ def test_looking_around_after_breaking_out_of_the_interpreter(tmp_path: Path) ->
         run_sandboxed(
             machine_sandbox(),
             [str(python), "-I", "-S", "-B", "-c", f"PATHS = {paths}\n{source}"],
+            UNPROTECTED,
             workspace=tmp_path,
             system=SystemFiles.LIBRARIES,
             readable=[Path(sys.base_prefix)] if sys.base_prefix != "/usr" else [python, Path(os.__file__).parent],
@@ -106,7 +108,7 @@ def test_looking_around_after_breaking_out_of_the_interpreter(tmp_path: Path) ->
 @pytest.mark.parametrize("language", [Language.JAVASCRIPT, Language.PYTHON])
 def test_code_programs_run_with_libraries_alone(language: Language) -> None:
     source = {"javascript": "export default (n) => n + 1", "python": "def main(input):\n    return input + 1"}[language]
-    assert asyncio.run(run_code(machine_sandbox(), language, source, 1)).result == 2
+    assert asyncio.run(run_code(CommandRunner(UNPROTECTED, sandbox=machine_sandbox()), language, source, 1)).result == 2
 
 
 def test_a_command_reaching_for_the_ledger_in_its_workspace(tmp_path: Path) -> None:

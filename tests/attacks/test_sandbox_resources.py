@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.test_processes import running
-from tests.sandbox import machine_sandbox, run_python, run_shell
+from tests.sandbox import UNPROTECTED, machine_sandbox, run_python, run_shell
 from weft.runtime.sandbox.code_programs import Language, run_code
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import MIB, Ending, Limits
 
 FULL = b"No space left on device"
@@ -64,7 +65,9 @@ def test_a_thread_bomb_is_ended(tmp_path: Path) -> None:
 )
 def test_typed_arrays_beyond_the_memory_are_ended(source: str) -> None:
     limits = Limits(memory=64 * MIB, seconds=20)
-    outcome = asyncio.run(run_code(machine_sandbox(), Language.JAVASCRIPT, source, None, limits))
+    outcome = asyncio.run(
+        run_code(CommandRunner(UNPROTECTED, sandbox=machine_sandbox()), Language.JAVASCRIPT, source, None, limits)
+    )
     assert not outcome.succeeded
     assert outcome.ending is not Ending.TIMED_OUT
 

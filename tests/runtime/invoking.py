@@ -10,6 +10,7 @@ from typing import Any
 import weft
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import Script, Scripted, scripted
+from tests.sandbox import UNPROTECTED
 from weft.aio.crossing import Pool
 from weft.aio.ledger import AsyncLedger
 from weft.kernel.authority import Principal, PrincipalKind
@@ -21,6 +22,7 @@ from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.inference.settings import RetryPolicy
 from weft.runtime.invoke.handlers import invoke
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
+from weft.runtime.sandbox.command_runner import CommandRunner
 
 VARIABLES = {"THERE_KEY": CANARY, "THERE_HOST": "127.0.0.1"}
 
@@ -76,6 +78,7 @@ def run(address: str | Path, body: Body, *scripts: Script, context: ExecutionCon
                     pool,
                     inference,
                     variable=VARIABLES.get,
+                    runner=CommandRunner(UNPROTECTED),
                     context=context or as_tester(),
                 )
                 await body(Bench(shop, programs, server))

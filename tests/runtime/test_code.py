@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.sandbox import UNPROTECTED
 from weft.kernel.errors import NoCanonicalForm, Unsupported
 from weft.runtime.sandbox import code_programs
 from weft.runtime.sandbox.bubblewrap import Sandbox
 from weft.runtime.sandbox.code_programs import CodeOutcome, Language, run_code
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import MIB, Ending, Limits
 
 JAVASCRIPT, TYPESCRIPT, PYTHON = Language.JAVASCRIPT, Language.TYPESCRIPT, Language.PYTHON
@@ -36,7 +38,15 @@ PRINTING = {
 
 
 def run(sandbox: Sandbox, language: Language, source: str, input: Any = None, **limits: Any) -> CodeOutcome:
-    return asyncio.run(run_code(sandbox, language, source, input, Limits(**{"memory": 64 * MIB, **limits})))
+    return asyncio.run(
+        run_code(
+            CommandRunner(UNPROTECTED, sandbox=sandbox),
+            language,
+            source,
+            input,
+            Limits(**{"memory": 64 * MIB, **limits}),
+        )
+    )
 
 
 @pytest.mark.parametrize("language", Language)

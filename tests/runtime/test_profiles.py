@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runtime.test_processes import stays
+from tests.sandbox import UNPROTECTED
 from weft.kernel.authority import SandboxFiles
 from weft.kernel.errors import InvalidInput, Unsupported
 from weft.runtime.configuration.permissions import (
@@ -24,6 +25,7 @@ from weft.runtime.sandbox.bubblewrap import Sandbox
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import MIB, Ending, Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, WORKSPACE_PROFILE, SandboxProfile, parse_profile
+from weft.runtime.sandbox.protected_places import ProtectedPlaces
 from weft.runtime.sandbox.visible_files import folders_named
 
 FORMS = (
@@ -132,7 +134,7 @@ def test_layers_leave_the_hosts_that_all_of_them_name() -> None:
 def run(
     sandbox: Sandbox, profile: SandboxProfile, script: str, workspace: Path, *words: str, seconds: float = 30
 ) -> ProcessOutcome:
-    runner = CommandRunner(sandbox=sandbox)
+    runner = CommandRunner(UNPROTECTED, sandbox=sandbox)
     argv = ["/bin/sh", "-c", script, "sh", *words]
     return asyncio.run(runner.run(profile, argv, workspace=workspace, limits=Limits(seconds=seconds)))
 
@@ -170,8 +172,8 @@ def test_what_is_withheld_is_neither_read_nor_changed(
     script = (
         "cat private/secret deep/* link/*; ls private; echo x > private/new; echo x > deep/ledger.db; rm deep/ledger.db"
     )
-    withheld = [folder, tmp_path / "link" / "ledger.db", tmp_path / "gone", tmp_path.parent]
-    runner = CommandRunner(sandbox=sandbox, withheld=withheld)
+    protected = ProtectedPlaces(ledgers=(tmp_path / "link" / "ledger.db",), folders=(folder, tmp_path / "gone"))
+    runner = CommandRunner(protected, sandbox=sandbox)
     outcome = asyncio.run(runner.run(profile, ["/bin/sh", "-c", script], workspace=tmp_path))
     assert outcome.stdout == b""
     assert [path.name for path in folder.iterdir()] == ["secret"]
@@ -193,7 +195,7 @@ def test_ledgers_of_projects_in_the_workspace_are_not_seen(
 
     async def first_line() -> bytes | None:
         script = ["/bin/sh", "-c", "cat one/.weft/secret; echo end; cat"]
-        async with CommandRunner(sandbox=sandbox).started(profile, script, workspace=tmp_path) as process:
+        async with CommandRunner(UNPROTECTED, sandbox=sandbox).started(profile, script, workspace=tmp_path) as process:
             try:
                 return await process.line()
             finally:
@@ -236,7 +238,7 @@ def test_the_whole_tree_ends_when_it_is_cancelled(sandbox: Sandbox, tmp_path: Pa
     os.mkfifo(pipe)
 
     async def cancelled() -> None:
-        runner = CommandRunner(sandbox=sandbox)
+        runner = CommandRunner(UNPROTECTED, sandbox=sandbox)
         argv = ["/bin/sh", "-c", f"sh -c 'sleep 1000; :' {mark} & echo > pipe; sleep 1000"]
         chosen = parse_profile(profile, granted_by="human:ada")
         task = asyncio.create_task(runner.run(chosen, argv, workspace=tmp_path))
@@ -255,14 +257,14 @@ def test_where_there_is_no_sandbox_nothing_is_run(
 ) -> None:
     monkeypatch.setattr("weft.runtime.sandbox.bubblewrap.shutil.which", lambda *_, **__: None)
     with pytest.raises(Unsupported, match="no sandbox"):
-        asyncio.run(CommandRunner().run(profile, ["touch", "x"], workspace=tmp_path))
+        asyncio.run(CommandRunner(UNPROTECTED).run(profile, ["touch", "x"], workspace=tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("profile", ["workspace", "read-only", "network:pypi.org"])
 def test_limits_hold_under_every_profile(sandbox: Sandbox, tmp_path: Path, profile: str) -> None:
     """Output, processes, memory, and disk: the folders in memory are all that the stricter profiles can fill."""
-    runner = CommandRunner(sandbox=sandbox)
+    runner = CommandRunner(UNPROTECTED, sandbox=sandbox)
 
     def ending(script: str, limits: Limits) -> ProcessOutcome:
         argv = ["/bin/bash", "-c", script]
@@ -282,7 +284,7 @@ def test_what_is_withheld_is_not_shown_to_what_is_spoken_with_in_lines(
     sandbox: Sandbox, tmp_path: Path, profile: str
 ) -> None:
     (tmp_path / "ledger.db").write_text("canary")
-    runner = CommandRunner(sandbox=sandbox, withheld=[tmp_path / "ledger.db"])
+    runner = CommandRunner(ProtectedPlaces(ledgers=(tmp_path / "ledger.db",), folders=()), sandbox=sandbox)
 
     async def first_line() -> bytes | None:
         script = ["/bin/sh", "-c", "cat ledger.db; echo end; cat"]

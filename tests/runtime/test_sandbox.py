@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.test_processes import running, stays
+from tests.sandbox import UNPROTECTED
 from weft.kernel.errors import InvalidInput, Unsupported
 from weft.runtime.sandbox.bubblewrap import Sandbox, find_sandbox, run_sandboxed
 from weft.runtime.sandbox.processes import DEFAULT_LIMITS, MIB, Ending, Limits, ProcessOutcome
@@ -19,7 +20,7 @@ def inside(
     sandbox: Sandbox, script: str, workspace: Path, *words: str, limits: Limits = DEFAULT_LIMITS
 ) -> ProcessOutcome:
     argv = ["/bin/sh", "-c", script, "sh", *words]
-    return asyncio.run(run_sandboxed(sandbox, argv, workspace=workspace, limits=limits))
+    return asyncio.run(run_sandboxed(sandbox, argv, UNPROTECTED, workspace=workspace, limits=limits))
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_there_is_no_network(sandbox: Sandbox, workspace: Path) -> None:
         port = server.getsockname()[1]
         script = f"exec 3<>/dev/tcp/127.0.0.1/{port}"
         argv = ["/bin/bash", "-c", script]
-        assert not asyncio.run(run_sandboxed(sandbox, argv, workspace=workspace)).succeeded
+        assert not asyncio.run(run_sandboxed(sandbox, argv, UNPROTECTED, workspace=workspace)).succeeded
         server.setblocking(False)
         with pytest.raises(BlockingIOError):
             server.accept()
@@ -81,7 +82,7 @@ def test_the_environment_holds_only_what_is_named(
     sandbox: Sandbox, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-canary")
-    made = run_sandboxed(sandbox, ["/usr/bin/env"], workspace=workspace, environment={"NAMED": "yes"})
+    made = run_sandboxed(sandbox, ["/usr/bin/env"], UNPROTECTED, workspace=workspace, environment={"NAMED": "yes"})
     names = {line.partition("=")[0] for line in asyncio.run(made).stdout.decode().splitlines()}
     assert names - {"PWD", "SHLVL", "_", "OLDPWD"} == {"PATH", "HOME", "NAMED"}
 
@@ -93,7 +94,13 @@ def test_values_of_the_environment_are_in_no_process_list(sandbox: Sandbox, work
         script = ["/bin/sh", "-c", "echo > begun; cat"]
         task = asyncio.create_task(
             run_sandboxed(
-                sandbox, script, workspace=workspace, environment={"KEY": mark}, stdin=b"", limits=Limits(seconds=30)
+                sandbox,
+                script,
+                UNPROTECTED,
+                workspace=workspace,
+                environment={"KEY": mark},
+                stdin=b"",
+                limits=Limits(seconds=30),
             )
         )
         while not (workspace / "begun").exists():
@@ -124,7 +131,7 @@ def test_what_hides_in_a_session_of_its_own_dies_too(sandbox: Sandbox, workspace
 @pytest.mark.parametrize("place", ["/", "/proc", "gone"])
 def test_a_workspace_that_cannot_be_one_is_refused(sandbox: Sandbox, tmp_path: Path, place: str) -> None:
     with pytest.raises(InvalidInput, match="workspace"):
-        asyncio.run(run_sandboxed(sandbox, ["true"], workspace=tmp_path / place))
+        asyncio.run(run_sandboxed(sandbox, ["true"], UNPROTECTED, workspace=tmp_path / place))
 
 
 def test_without_bubblewrap_nothing_is_run(tmp_path: Path) -> None:

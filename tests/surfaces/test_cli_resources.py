@@ -21,7 +21,7 @@ from weft.runtime.resources.docker.engine import ContainerEngine
 from weft.runtime.tools.calls import ToolFailure
 from weft.runtime.tools.workspace import WorkspaceFolder
 from weft.surfaces.cli.resource_access import SnapshotSettings, files_folder, load_resource_settings
-from weft.surfaces.cli.tool_access import withheld_places
+from weft.surfaces.cli.sandbox_access import protected_places
 from weft.surfaces.cli.user_files import (
     beside_ledger,
     configuration_folder,
@@ -274,7 +274,7 @@ def test_a_container_is_acted_on_through_its_handle(shell: Shell, work: Path, mo
 
 def test_no_tool_sees_what_is_kept(folder: Path) -> None:
     with weft.open(folder / "project.db") as ledger:
-        workspace = WorkspaceFolder(folder, withheld=withheld_places(ledger))
+        workspace = WorkspaceFolder(folder, withheld=protected_places(ledger.path).paths)
         with pytest.raises(ToolFailure):
             workspace.resolve("project.db-files/trees")
         files_folder(ledger).mkdir()

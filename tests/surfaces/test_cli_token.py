@@ -16,8 +16,8 @@ from weft.opening import open as open_ledger
 from weft.runtime.tools.calls import ToolFailure
 from weft.runtime.tools.workspace import WorkspaceFolder
 from weft.surfaces.cli import call
+from weft.surfaces.cli.sandbox_access import protected_places
 from weft.surfaces.cli.token_files import PUBLIC_KEYS_FILE, REVOKED_FILE, ROOT_KEY_FILE
-from weft.surfaces.cli.tool_access import withheld_places
 from weft.surfaces.cli.user_files import TOKEN_VARIABLE
 
 
@@ -138,7 +138,7 @@ def test_the_examples_of_the_page_work(person: Shell) -> None:
 def test_no_tool_reads_the_root_key_in_a_workspace_that_contains_it(person: Shell, tmp_path: Path) -> None:
     token_of(person)
     with open_ledger(person.folder / ".weft" / "ledger.db") as ledger:
-        workspace = WorkspaceFolder(tmp_path, withheld=withheld_places(ledger))
+        workspace = WorkspaceFolder(tmp_path, withheld=protected_places(ledger.path).paths)
     for name in (ROOT_KEY_FILE, REVOKED_FILE):
         with pytest.raises(ToolFailure, match="not for tools"):
             workspace.resolve(f"config/weft/{name}")

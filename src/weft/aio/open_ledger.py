@@ -7,6 +7,7 @@ with the ledger. Of the environment nothing is read: variables are looked up by 
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType
@@ -17,6 +18,7 @@ from weft.aio.ledger import AsyncLedger
 from weft.aio.programs import AsyncPrograms
 from weft.kernel.authority import Authority, Principal, PrincipalKind
 from weft.kernel.errors import InvalidInput
+from weft.kernel.sites import Site
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import checked_record
 from weft.ledger.model import DEFAULT_AGENT
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from weft.runtime.inference.inference import Inference
     from weft.runtime.inference.settings import Parameters
     from weft.runtime.invoke.invocation import Invocation, InvocationResult, Show
+    from weft.runtime.sandbox.command_runner import CommandRunner
 
 
 def no_variables(name: str) -> str | None:
@@ -45,6 +48,16 @@ def current_execution_context() -> ExecutionContext | None:
         return current_context()
     except InvalidInput:
         return None
+
+
+def command_runner(ledger: AsyncLedger, variable: Resolver) -> CommandRunner:
+    """What commands and code programs are run by: in a sandbox that hides the ledger."""
+    from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, is_strict
+    from weft.runtime.sandbox.command_runner import CommandRunner
+    from weft.runtime.sandbox.protected_places import ProtectedPlaces
+
+    files = (Path(ledger.path).absolute(),) if Site.of(ledger.path) is Site.FILE else ()
+    return CommandRunner(ProtectedPlaces(ledgers=files, folders=()), strict=is_strict(variable(STRICT_VARIABLE)))
 
 
 class SharedInference:
@@ -138,6 +151,7 @@ class AsyncLedgerPrograms(AsyncPrograms):
             self._pool,
             inference.open(),
             variable=inference.variable,
+            runner=command_runner(self._open_ledger, inference.variable),
             context=await self._acting(context or current_execution_context()),
             on_token=on_token,
             show=show,

@@ -14,6 +14,7 @@ import weft
 from tests.runtime.broker.crash_driver import Doom
 from tests.runtime.harness.work_driver import serve_until_over
 from tests.runtime.scripted import Scripted, chat_saying, failure, scripted
+from tests.sandbox import UNPROTECTED
 from weft.aio.crossing import Pool
 from weft.aio.ledger import AsyncLedger
 from weft.kernel.clock import Clock, SystemClock
@@ -28,6 +29,7 @@ from weft.runtime.harness.facts import WorkFacts, WorkReader
 from weft.runtime.harness.moves import AwaitAnswer, Say
 from weft.runtime.harness.task_work import resume_work
 from weft.runtime.harness.turn_limits import NO_LIMITS, turn_limits
+from weft.runtime.sandbox.command_runner import CommandRunner
 
 Body = Callable[[Ledger, Programs, Scripted], Coroutine[Any, Any, None]]
 
@@ -262,7 +264,9 @@ def test_an_agent_whose_work_stands_still_waits_and_goes_on_where_somebody_asks(
         steps = [change.kind for change in reversed(programs.history("ada"))]
         assert steps[-3:] == ["agent_thinking", "agent_executing", "agent_waiting"]
         pool = Pool()
-        resume = partial(resume_work, AsyncLedger(ledger, pool), programs, lambda name: None, programs.get("ada"))
+        resume = partial(
+            resume_work, AsyncLedger(ledger, pool), programs, CommandRunner(UNPROTECTED), programs.get("ada")
+        )
         assert isinstance(await resume(), Say)
         assert isinstance(await resume(), AwaitAnswer)
         await pool.close(lambda: None)

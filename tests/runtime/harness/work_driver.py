@@ -15,6 +15,7 @@ import weft
 from tests.runtime.broker.crash_driver import Died, Doom, DoomedCrossing
 from tests.runtime.inference.asking import person
 from tests.runtime.scripted import Script, chat_saying
+from tests.sandbox import UNPROTECTED
 from weft.aio.ledger import AsyncLedger
 from weft.ledger.api import Ledger
 from weft.programs import Programs
@@ -24,6 +25,7 @@ from weft.runtime.broker.planner import ConfiguredPlanner
 from weft.runtime.harness.job import HarnessJob
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import RetryPolicy
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.tools.toolbox import Toolbox
 
 T = TypeVar("T")
@@ -103,7 +105,8 @@ async def serve_until_over(
     asked."""
     crossing, programs = WatchedCrossing(doom, ledger), Programs(ledger)
     mirror = AsyncLedger(ledger, cast(Any, crossing))
-    toolbox = Toolbox(ledger, crossing, programs, on_asked=lambda request: grant())
+    runner = CommandRunner(UNPROTECTED)
+    toolbox = Toolbox(ledger, crossing, programs, runner, on_asked=lambda request: grant())
 
     def grant() -> None:
         for request in ledger.approvals.list(states=("open",)) if does_grant else ():
@@ -119,7 +122,9 @@ async def serve_until_over(
             acting=lambda message: person(url),
             equip=toolbox.equip,
         )
-        jobs = BackgroundJobs([HarnessJob(programs, crossing, lambda name: None, on_error=on_error)], on_error=on_error)
+        jobs = BackgroundJobs(
+            [HarnessJob(programs, crossing, CommandRunner(UNPROTECTED), on_error=on_error)], on_error=on_error
+        )
         broker = Broker(ledger, crossing, planner, background=jobs)
         loop = asyncio.get_running_loop()
         loop.call_soon(grant)

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from tests.sandbox import UNPROTECTED
 from weft.kernel.authority import Principal, PrincipalKind
 from weft.runtime.broker.tools import ToolCallContext, Tools
 from weft.runtime.context import ExecutionContext, context_for
 from weft.runtime.mcp.definitions import PinnedTools, approve
 from weft.runtime.mcp.server_settings import CommandServer, McpServer, checked_server
 from weft.runtime.mcp.servers import McpConfiguration, McpServers, inspected
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.tools.calls import CallPlan, ToolOutput
 
 if TYPE_CHECKING:  # it loads the MCP library, which tests that are only collected do without
@@ -47,7 +49,7 @@ def pinned_to(server: McpServer, *definitions: Any) -> PinnedTools:
 
 async def approved(server: McpServer, acting: ExecutionContext = PERSON) -> PinnedTools:
     """What a person pins who approves all that the server defines."""
-    tools = await inspected(server, None, acting=acting, variable=os.environ.get)
+    tools = await inspected(server, None, acting=acting, variable=os.environ.get, runner=CommandRunner(UNPROTECTED))
     return approve(server.name, server.identity, tools)
 
 
@@ -68,6 +70,7 @@ class Workplace:
             lambda: self.configuration,
             acting=acting,
             variable=self.variable,
+            runner=CommandRunner(UNPROTECTED),
             on_notice=on_notice,
             monotonic=lambda: self.now,
         )

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 import weft
-from tests.sandbox import machine_sandbox
+from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.ledger.api.ledger import Ledger
 from weft.runtime.policies.interpreter import PolicyInterpreters
+from weft.runtime.sandbox.command_runner import CommandRunner
 
 
 @pytest.fixture(scope="module")
 def interpreters() -> Iterator[PolicyInterpreters]:
-    interpreters = PolicyInterpreters(machine_sandbox())
+    interpreters = PolicyInterpreters(CommandRunner(UNPROTECTED, sandbox=machine_sandbox()))
     yield interpreters
     interpreters.stop()
 

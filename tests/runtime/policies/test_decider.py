@@ -7,13 +7,15 @@ import asyncio
 import msgspec
 import pytest
 
+from tests.sandbox import UNPROTECTED
 from weft.kernel.enums import Decision
 from weft.kernel.errors import Unsupported
 from weft.ledger.api.ledger import Ledger
-from weft.runtime.policies import interpreter as interpreter_module
 from weft.runtime.policies.contract import PolicyCall, PolicyContext
 from weft.runtime.policies.decider import PolicyDecision, PolicyInForce, decide, default_source, policies_in_force
 from weft.runtime.policies.interpreter import WARM_INTERPRETERS, PolicyInterpreters
+from weft.runtime.sandbox import command_runner
+from weft.runtime.sandbox.command_runner import CommandRunner
 
 ECHO = (
     "import json, sys\ncall = json.load(sys.stdin)\n"
@@ -62,8 +64,8 @@ def test_without_a_sandbox_every_call_is_refused(monkeypatch: pytest.MonkeyPatch
     async def none(**_: object) -> object:
         raise Unsupported("there is no sandbox here", "install one")
 
-    monkeypatch.setattr(interpreter_module, "find_sandbox", none)
-    answer = decided(PolicyInterpreters(), PolicyCall(name="a", arguments=["allow"]), OWN)
+    monkeypatch.setattr(command_runner, "find_sandbox", none)
+    answer = decided(PolicyInterpreters(CommandRunner(UNPROTECTED)), PolicyCall(name="a", arguments=["allow"]), OWN)
     assert (answer.decision, answer.is_error) == (Decision.DENY_CONTINUE, True)
     assert "no sandbox" in answer.rationale
 

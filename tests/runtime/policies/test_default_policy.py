@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.runtime.policies.misbehaving import POLICIES, SMUGGLED
-from tests.sandbox import machine_sandbox
+from tests.sandbox import UNPROTECTED, machine_sandbox
 from tests.sizes import share
 from weft.kernel.enums import Decision
 from weft.kernel.errors import InvalidInput
@@ -31,11 +31,12 @@ from weft.runtime.policies.default_policy import decide
 from weft.runtime.policies.interpreter import PolicyInterpreters
 from weft.runtime.policies.own_tests import OwnTestResult, counts_of_tests, read_outline, run_own_tests
 from weft.runtime.policies.rules import proposed_rule, rules_for
+from weft.runtime.sandbox.command_runner import CommandRunner
 
 
 def outline_and_results(interpreters: PolicyInterpreters, source: str) -> tuple[str | None, list[OwnTestResult]]:
     async def work() -> tuple[str | None, list[OwnTestResult]]:
-        outline = await read_outline(machine_sandbox(), source)
+        outline = await read_outline(CommandRunner(UNPROTECTED, sandbox=machine_sandbox()), source)
         return outline.docstring, await run_own_tests(interpreters, source, outline.tests, seconds=30)
 
     return asyncio.run(work())
@@ -177,7 +178,7 @@ def test_a_line_cannot_say_more_than_the_call_did() -> None:
 )
 def test_tests_that_are_none_are_refused_and_not_run(source: str) -> None:
     with pytest.raises(InvalidInput):
-        asyncio.run(read_outline(machine_sandbox(), source))
+        asyncio.run(read_outline(CommandRunner(UNPROTECTED, sandbox=machine_sandbox()), source))
 
 
 def test_a_policy_that_fails_passes_no_test_that_asks_for_a_refusal(interpreters: PolicyInterpreters) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.runtime.policies.misbehaving import PATIENT_SECONDS, POLICIES, READ, SMUGGLED, Misbehaving
-from tests.sandbox import machine_sandbox
+from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.kernel.enums import Decision
 from weft.runtime.policies import harness
 from weft.runtime.policies import interpreter as interpreter_module
@@ -27,7 +27,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def decide(source: str, *calls: PolicyCall, seconds: float = PATIENT_SECONDS) -> list[PolicyAnswer]:
-    interpreter = PolicyInterpreter(machine_sandbox(), source)
+    interpreter = PolicyInterpreter(machine_sandbox(), source, UNPROTECTED)
 
     async def answers() -> list[PolicyAnswer]:
         return [await interpreter.decide(call, seconds) for call in calls]
@@ -113,7 +113,7 @@ def test_an_interpreter_that_was_lost_is_started_again() -> None:
 
 
 def test_a_decision_that_nobody_awaits_any_longer_does_not_answer_the_next_one() -> None:
-    interpreter = PolicyInterpreter(machine_sandbox(), PROGRAM)
+    interpreter = PolicyInterpreter(machine_sandbox(), PROGRAM, UNPROTECTED)
 
     async def work() -> PolicyAnswer:
         slow = asyncio.create_task(interpreter.decide(program(f"time.sleep(0.1); text = 'slow'; {WRITES}"), 30))

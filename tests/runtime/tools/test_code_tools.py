@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.sandbox import machine_sandbox
+from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.kernel.authority import Principal, PrincipalKind, rights
 from weft.kernel.errors import InvalidConfig, NotAllowed, NotApplicable
 from weft.programs.model import Program
@@ -44,7 +44,7 @@ class CodeLedger:
         async def load(program_id: str) -> Program:
             return self.programs.get(program_id)
 
-        return CodeProgramTool(program, load, runner=CommandRunner(sandbox=machine_sandbox()))
+        return CodeProgramTool(program, load, runner=CommandRunner(UNPROTECTED, sandbox=machine_sandbox()))
 
 
 @pytest.fixture

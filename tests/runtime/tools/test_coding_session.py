@@ -17,7 +17,7 @@ from tests.runtime.broker.crash_driver import Died, Doom, DoomedCrossing, raise_
 from tests.runtime.broker.test_crashes import dead_owner
 from tests.runtime.inference.asking import model, person
 from tests.runtime.scripted import Script, chat_saying, scripted
-from tests.sandbox import machine_sandbox
+from tests.sandbox import UNPROTECTED, machine_sandbox
 from tests.sizes import PROVING, points
 from weft.ledger.api import Ledger, SessionStanding, Setting
 from weft.ledger.model import ToolCall
@@ -28,6 +28,7 @@ from weft.runtime.configuration.gathering import LayerReader, TurnRequest
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import ModelSettings, RetryPolicy
 from weft.runtime.mcp.servers import McpServers
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.tools.toolbox import Toolbox, ToolboxSettings
 
 CALC = "add() { echo $(($1 - $2)); }\n"
@@ -94,7 +95,15 @@ async def work(
     whatever is asked, tests for the whole session."""
     crossing = DoomedCrossing(doom, ledger)
     programs = Programs(ledger)
-    toolbox = Toolbox(ledger, crossing, programs, servers=servers, settings=tools, on_asked=lambda request: grant())
+    toolbox = Toolbox(
+        ledger,
+        crossing,
+        programs,
+        CommandRunner(UNPROTECTED),
+        servers=servers,
+        settings=tools,
+        on_asked=lambda request: grant(),
+    )
 
     def grant() -> None:
         async def granted() -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.descriptors import open_below
-from tests.sandbox import machine_sandbox
+from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import Limits, ProcessOutcome
@@ -25,7 +25,7 @@ CONTEXT = ToolCallContext(turn="turn", call="call")
 
 
 def tool(workspace: Path, profile: str = "workspace", limits: Limits = SHELL_LIMITS) -> ShellTool:
-    runner = CommandRunner(sandbox=machine_sandbox())
+    runner = CommandRunner(UNPROTECTED, sandbox=machine_sandbox())
     return ShellTool(workspace, profile=parse_profile(profile, granted_by="human:ada"), runner=runner, limits=limits)
 
 
@@ -198,7 +198,7 @@ def test_what_is_executed_are_the_words_of_the_plan(tmp_path: Path) -> None:
             calls.append((words[1], how["folder"], how["environment"], how["limits"].seconds))
             return await super().run(*words, **how)
 
-    shell = ShellTool(tmp_path, runner=Spy(sandbox=machine_sandbox()))
+    shell = ShellTool(tmp_path, runner=Spy(UNPROTECTED, sandbox=machine_sandbox()))
     told = asyncio.run(shell.plan({"cmd": ["echo", "a b"], "env": {"A": "1"}, "timeout_ms": 7000}, CONTEXT))
     asyncio.run(shell.perform(told, CONTEXT))
     assert calls == [(["echo", "a b"], str(tmp_path), {"A": "1"}, 7.0)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from tests.sandbox import machine_sandbox
+from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.tools import named_files, shell, threads
@@ -53,7 +53,7 @@ def test_a_command_is_looked_at_outside_of_the_event_loop(tmp_path: Path, monkey
         return named_files.named_files(*arguments)
 
     monkeypatch.setattr(shell, "named_files", noted)
-    tool = ShellTool(tmp_path, runner=CommandRunner(sandbox=machine_sandbox()))
+    tool = ShellTool(tmp_path, runner=CommandRunner(UNPROTECTED, sandbox=machine_sandbox()))
     assert asyncio.run(tool.invoke({"cmd": "true"}, CONTEXT))["rc"] == 0
     assert len(places) == 2, "planned, and compared before it ran"
     assert threading.get_ident() not in places

@@ -13,6 +13,7 @@ from typing import Any
 import weft.aio
 from tests.runtime.invoking import VARIABLES, stock
 from tests.runtime.scripted import Script, Scripted, chat_saying, scripted
+from tests.sandbox import UNPROTECTED
 from weft.kernel.authority import LOCAL
 from weft.ledger.api import InboxMessage, Runs
 from weft.ledger.model import Turn
@@ -23,6 +24,7 @@ from weft.runtime.context import context_for
 from weft.runtime.egress.credentials import Keyring
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import RetryPolicy
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.tools.toolbox import Toolbox
 
 Model = Callable[["Asked"], Script]
@@ -67,7 +69,7 @@ class Crew:
         self.runs = Runs(ledger.sync)
         self.programs = Programs(ledger.sync)
         stock(self.programs, server.url)
-        self.toolbox = Toolbox(ledger.sync, ledger.crossing, self.programs)
+        self.toolbox = Toolbox(ledger.sync, ledger.crossing, self.programs, CommandRunner(UNPROTECTED))
         self.person = context_for(LOCAL.principal, keyring=Keyring((), VARIABLES.get))
 
     def boss(self, **config: Any) -> None:

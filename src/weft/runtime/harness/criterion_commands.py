@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from weft.programs.criteria import CommandResult
-from weft.programs.placeholders import Resolver
-from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, find_sandbox, is_strict, run_sandboxed
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import Ending, Limits
+from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE
 
 TIMEOUT_SECONDS = 60.0
 
@@ -19,8 +19,8 @@ TIMEOUT_SECONDS = 60.0
 class CriterionCommands:
     """The commands of one check. They run in a thread that may wait; another thread can cancel them."""
 
-    def __init__(self, variable: Resolver) -> None:
-        self._strict = is_strict(variable(STRICT_VARIABLE))
+    def __init__(self, runner: CommandRunner) -> None:
+        self._runner = runner
         self._lock = threading.Lock()
         self._is_cancelled = False
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None] | None = None
@@ -50,7 +50,7 @@ class CriterionCommands:
             self._running = asyncio.get_running_loop(), asyncio.current_task()
         argv = command if isinstance(command, list) else ["/bin/sh", "-c", command]
         limits = Limits(seconds=TIMEOUT_SECONDS if timeout is None else timeout)
-        outcome = await run_sandboxed(await find_sandbox(strict=self._strict), argv, workspace=folder, limits=limits)
+        outcome = await self._runner.run(WORKSPACE_PROFILE, argv, workspace=folder, limits=limits)
         return CommandResult(
             exit_code=outcome.code if outcome.ending is Ending.EXITED else None,
             stdout=outcome.stdout.decode(errors="replace"),

@@ -13,12 +13,12 @@ from weft.kernel.enums import InboxState
 from weft.kernel.errors import AgentBusy, IllegalTransition, NotFound, StoreError, WeftError
 from weft.ledger.api import Runs
 from weft.programs.assignments import agents_at_work, load_assignment
-from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
 from weft.runtime.broker.background import OnJobError
 from weft.runtime.harness.leases import hold_agent
 from weft.runtime.harness.moves import AwaitAnswer, AwaitWorkers, Rest
 from weft.runtime.harness.performing import MovePerformer
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.turns.ledger_port import Crossing
 
 BUSY_MS = 5000
@@ -50,13 +50,13 @@ class HarnessJob:
         self,
         programs: Programs,
         crossing: Crossing,
-        variable: Resolver,
+        runner: CommandRunner,
         *,
         clock: Clock | None = None,
         on_error: OnJobError | None = None,
     ) -> None:
         self._programs, self._crossing, self._clock = programs, crossing, clock or SystemClock()
-        self._performer, self._on_error = MovePerformer(programs, crossing, variable), on_error
+        self._performer, self._on_error = MovePerformer(programs, crossing, runner), on_error
         self._troubles: dict[str, AgentTrouble] = {}
         self._awaited: dict[str, tuple[int, str]] = {}
         """By agent, its assignment and the message whose turn is to end before anything else can come next."""

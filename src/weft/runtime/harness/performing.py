@@ -18,7 +18,6 @@ from weft.kernel.errors import AgentBusy, CriteriaUnmet, StoreError, WeftError
 from weft.ledger.api import Admission, Lease
 from weft.ledger.model import NewMessage
 from weft.programs.assignments import TASK_FIELD, WORK_FIELD, chain_of
-from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
 from weft.runtime.harness.criterion_commands import CriterionCommands
 from weft.runtime.harness.facts import WorkFacts, WorkReader
@@ -37,6 +36,7 @@ from weft.runtime.harness.moves import (
     next_move,
     pending_calls,
 )
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.turns.ledger_port import Crossing
 from weft.runtime.turns.messages import to_the_end
 
@@ -59,8 +59,8 @@ WORKING_STATES = ("thinking", "executing")
 class MovePerformer:
     """Performs the moves of one ledger's agents."""
 
-    def __init__(self, programs: Programs, crossing: Crossing, variable: Resolver) -> None:
-        self._programs, self._crossing, self._variable = programs, crossing, variable
+    def __init__(self, programs: Programs, crossing: Crossing, runner: CommandRunner) -> None:
+        self._programs, self._crossing, self._runner = programs, crossing, runner
         self._reader = WorkReader(programs)
 
     async def facts(self, agent: str) -> WorkFacts | None:
@@ -135,7 +135,7 @@ class MovePerformer:
         assert last is not None, "criteria are held against an answer"
         if facts.agent.state == "thinking":
             await self._run(partial(programs.step_agent, facts.agent.id, "execute", reason="checking the criteria"))
-        commands = CriterionCommands(self._variable)
+        commands = CriterionCommands(self._runner)
         try:
             await self._crossing.run(
                 lambda: programs.complete_task(

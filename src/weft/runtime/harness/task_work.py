@@ -20,7 +20,6 @@ from weft.kernel.errors import LedgerError, NotApplicable, StoreError, WeftError
 from weft.ledger.api import Admission, InboxMessage, Lease, Runs
 from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
-from weft.programs.placeholders import Resolver
 from weft.programs.programs import Programs
 from weft.runtime.broker.plans import Planner, Sending
 from weft.runtime.broker.schedule import BUSY_SECONDS
@@ -28,6 +27,7 @@ from weft.runtime.harness.facts import WorkFacts
 from weft.runtime.harness.leases import hold_agent
 from weft.runtime.harness.moves import ENDED_STATES, AwaitAnswer, AwaitWorkers, GiveUpWork, Move, Rest, Say, StandStill
 from weft.runtime.harness.performing import MovePerformer, WorkRequest
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.turns.ledger_port import RuntimeLedger
 from weft.runtime.turns.messages import answer_admitted, broker_of, to_the_end
 from weft.runtime.turns.recorded_replies import TurnReply
@@ -63,7 +63,7 @@ class TaskWork:
         ledger: RuntimeLedger,
         programs: Programs,
         planner: Planner,
-        variable: Resolver,
+        runner: CommandRunner,
         *,
         clock: Clock | None = None,
         on_token: OnToken | None = None,
@@ -73,7 +73,7 @@ class TaskWork:
         self._ledger, self._programs, self._planner = ledger, programs, planner
         self._clock, self._on_token, self._on_progress = clock or SystemClock(), on_token, on_progress
         self._on_admitted = on_admitted
-        self._performer, self._runs = MovePerformer(programs, ledger.crossing, variable), Runs(programs.ledger)
+        self._performer, self._runs = MovePerformer(programs, ledger.crossing, runner), Runs(programs.ledger)
 
     async def run(
         self, agent: Program, task: Program, request: WorkRequest, *, session: str | None = None
@@ -160,10 +160,10 @@ class TaskWork:
             return None, error
 
 
-async def resume_work(ledger: RuntimeLedger, programs: Programs, variable: Resolver, agent: Program) -> Move | None:
+async def resume_work(ledger: RuntimeLedger, programs: Programs, runner: CommandRunner, agent: Program) -> Move | None:
     """Tell an agent whose work stands still to go on, in the name of whoever asks; a broker answers that. Returns what
     comes next in its work: a `Say` was performed. None where it has no task."""
-    performer = MovePerformer(programs, ledger.crossing, variable)
+    performer = MovePerformer(programs, ledger.crossing, runner)
     async with hold_agent(programs, ledger.crossing, agent) as lease:
         facts_and_move = await performer.next_move(agent.id, SystemClock().now_ms(), is_asked=True)
         if facts_and_move is None:

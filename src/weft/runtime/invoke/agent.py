@@ -81,7 +81,7 @@ async def work_on_task(
     session = agent.current_session if agent.current_task == task.name else None
     await _ensure_model(context, agent, session, invocation)
     work = TaskWork(
-        context.ledger, context.programs, context.planner(), context.variable,
+        context.ledger, context.programs, context.planner(), context.runner,
         on_token=context.on_token, on_progress=context.on_progress,
     )  # fmt: skip
     request = WorkRequest(

@@ -8,7 +8,6 @@ from weft.kernel.errors import CodeFailed
 from weft.programs.model import Program
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 from weft.runtime.invoke.model_settings import ensure_in_use
-from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, find_sandbox, is_strict
 from weft.runtime.sandbox.code_programs import Language, run_code
 
 
@@ -18,8 +17,7 @@ async def invoke_code(context: InvocationContext, program: Program, invocation: 
     context.execution_context.ensure_allowed(f"code:{program.name}")
     language = Language(config.get("language", Language.JAVASCRIPT))
     value = invocation.input if invocation.input is not UNSET else invocation.message
-    sandbox = await find_sandbox(strict=is_strict(context.variable(STRICT_VARIABLE)))
-    outcome = await run_code(sandbox, language, config["source"], value)
+    outcome = await run_code(context.runner, language, config["source"], value)
     if not outcome.succeeded:
         raise CodeFailed(program.name, outcome.error or "", outcome.printed)
     result = {"result": outcome.result, **({"printed": outcome.printed} if outcome.printed else {})}

@@ -23,6 +23,7 @@ from weft.runtime.harness.task_work import OnProgress
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import NO_PARAMETERS, Parameters
 from weft.runtime.invoke.model_settings import ConfiguredModel, model_settings
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.turns.ledger_port import Crossing, RuntimeLedger
 from weft.runtime.turns.messages import WAIT, answer_admitted, broker_of, to_the_end
 from weft.runtime.turns.recorded_replies import TurnReply
@@ -87,6 +88,7 @@ class InvocationContext:
         inference: Inference,
         *,
         variable: Resolver,
+        runner: CommandRunner,
         context: ExecutionContext | None = None,
         on_token: OnToken | None = None,
         show: Show | None = None,
@@ -98,6 +100,7 @@ class InvocationContext:
         ledger.trust.ensure("run a program")
         self.ledger, self.programs, self._crossing, self.inference = ledger, programs, crossing, inference
         self.variable, self._context, self.on_token, self.show = variable, context, on_token, show
+        self.runner = runner
         self._other_models, self._rules_of, self._equip = other_models, rules_of, equip
         self.on_progress = on_progress
 

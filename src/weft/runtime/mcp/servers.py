@@ -20,6 +20,7 @@ from weft.runtime.egress.credentials import Variable
 from weft.runtime.mcp.definitions import ComparedTool, PinnedTools, compared, usable
 from weft.runtime.mcp.server_settings import McpServer, ensure_distinct
 from weft.runtime.mcp.tools import McpTool
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.tools.calls import ToolFailure
 
 if TYPE_CHECKING:
@@ -61,10 +62,12 @@ class McpServers:
         *,
         acting: ExecutionContext,
         variable: Variable,
+        runner: CommandRunner,
         on_notice: OnNotice | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._load, self._acting, self._variable, self._on_notice = load, acting, variable, on_notice
+        self._runner = runner
         self._monotonic = monotonic
         self._network: Connections | None = None
         self._configuration = McpConfiguration()
@@ -156,7 +159,7 @@ class McpServers:
         self.starts += 1
         try:
             connection_type, link_type = await asyncio.to_thread(_connection_types)
-            link = link_type(server, self._acting, self._variable, self._shared_network())
+            link = link_type(server, self._acting, self._variable, self._runner, self._shared_network())
             connection = connection_type(server, link, self._on_notice)
             await connection.open()
         except (WeftError, ToolFailure) as error:
@@ -216,11 +219,17 @@ def _connection_types() -> tuple[type[McpConnection], type[ServerLink]]:
 
 
 async def inspected(
-    server: McpServer, pinned: PinnedTools | None, *, acting: ExecutionContext, variable: Variable
+    server: McpServer,
+    pinned: PinnedTools | None,
+    *,
+    acting: ExecutionContext,
+    variable: Variable,
+    runner: CommandRunner,
 ) -> tuple[ComparedTool, ...]:
     """Start one server for a moment, to see its tools. Raises a WeftError where that does not work."""
     pins = () if pinned is None else (pinned,)
-    servers = McpServers(lambda: McpConfiguration(servers=(server,), pins=pins), acting=acting, variable=variable)
+    configuration = McpConfiguration(servers=(server,), pins=pins)
+    servers = McpServers(lambda: configuration, acting=acting, variable=variable, runner=runner)
     try:
         await servers.reload()
         return await servers.comparison(server)

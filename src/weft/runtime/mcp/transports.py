@@ -24,7 +24,6 @@ from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.egress.connections import Connections, Seen
 from weft.runtime.egress.credentials import Secret, Variable, checked_secret
 from weft.runtime.mcp.server_settings import CommandServer, HttpServer, McpServer
-from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, is_strict
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.line_process import LineProcess
 from weft.runtime.sandbox.processes import GIB, MIB, Ending, Limits, ProcessOutcome
@@ -46,8 +45,16 @@ Streams = tuple[anyio.abc.ObjectReceiveStream[SessionMessage | Exception], anyio
 class ServerLink:
     """One way to one server, opened once. `fault` says why it ended where that was the server's doing."""
 
-    def __init__(self, server: McpServer, acting: ExecutionContext, variable: Variable, network: Connections) -> None:
+    def __init__(
+        self,
+        server: McpServer,
+        acting: ExecutionContext,
+        variable: Variable,
+        runner: CommandRunner,
+        network: Connections,
+    ) -> None:
         self._server, self._acting, self._variable, self._network = server, acting, variable, network
+        self._runner = runner
         self._fault: str | None = None
         self._seen = Seen()
         self.is_abandoned = False
@@ -99,8 +106,7 @@ class ServerLink:
         if profile.is_unconfined:
             passed_on = {name: value for name in _PASSED_ON if (value := self._variable(name)) is not None}
             environment = passed_on | environment
-        runner = CommandRunner(strict=is_strict(self._variable(STRICT_VARIABLE)))
-        async with runner.started(
+        async with self._runner.started(
             profile,
             [settings.command, *settings.args],
             workspace=folder,

@@ -35,8 +35,10 @@ from weft.runtime.policies.contract import (
     failed_answer,
     read_answer,
 )
-from weft.runtime.sandbox.bubblewrap import PROGRAM_FOLDER, Sandbox, find_sandbox
+from weft.runtime.sandbox.bubblewrap import PROGRAM_FOLDER, Sandbox
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import MIB, Limits
+from weft.runtime.sandbox.protected_places import ProtectedPlaces
 from weft.runtime.sandbox.sandboxed_server import SandboxedServer, ServerLost
 from weft.runtime.sandbox.visible_files import interpreter_files
 
@@ -68,10 +70,15 @@ _Requests = queue.SimpleQueue[_Request | None]
 class PolicyInterpreter:
     """Runs one policy, warm. It is stopped by `stop`, and where nobody refers to it any longer."""
 
-    def __init__(self, sandbox: Sandbox, source: str, limits: Limits = POLICY_LIMITS) -> None:
+    def __init__(
+        self, sandbox: Sandbox, source: str, protected: ProtectedPlaces, limits: Limits = POLICY_LIMITS
+    ) -> None:
         self._requests: _Requests = queue.SimpleQueue()
         self._thread = threading.Thread(
-            target=_serve, args=(self._requests, sandbox, source.encode(), limits), name="weft-policy", daemon=True
+            target=_serve,
+            args=(self._requests, sandbox, source.encode(), protected, limits),
+            name="weft-policy",
+            daemon=True,
         )
         self._thread.start()
         self._end = weakref.finalize(self, self._requests.put, None)
@@ -101,39 +108,33 @@ class PolicyInterpreter:
 class PolicyInterpreters:
     """The interpreters of one process, by the digest of their source. Policies never share one."""
 
-    def __init__(self, sandbox: Sandbox | None = None, *, strict: bool = False) -> None:
-        self._sandbox, self._strict = sandbox, strict
+    def __init__(self, runner: CommandRunner) -> None:
+        self.runner = runner
         self._interpreters: OrderedDict[str, PolicyInterpreter] = OrderedDict()
 
     async def of(self, source: str) -> PolicyInterpreter:
         """The interpreter of this source. Raises Unsupported where there is no sandbox."""
-        sandbox = await self.sandbox()
+        sandbox = await self.runner.sandbox()
         digest = digest_of_source(source)
-        interpreter = self._interpreters.pop(digest, None) or PolicyInterpreter(sandbox, source)
+        interpreter = self._interpreters.pop(digest, None) or PolicyInterpreter(sandbox, source, self.runner.protected)
         self._interpreters[digest] = interpreter
         while len(self._interpreters) > WARM_INTERPRETERS:
             self._interpreters.popitem(last=False)
         return interpreter
-
-    async def sandbox(self) -> Sandbox:
-        """The sandbox of this machine, found once. Raises Unsupported where there is none."""
-        if self._sandbox is None:
-            self._sandbox = await find_sandbox(strict=self._strict)
-        return self._sandbox
 
     def stop(self) -> None:
         while self._interpreters:
             self._interpreters.popitem()[1].stop()
 
 
-def _serve(requests: _Requests, sandbox: Sandbox, source: bytes, limits: Limits) -> None:
+def _serve(requests: _Requests, sandbox: Sandbox, source: bytes, protected: ProtectedPlaces, limits: Limits) -> None:
     """The thread of an interpreter. The sandbox is started with the first call, and again when it was lost."""
     server: SandboxedServer | None = None
     while (request := requests.get()) is not None:
         try:
             if server is None or server.has_ended:
                 _stop(server)
-                server = _start(sandbox, source, limits)
+                server = _start(sandbox, source, protected, limits)
             outcome = _exchange(server, request.document, request.seconds)
         except ServerLost as lost:
             _stop(server)
@@ -161,13 +162,14 @@ def _stop(server: SandboxedServer | None) -> None:
         server.stop()
 
 
-def _start(sandbox: Sandbox, source: bytes, limits: Limits) -> SandboxedServer:
+def _start(sandbox: Sandbox, source: bytes, protected: ProtectedPlaces, limits: Limits) -> SandboxedServer:
     python = Path(sys.executable).resolve()
     readable, hidden = interpreter_files()
     command = [str(python), "-I", "-S", "-B", _HARNESS]
     server = SandboxedServer(
         sandbox,
         command,
+        protected,
         files={_HARNESS: Path(harness.__file__).read_bytes(), _POLICY: source},
         readable=[*readable, python],
         hidden=hidden,

@@ -23,7 +23,8 @@ from weft.kernel.errors import InvalidInput, WeftError
 from weft.kernel.fields import PolicyTests
 from weft.runtime.policies.contract import DECISION_SECONDS, PolicyAnswer, PolicyCall
 from weft.runtime.policies.interpreter import PolicyInterpreters
-from weft.runtime.sandbox.bubblewrap import Sandbox, run_sandboxed
+from weft.runtime.sandbox.bubblewrap import run_sandboxed
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import MIB, Limits
 from weft.runtime.sandbox.visible_files import SystemFiles, interpreter_files
 
@@ -82,13 +83,14 @@ class _Outline(Struct, frozen=True):
     error: str | None
 
 
-async def read_outline(sandbox: Sandbox, source: str) -> PolicyOutline:
+async def read_outline(runner: CommandRunner, source: str) -> PolicyOutline:
     """Docstring and tests of a policy. Raises InvalidInput where it is no Python, or its tests are none."""
     python = Path(sys.executable).resolve()
     readable, hidden = interpreter_files()
     outcome = await run_sandboxed(
-        sandbox,
+        await runner.sandbox(),
         [str(python), "-I", "-S", "-B", "-c", _READER],
+        runner.protected,
         readable=[*readable, python],
         hidden=hidden,
         system=SystemFiles.LIBRARIES,

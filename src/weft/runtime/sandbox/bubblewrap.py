@@ -20,21 +20,20 @@ from weft.kernel.errors import InvalidInput, StoreFailed, Unsupported
 from weft.runtime.sandbox.cgroups import delegated_cgroup
 from weft.runtime.sandbox.confinement import CHECK_SECONDS, ConfinedRun, Confinement
 from weft.runtime.sandbox.line_process import LineProcess
+from weft.runtime.sandbox.mounts import Mount, cover, mount_options, read_only, writable
 from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Limits, ProcessOutcome, run_process
+from weft.runtime.sandbox.protected_places import ProtectedPlaces, ensure_few, ledgers_beneath
 from weft.runtime.sandbox.system_calls import system_call_filter
-from weft.runtime.sandbox.visible_files import SystemFiles, file_options, folders_named
+from weft.runtime.sandbox.visible_files import SystemFiles, kernel_options, readable_mounts, system_mounts
+from weft.runtime.sandbox.workspace_view import WorkspaceView, workspace_view
 
 SEARCHED = "/usr/local/bin:/usr/bin:/bin"
 """Where bubblewrap is looked for. Not in PATH, which anybody may have changed."""
 INSIDE_PATH = "/usr/local/bin:/usr/bin:/bin"
 STRICT_VARIABLE = "WEFT_SANDBOX"
-LEDGER_FOLDER = ".weft"
-MOST_FOLDERS = 5000
-"""Of a workspace that are looked through for ledgers, the uppermost first."""
 PROGRAM_FOLDER = "/program"
 """Where a program without a workspace starts."""
-BESIDE_DATABASES = ("-wal", "-shm", "-journal", "-head", "-lock")
-"""What SQLite keeps beside a file."""
+_IN_MEMORY = ("/tmp", "/dev/shm")
 _TRIAL_LIMITS = Limits(seconds=20)
 _STATUS = "/proc/self/status"
 _ADVICE = "allow user namespaces without privileges, and have bubblewrap 0.8 or later"
@@ -84,11 +83,13 @@ async def find_sandbox(searched: str = SEARCHED, *, strict: bool = False) -> San
 
 async def _gaps(sandbox: Sandbox) -> tuple[str, ...]:
     """Run something harmless and look at how it is confined."""
-    run = ConfinedRun(Confinement(limits=_TRIAL_LIMITS, call_filter=sandbox.call_filter, cgroup=sandbox.cgroup))
-    argv = [*wall_options(sandbox, run, file_options(SystemFiles.PROGRAMS, (), (), run.devices)), "--", "cat", _STATUS]
-    environment = {"PATH": INSIDE_PATH}
+    plan = plan_sandbox(ProtectedPlaces(ledgers=(), folders=()))  # nothing but the system is shown
+    command = sandboxed_command(sandbox, ["cat", _STATUS], plan, limits=_TRIAL_LIMITS, limit_address_space=False)
+    run = command.run
     try:
-        outcome = await run_process(argv, environment=environment, folder=Path("/"), limits=_TRIAL_LIMITS, guard=run)
+        outcome = await run_process(
+            command.argv, environment=command.environment, folder=Path("/"), limits=_TRIAL_LIMITS, guard=run
+        )
     except StoreFailed as error:
         raise Unsupported(f"there is no sandbox here: {error}", error.advice) from None
     is_filtered = b"Seccomp:\t2" in outcome.stdout
@@ -119,14 +120,21 @@ class Surroundings(TypedDict, total=False):
     readable: Sequence[Path]
     """What is shown to it beside the system and the workspace."""
     hidden: Sequence[Path]
-    withheld: Sequence[Path]
-    """Files and folders in the workspace of which nothing is seen; nor is anything of ledgers in it."""
     system: SystemFiles
+
+
+class SandboxedCommand(Struct, frozen=True):
+    """What is started for a command: bubblewrap, which makes the sandbox and starts the command in it."""
+
+    argv: list[str]
+    environment: dict[str, str]
+    run: ConfinedRun
 
 
 async def run_sandboxed(
     sandbox: Sandbox,
     argv: Sequence[str],
+    protected: ProtectedPlaces,
     *,
     stdin: bytes = b"",
     limits: Limits = DEFAULT_LIMITS,
@@ -139,12 +147,11 @@ async def run_sandboxed(
     `limit_address_space=False` is for programs that reserve more than they use. `extra_memory` is what a runtime takes
     for itself, beside the memory that the limit leaves to its program.
     """
-    workspace = surroundings.get("workspace")
-    ledgers = () if workspace is None else await asyncio.to_thread(ledgers_beneath, workspace)
-    command = _confined(
+    plan = await asyncio.to_thread(plan_sandbox, protected, **surroundings)
+    command = sandboxed_command(
         sandbox,
         argv,
-        ledgers,
+        plan,
         limits=limits,
         limit_address_space=limit_address_space,
         extra_memory=extra_memory,
@@ -158,48 +165,59 @@ async def run_sandboxed(
 async def start_sandboxed(
     sandbox: Sandbox,
     argv: Sequence[str],
+    protected: ProtectedPlaces,
     *,
     limits: Limits = DEFAULT_LIMITS,
     **surroundings: Unpack[Surroundings],
 ) -> LineProcess:
     """Start a command that is spoken with in lines. It may reserve more memory than it uses."""
-    workspace = surroundings.get("workspace")
-    ledgers = () if workspace is None else await asyncio.to_thread(ledgers_beneath, workspace)
-    command = _confined(sandbox, argv, ledgers, limits=limits, limit_address_space=False, **surroundings)
+    plan = await asyncio.to_thread(plan_sandbox, protected, **surroundings)
+    command = sandboxed_command(sandbox, argv, plan, limits=limits, limit_address_space=False, **surroundings)
     return LineProcess(
         command.argv, environment=command.environment, folder=Path("/"), limits=limits, guard=command.run
     )
 
 
-def ledgers_beneath(workspace: Path) -> tuple[Path, ...]:
-    """The folders of ledgers in a workspace, whatever project in it they belong to."""
-    return tuple(folders_named(LEDGER_FOLDER, workspace, MOST_FOLDERS))
+class SandboxPlan(Struct, frozen=True, kw_only=True):
+    """All that a command finds of the machine, and the variables that it needs for that."""
+
+    mounts: tuple[Mount, ...]
+    environment: Mapping[str, str]
 
 
-class _WalledCommand(Struct, frozen=True):
-    argv: list[str]
-    environment: dict[str, str]
-    run: ConfinedRun
+def plan_sandbox(protected: ProtectedPlaces, **surroundings: Unpack[Surroundings]) -> SandboxPlan:
+    """What of the machine's files a command is shown, without what is protected. Looks through the workspace."""
+    shown = [
+        *system_mounts(surroundings.get("system", SystemFiles.PROGRAMS)),
+        *readable_mounts(surroundings.get("readable", ()), surroundings.get("hidden", ())),
+    ]
+    covers: list[Mount] = []
+    workspace, view = surroundings.get("workspace"), WorkspaceView()
+    if workspace is not None:
+        place, view = _place(workspace), workspace_view(workspace.resolve())
+        shown += [read_only(place) if surroundings.get("read_only", False) else writable(place), *view.mounts]
+        covers += [cover(str(folder), is_folder=True) for folder in ledgers_beneath(workspace.resolve())]
+    covers += protected.covers(shown)
+    ensure_few(covers)
+    path = ":".join((*view.program_folders, INSIDE_PATH))
+    environment = {"PATH": path, **view.environment, **(surroundings.get("environment") or {})}
+    return SandboxPlan(mounts=(*shown, *covers), environment=environment)
 
 
-def _confined(
+def sandboxed_command(
     sandbox: Sandbox,
     argv: Sequence[str],
-    ledgers: Sequence[Path],
+    plan: SandboxPlan,
     *,
     limits: Limits,
     limit_address_space: bool,
-    workspace: Path | None = None,
-    folder: str | None = None,
-    read_only: bool = False,
-    files: Mapping[str, bytes] | None = None,
-    environment: Mapping[str, str] | None = None,
-    readable: Sequence[Path] = (),
-    hidden: Sequence[Path] = (),
-    withheld: Sequence[Path] = (),
-    system: SystemFiles = SystemFiles.PROGRAMS,
     extra_memory: int = 0,
-) -> _WalledCommand:
+    is_server: bool = False,
+    **surroundings: Unpack[Surroundings],
+) -> SandboxedCommand:
+    """The one place where a sandbox is put together. A server is the first process of its process namespace, and can
+    write nowhere, not even in memory."""
+    workspace = surroundings.get("workspace")
     place = None if workspace is None else _place(workspace)
     run = ConfinedRun(
         Confinement(
@@ -207,17 +225,26 @@ def _confined(
             call_filter=sandbox.call_filter,
             cgroup=sandbox.cgroup,
             workspace=place,
-            files={f"{PROGRAM_FOLDER}/{name}": data for name, data in (files or {}).items()},
+            files={f"{PROGRAM_FOLDER}/{name}": data for name, data in (surroundings.get("files") or {}).items()},
             limit_address_space=limit_address_space,
             extra_memory=extra_memory,
         )
     )
-    walls = wall_options(sandbox, run, file_options(system, readable, hidden, run.devices))
-    walls += ["--dir", PROGRAM_FOLDER] if place is None else _workspace_options(place, read_only, [*ledgers, *withheld])
-    home = "/tmp" if place is None or read_only else place
-    return _WalledCommand(
-        [*walls, "--remount-ro", "/", "--chdir", folder or place or PROGRAM_FOLDER, "--", *argv],
-        {"PATH": INSIDE_PATH, "HOME": home, **(environment or {})},
+    walls = [
+        sandbox.program, "--unshare-all", "--unshare-user", "--die-with-parent", "--uid", "1000", "--gid", "1000",
+        "--cap-drop", "ALL", "--hostname", "sandbox", *run.options,
+        *kernel_options(surroundings.get("system", SystemFiles.PROGRAMS), run.devices),
+        *mount_options(plan.mounts, run.mounted_file),
+    ]  # fmt: skip
+    if place is None:
+        walls += ["--dir", PROGRAM_FOLDER]
+    if is_server:
+        walls += ["--as-pid-1", *(word for folder in _IN_MEMORY for word in ("--remount-ro", folder))]
+    home = "/tmp" if place is None or surroundings.get("read_only", False) else place
+    start = surroundings.get("folder") or place or PROGRAM_FOLDER
+    return SandboxedCommand(
+        [*walls, "--remount-ro", "/", "--chdir", start, "--", *argv],
+        {"HOME": home, **plan.environment},
         run,
     )
 
@@ -229,31 +256,3 @@ def _place(workspace: Path) -> str:
     if place == "/" or place.startswith(("/proc", "/dev", "/sys")):
         raise InvalidInput(f"the workspace cannot be {place}", "give it a folder of its own")
     return place
-
-
-def _workspace_options(place: str, read_only: bool, withheld: Sequence[Path]) -> list[str]:
-    """The workspace, without the ledgers in it: a command neither reads nor writes what is recorded."""
-    options = ["--ro-bind" if read_only else "--bind", place, place]
-    covered = [os.path.join(place, LEDGER_FOLDER), *(_real_place(path) for path in withheld)]
-    for path in dict.fromkeys(covered):
-        if os.path.islink(path) or not path.startswith(f"{place}/"):
-            continue
-        if os.path.isdir(path):
-            options += ["--tmpfs", path, "--remount-ro", path]
-        elif os.path.exists(path):
-            for name in (path, *(path + ending for ending in BESIDE_DATABASES if os.path.exists(path + ending))):
-                options += ["--ro-bind", "/dev/null", name]
-    return options
-
-
-def _real_place(path: Path) -> str:
-    """The path with the links on its way resolved; itself it is as it is."""
-    return str(path.parent.resolve() / path.name)
-
-
-def wall_options(sandbox: Sandbox, run: ConfinedRun, files: Sequence[str]) -> list[str]:
-    """The beginning of every command: bubblewrap with what separates the sandbox from the machine."""
-    return [
-        sandbox.program, "--unshare-all", "--unshare-user", "--die-with-parent", "--uid", "1000", "--gid", "1000",
-        "--cap-drop", "ALL", "--hostname", "sandbox", *run.options, *files,
-    ]  # fmt: skip

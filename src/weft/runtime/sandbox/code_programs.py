@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from weft.kernel.canonical import dumps
 from weft.kernel.errors import Unsupported
-from weft.runtime.sandbox.bubblewrap import Sandbox, run_sandboxed
+from weft.runtime.sandbox.bubblewrap import run_sandboxed
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import MIB, Ending, Limits, ProcessOutcome
 from weft.runtime.sandbox.visible_files import SystemFiles, interpreter_files
 
@@ -90,24 +91,25 @@ class _CodeAnswer(Struct, forbid_unknown_fields=True):
 
 
 async def run_code(
-    sandbox: Sandbox, language: Language, source: str, input: Any, limits: Limits = CODE_LIMITS
+    runner: CommandRunner, language: Language, source: str, input: Any, limits: Limits = CODE_LIMITS
 ) -> CodeOutcome:
     """Run a program once. Its own faults are in the outcome; what is raised is that it could not be run."""
     data = dumps(input)
     run = _run_python if language is Language.PYTHON else _run_javascript
-    return _read(await run(sandbox, language, source, data, limits), limits)
+    return _read(await run(runner, language, source, data, limits), limits)
 
 
 async def _run_javascript(
-    sandbox: Sandbox, language: Language, source: str, data: bytes, limits: Limits
+    runner: CommandRunner, language: Language, source: str, data: bytes, limits: Limits
 ) -> ProcessOutcome:
     deno = _deno()
     ending = "ts" if language is Language.TYPESCRIPT else "mjs"
     files = {f"program.{ending}": source.encode(), "runner.mjs": (_JAVASCRIPT_RUNNER % ending).encode()}
     heap = f"--v8-flags=--max-old-space-size={max(16, limits.memory // MIB)}"
     return await run_sandboxed(
-        sandbox,
+        await runner.sandbox(),
         [str(deno), *_DENO, heap, "runner.mjs"],
+        runner.protected,
         files=files,
         environment={"DENO_DIR": "/tmp/deno", "NO_COLOR": "1"},
         readable=[deno],
@@ -130,15 +132,16 @@ def _deno() -> Path:
         raise Unsupported("the package deno is here, its program is not", _HINT) from None
 
 
-async def _run_python(sandbox: Sandbox, _: Language, source: str, data: bytes, limits: Limits) -> ProcessOutcome:
+async def _run_python(runner: CommandRunner, _: Language, source: str, data: bytes, limits: Limits) -> ProcessOutcome:
     site, monty = _monty()
     asked = {"code": source, "input": msgspec.Raw(data), "seconds": limits.seconds}
     asked |= {"memory": limits.memory, "output": limits.output}
     python = Path(sys.executable).resolve()
     readable, hidden = interpreter_files()
     return await run_sandboxed(
-        sandbox,
+        await runner.sandbox(),
         [str(python), "-I", "-S", "-B", "runner.py", str(site), str(monty)],
+        runner.protected,
         files={"runner.py": _PYTHON_RUNNER.encode()},
         readable=[*readable, python, *_monty_files(site), monty],
         hidden=hidden,

@@ -26,6 +26,7 @@ from weft.runtime.sandbox.line_process import LineProcess
 from weft.runtime.sandbox.network_forwarder import FORWARDER_SOURCE, PROXY_PORT
 from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Ending, Limits, ProcessOutcome, run_process
 from weft.runtime.sandbox.profiles import SandboxProfile
+from weft.runtime.sandbox.protected_places import ProtectedPlaces
 from weft.runtime.sandbox.visible_files import interpreter_files
 
 _FORWARDER = "forwarder.py"
@@ -45,20 +46,20 @@ _START_FAILED = re.compile(rb"bwrap: execvp (.*): ([ -9;-~]*)\n", re.DOTALL)
 class CommandRunner:
     """Runs commands in the sandbox of this machine, which it looks for once. `strict`: one without gaps, or none.
 
-    `readable` is shown to every command beside the workspace and the system, such as where a language is installed.
-    `withheld`, files and folders of the workspace, is shown to none, such as a ledger that lies there.
+    `protected` is shown to no command. `readable` is shown to every one beside the workspace and the system, such as
+    where a language is installed.
     """
 
     def __init__(
         self,
+        protected: ProtectedPlaces,
         *,
         strict: bool = False,
         sandbox: Sandbox | None = None,
         readable: Sequence[Path] = (),
-        withheld: Sequence[Path] = (),
     ) -> None:
         self._strict, self._sandbox = strict, sandbox
-        self.readable, self.withheld = tuple(readable), tuple(withheld)
+        self.protected, self.readable = protected, tuple(readable)
 
     async def sandbox(self) -> Sandbox:
         """Raises Unsupported where there is none."""
@@ -93,8 +94,8 @@ class CommandRunner:
             profile,
             workspace=workspace,
             folder=place,
+            protected=self.protected,
             readable=self.readable,
-            withheld=self.withheld,
             stdin=stdin,
             limits=limits,
         )
@@ -130,11 +131,11 @@ class CommandRunner:
             yield await start_sandboxed(
                 sandbox,
                 argv,
+                self.protected,
                 workspace=workspace,
                 read_only=profile.is_read_only,
                 environment=environment,
                 readable=[*self.readable, *readable],
-                withheld=self.withheld,
                 limits=limits,
             )
             return
@@ -145,13 +146,13 @@ class CommandRunner:
             yield await start_sandboxed(
                 sandbox,
                 forwarded.argv,
+                self.protected,
                 workspace=workspace,
                 read_only=profile.is_read_only,
                 files=forwarded.files,
                 environment={**(environment or {}), **PROXY_VARIABLES},
                 readable=[*self.readable, *forwarded.readable, *readable],
                 hidden=forwarded.hidden,
-                withheld=self.withheld,
                 limits=limits,
             )
 
@@ -192,13 +193,13 @@ class _ConfinedCommand:
         *,
         workspace: Path,
         folder: str,
+        protected: ProtectedPlaces,
         readable: Sequence[Path],
-        withheld: Sequence[Path],
         stdin: bytes,
         limits: Limits,
     ) -> None:
         self._sandbox, self._profile, self._workspace, self._folder = sandbox, profile, workspace, folder
-        self._readable, self._withheld, self._stdin, self._limits = readable, withheld, stdin, limits
+        self._protected, self._readable, self._stdin, self._limits = protected, readable, stdin, limits
 
     async def run(
         self,
@@ -212,6 +213,7 @@ class _ConfinedCommand:
         return await run_sandboxed(
             self._sandbox,
             argv,
+            self._protected,
             workspace=self._workspace,
             folder=self._folder,
             read_only=self._profile.is_read_only,
@@ -219,7 +221,6 @@ class _ConfinedCommand:
             environment=environment,
             readable=[*self._readable, *readable],
             hidden=hidden,
-            withheld=self._withheld,
             stdin=self._stdin,
             limits=self._limits,
             limit_address_space=False,

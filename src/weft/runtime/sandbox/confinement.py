@@ -70,6 +70,7 @@ class ConfinedRun:
         self._info_reader, self._info_writer = os.pipe()
         self._blocked, self._unblock = os.pipe()
         self._files = {path: _filled_file(data) for path, data in confinement.files.items()}
+        self._mounted_files: list[int] = []
         self.devices = make_devices(os.geteuid() == 0)
         self.has_private_devices = os.geteuid() != 0 or self.devices != MACHINE_DEVICES
         self._first_process = -1
@@ -87,6 +88,11 @@ class ConfinedRun:
         files = [word for path, file in self._files.items() for word in ("--file", str(file), path)]
         return [*seccomp, *files, "--info-fd", str(self._info_writer), "--block-fd", str(self._blocked)]
 
+    def mounted_file(self, data: bytes) -> int:
+        """A descriptor that the process inherits, from which these bytes are read."""
+        self._mounted_files.append(_filled_file(data))
+        return self._mounted_files[-1]
+
     def before_start(self) -> tuple[int, ...]:
         """The keyring is that of the calling thread, and of what it starts."""
         confinement = self._confinement
@@ -95,7 +101,7 @@ class ConfinedRun:
             self._cgroup = RunCgroup(confinement.cgroup, confinement.memory, confinement.limits.processes)
         if confinement.workspace is not None:
             self._growth = WorkspaceGrowth(confinement.workspace, self._started, confinement.limits.disk)
-        inherited = (self._filter, self._info_writer, self._blocked, *self._files.values())
+        inherited = (self._filter, self._info_writer, self._blocked, *self._files.values(), *self._mounted_files)
         return tuple(descriptor for descriptor in inherited if descriptor >= 0)
 
     def after_start(self, process_id: int) -> None:
@@ -139,7 +145,7 @@ class ConfinedRun:
             self._unblock,
             self._first_process,
         )
-        for descriptor in (*descriptors, *self._files.values()):
+        for descriptor in (*descriptors, *self._files.values(), *self._mounted_files):
             _closed(descriptor)
         if self._confinement.workspace is not None:
             ChangedFiles(self._confinement.workspace, self._started).remove_privileges()

@@ -10,13 +10,13 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from weft.runtime.sandbox.bubblewrap import PROGRAM_FOLDER, Sandbox, wall_options
-from weft.runtime.sandbox.confinement import CHECK_SECONDS, ConfinedRun, Confinement
+from weft.runtime.sandbox.bubblewrap import Sandbox, Surroundings, plan_sandbox, sandboxed_command
+from weft.runtime.sandbox.confinement import CHECK_SECONDS
 from weft.runtime.sandbox.processes import Ending, Limits
+from weft.runtime.sandbox.protected_places import ProtectedPlaces
 from weft.runtime.sandbox.server_process import ServerProcess
-from weft.runtime.sandbox.visible_files import SystemFiles, file_options
+from weft.runtime.sandbox.visible_files import SystemFiles
 
-_IN_MEMORY = ("/tmp", "/dev/shm")
 _CHUNK_BYTES = 64 * 1024
 _LOST = {
     Ending.TOO_MUCH_MEMORY: "it took more memory than it may",
@@ -36,31 +36,24 @@ class SandboxedServer:
         self,
         sandbox: Sandbox,
         argv: Sequence[str],
+        protected: ProtectedPlaces,
         *,
         files: Mapping[str, bytes],
         readable: Sequence[Path],
         hidden: Sequence[Path],
         limits: Limits,
     ) -> None:
-        self._run = ConfinedRun(
-            Confinement(
-                limits=limits,
-                call_filter=sandbox.call_filter,
-                cgroup=sandbox.cgroup,
-                files={f"{PROGRAM_FOLDER}/{name}": data for name, data in files.items()},
-                limit_address_space=True,
-            )
+        surroundings = Surroundings(files=files, readable=readable, hidden=hidden, system=SystemFiles.LIBRARIES)
+        plan = plan_sandbox(protected, **surroundings)
+        command = sandboxed_command(
+            sandbox, argv, plan, limits=limits, limit_address_space=True, is_server=True, **surroundings
         )
+        self._run = command.run
         self._process: ServerProcess | None = None
         self._is_stopped = False
         self._received = bytearray()
-        walls = wall_options(
-            sandbox, self._run, file_options(SystemFiles.LIBRARIES, readable, hidden, self._run.devices)
-        )
-        sealed = [word for folder in (*_IN_MEMORY, "/") for word in ("--remount-ro", folder)]
-        command = [*walls, "--as-pid-1", "--dir", PROGRAM_FOLDER, *sealed, "--chdir", PROGRAM_FOLDER, "--", *argv]
         try:
-            self._process = ServerProcess(command, {}, Path("/"), inherited=self._run.before_start())
+            self._process = ServerProcess(command.argv, {}, Path("/"), inherited=self._run.before_start())
             self._run.after_start(self._process.process_id)
         except BaseException:  # nothing is left behind, whatever it was
             self.stop()

@@ -1,4 +1,4 @@
-"""What a program in the sandbox sees of the machine's files, as options of bubblewrap.
+"""What a program in the sandbox sees of the machine's files.
 
 A command sees the system's programs (`/usr`), a code program only the libraries that its runtime is linked with. Both
 get a few device nodes, a `/tmp` and a `/dev/shm` of bounded size, and of `/proc` their own processes and a few
@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 
+from weft.runtime.sandbox.mounts import Mount, empty_folder, read_only
 from weft.runtime.sandbox.processes import MIB
 
 TEMPORARY_BYTES = 64 * MIB
@@ -55,65 +56,59 @@ class SystemFiles(Enum):
     LIBRARIES = "libraries"
 
 
-def file_options(system: SystemFiles, readable: Sequence[Path], hidden: Sequence[Path], devices: Path) -> list[str]:
-    """Everything but the workspace. Of `hidden`, folders in what is readable, only what is itself readable is shown."""
+def system_mounts(system: SystemFiles) -> tuple[Mount, ...]:
+    """The system's programs, or the libraries alone."""
+    return tuple(_programs() if system is SystemFiles.PROGRAMS else _libraries())
+
+
+def readable_mounts(readable: Sequence[Path], hidden: Sequence[Path]) -> tuple[Mount, ...]:
+    """What is shown beside. Of `hidden`, folders in what is readable, only what is itself readable is shown."""
+    shown = [read_only(os.path.abspath(path), str(path)) for path in readable]
+    return (*shown, *(empty_folder(os.path.abspath(path)) for path in hidden))
+
+
+def kernel_options(system: SystemFiles, devices: Path) -> list[str]:
+    """What is no file of the machine: the old top-level names of folders in /usr, /proc, /dev and /tmp."""
     return [
-        *(_programs() if system is SystemFiles.PROGRAMS else _libraries()),
+        *_top_level_links(_TOP_LEVEL if system is SystemFiles.PROGRAMS else _LIBRARY_LEVEL),
         "--proc", "/proc", *_covered_proc(os.geteuid() == 0),
         *_device_options(devices),
         "--size", str(TEMPORARY_BYTES), "--tmpfs", "/tmp",
-        *_readable_options(readable, hidden),
     ]  # fmt: skip
 
 
-def _readable_options(readable: Sequence[Path], hidden: Sequence[Path]) -> Iterator[str]:
-    within = [path for path in readable if any(folder in path.parents for folder in hidden)]
-    for path in readable:
-        if path not in within:
-            yield from ("--ro-bind", str(path), str(path))
-    for folder in hidden:
-        yield from ("--tmpfs", str(folder))
-    for path in within:
-        yield from ("--ro-bind", str(path), str(path))
-    for folder in hidden:
-        yield from ("--remount-ro", str(folder))
-
-
-def _programs() -> Iterator[str]:
-    yield from ("--ro-bind", "/usr", "/usr")
-    yield from _top_level(_TOP_LEVEL)
+def _programs() -> Iterator[Mount]:
+    yield read_only("/usr")
+    for name in _TOP_LEVEL:
+        if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}"):
+            yield read_only(f"/{name}")
     yield from _etc(_ETC)
 
 
-def _libraries() -> Iterator[str]:
+def _libraries() -> Iterator[Mount]:
     """The loader and the folders that it looks into."""
-    yield from _top_level(_LIBRARY_LEVEL, real_folders=False)
     folder = f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
     if os.path.isdir(folder):
-        yield from ("--ro-bind", folder, folder)
+        yield read_only(folder)
         for loader in sorted({path for pattern in _LOADERS for path in glob.glob(pattern)}):
             place = os.path.join(os.path.realpath(os.path.dirname(loader)), os.path.basename(loader))
-            yield from ("--ro-bind", os.path.realpath(loader), place)
+            yield read_only(place, os.path.realpath(loader))
     else:
         for folder in ("/usr/lib", "/usr/lib64", "/lib", "/lib64"):
             if os.path.isdir(folder) and not os.path.islink(folder):
-                yield from ("--ro-bind", folder, folder)
+                yield read_only(folder)
     yield from _etc(_LIBRARY_ETC)
 
 
-def _top_level(names: Sequence[str], real_folders: bool = True) -> Iterator[str]:
-    """The old top-level names of what lies in /usr."""
+def _top_level_links(names: Sequence[str]) -> Iterator[str]:
     for name in names:
-        path = f"/{name}"
-        if os.path.islink(path):
-            yield from ("--symlink", os.readlink(path), path)
-        elif real_folders and os.path.isdir(path):
-            yield from ("--ro-bind", path, path)
+        if os.path.islink(f"/{name}"):
+            yield from ("--symlink", os.readlink(f"/{name}"), f"/{name}")
 
 
-def _etc(names: Sequence[str]) -> Iterator[str]:
+def _etc(names: Sequence[str]) -> Iterator[Mount]:
     for name in names:
-        yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
+        yield read_only(f"/etc/{name}", is_optional=True)
 
 
 def _covered_proc(is_root: bool) -> Iterator[str]:

@@ -46,10 +46,10 @@ class CodeProgramTool:
     is_repeatable = True
 
     def __init__(
-        self, program: Program, load: LoadProgram, *, runner: CommandRunner | None = None, limits: Limits = CODE_LIMITS
+        self, program: Program, load: LoadProgram, *, runner: CommandRunner, limits: Limits = CODE_LIMITS
     ) -> None:
         self._program = ensure_in_use(program)
-        self._load, self._runner, self._limits = load, runner or CommandRunner(), limits
+        self._load, self._runner, self._limits = load, runner, limits
         schema = program.config.get("inputSchema")
         self._has_schema = schema is not None
         description = str(program.config.get("description") or f"The program {program.name}.")
@@ -95,7 +95,7 @@ class CodeProgramTool:
             raise ToolFailure("changed", f"{current.name} is not what was planned")
         began = time.monotonic()
         outcome = await run_code(
-            await self._runner.sandbox(),
+            self._runner,
             _language(current),
             current.config["source"],
             plan.exact["input"],

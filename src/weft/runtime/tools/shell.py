@@ -19,10 +19,10 @@ from weft.kernel.shell_subjects import command_subjects, line_subjects
 from weft.kernel.shell_words import shell_line, shell_word
 from weft.kernel.weft_error import quoted
 from weft.runtime.broker.tools import ToolCallContext
-from weft.runtime.sandbox.bubblewrap import LEDGER_FOLDER
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import GIB, MIB, Ending, Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE, SandboxProfile
+from weft.runtime.sandbox.protected_places import LEDGER_FOLDER
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
 from weft.runtime.tools.named_files import named_files
 from weft.runtime.tools.shell_environment import checked_environment
@@ -56,14 +56,14 @@ class ShellTool(StructTool[ShellArguments]):
         self,
         workspace: Path,
         *,
+        runner: CommandRunner,
         profile: SandboxProfile = WORKSPACE_PROFILE,
-        runner: CommandRunner | None = None,
         limits: Limits = SHELL_LIMITS,
     ) -> None:
         super().__init__("shell", _DESCRIPTION, ShellArguments)
         self._workspace, self._profile = workspace, profile
         self._is_outward = profile.is_unconfined or bool(profile.endpoints)
-        self._runner, self._limits = runner or CommandRunner(), limits
+        self._runner, self._limits = runner, limits
 
     def plan_of(self, arguments: ShellArguments) -> CallPlan:
         asked = _checked(arguments)
@@ -92,7 +92,7 @@ class ShellTool(StructTool[ShellArguments]):
             "profile": str(self._profile),
             "granted_by": self._profile.granted_by,
             "readable": [str(path) for path in self._runner.readable],
-            "withheld": [str(path) for path in self._runner.withheld],
+            "withheld": [str(path) for path in self._runner.protected.paths],
             "files": named_files(workspace, folder, argv),
         }
 

@@ -54,8 +54,6 @@ class ToolboxSettings(Struct, frozen=True, kw_only=True):
     """What the person on whose machine tools run has configured."""
 
     linters: tuple[LinterSettings, ...] = ()
-    withheld: tuple[Path, ...] = ()
-    """Files and folders that no tool sees, such as the ledger's own."""
     files: DirectoryDriver | None = None
     """Keeps what workspaces are like after each call that may change them; None: nothing is kept."""
     unconfined_by: str | None = None
@@ -70,25 +68,24 @@ class SourcedTool(Struct, frozen=True):
 
 
 class Toolbox:
-    """Equips the turns of one broker."""
+    """Equips the turns of one broker. Whatever is started for them is started by `runner`."""
 
     def __init__(
         self,
         ledger: Ledger,
         crossing: Crossing,
         programs: Programs,
+        runner: CommandRunner,
         *,
         servers: McpServers | None = None,
         settings: ToolboxSettings | None = None,
         on_asked: OnAsked | None = None,
         clock: Clock | None = None,
-        strict: bool = False,
     ) -> None:
         self._ledger, self._crossing, self._programs, self._servers = ledger, crossing, programs, servers
         self._settings, self._on_asked = settings or ToolboxSettings(), on_asked
         self._clock = clock or SystemClock()
-        self._runner = CommandRunner(strict=strict, withheld=self._settings.withheld)
-        self._interpreters = PolicyInterpreters(strict=strict)
+        self._runner, self._interpreters = runner, PolicyInterpreters(runner)
         self._reads = SharedReads(crossing)
 
     async def aclose(self) -> None:
@@ -160,7 +157,7 @@ class Toolbox:
     def _workspace_tools(
         self, folder: Path, profile: SandboxProfile, acting: ExecutionContext
     ) -> Sequence[PlannedTool]:
-        workspace = WorkspaceFolder(folder, withheld=self._settings.withheld)
+        workspace = WorkspaceFolder(folder, withheld=self._runner.protected.paths)
         linters = None
         if self._settings.linters:
             run = partial(self._runner.run, READ_ONLY_PROFILE, workspace=folder)

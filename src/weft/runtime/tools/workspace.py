@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
 from weft.kernel.read_budget import MIB, ReadBudget, ReadLimits
-from weft.runtime.sandbox.bubblewrap import BESIDE_DATABASES, LEDGER_FOLDER
+from weft.runtime.sandbox.protected_places import BESIDE_LEDGERS, LEDGER_FOLDER, ledger_files
 from weft.runtime.tools import beneath
 from weft.runtime.tools.beneath import (
     READ_FLAGS,
@@ -60,6 +60,12 @@ def digest_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def _own_and_beside(path: Path) -> Iterator[Path]:
+    """A file or folder with all that a ledger has beside it now, and what it may have later."""
+    yield from (path.with_name(path.name + ending) for ending in ("", *BESIDE_LEDGERS))
+    yield from ledger_files(path)
+
+
 class WorkspaceFolder:
     """One folder. `withheld` are files and folders in it that are not for tools, with what a database keeps beside
     them, and so is every folder `.weft`."""
@@ -69,7 +75,7 @@ class WorkspaceFolder:
             raise InvalidInput(f"the workspace {root} is not a folder", "make it first")
         self.root, self.limits = root.resolve(), limits
         self._identity = _identity_of(self.root)
-        places = [path.parent.resolve() / (path.name + end) for path in withheld for end in ("", *BESIDE_DATABASES)]
+        places = [path for own in withheld for path in _own_and_beside(own.parent.resolve() / own.name)]
         identities = frozenset(_identity_of(path) for path in (*places, self.root / LEDGER_FOLDER) if path.exists())
         paths = frozenset(path.relative_to(self.root).parts for path in places if self.root in path.parents)
         self.withheld = Withheld(frozenset([LEDGER_FOLDER.casefold()]), identities, paths)

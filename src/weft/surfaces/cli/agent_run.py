@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -106,6 +105,7 @@ async def _worked(
     from weft.programs import Programs
     from weft.runtime.harness.performing import WorkRequest
     from weft.runtime.harness.task_work import TaskWork
+    from weft.surfaces.cli.sandbox_access import command_runner
 
     programs, crossing = Programs(access.ledger), access.mirror.crossing
     run = await crossing.run(lambda: _planned(programs, request, workspace))
@@ -113,7 +113,7 @@ async def _worked(
         access.mirror,
         programs,
         access.planner,
-        os.environ.get,
+        command_runner(access.ledger),
         on_token=view.token,
         on_progress=None if call.json else ProgressNotes(call),
         on_admitted=access.prompts.show_queue,
@@ -301,9 +301,10 @@ def resume_agent(call: Call, actor: str, agent: Program) -> None:
         from weft.programs import Programs
         from weft.runtime.harness.moves import Say
         from weft.runtime.harness.task_work import resume_work
+        from weft.surfaces.cli.sandbox_access import command_runner
 
         programs = Programs(call.in_name_of(actor, access.ledger))
-        if not isinstance(await resume_work(access.mirror, programs, os.environ.get, agent), Say):
+        if not isinstance(await resume_work(access.mirror, programs, command_runner(access.ledger), agent), Say):
             call.note(f"its work does not stand still: `weft agent status {shell_word(agent.name)}` shows it")
 
     with_broker(call, work)

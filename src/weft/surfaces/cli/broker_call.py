@@ -71,6 +71,7 @@ async def broker_access(
     from weft.runtime.inference.model_files import model_folder
     from weft.runtime.invoke.invocation import InvocationContext
     from weft.surfaces.cli.approval_prompts import ApprovalPrompts
+    from weft.surfaces.cli.sandbox_access import command_runner
     from weft.surfaces.cli.tool_access import ToolAccess
     from weft.surfaces.cli.turn_planning import turn_planner
 
@@ -82,7 +83,10 @@ async def broker_access(
         on_retry, models = (lambda *failed: note_retry(call, *failed)), model_folder(variable)
         async with Inference(on_retry=on_retry, on_note=call.note, models=models) as inference:
             mirror = AsyncLedger(ledger, pool)
-            people = InvocationContext(mirror, programs, mirror.crossing, inference, variable=variable, context=person)
+            runner = command_runner(ledger)
+            people = InvocationContext(
+                mirror, programs, mirror.crossing, inference, variable=variable, runner=runner, context=person
+            )
             prompts = ApprovalPrompts(call, ledger, lambda: people)
             tools = ToolAccess(ledger, mirror.crossing, programs, lambda: person, prompts.asked, on_call)
             planner = turn_planner(

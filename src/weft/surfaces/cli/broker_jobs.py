@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from weft.surfaces.cli.call import Call
@@ -18,13 +17,14 @@ def background_jobs(call: Call, access: BrokerAccess) -> BackgroundJobs:
     from weft.programs import Programs
     from weft.runtime.broker.background import BackgroundJobs
     from weft.runtime.harness.job import HarnessJob
+    from weft.surfaces.cli.sandbox_access import command_runner
 
     programs, crossing = Programs(access.ledger), access.mirror.crossing
 
     def note(name: str, error: Exception) -> None:
         call.note(Span(f"{name}: {error}", "warn"))
 
-    harness = HarnessJob(programs, crossing, os.environ.get, on_error=note)
+    harness = HarnessJob(programs, crossing, command_runner(access.ledger), on_error=note)
     return BackgroundJobs([harness, trigger_job(call, access), resource_job(access)], on_error=note)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -74,21 +73,21 @@ def source_of(policy: Policy) -> str:
     return policy.source
 
 
-def new_interpreters() -> PolicyInterpreters:
+def new_interpreters(call: Call) -> PolicyInterpreters:
     from weft.runtime.policies.interpreter import PolicyInterpreters
-    from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, is_strict
+    from weft.surfaces.cli.sandbox_access import command_runner, nearby_ledger
 
-    return PolicyInterpreters(strict=is_strict(os.environ.get(STRICT_VARIABLE)))
+    return PolicyInterpreters(command_runner(nearby_ledger(call.ledger)))
 
 
 def tested(call: Call, source: str) -> tuple[PolicyOutline, list[OwnTestResult]]:
     """Read a policy and run its own tests, in the sandbox."""
     from weft.runtime.policies.own_tests import read_outline, run_own_tests
 
-    interpreters = new_interpreters()
+    interpreters = new_interpreters(call)
 
     async def work() -> tuple[PolicyOutline, list[OwnTestResult]]:
-        outline = await read_outline(await interpreters.sandbox(), source)
+        outline = await read_outline(interpreters.runner, source)
         with progress(call, "test the policy") as bar:
             return outline, await run_own_tests(interpreters, source, outline.tests, progress=bar.counted)
 

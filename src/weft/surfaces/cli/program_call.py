@@ -298,6 +298,7 @@ async def _with_invocations(
     from weft.runtime.inference.model_files import model_folder
     from weft.runtime.invoke.invocation import InvocationContext
     from weft.surfaces.cli.approval_prompts import ApprovalPrompts
+    from weft.surfaces.cli.sandbox_access import command_runner
     from weft.surfaces.cli.tool_access import ToolAccess
     from weft.surfaces.cli.trust import trusted_rules
     from weft.surfaces.cli.work_progress import ProgressNotes
@@ -310,8 +311,9 @@ async def _with_invocations(
         async with Inference(on_retry=on_retry, on_note=call.note, models=models) as inference:
             mirror = AsyncLedger(ledger, pool)
             person = acting_person(call, programs)
+            runner = command_runner(ledger)
             people = InvocationContext(
-                mirror, Programs(ledger), pool, inference, variable=os.environ.get, context=person
+                mirror, Programs(ledger), pool, inference, variable=os.environ.get, runner=runner, context=person
             )
             prompts = ApprovalPrompts(call, ledger, lambda: people)
             tools = ToolAccess(acting, pool, programs, lambda: acting_person(call, programs), prompts.asked)
@@ -321,6 +323,7 @@ async def _with_invocations(
                 pool,
                 inference,
                 variable=os.environ.get,
+                runner=runner,
                 context=acting_for(call, programs, actor),
                 on_token=on_token,
                 show=lambda name, text: _note_notice(call, name, text),

@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 
 SETTINGS_FILE = "resources.toml"
 _FILES = "-files"
-_BESIDE_LEDGERS = (
-    "-wal", "-shm", "-journal", "-lock", "-head", "-near-", "-import.", _FILES, ".replaced-", ".schema-",
-)  # fmt: skip
-"""How the names of what lies beside a ledger go on after its own; docs/state.md lists them."""
 _LOOK_SECONDS = 30.0
 
 
@@ -118,9 +114,11 @@ def ledger_files(ledger: Ledger) -> Iterator[Path]:
         names = os.listdir(stem.parent)
     except FileNotFoundError:
         return
+    from weft.runtime.sandbox.protected_places import BESIDE_LEDGERS
+
     own = files_folder(ledger).name
     for name in names:
-        if name in (stem.name, own) or name.startswith(tuple(stem.name + ending for ending in _BESIDE_LEDGERS)):
+        if name in (stem.name, own) or name.startswith(tuple(stem.name + ending for ending in BESIDE_LEDGERS)):
             yield stem.with_name(name)
 
 

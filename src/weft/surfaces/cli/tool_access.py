@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.ledger.api import Ledger, Runs, SessionStanding
 from weft.store.atomic_files import make_folder
 from weft.surfaces.cli.resource_access import directory_driver, files_folder, load_resource_settings
-from weft.surfaces.cli.user_files import configuration_folder, state_folder
+from weft.surfaces.cli.sandbox_access import command_runner
 
 if TYPE_CHECKING:
     from weft.programs import Programs
@@ -20,13 +19,6 @@ if TYPE_CHECKING:
     from weft.runtime.tools.observed_calls import OnCall
     from weft.runtime.tools.toolbox import Toolbox
     from weft.runtime.turns.ledger_port import Crossing
-
-
-def withheld_places(ledger: Ledger) -> tuple[Path, ...]:
-    """What no tool reads or writes, also where a workspace contains it: the ledger, what is kept beside it of
-    resources, the user's keys and decisions."""
-    places = (Path(ledger.path), configuration_folder(), state_folder())
-    return (*(place for place in places if place.exists()), files_folder(ledger))
 
 
 class ToolAccess:
@@ -63,22 +55,21 @@ class ToolAccess:
         from weft.surfaces.cli.mcp_servers import load_mcp_servers
 
         if self._toolbox is None:
-            kept = load_resource_settings().snapshots
+            kept, runner = load_resource_settings().snapshots, command_runner(self._ledger)
             servers = McpServers(
                 load_mcp_servers,
                 acting=self._person(),
                 variable=os.environ.get,
+                runner=runner,
                 on_notice=notice_recorder(Runs(self._ledger), self._crossing),
             )
             self._toolbox = Toolbox(
                 self._ledger,
                 self._crossing,
                 self._programs,
+                runner,
                 servers=servers,
-                settings=ToolboxSettings(
-                    withheld=withheld_places(self._ledger),
-                    files=directory_driver(self._ledger, kept) if kept.turns else None,
-                ),
+                settings=ToolboxSettings(files=directory_driver(self._ledger, kept) if kept.turns else None),
                 on_asked=self._on_asked,
             )
         return self._toolbox

@@ -46,6 +46,7 @@ from weft.surfaces.cli.chat.typed_input import free_label
 from weft.surfaces.cli.default_session import ensure_own_session
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import turn_pages
+from weft.surfaces.cli.sandbox_access import command_runner
 from weft.surfaces.cli.tool_access import ToolAccess
 from weft.surfaces.cli.trust import workspace_for
 from weft.surfaces.cli.turn_planning import turn_planner
@@ -365,6 +366,7 @@ class Conversation:
             mirror.crossing,
             self._asking(),
             variable=self._variable,
+            runner=command_runner(self.ledger),
             context=self._person(),
         )
 

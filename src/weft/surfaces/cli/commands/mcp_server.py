@@ -99,7 +99,7 @@ def _add(call: Call, name: str, words: tuple[str, ...], options: dict[str, Any])
     )
     if any(one.name == name for one in load_mcp_servers().servers):
         raise LabelTaken(name, "an MCP server")
-    tools: tuple[ComparedTool, ...] = () if options["no_start"] else _inspected(server, None)
+    tools: tuple[ComparedTool, ...] = () if options["no_start"] else _inspected(call, server, None)
 
     def change(servers: tuple[McpServer, ...]) -> tuple[McpServer, ...]:
         if any(one.name == name for one in servers):
@@ -157,11 +157,13 @@ def _program(words: tuple[str, ...], options: dict[str, Any]) -> Any:
     )
 
 
-def _inspected(server: McpServer, pinned: PinnedTools | None) -> tuple[ComparedTool, ...]:
+def _inspected(call: Call, server: McpServer, pinned: PinnedTools | None) -> tuple[ComparedTool, ...]:
     from weft.runtime.mcp.servers import inspected
     from weft.surfaces.cli.credentials import person_acting
+    from weft.surfaces.cli.sandbox_access import command_runner, nearby_ledger
 
-    return asyncio.run(inspected(server, pinned, acting=person_acting(), variable=os.environ.get))
+    runner = command_runner(nearby_ledger(call.ledger))
+    return asyncio.run(inspected(server, pinned, acting=person_acting(), variable=os.environ.get, runner=runner))
 
 
 def _listed(server: str, tools: tuple[ComparedTool, ...]) -> list[ListedTool]:
@@ -261,7 +263,7 @@ def _tools(call: Call, name: str, _: tuple[str, ...], __: dict[str, Any]) -> Non
     servers = (find_server(name),) if name else tuple(one for one in configuration.servers if one.is_enabled)
     tools: list[ListedTool] = []
     for server in servers:
-        tools += _listed(server.name, _inspected(server, configuration.pinned(server.name)))
+        tools += _listed(server.name, _inspected(call, server, configuration.pinned(server.name)))
     if call.json:
         call.document(tools)
         return
@@ -277,7 +279,7 @@ def _approve(call: Call, name: str, words: tuple[str, ...], options: dict[str, A
 
     server = find_server(name)
     pinned = load_mcp_servers().pinned(name)
-    tools = _inspected(server, pinned)
+    tools = _inspected(call, server, pinned)
     names = tuple(word.removeprefix(f"{name}/") for word in words) or None
     approved = approve(name, server.identity, tools, pinned, names)
     differing = [

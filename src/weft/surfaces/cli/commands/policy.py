@@ -152,7 +152,7 @@ def backtest(call: Call, name: str, since: str | None, until: str | None, agent:
     """
     from weft.runtime.policies.backtest import BacktestRun
 
-    interpreters = new_interpreters()
+    interpreters = new_interpreters(call)
     try:
         with call.reading() as ledger, progress(call, "decide about recorded calls") as bar:
             run = BacktestRun(ledger, interpreters, named_policy(ledger, name), agent)

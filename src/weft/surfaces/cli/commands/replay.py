@@ -189,7 +189,7 @@ def _replay_policy(call: Call, revs: tuple[str, ...], options: ReplayOptions, na
     from weft.surfaces.cli.policies import new_interpreters
     from weft.surfaces.cli.replay_report import show_policy_replays
 
-    interpreters = new_interpreters()
+    interpreters = new_interpreters(call)
     try:
         with call.reading() as ledger, progress(call, "decide about recorded calls") as bar:
             report = asyncio.run(_decided(call, ledger, interpreters, revs, options, name, bar.counted))

@@ -49,10 +49,9 @@ def run(
     Write -- before the command. Ends with its exit code, with 127 where there is no such command, with 124 where its
     time was over, and with 1 where another limit ended it.
     """
-    from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, is_strict
-    from weft.runtime.sandbox.command_runner import CommandRunner
     from weft.runtime.sandbox.profiles import NO_SANDBOX, parse_profile
     from weft.runtime.tools.shell import ShellTool
+    from weft.surfaces.cli.sandbox_access import command_runner, nearby_ledger
 
     person = f"{pwd.getpwuid(os.getuid()).pw_name} at the command line"
     if profile == NO_SANDBOX and not allow_none:
@@ -60,7 +59,7 @@ def run(
     chosen = parse_profile(profile, granted_by=person if allow_none else None)
     if not Path(folder).is_dir():
         raise InvalidInput(f"{folder} is not a folder", "name the workspace by --in DIR")
-    runner = CommandRunner(strict=is_strict(os.environ.get(STRICT_VARIABLE)))
+    runner = command_runner(nearby_ledger(call.ledger))
     tool = ShellTool(Path(folder).resolve(), profile=chosen, runner=runner)
     arguments: dict[str, Any] = {"cmd": list(words), "env": dict(map(_variable, variables))}
     answer, code = asyncio.run(_performed(tool, {**arguments, **({"timeout_ms": timeout_ms} if timeout_ms else {})}))

@@ -154,13 +154,14 @@ def complete(call: Call, name: str, text: str | None, workspace: str | None, act
     from weft.programs.criteria import explain
     from weft.programs.kinds.task import criteria_of
     from weft.runtime.harness.criterion_commands import CriterionCommands
+    from weft.surfaces.cli.sandbox_access import command_runner
 
     final = decode_utf8(read_input(None, "no answer was given: pipe it in"), "the answer") if text == "-" else text
     with changing(call, actor) as programs:
         config = programs.get(name, "task").config
         own = config.get("workspace") if isinstance(config, dict) else None
         folder = workspace or own or "."
-        run = CriterionCommands(os.environ.get).run
+        run = CriterionCommands(command_runner(programs.ledger)).run
         done = programs.complete_task(name, answer=final, workspace=folder, run=run, key=retry_key)
         checks = [one for one in programs.checks(name) if one.version == done.version]
     criteria = criteria_of(done.config if isinstance(done.config, dict) else {})

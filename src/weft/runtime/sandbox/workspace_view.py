@@ -1,0 +1,28 @@
+"""What a command finds of the machine because of its workspace, beside the workspace itself.
+
+This is the one place where the parts of a sandbox that look at a workspace add what they found: each gives a list of
+mounts and variables. What must be hidden is not their matter: covers are added afterwards, and win over all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from weft.runtime.sandbox.mounts import Mount
+
+
+class WorkspaceView(Struct, frozen=True, kw_only=True):
+    """Mounts and variables for the commands of one workspace."""
+
+    mounts: tuple[Mount, ...] = ()
+    environment: Mapping[str, str] = {}
+    program_folders: tuple[str, ...] = ()
+    """Where programs are looked for before the folders of the system."""
+
+
+def workspace_view(workspace: Path) -> WorkspaceView:
+    """Looks at a workspace each time that something is started in it. `workspace` has no links on its way."""
+    return WorkspaceView()
