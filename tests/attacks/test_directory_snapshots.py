@@ -17,7 +17,7 @@ from tests.runtime.resources.directories.folders import contents, write
 from tests.sizes import share
 from weft.kernel.errors import Damaged, InvalidInput, LimitExceeded, StoreFailed, WeftError
 from weft.runtime.resources.directories import FileStore, SnapshotLimit, ignore_rules
-from weft.runtime.resources.directories.git import Git, find_git
+from weft.runtime.resources.directories.git import find_git, opened_repository
 from weft.runtime.resources.directories.manifest import Manifest
 from weft.runtime.resources.directories.objects import BLOB, TREE, ObjectWriter
 from weft.runtime.resources.directories.restoring import FolderRestoring
@@ -47,8 +47,10 @@ def forged(store: FileStore, quick_path: Path, files: Forge | None = None, manif
     """A snapshot as no program of ours would write it."""
     with store.hold():
         pass
-    git = Git(find_git(), quick_path / "store" / "git")
-    with ObjectWriter(git, quick_path / "store" / "scratch") as writer:
+    with (
+        opened_repository(find_git(), quick_path / "store" / "git") as git,
+        ObjectWriter(git, quick_path / "store" / "scratch") as writer,
+    ):
         blob = writer.add(BLOB, b"planted")
         tree = files(writer, blob) if files else writer.add(TREE, entry(b"100644", b"a", blob))
         if manifest is None:

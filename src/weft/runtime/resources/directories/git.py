@@ -3,6 +3,11 @@
 It never looks for a repository: it is told which one. It gets no variable of the environment of this process, no
 configuration but ours, and no hook, filter, attribute, file monitor, replacement or alternate store. Locks that the
 caller holds are inherited, so that they outlast a caller that dies while git is at work.
+
+Git obeys the folder that it is told is its own: `config` alone can name a program that git runs. The folder of the
+store is therefore never that folder. For each use of the store a new one is made, whose `HEAD` and `config` are written
+here, and which holds nothing else but links to the references of the store; its objects are named by the environment.
+Of the store git reads objects and references, whatever else somebody put there.
 """
 
 from __future__ import annotations
@@ -11,8 +16,10 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from weft.kernel.errors import StoreFailed, Unsupported
 from weft.runtime.sandbox.piped_process import PipedProcess
@@ -51,10 +58,33 @@ _SETTINGS = (
     "maintenance.auto=false",
     "receive.autogc=false",
     "repack.writeBitmaps=false",
+    "repack.updateServerInfo=false",
     "diff.external=",
+    "diff.ignoreSubmodules=all",  # else git looks into folders of submodules, and obeys what is configured there
+    "submodule.recurse=false",
+    "protocol.allow=never",
+    "uploadpack.packObjectsHook=",
+    "credential.helper=",
+    "core.alternateRefsCommand=",
+    "core.sshCommand=false",
+    "core.askPass=false",
+    "core.editor=false",
+    "gpg.program=false",
+    "commit.gpgSign=false",
     "merge.directoryRenames=false",
     "advice.detachedHead=false",
 )
+CONFIGURATION = b"""[core]
+\trepositoryformatversion = 1
+\tfilemode = true
+\tbare = true
+[extensions]
+\tobjectformat = sha256
+"""
+HEAD = b"ref: refs/heads/main\n"
+_MEMORY_FOLDER = Path("/dev/shm")
+"""No sandbox shows this folder of the machine, and no workspace can lie in it."""
+_EMPTY_TREE = "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321"
 _ENVIRONMENT = {
     "PATH": SEARCHED,
     "LC_ALL": "C",
@@ -63,6 +93,13 @@ _ENVIRONMENT = {
     "GIT_CONFIG_SYSTEM": "/dev/null",
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_ATTR_SOURCE": _EMPTY_TREE,
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_PROTOCOL_FROM_USER": "0",
+    "GIT_ASKPASS": "false",
+    "GIT_SSH_COMMAND": "false",
+    "GIT_EDITOR": "false",
     "GIT_NO_REPLACE_OBJECTS": "1",
     "GIT_GRAFT_FILE": "/dev/null",
     "GIT_OPTIONAL_LOCKS": "0",
@@ -78,14 +115,29 @@ _ENVIRONMENT = {
 }
 
 
+@contextmanager
+def opened_repository(program: str, repository: Path, held: tuple[int, ...] = ()) -> Iterator[Git]:
+    """Git on the objects and references of a repository, with `HEAD` and `config` of ours instead of its own."""
+    parent = _MEMORY_FOLDER if os.access(_MEMORY_FOLDER, os.W_OK | os.X_OK) else None
+    with TemporaryDirectory(prefix="weft-git-", dir=parent) as name:
+        own_folder = Path(name)
+        (own_folder / "HEAD").write_bytes(HEAD)
+        (own_folder / "config").write_bytes(CONFIGURATION)
+        (own_folder / "refs").symlink_to(repository / "refs")
+        (own_folder / "packed-refs").symlink_to(repository / "packed-refs")  # written where the link leads
+        yield Git(program, repository, own_folder, held)
+
+
 class Git:
     """Runs git on one repository. `held` are descriptors of locks that git inherits."""
 
-    def __init__(self, program: str, folder: Path, held: tuple[int, ...] = ()) -> None:
-        self._program, self.folder, self.held = program, folder, held
+    def __init__(self, program: str, folder: Path, own_folder: Path, held: tuple[int, ...] = ()) -> None:
+        """`folder` is the store's, with objects and references; `own_folder` is what git takes for its own."""
+        self._program, self._own_folder = program, own_folder
+        self.folder, self.held = folder, held
 
     def holding(self, *locks: int) -> Git:
-        return Git(self._program, self.folder, (*self.held, *locks))
+        return Git(self._program, self.folder, self._own_folder, (*self.held, *locks))
 
     def start(
         self,
@@ -95,15 +147,16 @@ class Git:
         settings: Sequence[str] = (),
         seconds: float = COMMAND_SECONDS,
     ) -> PipedProcess:
-        environment = {**_ENVIRONMENT, "GIT_DIR": str(self.folder)}
+        environment = {**_ENVIRONMENT, "GIT_DIR": str(self._own_folder)}
+        environment["GIT_OBJECT_DIRECTORY"] = str(self.folder / "objects")
         if work_tree is not None:
             environment["GIT_WORK_TREE"] = work_tree
-        environment["GIT_INDEX_FILE"] = str(index or self.folder / "no-index")
+        environment["GIT_INDEX_FILE"] = str(index or self._own_folder / "no-index")
         options = [word for setting in (*_SETTINGS, *settings) for word in ("-c", setting)]
         return PipedProcess(
             [self._program, *options, *words],
             environment=environment,
-            folder=self.folder,
+            folder=self._own_folder,
             seconds=seconds,
             inherited=self.held,
         )
@@ -170,8 +223,7 @@ def _is_open_to_others(place: os.stat_result) -> bool:
 
 
 def git_version(program: str) -> tuple[int, int]:
-    environment = {"PATH": SEARCHED, "LC_ALL": "C"}
-    with PipedProcess([program, "version"], environment=environment, folder=Path("/"), seconds=60) as process:
+    with PipedProcess([program, "version"], environment=_ENVIRONMENT, folder=Path("/"), seconds=60) as process:
         code, answer = process.finish(64 * 1024)
     found = _version(answer.decode(errors="replace"))
     if code != 0 or found is None:

@@ -62,7 +62,8 @@ def open_folder_at(root: int, path: bytes) -> int:
 
 def changed_folders(root: int, git: Git, known: KnownFiles, head: KnownHead, work_tree: str) -> set[bytes]:
     """The known folders in which something differs from what is known. Raises RulesChanged."""
-    with git.start("diff-files", "--name-only", "-z", work_tree=work_tree, index=known.index_of(head)) as process:
+    words = ("diff-files", "--name-only", "-z", "--ignore-submodules=all")  # git would run in a submodule's folder
+    with git.start(*words, work_tree=work_tree, index=known.index_of(head)) as process:
         changed = {folder.path for folder in head.folders if _differs(root, folder)}
         names = ended_well(process, "diff-files")[1].split(b"\0")[:-1]
     suspects: dict[bytes, set[bytes]] = {}

@@ -24,7 +24,15 @@ from weft.runtime.resources.directories.comparing import (
     entry_at,
     load_snapshot,
 )
-from weft.runtime.resources.directories.git import Git, ensure_merges, find_git, is_object_id
+from weft.runtime.resources.directories.git import (
+    CONFIGURATION,
+    HEAD,
+    Git,
+    ensure_merges,
+    find_git,
+    is_object_id,
+    opened_repository,
+)
 from weft.runtime.resources.directories.known_files import KnownFiles, Table
 from weft.runtime.resources.directories.locks import locked
 from weft.runtime.resources.directories.merging import merge_snapshots
@@ -57,14 +65,9 @@ from weft.runtime.resources.directories.upkeep import (
 from weft.runtime.tools.beneath import READ_FOLDER_FLAGS, Identity, open_beneath
 from weft.store.atomic_files import make_folder
 
-_CONFIG = b"""[core]
-\trepositoryformatversion = 1
-\tfilemode = true
-\tbare = true
-[extensions]
-\tobjectformat = sha256
-"""
+_FOLDERS = ("objects/info", "objects/pack", "refs/heads", "refs/snapshots")
 _INNER_PARTS = {"info": frozenset(("refs",)), "objects/info": frozenset(("packs",))}
+_LINKLESS = ("config", "objects", "objects/info", "objects/pack", "refs", "refs/snapshots", "packed-refs")
 _PARTS = frozenset(("HEAD", "config", "objects", "refs", "info", "packed-refs", "packed-refs.lock", "packed-refs.new"))
 
 
@@ -88,7 +91,7 @@ class FileStore:
         self._list_apart = apart
         self._clock = clock or SystemClock()
         self._repository = self._path / "git"
-        self._is_checked = False
+        self._is_made_whole = False
 
     @property
     def path(self) -> Path:
@@ -318,7 +321,9 @@ class FileStore:
         """The store, while nobody else uses it."""
         self._ensure_made()
         with _raising_store_failed(self._path), locked(self._path / "lock", self._clock) as lock:
-            yield Git(self._git_program(), self._repository, (lock,))
+            self._ensure_ours()
+            with opened_repository(self._git_program(), self._repository, (lock,)) as git:
+                yield git
 
     @contextmanager
     def _using(self) -> Iterator[Git]:
@@ -327,7 +332,9 @@ class FileStore:
         with ExitStack() as stack:
             with _raising_store_failed(self._path):
                 lock = stack.enter_context(locked(self._path / "lock", self._clock, shared=True))
-            yield Git(self._git_program(), self._repository, (lock,))
+                self._ensure_ours()
+                git = stack.enter_context(opened_repository(self._git_program(), self._repository, (lock,)))
+            yield git
 
     def _git_program(self) -> str:
         if self._program is None:
@@ -336,38 +343,43 @@ class FileStore:
 
     def _ensure_made(self) -> None:
         """Made whole or not at all: what a process that died left of it is made anew."""
-        if self._is_checked:
+        if self._is_made_whole:
             return
-        program = self._git_program()
+        self._git_program()  # without git nothing is made
         parts = (self._repository, self._scratch, self._caches)
         with _raising_store_failed(self._path), ExitStack() as stack:
             is_whole = all(part.is_dir() for part in parts)  # then nobody is waited for
             make_folder(self._path)
-            lock = stack.enter_context(locked(self._path / "lock", self._clock, shared=is_whole))
+            stack.enter_context(locked(self._path / "lock", self._clock, shared=is_whole))
             if not self._repository.exists():
                 aside = self._path / "git.partial"
                 shutil.rmtree(aside, ignore_errors=True)
-                make_folder(aside)
-                git = Git(program, aside, (lock,))
-                git.run("init", "--quiet", "--bare", "--object-format=sha256", "--template=", str(aside))
-                (aside / "config").write_bytes(_CONFIG)
+                for name in _FOLDERS:
+                    (aside / name).mkdir(parents=True)
+                aside.chmod(0o700)
+                (aside / "HEAD").write_bytes(HEAD)
+                (aside / "config").write_bytes(CONFIGURATION)
                 aside.rename(self._repository)
             make_folder(self._scratch)
             make_folder(self._caches)
-            self._ensure_ours()
-        self._is_checked = True
+        self._is_made_whole = True
 
     def _ensure_ours(self) -> None:
-        """Git obeys what stands in a repository. Raises Damaged where something does that Weft did not put there."""
+        """Raises Damaged where something lies in the repository that Weft did not put there: looked at before each use.
+
+        Git does not read it from there. But whoever was here can have changed snapshots too, and another git, started
+        by a person in this folder, would obey it.
+        """
         strangers = sorted(set(os.listdir(self._repository)) - _PARTS)
-        for inner, known in _INNER_PARTS.items():
+        for inner, names in _INNER_PARTS.items():
             with suppress(FileNotFoundError):
-                strangers += [f"{inner}/{name}" for name in sorted(set(os.listdir(self._repository / inner)) - known)]
-        if self._repository.is_symlink() or (self._repository / "config").read_bytes() != _CONFIG:
+                strangers += [f"{inner}/{name}" for name in sorted(set(os.listdir(self._repository / inner)) - names)]
+        strangers += [name for name in ("", *_LINKLESS) if (self._repository / name).is_symlink()]
+        if (self._repository / "config").read_bytes() != CONFIGURATION:
             strangers.append("config")
         if strangers:
             raise Damaged(
-                f"{self._repository} is not as Weft made it: {', '.join(strangers)}",
+                f"{self._repository} is not as Weft made it: {', '.join(filter(None, strangers)) or 'a link'}",
                 "take the store from a backup, or remove what does not belong there",
             )
 
