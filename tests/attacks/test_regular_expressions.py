@@ -58,6 +58,7 @@ LINEAR = {
     r"weft.exchange.exporters.markdown:  {0,3}(`{3,}|~{3,})(.*)": LINE,
     r"weft.kernel.mentions: [^\n\r]*+(?:\r\n?|\n)?": "it fits wherever it is tried, and takes the whole line",
     r"weft.runtime.tools.named_files: [A-Za-z_]\w*(\.[A-Za-z_]\w*)*": "a dot parts what repeats, and no letter is one",
+    r"""weft.kernel.shell_syntax: (['"])(.*?)\1""": "over words whose quotes have an end: each character is read once",
     r"weft.runtime.sandbox.command_runner: bwrap: execvp (.*): ([ -9;-~]*)\n": (
         "what follows a colon holds none, so each stretch between two colons is looked at once"
     ),

@@ -11,22 +11,29 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from weft.kernel.shell_syntax import NotPlain, SimpleCommand, simple_commands
+from weft.kernel.shell_syntax import NotPlain, SimpleCommand, is_plain_value, simple_commands
 from weft.kernel.shell_words import shell_line, shell_word
 
 _DEEPEST = 8
 _SHELLS = frozenset("sh bash dash ash ksh zsh mksh busybox".split())
-_INLINE_OPTION = re.compile(r"-[eux]*c")
+_INLINE_OPTION = re.compile(r"-[eu]*c")  # not x: what a shell shows then, it expands
 _NAME_VALUE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.S)
-_OPAQUE = frozenset(
-    "eval source . trap alias unalias shopt set enable hash bind builtin declare typeset let readonly local fc coproc "
-    "jobs compgen complete compopt mapfile readarray getopts wait "
+PLAIN_BUILTINS = frozenset("cd command echo false printf pwd test true type".split())
+"""What a shell does itself, and what changes nothing that later words mean but the folder they are relative to."""
+_OTHER_BUILTINS = frozenset(
+    ". : alias autoload bg bind break builtin caller chdir compgen compound complete compopt continue declare dirs "
+    "disown enable enum eval exec exit export fc fg float functions getopts global hash help hist history integer jobs "
+    "kill let local login logout logoff mapfile nameref newgrp popd print pushd read readarray readonly rehash return "
+    "set setopt shift shopt source stop suspend times trap typeset ulimit umask unalias unset unsetopt wait "
+    "whence".split()
+)
+"""Of bash, dash, ksh, mksh, zsh and busybox: they read words as commands, names or expressions, change what later
+commands mean, or are of no use in a pattern."""
+_RUNNERS = frozenset(
     "xargs parallel watch ssh su script toybox flock strace ltrace gdb chroot unshare nsenter setpriv runuser at batch "
     "crontab systemd-run doas sudoedit pkexec rsh rlogin expect unbuffer entr find-exec fish csh tcsh pwsh".split()
 )
-"""They run words that they read elsewhere, or change what later words mean."""
-_NAMING = frozenset("printf test [ unset read export".split())
-"""They take names of variables."""
+"""Programs that run words which they read elsewhere, or in a way that is not told here."""
 _FIND_RUNS = frozenset("-exec -execdir -ok -okdir -fprint -fprintf -fls -fprint0 -delete".split())
 _DURATION = re.compile(r"[0-9.]+[smhd]?")
 
@@ -34,6 +41,8 @@ _DURATION = re.compile(r"[0-9.]+[smhd]?")
 def line_subjects(line: str, environment: Mapping[str, str] | None = None) -> tuple[str, ...] | None:
     """The subjects of a line that a shell would run, with these variables set for it."""
     try:
+        if not all(map(is_plain_value, (environment or {}).values())):
+            raise NotPlain
         return tuple(dict.fromkeys(_of_line(line, _assigned(environment), 0)))
     except NotPlain:
         return None
@@ -52,13 +61,13 @@ def _assigned(environment: Mapping[str, str] | None) -> tuple[str, ...]:
 
 
 def _of_line(line: str, assignments: tuple[str, ...], depth: int) -> Iterator[str]:
-    commands = simple_commands(line)
-    if not commands or depth > _DEEPEST:
+    if depth > _DEEPEST:
         raise NotPlain
+    commands = simple_commands(line)
+    if any("cd" in command.words for command in commands) and any(command.redirections for command in commands):
+        raise NotPlain  # where the file lies depends on whether the folder was changed
     for command in commands:
-        yield from _of_command(
-            SimpleCommand(command.words, (*assignments, *command.assignments), command.redirections), depth
-        )
+        yield from _of_command(SimpleCommand(command.words, assignments, command.redirections), depth)
 
 
 def _of_command(command: SimpleCommand, depth: int) -> Iterator[str]:
@@ -73,7 +82,7 @@ def _of_command(command: SimpleCommand, depth: int) -> Iterator[str]:
     if words:
         if assigned:
             yield shell_line(words)
-        yield from _of_words(words, depth)
+        yield from _of_words(words, command.assignments, depth)
 
 
 def _assignment_text(assignment: str) -> str:
@@ -81,25 +90,27 @@ def _assignment_text(assignment: str) -> str:
     return f"{name}={shell_word(value) if value else ''}"
 
 
-def _of_words(words: tuple[str, ...], depth: int) -> Iterator[str]:
+def _of_words(words: tuple[str, ...], assignments: tuple[str, ...], depth: int) -> Iterator[str]:
     """What is behind the name of a command: its name without a path, and the command that it runs."""
     name = words[0].rpartition("/")[2]
     if not name:
         raise NotPlain
     if name != words[0]:
         yield shell_line((name, *words[1:]))
-    if name in _NAMING and any("[" in word or word == "-v" for word in words[1:]):
-        raise NotPlain  # bash computes what stands in the brackets of a variable's name
-    if name in _OPAQUE or (name == "find" and not _FIND_RUNS.isdisjoint(words)):
+    if name in _OTHER_BUILTINS or name in _RUNNERS or (name == "find" and not _FIND_RUNS.isdisjoint(words)):
         raise NotPlain
+    if name == "printf" and words[1:2] and words[1].startswith("-"):
+        raise NotPlain  # bash can set a variable with it, such as PATH
     if name in _SHELLS:
         if len(words) < 3 or not _INLINE_OPTION.fullmatch(words[1]) or words[2][:1] in "-+":
             raise NotPlain  # a script, what comes on its standard input, or more options
+        if assignments:
+            raise NotPlain  # BASH_ENV and others name what it runs before
         yield from _of_line(words[2], (), depth + 1)
     elif name in _WRAPPERS:
         inner = _WRAPPERS[name](words[1:])
         if inner.words or inner.assignments:
-            yield from _of_command(inner, depth + 1)
+            yield from _of_command(SimpleCommand(inner.words, (*assignments, *inner.assignments)), depth + 1)
 
 
 def _after_options(words: tuple[str, ...], plain: str, valued: str = "") -> tuple[str, ...]:
@@ -161,7 +172,6 @@ _WRAPPERS: dict[str, Callable[[tuple[str, ...]], SimpleCommand]] = {
     "timeout": _after_timeout,
     "command": _after_command,
     "nohup": _plain_wrapper(),
-    "exec": _plain_wrapper("cl", "a"),
     "setsid": _plain_wrapper("cfw"),
     "nice": _plain_wrapper(valued="n"),
     "ionice": _plain_wrapper("t", "cn"),
