@@ -13,11 +13,11 @@ import time
 from collections.abc import Awaitable, Callable
 from statistics import median
 
-from tests.sandbox import UNPROTECTED
 from weft.runtime.policies.contract import PolicyCall, PolicyContext, call_document
 from weft.runtime.policies.decider import default_source
 from weft.runtime.policies.interpreter import PolicyInterpreter
 from weft.runtime.sandbox.bubblewrap import find_sandbox
+from weft.runtime.sandbox.protected_places import ProtectedPlaces
 
 DECISIONS = 300
 COLD_DECISIONS = 20
@@ -25,6 +25,7 @@ BAR_MILLISECONDS = 5.0
 BUSY = 0.75
 """Processes that wait for a processor, per processor."""
 NOT_JUDGED = 2
+NOTHING = ProtectedPlaces(ledgers=(), folders=())
 SMALL = 'import json, sys\njson.load(sys.stdin)\nprint(\'{"decision": "ask", "rationale": "always"}\')\n'
 CALL = PolicyCall(
     name="shell",
@@ -37,7 +38,7 @@ CALL = PolicyCall(
 
 async def measure() -> int:
     sandbox = await find_sandbox()
-    default, small = (PolicyInterpreter(sandbox, source, UNPROTECTED) for source in (default_source(), SMALL))
+    default, small = (PolicyInterpreter(sandbox, source, NOTHING) for source in (default_source(), SMALL))
     ways: dict[str, Callable[[], Awaitable[None]]] = {
         "default": lambda: _ask(default),
         "small": lambda: _ask(small),

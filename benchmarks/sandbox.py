@@ -15,13 +15,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
 
-from tests.sandbox import UNPROTECTED
 from weft.runtime.sandbox.bubblewrap import INSIDE_PATH, Sandbox, find_sandbox
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import ProcessOutcome, run_process
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE, parse_profile
+from weft.runtime.sandbox.protected_places import ProtectedPlaces
 
 STARTS = 200
+NOTHING = ProtectedPlaces(ledgers=(), folders=())
 BARS_MILLISECONDS = {"process": 30.0, "bare": 15.0}
 BUSY = 0.75
 """Processes that wait for a processor, per processor."""
@@ -37,7 +38,7 @@ BARE = (
 
 async def measure(folder: Path) -> int:
     sandbox = await find_sandbox()
-    runner = CommandRunner(UNPROTECTED, sandbox=sandbox)
+    runner = CommandRunner(NOTHING, sandbox=sandbox)
     starts: dict[str, Callable[[], Awaitable[ProcessOutcome]]] = {
         "process": lambda: run_process(["true"], environment={"PATH": INSIDE_PATH}, folder=folder),
         "bare": lambda: _run_bare(sandbox, folder),

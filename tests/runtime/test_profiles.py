@@ -156,8 +156,8 @@ def test_a_read_only_workspace_cannot_be_written(sandbox: Sandbox, tmp_path: Pat
     for attempt in attempts:
         assert not run(sandbox, READ_ONLY_PROFILE, attempt, tmp_path).succeeded, attempt
     assert sorted(path.name for path in tmp_path.iterdir()) == [".weft", "kept"]
-    outcome = run(sandbox, READ_ONLY_PROFILE, "cat kept; echo $HOME; echo x > $HOME/x && cat /tmp/x", tmp_path)
-    assert outcome.stdout == b"kept/tmp\nx\n"
+    outcome = run(sandbox, READ_ONLY_PROFILE, "cat kept; echo $HOME; echo x > $HOME/x && cat ~/x", tmp_path)
+    assert outcome.stdout == b"kept/home/agent\nx\n"
 
 
 @pytest.mark.parametrize("profile", [WORKSPACE_PROFILE, READ_ONLY_PROFILE])

@@ -112,6 +112,7 @@ class ServerLink:
             workspace=folder,
             environment=environment,
             readable=[Path(place) for place in settings.readable],
+            cache_name=f"mcp-server {self._server.name}",
             limits=SERVER_LIMITS,
         ) as process:
             yield process

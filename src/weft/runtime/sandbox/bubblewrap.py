@@ -7,25 +7,26 @@ is run. Where a part of it cannot be had, `Sandbox.gaps` says so, and a strict s
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from weft.kernel.errors import InvalidInput, StoreFailed, Unsupported
 from weft.runtime.sandbox.cgroups import delegated_cgroup
 from weft.runtime.sandbox.confinement import CHECK_SECONDS, ConfinedRun, Confinement
 from weft.runtime.sandbox.line_process import LineProcess
-from weft.runtime.sandbox.mounts import Mount, cover, mount_options, read_only, writable
-from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Limits, ProcessOutcome, run_process
+from weft.runtime.sandbox.mounts import Mount, MountKind, cover, is_beneath, mount_options, read_only, writable
+from weft.runtime.sandbox.private_home import HOME_BYTES, home_beside, home_mounts, named_caches, workspace_caches
+from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Ending, Limits, PreparedStart, ProcessOutcome, run_process
 from weft.runtime.sandbox.protected_places import ProtectedPlaces, ensure_few, ledgers_beneath
 from weft.runtime.sandbox.system_calls import system_call_filter
+from weft.runtime.sandbox.usage import MEMORY_FOLDERS
 from weft.runtime.sandbox.visible_files import SystemFiles, kernel_options, readable_mounts, system_mounts
-from weft.runtime.sandbox.workspace_view import WorkspaceView, workspace_view
+from weft.runtime.sandbox.workspace_view import NO_FOLDERS, PersonFolders, WorkspaceView, workspace_view
 
 SEARCHED = "/usr/local/bin:/usr/bin:/bin"
 """Where bubblewrap is looked for. Not in PATH, which anybody may have changed."""
@@ -33,7 +34,6 @@ INSIDE_PATH = "/usr/local/bin:/usr/bin:/bin"
 STRICT_VARIABLE = "WEFT_SANDBOX"
 PROGRAM_FOLDER = "/program"
 """Where a program without a workspace starts."""
-_IN_MEMORY = ("/tmp", "/dev/shm")
 _TRIAL_LIMITS = Limits(seconds=20)
 _STATUS = "/proc/self/status"
 _ADVICE = "allow user namespaces without privileges, and have bubblewrap 0.8 or later"
@@ -83,13 +83,12 @@ async def find_sandbox(searched: str = SEARCHED, *, strict: bool = False) -> San
 
 async def _gaps(sandbox: Sandbox) -> tuple[str, ...]:
     """Run something harmless and look at how it is confined."""
-    plan = plan_sandbox(ProtectedPlaces(ledgers=(), folders=()))  # nothing but the system is shown
-    command = sandboxed_command(sandbox, ["cat", _STATUS], plan, limits=_TRIAL_LIMITS, limit_address_space=False)
-    run = command.run
+    confinement = Confinement(limits=_TRIAL_LIMITS, call_filter=sandbox.call_filter, cgroup=sandbox.cgroup)
+    nothing = ProtectedPlaces(ledgers=(), folders=())  # nothing but the system is shown
+    guard = SandboxGuard(sandbox, nothing, confinement, Surroundings())
+    argv = ["cat", _STATUS]
     try:
-        outcome = await run_process(
-            command.argv, environment=command.environment, folder=Path("/"), limits=_TRIAL_LIMITS, guard=run
-        )
+        outcome = await run_process(argv, environment={}, folder=Path("/"), limits=_TRIAL_LIMITS, guard=guard)
     except StoreFailed as error:
         raise Unsupported(f"there is no sandbox here: {error}", error.advice) from None
     is_filtered = b"Seccomp:\t2" in outcome.stdout
@@ -100,8 +99,8 @@ async def _gaps(sandbox: Sandbox) -> tuple[str, ...]:
     held = {
         NO_CGROUP: sandbox.cgroup is not None,
         NO_FILTER: is_filtered,
-        NO_KEYRING: run.has_own_keyring,
-        NO_DEVICES: run.has_private_devices,
+        NO_KEYRING: guard.run is not None and guard.run.has_own_keyring,
+        NO_DEVICES: guard.run is not None and guard.run.has_private_devices,
     }
     return tuple(gap for gap, is_held in held.items() if not is_held)
 
@@ -116,19 +115,14 @@ class Surroundings(TypedDict, total=False):
     read_only: bool
     """Whether the workspace cannot be written either."""
     files: Mapping[str, bytes] | None
-    environment: Mapping[str, str] | None
     readable: Sequence[Path]
     """What is shown to it beside the system and the workspace."""
     hidden: Sequence[Path]
     system: SystemFiles
-
-
-class SandboxedCommand(Struct, frozen=True):
-    """What is started for a command: bubblewrap, which makes the sandbox and starts the command in it."""
-
-    argv: list[str]
-    environment: dict[str, str]
-    run: ConfinedRun
+    person: PersonFolders
+    """For whom it runs."""
+    cache_name: str | None
+    """By which its package caches are found again where it has no workspace."""
 
 
 async def run_sandboxed(
@@ -136,6 +130,7 @@ async def run_sandboxed(
     argv: Sequence[str],
     protected: ProtectedPlaces,
     *,
+    environment: Mapping[str, str] | None = None,
     stdin: bytes = b"",
     limits: Limits = DEFAULT_LIMITS,
     limit_address_space: bool = True,
@@ -147,109 +142,159 @@ async def run_sandboxed(
     `limit_address_space=False` is for programs that reserve more than they use. `extra_memory` is what a runtime takes
     for itself, beside the memory that the limit leaves to its program.
     """
-    plan = await asyncio.to_thread(plan_sandbox, protected, **surroundings)
-    command = sandboxed_command(
-        sandbox,
-        argv,
-        plan,
+    confinement = Confinement(
         limits=limits,
+        call_filter=sandbox.call_filter,
+        cgroup=sandbox.cgroup,
         limit_address_space=limit_address_space,
         extra_memory=extra_memory,
-        **surroundings,
     )
+    guard = SandboxGuard(sandbox, protected, confinement, surroundings)
     return await run_process(
-        command.argv, environment=command.environment, folder=Path("/"), stdin=stdin, limits=limits, guard=command.run
+        argv, environment=environment or {}, folder=Path("/"), stdin=stdin, limits=limits, guard=guard
     )
 
 
-async def start_sandboxed(
+def start_sandboxed(
     sandbox: Sandbox,
     argv: Sequence[str],
     protected: ProtectedPlaces,
     *,
+    environment: Mapping[str, str] | None = None,
     limits: Limits = DEFAULT_LIMITS,
     **surroundings: Unpack[Surroundings],
 ) -> LineProcess:
     """Start a command that is spoken with in lines. It may reserve more memory than it uses."""
-    plan = await asyncio.to_thread(plan_sandbox, protected, **surroundings)
-    command = sandboxed_command(sandbox, argv, plan, limits=limits, limit_address_space=False, **surroundings)
-    return LineProcess(
-        command.argv, environment=command.environment, folder=Path("/"), limits=limits, guard=command.run
-    )
+    confinement = Confinement(limits=limits, call_filter=sandbox.call_filter, cgroup=sandbox.cgroup)
+    guard = SandboxGuard(sandbox, protected, confinement, surroundings)
+    return LineProcess(argv, environment=environment or {}, folder=Path("/"), limits=limits, guard=guard)
 
 
 class SandboxPlan(Struct, frozen=True, kw_only=True):
     """All that a command finds of the machine, and the variables that it needs for that."""
 
     mounts: tuple[Mount, ...]
+    home: str
     environment: Mapping[str, str]
+    caches: Path | None
 
 
-def plan_sandbox(protected: ProtectedPlaces, **surroundings: Unpack[Surroundings]) -> SandboxPlan:
+def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings) -> SandboxPlan:
     """What of the machine's files a command is shown, without what is protected. Looks through the workspace."""
     shown = [
         *system_mounts(surroundings.get("system", SystemFiles.PROGRAMS)),
         *readable_mounts(surroundings.get("readable", ()), surroundings.get("hidden", ())),
     ]
     covers: list[Mount] = []
-    workspace, view = surroundings.get("workspace"), WorkspaceView()
-    if workspace is not None:
-        place, view = _place(workspace), workspace_view(workspace.resolve())
-        shown += [read_only(place) if surroundings.get("read_only", False) else writable(place), *view.mounts]
-        covers += [cover(str(folder), is_folder=True) for folder in ledgers_beneath(workspace.resolve())]
+    view, person = WorkspaceView(), surroundings.get("person", NO_FOLDERS)
+    place = _place(surroundings.get("workspace"))
+    is_writable = not surroundings.get("read_only", False)
+    if place is not None:
+        view = workspace_view(Path(place), person)
+        shown += [writable(place) if is_writable else read_only(place), *view.mounts]
+        covers += [cover(str(folder), is_folder=True) for folder in ledgers_beneath(Path(place))]
     covers += protected.covers(shown)
     ensure_few(covers)
+    home = home_beside(place)
+    caches = _caches(person.caches, place, surroundings.get("cache_name")) if is_writable else None
     path = ":".join((*view.program_folders, INSIDE_PATH))
-    environment = {"PATH": path, **view.environment, **(surroundings.get("environment") or {})}
-    return SandboxPlan(mounts=(*shown, *covers), environment=environment)
+    return SandboxPlan(
+        mounts=(*shown, *home_mounts(home, caches), *covers),
+        home=home,
+        environment={"PATH": path, "HOME": home, **view.environment},
+        caches=caches,
+    )
 
 
-def sandboxed_command(
-    sandbox: Sandbox,
-    argv: Sequence[str],
-    plan: SandboxPlan,
-    *,
-    limits: Limits,
-    limit_address_space: bool,
-    extra_memory: int = 0,
-    is_server: bool = False,
-    **surroundings: Unpack[Surroundings],
-) -> SandboxedCommand:
-    """The one place where a sandbox is put together. A server is the first process of its process namespace, and can
-    write nowhere, not even in memory."""
-    workspace = surroundings.get("workspace")
-    place = None if workspace is None else _place(workspace)
-    run = ConfinedRun(
-        Confinement(
-            limits=limits,
-            call_filter=sandbox.call_filter,
-            cgroup=sandbox.cgroup,
-            workspace=place,
-            files={f"{PROGRAM_FOLDER}/{name}": data for name, data in (surroundings.get("files") or {}).items()},
-            limit_address_space=limit_address_space,
-            extra_memory=extra_memory,
+def _caches(caches: Path | None, workspace: str | None, name: str | None) -> Path | None:
+    if caches is None:
+        return None
+    if workspace is not None:
+        return workspace_caches(caches, Path(workspace))
+    return None if name is None else named_caches(caches, name)
+
+
+class SandboxGuard:
+    """The one place where a sandbox is put together: bubblewrap makes it, and starts the command in it. What the
+    command finds is planned anew at each start. A server is the first process of its process namespace, and can write
+    nowhere, not even in memory."""
+
+    check_seconds = CHECK_SECONDS
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        protected: ProtectedPlaces,
+        confinement: Confinement,
+        surroundings: Surroundings,
+        *,
+        is_server: bool = False,
+    ) -> None:
+        self._sandbox, self._protected, self._confinement = sandbox, protected, confinement
+        self._surroundings, self._is_server = surroundings, is_server
+        _place(surroundings.get("workspace"))  # what can never be one is refused at once
+        self.run: ConfinedRun | None = None
+
+    def before_start(self, argv: Sequence[str], environment: Mapping[str, str]) -> PreparedStart:
+        self.run = None
+        surroundings = self._surroundings
+        plan, place = plan_sandbox(self._protected, surroundings), _place(surroundings.get("workspace"))
+        files = {f"{PROGRAM_FOLDER}/{name}": data for name, data in (surroundings.get("files") or {}).items()}
+        run = self.run = ConfinedRun(
+            structs.replace(
+                self._confinement,
+                files=files,
+                folders=tuple(_written_folders(plan)),
+                caches=None if plan.caches is None else str(plan.caches),
+                memory_folders={plan.home: HOME_BYTES},
+            )
         )
-    )
-    walls = [
-        sandbox.program, "--unshare-all", "--unshare-user", "--die-with-parent", "--uid", "1000", "--gid", "1000",
-        "--cap-drop", "ALL", "--hostname", "sandbox", *run.options,
-        *kernel_options(surroundings.get("system", SystemFiles.PROGRAMS), run.devices),
-        *mount_options(plan.mounts, run.mounted_file),
-    ]  # fmt: skip
-    if place is None:
-        walls += ["--dir", PROGRAM_FOLDER]
-    if is_server:
-        walls += ["--as-pid-1", *(word for folder in _IN_MEMORY for word in ("--remount-ro", folder))]
-    home = "/tmp" if place is None or surroundings.get("read_only", False) else place
-    start = surroundings.get("folder") or place or PROGRAM_FOLDER
-    return SandboxedCommand(
-        [*walls, "--remount-ro", "/", "--chdir", start, "--", *argv],
-        {"HOME": home, **plan.environment},
-        run,
-    )
+        walls = [
+            self._sandbox.program, "--unshare-all", "--unshare-user", "--die-with-parent", "--uid", "1000",
+            "--gid", "1000", "--cap-drop", "ALL", "--hostname", "sandbox", *run.options,
+            *kernel_options(surroundings.get("system", SystemFiles.PROGRAMS), run.devices),
+            *mount_options(plan.mounts, run.mounted_file),
+        ]  # fmt: skip
+        if place is None:
+            walls += ["--dir", PROGRAM_FOLDER]
+        if self._is_server:
+            walls += ["--as-pid-1", *(word for folder in (*MEMORY_FOLDERS, plan.home) for word in _sealed(folder))]
+        start = surroundings.get("folder") or place or PROGRAM_FOLDER
+        return PreparedStart(
+            argv=[*walls, *_sealed("/"), "--chdir", start, "--", *argv],
+            environment={**plan.environment, **environment},
+            descriptors=run.before_start(),
+        )
+
+    def after_start(self, process_id: int) -> None:
+        assert self.run is not None, "it was prepared"
+        self.run.after_start(process_id)
+
+    def check(self) -> Ending | None:
+        return None if self.run is None else self.run.check()
+
+    def after_end(self, ending: Ending) -> Ending:
+        return ending if self.run is None else self.run.after_end(ending)
 
 
-def _place(workspace: Path) -> str:
+def _sealed(folder: str) -> tuple[str, str]:
+    return "--remount-ro", folder
+
+
+def _written_folders(plan: SandboxPlan) -> Iterator[str]:
+    """Where what a command writes stays, beside the caches: the uppermost folders that are shown for writing."""
+    sources = [mount.source for mount in plan.mounts if mount.kind is MountKind.WRITABLE]
+    for source in dict.fromkeys(sources):
+        is_cache = plan.caches is not None and is_beneath(source, str(plan.caches))
+        is_within = any(other != source and is_beneath(source, other) for other in sources)
+        if not is_cache and not is_within and os.path.isdir(source):
+            yield source
+
+
+def _place(workspace: Path | None) -> str | None:
+    """Where the workspace lies, the same inside and outside."""
+    if workspace is None:
+        return None
     if not workspace.is_dir():
         raise InvalidInput(f"the workspace {workspace} is not a folder", "make it first")
     place = str(workspace.resolve())

@@ -28,6 +28,7 @@ from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Ending, Limits, Proce
 from weft.runtime.sandbox.profiles import SandboxProfile
 from weft.runtime.sandbox.protected_places import ProtectedPlaces
 from weft.runtime.sandbox.visible_files import interpreter_files
+from weft.runtime.sandbox.workspace_view import NO_FOLDERS, PersonFolders
 
 _FORWARDER = "forwarder.py"
 _PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
@@ -57,9 +58,15 @@ class CommandRunner:
         strict: bool = False,
         sandbox: Sandbox | None = None,
         readable: Sequence[Path] = (),
+        person: PersonFolders = NO_FOLDERS,
     ) -> None:
         self._strict, self._sandbox = strict, sandbox
-        self.protected, self.readable = protected, tuple(readable)
+        self.protected, self.readable, self.person = protected, tuple(readable), person
+
+    def _unconfined_variables(self) -> dict[str, str]:
+        """For a command without a sandbox: what it does is done as the person, in their home folder if it is known."""
+        home = {} if self.person.home is None else {"HOME": str(self.person.home)}
+        return {"PATH": INSIDE_PATH, **home}
 
     async def sandbox(self) -> Sandbox:
         """Raises Unsupported where there is none."""
@@ -82,7 +89,7 @@ class CommandRunner:
         One that cannot be started ends as in a shell: with 127 where it is not there, else with 126."""
         place = folder or str(workspace.resolve())
         if profile.is_unconfined:
-            variables = {"PATH": INSIDE_PATH, "HOME": place, **(environment or {})}
+            variables = {**self._unconfined_variables(), **(environment or {})}
             try:
                 return await run_process(argv, environment=variables, folder=Path(place), stdin=stdin, limits=limits)
             except StoreFailed as error:
@@ -96,6 +103,7 @@ class CommandRunner:
             folder=place,
             protected=self.protected,
             readable=self.readable,
+            person=self.person,
             stdin=stdin,
             limits=limits,
         )
@@ -117,18 +125,20 @@ class CommandRunner:
         workspace: Path | None = None,
         environment: Mapping[str, str] | None = None,
         readable: Sequence[Path] = (),
+        cache_name: str | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> AsyncIterator[LineProcess]:
         """Start a command that is spoken with in lines, and have its proxy run until the end. Whoever entered this
-        stops the command. Without a workspace nothing that it writes stays. `readable` is shown to it beside."""
+        stops the command. Without a workspace nothing that it writes stays, but for package caches under `cache_name`.
+        `readable` is shown to it beside."""
         if profile.is_unconfined:
             place = Path("/") if workspace is None else workspace.resolve()
-            variables = {"PATH": INSIDE_PATH, "HOME": str(place), **(environment or {})}
+            variables = {**self._unconfined_variables(), **(environment or {})}
             yield LineProcess(argv, environment=variables, folder=place, limits=limits)
             return
         sandbox = await self.sandbox()
         if not profile.endpoints:
-            yield await start_sandboxed(
+            yield start_sandboxed(
                 sandbox,
                 argv,
                 self.protected,
@@ -136,6 +146,8 @@ class CommandRunner:
                 read_only=profile.is_read_only,
                 environment=environment,
                 readable=[*self.readable, *readable],
+                person=self.person,
+                cache_name=cache_name,
                 limits=limits,
             )
             return
@@ -143,7 +155,7 @@ class CommandRunner:
 
         async with HostProxy(profile.allows_endpoint) as proxy:
             forwarded = _Forwarded.through(proxy.socket, argv)
-            yield await start_sandboxed(
+            yield start_sandboxed(
                 sandbox,
                 forwarded.argv,
                 self.protected,
@@ -153,6 +165,8 @@ class CommandRunner:
                 environment={**(environment or {}), **PROXY_VARIABLES},
                 readable=[*self.readable, *forwarded.readable, *readable],
                 hidden=forwarded.hidden,
+                person=self.person,
+                cache_name=cache_name,
                 limits=limits,
             )
 
@@ -195,11 +209,13 @@ class _ConfinedCommand:
         folder: str,
         protected: ProtectedPlaces,
         readable: Sequence[Path],
+        person: PersonFolders,
         stdin: bytes,
         limits: Limits,
     ) -> None:
         self._sandbox, self._profile, self._workspace, self._folder = sandbox, profile, workspace, folder
-        self._protected, self._readable, self._stdin, self._limits = protected, readable, stdin, limits
+        self._protected, self._readable, self._person = protected, readable, person
+        self._stdin, self._limits = stdin, limits
 
     async def run(
         self,
@@ -221,6 +237,7 @@ class _ConfinedCommand:
             environment=environment,
             readable=[*self._readable, *readable],
             hidden=hidden,
+            person=self._person,
             stdin=self._stdin,
             limits=self._limits,
             limit_address_space=False,

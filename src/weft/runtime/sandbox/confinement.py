@@ -26,7 +26,7 @@ from weft.runtime.sandbox.cgroups import RunCgroup
 from weft.runtime.sandbox.leftovers import ChangedFiles
 from weft.runtime.sandbox.processes import GIB, Ending, Limits
 from weft.runtime.sandbox.system_calls import ARCHITECTURES
-from weft.runtime.sandbox.usage import ProcessTree, WorkspaceGrowth
+from weft.runtime.sandbox.usage import FolderGrowth, ProcessTree
 from weft.runtime.sandbox.visible_files import MACHINE_DEVICES, make_devices, remove_devices
 
 CHECK_SECONDS = 0.025
@@ -46,8 +46,12 @@ class Confinement(Struct, frozen=True, kw_only=True):
     limits: Limits
     call_filter: bytes | None
     cgroup: Path | None
-    workspace: str | None = None
-    """The folder that the program writes to and that stays."""
+    folders: tuple[str, ...] = ()
+    """Those that the program writes to and that stay."""
+    caches: str | None = None
+    """One more, which nobody but programs in the sandbox can enter."""
+    memory_folders: Mapping[str, int] = {}
+    """Those in memory, beside what every sandbox has, and how many bytes each takes."""
     files: Mapping[str, bytes] = {}
     """Files that the program is shown, by their paths inside."""
     limit_address_space: bool = False
@@ -60,9 +64,7 @@ class Confinement(Struct, frozen=True, kw_only=True):
 
 
 class ConfinedRun:
-    """The guard of one process: see `ProcessGuard`."""
-
-    check_seconds = CHECK_SECONDS
+    """Confines one process, from before its start until after its end: see `ProcessGuard`."""
 
     def __init__(self, confinement: Confinement) -> None:
         self._confinement = confinement
@@ -76,7 +78,7 @@ class ConfinedRun:
         self._first_process = -1
         self._tree: ProcessTree | None = None
         self._cgroup: RunCgroup | None = None
-        self._growth: WorkspaceGrowth | None = None
+        self._growth: list[FolderGrowth] = []
         self._next_check = 0.0
         self._started = SystemClock().now_ms() / 1000
         self.has_own_keyring = False
@@ -99,8 +101,8 @@ class ConfinedRun:
         self.has_own_keyring = _join_new_keyring()
         if confinement.cgroup is not None:
             self._cgroup = RunCgroup(confinement.cgroup, confinement.memory, confinement.limits.processes)
-        if confinement.workspace is not None:
-            self._growth = WorkspaceGrowth(confinement.workspace, self._started, confinement.limits.disk)
+        written = [*confinement.folders, *([confinement.caches] if confinement.caches else [])]
+        self._growth = [FolderGrowth(folder, self._started, confinement.limits.disk) for folder in written]
         inherited = (self._filter, self._info_writer, self._blocked, *self._files.values(), *self._mounted_files)
         return tuple(descriptor for descriptor in inherited if descriptor >= 0)
 
@@ -110,7 +112,7 @@ class ConfinedRun:
         if first is None:  # it ended, and says why on its standard error
             return
         self._first_process = os.pidfd_open(first)
-        self._tree = ProcessTree(first)
+        self._tree = ProcessTree(first, self._confinement.memory_folders)
         if self._cgroup is not None:
             self._cgroup.add(first)
         self._set_limits(first)
@@ -147,8 +149,8 @@ class ConfinedRun:
         )
         for descriptor in (*descriptors, *self._files.values(), *self._mounted_files):
             _closed(descriptor)
-        if self._confinement.workspace is not None:
-            ChangedFiles(self._confinement.workspace, self._started).remove_privileges()
+        for folder in self._confinement.folders:
+            ChangedFiles(folder, self._started).remove_privileges()
         return ending
 
     def _inner_process(self) -> int | None:
@@ -191,7 +193,7 @@ class ConfinedRun:
             return Ending.TOO_MANY_PROCESSES
         if self._cgroup is None and tree.exceeds_memory(processes, self._confinement.memory):
             return Ending.TOO_MUCH_MEMORY
-        is_over = tree.has_too_many_files() or (self._growth is not None and self._growth.is_exceeded(tree, processes))
+        is_over = tree.has_too_many_files() or any(growth.is_exceeded(tree, processes) for growth in self._growth)
         return Ending.TOO_MUCH_DISK if is_over else None
 
 

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -73,17 +74,34 @@ class ProcessOutcome(Struct, frozen=True, kw_only=True):
         return self.ending is Ending.EXITED and self.code == 0
 
 
+class PreparedStart(Struct, frozen=True, kw_only=True):
+    """What is really started for a command."""
+
+    argv: list[str]
+    environment: dict[str, str]
+    descriptors: tuple[int, ...] = ()
+    """Those that the process inherits."""
+
+
+class StartAgain(Exception):
+    """What a guard had prepared no longer holds. Nothing that is not trusted has run; the next start may succeed."""
+
+
+STARTS = 3
+"""So often a process is started until what was prepared for it holds; the last `StartAgain` says why it does not."""
+
+
 class ProcessGuard(Protocol):
     """Confines a process beyond time and output. Every method is called by the thread that starts the process."""
 
     check_seconds: float
     """How often `check` is called."""
 
-    def before_start(self) -> tuple[int, ...]:
-        """Prepare; the descriptors that the process inherits."""
+    def before_start(self, argv: Sequence[str], environment: Mapping[str, str]) -> PreparedStart:
+        """Prepare to start a command; how. Called anew for each start."""
 
     def after_start(self, process_id: int) -> None:
-        """Set limits on it before it runs anything that is not trusted."""
+        """Set limits on it before it runs anything that is not trusted. Raises StartAgain."""
 
     def check(self) -> Ending | None:
         """The limit that is exceeded now, if one is."""
@@ -184,10 +202,22 @@ class ProcessRun:
             self._wake = -1
 
     def _guarded(self) -> ProcessOutcome:
+        for _ in range(STARTS - 1):
+            with suppress(StartAgain):
+                return self._run_once()
+        try:
+            return self._run_once()
+        except StartAgain as error:
+            raise StoreFailed(
+                f"the command was not started, for the workspace changed each time that its sandbox was made: {error}",
+                "run it again when nothing else moves folders in the workspace",
+            ) from None
+
+    def _run_once(self) -> ProcessOutcome:
         ending = Ending.EXITED
         pipes = self.new_pipes()
         try:
-            process = self._start(self._guard.before_start() if self._guard else ())
+            process = self._start(self._prepared())
             try:
                 if self._guard:
                     self._guard.after_start(process.pid)
@@ -202,22 +232,27 @@ class ProcessRun:
             ending=ending, code=process.returncode, stdout=bytes(pipes.stdout), stderr=bytes(pipes.stderr)
         )
 
-    def _start(self, inherited: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    def _prepared(self) -> PreparedStart:
+        if self._guard is None:
+            return PreparedStart(argv=self._argv, environment=self._environment)
+        return self._guard.before_start(self._argv, self._environment)
+
+    def _start(self, start: PreparedStart) -> subprocess.Popen[bytes]:
         try:
             return subprocess.Popen(
-                self._argv,
+                start.argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=self._environment,
+                env=start.environment,
                 cwd=self._folder,
                 start_new_session=True,
-                pass_fds=inherited,
+                pass_fds=start.descriptors,
                 bufsize=0,
             )
         except OSError as error:
             raise StoreFailed(
-                f"{self._argv[0]} could not be started: {error.strerror}", "check that it is installed and may be run"
+                f"{start.argv[0]} could not be started: {error.strerror}", "check that it is installed and may be run"
             ) from None
 
     def _attend(self, process: subprocess.Popen[bytes], pipes: ProcessPipes) -> Ending:

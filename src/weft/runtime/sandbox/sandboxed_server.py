@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from weft.runtime.sandbox.bubblewrap import Sandbox, Surroundings, plan_sandbox, sandboxed_command
-from weft.runtime.sandbox.confinement import CHECK_SECONDS
+from weft.runtime.sandbox.bubblewrap import Sandbox, SandboxGuard, Surroundings
+from weft.runtime.sandbox.confinement import CHECK_SECONDS, Confinement
 from weft.runtime.sandbox.processes import Ending, Limits
 from weft.runtime.sandbox.protected_places import ProtectedPlaces
 from weft.runtime.sandbox.server_process import ServerProcess
@@ -43,18 +43,18 @@ class SandboxedServer:
         hidden: Sequence[Path],
         limits: Limits,
     ) -> None:
-        surroundings = Surroundings(files=files, readable=readable, hidden=hidden, system=SystemFiles.LIBRARIES)
-        plan = plan_sandbox(protected, **surroundings)
-        command = sandboxed_command(
-            sandbox, argv, plan, limits=limits, limit_address_space=True, is_server=True, **surroundings
+        confinement = Confinement(
+            limits=limits, call_filter=sandbox.call_filter, cgroup=sandbox.cgroup, limit_address_space=True
         )
-        self._run = command.run
+        surroundings = Surroundings(files=files, readable=readable, hidden=hidden, system=SystemFiles.LIBRARIES)
+        self._guard = SandboxGuard(sandbox, protected, confinement, surroundings, is_server=True)
         self._process: ServerProcess | None = None
         self._is_stopped = False
         self._received = bytearray()
         try:
-            self._process = ServerProcess(command.argv, {}, Path("/"), inherited=self._run.before_start())
-            self._run.after_start(self._process.process_id)
+            start = self._guard.before_start(argv, {})
+            self._process = ServerProcess(start.argv, {}, Path("/"), inherited=start.descriptors)
+            self._guard.after_start(self._process.process_id)
         except BaseException:  # nothing is left behind, whatever it was
             self.stop()
             raise
@@ -84,7 +84,7 @@ class SandboxedServer:
         self._is_stopped = True
         if self._process is not None:
             self._process.stop()
-        self._run.after_end(Ending.EXITED)
+        self._guard.after_end(Ending.EXITED)
 
     def _piece(self, deadline: float) -> bytes:
         assert self._process is not None
@@ -92,7 +92,7 @@ class SandboxedServer:
         if now >= deadline:
             raise ServerLost("its interpreter said nothing in time")
         piece = self._process.receive(_CHUNK_BYTES, min(deadline - now, CHECK_SECONDS))
-        exceeded = self._run.check()
+        exceeded = self._guard.check()
         if exceeded is not None:
             raise ServerLost(_LOST[exceeded])
         if piece is None:

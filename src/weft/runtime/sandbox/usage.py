@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 
 from weft.runtime.sandbox.leftovers import ChangedFiles
@@ -17,7 +18,8 @@ MEMORY_FIELDS = ("RssAnon", "RssShmem", "VmPTE", "VmSwap")
 _EXACT_FIELDS = ("Pss_Anon", "Pss_Shmem", "SwapPss")
 MAXIMUM_FILES = 100_000
 """So many files may a program make in its workspace, and in each of the folders that are held in memory."""
-_IN_MEMORY = {"tmp": TEMPORARY_BYTES, "dev/shm": SHARED_MEMORY_BYTES}
+MEMORY_FOLDERS = {"/tmp": TEMPORARY_BYTES, "/dev/shm": SHARED_MEMORY_BYTES}
+"""The folders in memory that every sandbox has, and their sizes."""
 _FREE_SLACK_BYTES = MIB
 _PAUSE_FACTOR = 10
 """After files were looked through, this many times as long passes before they are looked through again."""
@@ -26,8 +28,8 @@ _PAUSE_FACTOR = 10
 class ProcessTree:
     """The processes of a sandbox, from the first one down."""
 
-    def __init__(self, first: int) -> None:
-        self._first = first
+    def __init__(self, first: int, memory_folders: Mapping[str, int] | None = None) -> None:
+        self._first, self._memory_folders = first, {**MEMORY_FOLDERS, **(memory_folders or {})}
 
     def members(self, enough: int) -> tuple[list[int], int]:
         """The processes, and how many threads they have together; no more are looked for when there are enough."""
@@ -63,11 +65,11 @@ class ProcessTree:
 
     def is_set_up(self) -> bool:
         """Whether bubblewrap has made the sandbox's files: before that the folders are not there, or the machine's."""
-        return all(self._in_memory(folder, size) is not None for folder, size in _IN_MEMORY.items())
+        return all(self._in_memory(folder, size) is not None for folder, size in MEMORY_FOLDERS.items())
 
     def has_too_many_files(self) -> bool:
         """Whether the folders that are held in memory hold more files than a program may make."""
-        for folder, size in _IN_MEMORY.items():
+        for folder, size in self._memory_folders.items():
             status = self._in_memory(folder, size)
             if status is not None and status.f_files - status.f_ffree > MAXIMUM_FILES:
                 return True
@@ -75,7 +77,7 @@ class ProcessTree:
 
     def _in_memory(self, folder: str, size: int) -> os.statvfs_result | None:
         with suppress(OSError):
-            status = os.statvfs(f"/proc/{self._first}/root/{folder}")
+            status = os.statvfs(f"/proc/{self._first}/root{folder}")
             if status.f_blocks * status.f_frsize == size:
                 return status
         return None
@@ -96,16 +98,16 @@ def _read(path: str) -> str:
         return file.read()
 
 
-class WorkspaceGrowth:
-    """How much a workspace grows during a run.
+class FolderGrowth:
+    """How much a folder grows during a run.
 
     Looking through the files is left until the file system itself has lost more room than a run may take.
     """
 
-    def __init__(self, workspace: str, started: float, limit: int) -> None:
-        self._workspace, self._limit = workspace, limit
-        self._files = ChangedFiles(workspace, started)
-        self._device = os.stat(workspace).st_dev
+    def __init__(self, folder: str, started: float, limit: int) -> None:
+        self._folder, self._limit = folder, limit
+        self._files = ChangedFiles(folder, started)
+        self._device = os.stat(folder).st_dev
         self._free_bytes, self._free_files = self._free()
         self._next_look = 0.0
 
@@ -124,5 +126,5 @@ class WorkspaceGrowth:
         return size.is_partly_hidden or taken > self._limit or size.files > MAXIMUM_FILES
 
     def _free(self) -> tuple[int, int]:
-        status = os.statvfs(self._workspace)
+        status = os.statvfs(self._folder)
         return status.f_bfree * status.f_frsize, status.f_ffree

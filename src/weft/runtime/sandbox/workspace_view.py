@@ -14,6 +14,18 @@ from msgspec import Struct
 from weft.runtime.sandbox.mounts import Mount
 
 
+class PersonFolders(Struct, frozen=True, kw_only=True):
+    """The folders of the person for whom commands run, as surfaces hand them in."""
+
+    home: Path | None = None
+    """Where commands are at home that run without a sandbox. Inside a sandbox it is not their home."""
+    caches: Path | None = None
+    """Beneath it lies, for each workspace, what package managers fetched. None: it is kept in memory, and gone."""
+
+
+NO_FOLDERS = PersonFolders()
+
+
 class WorkspaceView(Struct, frozen=True, kw_only=True):
     """Mounts and variables for the commands of one workspace."""
 
@@ -23,6 +35,6 @@ class WorkspaceView(Struct, frozen=True, kw_only=True):
     """Where programs are looked for before the folders of the system."""
 
 
-def workspace_view(workspace: Path) -> WorkspaceView:
+def workspace_view(workspace: Path, person: PersonFolders) -> WorkspaceView:
     """Looks at a workspace each time that something is started in it. `workspace` has no links on its way."""
     return WorkspaceView()

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from weft.runtime.sandbox.command_runner import CommandRunner
     from weft.runtime.sandbox.protected_places import ProtectedPlaces
 
+SANDBOX_CACHES = "sandbox"
+"""The folder of the user's caches in which package caches of sandboxed commands lie."""
+
 
 def protected_places(ledger: str | None) -> ProtectedPlaces:
     """What no command in the sandbox sees: the ledger with what lies beside it, the person's own ledgers, keys,
@@ -32,9 +35,11 @@ def command_runner(ledger: Ledger | str | None) -> CommandRunner:
     """The one that everything is started by in one process. `ledger`: the one that is open, or where it lies."""
     from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, is_strict
     from weft.runtime.sandbox.command_runner import CommandRunner
+    from weft.runtime.sandbox.workspace_view import PersonFolders
 
     place = ledger if ledger is None or isinstance(ledger, str) else ledger.path
-    return CommandRunner(protected_places(place), strict=is_strict(os.environ.get(STRICT_VARIABLE)))
+    person = PersonFolders(home=Path.home(), caches=user_cache() / SANDBOX_CACHES)
+    return CommandRunner(protected_places(place), strict=is_strict(os.environ.get(STRICT_VARIABLE)), person=person)
 
 
 def nearby_ledger(option: str | None) -> str | None:

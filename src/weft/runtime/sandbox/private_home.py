@@ -1,0 +1,56 @@
+"""The home folder of commands in the sandbox: empty, in memory, and of nobody.
+
+No configuration of a tool is read from it that the person, the workspace or an earlier command has written. Only what
+package managers fetched stays, in a folder on disk for each workspace, which nothing outside of the sandbox uses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from weft.runtime.sandbox.mounts import Mount, is_beneath, memory_folder, writable
+from weft.runtime.sandbox.processes import MIB
+
+HOME_BYTES = 64 * MIB
+_HOMES = ("/home/agent", "/agent")
+"""The second one where the workspace lies in the first one, or above it."""
+_CACHES = {".cache": "cache", ".npm": "npm"}
+"""Folders of the home folder that last: pip, uv, Go and most others use the first one, npm the second one."""
+
+
+def home_beside(workspace: str | None) -> str:
+    """Where the home folder lies inside."""
+    first, second = _HOMES
+    is_taken = workspace is not None and (is_beneath(first, workspace) or is_beneath(workspace, first))
+    return second if is_taken else first
+
+
+def home_mounts(home: str, caches: Path | None) -> list[Mount]:
+    """`caches` is made if need be; without it, or where it cannot be made, nothing lasts."""
+    mounts = [memory_folder(home, HOME_BYTES)]
+    if caches is not None:
+        for name, kept_name in _CACHES.items():
+            try:
+                for folder in (caches, caches / kept_name):  # each with its mode: that of a parent is the usual one
+                    os.makedirs(folder, 0o700, exist_ok=True)
+            except OSError:  # a full disk, or a home folder that cannot be written: packages are fetched again
+                break
+            mounts.append(writable(f"{home}/{name}", str(caches / kept_name)))
+    return mounts
+
+
+def workspace_caches(caches: Path, workspace: Path) -> Path:
+    """Where the caches of a workspace lie: a folder that takes its place has others."""
+    status = os.stat(workspace)
+    return caches / _digest(f"{workspace}\0{status.st_dev}\0{status.st_ino}")
+
+
+def named_caches(caches: Path, name: str) -> Path:
+    """The same for what has no workspace."""
+    return caches / _digest(f"\0{name}")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(os.fsencode(text)).hexdigest()[:32]
