@@ -53,7 +53,7 @@ RUNNING = frozenset(
 """What starts a process of the machine: all that is not the sandbox's says why it needs none."""
 MAY_RUN = {
     "weft/runtime/sandbox/bubblewrap.py": "the sandbox itself: the one place where a sandboxed process is started",
-    "weft/runtime/sandbox/sandboxed_server.py": "a server in the sandbox, put together by `sandboxed_command`",
+    "weft/runtime/sandbox/sandboxed_server.py": "a server in the sandbox, put together by `SandboxGuard`",
     "weft/runtime/sandbox/line_process.py": "a process that is spoken with in lines, whoever starts it",
     "weft/runtime/sandbox/command_runner.py": "the profile none, which a person grants by name",
     "weft/runtime/mcp/transports.py": "speaks with the process that `CommandRunner` started",
@@ -65,8 +65,7 @@ MAY_RUN = {
 }
 CONFINING = frozenset(
     SANDBOX + name
-    for name in "confinement.ConfinedRun confinement.Confinement mounts.mount_options visible_files.kernel_options "
-    "visible_files.system_mounts".split()
+    for name in "confinement.ConfinedRun mounts.mount_options visible_files.kernel_options visible_files.system_mounts".split()
 )
 """What a sandbox is put together from."""
 MAY_CONFINE = {"weft/runtime/sandbox/bubblewrap.py": "the one place"}
