@@ -55,9 +55,16 @@ def command_runner(ledger: AsyncLedger, variable: Resolver) -> CommandRunner:
     from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, is_strict
     from weft.runtime.sandbox.command_runner import CommandRunner
     from weft.runtime.sandbox.protected_places import ProtectedPlaces
+    from weft.runtime.sandbox.toolchain_places import PersonalHome
+    from weft.runtime.sandbox.workspace_view import NO_FOLDERS, PersonFolders
 
     files = (Path(ledger.path).absolute(),) if Site.of(ledger.path) is Site.FILE else ()
-    return CommandRunner(ProtectedPlaces(ledgers=files, folders=()), strict=is_strict(variable(STRICT_VARIABLE)))
+    home = PersonalHome.of(variable)
+    return CommandRunner(
+        ProtectedPlaces(ledgers=files, folders=()),
+        strict=is_strict(variable(STRICT_VARIABLE)),
+        person=NO_FOLDERS if home is None else PersonFolders(home=Path(home.folder), variables=home.variables),
+    )
 
 
 class SharedInference:

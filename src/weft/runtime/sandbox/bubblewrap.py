@@ -24,6 +24,7 @@ from weft.runtime.sandbox.private_home import HOME_BYTES, home_beside, home_moun
 from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Ending, Limits, PreparedStart, ProcessOutcome, run_process
 from weft.runtime.sandbox.protected_places import ProtectedPlaces, ensure_few, ledgers_beneath
 from weft.runtime.sandbox.system_calls import system_call_filter
+from weft.runtime.sandbox.toolchains import NO_TOOLCHAINS, Toolchains
 from weft.runtime.sandbox.usage import MEMORY_FOLDERS
 from weft.runtime.sandbox.visible_files import SystemFiles, kernel_options, readable_mounts, system_mounts
 from weft.runtime.sandbox.workspace_view import NO_FOLDERS, PersonFolders, WorkspaceView, workspace_view
@@ -123,6 +124,8 @@ class Surroundings(TypedDict, total=False):
     """For whom it runs."""
     cache_name: str | None
     """By which its package caches are found again where it has no workspace."""
+    toolchains: Toolchains
+    """What is shown of the person's home folder so that programs are found."""
 
 
 async def run_sandboxed(
@@ -181,9 +184,12 @@ class SandboxPlan(Struct, frozen=True, kw_only=True):
 
 def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings) -> SandboxPlan:
     """What of the machine's files a command is shown, without what is protected. Looks through the workspace."""
+    toolchains = surroundings.get("toolchains", NO_TOOLCHAINS)
+    hidden = [folder for folder in surroundings.get("hidden", ()) if not toolchains.shows(str(folder))]
     shown = [
         *system_mounts(surroundings.get("system", SystemFiles.PROGRAMS)),
-        *readable_mounts(surroundings.get("readable", ()), surroundings.get("hidden", ())),
+        *readable_mounts(surroundings.get("readable", ()), hidden),
+        *toolchains.mounts,
     ]
     covers: list[Mount] = []
     view, person = WorkspaceView(), surroundings.get("person", NO_FOLDERS)
@@ -197,11 +203,11 @@ def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings) -> Sand
     ensure_few(covers)
     home = home_beside(place)
     caches = _caches(person.caches, place, surroundings.get("cache_name")) if is_writable else None
-    path = ":".join((*view.program_folders, INSIDE_PATH))
+    path = toolchains.path(":".join((*view.program_folders, INSIDE_PATH)))
     return SandboxPlan(
         mounts=(*shown, *home_mounts(home, caches), *covers),
         home=home,
-        environment={"PATH": path, "HOME": home, **view.environment},
+        environment={"PATH": path, "HOME": home, **toolchains.variables, **view.environment},
         caches=caches,
     )
 

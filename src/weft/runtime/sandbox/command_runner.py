@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import re
@@ -27,6 +28,7 @@ from weft.runtime.sandbox.network_forwarder import FORWARDER_SOURCE, PROXY_PORT
 from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Ending, Limits, ProcessOutcome, run_process
 from weft.runtime.sandbox.profiles import SandboxProfile
 from weft.runtime.sandbox.protected_places import ProtectedPlaces
+from weft.runtime.sandbox.toolchains import Toolchains, find_toolchains
 from weft.runtime.sandbox.visible_files import interpreter_files
 from weft.runtime.sandbox.workspace_view import NO_FOLDERS, PersonFolders
 
@@ -44,11 +46,16 @@ _START_FAILED = re.compile(rb"bwrap: execvp (.*): ([ -9;-~]*)\n", re.DOTALL)
 """All that stands on the error stream where bubblewrap finds no such command, or may not start it."""
 
 
+_FORWARDED_START_FAILED = re.compile(rb"(.*): ([ -9;-~]*)\n", re.DOTALL)
+"""The same, where the forwarder to the proxy started it."""
+
+
 class CommandRunner:
     """Runs commands in the sandbox of this machine, which it looks for once. `strict`: one without gaps, or none.
 
     `protected` is shown to no command. `readable` is shown to every one beside the workspace and the system, such as
-    where a language is installed.
+    where a language is installed. Of the home folder of `person` those toolchains are shown that a workspace leads to,
+    or that the person uses.
     """
 
     def __init__(
@@ -104,17 +111,26 @@ class CommandRunner:
             protected=self.protected,
             readable=self.readable,
             person=self.person,
+            toolchains=(toolchains := await self.toolchains(workspace, place)),
             stdin=stdin,
             limits=limits,
         )
         if profile.endpoints:
-            return await confined.run_with_hosts(argv, environment or {})
+            return _explained(argv, await confined.run_with_hosts(argv, environment or {}), toolchains)
         outcome = await confined.run(argv, environment or {})
         failure = _START_FAILED.fullmatch(outcome.stderr) if outcome.code == 1 else None
-        if failure is None or failure[1] != os.fsencode(argv[0]):
-            return outcome
-        is_missing = failure[2].decode() == os.strerror(errno.ENOENT)
-        return _not_started(argv, failure[2].decode(), errno.ENOENT if is_missing else None)
+        if failure is not None and failure[1] == os.fsencode(argv[0]):
+            is_missing = failure[2].decode() == os.strerror(errno.ENOENT)
+            outcome = _not_started(argv, failure[2].decode(), errno.ENOENT if is_missing else None)
+        return _explained(argv, outcome, toolchains)
+
+    async def toolchains(
+        self, workspace: Path | None, folder: str | None = None, readable: Sequence[Path] = ()
+    ) -> Toolchains:
+        """What a command in a folder of the workspace is shown of them."""
+        place = None if workspace is None else str(workspace)
+        shown = [str(path) for path in (*self.readable, *readable)]
+        return await asyncio.to_thread(find_toolchains, self.person.toolchain_home, place, folder, shown)
 
     @asynccontextmanager
     async def started(
@@ -136,7 +152,7 @@ class CommandRunner:
             variables = {**self._unconfined_variables(), **(environment or {})}
             yield LineProcess(argv, environment=variables, folder=place, limits=limits)
             return
-        sandbox = await self.sandbox()
+        sandbox, toolchains = await self.sandbox(), await self.toolchains(workspace, None, readable)
         if not profile.endpoints:
             yield start_sandboxed(
                 sandbox,
@@ -148,6 +164,7 @@ class CommandRunner:
                 readable=[*self.readable, *readable],
                 person=self.person,
                 cache_name=cache_name,
+                toolchains=toolchains,
                 limits=limits,
             )
             return
@@ -167,6 +184,7 @@ class CommandRunner:
                 hidden=forwarded.hidden,
                 person=self.person,
                 cache_name=cache_name,
+                toolchains=toolchains,
                 limits=limits,
             )
 
@@ -174,6 +192,23 @@ class CommandRunner:
 def _not_started(argv: Sequence[str], why: str, code: int | None) -> ProcessOutcome:
     words = os.fsencode(argv[0]) + f": {why}\n".encode()
     return ProcessOutcome(ending=Ending.EXITED, code=127 if code == errno.ENOENT else 126, stdout=b"", stderr=words)
+
+
+def _explained(argv: Sequence[str], outcome: ProcessOutcome, toolchains: Toolchains) -> ProcessOutcome:
+    """With a line more on its error stream where a command failed for want of a program that is hidden."""
+    if outcome.ending is not Ending.EXITED or outcome.code == 0:
+        return outcome
+    why = toolchains.explain(argv, outcome.stderr.decode(errors="replace"))
+    if why is None:
+        return outcome
+    line_end = b"" if not outcome.stderr or outcome.stderr.endswith(b"\n") else b"\n"
+    return msgspec.structs.replace(outcome, stderr=outcome.stderr + line_end + os.fsencode(why) + b"\n")
+
+
+def start_failure(argv: Sequence[str], outcome: ProcessOutcome) -> str | None:
+    """Why a command could not be started, as the system says it; None where it was."""
+    failure = _START_FAILED.fullmatch(outcome.stderr) or _FORWARDED_START_FAILED.fullmatch(outcome.stderr)
+    return failure[2].decode() if failure is not None and failure[1] == os.fsencode(argv[0]) else None
 
 
 class _Forwarded(Struct, frozen=True, kw_only=True):
@@ -210,12 +245,13 @@ class _ConfinedCommand:
         protected: ProtectedPlaces,
         readable: Sequence[Path],
         person: PersonFolders,
+        toolchains: Toolchains,
         stdin: bytes,
         limits: Limits,
     ) -> None:
         self._sandbox, self._profile, self._workspace, self._folder = sandbox, profile, workspace, folder
         self._protected, self._readable, self._person = protected, readable, person
-        self._stdin, self._limits = stdin, limits
+        self._toolchains, self._stdin, self._limits = toolchains, stdin, limits
 
     async def run(
         self,
@@ -238,6 +274,7 @@ class _ConfinedCommand:
             readable=[*self._readable, *readable],
             hidden=hidden,
             person=self._person,
+            toolchains=self._toolchains,
             stdin=self._stdin,
             limits=self._limits,
             limit_address_space=False,

@@ -12,6 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from weft.runtime.sandbox.mounts import Mount
+from weft.runtime.sandbox.toolchain_places import PersonalHome
 
 
 class PersonFolders(Struct, frozen=True, kw_only=True):
@@ -21,6 +22,13 @@ class PersonFolders(Struct, frozen=True, kw_only=True):
     """Where commands are at home that run without a sandbox. Inside a sandbox it is not their home."""
     caches: Path | None = None
     """Beneath it lies, for each workspace, what package managers fetched. None: it is kept in memory, and gone."""
+    variables: Mapping[str, str] = {}
+    """Those that say where version managers keep what they installed."""
+
+    @property
+    def toolchain_home(self) -> PersonalHome | None:
+        """Where toolchains are looked for that commands in the sandbox are shown."""
+        return None if self.home is None else PersonalHome(folder=str(self.home), variables=self.variables)
 
 
 NO_FOLDERS = PersonFolders()

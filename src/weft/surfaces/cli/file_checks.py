@@ -1,4 +1,4 @@
-"""The files that are kept beside a ledger, checked by `weft verify` and looked at by `weft doctor`."""
+"""The files beside a ledger, which `weft verify` checks, and the other files that `weft doctor` looks at."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.ledger.api import KeptReference, Ledger, Problem, ResourceLog, Snapsho
 from weft.store.diagnosis import Diagnosis, error, good, note
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.figures import counted, size_text
-from weft.surfaces.cli.resource_access import files_folder, kept_files
+from weft.surfaces.cli.resource_access import files_folder, kept_files, load_resource_settings
 from weft.surfaces.plain_text import safe
 
 
@@ -61,6 +61,19 @@ def examine_git() -> Diagnosis:
     except Unsupported as why:
         return note("git", str(why), "turns are recorded without their files", why.advice)
     return good("git", f"{program}, {dotted(git_version(program))}, keeps the files of turns")
+
+
+def examine_toolchains() -> Iterator[Diagnosis]:
+    """What of the home folder a command in the sandbox is shown here, and to what this folder leads that it is not."""
+    from weft.runtime.sandbox.toolchain_places import PersonalHome
+    from weft.runtime.sandbox.toolchains import find_toolchains
+
+    here, settings = os.getcwd(), load_resource_settings()
+    toolchains = find_toolchains(PersonalHome.of(os.environ.get), here, None, settings.sandbox.readable)
+    for row in toolchains.rows:
+        yield good("toolchains", safe(f"{row.name} at {row.place}: {row.why}"))
+    for program in toolchains.hidden:
+        yield note("toolchains", safe(program.sentence))
 
 
 def examine_files(ledger: Ledger) -> Iterator[Diagnosis]:

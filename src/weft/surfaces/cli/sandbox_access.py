@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.kernel.errors import LedgerMissing, NotTrusted
 from weft.kernel.sites import Site
-from weft.surfaces.cli.resource_access import folder_beside
+from weft.surfaces.cli.resource_access import folder_beside, load_resource_settings
 from weft.surfaces.cli.user_files import configuration_folder, find_ledger, state_folder, user_cache, user_ledger
 
 if TYPE_CHECKING:
@@ -31,15 +32,23 @@ def protected_places(ledger: str | None) -> ProtectedPlaces:
     return ProtectedPlaces(ledgers=(Path(ledger).absolute(),), folders=(*own, folder_beside(ledger)))
 
 
-def command_runner(ledger: Ledger | str | None) -> CommandRunner:
-    """The one that everything is started by in one process. `ledger`: the one that is open, or where it lies."""
+def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -> CommandRunner:
+    """The one that everything is started by in one process. `ledger`: the one that is open, or where it lies. It shows
+    `readable` beside what the person's configuration names."""
     from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, is_strict
     from weft.runtime.sandbox.command_runner import CommandRunner
+    from weft.runtime.sandbox.toolchain_places import manager_variables
     from weft.runtime.sandbox.workspace_view import PersonFolders
 
     place = ledger if ledger is None or isinstance(ledger, str) else ledger.path
-    person = PersonFolders(home=Path.home(), caches=user_cache() / SANDBOX_CACHES)
-    return CommandRunner(protected_places(place), strict=is_strict(os.environ.get(STRICT_VARIABLE)), person=person)
+    return CommandRunner(
+        protected_places(place),
+        strict=is_strict(os.environ.get(STRICT_VARIABLE)),
+        readable=[*map(Path, load_resource_settings().sandbox.readable), *readable],
+        person=PersonFolders(
+            home=Path.home(), caches=user_cache() / SANDBOX_CACHES, variables=manager_variables(os.environ.get)
+        ),
+    )
 
 
 def nearby_ledger(option: str | None) -> str | None:

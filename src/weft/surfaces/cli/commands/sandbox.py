@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import structs
 
 from weft.kernel.errors import InvalidInput
 from weft.surfaces.cli.call import Call
@@ -35,6 +36,9 @@ TIMED_OUT, ENDED = 124, 1
 @click.option("--allow-none", is_flag=True, help="Grant the profile none: the command runs without a sandbox.")
 @click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="End it after so many milliseconds.")
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="A variable for the command.")
+@click.option(
+    "--readable", multiple=True, metavar="PATH", help="What it may read beside: where a language is installed."
+)
 def run(
     call: Call,
     words: tuple[str, ...],
@@ -43,11 +47,13 @@ def run(
     allow_none: bool,
     timeout_ms: int | None,
     variables: tuple[str, ...],
+    readable: tuple[str, ...],
 ) -> int:
     """Run a command exactly as the tool shell would: same sandbox, environment and limits.
 
     Write -- before the command. Ends with its exit code, with 127 where there is no such command, with 124 where its
-    time was over, and with 1 where another limit ended it.
+    time was over, and with 1 where another limit ended it. With --json the answer names the toolchains of the home
+    folder that the command was shown.
     """
     from weft.runtime.sandbox.profiles import NO_SANDBOX, parse_profile
     from weft.runtime.tools.shell import ShellTool
@@ -59,11 +65,18 @@ def run(
     chosen = parse_profile(profile, granted_by=person if allow_none else None)
     if not Path(folder).is_dir():
         raise InvalidInput(f"{folder} is not a folder", "name the workspace by --in DIR")
-    runner = command_runner(nearby_ledger(call.ledger))
+    shown = [Path(os.path.abspath(os.path.expanduser(path))) for path in readable]
+    for path in shown:
+        if not path.exists():
+            raise InvalidInput(f"there is no {path}", "name what is there by --readable PATH")
+    runner = command_runner(nearby_ledger(call.ledger), shown)
     tool = ShellTool(Path(folder).resolve(), profile=chosen, runner=runner)
     arguments: dict[str, Any] = {"cmd": list(words), "env": dict(map(_variable, variables))}
     answer, code = asyncio.run(_performed(tool, {**arguments, **({"timeout_ms": timeout_ms} if timeout_ms else {})}))
     if call.json:
+        if not chosen.is_unconfined:
+            toolchains = asyncio.run(runner.toolchains(Path(folder).resolve()))
+            answer = structs.replace(answer, toolchains=toolchains.rows, hidden_programs=toolchains.hidden)
         call.document(answer)
     else:
         _show(answer)

@@ -1,0 +1,351 @@
+"""The toolchains of a person's home folder that a command in the sandbox is shown, read-only, and how it finds them.
+
+A sandbox hides the home folder. What lies there of version managers is shown: the versions that the workspace's links,
+scripts and version files lead to, else those that the person uses. A workspace chooses among them and adds nothing:
+only what `toolchain_places` knows is shown, by the name under which it lies there. What a workspace leads to
+elsewhere stays hidden and is named, for the person to decide about. Package caches are not shown, nor is what a version
+manager keeps beside its versions, and settings within a version that may hold keys are hidden.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from weft.kernel.weft_error import quoted
+from weft.runtime.sandbox.mounts import Mount, MountKind, cover, is_beneath, read_only
+from weft.runtime.sandbox.toolchain_links import (
+    PathLead,
+    VersionRequest,
+    environment_leads,
+    is_of_the_system,
+    version_requests,
+    workspace_leads,
+)
+from weft.runtime.sandbox.toolchain_places import (
+    LAUNCHERS,
+    Installation,
+    PersonalHome,
+    ToolchainRoot,
+    chosen_versions,
+    find_roots,
+    installations,
+    newest_version,
+    nvm_versions,
+)
+
+_MOST_SHOWN = 64
+"""Versions of tools that one workspace is shown."""
+_MOST_HIDDEN = 20
+_MOST_HOPS = 40
+_MOST_LAUNCHERS = 100
+_SECRET_FOLDERS = ("", "etc", "lib/node_modules/npm")
+"""Where in a version's folder package managers keep their settings."""
+SECRET_NAMES = frozenset(
+    ".aws .azure .condarc .config .credentials .docker .env .envrc .gem .git-credentials .gnupg .kube .netrc .npmrc "
+    ".pypirc .ssh .yarnrc .yarnrc.yml auth.json auth.toml condarc condarc.d credentials credentials.json "
+    "credentials.toml npmrc pip.conf pip.ini".split()
+)
+"""Settings that may hold keys, in small letters. A command finds an empty file or folder in their place."""
+_INSTALL_ADVICE = "is not installed: install that version, or make the environment again with another"
+READABLE_ADVICE = "a person can show the folder that it lies in: docs/sandbox.md says how"
+
+
+class ToolchainRow(Struct, frozen=True, kw_only=True):
+    """Something that is shown: what it is, where it lies, and why it is shown."""
+
+    name: str
+    place: str
+    why: str
+
+
+class HiddenProgram(Struct, frozen=True, kw_only=True):
+    """Something outside of the workspace to which it leads, and that stays hidden."""
+
+    source: str
+    """From the workspace."""
+    target: str
+    is_installed: bool = True
+    """False: it would be a version of a manager, which has no such version."""
+
+    @property
+    def sentence(self) -> str:
+        state = f"which the sandbox hides: {READABLE_ADVICE}" if self.is_installed else f"which {_INSTALL_ADVICE}"
+        return f"{_shown(self.source)} leads to {_shown(self.target)}, {state}"
+
+
+class Toolchains(Struct, frozen=True, kw_only=True):
+    """What one workspace is shown of toolchains."""
+
+    mounts: tuple[Mount, ...] = ()
+    first_folders: tuple[str, ...] = ()
+    """In which programs are looked for before the system's."""
+    last_folders: tuple[str, ...] = ()
+    """And after them."""
+    variables: Mapping[str, str] = {}
+    rows: tuple[ToolchainRow, ...] = ()
+    hidden: tuple[HiddenProgram, ...] = ()
+
+    def path(self, system: str) -> str:
+        """The value of PATH, around the system's folders."""
+        return ":".join((*self.first_folders, system, *self.last_folders))
+
+    def shows(self, path: str) -> bool:
+        """Whether a path lies in what is shown."""
+        return any(mount.kind is MountKind.READ_ONLY and is_beneath(path, mount.place) for mount in self.mounts)
+
+    def explain(self, words: Sequence[str], message: str) -> str | None:
+        """Why a command may have failed: where its words or what it said name a program that is hidden, or the folder
+        of the link that leads to it."""
+        text = "\0".join((*words, message))
+        named = (one for one in self.hidden if os.path.dirname(one.source) in text or one.target in text)
+        return next((program.sentence for program in named), None)
+
+
+NO_TOOLCHAINS = Toolchains()
+
+
+def find_toolchains(
+    home: PersonalHome | None, workspace: str | None, folder: str | None = None, shown: Sequence[str] = ()
+) -> Toolchains:
+    """What a command in a folder of the workspace is shown. Without a workspace, what the person uses. `shown` are the
+    paths that the person has shown to it beside; where one is an environment, what that leads to counts, too. Reads
+    folders, and changes nothing."""
+    if home is None:
+        return NO_TOOLCHAINS
+    real = None if workspace is None else os.path.realpath(workspace)
+    search = _ToolchainSearch(home, real, shown)
+    for path in shown:
+        if os.path.isfile(os.path.join(path, "pyvenv.cfg")):
+            search.follow(environment_leads(None, path, path, path, path))
+    if real is not None:
+        inner = real if folder is None else folder
+        search.follow(workspace_leads(real, inner))
+        search.choose(version_requests(real, inner))
+    else:
+        search.choose(())
+    return search.toolchains()
+
+
+class _ToolchainSearch:
+    """Gathers what one workspace is shown."""
+
+    def __init__(self, home: PersonalHome, workspace: str | None, shown: Sequence[str]) -> None:
+        self._home, self._workspace, self._shown = home, workspace, shown
+        self._roots = find_roots(home, workspace)
+        self._versions = _firm_versions({root: list(installations(root)) for root in self._roots})
+        self._installed = {one.place: one for versions in self._versions.values() for one in versions}
+        self._whys: dict[str, tuple[Installation, str]] = {}
+        self._first: dict[str, None] = {}
+        self._usual: dict[str, None] = {}
+        self._last: dict[str, None] = {}
+        self._hidden: dict[str, HiddenProgram] = {}
+
+    def follow(self, leads: Iterable[PathLead]) -> None:
+        """Show the versions that paths lead to, and those that these lead to."""
+        for lead in leads:
+            self._follow_path(lead.source, lead.target, f"{_shown(lead.source)} leads there")
+
+    def _follow_path(self, source: str, target: str, why: str) -> None:
+        path = target
+        for _ in range(_MOST_HOPS):
+            version = self._version_at(path)
+            if version is not None:
+                self._show(version, why)
+            elif not self._is_visible(path):
+                self._note_hidden(source, path)
+                return
+            try:
+                text = os.readlink(path)  # in a manager's own folder, which no workspace writes
+            except OSError:
+                return
+            path = os.path.normpath(os.path.join(os.path.realpath(os.path.dirname(path)), text))
+
+    def _version_at(self, path: str) -> Installation | None:
+        """The version in whose folder a path lies."""
+        for root in self._roots:
+            if root.manager.versions is None:
+                continue
+            depth = len(root.manager.versions.split("/"))
+            for top in dict.fromkeys((root.place, root.real)):
+                if is_beneath(path, top):
+                    parts = os.path.relpath(path, top).split("/")
+                    version = self._installed.get(os.path.join(root.place, *parts[:depth]))
+                    if version is not None:
+                        return version
+        return None
+
+    def _is_visible(self, path: str) -> bool:
+        """Whether the sandbox shows it without a version: the system, or a part of a manager that is always shown."""
+        shared = (
+            os.path.join(top, part) for root in self._roots for top in (root.place, root.real)
+            for part in root.manager.shared
+        )  # fmt: skip
+        return is_of_the_system(path) or any(is_beneath(path, part) for part in (*shared, *self._shown))
+
+    def _note_hidden(self, source: str, target: str) -> None:
+        """A folder that holds the home folder is no program, and nobody is told to show it."""
+        if len(self._hidden) < _MOST_HIDDEN and not is_beneath(self._home.folder, target):
+            is_version = any(
+                is_beneath(target, os.path.join(top, root.manager.versions.partition("{")[0].rstrip("/")))
+                for root in self._roots
+                if root.manager.versions is not None
+                for top in (root.place, root.real)
+            )
+            self._hidden.setdefault(source, HiddenProgram(source=source, target=target, is_installed=not is_version))
+
+    def _show(self, version: Installation, why: str) -> None:
+        if version.place in self._whys or len(self._whys) >= _MOST_SHOWN:
+            return
+        self._whys[version.place] = version, why
+        # what a link leads to may be a version of its own: `3.11 -> 3.11.4`, or an environment inside one
+        inner = self._version_at(version.real)
+        if inner is not None and inner.place != version.place:
+            self._show(inner, f"{version.name} leads there")
+        if os.path.isfile(os.path.join(version.real, "pyvenv.cfg")):
+            for lead in environment_leads(None, version.real, version.real, version.real, version.real):
+                self._follow_path(lead.source, lead.target, f"{version.name} leads there")
+
+    def choose(self, requests: Sequence[VersionRequest]) -> None:
+        """Show the versions that somebody named, each manager's newest where nobody did."""
+        for root in self._roots:
+            versions = self._versions[root]
+            usual = root.manager.usual(root, self._home) if versions else {}
+            for tool in dict.fromkeys(version.tool for version in versions):
+                installed = [version for version in versions if version.tool == tool]
+                self._choose_tool(root, installed, [one for one in requests if one.tool == tool], usual.get(tool, ()))
+            for part in root.manager.shared_programs:
+                self._add_programs(os.path.normpath(os.path.join(root.place, part)), root.manager.is_last, False)
+            if root.manager.name == LAUNCHERS:
+                self._follow_launchers(root)
+
+    def _choose_tool(
+        self,
+        root: ToolchainRoot,
+        installed: list[Installation],
+        requests: Sequence[VersionRequest],
+        usual: tuple[str, ...],
+    ) -> None:
+        is_asked = False
+        for request in requests:
+            names = nvm_versions(root, request.version) if root.manager.name == "nvm" else (request.version,)
+            for version in chosen_versions(installed, names):
+                is_asked = True
+                self._show(version, f"{_shown(request.source)} asks for {_shown(request.version)}")
+                self._add_version(version, is_asked=True)
+        if is_asked:
+            return
+        chosen, why = chosen_versions(installed, usual), "you use it where nothing says which"
+        if not chosen and root.manager.has_newest:
+            chosen, why = [newest_version(installed)], "it is the newest"
+        for version in chosen:
+            self._show(version, why)
+            self._add_version(version, is_asked=False)
+
+    def _follow_launchers(self, root: ToolchainRoot) -> None:
+        """Programs that other managers' versions offer by links, such as those of `uv tool install`."""
+        for name in sorted(_entry_names(root.real))[:_MOST_LAUNCHERS]:
+            version = self._version_at(os.path.realpath(os.path.join(root.real, name)))
+            if version is not None:
+                self._show(version, f"{os.path.join(root.place, name)} leads there")
+
+    def _add_version(self, version: Installation, *, is_asked: bool) -> None:
+        for part in version.programs:
+            self._add_programs(os.path.join(version.place, part), version.is_last, is_asked)
+
+    def _add_programs(self, folder: str, is_last: bool, is_asked: bool) -> None:
+        if os.path.isdir(folder) and ":" not in folder:
+            (self._first if is_asked else self._last if is_last else self._usual).setdefault(folder)
+
+    def toolchains(self) -> Toolchains:
+        mounts = [mount for version, _ in self._whys.values() for mount in _version_mounts(version)]
+        rows = [ToolchainRow(name=version.name, place=version.place, why=why) for version, why in self._whys.values()]
+        for root in self._roots:
+            shared = list(self._shared_mounts(root))
+            mounts += shared
+            if shared:
+                rows.append(ToolchainRow(name=root.manager.name, place=root.place, why="its own programs"))
+        in_use = {version.manager for version, _ in self._whys.values()}
+        return Toolchains(
+            mounts=tuple(mount for mount in dict.fromkeys(mounts) if not is_of_the_system(mount.place)),
+            first_folders=tuple(dict.fromkeys((*self._first, *self._usual))),
+            last_folders=tuple(folder for folder in self._last if folder not in self._first),
+            variables={
+                name: os.path.normpath(os.path.join(root.place, part))
+                for root in self._roots
+                if root.manager.name in in_use
+                for name, part in root.manager.sets.items()
+            },
+            rows=tuple(rows),
+            hidden=tuple(self._hidden.values()),
+        )
+
+    def _shared_mounts(self, root: ToolchainRoot) -> Iterator[Mount]:
+        names = list(root.manager.shared)
+        if root.manager.name == LAUNCHERS:
+            names += [name for name in sorted(_entry_names(root.real))[:_MOST_LAUNCHERS] if self._is_tool(root, name)]
+        for name in dict.fromkeys(names):
+            place, real = os.path.join(root.place, name), os.path.realpath(os.path.join(root.real, name))
+            if os.path.exists(real) and not self._is_too_wide(real):
+                yield read_only(place, real)
+                if real != place and is_beneath(real, root.real):
+                    yield read_only(real)
+
+    def _is_tool(self, root: ToolchainRoot, name: str) -> bool:
+        """Whether a launcher starts a program that was installed as a tool. An interpreter is not shown so: it looks
+        for its libraries beside the place from which it was started."""
+        version = self._version_at(os.path.realpath(os.path.join(root.real, name)))
+        return version is not None and not version.tool and os.path.isfile(os.path.join(root.real, name))
+
+    def _is_too_wide(self, real: str) -> bool:
+        """A person may have made anything a link; nothing that holds the home folder or lies in the workspace is shown
+        for it."""
+        workspace = self._workspace
+        return is_beneath(os.path.realpath(self._home.folder), real) or (
+            workspace is not None and is_beneath(real, workspace)
+        )
+
+
+def _firm_versions(versions: Mapping[ToolchainRoot, list[Installation]]) -> dict[ToolchainRoot, list[Installation]]:
+    """Without those that are links to what is no version itself, nor lies in one or in what is shown beside them."""
+    firm = [
+        version.real
+        for root, own in versions.items()
+        for version in own
+        if version.real == os.path.join(root.real, os.path.relpath(version.place, root.place))
+    ]
+    firm += [os.path.realpath(os.path.join(root.real, part)) for root in versions for part in root.manager.shared]
+    return {
+        root: [version for version in own if any(is_beneath(version.real, folder) for folder in firm)]
+        for root, own in versions.items()
+    }
+
+
+def _entry_names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _version_mounts(version: Installation) -> Iterator[Mount]:
+    """The folder at its own place, and also where the links on the way are resolved: both are named by programs."""
+    for place in dict.fromkeys((version.place, version.real)):
+        yield read_only(place, version.real)
+        yield from _secret_covers(place, version.real)
+
+
+def _secret_covers(place: str, real: str) -> Iterator[Mount]:
+    for part in _SECRET_FOLDERS:
+        folder = os.path.normpath(os.path.join(real, part))
+        for name in sorted(_entry_names(folder)):
+            path = os.path.join(folder, name)
+            if name.casefold() in SECRET_NAMES and not os.path.islink(path):
+                yield cover(os.path.normpath(os.path.join(place, part, name)), is_folder=os.path.isdir(path))
+
+
+def _shown(text: str) -> str:
+    """A path in a sentence; as Python writes it where a terminal would obey some of it."""
+    return text if text.isprintable() and len(text) <= 300 else quoted(text, 300)
