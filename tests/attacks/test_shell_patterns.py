@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
+from tests.sandbox import UNPROTECTED
 from weft.kernel.authority import rights
 from weft.kernel.shell_subjects import line_subjects
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.policies.default_policy import decide
+from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.tools.shell import ShellTool
 
 LS_ALONE = rights(["tool:shell(ls *)", "tool:shell(git *)", "tool:shell(true)"])
@@ -110,7 +112,9 @@ def test_a_line_that_hides_what_it_runs_is_asked_about(work: Path, disguise: Dis
 
     async def planned() -> tuple[str, ...] | None:
         arguments = {"cmd": disguise.line, "env": disguise.variables}
-        plan = await ShellTool(work).plan(arguments, ToolCallContext(turn="turn", call="call"))
+        plan = await ShellTool(work, runner=CommandRunner(UNPROTECTED)).plan(
+            arguments, ToolCallContext(turn="turn", call="call")
+        )
         return plan.subjects
 
     subjects = asyncio.run(planned())

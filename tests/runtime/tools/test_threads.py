@@ -48,7 +48,7 @@ def test_a_plan_is_made_outside_of_the_event_loop() -> None:
 def test_a_command_is_looked_at_outside_of_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places: list[int] = []
 
-    def noted(*arguments: Any) -> dict[str, str]:
+    def noted(*arguments: Any) -> named_files.NamedFiles:
         places.append(threading.get_ident())
         return named_files.named_files(*arguments)
 
@@ -135,7 +135,7 @@ def test_a_command_of_many_words_and_folders_is_refused_before_files_are_looked_
         (tmp_path / f"folder-{number}").mkdir()
     folders = [f"folder-{number}" for number in range(20)]
     words = [f"word-{number}" for number in range(named_files.MOST_PATHS // 15)]
-    assert named_files.named_files(str(tmp_path), str(tmp_path), [" ".join(words)]) == {}
+    assert named_files.named_files(str(tmp_path), str(tmp_path), [" ".join(words)]).digests == {}
     monkeypatch.setattr(named_files, "_described", None)
     with pytest.raises(ToolFailure) as raised:
         named_files.named_files(str(tmp_path), str(tmp_path), [" ".join([*folders, *words])])

@@ -23,7 +23,7 @@ from weft.kernel.dag_events import (
     ToolCallRequested,
     ToolResult,
 )
-from weft.kernel.enums import Decision, InterruptionReason, ToolCallStatus
+from weft.kernel.enums import Decision, DecisionSource, InterruptionReason, ToolCallStatus
 from weft.kernel.events import Event
 from weft.kernel.fields import EventRef, ToolUseFact, Words
 from weft.kernel.ledger_events import RunParked, WorkersAnswered
@@ -78,6 +78,8 @@ class RunCall(Struct):
     """References of contents."""
     request: str | None = None
     """The event that asks a person."""
+    is_approved: bool = False
+    """Whether the answer of a person is what lets it run."""
     exclusive_key: str | None = None
     """What it shares with the calls that it waits for, as far as whoever works on the turn knows; not recorded."""
     answer: CallAnswer | None = None
@@ -292,6 +294,7 @@ class Run:
         if call is None:
             return
         call.decision, call.answer, call.needs_repeat = event.decision, None, False
+        call.is_approved = event.decision is Decision.ALLOW and event.by is DecisionSource.GRANT
         call.bound = None if event.bound is UNSET else event.bound
         call.plan = None if event.plan is UNSET else event.plan
         call.rationale = None if event.rationale is UNSET else event.rationale

@@ -160,7 +160,8 @@ class ToolCalls:
 
     async def _run(self, run: Run, call: RunCall, reading: asyncio.Task[dict[str, _Recorded]]) -> Any:
         arguments, plan = (await asyncio.shield(reading))[call.event]
-        context = ToolCallContext(turn=run.turn, call=call.event, acting=self._plan.acting)
+        acting, is_approved = self._plan.acting, call.is_approved
+        context = ToolCallContext(turn=run.turn, call=call.event, acting=acting, is_approved=is_approved)
         if self._plan.gate is not None:
             return await self._plan.gate.perform(call.tool, arguments, context, call.bound or "", plan)
         tool = self._plan.tools.get(call.tool)

@@ -27,6 +27,8 @@ class ToolCallContext(Struct, frozen=True, kw_only=True):
     call: str
     """The event that asks for it: the same again where an idempotent tool is run once more after a crash."""
     acting: ExecutionContext | None = None
+    is_approved: bool = False
+    """Whether a person allowed just this call, having been shown what it would do."""
 
 
 class Later(Struct, frozen=True, kw_only=True):

@@ -116,6 +116,8 @@ class Surroundings(TypedDict, total=False):
     read_only: bool
     """Whether the workspace cannot be written either."""
     files: Mapping[str, bytes] | None
+    held_files: Sequence[Mount]
+    """Files of the workspace with the bytes that they are to have, whatever becomes of them there."""
     readable: Sequence[Path]
     """What is shown to it beside the system and the workspace."""
     hidden: Sequence[Path]
@@ -198,6 +200,7 @@ def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings) -> Sand
     if place is not None:
         view = workspace_view(Path(place), person)
         shown += [writable(place) if is_writable else read_only(place), *view.mounts]
+        shown += surroundings.get("held_files", ())
         covers += [cover(str(folder), is_folder=True) for folder in ledgers_beneath(Path(place))]
     covers += protected.covers(shown)
     ensure_few(covers)

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.errors import StoreFailed
+from weft.kernel.errors import StoreFailed, Unsupported
 from weft.runtime.sandbox.bubblewrap import (
     INSIDE_PATH,
     PROGRAM_FOLDER,
@@ -24,6 +24,7 @@ from weft.runtime.sandbox.bubblewrap import (
     start_sandboxed,
 )
 from weft.runtime.sandbox.line_process import LineProcess
+from weft.runtime.sandbox.mounts import Mount
 from weft.runtime.sandbox.network_forwarder import FORWARDER_SOURCE, PROXY_PORT
 from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Ending, Limits, ProcessOutcome, run_process
 from weft.runtime.sandbox.profiles import SandboxProfile
@@ -89,13 +90,17 @@ class CommandRunner:
         workspace: Path,
         folder: str | None = None,
         environment: Mapping[str, str] | None = None,
+        held_files: Sequence[Mount] = (),
         stdin: bytes = b"",
         limits: Limits = DEFAULT_LIMITS,
     ) -> ProcessOutcome:
         """Run a command in a folder of the workspace. Its environment is PATH, HOME and what is given, nothing else.
+        `held_files` have given bytes there, whatever becomes of them outside; without a sandbox none can be held.
         One that cannot be started ends as in a shell: with 127 where it is not there, else with 126."""
         place = folder or str(workspace.resolve())
         if profile.is_unconfined:
+            if held_files:
+                raise Unsupported("files cannot be held without a sandbox", "run it in one, or hold none")
             variables = {**self._unconfined_variables(), **(environment or {})}
             try:
                 return await run_process(argv, environment=variables, folder=Path(place), stdin=stdin, limits=limits)
@@ -112,6 +117,7 @@ class CommandRunner:
             readable=self.readable,
             person=self.person,
             toolchains=(toolchains := await self.toolchains(workspace, place)),
+            held_files=held_files,
             stdin=stdin,
             limits=limits,
         )
@@ -246,12 +252,14 @@ class _ConfinedCommand:
         readable: Sequence[Path],
         person: PersonFolders,
         toolchains: Toolchains,
+        held_files: Sequence[Mount],
         stdin: bytes,
         limits: Limits,
     ) -> None:
         self._sandbox, self._profile, self._workspace, self._folder = sandbox, profile, workspace, folder
         self._protected, self._readable, self._person = protected, readable, person
-        self._toolchains, self._stdin, self._limits = toolchains, stdin, limits
+        self._toolchains, self._held_files = toolchains, held_files
+        self._stdin, self._limits = stdin, limits
 
     async def run(
         self,
@@ -275,6 +283,7 @@ class _ConfinedCommand:
             hidden=hidden,
             person=self._person,
             toolchains=self._toolchains,
+            held_files=self._held_files,
             stdin=self._stdin,
             limits=self._limits,
             limit_address_space=False,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import resource
@@ -205,11 +206,13 @@ def _filled_pipe(data: bytes) -> int:
 
 
 def _filled_file(data: bytes) -> int:
-    """A file without a name, in memory."""
-    file = os.memfd_create("weft-program")
+    """A file without a name, in memory, that nobody can change any more."""
+    file = os.memfd_create("weft-program", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(file, "wb", closefd=False) as content:
         content.write(data)
     os.lseek(file, 0, os.SEEK_SET)
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
     return file
 
 

@@ -38,6 +38,8 @@ class Mount(Struct, frozen=True, kw_only=True):
     source: str = ""
     """Where it lies outside, if it is something of the machine."""
     data: bytes = b""
+    mode: int = 0o444
+    """The permissions of a file with given bytes."""
     size: int = 0
     """The bytes that a folder in memory takes at most."""
     is_cover: bool = False
@@ -67,8 +69,8 @@ def memory_folder(place: str, size: int) -> Mount:
     return Mount(kind=MountKind.MEMORY_FOLDER, place=place, size=size)
 
 
-def file_of(place: str, data: bytes) -> Mount:
-    return Mount(kind=MountKind.FILE, place=place, data=data)
+def file_of(place: str, data: bytes, mode: int = 0o444) -> Mount:
+    return Mount(kind=MountKind.FILE, place=place, data=data, mode=mode)
 
 
 def cover(place: str, *, is_folder: bool) -> Mount:
@@ -123,4 +125,4 @@ def _options(mount: Mount, file_descriptor: Callable[[bytes], int]) -> tuple[str
         case MountKind.MEMORY_FOLDER:
             return "--size", str(mount.size), "--tmpfs", mount.place
         case MountKind.FILE:
-            return "--perms", "0444", "--ro-bind-data", str(file_descriptor(mount.data)), mount.place
+            return "--perms", f"{mount.mode:04o}", "--ro-bind-data", str(file_descriptor(mount.data)), mount.place

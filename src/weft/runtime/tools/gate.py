@@ -8,6 +8,7 @@ something out is asked about by a person each time once a stranger's words are i
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -25,6 +26,7 @@ from weft.runtime.context import ExecutionContext
 from weft.runtime.policies.contract import PolicyCall, PolicyContext
 from weft.runtime.policies.decider import PolicyDecision
 from weft.runtime.tools.calls import CallPlan, ExclusiveTool, PlannedTool, ToolFailure, ToolOutput, WorkspaceKeeper
+from weft.runtime.tools.folder_locks import hold_folder
 
 SHOWN_CHARACTERS = 256 * 1024
 """What a person is shown is never shortened: what is longer cannot be approved."""
@@ -60,8 +62,10 @@ class ToolGate:
         clock: Clock | None = None,
         approval_seconds: float = APPROVAL_SECONDS,
         keeper: WorkspaceKeeper | None = None,
+        workspace: Path | None = None,
     ) -> None:
-        self._keeper = keeper
+        """Calls that may change the workspace run beside each other; one that a person approved has it for itself."""
+        self._keeper, self._workspace = keeper, workspace
         self._tools, self._ask_policies, self._history = tools, ask_policies, history
         self._circumstances = circumstances
         self._clock, self._approval_seconds = clock or SystemClock(), approval_seconds
@@ -122,10 +126,16 @@ class ToolGate:
             raise ToolFailure("changed", f"what {planned.tool} would do now is not what was decided on: call it again")
         if not is_permitted(planned, context.acting):
             raise ToolFailure("denied", _not_permitted(planned))
-        keeper = self._keeper_of(tool, planned)
+        if self._workspace is None or planned.is_read_only or self._tools[tool].is_read_only:
+            return await self._performed(tool, planned, context)
+        async with hold_folder(self._workspace, alone=context.is_approved):
+            return await self._performed(tool, planned, context)
+
+    async def _performed(self, tool: str, plan: CallPlan, context: ToolCallContext) -> ToolOutput | Later:
+        keeper = self._keeper_of(tool, plan)
         if keeper is None:
-            return await self._tools[tool].perform(planned, context)
-        return await self._kept(keeper, self._tools[tool], planned, context)
+            return await self._tools[tool].perform(plan, context)
+        return await self._kept(keeper, self._tools[tool], plan, context)
 
     async def _kept(
         self, keeper: WorkspaceKeeper, tool: PlannedTool, plan: CallPlan, context: ToolCallContext

@@ -11,10 +11,14 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import Struct
 
 from weft.runtime.sandbox.processes import MIB
 from weft.runtime.tools.calls import ToolFailure
+from weft.runtime.tools.executed_files import executed_words
+from weft.runtime.tools.held_files import can_be_held
 
 _BETWEEN_WORDS = re.compile(r"[\s;&|<>()$`\"'\\={}*?,\[\]:]+")
 MOST_WORDS = 2000
@@ -43,9 +47,18 @@ _READ_UNASKED = {
 }
 
 
-def named_files(workspace: str, folder: str, texts: Iterable[str]) -> dict[str, str]:
-    """The files by their paths below the workspace; each with its digest, behind the path that a link leads to."""
-    words = _words(texts)
+class NamedFiles(Struct, frozen=True):
+    """The files by their paths below the workspace."""
+
+    digests: dict[str, str]
+    """Each with its digest, behind the path that a link leads to."""
+    executed: list[str]
+    """Those that the command executes and that can be held: see `executed_files`."""
+
+
+def named_files(workspace: str, folder: str, argv: Sequence[str]) -> NamedFiles:
+    """The files that a command names."""
+    words = _words(argv)
     if len(words) > MOST_WORDS:
         raise ToolFailure("too_large", f"the command has more than {MOST_WORDS} words", {"words": len(words)})
     folders = _folders(workspace, folder, words)
@@ -54,18 +67,29 @@ def named_files(workspace: str, folder: str, texts: Iterable[str]) -> dict[str, 
         raise ToolFailure("too_large", why, {"words": len(words), "folders": len(folders)})
     digests: dict[str, str] = {}
     room = _DIGESTED_BYTES
+    for path in _paths(workspace, folders, words):
+        shown = os.path.relpath(path, workspace)
+        if shown in digests:
+            continue
+        description, taken = _described(path, workspace, room)
+        if description is not None:
+            digests[shown], room = description, room - taken
+    executed, written = (_shown_paths(workspace, folders, names) for names in executed_words(argv))
+    held = [name for name in executed if can_be_held(digests.get(name, "")) and name not in written]
+    return NamedFiles(dict(sorted(digests.items())), sorted(held))
+
+
+def _paths(workspace: str, folders: Sequence[str], words: Iterable[str]) -> Iterator[str]:
+    """The files that words lead to."""
     for name in words:
         for base in folders:
             path = os.path.normpath(os.path.join(base, name))
-            if not os.path.isfile(path) or not _is_inside(path, workspace):
-                continue
-            shown = os.path.relpath(path, workspace)
-            if shown in digests:
-                continue
-            description, taken = _described(path, workspace, room)
-            if description is not None:
-                digests[shown], room = description, room - taken
-    return dict(sorted(digests.items()))
+            if os.path.isfile(path) and _is_inside(path, workspace):
+                yield path
+
+
+def _shown_paths(workspace: str, folders: Sequence[str], words: Iterable[str]) -> set[str]:
+    return {os.path.relpath(path, workspace) for path in _paths(workspace, folders, words)}
 
 
 def _words(texts: Iterable[str]) -> list[str]:

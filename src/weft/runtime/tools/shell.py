@@ -2,7 +2,9 @@
 
 A text is run by the shell, a list of words as it is. The plan holds the words that will be executed, the folder, the
 variables, the limit of time, the profile and the digests of the files that the words name. `perform` refuses where one
-of these is no longer so. The environment is PATH, HOME and what the plan holds; nothing of this process is in it.
+of these is no longer so. Where a person approved the call, the files that it executes are held as well: their approved
+bytes are what the sandbox shows in their places. The environment is PATH, HOME and what the plan holds; nothing of this
+process is in it.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from weft.kernel.shell_words import shell_line, shell_word
 from weft.kernel.weft_error import quoted
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.mounts import file_of
 from weft.runtime.sandbox.processes import GIB, MIB, Ending, Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE, SandboxProfile
 from weft.runtime.sandbox.protected_places import LEDGER_FOLDER
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
+from weft.runtime.tools.held_files import hold_files, replaced_files
 from weft.runtime.tools.named_files import named_files
 from weft.runtime.tools.shell_environment import checked_environment
 from weft.runtime.tools.threads import in_thread
@@ -87,13 +91,15 @@ class ShellTool(StructTool[ShellArguments]):
     def _circumstances(self, folder: str, argv: list[str]) -> dict[str, Any]:
         """What must be the same when the command runs."""
         workspace = str(self._workspace.resolve())
+        files = named_files(workspace, folder, argv)
         return {
             "workspace": workspace,
             "profile": str(self._profile),
             "granted_by": self._profile.granted_by,
             "readable": [str(path) for path in self._runner.readable],
             "withheld": [str(path) for path in self._runner.protected.paths],
-            "files": named_files(workspace, folder, argv),
+            "files": files.digests,
+            "held": [] if self._profile.is_unconfined else files.executed,
         }
 
     def _changed(self, exact: dict[str, Any]) -> list[str]:
@@ -107,6 +113,8 @@ class ShellTool(StructTool[ShellArguments]):
         changed = await in_thread(lambda: self._changed(exact))
         if changed or plan.tool != "shell":
             raise ToolFailure("changed", f"changed since it was planned: {', '.join(changed)}", {"changed": changed})
+        names = exact["held"] if context.is_approved else []
+        held = await in_thread(lambda: hold_files(exact["workspace"], names, exact["files"]))
         limits = msgspec.structs.replace(self._limits, seconds=exact["timeout_ms"] / 1000)
         began = time.monotonic()
         outcome = await self._runner.run(
@@ -115,9 +123,14 @@ class ShellTool(StructTool[ShellArguments]):
             workspace=self._workspace,
             folder=exact["cwd"],
             environment=exact["env"],
+            held_files=[file_of(file.place, file.data, file.mode) for file in held.values()],
             limits=limits,
         )
         duration_ms = round(1000 * (time.monotonic() - began))
+        replaced = await in_thread(lambda: replaced_files(exact["workspace"], held))
+        if replaced:
+            why = f"replaced while the command ran, so other bytes may have run: {', '.join(replaced)}"
+            raise ToolFailure("changed", why, {**_told(outcome, duration_ms), "changed": replaced})
         return ToolOutput(result=_result(outcome, limits, duration_ms), duration_ms=duration_ms)
 
 
@@ -154,12 +167,14 @@ def _shown(cmd: str | list[str], exact: dict[str, Any]) -> str:
     lines += [f"with {name}={shell_word(value)}" for name, value in exact["env"].items()]
     grant = f", granted by {exact['granted_by']}" if exact["granted_by"] else ""
     lines.append(f"sandbox {exact['profile']}{grant}, at most {exact['timeout_ms']} ms")
-    lines += [f"file {name}: {digest}" for name, digest in exact["files"].items()]
+    for name, digest in exact["files"].items():
+        lines.append(f"file {name}: {digest}{', held while it runs' if name in exact['held'] else ''}")
+    if exact["held"]:
+        lines.append("This covers the held files as they are now, and not what they call.")
     return "\n".join(lines)
 
 
-def _result(outcome: ProcessOutcome, limits: Limits, duration_ms: int) -> dict[str, Any]:
-    """The result, or ToolFailure where a limit ended the command; what it wrote until then is in the details."""
+def _told(outcome: ProcessOutcome, duration_ms: int) -> dict[str, Any]:
     result: dict[str, Any] = {"rc": outcome.code}
     invalid = []
     for name, data in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
@@ -170,6 +185,12 @@ def _result(outcome: ProcessOutcome, limits: Limits, duration_ms: int) -> dict[s
         result["invalid_utf8"] = invalid
     if outcome.refused_hosts:
         result["refused_hosts"] = list(outcome.refused_hosts)
+    return result
+
+
+def _result(outcome: ProcessOutcome, limits: Limits, duration_ms: int) -> dict[str, Any]:
+    """The result, or ToolFailure where a limit ended the command; what it wrote until then is in the details."""
+    result = _told(outcome, duration_ms)
     if outcome.ending is Ending.EXITED:
         return result
     exceeded = {

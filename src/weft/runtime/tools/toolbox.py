@@ -117,6 +117,7 @@ class Toolbox:
             circumstances=circumstances,
             clock=self._clock,
             keeper=self._keeper(standing.id, plan.setting.workspace),
+            workspace=None if plan.setting.workspace is None else Path(plan.setting.workspace),
         )
         plan.on_asked = self._on_asked
 
