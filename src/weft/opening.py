@@ -160,9 +160,8 @@ def _open_to_copy(path: str | Path, clock: Clock) -> Ledger:
     except LedgerTooOld:
         return open(path, create=False, clock=clock)
     try:
-        with reading._store.read() as txn:
-            if is_copy(txn.sql):
-                return reading
+        if is_backup(reading):
+            return reading
         writing = open(path, create=False, clock=clock)
     except StoreError:
         return reading
@@ -171,6 +170,12 @@ def _open_to_copy(path: str | Path, clock: Clock) -> Ledger:
         raise
     reading.close()
     return writing
+
+
+def is_backup(ledger: Ledger) -> bool:
+    """Whether opening it for writing would make another ledger of it, with a name of its own."""
+    with ledger._store.read() as txn:
+        return is_copy(txn.sql)
 
 
 def restore(

@@ -15,6 +15,7 @@ from tests.exchange.priced_sessions import write_sessions
 from tests.ledger.imported import native_turn, take
 from tests.surfaces.shell import Shell, on_terminal
 from weft.kernel.clock import FixedClock, ms_from_iso
+from weft.surfaces.cli.call import MOST_UNCOUNTED_EVENTS
 from weft.surfaces.cli.figures import bar
 
 LATE = "2026-03-02T23:30:00.000Z"
@@ -282,3 +283,33 @@ def test_titles_stand_beside_the_labels_of_sessions(spent: Shell, folder: Path) 
     assert 'c0fff321 "A title of so many words that' in page
     assert 'main "a" ' in page
     assert spent.json("usage", "--session", "c0fff321")["total"]["total"] == rows[label]["total"] > 0
+
+
+@pytest.fixture
+def uncounted(shell: Shell, folder: Path) -> Path:
+    """A ledger with more events than a command counts by itself each time."""
+    (folder / ".weft").mkdir()
+    path = folder / ".weft" / "ledger.db"
+    with library.open(path) as ledger:
+        ledger.record_turns(
+            [{"session": "main", "query": "q", "usage": usage(1)} for _ in range(MOST_UNCOUNTED_EVENTS // 4)]
+        )
+        assert ledger.usage.lag() > MOST_UNCOUNTED_EVENTS
+    return path
+
+
+def uncounted_events(path: Path) -> int:
+    with library.open(path, read_only=True) as ledger:
+        return ledger.usage.lag()
+
+
+def test_a_backup_stays_as_it_is_however_much_of_it_is_not_counted(shell: Shell, uncounted: Path) -> None:
+    backup = uncounted.with_name("backup.db")
+    with library.open(uncounted) as ledger:
+        ledger.upkeep.backup(backup)
+    before = backup.read_bytes()
+    for command in (("usage",), ("projects",), ("story", "all")):
+        assert shell("--ledger", str(backup), *command).code == 0
+        assert backup.read_bytes() == before, command
+    assert shell("usage").code == 0
+    assert (uncounted_events(uncounted), uncounted_events(backup) > 0) == (0, True)

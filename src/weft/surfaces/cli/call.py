@@ -113,11 +113,12 @@ class Call:
 
     def counting(self) -> Ledger:
         """The ledger, for a command that reads totals of usage: open for writing where much is not counted yet and that
-        can be, so that they catch up."""
+        can be, so that they catch up. A backup stays as it is."""
         from weft.kernel.errors import StoreError
+        from weft.opening import is_backup
 
         ledger = self.reading()
-        if self._acting_as is not None or ledger.usage.lag() <= MOST_UNCOUNTED_EVENTS:
+        if self._acting_as is not None or ledger.usage.lag() <= MOST_UNCOUNTED_EVENTS or is_backup(ledger):
             return ledger
         ledger.close()
         try:
