@@ -286,7 +286,7 @@ def test_the_work_of_agents_does_not_know_how_programs_are_invoked() -> None:
 
 LEDGER_ORDER = tuple(
     "model dialects arguments views read search write sessions approvals resources runs rooms triggers imports secrets "
-    "upkeep erasing reports api".split()
+    "upkeep reports erasing api".split()
 )
 """The parts of the ledger: each imports only those before it."""
 

@@ -9,12 +9,14 @@ from unittest.mock import Mock
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 import weft
 from tests.ledger.canaries import CANARY, files_with_canary, record_everywhere, told
-from tests.ledger.conftest import OpenLedger
+from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import change, exported, grow, import_into, problems, queries, select, texts
 from tests.ledger.imported import native_turn, rich_import, take
+from tests.ledger.test_usage import response, turn_of
 from tests.postgres import shared_server
 from weft.kernel.clock import FixedClock
 from weft.kernel.contents import ERASED
@@ -30,8 +32,10 @@ from weft.kernel.errors import (
 )
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.erasing import erasure
-from weft.ledger.imports.natives import NativeLink
+from weft.ledger.imports import ImportCounts
+from weft.ledger.imports.natives import NativeLink, NativeSession
 from weft.ledger.read import content_uses
+from weft.ledger.reports.counted_turns import TABLES
 from weft.ledger.upkeep import ledger_copy
 from weft.ledger.upkeep.doctor import examine_ledger
 from weft.ledger.write.new_turn import NewTurn
@@ -73,6 +77,35 @@ def test_nothing_of_an_erased_turn_is_left_in_any_file(disk: Ledger, path: Path)
     assert [found.digest for found in disk.log()] == digests
     disk.close()
     assert files_with_canary(path.parent) == []
+
+
+def test_no_total_holds_what_erased_metadata_said(disk: Ledger, path: Path) -> None:
+    """What a tool notes of a response's cost is read out of metadata, into sums."""
+    secret = 694_489_306_341  # micro-dollars; SQLite writes it in six bytes
+    said = replace(response("n1", output=7), metadata={"cost": {"total": secret / 1_000_000}})
+    turn = turn_of("t1", said, response("n2", output=5), started=NOON)
+    disk.imports.writer("pi", 1).take(NativeSession(id="s"), (turn,), "s.jsonl", ImportCounts(), reread=True)
+    assert noted_costs(disk) == secret
+    assert holds_bytes(path.parent, secret.to_bytes(6, "big"))
+    assert disk.erasure.erase(disk.log()[0].id, reason=WHY).complete
+    assert [row for name in TOTALS for row in select(path, f"SELECT * FROM {name}")] == []
+    assert not holds_bytes(path.parent, secret.to_bytes(6, "big"))
+    assert (noted_costs(disk), disk.usage.report().total.total) == (None, 12)
+    assert not holds_bytes(path.parent, secret.to_bytes(6, "big"))
+    assert problems(disk) == []
+
+
+def noted_costs(ledger: Ledger) -> int | None:
+    """Of models without a price, which these count for."""
+    recorded = ledger.usage.report().total.recorded
+    return None if recorded is None else recorded.used
+
+
+TOTALS = ("response_turn", "usage_cut", "usage_session", *(name for table in TABLES for name in table.tables))
+
+
+def holds_bytes(folder: Path, data: bytes) -> bool:
+    return any(data in file.read_bytes() for file in folder.iterdir())
 
 
 def test_every_reader_shows_what_is_erased_as_erased(ledger: Ledger) -> None:

@@ -226,7 +226,7 @@ def test_shared_responses_are_counted_anew_where_a_session_turns_out_to_be_older
     assert keys(ledger.usage.report("session")) == {"one": 7, "three": 7}
     ledger._store.write(lambda txn: txn.sql.run("UPDATE usage_session SET created_at = 1 WHERE session = 1"))
     with ledger._store.read() as txn:
-        late = usage_totals.LateTurns(txn, usage_totals.state_now(txn))
+        late = usage_totals.LateTurns(txn)
     assert late.turns == {turn.id for turn in ledger.log() if ledger.messages(turn.id)[0].text in ("ask t1", "ask t2")}
 
 

@@ -291,9 +291,8 @@ def uncounted(shell: Shell, folder: Path) -> Path:
     (folder / ".weft").mkdir()
     path = folder / ".weft" / "ledger.db"
     with library.open(path) as ledger:
-        ledger.record_turns(
-            [{"session": "main", "query": "q", "usage": usage(1)} for _ in range(MOST_UNCOUNTED_EVENTS // 4)]
-        )
+        turns = MOST_UNCOUNTED_EVENTS // 4
+        ledger.record_turns([{"session": "main", "query": f"q{i}", "usage": usage(1)} for i in range(turns)])
         assert ledger.usage.lag() > MOST_UNCOUNTED_EVENTS
     return path
 
@@ -313,3 +312,13 @@ def test_a_backup_stays_as_it_is_however_much_of_it_is_not_counted(shell: Shell,
         assert backup.read_bytes() == before, command
     assert shell("usage").code == 0
     assert (uncounted_events(uncounted), uncounted_events(backup) > 0) == (0, True)
+
+
+def test_totals_are_stored_again_by_the_first_report_after_an_erasure(shell: Shell, uncounted: Path) -> None:
+    assert shell("usage").code == 0
+    assert uncounted_events(uncounted) == 0
+    with library.open(uncounted) as ledger:
+        ledger.erasure.erase(ledger.log()[0].id, reason="asked to")
+    assert uncounted_events(uncounted) > 0
+    assert shell("usage").code == 0
+    assert uncounted_events(uncounted) == 0

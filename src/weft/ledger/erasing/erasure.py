@@ -19,6 +19,7 @@ from weft.ledger.imports import provisional
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.content_uses import references
 from weft.ledger.read.sessions import sessions_containing
+from weft.ledger.reports import usage_totals
 from weft.ledger.runs.worker_answers import end_worker
 from weft.ledger.search import passages, vectors
 from weft.ledger.secrets import scan as secrets
@@ -44,6 +45,7 @@ FORGETTERS: list[Callable[[Store, WriteTxn, ErasedContents], None]] = [
     secrets.forget,
     provisional.forget,
     vectors.forget,
+    usage_totals.forget,
 ]
 """Views and local state that tell of contents: called once the bytes are gone, in the same transaction. A view that
 keeps words and is not here brings them back to light."""

@@ -101,7 +101,7 @@ def load_totals(txn: ReadTxn) -> Totals | None:
         return None
     if behind == 0 and state == now:
         return Totals(txn, SegmentCuts(load_cuts(txn.sql)), NO_CHANGES, {})
-    late = LateTurns(txn, state)
+    late = LateTurns(txn)
     counter = TurnCounter(txn, late.cuts)
     held = load_holdings(txn.sql, counter.numbers(late.turns).values())
     counter = TurnCounter(txn, late.cuts, held)

@@ -3,8 +3,11 @@
 Every turn that an event beyond the watermark touches is counted anew, whole, from its rows and those of its messages;
 with it every turn that holds a response of the same id, since such a response counts once. What no event names is found
 by comparing: turns that a session took over because it turned out to be older, turns that are listed later because the
-one before them is, parts of segments that are told apart because a thread leaves there now, and what was read out of
-contents that are erased. So an answer is that of a scan of all rows, which `verify` compares it with.
+one before them is, and parts of segments that are told apart because a thread leaves there now. So an answer is that of
+a scan of all rows, which `verify` compares it with.
+
+An erasure throws the totals away in its own transaction: they hold figures out of contents that are erased, and which
+of them do is not told by any event.
 
 A reader computes for the events beyond the watermark what a writer would store, and adds it to what is stored.
 """
@@ -22,7 +25,7 @@ from weft.ledger.reports.counted_turns import FILES, RESPONSES, TABLES, WORK, Se
 from weft.ledger.reports.coverage import WHOLE, Place, links
 from weft.ledger.views.spawn_links import stored_threads
 from weft.ledger.views.touched_turns import touched
-from weft.store.erased_contents import ERASING
+from weft.store.erased_contents import ERASING, ErasedContents
 from weft.store.port import ReadTxn, Store, WriteTxn
 from weft.store.records import USAGE_TOTALS, VIEWS_MENDED
 from weft.store.sql import Insert, Sql, rows_in
@@ -52,8 +55,9 @@ class TotalsState(Struct, frozen=True):
     last_turn: int = 0
 
     def holds(self, now: TotalsState) -> bool:
-        """Whether what was counted holds still: it went by the same rules, and by rows that nobody mended since."""
-        return (self.rules, self.mended) == (now.rules, now.mended)
+        """Whether what was counted holds still: it went by the same rules, and by rows that nobody mended since, and
+        that no erasure changed."""
+        return (self.rules, self.erasures, self.mended) == (now.rules, now.erasures, now.mended)
 
 
 def load_state(sql: Sql) -> TotalsState | None:
@@ -76,8 +80,8 @@ def state_now(txn: Txn) -> TotalsState:
 class LateTurns:
     """Which turns are to be counted anew: those that late events touch, and those that no event names."""
 
-    def __init__(self, txn: Txn, state: TotalsState, log_rows: int | None = None) -> None:
-        self._txn, self._sql, self._state = txn, txn.sql, state
+    def __init__(self, txn: Txn, log_rows: int | None = None) -> None:
+        self._sql = txn.sql
         self.mark = txn.facts.watermark(VIEW)
         touching = touched(txn.facts, self.mark, log_rows, MAX_INTEGER if log_rows is None else TURNS)
         self.until = self.mark if touching.until is None else touching.until
@@ -92,7 +96,6 @@ class LateTurns:
         self._take_changed_ages()
         if self.is_last:
             self._cut()
-            self._find_erased_figures()
         self._find_listed_later()
 
     def _with_versions(self, turns: Iterable[str]) -> set[str]:
@@ -130,21 +133,15 @@ class LateTurns:
             self.new_cuts.append((segment, place))
 
     def _take_changed_ages(self) -> None:
-        """Where a shared response counts depends on which session is the oldest, and that on its native id, too."""
+        """Where a shared response counts depends on which session is the oldest."""
         changed = self._sql.one(
             "SELECT 1 FROM usage_session u JOIN session s ON s.n = u.session WHERE s.created_at <> u.created_at LIMIT 1"
         )
-        is_erased = self.is_last and self._state.erasures != self._txn.facts.watermark(ERASING)
-        if changed is None and not is_erased:
+        if changed is None:
             return
         shared = [-owner for (owner,) in self._sql.all("SELECT DISTINCT owner FROM usage_entry WHERE owner < 0")]
         holding = rows_in(self._sql, "SELECT turn FROM response_turn WHERE native IN", shared)
         self.turns |= {id for (id,) in rows_in(self._sql, "SELECT id FROM turn WHERE n IN", {n for (n,) in holding})}
-
-    def _find_erased_figures(self) -> None:
-        """What metadata told is gone with it."""
-        if self._state.erasures != self._txn.facts.watermark(ERASING):
-            self.turns |= {id for (id,) in self._sql.all(_ERASED_FIGURES)}
 
     def _find_listed_later(self) -> None:
         """No turn is listed before the one that it follows: where that moved on, so did those behind it."""
@@ -156,12 +153,6 @@ class LateTurns:
             listed: dict[int, int] = dict(rows_in(self._sql, query, [row[0] for row in others]))
             waiting = [id for n, id, at, current in others if not current or listed.get(n) != at]
             self.turns.update(waiting)
-
-
-_ERASED_FIGURES = (
-    "SELECT DISTINCT t.id FROM message m JOIN turn t ON t.n = m.turn"
-    " WHERE m.metadata IN (SELECT c.n FROM content c WHERE length(c.salt) = 0)"
-)
 
 
 def needed_cuts(sql: Sql) -> Iterator[tuple[int, Place]]:
@@ -225,13 +216,11 @@ def advance(txn: WriteTxn) -> bool:
         return True
     if state.begun is not None:
         return _go_on_anew(txn, state, state.begun)
-    late = LateTurns(txn, state, LOG_ROWS)
+    late = LateTurns(txn, LOG_ROWS)
     txn.sql.add(_CUT, [(segment, *place) for segment, place in late.new_cuts])
     txn.sql.add(_SESSION, [(n, begun, 1) for n, begun in late.sessions.items()])
     _store(txn, late.turns, late.cuts)
     _set_mark(txn.sql, late.until)
-    if late.is_last:
-        _store_state(txn.sql, now)
     return late.until < end
 
 
@@ -252,6 +241,12 @@ def _begin_anew(txn: WriteTxn) -> None:
     txn.sql.add(_CUT, [(segment, *place) for segment, place in needed_cuts(txn.sql)])
     now = state_now(txn)
     _store_state(txn.sql, TotalsState(now.rules, now.erasures, now.mended, txn.facts.tip().n))
+
+
+def forget(_: Store, txn: WriteTxn, __: ErasedContents) -> None:
+    """Forget everything that was counted, as some contents are erased: what a tool noted of costs and caches stood in
+    metadata, and is in sums now. The next reader counts anew."""
+    forget_totals(txn.sql)
 
 
 def forget_totals(sql: Sql) -> None:
@@ -298,7 +293,6 @@ def _store(txn: WriteTxn, turns: Iterable[str], cuts: SegmentCuts) -> None:
     txn.sql.add(_AGE, [(session, begun, 0) for session, begun in changes.ages.items()])
 
 
-_HOLDER = ("native", "turn")
 _CUT = Insert("usage_cut", ("segment", "depth", "events"), ("segment", "depth", "events"))
 _SESSION = Insert("usage_session", ("session", "created_at", "followed"), ("session",), ("created_at", "followed"))
 _AGE = Insert("usage_session", ("session", "created_at", "followed"), ("session",))
