@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import re
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
+import apsw
 import pytest
 
 import weft
@@ -21,7 +25,7 @@ from tests.ledger.imported import rich_import
 from weft.exchange import sync
 from weft.exchange.sync import CopiedFacts, FileClone, Remote
 from weft.kernel.clock import FixedClock
-from weft.kernel.errors import FactDamaged
+from weft.kernel.errors import Damaged, FactDamaged
 from weft.ledger.api import store_of
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.reports.counted_turns import TABLES
@@ -303,6 +307,59 @@ def test_a_full_disk_is_said_and_leaves_nothing(here: Ledger, tmp_path: Path, mo
     with pytest.raises(OSError, match="No space left"):
         copied(here, tmp_path / "quick.db")
     assert {path.name for path in tmp_path.glob("quick*")} == {"quick.db-lock"}
+
+
+@pytest.mark.parametrize("is_quiet", [False, True])
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_what_a_killed_copy_left_beside_it_is_no_journal_of_the_next_one(
+    here: Ledger, tmp_path: Path, mode: str, is_quiet: bool
+) -> None:
+    plain(here)
+    if is_quiet:
+        assert store_of(here).empty_log()
+    leave_unfinished(tmp_path / "killed.db", tmp_path / "quick.db.partial", mode)
+    assert len(list(tmp_path.glob("quick.db.partial-*"))) > 0
+    with cloned(here, tmp_path / "quick.db") as quick:
+        assert_same(here, quick)
+    assert not list(tmp_path.glob("quick.db.partial*"))
+
+
+def leave_unfinished(database: Path, aside: Path, mode: str) -> None:
+    """Put beside a name what a process leaves that dies while it writes to a database."""
+    with closing(apsw.Connection(str(database))) as connection:
+        connection.execute(f"PRAGMA journal_mode = {mode}; PRAGMA cache_size = 1; CREATE TABLE t(bytes)").fetchall()
+        connection.execute("INSERT INTO t VALUES (zeroblob(100000)); BEGIN").fetchall()
+        connection.execute("UPDATE t SET bytes = randomblob(200000)").fetchall()
+        for file in database.parent.glob(f"{database.name}*"):
+            copyfile(file, f"{aside}{file.name.removeprefix(database.name)}")
+
+
+def test_an_error_of_the_copy_names_it_and_not_the_source(
+    here: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow(here, "main", "one")
+
+    def damage(copy: apsw.Connection) -> None:
+        raise apsw.CorruptError("database disk image is malformed")
+
+    monkeypatch.setattr(copies, "_clear_free_pages", damage)
+    with pytest.raises(Damaged, match=re.escape(str(tmp_path / "quick.db"))):
+        copied(here, tmp_path / "quick.db")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such a call")
+def test_a_file_system_without_sendfile_is_read_and_written(
+    here: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain(here)
+    assert store_of(here).empty_log()
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr("weft.store.sqlite.copies.os.sendfile", refuse)
+    with cloned(here, tmp_path / "quick.db") as quick:
+        assert_same(here, quick)
 
 
 def test_a_log_that_is_not_what_its_chain_says_is_not_cloned(here: Ledger, tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import apsw
 
 from weft.kernel.sites import IN_MEMORY
-from weft.store.atomic_files import aside_of, create_private, put_in_place
+from weft.store.atomic_files import put_in_place
 from weft.store.port import Progress
 from weft.store.postgres.connection import PostgresSql
 from weft.store.sqlite.connection import SqliteSql
-from weft.store.sqlite.copies import mark_as_copy
+from weft.store.sqlite.copies import make_aside, mark_as_copy
 from weft.store.sqlite.migrations import migrate, shipped_schema
 from weft.store.sqlite.word_index import FtsIndex
 
@@ -33,8 +33,7 @@ def write_copy(
     sql: PostgresSql, target: Path, progress: Progress | None, beside: Callable[[], object] | None = None
 ) -> None:
     """Aside, then renamed: either it is complete or it is not there. `beside` is called before it is renamed."""
-    aside = aside_of(target)
-    create_private(aside)
+    aside = make_aside(target)
     connection = apsw.Connection(str(aside))
     try:
         connection.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536")

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from errno import EIO
+from errno import EINVAL, EIO, ENOSYS
 from glob import escape
 from io import FileIO
 from pathlib import Path
@@ -18,11 +18,13 @@ from weft.kernel.errors import StoreError
 from weft.store.atomic_files import aside_of, create_private, put_in_place
 from weft.store.port import Progress
 from weft.store.replica_names import COPIED, NOTE
-from weft.store.sqlite.connection import READ_WRITE, SqliteSql, connect
+from weft.store.sqlite.connection import READ_WRITE, SqliteSql, connect, store_error, translated
 from weft.store.sqlite.files import LedgerFile
 
 PAGES_AT_ONCE, BYTES_AT_ONCE = 2048, 8 * 1024 * 1024
 WAIT_SECONDS = 0.1
+BESIDE = ("-wal", "-shm", "-journal")
+"""The ends of names of the files that SQLite keeps beside a database."""
 FILLING_BYTES = 16 * 1024 * 1024
 
 
@@ -31,14 +33,11 @@ def write_copy(
 ) -> None:
     """Copy what the connection sees, page by page, aside and renamed: either it is complete or it is not there.
     `beside` is called before it is renamed, for what lies beside the ledger."""
-    aside = aside_of(target)
-    create_private(aside)
-    connection = connect(str(aside), READ_WRITE)
-    try:
-        _copy_pages(source, connection, progress)
-        mark_as_copy(connection)
-    finally:
-        connection.close()
+    aside = make_aside(target)
+    with _open_copy(aside, target) as connection:
+        _copy_pages(source, connection, target, progress)
+        with translated(str(target)):
+            mark_as_copy(connection)
     if beside is not None:
         beside()
     put_in_place(aside, target)
@@ -57,42 +56,60 @@ def write_clone(
     that the copy is made of, while its bytes are copied, and refuses by raising; `change` makes the copy a ledger of
     its own, before it has its name. What `change` deletes is overwritten, and so are the pages that hold nothing.
     `place` is called with the file just before it gets its name."""
-    aside = aside_of(target)
-    create_private(aside)
+    aside = make_aside(target)
     try:
         if is_whole_in_file(file):
             with _copying_bytes(source.connection, file, aside, progress):
                 check(source)
         else:
             check(source)
-            copy = connect(str(aside), READ_WRITE)
-            try:
-                _copy_pages(source.connection, copy, progress)
-            finally:
-                copy.close()
-        copy = connect(str(aside), READ_WRITE)
-        try:
+            with _open_copy(aside, target) as copy:
+                _copy_pages(source.connection, copy, target, progress)
+        with _open_copy(aside, target) as copy, translated(str(target)):
             for setting in ("journal_mode = MEMORY", "synchronous = OFF", "secure_delete = ON"):
                 copy.execute(f"PRAGMA {setting}")
             copy.execute("BEGIN IMMEDIATE")
             change(SqliteSql(copy))
             copy.execute("COMMIT")
             _clear_free_pages(copy)
-        finally:
-            copy.close()
         place(aside)
         put_in_place(aside, target)
     except BaseException:  # also an interrupt from the keyboard leaves nothing that looks like a ledger
-        for end in ("", "-wal", "-shm", "-journal"):
+        for end in ("", *BESIDE):
             with suppress(OSError):
                 os.unlink(f"{aside}{end}")
         raise
 
 
-def _copy_pages(source: apsw.Connection, copy: apsw.Connection, progress: Progress | None) -> None:
+def make_aside(target: Path) -> Path:
+    """An empty file to be copied into. What a dead process left beside it goes first: SQLite would take a log or a
+    journal there for this file's own, and undo or repeat in it what was done to the other one."""
+    aside = aside_of(target)
+    for end in BESIDE:
+        Path(f"{aside}{end}").unlink(missing_ok=True)
+    create_private(aside)
+    return aside
+
+
+@contextmanager
+def _open_copy(aside: Path, target: Path) -> Iterator[apsw.Connection]:
+    """The copy, to be written to. Where it cannot be opened, the error names what was to be made."""
+    with translated(str(target)):
+        connection = connect(str(aside), READ_WRITE)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _copy_pages(source: apsw.Connection, copy: apsw.Connection, target: Path, progress: Progress | None) -> None:
+    """An error may be of either file, and is the source's unless only who writes can meet it."""
     with copy.backup("main", source, "main") as copying:
         while not copying.done:
-            copying.step(PAGES_AT_ONCE)
+            try:
+                copying.step(PAGES_AT_ONCE)
+            except (apsw.FullError, apsw.ReadOnlyError, apsw.CantOpenError) as error:
+                raise store_error(error, str(target)) from error
             if progress is not None:
                 progress(copying.page_count - copying.remaining, copying.page_count)
 
@@ -144,13 +161,22 @@ class FileCopier(Thread):
 
 def _move_bytes(descriptor: int, copy: FileIO, at: int, most: int) -> int:
     """Some bytes from a place of one file to the end of another; on Linux without a detour through this process."""
-    if sys.platform == "linux":
-        moved = os.sendfile(copy.fileno(), descriptor, at, min(most, BYTES_AT_ONCE))
-    else:
+    moved = _send_bytes(descriptor, copy, at, most) if sys.platform == "linux" else None
+    if moved is None:
         moved = copy.write(os.pread(descriptor, min(most, BYTES_AT_ONCE), at)) or 0
     if not moved:
         raise OSError(EIO, "the file is shorter than its pages", str(copy.name))
     return moved
+
+
+def _send_bytes(descriptor: int, copy: FileIO, at: int, most: int) -> int | None:
+    """None where a file system has no such call, as some that programs provide."""
+    try:
+        return os.sendfile(copy.fileno(), descriptor, at, min(most, BYTES_AT_ONCE))
+    except OSError as error:
+        if error.errno not in (EINVAL, ENOSYS):
+            raise
+        return None
 
 
 def _clear_free_pages(copy: apsw.Connection) -> None:

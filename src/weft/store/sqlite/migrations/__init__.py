@@ -17,9 +17,9 @@ import apsw
 from msgspec import Struct
 
 from weft.kernel.errors import Damaged, LedgerTooNew, NotALedger, UnknownObjects
-from weft.store.atomic_files import aside_of, create_private, put_in_place
+from weft.store.atomic_files import put_in_place
 from weft.store.sqlite.connection import READ_WRITE, connect
-from weft.store.sqlite.copies import mark_as_copy
+from weft.store.sqlite.copies import make_aside, mark_as_copy
 from weft.store.sqlite.schema_objects import SchemaObject, digest_of, quoted, read_objects, unknown_objects
 
 if TYPE_CHECKING:
@@ -211,8 +211,7 @@ def _apply(connection: apsw.Connection, step: Migration, schema: Schema) -> None
 def back_up_before(connection: apsw.Connection, target: Path) -> None:
     """A whole copy, made aside and renamed: either it is complete or it is not there. One of an earlier attempt gives
     way, since the ledger may have grown after it."""
-    aside = aside_of(target)
-    create_private(aside)
+    aside = make_aside(target)
     connection.execute("VACUUM INTO ?", (str(aside),))
     copy = connect(str(aside), READ_WRITE)
     try:
