@@ -157,7 +157,8 @@ class History:
     @staticmethod
     def _response(native: int, begun: int) -> NativeMessage:
         cached = 90_000 * (native % 2)
-        said = response(f"n{native}", input=native + 1, output=begun, cached=cached, cache_write=5 * native)
+        output = begun if native < 5 else MAX_INTEGER - begun
+        said = response(f"n{native}", input=native + 1, output=output, cached=cached, cache_write=5 * native)
         written = FileNote(kind=FileKind.WRITTEN, path=f"/home/me/api/{native % 3}.py")
         cost = {"cost": {"total": 0.5 + native}} if begun % 2 else {}
         return replace(said, files=(written,), metadata={"native": native, **cost})
@@ -371,6 +372,17 @@ def test_numbers_that_no_sum_holds_are_counted_by_themselves(ledger: Ledger, mon
     turns = [turn_of(f"t{i}", response(f"n{i}", output=MAX_INTEGER), started=NOON) for i in range(3)]
     take(ledger, "one", *turns)
     assert ledger.usage.report().total.total == 3 * MAX_INTEGER
+    assert_follows(ledger, monkeypatch)
+
+
+def test_such_numbers_of_an_older_version_are_counted_where_it_said_them(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(ledger, "one", turn_of("t1", response("n", output=MAX_INTEGER), started=NOON), file="one")
+    newer = turn_of("t1", response("m", output=1), response("n", output=2), started=NOON)
+    take(ledger, "one", newer, file="one", reread=True)
+    assert ledger.usage.report().total.total == MAX_INTEGER + 1
+    assert problems(ledger) == []
     assert_follows(ledger, monkeypatch)
 
 

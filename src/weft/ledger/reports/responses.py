@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Set
 from operator import itemgetter
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weft.kernel.canonical import MAX_INTEGER
 from weft.ledger.reports.coverage import WHOLE, Place
@@ -202,7 +203,8 @@ def once(
         if not row.turn.current:
             if row.native is None or row.native not in standing:
                 continue
-            row.segment, row.place = standing[row.native]
+            segment, place = standing[row.native]
+            row = replace(row, segment=segment, place=place)  # whoever was shown the row may have kept it
         elif row.native is None or (row.native not in repeated and row.native not in standing):
             yield Response(row, row.tokens, row.recorded, [(row.segment, row.place)])
             continue
