@@ -314,6 +314,16 @@ def test_a_backup_stays_as_it_is_however_much_of_it_is_not_counted(shell: Shell,
     assert (uncounted_events(uncounted), uncounted_events(backup) > 0) == (0, True)
 
 
+def test_what_reads_responses_alone_neither_counts_nor_loads_totals(
+    shell: Shell, uncounted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = uncounted_events(uncounted)
+    monkeypatch.setattr("weft.ledger.reports.usage.load_totals", None)
+    for options in (("--branch", "main"), ("--tree", "main~0"), ("--abandoned",)):
+        assert shell("usage", *options).code == 0
+        assert uncounted_events(uncounted) == before
+
+
 def test_totals_are_stored_again_by_the_first_report_after_an_erasure(shell: Shell, uncounted: Path) -> None:
     assert shell("usage").code == 0
     assert uncounted_events(uncounted) == 0

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, TypedDict
 
 from msgspec import Struct
@@ -38,7 +39,7 @@ from weft.ledger.reports.responses import (
     standing,
 )
 from weft.ledger.reports.spending import PriceGroups, Spending, Sums, Tally, Unpriced, UsageRow, dearest_first, total_of
-from weft.ledger.reports.totals_reading import load_totals
+from weft.ledger.reports.totals_reading import Totals, load_totals
 from weft.ledger.rooms.rows import find_conversation
 from weft.ledger.views.rows import SESSION, SessionRow, load_session_number
 from weft.ledger.views.turn_owners import NO_SESSION_AGE, SessionAge, session_age
@@ -311,8 +312,6 @@ class Survey:
             Names(txn, zone, Projects(txn, repository_of)),
             prices or shipped_prices(),
         )
-        self.totals = load_totals(txn)
-        """None: all rows are scanned."""
         self.tree = CoverageTree(txn.sql)
         self._steps: dict[str, frozenset[int] | None] = {}
         """By model the steps of its prices that totals do not know; None: they may change at any time."""
@@ -320,6 +319,11 @@ class Survey:
         """One object for all prices that are equal."""
         self._known_prices: dict[tuple[str | None, int | None, int], Price | None] = {}
         self.as_of = None if self.prices.as_of is None else self.prices.as_of.isoformat()
+
+    @cached_property
+    def totals(self) -> Totals | None:
+        """None: all rows are scanned. Reports that look at responses alone never load them."""
+        return load_totals(self.txn)
 
     def heads(self, where: str, *values: object) -> list[SessionHead]:
         return heads(self.txn.sql, where, values)

@@ -117,7 +117,7 @@ def command(
     if any(alone) and (any([*options.values(), by, limit, chart]) or sum(alone) > 1):
         raise click.UsageError("--branch, --tree and --abandoned stand alone")
     prices = prices_in_force(path)
-    with call.counting() as ledger:
+    with call.reading() if any(alone) else call.counting() as ledger:
         if branch is not None:
             _answer_branch(call, ledger.usage.branch(branch, prices=prices))
         elif tree is not None:
