@@ -312,6 +312,32 @@ def test_claims_end_with_the_connection_that_has_them(store: PostgresStore) -> N
     again.close()
 
 
+def test_the_server_is_asked_to_notice_soon_that_the_side_connections_machine_is_gone() -> None:
+    class Scripted:
+        scripts: ClassVar[list[str]] = []
+
+        def script(self, text: str) -> list[tuple[int]]:
+            self.scripts.append(text)
+            if text == "broken":
+                raise psycopg.OperationalError
+            return [(1,)]
+
+        def close(self) -> None:
+            self.scripts.append("closed")
+
+    side = SideConnection(lambda: cast(PostgresSql, Scripted()))
+    for text in ("one", "two"):
+        assert side.script(text) == [(1,)]
+    with pytest.raises(psycopg.Error):
+        side.script("broken")
+    side.script("three")
+    assert [text.split(" ")[0] for text in Scripted.scripts] == [
+        *("SET", "one", "two", "broken", "closed"),
+        *("SET", "three"),
+    ]
+    assert [option in Scripted.scripts[0] for option in ("keepalives_idle", "_interval", "_count")] == [True] * 3
+
+
 def test_a_name_that_was_not_announced_for_a_look_at_that_moment_is_announced_by_the_next_call() -> None:
     class LookedAt:
         number = 0

@@ -18,6 +18,7 @@ from tests.surfaces.forking import Forked
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell, on_terminal, running
 from tests.surfaces.test_cli_broker import stock, wait_until
+from weft.kernel.clock import FixedClock, SystemClock
 from weft.ledger.api import Ledger, Runs
 from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.turns import served_messages
@@ -172,6 +173,30 @@ def test_a_message_that_no_broker_takes_is_answered_by_its_sender(
     assert answers_here == ["waiting"]
     assert len(weft.json("log", "talk")) == 1
     assert weft.json("inbox") == []
+
+
+def test_a_message_whose_turn_nobody_works_on_any_more_is_left_to_its_sender(
+    weft: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that stands still keeps its announcement, and does not renew its lease."""
+    clock = FixedClock(SystemClock().now_ms())
+    looks: list[float] = []
+
+    def passing(_: Runs, after: int, seconds: float) -> bool:
+        looks.append(clock.monotonic())
+        assert len(looks) < 20, "the sender waits for ever"
+        clock.tick(5_000)
+        return False
+
+    monkeypatch.setattr(served_messages, "LOOK_SECONDS", 0)
+    with ledger_of(weft) as ledger, weft_package.open(ledger.path, clock=clock) as sender:
+        runs, message = Runs(ledger), ledger.inbox.admit("hello", session="talk").message
+        session = ledger.session("talk").id
+        runs.announce_broker()
+        runs.begin(session, expected=(None, None), messages=[message])
+        monkeypatch.setattr(Runs, "wait_for_news", passing)
+        assert await_served(sender, message, session) is None
+        assert looks[-1] >= 25  # whoever renews a lease within its time is alive
 
 
 def test_a_message_that_waits_for_a_person_is_left_to_whoever_can_ask_one(weft: Shell) -> None:

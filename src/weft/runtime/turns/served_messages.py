@@ -1,7 +1,8 @@
 """A message that a broker of another process answers: its sender follows the ledger until it is settled.
 
 Nothing is loaded here that plans a turn, asks a model or runs a tool. Where no broker takes the message soon, where the
-last one is gone, or where a person is asked about a tool call, the sender goes on with a broker of its own.
+last one is gone, where nobody alive works on the turn that took it, or where a person is asked about a tool call, the
+sender goes on with a broker of its own.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def _await_served(ledger: Ledger, message: str, session: str, on_token: OnToken 
     runs, clock = Runs(ledger), SystemClock()
     answer = None if on_token is None else _FollowedAnswer(ledger, message, session, on_token)
     until = clock.monotonic() + TAKING_SECONDS
+    next_check = clock.monotonic()
     while True:
         newest = ledger.newest()  # before anything is read: what comes after it is waited for
         state, is_elsewhere = runs.message_state(message)
@@ -59,7 +61,18 @@ def _await_served(ledger: Ledger, message: str, session: str, on_token: OnToken 
             return None
         if not runs.has_broker() or _awaits_person(ledger, session):
             return None
+        if state == InboxState.TAKEN and clock.monotonic() >= next_check:  # not at each of others' events
+            next_check = clock.monotonic() + LOOK_SECONDS
+            if _is_left(runs, session):
+                return None
         runs.wait_for_news(newest, LOOK_SECONDS)
+
+
+def _is_left(runs: Runs, session: str) -> bool:
+    """Whether nobody who is alive works on the open turn of the session, though it could go on: the broker that began
+    it stands still, or is gone while others are there. That its lease is silent is seen by looking again and again."""
+    turn = runs.standing(session, 1).open_turn
+    return turn is not None and runs.is_left(turn)
 
 
 def _awaits_person(ledger: Ledger, session: str) -> bool:

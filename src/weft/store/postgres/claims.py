@@ -16,6 +16,9 @@ from weft.kernel.errors import StoreError
 from weft.store.postgres.connection import PostgresSql
 from weft.store.sql import Row
 
+KEEPALIVES = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 4"
+"""So soon the server sees that a machine is gone that says nothing more: what it held is free after half a minute."""
+
 
 class SideConnection:
     """One connection for statements of a moment, one after another, whoever asks."""
@@ -31,9 +34,12 @@ class SideConnection:
         with self._lock:
             if self._is_closed:
                 raise StoreError("the ledger was closed meanwhile", "open it again")
+            is_new = self._sql is None
             if self._sql is None:
                 self._sql = self._connect()
             try:
+                if is_new:
+                    self._sql.script(KEEPALIVES)
                 return self._sql.script(text)
             except BaseException:  # an interrupt too: nobody knows what it holds now
                 self._sql.close()
