@@ -18,6 +18,7 @@ from tests.runtime.scripted import (
     CHAT_STREAM,
     CLOSE,
     HANG,
+    HOLD,
     MESSAGE,
     Script,
     Scripted,
@@ -38,7 +39,7 @@ from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.inference.settings import ModelSettings, Parameters, ProviderKind, ProviderSettings, RetryPolicy
-from weft.runtime.turns.messages import OutgoingMessage, invoke_model, send
+from weft.runtime.turns.messages import OutgoingMessage, broker_of, invoke_model, send
 from weft.runtime.turns.recorded_replies import TurnReply
 
 Body = Callable[["SendBench"], Awaitable[None]]
@@ -314,6 +315,34 @@ def test_cancelling_completes_the_turn_with_what_had_come_and_frees_the_session(
         assert (await bench.send("go on")).turn.parent_id == head
 
     run(address, body, [*CHAT_STREAM[:4], HANG], chat())
+
+
+def test_whoever_leaves_when_their_answer_is_there_cuts_no_other_turn_short(path: Path) -> None:
+    async def body(bench: SendBench) -> None:
+        shared = broker_of(bench.ledger)
+        inner, is_answered, may_end = shared.answered, asyncio.Event(), asyncio.Event()
+
+        async def answered_late(*arguments: Any) -> Any:
+            end = await inner(*arguments)
+            is_answered.set()
+            await may_end.wait()
+            return end
+
+        shared.answered = answered_late  # type: ignore[method-assign, assignment]
+        leaving = asyncio.ensure_future(bench.send("one"))
+        await is_answered.wait()
+        shared.answered = inner  # type: ignore[method-assign]
+        other = asyncio.ensure_future(bench.send("two"))
+        while len(bench.server.received) < 2:
+            await asyncio.sleep(0.01)
+        may_end.set()
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        bench.server.released.set()
+        assert (await other).reply.text == "Hello there"
+
+    run(path, body, chat(), [HOLD, *chat()])
 
 
 def test_a_listener_that_fails_fails_the_turn(path: Path) -> None:

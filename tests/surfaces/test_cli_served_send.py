@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 import weft as weft_package
+from tests.runtime.broker.bench import Bench, saying
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import CLOSE, HANG, STREAM_HEAD, Scripted, chat, chunk, events, failure
 from tests.surfaces.approving import opened, waiting
@@ -158,6 +160,29 @@ def test_a_sender_that_is_interrupted_has_its_turn_cut_short(weft: Shell) -> Non
             session = ledger.session("talk").id
             wait_until(ledger, lambda: Runs(ledger).standing(session).open_turn is None)
     assert weft.json("show", "talk")["interruption_reason"] == "canceled"
+
+
+def test_a_sender_that_is_interrupted_when_it_has_its_answer_leaves_the_turns_of_others_alone(
+    weft: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ledger_of(weft) as ledger:
+        runs, bench = Runs(ledger), Bench(ledger, saying("Hi"))
+        message = bench.admit(session="talk")
+        asyncio.run(bench.answered(message))
+        session = ledger.session("talk")
+        runs.announce_broker()
+
+        def begin_another(*_: object) -> None:
+            other = bench.admit("another's question", session="talk")
+            runs.begin(session.id, expected=(ledger.session("talk").head, None), messages=[other])
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(served_messages, "load_reply", begin_another)
+        with pytest.raises(KeyboardInterrupt):
+            await_served(ledger, message, session.id)
+        standing = runs.standing(session.id)
+        assert standing.open_turn is not None
+        assert standing.stop is None
 
 
 def test_a_message_that_no_broker_takes_is_answered_by_its_sender(

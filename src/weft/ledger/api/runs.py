@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import UNSET
 
 from weft.kernel.dag_events import ModelRequest
+from weft.kernel.enums import InterruptionReason
 from weft.kernel.errors import NotFound
 from weft.kernel.events import Event, Receipt
 from weft.kernel.fields import EventRef
@@ -26,6 +27,7 @@ from weft.ledger.rooms.answers import post_answer
 from weft.ledger.rooms.rows import participant_question
 from weft.ledger.runs.inbox import (
     QUEUE_SHOWN,
+    answering_turn,
     ensure_works_for,
     is_left,
     message_state,
@@ -51,6 +53,7 @@ from weft.ledger.runs.run_writer import AtEnd, RunWriter, adopt_run, begin_run, 
 from weft.ledger.runs.server_notices import record_resource_change
 from weft.ledger.runs.spawning import NewWorker, send_to_worker, spawn
 from weft.ledger.runs.stream_log import TurnSessions, sessions_with_news
+from weft.ledger.runs.turn_commands import interrupt_answer
 from weft.ledger.runs.worker_answers import WorkerReply, settle_workers, worker_questions, worker_reply
 from weft.ledger.runs.workers import (
     Worker,
@@ -148,6 +151,15 @@ class Runs:
         """What became of an admitted message until now, and whether it waits for another ledger's brokers."""
         with self._store.read() as txn:
             return message_state(txn, message)
+
+    def answering_turn(self, message: str) -> str | None:
+        """The turn that took a message; None where none did."""
+        with self._store.read() as txn:
+            return answering_turn(txn, message)
+
+    def interrupt_answer(self, message: str) -> bool:
+        """Ask for the turn that took a message to be cut short. False where it is over."""
+        return interrupt_answer(self._writer, message, InterruptionReason.CANCELED)
 
     def claim(self, session: str) -> bool:
         """Whether no other broker is about to begin a turn in a session, by its id; then this one is, until it gives

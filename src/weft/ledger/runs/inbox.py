@@ -57,6 +57,12 @@ def message_state(txn: ReadTxn, message: str) -> tuple[str, bool]:
     return state, state == InboxState.QUEUED and not _is_answered_here(txn, n, replica)
 
 
+def answering_turn(txn: ReadTxn, message: str) -> str | None:
+    """The turn that took a message; None where none did."""
+    row = txn.sql.one("SELECT turn FROM inbox WHERE message = ?", (message,))
+    return None if row is None else row[0]
+
+
 def queued_messages(txn: ReadTxn, session: int, most: int) -> list[InboxMessage]:
     """What waits in a session, in the order in which it is answered; only what was admitted here. At most so many of
     each name of this ledger, unless one of them interrupts."""

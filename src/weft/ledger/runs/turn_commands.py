@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from weft.kernel.advice import Action
 from weft.kernel.enums import InboxState, InterruptionReason, MessageRole, MessageSource, SessionStatus
-from weft.kernel.errors import InvalidInput, NotApplicable
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.weft_error import quoted
 from weft.ledger.model import FileNote, Message, NewMessage
 from weft.ledger.runs.admission import MessageTarget, NewAdmission, add_message, admission_of, fork_at, scope_of
@@ -41,6 +41,29 @@ def interrupt(writer: LedgerWriter, session: str, reason: InterruptionReason) ->
             raise NotApplicable(f"no turn runs in session {row.label!r}", Action.LIST_INBOX)
         append.seal()
         return turn
+
+    return writer.write(work)
+
+
+def interrupt_answer(writer: LedgerWriter, message: str, reason: InterruptionReason) -> bool:
+    """Ask for the turn that took a message to be cut short, by the message's id. False where that is not the open turn
+    of its session: it is over, and what runs there now answers somebody else."""
+
+    def work(append: Append) -> bool:
+        row = append.sql.one(
+            "SELECT i.turn, s.id FROM inbox i JOIN session s ON s.n = i.session WHERE i.message = ?", (message,)
+        )
+        if row is None:
+            raise NotFound("message", message, Action.LIST_INBOX)
+        turn, session_id = row
+        session = append.view.session(session_id)
+        append.access.ensure("turn:record", session, session.label)
+        run = own_run(append.sql, session.n)
+        if run is None or run[0] != turn:
+            return False
+        cut_open_turn(append, session, reason)
+        append.seal()
+        return True
 
     return writer.write(work)
 

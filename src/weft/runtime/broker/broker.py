@@ -201,12 +201,16 @@ class Broker:
         for session in self._schedule.choose(waiting, self._working, self._turns.unleft, self._clock.now_ms()):
             self._start(session)
 
-    def interrupt(self, session: str, reason: InterruptionReason = InterruptionReason.CANCELED) -> bool:
-        """Cut the turn short that this broker runs in a session; False where it runs none there."""
+    def interrupt(
+        self, session: str, reason: InterruptionReason = InterruptionReason.CANCELED, *, turn: str | None = None
+    ) -> bool:
+        """Cut the turn short that this broker runs in a session; False where it runs none there, or another one than
+        `turn`."""
         runner = self._runners.get(session)
-        if runner is not None:
-            runner.interrupt(reason)
-        return runner is not None
+        if runner is None or turn not in (None, runner.turn):
+            return False
+        runner.interrupt(reason)
+        return True
 
     def leave(self, message: str, session: str) -> bool:
         """Whoever awaits this message waits no more: a turn of its session that this broker runs, and that comes before

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from msgspec import Struct
 from weft.kernel.authority import LOCAL_NAME
 from weft.kernel.enums import InterruptionReason
 from weft.kernel.errors import NotApplicable, WeftError
-from weft.ledger.api import Admission, Ledger, Setting
+from weft.ledger.api import Admission, Ledger, Runs, Setting
 from weft.ledger.model import DEFAULT_AGENT
 from weft.runtime.broker.broker import RENEW_SECONDS, Broker
 from weft.runtime.broker.plans import Sending, TurnPlan
@@ -200,22 +200,36 @@ async def _given_up(
     """Take the message back, and leave a turn before it to other brokers; or cut its own turn short. Then wait for the
     end of what is under way."""
     try:
-        await ledger.crossing.run(partial(ledger.sync.inbox.cancel, admission.message, reason="its sender left"))
-    except WeftError:  # a turn has it
-        if not broker.interrupt(admission.session_id):
-            await _interrupted_elsewhere(ledger, admission)
-    else:
-        while not broker.leave(admission.message, admission.session_id) and not serving.done():
-            await asyncio.wait({serving}, timeout=LEAVING_SECONDS)
-    await asyncio.wait({serving})
-    if not serving.cancelled():
-        serving.exception()  # whoever is cancelled does not hear of it
+        if await _taken_back(ledger, admission.message):
+            while not broker.leave(admission.message, admission.session_id) and not serving.done():
+                await asyncio.wait({serving}, timeout=LEAVING_SECONDS)
+        else:
+            await _interrupt_answer(ledger, broker, admission)
+    except BaseException:  # the ledger cannot be reached: nobody waits for what is served
+        serving.cancel()
+        raise
+    finally:
+        await asyncio.wait({serving})
+        if not serving.cancelled():
+            serving.exception()  # whoever is cancelled does not hear of it
 
 
-async def _interrupted_elsewhere(ledger: RuntimeLedger, admission: Admission) -> None:
-    """Another process runs the turn: it is asked to cut it short."""
-    with suppress(NotApplicable):  # it is over
-        await ledger.crossing.run(partial(ledger.sync.inbox.interrupt, admission.session_id))
+async def _taken_back(ledger: RuntimeLedger, message: str) -> bool:
+    """Whether no turn has the message, nor had it."""
+    try:
+        await ledger.crossing.run(partial(ledger.sync.inbox.cancel, message, reason="its sender left"))
+    except NotApplicable:
+        return False
+    return True
+
+
+async def _interrupt_answer(ledger: RuntimeLedger, broker: Broker, admission: Admission) -> None:
+    """The message's own turn alone is cut short: its session may be answering somebody else by now. Where another
+    process runs the turn, it is asked to."""
+    runs, message = Runs(ledger.sync), admission.message
+    turn = await ledger.crossing.run(partial(runs.answering_turn, message))
+    if turn is not None and not broker.interrupt(admission.session_id, turn=turn):
+        await ledger.crossing.run(partial(runs.interrupt_answer, message))
 
 
 def _setting(question: OutgoingMessage, acting: ExecutionContext, inference: Inference) -> Setting:

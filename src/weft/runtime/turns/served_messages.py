@@ -7,12 +7,11 @@ sender goes on with a broker of its own.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from weft.kernel.clock import SystemClock
 from weft.kernel.enums import InboxState
-from weft.kernel.errors import NotAllowed, NotApplicable, NotFound, WeftError
+from weft.kernel.errors import NotAllowed, NotApplicable, NotFound
 from weft.ledger.api import (
     AttemptReset,
     Ledger,
@@ -41,7 +40,7 @@ def await_served(ledger: Ledger, message: str, session: str, on_token: OnToken |
     try:
         return _await_served(ledger, message, session, on_token)
     except KeyboardInterrupt:
-        _leave(ledger, message, session)
+        leave_message(ledger, message)
         raise
 
 
@@ -83,12 +82,13 @@ def _awaits_person(ledger: Ledger, session: str) -> bool:
         return False
 
 
-def _leave(ledger: Ledger, message: str, session: str) -> None:
+def leave_message(ledger: Ledger, message: str) -> None:
+    """Its sender waits no more: the message is taken back, or the turn that has it is cut short. Nothing happens where
+    it is settled, whatever runs in its session by now."""
     try:
         ledger.inbox.cancel(message, reason="its sender left")
-    except WeftError:  # a turn has it
-        with suppress(NotApplicable):  # it is over
-            ledger.inbox.interrupt(session)
+    except NotApplicable:  # a turn has it, or it is over
+        Runs(ledger).interrupt_answer(message)
 
 
 class _FollowedAnswer:
