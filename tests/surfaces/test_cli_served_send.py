@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 import weft as weft_package
 from tests.runtime.broker.bench import Bench, saying
 from tests.runtime.inference.asking import CANARY
-from tests.runtime.scripted import CLOSE, HANG, STREAM_HEAD, Scripted, chat, chunk, events, failure
+from tests.runtime.scripted import CLOSE, HANG, HOLD, STREAM_HEAD, Scripted, chat, chunk, events, failure
+from tests.surfaces import talking
 from tests.surfaces.approving import opened, waiting
 from tests.surfaces.forking import Forked
 from tests.surfaces.serving import serving
@@ -22,9 +25,10 @@ from tests.surfaces.shell import Shell, on_terminal, running
 from tests.surfaces.test_cli_broker import stock, wait_until
 from weft.kernel.clock import FixedClock, SystemClock
 from weft.ledger.api import Ledger, Runs
-from weft.runtime.inference.replies import ReplyToken
+from weft.ledger.api.inbox import Inbox
 from weft.runtime.turns import served_messages
-from weft.runtime.turns.served_messages import await_served
+from weft.runtime.turns.served_messages import await_served, leave_message
+from weft.surfaces.cli.program_call import ReplyStream
 from weft.surfaces.cli.screen import Screen
 
 pytestmark = pytest.mark.skipif(not hasattr(fcntl, "F_OFD_GETLK"), reason="brokers are not seen on this system")
@@ -128,21 +132,54 @@ def test_where_the_broker_dies_the_sender_goes_on(weft: Shell) -> None:
     assert [item.body["messages"][-1]["content"] for item in server.received] == ["Begin", "Begin"]
 
 
-def test_what_was_shown_of_the_answer_of_a_broker_that_is_gone_is_not_shown_twice(
-    weft: Shell, answers_here: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def begin_and_die(ledger: Ledger, message: str, session: str, on_token: Callable[[ReplyToken], None]) -> None:
-        on_token(ReplyToken("Hello "))
+def pieces(*texts: str) -> list[bytes]:
+    return events(*(chunk({"content": text}) for text in texts), chunk({}, "stop"), "[DONE]")
 
-    monkeypatch.setattr(served_messages, "await_served", begin_and_die)
-    monkeypatch.setattr(Screen, "terminal", property(lambda _: True, lambda *_: None), raising=False)
-    pieces = events(chunk({"content": "Hello "}), chunk({"content": "there"}), chunk({}, "stop"), "[DONE]")
-    with serving([STREAM_HEAD, *pieces, CLOSE]) as server:
+
+def test_what_was_shown_of_the_answer_of_a_broker_that_is_gone_is_not_shown_twice(weft: Shell) -> None:
+    first, *_ = pieces("Hello ")
+    with serving([STREAM_HEAD, first, HANG], [STREAM_HEAD, *pieces("Hello ", "there"), CLOSE]) as server:
         stock(weft, server.url, "talk")
-        with ledger_of(weft) as ledger:
-            Runs(ledger).announce_broker()
-            assert weft("send", "--session", "talk", "Begin").out == "Hello there\n"
-    assert answers_here == ["waiting"]
+        with broker(weft) as process, talking.typing(weft.folder, "send", "--session", "talk", "Begin") as typist:
+            typist.wait("Hello ")
+            process.kill()
+            process.wait()
+            assert typist.end() == 0
+    assert (typist.shown.count("Hello there"), typist.shown.count("broke off")) == (1, 0), typist.shown
+
+
+def test_an_answer_that_its_broker_ends_after_the_hand_over_is_shown_whole(
+    weft: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that drains ends what it has begun, while the sender goes on with a broker of its own."""
+    from weft.surfaces.cli import broker_call
+
+    first, *rest = pieces("Hello ", "there")
+    with serving([STREAM_HEAD, first, HOLD, *rest, CLOSE]) as server:
+        stock(weft, server.url, "talk")
+        inner = broker_call._answered_here
+
+        def released(*arguments: Any) -> Any:
+            server.release()
+            return inner(*arguments)
+
+        monkeypatch.setattr(broker_call, "_answered_here", released)
+        monkeypatch.setattr(Screen, "terminal", property(lambda _: True, lambda *_: None), raising=False)
+        with broker(weft) as process:
+            shown: list[str] = []
+            echo = ReplyStream._echo
+
+            def drained(stream: ReplyStream, text: str) -> None:
+                if not shown:
+                    process.send_signal(signal.SIGTERM)
+                shown.append(text)
+                echo(stream, text)
+
+            monkeypatch.setattr(ReplyStream, "_echo", drained)
+            sent = weft("send", "--session", "talk", "Begin")
+    assert (sent.code, sent.out) == (0, "Hello there\n"), sent.err
+    assert len(server.received) == 1
+    assert "broke off" not in sent.err
 
 
 def test_a_sender_that_is_interrupted_has_its_turn_cut_short(weft: Shell) -> None:
@@ -160,6 +197,51 @@ def test_a_sender_that_is_interrupted_has_its_turn_cut_short(weft: Shell) -> Non
             session = ledger.session("talk").id
             wait_until(ledger, lambda: Runs(ledger).standing(session).open_turn is None)
     assert weft.json("show", "talk")["interruption_reason"] == "canceled"
+
+
+def states(weft: Shell) -> list[str]:
+    with ledger_of(weft) as ledger:
+        return [item.state for item in ledger.inbox.list(states=["queued", "taken", "answered", "cancelled", "dead"])]
+
+
+def test_a_sender_that_is_interrupted_while_it_goes_on_takes_its_message_back(
+    weft: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from weft.surfaces.cli import broker_call
+
+    def interrupted(*_: object, **__: object) -> None:
+        assert states(weft) == ["queued"]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(served_messages, "TAKING_SECONDS", 0)
+    monkeypatch.setattr(broker_call, "with_broker", interrupted)  # before anything of it is loaded
+    with ledger_of(weft) as ledger:
+        Runs(ledger).announce_broker()  # and answers nothing
+        assert weft("send", "--session", "talk", "Begin").code == 130
+    assert states(weft) == ["cancelled"]
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_a_sender_that_is_interrupted_at_the_commit_of_its_message_takes_it_back(
+    weft: Shell, monkeypatch: pytest.MonkeyPatch, is_served: bool
+) -> None:
+    inner = Inbox.admit
+
+    def admit(inbox: Inbox, *arguments: Any, **more: Any) -> Any:
+        admission = inner(inbox, *arguments, **more)
+        os.kill(os.getpid(), signal.SIGINT)
+        return admission
+
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with ledger_of(weft) as ledger:
+            if is_served:
+                Runs(ledger).announce_broker()
+            monkeypatch.setattr(Inbox, "admit", admit)
+            assert weft("send", "--session", "talk", "Begin").code == 130
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert states(weft) == ["cancelled"]
 
 
 def test_a_sender_that_is_interrupted_when_it_has_its_answer_leaves_the_turns_of_others_alone(
@@ -180,6 +262,7 @@ def test_a_sender_that_is_interrupted_when_it_has_its_answer_leaves_the_turns_of
         monkeypatch.setattr(served_messages, "load_reply", begin_another)
         with pytest.raises(KeyboardInterrupt):
             await_served(ledger, message, session.id)
+        leave_message(ledger, message)
         standing = runs.standing(session.id)
         assert standing.open_turn is not None
         assert standing.stop is None

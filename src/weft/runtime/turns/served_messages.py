@@ -34,19 +34,10 @@ LOOK_SECONDS = 0.5
 """How often a sender looks whether there is a broker still, and what it kept of the answer that it hears."""
 
 
-def await_served(ledger: Ledger, message: str, session: str, on_token: OnToken | None = None) -> TurnReply | None:
+def await_served(ledger: Ledger, message: str, session: str, answer: FollowedAnswer | None = None) -> TurnReply | None:
     """The answer to a message that was admitted to a session, both by their ids; None where its sender must see to it.
-    Whoever is interrupted takes the message back, or has its turn cut short."""
-    try:
-        return _await_served(ledger, message, session, on_token)
-    except KeyboardInterrupt:
-        leave_message(ledger, message)
-        raise
-
-
-def _await_served(ledger: Ledger, message: str, session: str, on_token: OnToken | None) -> TurnReply | None:
+    `answer` tells it as it comes. Whoever is interrupted meanwhile calls `leave_message`."""
     runs, clock = Runs(ledger), SystemClock()
-    answer = None if on_token is None else _FollowedAnswer(ledger, message, session, on_token)
     until = clock.monotonic() + TAKING_SECONDS
     next_check = clock.monotonic()
     while True:
@@ -91,23 +82,34 @@ def leave_message(ledger: Ledger, message: str) -> None:
         Runs(ledger).interrupt_answer(message)
 
 
-class _FollowedAnswer:
-    """The answer to one message, told piece by piece as its broker keeps it for readers elsewhere."""
+class FollowedAnswer:
+    """The answer to one message, told piece by piece as its broker keeps it for readers elsewhere, or as somebody who
+    goes on with it hears it. A piece counts to a new attempt where the one before it was taken back."""
 
     def __init__(self, ledger: Ledger, message: str, session: str, on_token: OnToken) -> None:
+        self._ledger, self.session = ledger, session
         self._stream = SessionStream(store_of(ledger), session, None)
+        self.position = self._stream.cursor.position
+        """How far it was told."""
         self._message, self._on_token = message, on_token
         self._turn: str | None = None
         self._attempt = 1
 
     def tell_news(self) -> None:
+        """What there is by now, where nobody else tells it."""
         while (items := self._stream.read()) is not None:
             for item in items:
-                self._tell(item)
+                self.tell(item)
         for item in self._stream.read_partial():
-            self._tell(item)
+            self.tell(item)
 
-    def _tell(self, item: StreamItem) -> None:
+    def tell_rest(self) -> None:
+        """What there is beyond what others told."""
+        self._stream = SessionStream(store_of(self._ledger), self.session, self.position)
+        self.tell_news()
+
+    def tell(self, item: StreamItem) -> None:
+        self.position = item.position
         match item:
             case MessageAdded(message=self._message):
                 self._turn = item.turn

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.program_call import ReplyStream, acting_person, note_retry
@@ -17,12 +18,15 @@ from weft.surfaces.plain_text import safe_lines
 from weft.surfaces.wire.broker import SentMessage
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from weft.aio.ledger import AsyncLedger
     from weft.ledger.api import Admission, Ledger
     from weft.runtime.broker.plans import Planner
     from weft.runtime.inference.replies import ReplyToken
     from weft.runtime.tools.observed_calls import OnCall
     from weft.runtime.turns.recorded_replies import TurnReply
+    from weft.runtime.turns.served_messages import FollowedAnswer
     from weft.surfaces.cli.approval_prompts import ApprovalPrompts
     from weft.surfaces.cli.chat.models import ModelChoice
     from weft.surfaces.cli.tool_access import ToolAccess
@@ -48,8 +52,8 @@ def with_broker(
     has_tools: bool = True,
     opened: Ledger | None = None,
 ) -> T:
-    """Run a coroutine with the ledger open; whatever holds it open is closed afterwards. Without `has_tools` no tool
-    is made for the turns that it plans."""
+    """Run a coroutine with the ledger open; whatever holds it open is closed afterwards, but for one that was `opened`
+    before. Without `has_tools` no tool is made for the turns that it plans."""
     import asyncio
 
     async def main() -> T:
@@ -63,7 +67,7 @@ def with_broker(
 async def broker_access(
     call: Call, on_call: OnCall | None = None, *, has_tools: bool = True, opened: Ledger | None = None
 ) -> AsyncIterator[BrokerAccess]:
-    """With `opened`, over a ledger that is open already; it is closed afterwards, too."""
+    """With `opened`, over a ledger that is open already; whoever opened it closes it."""
     from weft.aio.crossing import Pool
     from weft.aio.ledger import AsyncLedger
     from weft.programs import Programs
@@ -104,7 +108,11 @@ async def broker_access(
                 await prompts.aclose()
                 await tools.aclose()
     finally:
-        await pool.close(ledger.close)
+        await pool.close(ledger.close if opened is None else _left_open)
+
+
+def _left_open() -> None:
+    """Whoever opened the ledger closes it."""
 
 
 async def _without_tools(*_: Any) -> None:
@@ -150,45 +158,79 @@ def answered(
     call: Call, admit: Callable[[Ledger], Admission], on_token: Callable[[ReplyToken], None] | None
 ) -> tuple[Admission, TurnReply]:
     """Admit a message and have it answered: by the broker that runs already, else by one in this process, for which
-    everything is loaded that a turn may need. Raises what its turn failed with."""
+    everything is loaded that a turn may need. Raises what its turn failed with. Whoever is interrupted takes the
+    message back, or has its turn cut short."""
     from weft.ledger.api import Runs
 
-    ledger, is_handed_over = call.writing(), False
-    attempts = None if on_token is None else _Attempts(on_token)
-    on_piece = None if attempts is None else attempts.add
-    try:
+    with closing(call.writing()) as ledger:
         ledger.trust.ensure("send a message to a model")
-        admission = None
-        if Runs(ledger).has_broker():
-            from weft.runtime.turns.served_messages import await_served
+        admissions: list[Admission] = []
 
-            admission = _admitted(call, admit, ledger)
-            reply = await_served(ledger, admission.message, admission.session_id, on_piece)
-            if reply is not None:
-                return admission, reply
-            if attempts is not None:
-                attempts.begin_anew()
-        is_handed_over = True
+        def admit_noted(ledger: Ledger) -> Admission:
+            with interrupts_delayed():  # or a message may wait of which nobody knows
+                admissions.append(admission := admit(ledger))
+            if admission.is_fork:
+                call.note("in a new session: ", Span(admission.session, "label"))
+            return admission
+
+        try:
+            if Runs(ledger).has_broker():
+                return _answered_by_others(call, admit_noted, on_token, ledger)
+            return _answered_here(call, admit_noted, on_token, ledger, None)
+        except KeyboardInterrupt:
+            from weft.runtime.turns.served_messages import leave_message
+
+            for admission in admissions:
+                leave_message(ledger, admission.message)
+            raise
+
+
+@contextmanager
+def interrupts_delayed() -> Iterator[None]:
+    """Ctrl-C meanwhile is heard afterwards; a second one at once. Other threads never hear of it, and where it is
+    ignored it stays so."""
+    usual, delayed = signal.getsignal(signal.SIGINT), list[int]()
+    if not callable(usual) or current_thread() is not main_thread():
+        yield
+        return
+
+    def delay(number: int, frame: FrameType | None) -> None:
+        delayed.append(number)
+        if len(delayed) > 1:
+            usual(number, frame)
+
+    signal.signal(signal.SIGINT, delay)
+    try:
+        yield
     finally:
-        if not is_handed_over:
-            ledger.close()
-    return _answered_here(call, admit, on_piece, ledger, admission)
+        signal.signal(signal.SIGINT, usual)
+        if len(delayed) == 1:
+            usual(delayed[0], None)
 
 
-class _Attempts:
-    """Passes the pieces of a reply on. Each broker counts its attempts from 1 on. One in this process that goes on with
-    a message of another one comes after that one's attempts, or its pieces would be taken for more of the same."""
+class WaitingMessage(Struct, frozen=True):
+    """A message that was admitted already, and its answer as far as it was heard of, if anybody listens."""
 
-    def __init__(self, on_token: Callable[[ReplyToken], None]) -> None:
-        self._on_token = on_token
-        self._before = self._last = 0
+    admission: Admission
+    answer: FollowedAnswer | None
 
-    def add(self, token: ReplyToken) -> None:
-        self._last = self._before + token.attempt
-        self._on_token(replace(token, attempt=self._last))
 
-    def begin_anew(self) -> None:
-        self._before = self._last
+def _answered_by_others(
+    call: Call,
+    admit: Callable[[Ledger], Admission],
+    on_token: Callable[[ReplyToken], None] | None,
+    ledger: Ledger,
+) -> tuple[Admission, TurnReply]:
+    """The same by the broker that runs; where it does not get to it, in this process."""
+    from weft.runtime.turns.served_messages import FollowedAnswer, await_served
+
+    admission = admit(ledger)
+    message, session = admission.message, admission.session_id
+    answer = None if on_token is None else FollowedAnswer(ledger, message, session, on_token)
+    reply = await_served(ledger, message, session, answer)
+    if reply is not None:
+        return admission, reply
+    return _answered_here(call, admit, on_token, ledger, WaitingMessage(admission, answer))
 
 
 def _answered_here(
@@ -196,7 +238,7 @@ def _answered_here(
     admit: Callable[[Ledger], Admission],
     on_token: Callable[[ReplyToken], None] | None,
     ledger: Ledger,
-    waiting: Admission | None,
+    waiting: WaitingMessage | None,
 ) -> tuple[Admission, TurnReply]:
     """The same in this process; `waiting` is a message that was admitted already."""
 
@@ -205,20 +247,45 @@ def _answered_here(
         from weft.runtime.turns.messages import answer_admitted, broker_of, to_the_end
 
         broker_of(access.mirror).plan_with(access.planner)
-        admission = waiting or await to_the_end(access.mirror.crossing.run(lambda: _admitted(call, admit, ledger)))
         sending = Sending(planner=access.planner)
+        if waiting is None:
+            admission, hear = await to_the_end(access.mirror.crossing.run(lambda: admit(ledger))), on_token
+        else:
+            admission, hear = waiting.admission, _unheard if waiting.answer is not None else None
         with access.prompts.typed():
             await access.prompts.show_queue(admission)
-            return admission, await answer_admitted(access.mirror, admission, sending, on_token=on_token)
+            async with _followed(access, waiting):
+                return admission, await answer_admitted(access.mirror, admission, sending, on_token=hear)
 
     return with_broker(call, work, opened=ledger)
 
 
-def _admitted(call: Call, admit: Callable[[Ledger], Admission], ledger: Ledger) -> Admission:
-    admission = admit(ledger)
-    if admission.is_fork:
-        call.note("in a new session: ", Span(admission.session, "label"))
-    return admission
+def _unheard(_: ReplyToken) -> None:
+    """Has the model's answer come in pieces, for those who follow the session."""
+
+
+@asynccontextmanager
+async def _followed(access: BrokerAccess, waiting: WaitingMessage | None) -> AsyncIterator[None]:
+    """Go on telling an answer that another broker began: whichever runs the turn in the end, and whatever was told of
+    it already."""
+    import asyncio
+
+    answer = None if waiting is None else waiting.answer
+    if answer is None:
+        yield
+        return
+
+    async def follow() -> None:
+        async for item in access.mirror.follow(answer.session, after=answer.position):
+            answer.tell(item)
+
+    following = asyncio.ensure_future(follow())
+    try:
+        yield
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)  # what it did not tell is told now
+        await access.mirror.crossing.run(answer.tell_rest)
 
 
 def _show_receipt(call: Call, admission: Admission, route: Any) -> None:
