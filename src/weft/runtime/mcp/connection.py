@@ -15,6 +15,7 @@ from importlib.metadata import version
 from typing import Any, TypeVar
 
 import mcp
+import msgspec
 from mcp import Client
 from mcp.client.session import IncomingMessage
 from mcp.shared.exceptions import MCPError
@@ -93,13 +94,11 @@ class McpConnection:
         """Raises ToolFailure where the server does not start, or does not speak the protocol, in its time."""
         self._task = asyncio.create_task(self._keep_open(), name=f"weft-mcp-{self.server.name}")
         try:
-            async with asyncio.timeout(self.server.start_seconds):
+            async with asyncio.timeout(self._link.start_seconds):
                 await asyncio.shield(self._ready)
         except TimeoutError:
             await self.close()
-            raise ToolFailure(
-                "not_started", f"{self._named} did not start in {self.server.start_seconds:g} s"
-            ) from None
+            raise ToolFailure("not_started", f"{self._named} did not start in {self._link.start_seconds:g} s") from None
         except BaseException:  # it failed, or nobody waits for it any longer: nothing of it stays
             await self.close()
             raise
@@ -138,7 +137,8 @@ class McpConnection:
         if own is not None:
             return own
         reason = self._link.fault or "; ".join(dict.fromkeys(map(_error_line, causes)))
-        return ToolFailure("not_started", self.hidden(f"{self._named} could not be started: {reason}"))
+        advice = msgspec.UNSET if self._link.advice is None else {"advice": self._link.advice}
+        return ToolFailure("not_started", self.hidden(f"{self._named} could not be started: {reason}"), advice)
 
     async def _subscribe(self, client: Client) -> None:
         """Ask for changes. Older servers send those of lists unasked."""

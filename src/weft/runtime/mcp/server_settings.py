@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from weft.kernel.canonical import dumps
 from weft.kernel.errors import InvalidInput
+from weft.kernel.network_hosts import endpoints_of
 from weft.kernel.weft_error import quoted
 from weft.runtime.egress.credentials import origin_of
 from weft.runtime.sandbox.profiles import SandboxProfile, parse_profile
@@ -32,6 +33,15 @@ class VariableSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     credential: str | None = None
 
 
+class PackageSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the packages come from that a command such as `uvx` or `npx` fetches."""
+
+    hosts: tuple[str, ...]
+    """What the first start may reach, beside what the profile grants. Later starts reach none of them."""
+    index: str | None = None
+    """The address of the index, where it is not the usual one."""
+
+
 class CommandServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="stdio"):
     """A server that is started here, and spoken with over its standard input and output."""
 
@@ -46,11 +56,21 @@ class CommandServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How it is confined, as `SandboxProfile` writes it."""
     granted_by: str | None = None
     """The person who granted the profile `none`."""
+    packages: PackageSource | None = None
+    """Where its first start fetches what the command names; None: it fetches nothing."""
 
     @property
     def sandbox(self) -> SandboxProfile:
         """Raises InvalidInput where the text names no profile, or nobody granted that there is none."""
         return parse_profile(self.profile, granted_by=self.granted_by)
+
+    @property
+    def first_sandbox(self) -> SandboxProfile:
+        """Of the start that fetches its packages."""
+        if self.packages is None:
+            return self.sandbox
+        endpoints = self.sandbox.endpoints | endpoints_of(self.packages.hosts)
+        return SandboxProfile(files=self.sandbox.files, endpoints=endpoints, granted_by=self.granted_by)
 
 
 class HttpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="http"):
@@ -82,6 +102,8 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         fields = msgspec.to_builtins(self)
         for name in ("is_enabled", "call_seconds", "start_seconds"):
             del fields[name]
+        if fields["transport"].get("packages") is None:  # so what was approved before there was this field stays so
+            fields["transport"].pop("packages", None)
         return hashlib.sha256(dumps(fields)).hexdigest()
 
     @property
@@ -125,7 +147,8 @@ def _check_command(transport: CommandServer) -> None:
     for place in (*transport.readable, *(() if transport.folder is None else (transport.folder,))):
         if not place.startswith("/"):
             raise InvalidInput(f"the path {quoted(place)} does not begin at the root", "give whole paths")
-    parse_profile(transport.profile, granted_by=transport.granted_by)
+    if transport.first_sandbox.is_unconfined and transport.packages is not None:
+        raise InvalidInput("a server without a sandbox has hosts for its first start", "leave them out")
     for name, source in transport.variables.items():
         if not _is_variable(name) or (source.env is not None and not _is_variable(source.env)):
             raise InvalidInput(f"{quoted(name, 40)} is no name of a variable", "name the variable, not its value")

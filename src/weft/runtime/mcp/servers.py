@@ -18,6 +18,7 @@ from weft.runtime.broker.tools import Tools
 from weft.runtime.context import ExecutionContext
 from weft.runtime.egress.credentials import Variable
 from weft.runtime.mcp.definitions import ComparedTool, PinnedTools, compared, usable
+from weft.runtime.mcp.package_sources import has_packages, remove_packages
 from weft.runtime.mcp.server_settings import McpServer, ensure_distinct
 from weft.runtime.mcp.tools import McpTool
 from weft.runtime.sandbox.command_runner import CommandRunner
@@ -54,7 +55,8 @@ class _Failure(Struct):
 
 
 class McpServers:
-    """The servers of one user, of one event loop. `acting` is in whose name they are started and given keys."""
+    """The servers of one user, of one event loop. `acting` is in whose name they are started and given keys. With
+    `may_fetch` a person agreed that a first start fetches packages."""
 
     def __init__(
         self,
@@ -64,10 +66,11 @@ class McpServers:
         variable: Variable,
         runner: CommandRunner,
         on_notice: OnNotice | None = None,
+        may_fetch: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._load, self._acting, self._variable, self._on_notice = load, acting, variable, on_notice
-        self._runner = runner
+        self._runner, self._may_fetch = runner, may_fetch
         self._monotonic = monotonic
         self._network: Connections | None = None
         self._configuration = McpConfiguration()
@@ -159,7 +162,8 @@ class McpServers:
         self.starts += 1
         try:
             connection_type, link_type = await asyncio.to_thread(_connection_types)
-            link = link_type(server, self._acting, self._variable, self._runner, self._shared_network())
+            link = link_type(server, self._acting, self._variable, self._runner, self._shared_network(),
+                             may_fetch=self._may_fetch)  # fmt: skip
             connection = connection_type(server, link, self._on_notice)
             await connection.open()
         except (WeftError, ToolFailure) as error:
@@ -225,15 +229,26 @@ async def inspected(
     acting: ExecutionContext,
     variable: Variable,
     runner: CommandRunner,
+    may_fetch: bool = False,
 ) -> tuple[ComparedTool, ...]:
-    """Start one server for a moment, to see its tools. Raises a WeftError where that does not work."""
+    """Start one server for a moment, to see its tools. Raises a WeftError where that does not work; of packages that it
+    has fetched until then nothing is left, so that the next start fetches them anew."""
     pins = () if pinned is None else (pinned,)
     configuration = McpConfiguration(servers=(server,), pins=pins)
-    servers = McpServers(lambda: configuration, acting=acting, variable=variable, runner=runner)
+    servers = McpServers(lambda: configuration, acting=acting, variable=variable, runner=runner,
+                         may_fetch=may_fetch)  # fmt: skip
+    is_first = not has_packages(server, runner.person.caches)
     try:
         await servers.reload()
-        return await servers.comparison(server)
+        tools = await servers.comparison(server)
     except ToolFailure as failure:
-        raise InvalidInput(failure.message, f"check what is configured for the server {server.name}") from None
+        usual = {"advice": f"check what is configured for the server {server.name}"}
+        details = failure.details if isinstance(failure.details, dict) else usual
+        raise InvalidInput(failure.message, details.get("advice", usual["advice"])) from None
+    else:
+        is_first = False  # they are whole, and stay
     finally:
         await servers.aclose()
+        if is_first:
+            await asyncio.to_thread(remove_packages, server, runner.person.caches)
+    return tools

@@ -6,6 +6,8 @@ A process that writes what is no message, or more than it was asked for, is not 
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,12 +25,14 @@ from weft.runtime.context import ExecutionContext
 from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.egress.connections import Connections, Seen
 from weft.runtime.egress.credentials import Secret, Variable, checked_secret
+from weft.runtime.mcp.package_sources import FETCH_SECONDS, INSTALLERS, cache_name, package_use
 from weft.runtime.mcp.server_settings import CommandServer, HttpServer, McpServer
-from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.command_runner import CommandRunner, start_failure
 from weft.runtime.sandbox.line_process import LineProcess
 from weft.runtime.sandbox.processes import GIB, MIB, Ending, Limits, ProcessOutcome
 
 SERVER_LIMITS = Limits(output=16 * MIB, memory=GIB)
+SHOW_FOLDER = "show it the folder that the program is installed in, by --readable"
 MOST_MESSAGES = 10_000
 """So many messages may come until the server is asked something again."""
 MOST_ANSWER_BYTES = 64 * MIB
@@ -52,12 +56,17 @@ class ServerLink:
         variable: Variable,
         runner: CommandRunner,
         network: Connections,
+        *,
+        may_fetch: bool = False,
     ) -> None:
         self._server, self._acting, self._variable, self._network = server, acting, variable, network
         self._runner = runner
+        self._packages = package_use(server, runner.person.caches, may_fetch=may_fetch)
         self._fault: str | None = None
         self._seen = Seen()
         self.is_abandoned = False
+        self.advice: str | None = None
+        """What a person can do where the server could not be started."""
         self.secrets: tuple[Secret, ...] = ()
 
     @property
@@ -67,6 +76,12 @@ class ServerLink:
     @fault.setter
     def fault(self, reason: str) -> None:
         self._fault = reason
+
+    @property
+    def start_seconds(self) -> float:
+        """How long it may take until the server answers; longer where it fetches its packages first."""
+        is_fetching = self._packages is not None and self._packages.is_fetching
+        return max(self._server.start_seconds, FETCH_SECONDS if is_fetching else 0.0)
 
     def transport(self) -> Transport:
         """For the client library."""
@@ -81,7 +96,7 @@ class ServerLink:
             return
         async with self._started(settings) as process:
             try:
-                async with self._process_streams(process) as streams:
+                async with self._process_streams(process, settings) as streams:
                     yield streams
             finally:
                 await process.stop(0.0 if self.fault or self.is_abandoned else _GRACE_SECONDS)
@@ -99,7 +114,9 @@ class ServerLink:
 
     @asynccontextmanager
     async def _started(self, settings: CommandServer) -> AsyncIterator[LineProcess]:
-        environment, profile = await self._environment(settings), settings.sandbox
+        environment, profile, packages = await self._environment(settings), settings.sandbox, self._packages
+        if packages is not None:
+            environment, profile = packages.variables | environment, packages.profile
         folder = None if settings.folder is None else Path(settings.folder)
         if folder is not None and not folder.is_dir():
             raise InvalidInput(f"the folder {folder} of server {self._server.name} is missing", "make it first")
@@ -112,7 +129,7 @@ class ServerLink:
             workspace=folder,
             environment=environment,
             readable=[Path(place) for place in settings.readable],
-            cache_name=f"mcp-server {self._server.name}",
+            cache_name=None if profile.is_read_only and packages is None else cache_name(self._server),
             limits=SERVER_LIMITS,
         ) as process:
             yield process
@@ -132,8 +149,24 @@ class ServerLink:
         self.secrets = tuple(secrets)
         return environment
 
+    async def _why_ended(self, settings: CommandServer, outcome: ProcessOutcome) -> str:
+        argv = [settings.command, *settings.args]
+        folder = None if settings.folder is None else Path(settings.folder)
+        failure = start_failure(argv, outcome)
+        explained = await self._runner.explained(argv, outcome, folder, [Path(place) for place in settings.readable])
+        if explained is not outcome:
+            self.advice = SHOW_FOLDER
+        elif failure == os.strerror(errno.ENOENT):
+            what, self.advice = missing_program(settings.command)
+            return what
+        elif self._packages is not None and not self._packages.is_fetching:
+            self.advice = (
+                "where its packages are incomplete, remove the server and add it again, which fetches them anew"
+            )
+        return ended_because(explained)
+
     @asynccontextmanager
-    async def _process_streams(self, process: LineProcess) -> AsyncIterator[Any]:
+    async def _process_streams(self, process: LineProcess, settings: CommandServer) -> AsyncIterator[Any]:
         to_session, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
         budget = _MessageBudget()
@@ -153,7 +186,7 @@ class ServerLink:
                         return
                     await to_session.send(SessionMessage(message))
                 outcome = await process.ended()
-                self.fault = self.fault or ended_because(outcome)
+                self.fault = self.fault or await self._why_ended(settings, outcome)
 
         async def write() -> None:
             async for sent in from_session:
@@ -193,6 +226,21 @@ async def _until_closed(work: Callable[[], Awaitable[None]]) -> None:
         await work()
     except (anyio.ClosedResourceError, anyio.BrokenResourceError):
         return
+
+
+def missing_program(command: str) -> tuple[str, str]:
+    """What is missing where a command was not found, and what to do. The command is the person's own, so it may be
+    looked for outside of the sandbox."""
+    if "/" in command:
+        if os.path.exists(command):
+            return f"{command} is hidden from it, or what its first line names is", SHOW_FOLDER
+        return f"there is no {command}", "give the path of a program that is there"
+    package = INSTALLERS.get(command)
+    install = f"install {package}" if package is not None else "install it"
+    return (
+        f"there is no program {command} where its sandbox looks: in the system's folders and those of version managers",
+        f"{install}, or give the whole path of the program, and show the folder that it is installed in by --readable",
+    )
 
 
 def ended_because(outcome: ProcessOutcome) -> str:

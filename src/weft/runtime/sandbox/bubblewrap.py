@@ -125,7 +125,7 @@ class Surroundings(TypedDict, total=False):
     person: PersonFolders
     """For whom it runs."""
     cache_name: str | None
-    """By which its package caches are found again where it has no workspace."""
+    """By which its package caches are found again, in place of those of its workspace, which other commands write."""
     toolchains: Toolchains
     """What is shown of the person's home folder so that programs are found."""
 
@@ -205,7 +205,8 @@ def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings) -> Sand
     covers += protected.covers(shown)
     ensure_few(covers)
     home = home_beside(place)
-    caches = _caches(person.caches, place, surroundings.get("cache_name")) if is_writable else None
+    name = surroundings.get("cache_name")
+    caches = _caches(person.caches, place, name) if is_writable or name is not None else None
     path = toolchains.path(":".join((*view.program_folders, INSIDE_PATH)))
     return SandboxPlan(
         mounts=(*shown, *home_mounts(home, caches), *covers),
@@ -218,9 +219,9 @@ def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings) -> Sand
 def _caches(caches: Path | None, workspace: str | None, name: str | None) -> Path | None:
     if caches is None:
         return None
-    if workspace is not None:
-        return workspace_caches(caches, Path(workspace))
-    return None if name is None else named_caches(caches, name)
+    if name is not None:
+        return named_caches(caches, name)
+    return None if workspace is None else workspace_caches(caches, Path(workspace))
 
 
 class SandboxGuard:

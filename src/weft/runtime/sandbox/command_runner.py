@@ -138,6 +138,12 @@ class CommandRunner:
         shown = [str(path) for path in (*self.readable, *readable)]
         return await asyncio.to_thread(find_toolchains, self.person.toolchain_home, place, folder, shown)
 
+    async def explained(
+        self, argv: Sequence[str], outcome: ProcessOutcome, workspace: Path | None, readable: Sequence[Path] = ()
+    ) -> ProcessOutcome:
+        """The outcome of what was started, with a line more where it failed for want of a program that is hidden."""
+        return _explained(argv, outcome, await self.toolchains(workspace, None, readable))
+
     @asynccontextmanager
     async def started(
         self,
@@ -152,6 +158,7 @@ class CommandRunner:
     ) -> AsyncIterator[LineProcess]:
         """Start a command that is spoken with in lines, and have its proxy run until the end. Whoever entered this
         stops the command. Without a workspace nothing that it writes stays, but for package caches under `cache_name`.
+        Caches of that name are its own, also where it has a workspace, and under a profile that only reads.
         `readable` is shown to it beside."""
         if profile.is_unconfined:
             place = Path("/") if workspace is None else workspace.resolve()

@@ -45,10 +45,13 @@ def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -
         protected_places(place),
         strict=is_strict(os.environ.get(STRICT_VARIABLE)),
         readable=[*map(Path, load_resource_settings().sandbox.readable), *readable],
-        person=PersonFolders(
-            home=Path.home(), caches=user_cache() / SANDBOX_CACHES, variables=manager_variables(os.environ.get)
-        ),
+        person=PersonFolders(home=Path.home(), caches=sandbox_caches(), variables=manager_variables(os.environ.get)),
     )
+
+
+def sandbox_caches() -> Path:
+    """Where it lies what package managers fetched inside sandboxes."""
+    return user_cache() / SANDBOX_CACHES
 
 
 def nearby_ledger(option: str | None) -> str | None:

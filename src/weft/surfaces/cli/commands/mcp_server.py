@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.kernel.errors import InvalidInput
 from weft.kernel.shell_words import shell_line, shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -59,19 +60,21 @@ def complete_servers(_: click.Context, __: click.Parameter, incomplete: str) -> 
 @click.option("--subscribe", multiple=True, metavar="URI", help="A resource whose changes are recorded.")
 @click.option("--call-seconds", type=float, metavar="SECONDS", help="How long a call may take. Default: 120.")
 @click.option("--no-start", is_flag=True, help="Add it without starting it; `approve` it later.")
-@click.option("--yes", is_flag=True, help="Approve without asking.")
+@click.option("--yes", is_flag=True, help="Approve, and let the first start fetch packages, without asking.")
 def command(call: Call, action: str, name: str | None, words: tuple[str, ...], **options: Any) -> None:
     """Say which MCP servers there are, and approve their tools.
 
     ACTION is add, list, remove, tools, approve, enable or disable. `weft mcp-server add NAME -- COMMAND…` adds one that
     is started here, in a sandbox, and `--url` one elsewhere. Its tools are shown and pinned by their hashes: one that
-    changes is not used until you `approve` it.
+    changes is not used until you `approve` it. Where COMMAND fetches what it runs, as `uvx` and `npx` do, you are asked
+    whether the first start may; later ones have no network for it.
     """
     chosen = [option for option, value in options.items() if value]
-    allowed = {"add": [option for option in options if option != "yes"], "approve": ["yes"]}.get(action, [])
+    allowed = {"add": list(options), "approve": ["yes"]}.get(action, [])
     misplaced = [option for option in chosen if option not in allowed]
     if misplaced:
-        raise click.UsageError(f"{action} takes no --{misplaced[0].removesuffix('s').replace('_', '-')}")
+        name_of = {"variables": "variable"}.get(misplaced[0], misplaced[0])
+        raise click.UsageError(f"{action} takes no --{name_of.replace('_', '-')}")
     if action not in ("list", "tools") and name is None:
         raise click.UsageError(f"{action} needs the name of a server")
     if (action == "list" and name is not None) or (words and action not in ("add", "approve")):
@@ -99,7 +102,9 @@ def _add(call: Call, name: str, words: tuple[str, ...], options: dict[str, Any])
     )
     if any(one.name == name for one in load_mcp_servers().servers):
         raise LabelTaken(name, "an MCP server")
-    tools: tuple[ComparedTool, ...] = () if options["no_start"] else _inspected(call, server, None)
+    tools: tuple[ComparedTool, ...] = ()
+    if not options["no_start"]:
+        tools = _inspected(call, server, None, may_fetch=_agree_to_fetch(call, server, options["yes"]))
 
     def change(servers: tuple[McpServer, ...]) -> tuple[McpServer, ...]:
         if any(one.name == name for one in servers):
@@ -134,6 +139,7 @@ def _http(words: tuple[str, ...], options: dict[str, Any]) -> Any:
 
 
 def _program(words: tuple[str, ...], options: dict[str, Any]) -> Any:
+    from weft.runtime.mcp.package_sources import package_index, package_source
     from weft.runtime.mcp.server_settings import CommandServer, variable_source
     from weft.surfaces.cli.credentials import person_acting
 
@@ -145,7 +151,7 @@ def _program(words: tuple[str, ...], options: dict[str, Any]) -> Any:
         raise click.UsageError("--no-sandbox leaves no profile")
     if options["profile"] == "none":
         raise click.UsageError("what takes the sandbox away is --no-sandbox")
-    folder = options["folder"]
+    folder, index = options["folder"], package_index(words)
     return CommandServer(
         command=words[0],
         args=words[1:],
@@ -154,16 +160,43 @@ def _program(words: tuple[str, ...], options: dict[str, Any]) -> Any:
         readable=tuple(os.path.abspath(os.path.expanduser(path)) for path in options["readable"]),
         profile="none" if options["no_sandbox"] else options["profile"] or "workspace",
         granted_by=str(person_acting().principal) if options["no_sandbox"] else None,
+        packages=None if index is None or options["no_sandbox"] else package_source(index, os.environ.get),
     )
 
 
-def _inspected(call: Call, server: McpServer, pinned: PinnedTools | None) -> tuple[ComparedTool, ...]:
+def _agree_to_fetch(call: Call, server: McpServer, is_sure: bool) -> bool:
+    """Ask the person whether the start that comes now may fetch packages, where it would. Whether it may."""
+    from weft.runtime.mcp.package_sources import has_packages
+    from weft.runtime.mcp.server_settings import CommandServer
+    from weft.surfaces.cli.sandbox_access import sandbox_caches
+
+    transport = server.transport
+    if not isinstance(transport, CommandServer) or transport.packages is None:
+        return False
+    if has_packages(server, sandbox_caches()):
+        return False
+    if transport.first_sandbox == transport.sandbox:
+        return True  # its profile names these hosts, for every start
+    hosts = ", ".join(transport.packages.hosts)
+    what = f"{shell_line((transport.command, *transport.args))} fetches packages: its first start reaches {hosts}"
+    if not is_sure:
+        if not is_person_there(call):
+            raise InvalidInput(what, "say --yes if it may, or add it with --no-start")
+        ask(f"{what}, later ones do not. May it?")
+    return True
+
+
+def _inspected(
+    call: Call, server: McpServer, pinned: PinnedTools | None, *, may_fetch: bool = False
+) -> tuple[ComparedTool, ...]:
     from weft.runtime.mcp.servers import inspected
     from weft.surfaces.cli.credentials import person_acting
     from weft.surfaces.cli.sandbox_access import command_runner, nearby_ledger
 
     runner = command_runner(nearby_ledger(call.ledger))
-    return asyncio.run(inspected(server, pinned, acting=person_acting(), variable=os.environ.get, runner=runner))
+    return asyncio.run(
+        inspected(server, pinned, acting=person_acting(), variable=os.environ.get, runner=runner, may_fetch=may_fetch)
+    )
 
 
 def _listed(server: str, tools: tuple[ComparedTool, ...]) -> list[ListedTool]:
@@ -232,10 +265,13 @@ def _confined(server: McpServer) -> str:
 
 
 def _remove(call: Call, name: str, _: tuple[str, ...], __: dict[str, Any]) -> None:
+    from weft.runtime.mcp.package_sources import remove_packages
     from weft.surfaces.cli.mcp_servers import change_servers, find_server
+    from weft.surfaces.cli.sandbox_access import sandbox_caches
 
-    find_server(name)
+    server = find_server(name)
     change_servers(lambda servers: tuple(server for server in servers if server.name != name))
+    remove_packages(server, sandbox_caches())
     call.answer(Removed(removed=name), [Span(name, "label"), " is no longer known, nor what was approved of it"])
 
 
@@ -279,7 +315,7 @@ def _approve(call: Call, name: str, words: tuple[str, ...], options: dict[str, A
 
     server = find_server(name)
     pinned = load_mcp_servers().pinned(name)
-    tools = _inspected(call, server, pinned)
+    tools = _inspected(call, server, pinned, may_fetch=_agree_to_fetch(call, server, options["yes"]))
     names = tuple(word.removeprefix(f"{name}/") for word in words) or None
     approved = approve(name, server.identity, tools, pinned, names)
     differing = [

@@ -1,0 +1,70 @@
+"""What an agent, or another server, leaves in a cache is not what an MCP server starts with its keys."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.homes import program
+from tests.runtime.mcp.configured import PYTHON, SCRIPT
+from tests.sandbox import machine_sandbox
+from tests.surfaces.shell import Shell
+
+ON_DISK = True  # no sandbox takes a workspace in memory
+UVX = f"""#!/bin/sh
+[ -e ~/.cache/package ] || [ -n "$UV_OFFLINE" ] || echo fetched > ~/.cache/package
+[ "$(cat ~/.cache/package)" = fetched ] || {{ echo "started what was planted: $KEY" >&2; exit 2; }}
+exec {PYTHON} -I -S -B {SCRIPT} echoes
+"""
+PLANT = "echo planted > ~/.cache/package"
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def shell(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Shell:
+    """In the folder where the agent works, of somebody who has uv."""
+    machine_sandbox()
+    for name in list(os.environ):
+        if name.startswith(("XDG_", "WEFT_", "UV_", "PIP_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KEY", "canary-of-the-server")
+    program(tmp_path / "home/.local/bin/uvx", UVX)
+    monkeypatch.chdir(workspace)
+    return Shell(workspace, monkeypatch, capsys)
+
+
+def add(shell: Shell, name: str, *words: str, command: tuple[str, ...] = ("uvx", "package")) -> str:
+    readable = ("--readable", sys.base_prefix, "--readable", str(SCRIPT), "--variable", "KEY")
+    return shell("mcp-server", "add", name, "--yes", *readable, *words, "--", *command).err
+
+
+def plant(shell: Shell, workspace: Path) -> None:
+    assert shell("sandbox", "run", "--in", str(workspace), "--", "sh", "-c", PLANT).code == 0
+
+
+def test_a_command_of_the_workspace_plants_nothing_for_a_server_that_works_there(shell: Shell, workspace: Path) -> None:
+    plant(shell, workspace)
+    assert "planted" not in add(shell, "tracker", "--folder", str(workspace))
+    plant(shell, workspace)
+    assert shell.json("mcp-server", "tools", "tracker")[0]["state"] == "approved"
+
+
+def test_a_server_plants_nothing_for_a_later_one_of_its_name(shell: Shell, workspace: Path) -> None:
+    script = f"{PLANT}; exec {PYTHON} -I -S -B {SCRIPT} echoes"
+    add(shell, "tracker", command=("sh", "-c", script))
+    assert shell("mcp-server", "remove", "tracker").code == 0
+    assert "planted" not in add(shell, "tracker")
+    add(shell, "other", command=("sh", "-c", script))
+    assert shell.json("mcp-server", "tools", "tracker")[0]["state"] == "approved"
