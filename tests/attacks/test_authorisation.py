@@ -503,7 +503,9 @@ def test_pages_of_a_search_go_on_over_what_cannot_be_read() -> None:
 def ledger() -> Iterator[Ledger]:
     with opened() as ledger:
         Programs(ledger).create("human", "eve", {})
-        Programs(ledger).create("agent", "scout", {"permissions": {"programs": ["configure", "assign"]}})
+        Programs(ledger).create(
+            "agent", "scout", {"permissions": {"programs": ["configure", "configure(*)", "assign"]}}
+        )
         yield ledger
 
 

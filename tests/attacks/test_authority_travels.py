@@ -139,7 +139,8 @@ def test_a_peer_does_not_make_an_agent_the_assignee_of_a_task(programs: Programs
 
 def test_an_agent_takes_nothing_over_whatever_it_may(programs: Programs, peer: Peer) -> None:
     programs.create("agent", "worker", {"permissions": {"programs": ["configure", "approve", "assign", READ]}})
-    programs.create("human", "ann", {"permissions": ["configure", READ]})
+    named = ["configure(gift)", "machine:host", "machine:variable", "machine:credential"]
+    programs.create("human", "ann", {"permissions": [*named, READ]})
     programs.create("human", "bob", {"permissions": [READ]})
     peer.writes(lambda theirs: theirs.create("provider", "gift", SERVER))
     for name in ("worker", "bob"):

@@ -36,7 +36,16 @@ from weft.runtime.turns.messages import answer_admitted
 
 NOON = 1_794_700_800_000
 NAMES = ("local", "ann", "bob", "eve", "helper")
-EVERYTHING = ["configure", "assign", "session:read", "turn:record", "session:create", "session:move"]
+EVERYTHING = [
+    "configure",
+    "configure(open)",
+    "configure(job)",
+    "assign",
+    "session:read",
+    "turn:record",
+    "session:create",
+    "session:move",
+]
 """All permissions but the one to read private programs: none of them makes an agent work for somebody."""
 SPY = "spy"
 

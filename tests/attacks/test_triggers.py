@@ -48,7 +48,7 @@ def test_triggers_that_make_sessions_for_made_sessions_are_stopped(world: Trigge
 
 def test_triggers_that_change_programs_for_changed_programs_are_stopped(world: TriggerWorld) -> None:
     """No event of a program names the turn in which an agent changed it."""
-    world.programs.create("agent", "helper", {"soul": "You help.", "permissions": {"programs": ["configure"]}})
+    world.programs.create("agent", "helper", {"soul": "You help.", "permissions": {"programs": ["configure(work)"]}})
     world.programs.create("task", "work", {"title": "0"})
     world.create("echo", on={"event": {"kind": "task_configured"}}, to={"persona": "helper"}, message="again")
     as_helper, job = world.programs.acting_as("helper"), world.job()

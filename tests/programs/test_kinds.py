@@ -26,6 +26,7 @@ from weft.programs.config_fields import count, reference, text
 from weft.programs.kinds import published
 from weft.programs.kinds.kind import KindRow, ReferenceRule
 from weft.programs.kinds.table import KINDS, ROWS
+from weft.programs.machine_names import NOTHING
 from weft.programs.model import Program
 from weft.programs.program_files import read_text
 from weft.runtime.invoke.handlers import HANDLERS
@@ -53,6 +54,7 @@ TOY = KindRow(
     ),
     required=("wheels",),
     fields={"wheels": count, "maker": reference, "colour": text},
+    machine=dict.fromkeys(("wheels", "maker", "colour"), NOTHING),
     references={"maker": ReferenceRule(ReferenceField.OWNER, (ProgramKind.HUMAN,))},
     file_states=published.FILE_STATES,
     state_in_use=published.STATE_IN_USE,

@@ -100,7 +100,7 @@ def test_a_verb_is_carried_out_with_the_right_and_refused_without(settled: Progr
     with pytest.raises(NotAllowed):
         act(rights([]))
     assert exported(settled.ledger) == before
-    act(rights(["program:*", "session:create"]))
+    act(rights(["program:*", "session:create", "machine:*"]))
     assert exported(settled.ledger) != before or verb in WITHOUT_EVENTS
 
 

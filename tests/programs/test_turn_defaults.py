@@ -63,7 +63,7 @@ def test_a_default_model_must_be_a_model(world: Programs) -> None:
 
 
 def test_an_agent_sets_limits_on_its_session_once_and_changes_none(world: Programs) -> None:
-    world.create("agent", "ada", {"permissions": {"programs": ["configure"], **LIMITS}})
+    world.create("agent", "ada", {"permissions": {"programs": ["configure", "configure(bob)"], **LIMITS}})
     world.create("agent", "bob", {"permissions": LIMITS})
     world.create_session("talk", owner="ada")
     ada = world.acting_as("ada")

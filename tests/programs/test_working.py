@@ -297,12 +297,12 @@ def test_rights_are_asked_for_by_the_verbs_that_need_them(programs: Programs) ->
     assert len(lines(programs.ledger)) == before
     assert guest.start_task("t").state == "active"
     assert guest.set_presence("guest", "busy").state == "busy"
-    assert bln.create("provider", "p", {"providerType": "x"}).created_by == "bln"
+    assert bln.create("code", "p", {"source": "x"}).created_by == "bln"
     assert programs.acting_as("researcher").step_agent("researcher", "think").state == "thinking"
 
 
 def test_nobody_gives_a_right_that_they_lack_or_changes_their_own(programs: Programs) -> None:
-    programs.create("human", "ann", {"permissions": ["configure"]})
+    programs.create("human", "ann", {"permissions": ["configure", "configure(*)"]})
     ann = programs.acting_as("ann")
     refused: list[Callable[[], object]] = [
         lambda: ann.create("human", "twin", {"permissions": ["approve"]}),
@@ -316,11 +316,11 @@ def test_nobody_gives_a_right_that_they_lack_or_changes_their_own(programs: Prog
             attempt()
     assert ann.create("human", "ben", {"permissions": ["configure"]}).created_by == "ann"
     assert ann.change("bln", {"permissions": ["approve"], "name": "B"}).config["permissions"] == ["approve"]
-    assert ann.change("ann", {"name": "Ann"}).config["permissions"] == ["configure"]
+    assert ann.change("ann", {"name": "Ann"}).config["permissions"] == ["configure", "configure(*)"]
 
 
 def test_an_agent_does_not_widen_what_it_may_use(programs: Programs) -> None:
-    programs.change("researcher", {"permissions": {"programs": ["configure"], "credentials": ["one"]}})
+    programs.change("researcher", {"permissions": {"programs": ["configure(researcher)"], "credentials": ["one"]}})
     agent = programs.acting_as("researcher")
     for permissions in ({"credentials": ["one", "two"]}, {"credentials": None}, {"tools": {"allow": ["shell"]}}):
         with pytest.raises(NotAllowed, match="its own permissions"):

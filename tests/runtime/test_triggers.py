@@ -368,7 +368,9 @@ def test_a_trigger_of_an_agent_has_no_more_rights_than_the_agent(world: TriggerW
 
 
 def test_a_trigger_that_somebody_with_fewer_rights_configured_loses_rights(world: TriggerWorld) -> None:
-    world.programs.create("agent", "helper", {"soul": "You help.", "permissions": {"programs": ["configure"]}})
+    world.programs.create(
+        "agent", "helper", {"soul": "You help.", "permissions": {"programs": ["configure", "configure(*)"]}}
+    )
     world.record("private words", "diary")
     world.create("hourly", **HOURLY, to={"session": "team"})
     world.programs.acting_as("helper").change("hourly", {"to": {"session": "diary"}})
@@ -380,7 +382,9 @@ def test_a_trigger_that_somebody_with_fewer_rights_configured_loses_rights(world
 def test_a_trigger_without_a_target_goes_to_whoever_created_it_and_not_to_whoever_configured_it(
     world: TriggerWorld,
 ) -> None:
-    world.programs.create("agent", "helper", {"soul": "You help.", "permissions": {"programs": ["configure"]}})
+    world.programs.create(
+        "agent", "helper", {"soul": "You help.", "permissions": {"programs": ["configure", "configure(*)"]}}
+    )
     as_helper = world.programs.acting_as("helper")
     as_helper.create("trigger", "agents", {**HOURLY})
     world.create("persons", **HOURLY)

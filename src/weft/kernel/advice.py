@@ -153,6 +153,10 @@ class Action(StrEnum):
         "take_over_program",
         "look at what is pending of {program!r}, then take it over, or configure it yourself",
     )
+    SET_AS_OWNER = (
+        "set_as_owner",
+        "the ledger's owner configures {program!r} with {field} again, or without it",
+    )
     WAIT_OR_RESET_AGENT = "wait_or_reset_agent", "wait until it is idle, or reset agent {agent!r}"
     WAIT_FOR_ANSWER_OR_RESET_AGENT = (
         "wait_for_answer_or_reset_agent",

@@ -26,7 +26,9 @@ from weft.kernel.weft_error import quoted
 
 LONGEST_CHAIN = 64
 TOOL_PREFIX = "tool:"
-OBJECT_PREFIXES = ("session:", "turn:", "content:", "compaction:", "program:")
+CONFIGURE = "configure"
+"""The right to change programs: by itself those of one's own, with a pattern those of others whose names fit."""
+OBJECT_PREFIXES = ("session:", "turn:", "content:", "compaction:", "program:", "machine:", f"{CONFIGURE}(")
 """Rights over something that has a name, which may follow as a pattern: `session:read(notes-*)`."""
 LOCAL_NAME = "local"
 """The principal that a ledger acts as unless somebody else is named: whoever opened it."""
@@ -179,6 +181,11 @@ class Layer(Struct, frozen=True, forbid_unknown_fields=True):
         actions = [RuleAction.ALLOW for pattern in self.allow if covers(pattern, right, subject)]
         actions += [RuleAction.DENY for pattern in self.deny if covers(pattern, right, subject) is not False]
         return strictest(actions) is RuleAction.ALLOW
+
+    def allows_named(self, right: str, subject: str) -> bool:
+        """Whether a pattern with an object allows this: one without says nothing of what is another's."""
+        with_object = Layer(tuple(pattern for pattern in self.allow if pattern != right), self.deny)
+        return with_object.allows(right, subject)
 
     def allows_reading(self, right: str, subject: str | None = None) -> bool:
         """The same for a right to read. A layer that allows no right to read by its name limits changes alone."""

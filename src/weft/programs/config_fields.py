@@ -14,19 +14,21 @@ from typing import Any
 
 from msgspec import Struct
 
+from weft.kernel.authority import CONFIGURE
 from weft.kernel.enums import ReferenceField
 from weft.kernel.errors import InvalidConfig, InvalidInput, WeftError
 from weft.kernel.network_hosts import endpoints_of
 from weft.kernel.weft_error import quoted
 from weft.programs.addresses import ProgramAddress, parse_address
 from weft.programs.json_values import is_same
+from weft.programs.machine_names import GRANTED_SORTS
 from weft.programs.placeholders import PLACEHOLDER, is_placeholder
 
 Check = Callable[[str, Any], Any]
 """Takes a path and a value; returns the value in its one form, or raises InvalidConfig."""
-RIGHTS = ("approve", "assign", "configure")
+RIGHTS = ("approve", "assign", CONFIGURE)
 RIGHT_PATTERN = re.compile(
-    r"(session|turn|content|compaction|program|resource):[a-z*]+(\(.+\))?|"
+    r"(session|turn|content|compaction|program|resource|machine):[a-z*]+(\(.+\))?|configure\(.+\)|"
     r"(ledger|upkeep|facts|history|secret|remote|policy|approval):[a-z*]+",
     re.DOTALL,
 )
@@ -40,10 +42,11 @@ RIGHTS_BY_NAME = tuple(
         "content": "put erase",
         "program": "read",
         "resource": "change",
+        "machine": " ".join(GRANTED_SORTS),
     }.items()
     for verb in verbs.split()
 )
-"""Rights that can be given for some sessions or programs alone: `session:read(notes-*)`."""
+"""Rights that can be given for some sessions, programs or names alone: `session:read(notes-*)`."""
 WHOLE_RIGHTS = (
     "ledger:read", "upkeep:rebuild", "upkeep:pack", "facts:import", "history:import", "secret:ignore", "remote:change",
     "policy:propose", "policy:activate", "approval:answer",
@@ -166,7 +169,7 @@ def right_patterns(path: str, value: Any) -> list[str]:
     faults = Faults()
     for i, pattern in enumerate(patterns):
         name, subject, _ = pattern.partition("(")
-        rights = RIGHTS_BY_NAME if subject else (*RIGHTS_BY_NAME, *WHOLE_RIGHTS)
+        rights = (*RIGHTS_BY_NAME, CONFIGURE) if subject else (*RIGHTS_BY_NAME, *WHOLE_RIGHTS)
         fits = RIGHT_PATTERN.fullmatch(pattern) is not None and any(fnmatchcase(right, name) for right in rights)
         if pattern not in RIGHTS and not fits:
             near = get_close_matches(name, (*RIGHTS, *rights), n=1)

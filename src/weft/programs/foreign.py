@@ -14,6 +14,7 @@ from weft.kernel.errors import NotApplicable
 from weft.ledger.views.program_rows import ProgramRow
 from weft.ledger.views.rows import SessionRow
 from weft.programs.model import Program
+from weft.programs.vouching import ensure_vouched
 from weft.store.authorship import AuthoredEvent, authored_event, counts
 from weft.store.port import ReadTxn
 
@@ -110,10 +111,11 @@ def taking_over(program: Program | ProgramRow) -> Advice:
 
 
 def ensure_own(program: Program) -> Program:
-    """Somebody here configured it, or took it over. A program without any configuration is only a name."""
+    """Somebody here configured it, or took it over, and may name of the machine what they named. A program without any
+    configuration is only a name."""
     if program.foreign:
         raise only_foreign(program)
-    return program
+    return ensure_vouched(program)
 
 
 def only_foreign(program: Program | ProgramRow) -> NotApplicable:

@@ -43,6 +43,7 @@ from weft.programs.kinds.table import kind_of_row
 from weft.programs.model import Check, Program, ProgramChange, Request
 from weft.programs.nodes import tags_of
 from weft.programs.program_writer import find_program_or_session, name_in
+from weft.programs.vouching import unvouched_names
 from weft.store.authorship import authored_event
 from weft.store.port import ReadTxn
 
@@ -61,7 +62,13 @@ def to_program(txn: ReadTxn, row: ProgramRow | SessionRow, version: int | None =
     if version is None or version == program.version:
         return program
     config = _version(txn, row.id, program.name, version)
-    return replace(program, config=config, version=version, foreign=not is_counted(txn, row.id, version))
+    return replace(
+        program,
+        config=config,
+        version=version,
+        foreign=not is_counted(txn, row.id, version),
+        unvouched=unvouched_names(txn, row.id, kind_of_row(row).machine_fields, config, version),
+    )
 
 
 def _version(txn: ReadTxn, program: str, name: str, version: int) -> Any:
@@ -82,12 +89,13 @@ def _of_row(txn: ReadTxn, row: ProgramRow) -> Program:
     shows_task = is_assigned and (task is None or access.may_read_program(task))
     shows_session = is_assigned and (session is None or access.may_read(session))
     counted = counted_version(txn, row.id)
+    config = json_of(txn, counted.config)
     return Program(
         id=row.id,
         name=row.name,
         kind=row.kind,
         state=row.state,
-        config=json_of(txn, counted.config),
+        config=config,
         version=counted.version,
         tags=tags_of(txn.sql, row.id),
         created_at=row.created_at,
@@ -96,6 +104,7 @@ def _of_row(txn: ReadTxn, row: ProgramRow) -> Program:
         deleted=bool(row.deleted),
         applied=bool(row.applied),
         foreign=counted.is_foreign,
+        unvouched=() if counted.is_foreign else unvouched_names(txn, row.id, kind_of_row(row).machine_fields, config),
         pending_version=counted.pending,
         current_task=(task.name if task else row.task) if shows_task else None,
         current_session=(session.label if session else row.session) if shows_session else None,
@@ -134,6 +143,7 @@ def _of_session(txn: ReadTxn, row: SessionRow) -> Program:
         updated_at=row.updated_at,
         created_by=owner,
         deleted=row.status == "deleted",
+        unvouched=unvouched_names(txn, row.id, SESSION.machine_fields, own) if own else (),
         pending_version=counted.pending,
     )
 

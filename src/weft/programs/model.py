@@ -9,6 +9,16 @@ from msgspec import Struct
 from weft.kernel.program_kinds import PROGRAM_KINDS
 
 
+class UnvouchedName(Struct, frozen=True, kw_only=True):
+    """A folder, a command or the like that a configuration names at a place. `by` are the names of those who set it and
+    may not name it, whoever acted first."""
+
+    path: str
+    sort: str
+    text: str
+    by: tuple[str, ...]
+
+
 class Program(Struct, frozen=True, kw_only=True):
     """One program as it is now. `name` is its id as people type it, `id` the one that was minted for it."""
 
@@ -27,6 +37,8 @@ class Program(Struct, frozen=True, kw_only=True):
     applied: bool = False
     foreign: bool = False
     """This configuration is what another ledger says: nobody here wrote it or took it over, and nothing uses it."""
+    unvouched: tuple[UnvouchedName, ...] = ()
+    """What it names of the machine and was set by somebody who may not: nothing uses such a configuration."""
     pending_version: int | None = None
     """The newest version, where another ledger wrote it and nobody here has taken it over."""
     current_task: str | None = None

@@ -11,7 +11,6 @@ from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.kernel.facts import is_digest
 from weft.kernel.ledger_events import NodeTagged, NodeUntagged
 from weft.kernel.weft_error import quoted
-from weft.ledger.api import session_owner
 from weft.ledger.arguments import checked_label
 from weft.ledger.read.access import READ_LEDGER, LimitedTxn, access_of
 from weft.ledger.read.revisions import resolve, session_beside_turns
@@ -127,7 +126,7 @@ def _permit_tags(writer: ProgramWriter, node: str) -> None:
     """What is said of a program is for those who may configure it; turns, messages and events are anybody's to mark."""
     row = find_any(writer.append, node)
     if isinstance(row, SessionRow):
-        writer.permit("configure", f"tag {row.label!r}", session_owner(writer.reading, row))
+        writer.permit_session(f"tag {row.label!r}", row)
     elif row is not None:
         writer.append.access.ensure_usable(row, row.name, "program")
         writer.permit_configuring(f"tag {row.name!r}", row)

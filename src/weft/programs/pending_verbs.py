@@ -137,7 +137,18 @@ class PendingVerbs(ProgramsBase):
 
 def _permit_refusing(writer: ProgramWriter, item: PendingItem) -> None:
     writer.ensure_allowed(_kind_of(item))
-    writer.permit("configure", f"decide about what another ledger says of {item.name!r}")
+    _permit_item(writer, item, f"decide about what another ledger says of {item.name!r}")
+
+
+def _permit_item(writer: ProgramWriter, item: PendingItem, what: str) -> None:
+    """A configuration is decided about by those who may write it, what else waits with the permission to configure."""
+    row = load_program(writer.sql, item.node)
+    if item.kind not in KINDS:
+        writer.permit("configure", what)
+    elif row is not None:
+        writer.permit_configuring(what, row)
+    else:
+        writer.permit_session(what, writer.append.view.session(item.node))
 
 
 def _permit_taking(writer: ProgramWriter, item: PendingItem) -> None:
@@ -146,7 +157,7 @@ def _permit_taking(writer: ProgramWriter, item: PendingItem) -> None:
     if item.kind == APPROVAL:
         writer.permit("approve", f"take over what was answered to {item.name}", item.node)
         return
-    writer.permit("configure", f"take over version {item.version} of {item.name!r}")
+    _permit_item(writer, item, f"take over version {item.version} of {item.name!r}")
     if not isinstance(item.config, dict):
         raise NotApplicable(
             f"version {item.version} of {item.kind} {item.name!r} is not here: it was erased, or did not come along",
@@ -154,8 +165,11 @@ def _permit_taking(writer: ProgramWriter, item: PendingItem) -> None:
         )
     KINDS[item.kind].refuse_name(item.name, item.config)
     row = load_program(writer.sql, item.node)
+    kind = KINDS[item.kind]
+    counted = row if row is not None else writer.append.view.session(item.node)
+    writer.permit_machine(kind.name, item.name, kind.machine_changes(writer.config_of(counted), item.config))
     if row is not None:
-        permit_grants(writer, KINDS[item.kind], row, writer.config_of(row), item.config)
+        permit_grants(writer, kind, row, writer.config_of(row), item.config)
 
 
 def _kind_of(item: PendingItem) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import UNSET
@@ -19,6 +20,7 @@ from weft.programs.json_values import is_same
 from weft.programs.kinds.kind import KindRow
 from weft.programs.kinds.table import kind_of_row
 from weft.programs.lookups import to_program
+from weft.programs.machine_names import MACHINE_PREFIX
 from weft.programs.program_writer import ProgramWriter
 
 
@@ -27,14 +29,14 @@ def create(
 ) -> ProgramRow:
     """A new program, in use unless it is to stay a draft. An agent that was only named so far is described now."""
     if not kind.is_made_by_everybody:
-        writer.permit("configure", f"create the {kind.name} {name!r}")
+        writer.permit_creating(f"create the {kind.name} {name!r}", name)
     if kind.facts.stream != "program":
         raise InvalidInput(f"a {kind.name} is made by create_{kind.name}", Action.CREATE_SESSION)
     name = checked_name(name)
     checked = kind.checked_config(config)
     kind.refuse_name(name, checked)
     permit_grants(writer, kind, None, {}, checked)
-    writer.permit_machine_part(kind.name, name, kind.machine_part({}), kind.machine_part(checked))
+    writer.permit_machine_change(kind.name, name, kind.machine_changes({}, checked), kind.keeps_machine({}, checked))
     row = find_program(writer.sql, name)
     if row is not None and not row.deleted:
         if row.kind == kind.name and row.version == 0 and writer.append.access.may_read_program(row):
@@ -61,8 +63,10 @@ def configure(
     reason: str | None = None,
     reverts: int | None = None,
     applied: bool = False,
+    given: Iterable[str] = (),
 ) -> ProgramRow:
-    """Another configuration, whole. One that is the same as what counts here changes nothing."""
+    """Another configuration, whole. One that is the same as what counts here changes nothing, unless it vouches for
+    what somebody set who may not: `given` are the fields that whoever acts names themselves."""
     kind = kind_of_row(row)
     writer.permit_configuring(f"configure the {kind.name} {row.name!r}", row)
     writer.ensure_version(row.name, expected, writer.version_of(row))
@@ -75,16 +79,32 @@ def configure(
     kind.refuse_name(row.name, checked)
     counted = counted_version(writer.reading, row.id)
     own = None if counted.is_foreign else json_of(writer.reading, counted.config)
+    row = _vouched_for(writer, kind, row, own, checked, given)
     if counted.version and is_same(own, checked):
         return row
     before = own if isinstance(own, dict) else {}
     permit_grants(writer, kind, row, before, checked)
-    permit_visibility(writer, row, before, checked)
-    writer.permit_machine_part(kind.name, row.name, kind.machine_part(before), kind.machine_part(checked))
+    refuse_hidden_system_agent(writer, row, before, checked)
+    changes = kind.machine_changes(before, checked)
+    writer.permit_machine_change(kind.name, row.name, changes, kind.keeps_machine(before, checked))
     fields = _event_fields(writer, kind, checked, applied)
     reverting = UNSET if reverts is None else reverts
     row = writer.add(row, kind.facts.configured, **fields, reverts=reverting, reason=writer.reason(reason))
     return kind.follow_config(writer, row, before, checked)
+
+
+def _vouched_for(
+    writer: ProgramWriter, kind: KindRow, row: ProgramRow, own: Any, checked: dict[str, Any], given: Iterable[str]
+) -> ProgramRow:
+    """A version with the same configuration, where whoever acts names what stands in it and was set by somebody who may
+    not: from then on it was set by them."""
+    if not isinstance(own, dict):
+        return row
+    names = writer.names_to_vouch_for(kind, row.id, own, checked, given)
+    if not names:
+        return row
+    writer.permit_machine(kind.name, row.name, names)
+    return writer.add(row, kind.facts.configured, **_event_fields(writer, kind, own, bool(row.applied)))
 
 
 def permit_grants(
@@ -97,15 +117,16 @@ def permit_grants(
         raise NotAllowed("configure", [writer.actor_name], "change its own permissions", "somebody else must do it")
     for right in sorted(set(granted(config)) - set(granted(before))):
         writer.permit(right, f"give the permission {right!r}, which it lacks")
+        if right.startswith(MACHINE_PREFIX):
+            writer.append.authority.ensure_allowed(right)
 
 
-def permit_visibility(writer: ProgramWriter, row: ProgramRow, before: dict[str, Any], config: dict[str, Any]) -> None:
-    """Only whoever created a program, or the ledger's owner, says who sees it."""
-    if (before.get("visibility") == "private") == (config.get("visibility") == "private"):
-        return
-    writer.refuse_system_agent(row, "it is there for everybody")
-    if not writer.append.access.created(row):
-        raise writer.not_allowed("configure", f"say who sees the {row.kind} {row.name!r}, which is another's")
+def refuse_hidden_system_agent(
+    writer: ProgramWriter, row: ProgramRow, before: dict[str, Any], config: dict[str, Any]
+) -> None:
+    """Whoever may configure a program says who sees it, but for an agent that the ledger made itself."""
+    if (before.get("visibility") == "private") != (config.get("visibility") == "private"):
+        writer.refuse_system_agent(row, "it is there for everybody")
 
 
 def revert(

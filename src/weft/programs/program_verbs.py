@@ -114,10 +114,13 @@ class ProgramVerbs(ProgramsBase):
 
         def work(writer: ProgramWriter) -> Any:
             session_row = self._session(writer, name)
+            fields = tuple(given) if isinstance(given, Mapping) else ()
             if session_row is not None:
-                return session.configure(writer, session_row, config_for(writer, session_row), expected)
+                config = config_for(writer, session_row)
+                return session.configure(writer, session_row, config, expected, given=fields)
             row = writer.require(name)
-            return program_changes.configure(writer, row, config_for(writer, row), expected=expected, reason=reason)
+            config = config_for(writer, row)
+            return program_changes.configure(writer, row, config, expected=expected, reason=reason, given=fields)
 
         return self._change(verb, work, key, name, given, expected, reason)
 

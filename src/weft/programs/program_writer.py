@@ -6,12 +6,13 @@ or after a verb, never in between. Everything is done in the name of the append'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 from msgspec import UNSET
 
 from weft.kernel.advice import Action
+from weft.kernel.authority import CONFIGURE
 from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import (
     ContentGone,
@@ -25,6 +26,7 @@ from weft.kernel.errors import (
 from weft.kernel.events import Event, ledger_stream, program_stream
 from weft.kernel.fields import Reference
 from weft.kernel.program_kinds import PROGRAM_KINDS, legal_verbs, next_state
+from weft.kernel.weft_error import quoted
 from weft.ledger.api import system_kind_of, users_of_agent
 from weft.ledger.arguments import checked_count
 from weft.ledger.read.access import access_of
@@ -38,9 +40,20 @@ from weft.ledger.write.commands import Answer, keyed_command, once
 from weft.programs.addresses import is_address, parse_address
 from weft.programs.config_fields import NamedProgram
 from weft.programs.foreign import counted_references, counted_version, only_foreign
+from weft.programs.machine_names import MachineField, MachineName, MachineSort
+from weft.programs.vouching import refusal, unvouched_names
 from weft.store.port import ReadTxn
 
 Found = ProgramRow | SessionRow
+
+
+class MachineFacts(Protocol):
+    """What a kind of program knows of the names of the machine in its configurations."""
+
+    @property
+    def machine_fields(self) -> Mapping[str, MachineField]: ...
+
+    def machine_names(self, config: Any) -> frozenset[MachineName]: ...
 
 
 _VERBS_OF_RIGHTS = {
@@ -121,6 +134,12 @@ class ProgramWriter:
             raise only_foreign(row)
         return row
 
+    def ensure_vouched(self, row: ProgramRow, kind: MachineFacts) -> ProgramRow:
+        """What its configuration names of the machine was set by those who may."""
+        for name in unvouched_names(self.reading, row.id, kind.machine_fields, self.config_of(row)):
+            raise refusal(row.kind, row.name, name)
+        return row
+
     def references_of(self, program: str, field: str) -> list[str]:
         """The ids of the programs that its counted configuration names in this field."""
         row = load_program(self.sql, program)
@@ -138,8 +157,10 @@ class ProgramWriter:
         if not self.append.access.permits(right, own):
             raise self.not_allowed(right, what)
 
-    def not_allowed(self, right: str, what: str) -> NotAllowed:
-        hint = f"it needs the permission {right!r} in its configuration"
+    def not_allowed(self, right: str, what: str, name: str | None = None) -> NotAllowed:
+        """`name` is that of what is another's: the right has to name it."""
+        permission = right if name is None else f"{right}({name})"
+        hint = f"it needs the permission {permission!r} in its configuration"
         return NotAllowed(right, self._principals, what, hint)
 
     def permit_agent(self, right: str, what: str, agent: ProgramRow) -> None:
@@ -148,24 +169,70 @@ class ProgramWriter:
         self.permit(right, what, *users_of_agent(self.reading, agent))
 
     def permit_configuring(self, what: str, row: ProgramRow) -> None:
-        """Everybody configures the agents that they created; other programs with the permission alone."""
-        self.permit("configure", what, *self.append.access.own_agent(row))
+        """Everybody configures the agents that they created; what else they created with the permission `configure`,
+        and what others created with one that names it."""
+        if not self.append.access.may_configure(row):
+            raise self.not_allowed(CONFIGURE, what, row.name)
+
+    def permit_creating(self, what: str, name: str) -> None:
+        if not self.append.access.may_create(name):
+            raise self.not_allowed(CONFIGURE, what)
+
+    def permit_session(self, what: str, row: SessionRow) -> None:
+        """A session is changed by its owner, and by others as programs are."""
+        if not self.append.access.may_configure_session(row):
+            raise self.not_allowed(CONFIGURE, what, row.label)
+
+    def permit_owner(self, what: str, owner: str) -> None:
+        """A session is one's own, or made another's with the right to configure them."""
+        access, program = self.append.access, find_program(self.sql, owner)
+        if program is not None and not access.may_read_program(program):
+            program = None  # it is refused as what is not there, where the session is made
+        if not access.may_give_session(owner, program):
+            raise self.not_allowed(CONFIGURE, what, owner)
 
     def refuse_system_agent(self, row: ProgramRow, hint: str) -> None:
         """Nobody deletes, hides or shares an agent that the ledger made itself."""
         if system_kind_of(self.reading, row) is not None:
             raise NotApplicable(f"{row.name!r} is a system agent", hint)
 
-    def permit_machine_part(self, kind: str, name: str, before: Any, after: Any) -> None:
-        """Keys, folders, commands and destinations are those of the person whose machine it is, whatever rights an
-        agent that works for them was given. `before` and `after` are what a configuration says of these."""
-        self.permit_person(before, after, f"say which keys, folders, commands or destinations the {kind} {name!r} uses")
+    def permit_machine(self, kind: str, name: str, names: Iterable[MachineName]) -> None:
+        """Folders, commands, variables, hosts, sandboxes, credentials and toolsets are named by the ledger's owner, and
+        by a person with a right that names them."""
+        for named in names:
+            if not self._may_name(named):
+                what = f"set {named.path} of the {kind} {name!r} to {quoted(named.text)}"
+                is_owners = named.sort == MachineSort.UNATTENDED_WRITES
+                others = "" if is_owners else f", or a person with the permission {named.permission!r}"
+                raise NotAllowed(named.right, self._principals, what, f"the ledger's owner sets it{others}")
+
+    def _may_name(self, named: MachineName) -> bool:
+        access = self.append.access
+        if named.sort == MachineSort.UNATTENDED_WRITES:
+            return access.is_owner(named.right)
+        return access.may_name(named.right, named.subjects)
+
+    def permit_machine_change(self, kind: str, name: str, changed: Iterable[MachineName], is_kept: bool) -> None:
+        """The same of a change. An agent takes no name of the machine away, either: `is_kept` says whether all are the
+        same."""
+        self.permit_person(True, is_kept, f"say which keys, folders, commands or destinations the {kind} {name!r} uses")
+        self.permit_machine(kind, name, changed)
 
     def permit_person(self, before: Any, after: Any, what: str) -> None:
         """Refuse an agent a change that only a person makes; `what` says which."""
         access = self.append.access
         if not access.is_unlimited and access.is_agent() and before != after:
             raise NotAllowed("configure", [self.actor_name], what, "a person must do it")
+
+    def names_to_vouch_for(
+        self, kind: MachineFacts, id: str, own: Any, checked: dict[str, Any], given: Iterable[str]
+    ) -> list[MachineName]:
+        """What whoever acts gives again, and was set by somebody who may not: nothing where they may not, either."""
+        unvouched = unvouched_names(self.reading, id, kind.machine_fields, own)
+        fields = frozenset(given)
+        places = {(name.path, name.sort, name.text) for name in unvouched if name.path.partition(".")[0] in fields}
+        names = [name for name in sorted(kind.machine_names(checked)) if (name.path, name.sort, name.text) in places]
+        return names if all(map(self._may_name, names)) else []
 
     # --- writing ------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from weft.programs.lookups import checks_of, find, saved_state
 from weft.programs.model import Check, CriterionVerdict, Program
 from weft.programs.program_base import ProgramsBase, renewed
 from weft.programs.program_writer import ProgramWriter
+from weft.programs.vouching import ensure_vouched
 
 RUN = "run"
 """The purpose of an agent's lease that is not for a task."""
@@ -175,7 +176,7 @@ class WorkVerbs(ProgramsBase):
 
     def check_task(self, task: str, seen: Observations) -> list[CriterionVerdict]:
         """Its success criteria held against what is there. Nothing is recorded."""
-        config = self.get(task, TASK).config
+        config = ensure_vouched(self.get(task, TASK)).config
         return judge(tasks.criteria_of(config if isinstance(config, dict) else {}), seen)
 
     def complete_task(

@@ -25,7 +25,7 @@ from typing import Any, cast
 from msgspec import UNSET
 
 from weft.kernel.advice import Action
-from weft.kernel.authority import LOCAL, Authority, Layer, Principal, PrincipalKind
+from weft.kernel.authority import CONFIGURE, LOCAL, Authority, Layer, Principal, PrincipalKind
 from weft.kernel.errors import NotAllowed, NotApplicable, NotFound
 from weft.kernel.events import Event
 from weft.kernel.labels import normal_form
@@ -197,9 +197,63 @@ class Access:
         if not self.is_unlimited:
             self.ensure_agent(session_owner(self._txn, session))
 
-    def own_agent(self, program: ProgramRow) -> frozenset[str]:
-        """The ids of those who change an agent without a permission: whoever created it. Other programs have none."""
-        return creators_of(self._txn, program) if program.kind == "agent" else frozenset()
+    def may_configure(self, program: ProgramRow) -> bool:
+        """Everybody changes the agents that they created; other programs that they created with the permission
+        `configure`, and those of others with one that names them: `configure(NAME)`. A person is their own."""
+        if self.is_unlimited:
+            return True
+        own = creators_of(self._txn, program) | ({program.id} if program.kind == "human" else set())
+        return self._may_configure(program.name, own, is_free=program.kind == "agent")
+
+    def may_configure_session(self, session: SessionRow) -> bool:
+        """Its owner changes a session; whoever created it with the permission `configure`."""
+        if self.is_unlimited:
+            return True
+        owner = session_owner(self._txn, session)
+        return all(
+            principal == owner or self._configures(principal, layer, session.label, self.session_creators(session))
+            for principal, layer in self._principals
+        )
+
+    def may_give_session(self, owner: str, program: ProgramRow | None) -> bool:
+        """Whether a session may be made another's: one's own, that of an agent of one's own, or of a name that nobody
+        has with the permission `configure`, else with one that names them."""
+        if self.is_unlimited:
+            return True
+        creators = frozenset(self.ids) if program is None else creators_of(self._txn, program)
+        return all(
+            (program is not None and principal == program.id) or self._configures(principal, layer, owner, creators)
+            for principal, layer in self._principals
+        )
+
+    def may_create(self, name: str) -> bool:
+        """Whether a program of this name may be made."""
+        return self.is_unlimited or all(layer.allows(CONFIGURE, name) for _, layer in self._principals)
+
+    def _may_configure(self, name: str, own: Iterable[str], *, is_free: bool) -> bool:
+        ids = frozenset(own)
+        return all(
+            (is_free and principal in ids) or self._configures(principal, layer, name, ids)
+            for principal, layer in self._principals
+        )
+
+    def _configures(self, principal: str, layer: Layer, name: str, own: frozenset[str]) -> bool:
+        return layer.allows(CONFIGURE, name) if principal in own else layer.allows_named(CONFIGURE, name)
+
+    def may_name(self, right: str, subjects: Iterable[str]) -> bool:
+        """Whether everybody in the chain may name these of the machine. An agent may not, whatever it was permitted."""
+        if self.is_unlimited:
+            return True
+        names = tuple(subjects)
+        return (
+            all(self._is_allowed(right, name) for name in names)
+            and not self.is_agent()
+            and all(layer.allows(right, name) for _, layer in self._principals for name in names)
+        )
+
+    def is_owner(self, right: str) -> bool:
+        """Whether whoever opened the ledger acts, alone, and nothing was taken away of this right."""
+        return self.is_unlimited or (not self._principals and self._is_allowed(right))
 
     def created(self, program: ProgramRow) -> bool:
         """Whether everybody in the chain created this program, by the log."""

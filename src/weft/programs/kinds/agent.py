@@ -36,15 +36,18 @@ from weft.programs.kinds.turn_defaults import (
     LIMIT_CHECKS,
     MODEL_CONFIG,
     MODEL_CONFIG_CHECK,
+    TURN_MACHINE,
     with_changed_model,
     with_one_model,
 )
-from weft.programs.placeholders import variables_in
+from weft.programs.machine_names import NOTHING, UNATTENDED
 from weft.programs.program_writer import ProgramWriter
 
 SOUL_NAMES = ("soul", "systemPrompt", "personality")
 """Three names of one field, which is kept as the identity's soul."""
 IDENTITY_FIELDS = ("name", "emoji", "avatar", "description")
+UNATTENDED_WRITES = "unattended_writes"
+"""Whether what it does for other people that nobody watches may have tools that write; the ledger's owner says so."""
 VERBS = tuple(verb for verb in program_kinds.AGENT.steps if verb != "fail")
 """Steps that take a reason alone; `fail` takes an error."""
 _IDENTITY = Fields(dict.fromkeys((*IDENTITY_FIELDS, "soul"), text))
@@ -82,12 +85,6 @@ def _with_identity(config: Config) -> Config:
     return {"identity": {**more, **described}, **rest}
 
 
-def _machine_part(config: Config) -> Any:
-    permissions = config.get("permissions")
-    limits = permissions if isinstance(permissions, dict) else {}
-    return (limits.get("credentials"), limits.get("sandbox"), *variables_in(config))
-
-
 AGENT = KindRow(
     facts=program_kinds.AGENT,
     fields={
@@ -101,6 +98,28 @@ AGENT = KindRow(
         "createdBy": text,
         "compaction": COMPACTION,
         "removal": member("anyone", "owner"),
+        UNATTENDED_WRITES: flag,
+    },
+    machine={
+        **TURN_MACHINE,
+        **dict.fromkeys((f"identity.{name}" for name in ("soul", "name", "emoji", "avatar", "description")), NOTHING),
+        **dict.fromkeys(
+            (
+                f"harness.{name}"
+                for name in (
+                    "maxTurns",
+                    "maxTokens",
+                    "maxCost",
+                    "maxSeconds",
+                    "reflectOnFailure",
+                    "maxReflections",
+                    "checkpointEvery",
+                )
+            ),
+            NOTHING,
+        ),
+        **dict.fromkeys(("permissions.programs", "tools", "createdBy", "removal"), NOTHING),
+        UNATTENDED_WRITES: UNATTENDED,
     },
     references={
         "defaultModel": ReferenceRule(ReferenceField.DEFAULT_MODEL, (ProgramKind.MODEL,)),
@@ -109,7 +128,6 @@ AGENT = KindRow(
     activity_fields=("currentTask", "currentSession", "turnCount", "lastCheckpoint"),
     normalized=lambda config: with_one_model(_with_identity(config)),
     changed=with_changed_model,
-    machine_part=_machine_part,
     is_made_by_everybody=True,
 )
 
@@ -122,7 +140,8 @@ def assign(writer: ProgramWriter, agent: ProgramRow, work: ProgramRow, label: st
         current = load_program(writer.sql, agent.task or "")
         doing = f"has the task {current.name!r}" if current else f"is {agent.state}"
         raise NotApplicable(f"agent {agent.name!r} {doing}", Action.WAIT_OR_RESET_AGENT.of(agent=agent.name))
-    work = task.assign(writer, writer.ensure_own(work), writer.ensure_own(agent))
+    # a session that is made for it has its folder: nobody makes theirs what another set who may not
+    work = task.assign(writer, writer.ensure_vouched(writer.ensure_own(work), task.TASK), writer.ensure_own(agent))
     row = None if label is None else writer.append.view.find_session(label)
     if row is None:
         row = _new_session(writer, agent, work, label)

@@ -10,6 +10,7 @@ from weft.programs.config_fields import filled, member, object_
 from weft.programs.json_values import check_schema
 from weft.programs.kinds import published
 from weft.programs.kinds.kind import KindRow
+from weft.programs.machine_names import NOTHING
 
 LANGUAGES = ("javascript", "typescript", "python")
 
@@ -27,6 +28,7 @@ CODE = KindRow(
     facts=program_kinds.CODE,
     required=("source",),
     fields={"language": member(*LANGUAGES), "source": filled, "inputSchema": input_schema},
+    machine=dict.fromkeys(("language", "source", "inputSchema"), NOTHING),
     file_states=published.FILE_STATES,
     state_in_use=published.STATE_IN_USE,
     steps=published.STEPS,

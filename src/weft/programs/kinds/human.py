@@ -18,7 +18,7 @@ from weft.ledger.views.program_rows import ProgramRow, RequestRow, load_request
 from weft.programs.answers import counted_request
 from weft.programs.config_fields import Fields, email, filled, member, right_patterns
 from weft.programs.kinds.kind import KindRow
-from weft.programs.placeholders import variables_in
+from weft.programs.machine_names import CHANNEL, COMMAND, NOTHING, URL
 from weft.programs.program_writer import ProgramWriter
 from weft.store.sql import Row
 
@@ -32,12 +32,18 @@ HUMAN = KindRow(
         "image": filled,
         "preferences": Fields({"notificationChannel": member(*CHANNELS), "command": filled, "webhook": filled}),
     },
-    machine_part=lambda config: (config.get("preferences"), *variables_in(config)),
+    machine={
+        **dict.fromkeys(("permissions", "email", "image"), NOTHING),
+        "preferences.notificationChannel": CHANNEL,
+        "preferences.command": COMMAND,
+        "preferences.webhook": URL,
+    },
 )
 
 
 def presence(writer: ProgramWriter, human: ProgramRow, wanted: str) -> ProgramRow:
-    writer.permit("configure", f"say that {human.name!r} is {wanted}", human.id)
+    if writer.append.acting_ids != (human.id,):
+        writer.permit_configuring(f"say that {human.name!r} is {wanted}", human)
     if wanted not in tuple(Presence):
         raise InvalidInput(f"presence is {quoted(wanted)}", f"one of {', '.join(Presence)}")
     writer.ensure_legal(human, wanted)

@@ -17,6 +17,7 @@ from weft.programs.config_fields import anything, member, reference, reference_l
 from weft.programs.foreign import is_counted, only_foreign
 from weft.programs.json_values import check_schema, problems_with
 from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
+from weft.programs.machine_names import NOTHING
 from weft.programs.program_writer import ProgramWriter
 
 
@@ -50,19 +51,19 @@ def _content(writer: ProgramWriter, schema: ProgramRow, version: int) -> Any:
 
 
 def validate(writer: ProgramWriter, row: ProgramRow, reason: str | None = None) -> ProgramRow:
-    writer.permit("configure", f"validate the information {row.name!r}")
+    writer.permit_configuring(f"validate the information {row.name!r}", row)
     writer.ensure_legal(row, "validate")
     schema = {"schema": UNSET, "version": UNSET, **ensure_valid(writer, row)}
     return writer.step(row, "validate", InformationValidated, **schema, reason=writer.reason(reason))
 
 
 def activate(writer: ProgramWriter, row: ProgramRow, reason: str | None = None) -> ProgramRow:
-    writer.permit("configure", f"activate the information {row.name!r}")
+    writer.permit_configuring(f"activate the information {row.name!r}", row)
     return writer.take_step(row, "activate", reason)
 
 
 def archive(writer: ProgramWriter, row: ProgramRow, reason: str | None = None) -> ProgramRow:
-    writer.permit("configure", f"archive the information {row.name!r}")
+    writer.permit_configuring(f"archive the information {row.name!r}", row)
     return writer.take_step(row, "archive", reason)
 
 
@@ -81,6 +82,7 @@ INFORMATION = KindRow(
     facts=program_kinds.INFORMATION,
     required=("infoType", "content"),
     fields={"infoType": member(*InfoType), "content": anything, "schema": reference, "sources": reference_list},
+    machine=dict.fromkeys(("infoType", "content", "schema", "sources"), NOTHING),
     references={
         "schema": ReferenceRule(ReferenceField.SCHEMA, (ProgramKind.INFORMATION,)),
         "sources": ReferenceRule(ReferenceField.SOURCE),

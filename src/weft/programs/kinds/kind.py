@@ -31,7 +31,7 @@ from weft.programs.config_fields import (
     text,
     unknown_fields,
 )
-from weft.programs.placeholders import variables_in
+from weft.programs.machine_names import NOTHING, MachineField, MachineName, is_kept, names_in, names_of_change
 from weft.programs.program_writer import ProgramWriter
 
 Config = dict[str, Any]
@@ -43,6 +43,7 @@ COMMON_FIELDS: Mapping[str, Check] = MappingProxyType(
     {"name": text, "description": text, "visibility": member("public", "private"), METADATA: object_}
 )
 """Fields that every kind's configuration may have: what is listed of a program, who may read it, what users keep."""
+_COMMON_MACHINE = dict.fromkeys(("name", "description", "visibility", METADATA), NOTHING)
 
 
 class ReferenceRule(Struct, frozen=True):
@@ -78,10 +79,6 @@ def _paths(faults: Faults) -> tuple[str, ...]:
     return tuple(error.path for error in faults.errors if isinstance(error, InvalidConfig))
 
 
-def _variables(config: Config) -> Any:
-    return tuple(variables_in(config))
-
-
 class KindRow(Struct, frozen=True, kw_only=True):
     """One kind of program."""
 
@@ -89,6 +86,8 @@ class KindRow(Struct, frozen=True, kw_only=True):
     """Its name, events and lifecycle, as the log knows them."""
     fields: Mapping[str, Check]
     """How each field of its configuration is checked, beside those that all kinds have."""
+    machine: Mapping[str, MachineField]
+    """What each of these fields names of the machine, by its place. None may be left out: see `machine_names`."""
     activity_fields: tuple[str, ...] = ()
     """Fields that are shown with its configuration and computed from events: nobody sets them."""
     required: tuple[str, ...] = ()
@@ -107,9 +106,6 @@ class KindRow(Struct, frozen=True, kw_only=True):
     """Refuses a name that a program with this configuration may not bear."""
     is_made_by_everybody: bool = False
     """Does nobody need the permission `configure` to create one, and to change what they created?"""
-    machine_part: Callable[[Config], Any] = _variables
-    """What of its configuration names keys, variables, folders, commands or where something is sent: an agent never
-    changes it."""
     file_states: tuple[str, ...] = ()
     """States that a file may ask for, in the order in which they are reached. None: a file has no say in its state."""
     state_in_use: str | None = None
@@ -118,6 +114,33 @@ class KindRow(Struct, frozen=True, kw_only=True):
     """By state: the step to the next of `file_states`."""
     ended_states: tuple[str, ...] = ()
     """States in which it cannot be configured any more."""
+
+    def __post_init__(self) -> None:
+        """A field of which nobody said what it names would be set by anybody: such a kind is not made."""
+        declared = self.machine_fields
+        places = {".".join(place) for place in self.form.names()}
+        groups = {place.rpartition(".")[0] for place in places}
+        within = {f"{place}.{name}" for place, field in declared.items() for name in field.within}
+        undeclared = places - groups - declared.keys() - within
+        if undeclared or declared.keys() - places or within - places:
+            wrong = ", ".join(sorted(undeclared | (declared.keys() - places) | (within - places)))
+            raise TypeError(f"say of each field of {self.facts.name} what it names of the machine: {wrong}")
+
+    @property
+    def machine_fields(self) -> dict[str, MachineField]:
+        return {**self.machine, **_COMMON_MACHINE}
+
+    def machine_names(self, config: Any) -> frozenset[MachineName]:
+        """All that a configuration names of the machine."""
+        return names_in(self.machine_fields, config)
+
+    def machine_changes(self, before: Any, after: Any) -> list[MachineName]:
+        """What has to be permitted of a change of its configuration."""
+        return names_of_change(self.machine_fields, before, after)
+
+    def keeps_machine(self, before: Config, after: Config) -> bool:
+        """Whether a change leaves alone all that concerns the machine, as an agent has to."""
+        return is_kept(self.machine_fields, before, after)
 
     @property
     def name(self) -> str:

@@ -26,6 +26,7 @@ from weft.programs.config_fields import (
 from weft.programs.kinds import published
 from weft.programs.kinds.kind import KindRow, ReferenceRule
 from weft.programs.kinds.vendor_names import refuse_model_name
+from weft.programs.machine_names import VARIABLES
 
 MAX_FALLBACKS = 8
 PARAMETER_CHECKS: dict[str, Check] = {
@@ -41,6 +42,11 @@ PARAMETER_CHECKS: dict[str, Check] = {
     "thinking": or_variable(one_of(flag, member("minimal", "low", "medium", "high"))),
 }
 """The parameters of a request to a model, by the names that configurations and `--set` give them."""
+PARAMETER_NAMES = (
+    "temperature", "maxTokens", "topP", "topK", "minP", "seed", "stop", "presencePenalty", "frequencyPenalty",
+    "thinking",
+)  # fmt: skip
+"""Those of them of which is known that they name nothing of the machine but variables."""
 
 
 def _fallbacks(path: str, value: Any) -> list[str]:
@@ -62,6 +68,9 @@ MODEL = KindRow(
         "images": or_variable(flag),
         "contextWindow": or_variable(count),
     },
+    machine=dict.fromkeys(
+        ("modelId", "provider", *PARAMETER_NAMES, "situations", "fallbacks", "images", "contextWindow"), VARIABLES
+    ),
     references={
         "provider": ReferenceRule(ReferenceField.PROVIDER, (ProgramKind.PROVIDER,)),
         "fallbacks": ReferenceRule(ReferenceField.FALLBACK, (ProgramKind.MODEL,)),

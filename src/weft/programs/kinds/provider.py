@@ -11,6 +11,7 @@ from weft.programs.config_fields import filled, flag, member, no_secret, number,
 from weft.programs.kinds import published
 from weft.programs.kinds.kind import Config, KindRow
 from weft.programs.kinds.vendor_names import refuse_provider_name
+from weft.programs.machine_names import CREDENTIAL, FOLDER, NOTHING, PRIVATE_HOSTS, SERVICE, URL, VARIABLES
 
 PROVIDER_KEYS = ("apiKey", "token", "key", "secret", "password")
 
@@ -74,10 +75,19 @@ PROVIDER = KindRow(
         "headers": refuse_headers,
         **dict.fromkeys(PROVIDER_KEYS, no_secret),
     },
+    machine={
+        "baseUrl": URL,
+        **dict.fromkeys(("providerType", "accountId", "gatewayId"), SERVICE),
+        **dict.fromkeys(("credential", "gatewayCredential"), CREDENTIAL),
+        "allowPrivate": PRIVATE_HOSTS,
+        "caFile": FOLDER,
+        **dict.fromkeys(("api", "connectSeconds", "readSeconds", "timeout"), VARIABLES),
+        **dict.fromkeys(("apiKey", "token", "key", "secret", "password"), VARIABLES),
+        "headers": NOTHING,
+    },
     holds_keys=True,
     changed=_without_moved_keys,
     refuse_name=refuse_provider_name,
-    machine_part=lambda config: config,
     file_states=published.FILE_STATES,
     state_in_use=published.STATE_IN_USE,
     steps=published.STEPS,

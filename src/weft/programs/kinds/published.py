@@ -7,12 +7,12 @@ from weft.programs.program_writer import ProgramWriter
 
 
 def publish(writer: ProgramWriter, row: ProgramRow, reason: str | None = None) -> ProgramRow:
-    writer.permit("configure", f"publish {row.name!r}")
+    writer.permit_configuring(f"publish {row.name!r}", row)
     return writer.take_step(row, "publish", reason)
 
 
 def deprecate(writer: ProgramWriter, row: ProgramRow, reason: str | None = None) -> ProgramRow:
-    writer.permit("configure", f"deprecate {row.name!r}")
+    writer.permit_configuring(f"deprecate {row.name!r}", row)
     return writer.take_step(row, "deprecate", reason)
 
 

@@ -5,6 +5,7 @@ Their rows are the ledger's, not those of the other kinds: they are created, con
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from weft.kernel import program_kinds
@@ -13,10 +14,9 @@ from weft.kernel.errors import IllegalTransition, InvalidConfig, NotApplicable
 from weft.kernel.ledger_events import SessionArchived
 from weft.kernel.program_events import SessionConfigured, SessionModelSwitched
 from weft.kernel.program_kinds import legal_verbs, next_state
-from weft.ledger.api import agent_names, end_worker, session_owner
+from weft.ledger.api import agent_names, end_worker
 from weft.ledger.arguments import checked_label
 from weft.ledger.model import DEFAULT_AGENT
-from weft.ledger.views.program_rows import find_program
 from weft.ledger.views.rows import SessionRow
 from weft.ledger.write.placement import create_session, ensure_label_free
 from weft.programs.addresses import parse_address
@@ -27,10 +27,11 @@ from weft.programs.kinds.turn_defaults import (
     LIMIT_CHECKS,
     MODEL_CONFIG,
     MODEL_CONFIG_CHECK,
+    TURN_MACHINE,
     with_changed_model,
     with_one_model,
 )
-from weft.programs.placeholders import variables_in
+from weft.programs.machine_names import FOLDER, NOTHING
 from weft.programs.program_writer import ProgramWriter
 
 VERBS = tuple(program_kinds.SESSION.steps)
@@ -54,7 +55,7 @@ SESSION = KindRow(
     },
     normalized=with_one_model,
     changed=with_changed_model,
-    machine_part=lambda config: (config.get("logFile"), config.get("workspace"), *variables_in(config)),
+    machine={**TURN_MACHINE, "owner": NOTHING, "logFile": FOLDER, "workspace": FOLDER},
     ended_states=("completed",),
 )
 
@@ -70,8 +71,7 @@ def create(writer: ProgramWriter, label: str | None, owner: str | None, config: 
         writer.ensure_references(SESSION.named_programs({"owner": named}))
         owner = parse_address(named).name
     owner = owner or writer.actor_name
-    program = find_program(writer.sql, owner)
-    writer.permit("configure", f"make a session of {owner!r}", None if program is None else program.id)
+    writer.permit_owner(f"make a session of {owner!r}", owner)
     return create_unchecked(writer, label, owner, checked)
 
 
@@ -96,12 +96,27 @@ def create_unchecked(
     return _configured(writer, row, checked, may_choose_files=may_choose_files)
 
 
-def configure(writer: ProgramWriter, row: SessionRow, config: Any, expected: int | None = None) -> SessionRow:
-    writer.permit("configure", f"configure the session {row.label!r}", session_owner(writer.reading, row))
+def configure(
+    writer: ProgramWriter, row: SessionRow, config: Any, expected: int | None = None, *, given: Iterable[str] = ()
+) -> SessionRow:
+    """`given` are the fields that whoever acts names themselves."""
+    writer.permit_session(f"configure the session {row.label!r}", row)
     writer.ensure_version(row.label, expected, writer.version_of(row))
     if row.lifecycle in SESSION.ended_states:
         raise NotApplicable(f"session {row.label!r} is completed", "fork it, or make a new session")
-    return _configured(writer, row, SESSION.checked_config(config, writer.earlier_configs(row.id)))
+    checked = SESSION.checked_config(config, writer.earlier_configs(row.id))
+    return _configured(writer, _vouched_for(writer, row, checked, given), checked)
+
+
+def _vouched_for(writer: ProgramWriter, row: SessionRow, checked: Config, given: Iterable[str]) -> SessionRow:
+    """The same configuration once more, where whoever acts names what somebody set in it who may not."""
+    own = writer.config_of(row)
+    names = writer.names_to_vouch_for(SESSION, row.id, own, checked, given)
+    if not names:
+        return row
+    writer.permit_machine(SESSION.name, row.label, names)
+    writer.session_stream(row).add(SessionConfigured, **SESSION.config_event_fields(writer, own))
+    return writer.append.view.session(row.id)
 
 
 def shown_config(writer: ProgramWriter, row: SessionRow) -> Config:
@@ -138,18 +153,18 @@ def _permit_changes(
     """Nobody gives a session to somebody else without the right to configure; an agent does not choose files, and does
     not change permissions that were set."""
     if not may_choose_files:
-        writer.permit_machine_part(SESSION.name, row.label, SESSION.machine_part(before), SESSION.machine_part(config))
+        is_kept = SESSION.machine_names(before) == SESSION.machine_names(config)
+        writer.permit_machine_change(SESSION.name, row.label, SESSION.machine_changes(before, config), is_kept)
     if "permissions" in before:
         what = f"change the permissions of the session {row.label!r}"
         writer.permit_person(before["permissions"], config.get("permissions"), what)
     owner = config.get("owner")
     if owner is not None and owner != before.get("owner"):
-        program = find_program(writer.sql, parse_address(owner).name)
-        writer.permit("configure", f"give a session to {owner}", None if program is None else program.id)
+        writer.permit_owner(f"give a session to {owner}", parse_address(owner).name)
 
 
 def step(writer: ProgramWriter, row: SessionRow, verb: str, reason: str | None) -> SessionRow:
-    writer.permit("configure", f"{verb} the session {row.label!r}", session_owner(writer.reading, row))
+    writer.permit_session(f"{verb} the session {row.label!r}", row)
     if next_state(SESSION.name, row.lifecycle, verb) is None:
         targets = {way: to for way, to in legal_verbs(SESSION.name, row.lifecycle).items() if way in VERBS}
         raise IllegalTransition(SESSION.name, row.label, row.lifecycle, verb, targets)
@@ -159,7 +174,7 @@ def step(writer: ProgramWriter, row: SessionRow, verb: str, reason: str | None) 
 
 def delete(writer: ProgramWriter, row: SessionRow, *, expected: int | None, reason: str | None) -> SessionRow:
     """Its label goes; its turns stay, and it can be restored."""
-    writer.permit("configure", f"delete the session {row.label!r}", session_owner(writer.reading, row))
+    writer.permit_session(f"delete the session {row.label!r}", row)
     writer.ensure_version(row.label, expected, writer.version_of(row))
     stream = writer.session_stream(row)
     stream.add(SessionArchived, status=SessionStatus.DELETED, reason=writer.reason(reason))

@@ -7,15 +7,15 @@ from typing import Any
 from msgspec import UNSET
 
 from weft.kernel import program_kinds
-from weft.kernel.enums import CriterionType, ProgramKind, ReferenceField
+from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import CriteriaUnmet, InvalidConfig, NotApplicable
 from weft.kernel.program_events import TaskAssigned, TaskBlocked, TaskChecked, TaskCompleted, TaskConfigured
 from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.programs.config_fields import Fields, filled, member, reference, reference_list, texts
 from weft.programs.criteria import checked_criteria
 from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
+from weft.programs.machine_names import COMMAND_LIST, FOLDER, NOTHING
 from weft.programs.model import CriterionVerdict
-from weft.programs.placeholders import variables_in
 from weft.programs.program_writer import ProgramWriter
 
 PRIORITIES = ("P0", "P1", "P2", "P3", "P4")
@@ -27,11 +27,6 @@ def criteria_of(config: Config) -> list[dict[str, Any]]:
     spec = config.get("spec")
     criteria = spec.get("successCriteria") if isinstance(spec, dict) else None
     return criteria if isinstance(criteria, list) else []
-
-
-def _machine_part(config: Config) -> Any:
-    commands = [criterion for criterion in criteria_of(config) if criterion.get("type") == CriterionType.COMMAND]
-    return (config.get("workspace"), commands, *variables_in(config))
 
 
 def _follow_config(writer: ProgramWriter, row: ProgramRow, before: Config, config: Config) -> ProgramRow:
@@ -61,7 +56,12 @@ TASK = KindRow(
         "dependencies": ReferenceRule(ReferenceField.DEPENDENCY, (ProgramKind.TASK,)),
     },
     follow_config=_follow_config,
-    machine_part=_machine_part,
+    machine={
+        **dict.fromkeys(("title", "assignee", "priority", "dependencies"), NOTHING),
+        **dict.fromkeys(("spec.inputs", "spec.outputs", "spec.constraints"), NOTHING),
+        "spec.successCriteria": COMMAND_LIST,
+        "workspace": FOLDER,
+    },
     ended_states=("completed", "failed"),
 )
 

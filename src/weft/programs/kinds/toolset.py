@@ -9,6 +9,8 @@ from weft.kernel.errors import InvalidInput
 from weft.programs.config_fields import filled
 from weft.programs.kinds.kind import KindRow
 from weft.programs.kinds.turn_defaults import LIMIT_CHECKS
+from weft.programs.machine_names import NOTHING, SANDBOX
+from weft.programs.machine_names import TOOLSET as TOOLSET_NAME
 
 BUILT_IN_TOOLSETS = ("manager", "worker", "full")
 """Names that stand for no program: these are always there, and cannot be changed."""
@@ -24,5 +26,5 @@ TOOLSET = KindRow(
     required=("tools",),
     fields={"tools": LIMIT_CHECKS["tools"], "sandbox": LIMIT_CHECKS["sandbox"], "workers": filled},
     refuse_name=refuse_built_in,
-    machine_part=lambda config: (config.get("sandbox"), config.get("workers")),
+    machine={**dict.fromkeys(("tools.allow", "tools.deny"), NOTHING), "sandbox": SANDBOX, "workers": TOOLSET_NAME},
 )

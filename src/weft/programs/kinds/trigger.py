@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from weft.kernel import program_kinds
@@ -15,7 +16,7 @@ from weft.kernel.weft_error import quoted
 from weft.ledger.views.program_rows import ProgramRow
 from weft.programs.config_fields import Check, Fields, count, filled, member, no_secret, object_, texts
 from weft.programs.kinds.kind import Config, KindRow
-from weft.programs.placeholders import variables_in
+from weft.programs.machine_names import FOLDER, NOTHING, TEMPLATE, VARIABLES
 from weft.programs.program_writer import ProgramWriter
 from weft.programs.schedules import checked_expression, checked_zone, interval_ms, single_time_ms
 
@@ -49,81 +50,85 @@ def _event_kind(path: str, value: Any) -> str:
     return str(value)
 
 
-def _needing(form: Fields, *names: str) -> Check:
-    """An object of this form in which these fields are given."""
+class _NeededFields(Fields):
+    """The check of an object in which some fields are given, and no others than those of its form."""
 
-    def checked(path: str, value: Any) -> dict[str, Any]:
-        fields = form(path, value)
-        for name in names:
+    def __init__(self, fields: Mapping[str, Check], *needed: str) -> None:
+        super().__init__(fields)
+        self._needed = needed
+
+    def __call__(self, path: str, value: Any) -> dict[str, Any]:
+        fields = super().__call__(path, value)
+        for name in self._needed:
             if name not in fields:
-                raise InvalidConfig(f"{path}.{name}", "is missing", f"it needs {', '.join(names)}")
-        unknown = [name for name in fields if name not in form.fields]
+                raise InvalidConfig(f"{path}.{name}", "is missing", f"it needs {', '.join(self._needed)}")
+        unknown = [name for name in fields if name not in self.fields]
         if unknown:
             raise InvalidConfig(
-                f"{path}.{unknown[0]}", "is a field that nothing reads", f"one of {', '.join(form.fields)}"
+                f"{path}.{unknown[0]}", "is a field that nothing reads", f"one of {', '.join(self.fields)}"
             )
         return fields
 
-    return checked
+
+class _Cron(_NeededFields):
+    """A schedule, or its expression alone."""
+
+    def __call__(self, path: str, value: Any) -> dict[str, Any]:
+        return {"zone": "UTC", **super().__call__(path, {"expression": value} if isinstance(value, str) else value)}
 
 
-_CRON = _needing(Fields({"expression": _valid(checked_expression), "zone": _valid(checked_zone)}), "expression")
-_SINGLE_TIME = _needing(Fields({"time": filled, "zone": _valid(checked_zone)}), "time")
+class _SingleTime(_NeededFields):
+    """A time with its zone, or the time alone."""
+
+    def __call__(self, path: str, value: Any) -> dict[str, Any]:
+        checked = super().__call__(path, {"time": value} if isinstance(value, str) else value)
+        try:
+            single_time_ms(checked["time"], checked.get("zone"))
+        except InvalidInput as error:
+            raise InvalidConfig(f"{path}.time", str(error), error.hint or "give another") from None
+        return dict(checked)
 
 
-def _cron(path: str, value: Any) -> dict[str, Any]:
-    return {"zone": "UTC", **_CRON(path, {"expression": value} if isinstance(value, str) else value)}
-
-
-def _single_time(path: str, value: Any) -> dict[str, Any]:
-    checked = _SINGLE_TIME(path, {"time": value} if isinstance(value, str) else value)
-    try:
-        single_time_ms(checked["time"], checked.get("zone"))
-    except InvalidInput as error:
-        raise InvalidConfig(f"{path}.time", str(error), error.hint or "give another") from None
-    return dict(checked)
-
-
-_WEBHOOK = Fields({"secret": no_secret, "scheme": member(*WEBHOOK_SCHEMES), "toleranceSeconds": count})
+_WEBHOOK = {"secret": no_secret, "scheme": member(*WEBHOOK_SCHEMES), "toleranceSeconds": count}
 OCCASIONS: dict[str, Check] = {
-    "cron": _cron,
+    "cron": _Cron({"expression": _valid(checked_expression), "zone": _valid(checked_zone)}, "expression"),
     "interval": _as_written(interval_ms),
-    "at": _single_time,
-    "webhook": _needing(_WEBHOOK, "secret", "scheme"),
-    "event": _needing(Fields({"kind": _event_kind, "filter": object_}), "kind"),
-    "file": _needing(Fields({"folder": filled, "patterns": texts}), "folder"),
+    "at": _SingleTime({"time": filled, "zone": _valid(checked_zone)}, "time"),
+    "webhook": _NeededFields(_WEBHOOK, "secret", "scheme"),
+    "event": _NeededFields({"kind": _event_kind, "filter": object_}, "kind"),
+    "file": _NeededFields({"folder": filled, "patterns": texts}, "folder"),
     "task": filled,
     "room": filled,
 }
 """What sets a trigger off, by the name of the one field of `on`."""
 
 
-def _occasion(path: str, value: Any) -> dict[str, Any]:
-    fields = object_(path, value)
-    if len(fields) != 1 or next(iter(fields)) not in OCCASIONS:
-        raise InvalidConfig(
-            path, f"names {', '.join(map(repr, fields)) or 'nothing'}", f"one of {', '.join(OCCASIONS)}"
-        )
-    ((name, setting),) = fields.items()
-    return {name: OCCASIONS[name](f"{path}.{name}", setting)}
+class _Occasion(Fields):
+    """Exactly one of its fields is given."""
+
+    def __call__(self, path: str, value: Any) -> dict[str, Any]:
+        fields = object_(path, value)
+        if len(fields) != 1 or next(iter(fields)) not in self.fields:
+            raise InvalidConfig(
+                path, f"names {', '.join(map(repr, fields)) or 'nothing'}", f"one of {', '.join(self.fields)}"
+            )
+        ((name, setting),) = fields.items()
+        return {name: self.fields[name](f"{path}.{name}", setting)}
 
 
-def _target(path: str, value: Any) -> dict[str, Any]:
-    fields = Fields({**dict.fromkeys(("persona", "session", "thread", "room"), filled), "smart": filled})(path, value)
-    named = [name for name in ROUTES if name in fields and name != "persona"]
-    if len(named) > 1 or not fields or set(fields) - set(ROUTES):
-        raise InvalidConfig(
-            path, f"names {', '.join(fields) or 'nothing'}", f"name a persona, or one of {', '.join(ROUTES)}"
-        )
-    if "room" in fields and "persona" not in fields:
-        raise InvalidConfig(f"{path}.persona", "is missing", "name the agent of the room that is to answer")
-    return fields
+class _Destination(Fields):
+    """Where a message goes."""
 
-
-def _machine_part(config: Config) -> Any:
-    occasion = config.get("on")
-    fields = occasion if isinstance(occasion, dict) else {}
-    return (fields.get("webhook"), fields.get("file"), *variables_in(fields))
+    def __call__(self, path: str, value: Any) -> dict[str, Any]:
+        fields = super().__call__(path, value)
+        named = [name for name in ROUTES if name in fields and name != "persona"]
+        if len(named) > 1 or not fields or set(fields) - set(ROUTES):
+            raise InvalidConfig(
+                path, f"names {', '.join(fields) or 'nothing'}", f"name a persona, or one of {', '.join(ROUTES)}"
+            )
+        if "room" in fields and "persona" not in fields:
+            raise InvalidConfig(f"{path}.persona", "is missing", "name the agent of the room that is to answer")
+        return fields
 
 
 def _with_message(config: Config) -> Config:
@@ -138,21 +143,29 @@ TRIGGER = KindRow(
     facts=program_kinds.TRIGGER,
     required=("on",),
     fields={
-        "on": _occasion,
-        "to": _target,
+        "on": _Occasion(OCCASIONS),
+        "to": _Destination(dict.fromkeys(ROUTES, filled)),
         "message": filled,
         "include": Fields({"sessions": member(*SESSION_PERIODS)}),
         "onMissed": member(*MISSED_CHOICES),
         "breaker": count,
     },
     normalized=_with_message,
-    machine_part=_machine_part,
+    machine={
+        **dict.fromkeys(("on.cron.expression", "on.cron.zone", "on.interval", "on.at.time", "on.at.zone"), NOTHING),
+        **dict.fromkeys(("on.webhook.secret", "on.webhook.scheme", "on.webhook.toleranceSeconds"), VARIABLES),
+        **dict.fromkeys(("on.event.kind", "on.event.filter", "on.file.patterns", "on.task", "on.room"), NOTHING),
+        "on.file.folder": FOLDER,
+        **dict.fromkeys(("to.persona", "to.session", "to.thread", "to.smart", "to.room"), NOTHING),
+        "message": TEMPLATE,
+        **dict.fromkeys(("include.sessions", "onMissed", "breaker"), NOTHING),
+    },
 )
 
 
 def step(writer: ProgramWriter, trigger: ProgramRow, verb: str, reason: str | None) -> ProgramRow:
     """Pause a trigger, or have it fire again from now on: what set it off meanwhile is passed over."""
-    writer.permit("configure", f"{verb} the trigger {trigger.name!r}")
+    writer.permit_configuring(f"{verb} the trigger {trigger.name!r}", trigger)
     if verb not in program_kinds.TRIGGER.steps:
         raise InvalidInput(f"a trigger cannot {quoted(verb, 40)}", f"it can {', '.join(program_kinds.TRIGGER.steps)}")
     return writer.take_step(writer.ensure_own(trigger), verb, reason)

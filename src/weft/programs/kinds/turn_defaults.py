@@ -15,7 +15,8 @@ from weft.kernel.weft_error import quoted
 from weft.programs.addresses import parse_address
 from weft.programs.config_fields import Check, Fields, filled, flag, host_list, member, reference, texts
 from weft.programs.kinds.kind import Config
-from weft.programs.kinds.model import PARAMETER_CHECKS
+from weft.programs.kinds.model import PARAMETER_CHECKS, PARAMETER_NAMES
+from weft.programs.machine_names import CREDENTIAL_LIMIT, NOTHING, SANDBOX, TOOLSET, VARIABLES, MachineField
 
 MODEL_CONFIG = "defaultModelConfig"
 MODEL_CONFIG_CHECK = Fields({"model": reference, "situation": filled, **PARAMETER_CHECKS})
@@ -25,6 +26,23 @@ LIMIT_CHECKS: dict[str, Check] = {
     "credentials": texts,
 }
 """Permissions that only narrow: tools by patterns, the sandbox, the credentials that may be used."""
+TURN_MACHINE: dict[str, MachineField] = {
+    **dict.fromkeys((f"{MODEL_CONFIG}.{name}" for name in ("model", "situation", *PARAMETER_NAMES)), VARIABLES),
+    "defaultModel": NOTHING,
+    "permissions.tools.allow": NOTHING,
+    "permissions.tools.deny": NOTHING,
+    "permissions.sandbox": SANDBOX,
+    "permissions.credentials": CREDENTIAL_LIMIT,
+    "toolset": TOOLSET,
+    **dict.fromkeys(
+        (
+            f"compaction.{name}"
+            for name in ("model", "strategy", "threshold", "everyTurns", "everyTokens", "keep", "focus", "automatic")
+        ),
+        VARIABLES,
+    ),
+}
+"""What the fields that agents and sessions share name of the machine."""
 
 
 def with_one_model(config: Config) -> Config:

@@ -10,19 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, to_builtins
 from msgspec.structs import replace
 
 from weft.kernel.advice import Action
-from weft.kernel.authority import LOCAL
+from weft.kernel.authority import LOCAL, SandboxFiles
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.ledger.api import Runs, is_recorded_here
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
 from weft.programs.addresses import parse_address
+from weft.programs.machine_names import SANDBOX, TOOLSET
 from weft.programs.model import Program
 from weft.programs.placeholders import Resolver, resolve_config
 from weft.programs.programs import Programs
+from weft.programs.vouching import ensure_vouched, may_pass_on
 from weft.runtime.configuration.layers import (
     ConfigLayer,
     EffectiveConfig,
@@ -180,8 +182,21 @@ class LayerReader:
 
     def _constraints(self, session: Program | None) -> WorkerConstraints | None:
         """What limits the turns of a session that is a worker's."""
-        worker = None if session is None else Runs(self._programs.ledger).worker(session.id)
-        return None if worker is None else read_constraints(worker.constraints, worker.label)
+        runs = Runs(self._programs.ledger)
+        worker = None if session is None else runs.worker(session.id)
+        if worker is None:
+            return None
+        constraints, above = read_constraints(worker.constraints, worker.label), worker.parent_session
+        while (spawner := runs.worker(above)) is not None:
+            above = spawner.parent_session
+        self._ensure_folder_vouched(above, constraints.workspace)
+        return constraints
+
+    def _ensure_folder_vouched(self, session: str, folder: str | None) -> None:
+        """A worker has the folder of the session at the top: where that one's is not used any more, neither is its."""
+        top = self._programs.acting_as(LOCAL).get(session, ProgramKind.SESSION)
+        if folder is not None and isinstance(top.config, dict) and top.config.get("workspace") == folder:
+            ensure_vouched(top)
 
     def _persona_layer(self, persona: Program, *, is_worker: bool) -> ConfigLayer:
         """A worker has its spawner's persona, but the toolset that its spawner gives it."""
@@ -219,7 +234,8 @@ class LayerReader:
         if name is None:
             return None
         try:
-            return _whole_name(self._programs.get(name, ProgramKind.SESSION), name)
+            session = _whole_name(self._programs.get(name, ProgramKind.SESSION), name)
+            return None if session is None else ensure_vouched(session)
         except NotFound:
             if _exists(self._programs.acting_as(LOCAL), name):
                 raise
@@ -261,8 +277,16 @@ class LayerReader:
         is_same = session is not None and turn.session_id == session.id
         layers = thread_layers(turn.effective_config, same_session=is_same)
         if layers and not is_recorded_here(ledger, turn.id):
-            return [replace(layer, values={}) for layer in layers]
-        return layers
+            return [closed_layer(replace(layer, values={})) for layer in layers]
+        session_id = None if session is None else session.id
+        return [layer if self._may_pass_on(layer, turn.id, session_id) else closed_layer(layer) for layer in layers]
+
+    def _may_pass_on(self, layer: ConfigLayer, turn: str, session: str | None) -> bool:
+        """Whether those who made a session and recorded the turn that it goes on from may name what a layer of that
+        turn names of the machine."""
+        sandbox = to_builtins(layer.permissions.sandbox)
+        record = {"toolset": layer.values.get("toolset"), "sandbox": sandbox}
+        return may_pass_on(self._programs.ledger, _PASSED_FIELDS, record, turn=turn, session=session)
 
     def _with_model(self, chosen: EffectiveConfig, model: ModelSettings) -> EffectiveConfig:
         """The layers with those of the model below them, and what of it all the model is not sent."""
@@ -282,6 +306,20 @@ class LayerReader:
         merged = merge((*(layer for layer in below if not layer.is_empty), *chosen.layers))
         effective = replace(merged, not_sent={"situation": situation} if unknown else {})
         return effective.sending(self._inference.sendable(model, effective.parameters))
+
+
+_PASSED_FIELDS = {"toolset": TOOLSET, "sandbox": SANDBOX}
+"""What a layer of a thread may name of the machine."""
+
+
+def closed_layer(layer: ConfigLayer) -> ConfigLayer:
+    """A layer with all that it narrows and nothing that it opens: no toolset, no files outside, no hosts."""
+    sandbox = layer.permissions.sandbox
+    files = None if sandbox.files is SandboxFiles.EVERYTHING else sandbox.files
+    is_open = sandbox.network is True or sandbox.hosts is not None
+    closed = replace(sandbox, files=files, network=False if is_open else sandbox.network, hosts=None)
+    values = {key: value for key, value in layer.values.items() if key != "toolset"}
+    return replace(layer, values=values, permissions=replace(layer.permissions, sandbox=closed))
 
 
 def _principal_layers(context: ExecutionContext) -> list[ConfigLayer]:

@@ -19,6 +19,7 @@ from weft.ledger.api import Admission, Lease
 from weft.ledger.model import NewMessage
 from weft.programs.assignments import TASK_FIELD, WORK_FIELD, chain_of
 from weft.programs.programs import Programs
+from weft.programs.vouching import ensure_vouched
 from weft.runtime.harness.criterion_commands import CriterionCommands
 from weft.runtime.harness.facts import WorkFacts, WorkReader
 from weft.runtime.harness.moves import (
@@ -104,7 +105,10 @@ class MovePerformer:
         return await to_the_end(self._crossing.run(work))
 
     def _say(self, programs: Programs, facts: WorkFacts, move: Say, request: WorkRequest) -> Admission:
-        """The agent's step stands in the log before the message."""
+        """The agent's step stands in the log before the message. What a message of the owner's names as its folder is
+        worked in, so a folder that comes of the task is looked at first."""
+        if request.workspace is None:
+            ensure_vouched(facts.task)
         agent = facts.agent
         is_step_recorded = agent.state == "thinking" and (agent.turn_count or 0) > len(facts.rounds)
         if not is_step_recorded:

@@ -21,6 +21,7 @@ from weft.programs.foreign import ensure_own
 from weft.programs.model import Program, Request
 from weft.programs.placeholders import is_placeholder, resolve_config
 from weft.programs.programs import Programs
+from weft.programs.vouching import ensure_vouched
 from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 from weft.runtime.invoke.model_settings import plain_resolver
@@ -56,7 +57,7 @@ def _record(programs: Programs, human: Program, invocation: Invocation) -> tuple
 
 async def deliver(context: InvocationContext, human: Program, request: Request) -> str:
     """Bring it to them by the channel that they prefer; returns which."""
-    channel = channel_of(human)
+    channel = channel_of(ensure_vouched(human))
     try:
         await _CHANNELS[channel](context, human, request)
     except WeftError as error:

@@ -27,6 +27,7 @@ from weft.kernel.errors import Damaged, NotApplicable, NotFound, StoreError, Wef
 from weft.kernel.trigger_choices import MISSED_CHOICES
 from weft.ledger.api import CursorMove, EventPlace, Occasion, TriggerStanding
 from weft.programs.schedules import due_between, first_due
+from weft.programs.vouching import ensure_vouched
 from weft.runtime.triggers.event_matches import LOGGED, fits, may_read, payload_of, wanted_kind
 from weft.runtime.triggers.folder_changes import FolderState, FolderWatch, changes_payload
 from weft.runtime.triggers.sender import ReadyTrigger, TriggerSender, occasion_digest
@@ -271,6 +272,7 @@ class TriggerJob:
     # --- by folders ----------------------------------------------------------------------------------------------
 
     def _by_folder(self, trigger: ReadyTrigger) -> None:
+        ensure_vouched(trigger.program)
         _, setting = trigger.occasion
         standing, version = trigger.standing, trigger.standing.version
         ledger_file = Path(self._sender.programs.ledger.path)

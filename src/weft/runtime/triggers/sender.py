@@ -41,6 +41,7 @@ from weft.programs.schedules import (
     single_time_ms,
     time_zone,
 )
+from weft.programs.vouching import ensure_vouched
 from weft.runtime.broker.planner import chain_context
 from weft.runtime.context import ExecutionContext
 from weft.runtime.routing.smart_routes import DEFAULT_ALTERNATIVES, DEFAULT_THRESHOLD, choose_route
@@ -146,7 +147,8 @@ class TriggerSender:
 
     def acting(self, trigger: ReadyTrigger) -> Programs:
         """The programs and the ledger in the name of whoever the trigger acts for. Raises NotFound where one of them
-        was deleted."""
+        was deleted, and NotApplicable where it names of the machine what whoever set it may not."""
+        ensure_vouched(trigger.program)
         for principal in trigger.standing.principals:
             if principal != DEFAULT_AGENT and self.programs.get(principal).deleted:
                 raise NotFound("agent or person", principal, "configure the trigger in another name")

@@ -78,7 +78,8 @@ def set_workspace(ledger: Ledger, origin: str | None, done: ForkedResources) -> 
     """Where the session that was forked works in a folder by its configuration, the fork works in its copy; which."""
     from weft.programs import Programs
 
-    config = Programs(ledger).get(origin, "session").config if origin is not None else None
+    session = None if origin is None else Programs(ledger).get(origin, "session")
+    config = None if session is None or session.unvouched else session.config  # the fork makes no folder its owner's
     folder = config.get("workspace") if isinstance(config, dict) else None
     done_of = {one.snapshot: one for one in done.restores if one.outcome is RestoreOutcome.OK}
     for line in done.lines:

@@ -195,14 +195,20 @@ def line_of(program: Program) -> Line:
 
 
 def pending_lines(program: Program) -> list[Line]:
-    """What another ledger says of it and nobody here has taken over."""
+    """What another ledger says of it and nobody here has taken over, and what was set by somebody who may not."""
+    from weft.programs.vouching import refusal
+
+    unvouched: list[Line] = [
+        [Span(str(refusal(program.kind, program.name, name)), "warn"), Span(": it is not used", "dim")]
+        for name in program.unvouched
+    ]
     if program.foreign:
         words = f"version {program.version} is what another ledger says, and does nothing here"
     elif program.pending_version is not None:
         words = f"version {program.pending_version} is what another ledger says, and is not taken over"
     else:
-        return []
-    return [[Span(words, "warn"), Span(f": `weft pending show {shell_word(program.name)}`", "dim")]]
+        return unvouched
+    return [*unvouched, [Span(words, "warn"), Span(f": `weft pending show {shell_word(program.name)}`", "dim")]]
 
 
 def show_list(

@@ -89,6 +89,7 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.TAKE_OVER_PROGRAM: (
         "look at it (`weft pending show {program}`), then `weft pending take {program}`, or configure it yourself"
     ),
+    Action.SET_AS_OWNER: "the ledger's owner sets it with `weft program configure {program} --set {field}=VALUE`",
     Action.WAIT_OR_RESET_AGENT: "wait until it is idle, or `weft agent reset {agent}`",
     Action.WAIT_FOR_ANSWER_OR_RESET_AGENT: (
         "wait until it has answered; if nobody is at it any more, `weft agent reset {agent}`"

@@ -44,7 +44,7 @@ STYLES = {"approved": "good", "rejected": "bad", "pending": "warn"}
     "permissions",
     metavar="RIGHT",
     multiple=True,
-    help="approve, assign, configure, or such as session:read(LABEL).",
+    help="approve, assign, configure, or such as session:read(LABEL) or machine:folder(/srv/*).",
 )
 @click.option("--channel", metavar="NAME", help="How they are told: terminal, command or webhook.")
 @set_fields

@@ -141,10 +141,11 @@ def _write_log(call: Call, session: str) -> None:
     from weft.exchange.exporters.export import export
     from weft.kernel.errors import InvalidInput, NotApplicable
     from weft.programs import Programs
+    from weft.programs.vouching import ensure_vouched
 
     with call.copying() as ledger:
         opened = ledger.session(session)
-        config = Programs(ledger).get(opened.id, "session").config
+        config = ensure_vouched(Programs(ledger).get(opened.id, "session")).config
         name = config.get("logFile") if isinstance(config, dict) else None
         if not isinstance(name, str):
             hint = f"`weft session configure {shell_word(session)} --set logFile=FILE`"
