@@ -12,6 +12,7 @@ from weft.ledger.api import InboxMessage, InputChain, SessionStanding, Setting, 
 from weft.ledger.model import Message, NewMessage
 from weft.runtime.assembly.prompts import SystemPrompt, WorkspaceRules
 from weft.runtime.broker.tools import NO_TOOLS, Gate, Tools
+from weft.runtime.configuration.unattended import UnattendedTurn
 from weft.runtime.context import ExecutionContext
 from weft.runtime.inference.budgets import Budget
 from weft.runtime.inference.inference import Inference
@@ -67,6 +68,8 @@ class TurnPlan(Struct, kw_only=True):
     rules: WorkspaceRules | None = None
     """The rules of the workspace that the turn works in, where a person trusts it."""
     tools: Tools = NO_TOOLS
+    unattended: UnattendedTurn | None = None
+    """How other people began a turn that nobody watches: it has no tools that write, unless its agent may have."""
     gate: Gate | None = None
     """Decides about every call. Without one, every tool that is offered may be used."""
     on_asked: Callable[[str], None] | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
@@ -63,9 +64,12 @@ class ToolGate:
         approval_seconds: float = APPROVAL_SECONDS,
         keeper: WorkspaceKeeper | None = None,
         workspace: Path | None = None,
+        withheld: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Calls that may change the workspace run beside each other; one that a person approved has it for itself."""
+        """Calls that may change the workspace run beside each other; one that a person approved has it for itself.
+        `withheld` says of tools that the turn would have otherwise why it has them not."""
         self._keeper, self._workspace = keeper, workspace
+        self._withheld = withheld
         self._tools, self._ask_policies, self._history = tools, ask_policies, history
         self._circumstances = circumstances
         self._clock, self._approval_seconds = clock or SystemClock(), approval_seconds
@@ -74,9 +78,10 @@ class ToolGate:
         """See `Gate`."""
         if answer is not None and not answer.is_granted:
             return _denied(answer)
-        plan = await self._planned(tool, arguments, context)
+        is_withheld = tool in self._withheld
+        plan = self._withheld[tool] if is_withheld else await self._planned(tool, arguments, context)
         if isinstance(plan, str):
-            return _refused(DecisionSource.ARGUMENTS, plan, answer=answer)
+            return _refused(DecisionSource.PERMISSION if is_withheld else DecisionSource.ARGUMENTS, plan, answer=answer)
         if not is_permitted(plan, context.acting):
             return _refused(DecisionSource.PERMISSION, _not_permitted(plan), plan, answer)
         try:

@@ -23,6 +23,7 @@ from weft.programs.model import Program
 from weft.programs.programs import Programs
 from weft.runtime.broker.plans import TurnPlan
 from weft.runtime.configuration.gathering import TurnConfiguration
+from weft.runtime.configuration.unattended import may_write_unattended
 from weft.runtime.context import ExecutionContext
 from weft.runtime.mcp.servers import McpServers
 from weft.runtime.policies.contract import PolicyCall, PolicyContext
@@ -98,7 +99,7 @@ class Toolbox:
         toolset = configuration.effective.toolset
         if toolset is None or plan.model.provider.is_embedded:
             return
-        offered = await self.tools(configuration, plan.setting.workspace)
+        offered, withheld = self._attended(plan, configuration, await self.tools(configuration, plan.setting.workspace))
         plan.tools = {tool.spec.name: tool for tool in offered}
         plan.setting.toolset = toolset
         if SPAWN in plan.tools and plan.setting.role is AgentRole.UNIFIED:
@@ -118,8 +119,20 @@ class Toolbox:
             clock=self._clock,
             keeper=self._keeper(standing.id, plan.setting.workspace),
             workspace=None if plan.setting.workspace is None else Path(plan.setting.workspace),
+            withheld=withheld,
         )
         plan.on_asked = self._on_asked
+
+    def _attended(
+        self, plan: TurnPlan, configuration: TurnConfiguration, tools: list[PlannedTool]
+    ) -> tuple[list[PlannedTool], dict[str, str]]:
+        """The tools that a turn is offered, and why others are withheld: whose words began it decides, whatever its
+        configuration allows."""
+        if plan.unattended is None or may_write_unattended(configuration.persona):
+            return tools, {}
+        reason = plan.unattended.reason(configuration.persona_name)
+        withheld = {tool.spec.name: reason for tool in tools if not tool.is_read_only}
+        return [tool for tool in tools if tool.is_read_only], withheld
 
     def _keeper(self, session: str, workspace: str | None) -> WorkspaceKeeper | None:
         files = self._settings.files

@@ -36,7 +36,7 @@ def command(call: Call, agent: str | None, session: str | None, folder: str | No
     """
     import asyncio
 
-    answer = asyncio.run(_answer(call, agent, session, folder, toolset))
+    answer, unattended = asyncio.run(_answer(call, agent, session, folder, toolset))
     if call.json:
         call.document(answer)
         return
@@ -53,6 +53,8 @@ def command(call: Call, agent: str | None, session: str | None, folder: str | No
     if rows:
         call.screen.table(rows, ["name", "source", "effect", "use", "limits"])
     _note(call, answer, agent)
+    if unattended is not None:
+        call.note(unattended)
 
 
 def _how_to_name(answer: OfferedTools, agent: str | None) -> str:
@@ -80,7 +82,8 @@ def _note(call: Call, answer: OfferedTools, agent: str | None) -> None:
 
 async def _answer(
     call: Call, agent: str | None, session: str | None, folder: str | None, toolset: str | None
-) -> OfferedTools:
+) -> tuple[OfferedTools, str | None]:
+    """The tools, and what withholds some of them from turns that nobody watches."""
     from weft.aio.crossing import Pool
     from weft.programs import Programs
     from weft.surfaces.cli.tool_access import ToolAccess
@@ -102,7 +105,7 @@ async def _answer(
                 await access.aclose()
     finally:
         await pool.close(ledger.close)
-    return OfferedTools(
+    answer = OfferedTools(
         agent=configuration.persona_name,
         session=label,
         workspace=workspace,
@@ -110,6 +113,20 @@ async def _answer(
         sandbox=configuration.effective.permissions.sandbox.text,
         tools=tuple(_offered(configuration, one) for one in sourced),
         troubles=troubles,
+    )
+    return answer, _unattended(ledger, configuration)
+
+
+def _unattended(ledger: Ledger, configuration: TurnConfiguration) -> str | None:
+    """What triggers, rooms and workers of somebody who is not the ledger's owner have less."""
+    from weft.runtime.configuration.unattended import may_write_unattended
+
+    if ledger.authority.is_local or may_write_unattended(configuration.persona):
+        return None
+    who, agent = ledger.authority.principal.id, configuration.persona_name
+    return (
+        f"turns that a trigger, a room or a worker of {who} begins have no tools that act:"
+        f" the ledger's owner has not set unattended_writes of the agent {agent!r}"
     )
 
 
