@@ -64,8 +64,13 @@ MAY_RUN = {
     "weft/runtime/resources/directories/git.py": "git, for what is kept of folders",
 }
 CONFINING = frozenset(
-    SANDBOX + name
-    for name in "confinement.ConfinedRun mounts.mount_options visible_files.kernel_options visible_files.system_mounts".split()
+    f"{SANDBOX}{module}.{name}"
+    for module, names in {
+        "confinement": ("ConfinedRun",),
+        "mounts": ("mount_options",),
+        "visible_files": ("kernel_options", "system_mounts"),
+    }.items()
+    for name in names
 )
 """What a sandbox is put together from."""
 MAY_CONFINE = {"weft/runtime/sandbox/bubblewrap.py": "the one place"}

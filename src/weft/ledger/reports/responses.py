@@ -200,16 +200,17 @@ def once(
     for row in rows:
         if look is not None:
             look(row)
+        native = row.native
         if not row.turn.current:
-            if row.native is None or row.native not in standing:
+            if native is None or native not in standing:
                 continue
-            segment, place = standing[row.native]
+            segment, place = standing[native]
             row = replace(row, segment=segment, place=place)  # whoever was shown the row may have kept it
-        elif row.native is None or (row.native not in repeated and row.native not in standing):
+        elif native is None or (native not in repeated and native not in standing):
             yield Response(row, row.tokens, row.recorded, [(row.segment, row.place)])
             continue
-        if (known := gathered.get(row.native)) is None:
-            gathered[row.native] = Response(row, row.tokens, row.recorded, [(row.segment, row.place)])
+        if (known := gathered.get(native)) is None:
+            gathered[native] = Response(row, row.tokens, row.recorded, [(row.segment, row.place)])
         else:
             _join(known, row, age_of)
     yield from gathered.values()
