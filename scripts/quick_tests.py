@@ -55,10 +55,11 @@ def choose(root: Path, changed: Sequence[str], seconds: dict[str, float]) -> tup
     for path in sorted((root / "tests").rglob("test_*.py")):
         file = path.relative_to(root).as_posix()
         text, is_changed = path.read_text(), file in changed
-        if not is_changed and not any(word in text or word in file for word in words):
+        is_named = path.stem.removeprefix("test_") in stems
+        if not is_changed and not is_named and not any(word in text for word in words):
             continue  # most files are not parsed
         imported = set(imported_modules(text))
-        if is_changed or imported & modules or path.stem.removeprefix("test_") in stems:
+        if is_changed or is_named or imported & modules:
             found.append((not is_changed, len(imported), file))
     chosen: list[str] = []
     left_out: list[str] = []

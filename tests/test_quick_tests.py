@@ -35,6 +35,11 @@ def test_what_was_changed_comes_first_and_what_does_not_fit_is_left_out(root: Pa
     assert left_out == ["tests/ledger/test_all.py"]
 
 
+@pytest.mark.parametrize("end", ["sql", "json"])
+def test_a_changed_file_that_is_no_module_takes_the_tests_of_its_name(root: Path, end: str) -> None:
+    assert choose(root, [f"src/weft/ledger/others.{end}"], {})[0] == ["tests/ledger/test_others.py"]
+
+
 def test_a_changed_helper_of_tests_takes_those_that_import_it(root: Path) -> None:
     assert choose(root, ["tests/ledger/stories.py"], {})[0] == ["tests/ledger/test_all.py"]
 
