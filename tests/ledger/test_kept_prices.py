@@ -15,6 +15,7 @@ from genai_prices.types import ModelInfo, TieredPrices
 from tests.ledger.conftest import NOON
 from tests.ledger.test_usage import DAY, HOUR
 from weft.kernel.canonical import MAX_INTEGER
+from weft.ledger.reports import prices
 from weft.ledger.reports.counted_turns import PROMPT_STEPS
 from weft.ledger.reports.maintained_prices import FILE, MaintainedPrices, _micro, _schedule_of, kept_prices
 from weft.ledger.reports.price_schedules import KINDS, KindPrice, PricePeriod, PriceSchedule
@@ -83,6 +84,21 @@ def test_a_file_that_is_none_or_of_other_data_counts_as_empty(tmp_path: Path, te
     assert table.price("claude-sonnet-4-5", NOON) == MaintainedPrices().find(["claude-sonnet-4-5"], NOON, 0)
     table.keep()
     assert (tmp_path / FILE).read_text() != text
+
+
+def test_what_another_version_of_our_own_prices_looked_up_counts_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept_with(tmp_path, FREE)
+    assert input_price(tmp_path) == 0
+    (tmp_path / "prices.py").write_text("another version")
+    monkeypatch.setattr(prices, "__file__", str(tmp_path / "prices.py"))
+    assert input_price(tmp_path) == 3_000_000
+
+
+def input_price(folder: Path) -> int | None:
+    price = kept_prices(folder).price("claude-sonnet-4-5", NOON)
+    return None if price is None else price.input
 
 
 def kept_with(folder: Path, schedule: Any) -> Path:

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.ledger.reports import price_schedules
+from weft.ledger.reports import price_schedules, prices
 from weft.ledger.reports.price_schedules import KINDS, KeptSchedules, KindPrice, PricePeriod, PriceSchedule
 from weft.ledger.reports.prices import (
     NO_STEPS,
@@ -200,7 +200,7 @@ def kept_prices(folder: Path) -> PriceTable:
     """The same table with what was looked up before, from a file in this folder, where its `keep` puts it."""
     spec = find_spec(_MODULE)
     data = Path((spec and spec.origin) or "").with_name("data.py")
-    files = data, Path(__file__), Path(price_schedules.__file__)
+    files = data, *(Path(str(file)) for file in (__file__, price_schedules.__file__, prices.__file__))
     if not all(file.is_file() for file in files):  # they lie in an archive
         return shipped_prices()
     return _table(MaintainedPrices(KeptSchedules(folder / FILE, files)))
