@@ -165,7 +165,7 @@ def test_rules_of_another_version_are_asked_themselves(monkeypatch: pytest.Monke
     monkeypatch.setattr("weft.ledger.secrets.scanner.load_patterns", lambda version: None)
     scanner = fresh()
     assert scanner.scan(b"hello", KEY) == []
-    assert scanner.is_compiled
+    assert scanner._compiled is not None
     assert (
         scanner.rules == f"kingfisher {kingfisher_sdk.__version__}, {len(catalog())} rules, names of programs left out"
     )
@@ -185,10 +185,10 @@ def test_rules_are_compiled_for_what_they_may_find_and_not_again_for_what_is_kno
         ledger.record_turn(session="main", query=f"use {Maker(3).github()}", response="no")
         scanner = fresh()
         report = ledger.secrets.find(scanner=scanner)
-        assert scanner.is_compiled
+        assert scanner._compiled is not None
         again = fresh()
         assert ledger.secrets.find(scanner=again).secrets == report.secrets
-        assert not again.is_compiled
+        assert again._compiled is None
         assert again.rules == scanner.rules == report.rules
 
 
@@ -212,12 +212,12 @@ def test_rules_are_compiled_once_there_is_much_to_look_at() -> None:
     text = b"nothing to find here " * 1000
     for _ in range(QUICK_BYTES // len(text)):
         assert scanner.scan(text, KEY) == []
-    assert not scanner.is_compiled
+    assert scanner._compiled is None
     assert scanner.scan(text, KEY) == []
-    assert scanner.is_compiled
+    assert scanner._compiled is not None
 
 
 def compiled_by(ledger: Ledger) -> bool:
     scanner = fresh()
     ledger.secrets.find(scanner=scanner, anew=True)
-    return scanner.is_compiled
+    return scanner._compiled is not None

@@ -116,10 +116,6 @@ class Kingfisher:
         count = len(self._ready().catalog) if self._patterns is None else self._patterns.count
         return f"kingfisher {self._sdk.__version__}, {count} rules, names of programs left out"
 
-    @property
-    def is_compiled(self) -> bool:
-        return self._compiled is not None
-
     def scan(self, data: bytes, key: bytes) -> list[SecretTrace]:
         return [
             SecretTrace(
