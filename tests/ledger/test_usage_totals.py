@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import weft
-from tests.ledger.conftest import NOON
+from tests.conftest import NewPostgresLedger
+from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import change, grow, problems, select
 from tests.ledger.imported import ORIGIN, take
 from tests.ledger.test_usage import HOUR, PRICES, keys, response, spent, turn_of
@@ -21,6 +23,7 @@ from tests.sizes import sized
 from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import FileKind, LinkReason
+from weft.kernel.errors import Damaged, ReadOnlyLedger, StoreError, StoreFailed
 from weft.ledger.api import SessionFilter
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports import ImportCounts
@@ -435,6 +438,55 @@ def test_verifying_finds_wrong_totals_and_rebuilding_counts_anew(disk: Ledger, p
         "view usage_entry: does not add up to the totals",
     ]
     assert (disk.upkeep.rebuild(), disk.usage.report().total.total, problems(disk)) == (2, 6, [])
+
+
+def test_verifying_finds_a_cell_in_a_slot_that_is_not_its_own(disk: Ledger, path: Path) -> None:
+    grow(disk, "main", "one", usage=spent(3))
+    disk.usage.report()
+    change(path, "UPDATE work_total SET slot = slot + 1")
+    assert problems(disk) == ["view work_total: 1 of its cells stand in another slot than their names say"]
+    assert (disk.upkeep.rebuild(), disk.usage.report().total.total, problems(disk)) == (1, 3, [])
+
+
+@pytest.mark.parametrize("error", [StoreFailed("the disk is full"), ReadOnlyLedger("ledger.db")])
+def test_a_disk_that_takes_nothing_keeps_the_totals_behind_and_no_report_back(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, error: StoreError
+) -> None:
+    grow(ledger, "main", "one", usage=spent(3))
+    monkeypatch.setattr(usage_totals, "catch_up", Mock(side_effect=error))
+    assert (ledger.usage.report().total.total, ledger.usage.lag() > 0) == (3, True)
+
+
+def test_damage_that_is_met_while_totals_catch_up_is_said(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_totals, "catch_up", Mock(side_effect=Damaged("the database is malformed")))
+    for look in (ledger.usage.report, ledger.usage.work):
+        with pytest.raises(Damaged):
+            look()
+
+
+def test_the_parts_of_a_period_are_all_of_it_once() -> None:
+    slot, edges = counted_turns.SLOT, [5 * counted_turns.SLOT + at for at in range(0, 4 * counted_turns.SLOT, 180_000)]
+    for since, until in product([None, *edges], repeat=2):
+        parts = totals_reading.split_period(since, until)
+        first, end = (
+            edge if slot_number is None else slot_number * slot
+            for edge, slot_number in zip((0, 10 * slot), parts.slots, strict=True)
+        )
+        spans = sorted([(first, end), *parts.ends])
+        taken = [at for low, high in spans for at in range(low, high, 60_000)]
+        assert taken == list(range(since or 0, 10 * slot if until is None else until, 60_000))
+
+
+@pytest.mark.slow("a history of ten steps and every report of it twice, on a server")
+def test_totals_in_a_server_are_those_of_a_scan(
+    open_ledger: OpenLedger, new_postgres_ledger: NewPostgresLedger, clock: FixedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other tests run on PostgreSQL in `make prove` alone."""
+    ledger = open_ledger(new_postgres_ledger())
+    history = History(ledger, clock)
+    for step in ("record", "import_", "fork", "version", "catch_up", "again", "cut", "move", "bare", "erase", "record"):
+        history.do(step, 2, 1, 3)
+    assert_follows(ledger, monkeypatch)
 
 
 def test_a_ledger_that_is_only_read_counts_what_is_late(path: Path, clock: FixedClock) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Unpack
 
-from weft.kernel.errors import StoreError
+from weft.kernel.errors import ReadOnlyLedger, StoreFailed
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import checked_flag
 from weft.ledger.reports import usage, usage_totals
@@ -19,7 +19,9 @@ class UsageReports(LedgerPart):
     """`ledger.usage`: tokens and cost."""
 
     def _catch_up(self) -> None:
-        with suppress(StoreError):  # a full disk keeps the totals behind; what they lack is counted by each report
+        # A disk that is full or cannot be written keeps the totals behind: each report counts what they lack. Damage,
+        # or a ledger that is elsewhere now, is said.
+        with suppress(StoreFailed, ReadOnlyLedger):
             usage_totals.catch_up(self._store)
 
     @reads_whole

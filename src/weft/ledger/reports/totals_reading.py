@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.ledger.reports.counted_turns import (
@@ -26,9 +27,10 @@ from weft.ledger.reports.counted_turns import (
     response_values,
     scanned,
 )
-from weft.ledger.reports.total_tables import CellName, Slots, TotalTable, Values
+from weft.ledger.reports.total_tables import CellName, Slots, TotalTable, Values, read_name
 from weft.ledger.reports.usage_totals import (
     MOST_LATE_EVENTS,
+    TURNS_AT_ONCE,
     VIEW,
     LateTurns,
     forget_totals,
@@ -39,8 +41,18 @@ from weft.ledger.reports.usage_totals import (
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql
 
-TURNS = 1024
 CellValues = dict[CellName, Values]
+Span = tuple[int, int]
+"""From a time on, and up to another."""
+
+
+class PeriodParts(Struct, frozen=True):
+    """A period, cut where slots begin."""
+
+    slots: Slots
+    """Those that lie in it as a whole."""
+    ends: tuple[Span, ...]
+    """What of it lies beside them."""
 
 
 _CHANGES = {RESPONSES.kind: "responses", WORK.kind: "work", FILES.kind: "files"}
@@ -77,7 +89,7 @@ class Totals:
 
     def work(self, since: int | None, until: int | None) -> Iterator[tuple[WorkCell, Values]]:
         """The cells of turns that lie in a period as a whole."""
-        for cell in WORK.read(self._sql, self._changes.work, _whole_slots(since, until)):
+        for cell in WORK.read(self._sql, self._changes.work, split_period(since, until).slots):
             yield WorkCell(*cell.name), cell.values
 
     def cells(self, table: TotalTable) -> dict[CellName, Values]:
@@ -87,7 +99,7 @@ class Totals:
 
     def files(self, since: int | None, until: int | None) -> Iterator[tuple[FileCell, int]]:
         """The same of files."""
-        for cell in FILES.read(self._sql, self._changes.files, _whole_slots(since, until)):
+        for cell in FILES.read(self._sql, self._changes.files, split_period(since, until).slots):
             yield FileCell(*cell.name), cell.values[0]
 
 
@@ -113,9 +125,17 @@ def _slots(since: int | None, until: int | None) -> Slots:
     return None if since is None else since // SLOT, None if until is None else -(-until // SLOT)
 
 
-def _whole_slots(since: int | None, until: int | None) -> Slots:
-    """Those that lie in a period as a whole."""
-    return None if since is None else -(-since // SLOT), None if until is None else until // SLOT
+def split_period(since: int | None, until: int | None) -> PeriodParts:
+    first = None if since is None else -(-since // SLOT)
+    end = None if until is None else until // SLOT
+    if since is not None and until is not None and -(-since // SLOT) > until // SLOT:  # within one slot
+        return PeriodParts((first, first), ((since, until),))
+    ends: list[Span] = []
+    if since is not None and first is not None and since < first * SLOT:
+        ends.append((since, first * SLOT))
+    if until is not None and end is not None and end * SLOT < until:
+        ends.append((end * SLOT, until))
+    return PeriodParts((first, end), tuple(ends))
 
 
 def _cuts(slot: int | None, since: int | None, until: int | None) -> bool:
@@ -157,6 +177,8 @@ def problems(txn: ReadTxn) -> Iterator[tuple[str, str]]:
             yield table.tables[0], f"{wrong} of its cells are not what turns and messages say"
         if not _adds_up(txn.sql, table):
             yield table.tables[1], "does not add up to the totals"
+        if misplaced := _count_misplaced(txn.sql, table):
+            yield table.tables[0], f"{misplaced} of its cells stand in another slot than their names say"
 
 
 def _expected(txn: ReadTxn, totals: Totals) -> Iterator[tuple[TotalTable, CellValues]]:
@@ -165,7 +187,9 @@ def _expected(txn: ReadTxn, totals: Totals) -> Iterator[tuple[TotalTable, CellVa
         _add(RESPONSES, responses, response_cell(counted, totals.cuts).name, response_values(counted))
     yield RESPONSES, responses
     work, files, after = CellValues(), CellValues(), 0
-    while turns := [n for (n,) in txn.sql.all(f"SELECT n FROM turn WHERE n > ? ORDER BY n LIMIT {TURNS}", (after,))]:
+    while turns := [
+        n for (n,) in txn.sql.all(f"SELECT n FROM turn WHERE n > ? ORDER BY n LIMIT {TURNS_AT_ONCE}", (after,))
+    ]:
         after = turns[-1]
         for table, cells, additions in zip((WORK, FILES), (work, files), counter.work_of(turns), strict=True):
             for added in additions.values():
@@ -198,3 +222,8 @@ def _adds_up(sql: Sql, table: TotalTable) -> bool:
     for n, *values in sql.each(f"SELECT cell, {columns} FROM {entry} ORDER BY owner, cell"):
         cells[n] = table.join(cells[n], tuple(values)) if n in cells else tuple(values)
     return cells == {n: tuple(values) for n, *values in sql.each(f"SELECT n, {columns} FROM {total}")}
+
+
+def _count_misplaced(sql: Sql, table: TotalTable) -> int:
+    """How many stored cells a period would not find, or take for its own, as their slot is not that of their name."""
+    return sum(slot != read_name(name)[0] for slot, name in sql.each(f"SELECT slot, name FROM {table.tables[0]}"))

@@ -32,7 +32,7 @@ from weft.store.sql import Insert, Sql, rows_in
 
 Txn = ReadTxn | WriteTxn
 VIEW = "usage"
-TURNS, LOG_ROWS = 1024, 256
+TURNS_AT_ONCE, LOG_ROWS = 1024, 256
 MOST_LATE_EVENTS = 4096
 """Where the totals are further behind, a reader scans all rows instead."""
 ANEW = 4
@@ -83,7 +83,7 @@ class LateTurns:
     def __init__(self, txn: Txn, log_rows: int | None = None) -> None:
         self._sql = txn.sql
         self.mark = txn.facts.watermark(VIEW)
-        touching = touched(txn.facts, self.mark, log_rows, MAX_INTEGER if log_rows is None else TURNS)
+        touching = touched(txn.facts, self.mark, log_rows, MAX_INTEGER if log_rows is None else TURNS_AT_ONCE)
         self.until = self.mark if touching.until is None else touching.until
         self.is_last = self.until >= txn.facts.tip().n
         """Whether no event is left: then what only the rows as they are now tell is looked at, too."""
@@ -259,10 +259,10 @@ def forget_totals(sql: Sql) -> None:
 
 
 def _go_on_anew(txn: WriteTxn, state: TotalsState, begun: int) -> bool:
-    query = f"SELECT n, id FROM turn WHERE n > ? AND n <= ? ORDER BY n LIMIT {TURNS}"
+    query = f"SELECT n, id FROM turn WHERE n > ? AND n <= ? ORDER BY n LIMIT {TURNS_AT_ONCE}"
     rows = txn.sql.all(query, (state.last_turn, begun))
     _store(txn, (id for _, id in rows), SegmentCuts(load_cuts(txn.sql)))
-    if len(rows) == TURNS:
+    if len(rows) == TURNS_AT_ONCE:
         _store_state(txn.sql, TotalsState(state.rules, state.erasures, state.mended, begun, rows[-1][0]))
         return True
     _store_state(txn.sql, TotalsState(state.rules, state.erasures, state.mended))

@@ -14,12 +14,12 @@ from weft.ledger.read.label_prefixes import shown_labels
 from weft.ledger.read.moments import read_moment
 from weft.ledger.read.projects import Projects, RepositoryOf, project_of
 from weft.ledger.read.turn_titles import load_subjects, meaningful_title
-from weft.ledger.reports.counted_turns import SLOT, WORKED, WorkCell, work_of
+from weft.ledger.reports.counted_turns import WORKED, WorkCell, work_of
 from weft.ledger.reports.file_touches import full_path
 from weft.ledger.reports.prices import PriceTable
 from weft.ledger.reports.spending import Spending, Tally, UsageRow, total_of
 from weft.ledger.reports.total_tables import Values
-from weft.ledger.reports.totals_reading import Totals
+from weft.ledger.reports.totals_reading import Span, Totals, split_period
 from weft.ledger.reports.usage import NONE, Survey, UsageScope, key_of, spent_by, usage_rows
 from weft.ledger.views.rows import SESSION, SessionRow
 from weft.ledger.views.values import name_of, text_of
@@ -173,12 +173,10 @@ class _Reading:
     def projects(self, by_session: dict[str, Spending], costs: dict[str, Spending]) -> tuple[ProjectWork, ...]:
         doings = self._doings()
         files = self._files()
-        firsts = {doing.first for doing in doings.values()}
-        ids: dict[int, str] = dict(rows_in(self._txn.sql, "SELECT n, id FROM turn WHERE n IN", firsts))
-        subjects = load_subjects(self._txn, [ids[doing.first] for doing in doings.values()]) if self._is_told else {}
+        subjects = self._subjects({doing.first for doing in doings.values()}) if self._is_told else {}
         made: dict[str, list[SessionWork]] = {}
         for (folder, n), doing in doings.items():
-            about = subjects.get(ids[doing.first], "")
+            about = subjects.get(doing.first, "")
             made.setdefault(folder, []).append(self._session(n, doing, about, by_session))
         changes = self._changes(doings)
         found = [
@@ -186,6 +184,12 @@ class _Reading:
             for path, sessions in made.items()
         ]
         return tuple(sorted(found, key=lambda project: (not project.time_known, -project.last_at, project.path)))
+
+    def _subjects(self, turns: set[int]) -> dict[int, str]:
+        """What each of these turns is about, by their numbers."""
+        ids: dict[int, str] = dict(rows_in(self._txn.sql, "SELECT n, id FROM turn WHERE n IN", turns))
+        subjects = load_subjects(self._txn, list(ids.values()))
+        return {n: subjects[id] for n, id in ids.items() if id in subjects}
 
     def _doings(self) -> dict[tuple[str, int | None], _Doing]:
         """By project and session, from the first turn on."""
@@ -214,19 +218,11 @@ class _Reading:
             if self._is_of_all_time or not cell.is_undated:
                 yield cell, values
 
-    def _spans(self) -> Iterator[tuple[int, int]]:
+    def _spans(self) -> tuple[Span, ...]:
         """What of the period is read turn by turn: where totals are there, its ends that lie within a slot."""
-        start = -_ALWAYS if self._since is None else self._since
-        end = _ALWAYS if self._until is None else self._until
-        if self._totals is None:
-            yield start, end
-            return
-        first_whole = start if self._since is None else -(-start // SLOT) * SLOT
-        last_whole = end if self._until is None else end // SLOT * SLOT
-        if first_whole > last_whole:
-            yield start, end  # both within one slot
-            return
-        yield from ((low, high) for low, high in ((start, first_whole), (last_whole, end)) if low < high)
+        if self._totals is not None:
+            return split_period(self._since, self._until).ends
+        return ((-_ALWAYS if self._since is None else self._since, _ALWAYS if self._until is None else self._until),)
 
     def _changes(self, doings: dict[tuple[str, int | None], _Doing]) -> dict[str, int]:
         """Over all time: by project, when the sessions last changed whose last turn was in it."""
