@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import weft as weft_package
+from tests.ledger.test_workers import calling, with_workers
 from tests.runtime.broker.bench import Bench, saying
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import CLOSE, HANG, HOLD, STREAM_HEAD, Scripted, chat, chunk, events, failure
@@ -22,9 +24,11 @@ from tests.surfaces.approving import opened, waiting
 from tests.surfaces.forking import Forked
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell, on_terminal, running
+from tests.surfaces.test_approval_prompts import equip
 from tests.surfaces.test_cli_broker import stock, wait_until
 from weft.kernel.clock import FixedClock, SystemClock
-from weft.ledger.api import Ledger, Runs
+from weft.kernel.enums import Decision, DecisionSource
+from weft.ledger.api import ApprovalAsked, Ledger, Parked, Runs, ToolDecision
 from weft.ledger.api.inbox import Inbox
 from weft.runtime.turns import served_messages
 from weft.runtime.turns.served_messages import await_served, leave_message
@@ -305,6 +309,37 @@ def test_a_message_whose_turn_nobody_works_on_any_more_is_left_to_its_sender(
         monkeypatch.setattr(Runs, "wait_for_news", passing)
         assert await_served(sender, message, session) is None
         assert looks[-1] >= 25  # whoever renews a lease within its time is alive
+
+
+def test_a_message_whose_worker_waits_for_a_person_is_left_to_whoever_can_ask_one(
+    weft: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Runs, "wait_for_news", lambda *_: pytest.fail("it waits although somebody is asked"))
+    with opened(weft) as ledger:
+        _, (worker,), _ = with_workers(ledger, 1)
+        below, (shell,) = calling(ledger, worker.label, "shell")
+        decision = ToolDecision(call=shell.id, decision=Decision.ASK, by=DecisionSource.POLICY, bound="0" * 64)
+        below.record([decision, ApprovalAsked(call=shell.id, bound="0" * 64, shown="ls"), Parked(calls=(shell.id,))])
+        Runs(ledger).announce_broker()
+        (message,) = ledger.inbox.list(session="main")
+        assert await_served(ledger, message.id, message.session_id) is None
+        (request,) = Runs(ledger).open_requests(message.session_id)
+        assert request.shown == "ls"
+
+
+def test_a_call_of_a_turn_that_a_broker_runs_is_answered_at_the_terminal_that_sends(weft: Shell) -> None:
+    call = {"index": 0, "id": "call-1", "type": "function"}
+    call["function"] = {"name": "write", "arguments": json.dumps({"path": "notes.txt", "content": "new\n"})}
+    deltas = events(chunk({"content": "I write. "}), chunk({"tool_calls": [call]}), chunk({}, "tool_calls"), "[DONE]")
+    with serving([STREAM_HEAD, *deltas, CLOSE], chat()) as server:
+        equip(weft, server.url)
+        with broker(weft), talking.typing(weft.folder, "send", "--session", "talk", "Begin") as typist:
+            assert "| +new" in typist.wait("[a]bort the turn?")
+            typist.line("y")
+            typist.wait("is granted")
+            assert typist.end() == 0
+    assert (typist.shown.count("I write. "), typist.shown.count("Hello there")) == (1, 1), typist.shown
+    assert (typist.shown.count("[a]bort the turn?"), typist.shown.count("broke off")) == (1, 0), typist.shown
 
 
 def test_a_message_that_waits_for_a_person_is_left_to_whoever_can_ask_one(weft: Shell) -> None:

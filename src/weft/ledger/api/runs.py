@@ -12,9 +12,10 @@ from weft.kernel.enums import InterruptionReason
 from weft.kernel.errors import NotFound
 from weft.kernel.events import Event, Receipt
 from weft.kernel.fields import EventRef
+from weft.ledger.api.approvals import OPEN
 from weft.ledger.api.base import LedgerBase
 from weft.ledger.approvals.model import Approval
-from weft.ledger.approvals.requests import session_grants
+from weft.ledger.approvals.requests import listed_approvals, session_grants
 from weft.ledger.model import Message, NewError, RecordedTurn
 from weft.ledger.read.access import access_of
 from weft.ledger.read.context_cuts import NO_CUT, ContextCut, counted_tokens, cut_of_request
@@ -269,6 +270,14 @@ class Runs:
         """The messages that a request names, whole."""
         with self._store.read() as txn:
             return tuple(messages_named(txn, refs))
+
+    def open_requests(self, session: str) -> list[Approval]:
+        """The requests to people about tool calls of a session, by its id, and of the workers below it, that wait for
+        an answer; those that whoever acts may see."""
+        with self._store.read() as txn:
+            rows = [load_session(txn.sql, id) for id in (session, *sorted(workers_below(txn.sql, [session])))]
+            numbers = [row.n for row in rows if row is not None]
+            return [one for number in numbers for one in listed_approvals(txn, OPEN, session=number)]
 
     def top_session(self, session: str) -> str:
         """The id of the session for which a worker works in the end, by its session's id; of others the same id."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from weft.kernel.clock import SystemClock
 from weft.kernel.enums import InboxState
-from weft.kernel.errors import NotAllowed, NotApplicable, NotFound
+from weft.kernel.errors import NotApplicable
 from weft.ledger.api import (
     AttemptReset,
     Ledger,
@@ -49,7 +49,7 @@ def await_served(ledger: Ledger, message: str, session: str, answer: FollowedAns
             return load_reply(ledger, ledger.inbox.get(message))
         if state == InboxState.QUEUED and (is_elsewhere or clock.monotonic() >= until):
             return None
-        if not runs.has_broker() or _awaits_person(ledger, session):
+        if not runs.has_broker() or runs.open_requests(session):
             return None
         if state == InboxState.TAKEN and clock.monotonic() >= next_check:  # not at each of others' events
             next_check = clock.monotonic() + LOOK_SECONDS
@@ -63,14 +63,6 @@ def _is_left(runs: Runs, session: str) -> bool:
     it stands still, or is gone while others are there. That its lease is silent is seen by looking again and again."""
     turn = runs.standing(session, 1).open_turn
     return turn is not None and runs.is_left(turn)
-
-
-def _awaits_person(ledger: Ledger, session: str) -> bool:
-    """Whether a tool call of the session waits for somebody, who may be the sender."""
-    try:
-        return bool(ledger.approvals.list(session=session, limit=1))
-    except (NotAllowed, NotFound):  # the sender may not read it, and so answer nothing there
-        return False
 
 
 def leave_message(ledger: Ledger, message: str) -> None:

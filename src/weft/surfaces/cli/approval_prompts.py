@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import NotFound, WeftError
+from weft.ledger.api import Runs
+from weft.runtime.turns.served_messages import LOOK_SECONDS
 from weft.surfaces.cli.approval_call import ApprovalAnswer, answer_shown, answered_line, proposal_words
 from weft.surfaces.cli.approval_requests import notice_of, queue_before
 from weft.surfaces.cli.approval_text import approval_lines, how_to_answer, short_id, waiting_words
@@ -82,7 +84,17 @@ class ApprovalPrompts:
         if before.words:
             self._show([["before this message in session ", Span(admission.session, "label"), f": {before.words}"]])
         for approval in before.approvals:
+            self._known.add(approval.id)
             await self._show_request(approval)
+
+    async def show_requests(self, session: str) -> None:
+        """Show what a session, by its id, and its workers ask people for, again and again: their turns may run in
+        another process, which tells people."""
+        runs = Runs(self._ledger)
+        while True:
+            for approval in await self._people().across(partial(runs.open_requests, session)):
+                self.asked_elsewhere(approval.id)
+            await asyncio.sleep(LOOK_SECONDS)
 
     @contextmanager
     def typed(self) -> Iterator[None]:

@@ -74,7 +74,7 @@ def notice_of(approval: Approval, human: str) -> Request:
 
 class QueueBefore(Struct, frozen=True):
     """What comes before a message in its session: the turn that is open there, messages that are answered earlier, and
-    the requests to people that the open turn waits for."""
+    the requests to people that the open turn and its workers wait for."""
 
     has_turn: bool = False
     messages: int = 0
@@ -102,8 +102,7 @@ def queue_before(ledger: Ledger, admission: Admission) -> QueueBefore:
         return QueueBefore()
     if standing.open_turn is None:
         return QueueBefore(messages=place)
-    open_approvals = ledger.approvals.list(limit=_APPROVALS)
-    approvals = tuple(approval for approval in open_approvals if approval.turn == standing.open_turn)
+    approvals = tuple(runs.open_requests(admission.session_id))
     if mode == QueueMode.STEER:  # it enters the open turn
         return QueueBefore(approvals=approvals)
     return QueueBefore(has_turn=True, messages=place, approvals=approvals)

@@ -254,7 +254,7 @@ def _answered_here(
             admission, hear = waiting.admission, _unheard if waiting.answer is not None else None
         with access.prompts.typed():
             await access.prompts.show_queue(admission)
-            async with _followed(access, waiting):
+            async with _followed(access, waiting), _asking_people(access, waiting):
                 return admission, await answer_admitted(access.mirror, admission, sending, on_token=hear)
 
     return with_broker(call, work, opened=ledger)
@@ -286,6 +286,22 @@ async def _followed(access: BrokerAccess, waiting: WaitingMessage | None) -> Asy
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)  # what it did not tell is told now
         await access.mirror.crossing.run(answer.tell_rest)
+
+
+@asynccontextmanager
+async def _asking_people(access: BrokerAccess, waiting: WaitingMessage | None) -> AsyncIterator[None]:
+    """Show the requests to people that come of a turn which another broker may run."""
+    if waiting is None:
+        yield
+        return
+    import asyncio
+
+    asking = asyncio.ensure_future(access.prompts.show_requests(waiting.admission.session_id))
+    try:
+        yield
+    finally:
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)  # a ledger that is away is heard of by the answer
 
 
 def _show_receipt(call: Call, admission: Admission, route: Any) -> None:
