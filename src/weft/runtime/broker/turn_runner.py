@@ -97,7 +97,8 @@ class TurnRunner:
         self._performed: set[str] = set()
         self._asks_next = False
         """Whether the model is asked next, as far as that is known before it is recorded."""
-        self._partial = ""
+        self._partial: list[str] = []
+        """The pieces that came of the answer."""
         self._attempt = 1
         self._reply: Reply | None = None
         self._error: BaseException | None = None
@@ -410,7 +411,9 @@ class TurnRunner:
         return [*entries, *closed, Interrupted(step.reason, step.calls), Finished()]
 
     def _partial_answer(self, request: str, correlation: str, finish: str) -> ModelAnswered:
-        message = NewMessage(role=MessageRole.ASSISTANT, content=(TextPart(self._partial),), metadata={"partial": True})
+        message = NewMessage(
+            role=MessageRole.ASSISTANT, content=(TextPart("".join(self._partial)),), metadata={"partial": True}
+        )
         return ModelAnswered(request=request, correlation=correlation, message=message, finish_reason=finish)
 
     # --- effects -------------------------------------------------------------------------------------------------
@@ -434,7 +437,7 @@ class TurnRunner:
         request = run.last_request
         if request is not None and request.is_open and not request.is_lost and request.event not in self._performed:
             self._performed.add(request.event)
-            self._partial, self._attempt = "", request.attempt
+            self._partial, self._attempt = [], request.attempt
             self._text.begin(run.turn, len(run.requests), run.taken)
             self._model = asyncio.ensure_future(self._asked())
         self._tools.start(run)
@@ -487,12 +490,12 @@ class TurnRunner:
         record = await self._written(writer, [asked])
         self._note_request(record.events)
         self._performed.add(record.events[-1].id)
-        self._partial, self._attempt = "", asked.attempt
+        self._partial, self._attempt = [], asked.attempt
         self._text.begin(run.turn, len(run.requests), run.taken)
 
     def _heard(self, token: ReplyToken) -> None:
         if token.kind is TokenKind.TEXT:
-            self._partial += token.text
+            self._partial.append(token.text)
         self._text.add(ReplyToken(token.text, token.kind, self._attempt))
 
     # --- outcomes ------------------------------------------------------------------------------------------------
@@ -551,7 +554,8 @@ class TurnRunner:
     def _failed(self, error: BaseException, request: str, correlation: str) -> Sequence[Entry]:
         """The turn has ended badly and says so; what had come of the answer is kept."""
         self._error = error
-        self._partial = (error.partial if isinstance(error, OutsideError) else "") or self._partial
+        if isinstance(error, OutsideError) and error.partial:
+            self._partial = [error.partial]
         is_ours = isinstance(error, WeftError)
         fault = NewError(code=type(error).__name__, message=str(error) if is_ours else "not weft's own error")
         partial = [self._partial_answer(request, correlation, "error")] if self._partial else []
