@@ -34,6 +34,8 @@ class Scripted:
     streams_whole_replies: bool = False
     """Whether a chat completion that a script gives whole is streamed to whoever asks for a stream."""
     received: list[Received] = field(default_factory=list)
+    connections: int = 0
+    """How many were opened."""
     left: asyncio.Event = field(default_factory=asyncio.Event)
     hanging: asyncio.Event = field(default_factory=asyncio.Event)
     released: asyncio.Event = field(default_factory=asyncio.Event)
@@ -46,6 +48,7 @@ class Scripted:
         self.loop.call_soon_threadsafe(self.released.set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         try:
             while await self._one(reader, writer):
                 pass

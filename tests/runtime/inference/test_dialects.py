@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from typing import Any
@@ -10,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.runtime.inference.asking import HI
+from tests.runtime.inference.asking import HI, person, provider
 from tests.runtime.inference.oracle import Answer, Asking, responding, sent_bodies
-from tests.runtime.scripted import CHAT, MESSAGE, MESSAGE_EVENTS, RESPONSES, USAGE, chunk, events
+from tests.runtime.scripted import CHAT, HANG, MESSAGE, MESSAGE_EVENTS, RESPONSES, USAGE, chunk, events, scripted
 from tests.sizes import share, sized
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import (
@@ -24,12 +25,14 @@ from weft.kernel.errors import (
     RequestRefused,
 )
 from weft.ledger.model import ImagePart, NewMessage, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from weft.runtime.inference.dialects import posts
 from weft.runtime.inference.dialects.openai_chat import _split_thinking
 from weft.runtime.inference.dialects.openai_tools import openai_tool
 from weft.runtime.inference.dialects.posts import EventReader, ServerEvent
 from weft.runtime.inference.dialects.speakers import conversation_in
+from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.routes import Dialect
-from weft.runtime.inference.settings import Parameters, ToolSpec
+from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters, ProviderKind, ToolSpec
 
 OWN = (Dialect.OPENAI_CHAT, Dialect.OPENAI_RESPONSES, Dialect.ANTHROPIC)
 PNG = "data:image/png;base64," + base64.b64encode(b"\x89PNG....").decode()
@@ -488,10 +491,18 @@ def test_events_may_end_their_lines_in_three_ways_and_come_in_any_pieces(
     reader = EventReader()
     read = [event for start in range(0, len(body), size) for event in reader.feed(body[start : start + size])]
     values = [line.removeprefix("data:").removeprefix(" ") for line in lines]
-    assert read == [ServerEvent("here", "\n".join(values).encode())]
+    assert read == [ServerEvent("\n".join(values).encode())]
 
 
-VALUES = st.sampled_from([None, 7, -1, "", "x", [], [None], {}, {"x": 1}, True, 1.5, 2**70])
+DEEP = "<deep>"
+"""Stands for lists within lists, which no writer of JSON can write."""
+VALUES = st.sampled_from([None, 7, -1, "", "x", [], [None], {}, {"x": 1}, True, 1.5, 2**70, "²", {"code": "²"}, DEEP])
+
+
+def deepened(body: bytes) -> bytes:
+    return body.replace(json.dumps(DEEP).encode(), b"[" * 5_000 + b"]" * 5_000)
+
+
 WHOLE_ANSWERS = [
     (CHATTING, WHOLE_CHATS["call"]),
     (CHATTING, WHOLE_CHATS["reasoning"]),
@@ -520,7 +531,7 @@ def test_nonsense_in_a_whole_answer_is_the_providers(asking: Asking, body: bytes
     answer = json.loads(body)
     holder, key = data.draw(st.sampled_from(places(answer)))
     holder[key] = data.draw(VALUES)
-    read = asking.by_weft(responding(200, json.dumps(answer).encode()), streamed=False)
+    read = asking.by_weft(responding(200, deepened(json.dumps(answer).encode())), streamed=False)
     assert read.kind is None or issubclass(read.kind, ProviderFailed), holder
 
 
@@ -531,8 +542,109 @@ def test_nonsense_in_a_stream_is_the_providers(asking: Asking, body: bytes, data
     happenings = [json.loads(event.data) for event in EventReader().feed(body) if event.data != b"[DONE]"]
     holder, key = data.draw(st.sampled_from(places(happenings)))
     holder[key] = data.draw(VALUES)
-    read = asking.by_weft(responding(200, b"".join(events(*happenings))), streamed=True)
+    read = asking.by_weft(responding(200, deepened(b"".join(events(*happenings))), "text/event-stream"), streamed=True)
     assert read.kind is None or issubclass(read.kind, ProviderFailed), holder
+
+
+@pytest.mark.parametrize("asking", [CHATTING, RESPONDING, MESSAGING])
+def test_an_error_that_is_nested_too_deep_is_a_text(asking: Asking) -> None:
+    refused = asking.by_weft(responding(500, deepened(json.dumps(DEEP).encode())), streamed=False)
+    assert (refused.kind, refused.status) == (ProviderFailed, 500)
+
+
+@pytest.mark.parametrize("code", ["²", "4" * 5_000, "٤٠٠"])
+def test_a_code_of_other_digits_is_no_status(code: str) -> None:
+    body = b"".join(events({"error": {"code": code, "message": "no"}}))
+    refused = CHATTING.by_weft(responding(200, body, "text/event-stream"), streamed=True)
+    assert (refused.kind, refused.status) == (ProviderFailed, None)
+
+
+def test_calls_that_all_have_the_same_index_are_told_apart_by_their_ids() -> None:
+    body = streamed_chat(
+        call(0, id="a", name="get", arguments='{"x":'),
+        call(0, arguments="1}"),
+        call(0, id="b", name="get", arguments='{"x":2}'),
+        call(0, id="b", arguments=" "),
+        finish="tool_calls",
+    )
+    read = CHATTING.by_weft(responding(200, body, "text/event-stream"), streamed=True)
+    assert read.parts == (ToolUsePart("a", "get", {"x": 1}), ToolUsePart("b", "get", {"x": 2}))
+
+
+def test_responses_of_a_model_without_a_system_role_may_follow_calls() -> None:
+    messages = (
+        NewMessage(role=MessageRole.SYSTEM, content="Be brief"),
+        NewMessage(role=MessageRole.USER, content="go"),
+        NewMessage(role=MessageRole.ASSISTANT, content=(ToolUsePart("c1", "get", {}),)),
+        NewMessage(role=MessageRole.TOOL, content=(ToolResultPart("c1", "x"),)),
+    )
+    asking = Asking(dialect=Dialect.OPENAI_RESPONSES, model="o1-mini", compatible=False, messages=messages)
+    ours, theirs = sent_bodies(asking)
+    assert [item.get("role", item.get("type")) for item in ours["input"]] == [
+        *("user", "user"),
+        *("function_call", "function_call_output"),
+    ]
+    assert ours["input"] == theirs["input"]
+
+
+def test_a_completion_may_have_a_number_as_its_id() -> None:
+    whole = CHATTING.by_weft(responding(200, whole_chat({"content": "Hi"}, id=7)), streamed=False)
+    body = b"".join(events({**chunk({"content": "Hi"}, "stop"), "id": 7}, "[DONE]"))
+    streamed = CHATTING.by_weft(responding(200, body, "text/event-stream"), streamed=True)
+    assert [(read.parts, read.answer_id) for read in (whole, streamed)] == [((TextPart("Hi"),), "7")] * 2
+
+
+def test_an_empty_usage_at_the_end_of_a_stream_takes_none_back() -> None:
+    body = b"".join(events(chunk({"content": "Hi"}, usage=USAGE), chunk({}, "stop", usage={}), "[DONE]"))
+    read = CHATTING.by_weft(responding(200, body, "text/event-stream"), streamed=True)
+    assert read.usage is not None
+    assert read.usage.output_tokens == 5
+
+
+@pytest.mark.parametrize("asking", [CHATTING, RESPONDING, MESSAGING])
+def test_an_error_in_place_of_a_stream_keeps_its_words(asking: Asking) -> None:
+    error = {"error": {"message": "nothing is left", "code": "insufficient_quota"}}
+    respond = responding(200, json.dumps(error).encode(), "application/json; charset=utf-8")
+    assert asking.by_weft(respond, streamed=True).kind is RequestRefused
+
+
+def test_a_byte_order_mark_before_the_first_event_is_passed_over() -> None:
+    reader = EventReader()
+    assert [*reader.feed(b"\xef\xbb\xbfdata: a\n"), *reader.feed(b"\ndata: \xef\xbb\xbfb\n\n")] == [
+        ServerEvent(b"a"),
+        ServerEvent(b"\xef\xbb\xbfb"),
+    ]
+
+
+def chunked(*pieces: bytes) -> list[bytes]:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    return [head, *(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (ProviderKind.OPENAI_COMPATIBLE, streamed_chat({"content": "Hi"})),
+        (ProviderKind.OPENAI, response_stream({**TEXT_DELTA, "delta": "a"}) + b"data: [DONE]\n\n"),
+    ],
+)
+@pytest.mark.parametrize("has_end", [True, False])
+def test_a_connection_is_used_again_once_the_end_of_a_stream_was_read(
+    kind: ProviderKind, body: bytes, has_end: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that does not end its answer is not waited for, and its connection is closed."""
+    monkeypatch.setattr(posts, "END_SECONDS", 300 if has_end else 0)
+
+    async def main() -> None:
+        async with scripted([*chunked(body), b"0\r\n\r\n" if has_end else HANG]) as server:
+            settings = ModelSettings(id="m", name="m-1", provider=provider(server.url, kind))
+            async with Inference() as inference:
+                for _ in range(3):
+                    request = InferenceRequest(model=settings, messages=HI)
+                    await inference.infer(request, on_token=lambda _: None, context=person(server.url))
+        assert server.connections == (1 if has_end else 3)
+
+    asyncio.run(main())
 
 
 def test_thoughts_between_tags_are_taken_out_of_a_text_without_copying_it_for_each() -> None:

@@ -82,6 +82,7 @@ _LENGTH_WORDS = re.compile(
     re.I,
 )
 """What providers and servers say of a context that is too long."""
+_STATUS_CODE = re.compile("[45][0-9]{2}")
 _LASTING_STATUS = (501, 505)
 _LASTING = (CertificateError,)
 """What a server says, or shows, again whenever it is asked."""
@@ -89,6 +90,7 @@ _BY_CAUSE: tuple[tuple[type[Exception], type[OutsideError]], ...] = (
     (json.JSONDecodeError, ReplyMalformed),
     (DecodeError, ReplyMalformed),
     (UnicodeDecodeError, ReplyMalformed),
+    (RecursionError, ReplyMalformed),  # lists within lists, thousands of them
     (DecodingError, ReplyMalformed),
     (TransportError, ProviderUnreachable),
 )
@@ -114,7 +116,7 @@ class ServerRefusal(Exception):
         fields = error if isinstance(error, dict) else {}
         code, kind = (str(fields.get(name) or "") for name in ("code", "type"))
         status = _STATUS_BY_CODE.get(code) or _STATUS_BY_CODE.get(kind)
-        if status is None and code.isdigit() and 400 <= int(code) < 600:  # gateways write the status itself
+        if status is None and _STATUS_CODE.fullmatch(code):  # gateways write the status itself
             status = int(code)
         return cls(status, {"error": error})
 

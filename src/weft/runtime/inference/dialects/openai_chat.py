@@ -32,7 +32,7 @@ from weft.runtime.inference.dialects.port import (
     offered_names,
     read_call,
 )
-from weft.runtime.inference.dialects.posts import post_streamed, post_whole
+from weft.runtime.inference.dialects.posts import post_streamed, post_whole, read_to_end
 from weft.runtime.inference.failures import ServerRefusal
 from weft.runtime.inference.replies import Finish, TokenKind
 from weft.runtime.inference.settings import ToolSpec
@@ -150,6 +150,7 @@ class ChatSpeaker:
         async with post_streamed(self._client, self._url, body, {}) as events:
             async for event in events:
                 if event.data.startswith(b"[DONE]"):
+                    await read_to_end(events)
                     break
                 reading.read(event.data)
         return reading.answer(names)
@@ -173,7 +174,9 @@ def with_role(messages: list[dict[str, Any]], facts: ModelFacts) -> list[dict[st
     """The messages as a model takes them that knows no prompt of the system."""
     if facts.system_role == "system":
         return messages
-    return [{**message, "role": facts.system_role} if message["role"] == "system" else message for message in messages]
+    return [
+        {**message, "role": facts.system_role} if message.get("role") == "system" else message for message in messages
+    ]
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
@@ -224,9 +227,9 @@ class _ChatChoice(Struct):
 
 
 class _ChatCompletion(Struct):
-    """A completion, or a piece of one."""
+    """A completion, or a piece of one. Some servers count them in place of an id."""
 
-    id: str | None = None
+    id: str | int | None = None
     model: str | None = None
     choices: list[_ChatChoice] | None = None
     usage: Any = None
@@ -253,9 +256,13 @@ def read_completion(data: bytes, facts: ModelFacts, names: WireNames) -> ModelAn
         parts=(TextPart(message.refusal),) if message.refusal else tuple(parts),
         finish=Finish.CONTENT_FILTER if message.refusal else _FINISH.get(choice.finish_reason or ""),
         model=completion.model or "",
-        answer_id=completion.id or None,
+        answer_id=_answer_id(completion.id),
         tokens=read_usage(completion.usage),
     )
+
+
+def _answer_id(id: str | int | None) -> str | None:
+    return str(id) if id else None
 
 
 def _split_thinking(text: str, opening: str, closing: str) -> Iterable[Part]:
@@ -304,6 +311,11 @@ class _OpenPart(Struct):
     is_tagged: bool = False
 
 
+def _is_another(call: _ChatCall, function: _ChatFunction, begun: _OpenPart) -> bool:
+    """Whether a piece begins another call than the one before it: some servers give all calls the same index."""
+    return bool(function.name and call.id and begun.call_id) and call.id != begun.call_id
+
+
 class CompletionStream:
     """Reads an answer from its pieces. A piece goes on with the last part where that is of its kind."""
 
@@ -315,7 +327,7 @@ class CompletionStream:
         self._refusals: list[str] = []
         self._finish: str | None = None
         self._model = ""
-        self._id: str | None = None
+        self._id: str | int | None = None
         self._usage: Any = None
 
     def read(self, data: bytes) -> None:
@@ -323,7 +335,7 @@ class CompletionStream:
         if piece.error:
             raise ServerRefusal.within(piece.error)
         self._model, self._id = piece.model or self._model, piece.id or self._id
-        self._usage = self._usage if piece.usage is None else piece.usage
+        self._usage = piece.usage or self._usage  # some servers end with an empty one
         choice = piece.choices[0] if piece.choices else None
         if choice is None:
             return
@@ -367,7 +379,7 @@ class CompletionStream:
         if place is None:  # a name begins a call, then
             place = len(self._calls) - (0 if function.name else 1)
         part = self._calls.get(place)
-        if part is None:
+        if part is None or _is_another(call, function, part):
             part = self._calls[place] = _OpenPart(None, [])
             self._parts.append(part)
         part.call_id = call.id or part.call_id
@@ -384,7 +396,7 @@ class CompletionStream:
             parts=tuple(parts),
             finish=finish,
             model=self._model,
-            answer_id=self._id,
+            answer_id=_answer_id(self._id),
             tokens=read_usage(self._usage),
         )
 

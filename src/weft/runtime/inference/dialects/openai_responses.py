@@ -30,7 +30,7 @@ from weft.runtime.inference.dialects.port import (
     offered_names,
     read_call,
 )
-from weft.runtime.inference.dialects.posts import post_streamed, post_whole
+from weft.runtime.inference.dialects.posts import post_streamed, post_whole, read_to_end
 from weft.runtime.inference.failures import ServerRefusal
 from weft.runtime.inference.replies import Finish, TokenKind
 from weft.runtime.inference.tool_names import WireNames
@@ -108,6 +108,7 @@ class ResponsesSpeaker:
         async with post_streamed(self._client, self._url, {**body, "stream": True}, {}) as events:
             async for event in events:
                 if event.data.startswith(b"[DONE]"):
+                    await read_to_end(events)
                     break
                 reading.read(event.data)
         return reading.answer(names)

@@ -5,25 +5,28 @@ The keys are not known here: the guarded connection puts them in. Whatever is no
 
 from __future__ import annotations
 
+import asyncio
 import json
+from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
 import orjson
 from msgspec import Struct
 
-from weft.runtime.egress.connections import Client
+from weft.runtime.egress.connections import Client, DecodingError, TransportError
 from weft.runtime.inference.failures import ServerRefusal, retry_after
 
 _HEADERS = {"content-type": "application/json", "user-agent": "weft"}
+END_SECONDS = 0.25
+"""So long the end of an answer is waited for behind its last event."""
 
 
 class ServerEvent(Struct, frozen=True):
-    """One event of a stream: its name, or nothing, and its data."""
+    """One event of a stream."""
 
-    name: str
     data: bytes
 
 
@@ -37,13 +40,28 @@ async def post_whole(client: Client, url: str, body: Mapping[str, Any], headers:
 async def post_streamed(
     client: Client, url: str, body: Mapping[str, Any], headers: Mapping[str, str]
 ) -> AsyncIterator[AsyncIterator[ServerEvent]]:
-    """The events of the answer to a body, as they come."""
-    async with (
-        _posted(client, url, body, {**headers, "accept": "text/event-stream"}) as answer,
-        aclosing(answer.aiter_bytes()) as pieces,
-        aclosing(_events(pieces)) as events,
-    ):
-        yield events
+    """The events of the answer to a body, as they come. Raises ServerRefusal where an error came in place of them."""
+    async with _posted(client, url, body, {**headers, "accept": "text/event-stream"}) as answer:
+        if answer.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
+            _refuse_error(await answer.aread())
+        async with aclosing(answer.aiter_bytes()) as pieces, aclosing(_events(pieces)) as events:
+            yield events
+
+
+def _refuse_error(content: bytes) -> None:
+    """Some servers tell an error with a status that says all is well."""
+    body = _read_body(content)
+    if isinstance(body, dict) and body.get("error"):
+        raise ServerRefusal.within(body["error"])
+
+
+async def read_to_end(events: AsyncIterator[ServerEvent]) -> None:
+    """Behind the last event the end of the answer is read, or its connection could not be used again. A server that
+    does not end it, or breaks off there, has answered all the same."""
+    with suppress(TimeoutError, TransportError, DecodingError):
+        async with asyncio.timeout(END_SECONDS):
+            async for _ in events:
+                pass
 
 
 @asynccontextmanager
@@ -66,11 +84,15 @@ def encoded_body(body: Mapping[str, Any]) -> bytes:
 
 
 def _refusal(status: int, content: bytes, headers: Mapping[str, str]) -> ServerRefusal:
+    return ServerRefusal(status, _read_body(content), retry_after(headers))
+
+
+def _read_body(content: bytes) -> Any:
+    """What a server says, or its text where it is no JSON, or nested too deep."""
     try:
-        body: Any = msgspec.json.decode(content)
-    except msgspec.DecodeError:
-        body = content.decode("utf-8", "replace")
-    return ServerRefusal(status, body, retry_after(headers))
+        return msgspec.json.decode(content)
+    except (msgspec.DecodeError, RecursionError):
+        return content.decode("utf-8", "replace")
 
 
 class EventReader:
@@ -82,7 +104,8 @@ class EventReader:
         """The pieces of a line that has not ended."""
         self._after_return = False
         """Whether the last line ended with a CR: a LF that comes next belongs to it."""
-        self._name = ""
+        self._is_first = True
+        """Whether no line was read yet: only there a byte order mark is none of its letters."""
         self._data: list[bytes] = []
 
     def feed(self, piece: bytes) -> Iterator[ServerEvent]:
@@ -90,15 +113,12 @@ class EventReader:
         for line in self._lines(piece):
             if not line:
                 if self._data:
-                    yield ServerEvent(self._name, b"\n".join(self._data))
-                self._name, self._data = "", []
+                    yield ServerEvent(b"\n".join(self._data))
+                self._data = []
                 continue
             field, _, value = line.partition(b":")
-            value = value.removeprefix(b" ")
             if field == b"data":
-                self._data.append(value)
-            elif field == b"event":
-                self._name = value.decode("utf-8", "replace")
+                self._data.append(value.removeprefix(b" "))
 
     def _lines(self, piece: bytes) -> list[bytes]:
         if self._after_return and piece:
@@ -108,6 +128,8 @@ class EventReader:
             return []
         self._after_return = piece.endswith(b"\r")
         whole = b"".join((*self._begun, piece)).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if self._is_first:
+            whole, self._is_first = whole.removeprefix(BOM_UTF8), False
         *lines, rest = whole.split(b"\n")
         self._begun = [rest]
         return lines
