@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import weft
+from tests.runtime.invoking import VARIABLES
 from tests.runtime.triggering import HOUR_MS, NOON, open_world
 from tests.runtime.workers.crew import Asked, Crew, call, crew_at, say
 from weft.kernel.clock import FixedClock
@@ -21,6 +22,7 @@ from weft.programs import Programs
 from weft.programs.criteria import CommandResult
 from weft.programs.program_files import wanted_in
 from weft.programs.program_writer import ProgramWriter
+from weft.runtime.configuration.gathering import LayerReader, TurnRequest
 
 CANARY = "the-canary-of-this-machine"
 READER = ["session:read(notes-*)"]
@@ -182,6 +184,31 @@ def test_a_folder_that_is_a_link_elsewhere_needs_a_right_to_both(tmp_path: Path,
     (tmp_path / "notes").rename(tmp_path / "moved")
     (tmp_path / "notes").symlink_to(tmp_path / "home")  # the folder that was named leads elsewhere now
     assert [name.path for name in programs.get("s").unvouched] == ["workspace"]
+
+
+def test_a_worker_does_not_keep_a_folder_that_its_spawners_session_lost(tmp_path: Path) -> None:
+    home = with_home(tmp_path / "home")
+
+    def model(asked: Asked) -> Any:
+        if asked.results or asked.first.startswith("task"):
+            return say("done")
+        return call(("spawn", {"task": "task: look around"}))
+
+    async def body(team: Crew) -> None:
+        right = f"machine:folder({tmp_path}/*)"
+        team.programs.create("human", "ann", {"permissions": [right, "machine:toolset(manager)"]})
+        team.answers(model)
+        config = {"workspace": home, "toolset": "manager", "defaultModel": "fast"}
+        session = team.programs.acting_as("ann").create_session("hers", config=config)
+        await team.settled(team.ledger.sync.acting_as("ann").inbox.admit("go", session="hers").message)
+        (worker,) = team.runs.workers(session.id)
+        reader = LayerReader(team.programs, team.inference, VARIABLES.get, team.person)
+        assert reader.configuration(TurnRequest(session=worker.session)).workspace == home
+        team.programs.change("ann", {"permissions": ["machine:toolset(manager)"]})
+        with pytest.raises(NotApplicable, match="workspace of session 'hers' was set by ann"):
+            reader.configuration(TurnRequest(session=worker.session))
+
+    crew(tmp_path / "l.weft", body)
 
 
 def test_a_forged_turn_brings_no_toolset_and_no_sandbox(tmp_path: Path) -> None:

@@ -132,11 +132,11 @@ def test_a_session_acts_by_its_id(ledger: Ledger, people: dict[str, str]) -> Non
 
 def test_programs_are_changed_in_the_same_name(ledger: Ledger, people: dict[str, str]) -> None:
     programs = Programs(ledger)
-    programs.change("bln", {"permissions": ["configure"]})
+    programs.change("bln", {"permissions": ["configure", "configure(bln)"]})
     both = Authority((BLN, SCOUT))
     with pytest.raises(NotAllowed, match="scout for bln may not create the code 'tool'"):
         programs.acting_as(both).create("code", "tool", {"source": "x"})
-    programs.change("scout", {"permissions": {"programs": ["configure"]}})
+    programs.change("scout", {"permissions": {"programs": ["configure", "configure(bln)"]}})
     events = added(ledger, lambda: programs.acting_as(both).create("code", "tool", {"source": "x"}))
     assert set(attributions(events).values()) == {(people["scout"], (people["bln"],))}
     assert programs.get("tool").created_by == "scout"

@@ -14,7 +14,7 @@ import weft
 from tests.ledger.histories import copy_in_memory, exported, import_into
 from weft.kernel.authority import LOCAL, Authority, Principal, PrincipalKind, rights
 from weft.kernel.clock import FixedClock
-from weft.kernel.errors import NotAllowed, NotFound, WeftError
+from weft.kernel.errors import NotAllowed, NotApplicable, NotFound, WeftError
 from weft.ledger.api import Ledger
 from weft.programs import Programs
 from weft.programs.config_fields import Fields, text
@@ -383,7 +383,10 @@ def test_who_set_what_before_is_asked_for_each_name(ledger: Ledger, monkeypatch:
     with monkeypatch.context() as before:
         for method in ("permit_machine", "permit_machine_change"):
             before.setattr(ProgramWriter, method, lambda *_: None)
-        eve.change("own-session", {"workspace": "/home/owner"})
+        eve.change("own-session", {"workspace": "/home/owner", "logFile": "/tmp/log"})
+    with pytest.raises(NotApplicable, match="set more of 'own-session' than is given: logFile"):
+        programs.change("own-session", {"workspace": "/home/owner"})
+    programs.change("own-session", {"logFile": None})
     assert [name.path for name in programs.get("own-session").unvouched] == ["workspace"]
     programs.change("own-session", {"metadata": {"a": 1}})
     eve.change("own-session", {"metadata": {"a": 2}})

@@ -143,7 +143,7 @@ def test_rights_hold_on_the_command_line(stocked: Shell) -> None:
     stocked.json("human", "create", "guest")
     refused = stocked("program", "deprecate", "claude-fast", "--as", "guest")
     assert refused.code == 4
-    assert "it needs the permission 'configure'" in refused.err
+    assert "it needs the permission 'configure(claude-fast)'" in refused.err
 
 
 def test_a_change_that_comes_late_is_refused(stocked: Shell) -> None:

@@ -154,7 +154,7 @@ def _apply_program(writer: ProgramWriter, wanted: WantedProgram) -> PlannedProgr
     before, state = writer.config_of(row), row.state
     row = _bring_to(
         writer,
-        program_changes.configure(writer, row, wanted.config, applied=True, given=tuple(wanted.config)),
+        program_changes.configure(writer, row, wanted.config, applied=True, given=wanted.config),
         wanted.state,
     )
     changes = [difference.path for difference in differences(before, wanted.config)]
@@ -209,7 +209,7 @@ def _apply_session(writer: ProgramWriter, wanted: WantedProgram) -> PlannedProgr
         notes = _notes(writer, created, wanted)
         return PlannedProgram(action="create", kind=wanted.kind, name=wanted.name, notes=notes)
     before = session.shown_config(writer, row)
-    row = session.configure(writer, row, wanted.config, given=tuple(wanted.config))
+    row = session.configure(writer, row, wanted.config, given=wanted.config)
     changes = [difference.path for difference in differences(before, session.shown_config(writer, row))]
     changes += ["tags"] if _set_tags(writer, row.id, wanted.tags) else []
     action = "change" if changes else "unchanged"

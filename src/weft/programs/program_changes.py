@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from msgspec import UNSET
@@ -63,10 +62,10 @@ def configure(
     reason: str | None = None,
     reverts: int | None = None,
     applied: bool = False,
-    given: Iterable[str] = (),
+    given: Any = None,
 ) -> ProgramRow:
     """Another configuration, whole. One that is the same as what counts here changes nothing, unless it vouches for
-    what somebody set who may not: `given` are the fields that whoever acts names themselves."""
+    what somebody set who may not: `given` is the part of it that whoever acts says themselves."""
     kind = kind_of_row(row)
     writer.permit_configuring(f"configure the {kind.name} {row.name!r}", row)
     writer.ensure_version(row.name, expected, writer.version_of(row))
@@ -94,13 +93,13 @@ def configure(
 
 
 def _vouched_for(
-    writer: ProgramWriter, kind: KindRow, row: ProgramRow, own: Any, checked: dict[str, Any], given: Iterable[str]
+    writer: ProgramWriter, kind: KindRow, row: ProgramRow, own: Any, checked: dict[str, Any], given: Any
 ) -> ProgramRow:
     """A version with the same configuration, where whoever acts names what stands in it and was set by somebody who may
     not: from then on it was set by them."""
     if not isinstance(own, dict):
         return row
-    names = writer.names_to_vouch_for(kind, row.id, own, checked, given)
+    names = writer.names_to_vouch_for(kind, row, own, checked, given)
     if not names:
         return row
     writer.permit_machine(kind.name, row.name, names)

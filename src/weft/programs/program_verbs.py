@@ -114,13 +114,12 @@ class ProgramVerbs(ProgramsBase):
 
         def work(writer: ProgramWriter) -> Any:
             session_row = self._session(writer, name)
-            fields = tuple(given) if isinstance(given, Mapping) else ()
             if session_row is not None:
                 config = config_for(writer, session_row)
-                return session.configure(writer, session_row, config, expected, given=fields)
+                return session.configure(writer, session_row, config, expected, given=given)
             row = writer.require(name)
             config = config_for(writer, row)
-            return program_changes.configure(writer, row, config, expected=expected, reason=reason, given=fields)
+            return program_changes.configure(writer, row, config, expected=expected, reason=reason, given=given)
 
         return self._change(verb, work, key, name, given, expected, reason)
 

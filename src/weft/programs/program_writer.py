@@ -188,7 +188,7 @@ class ProgramWriter:
         access, program = self.append.access, find_program(self.sql, owner)
         if program is not None and not access.may_read_program(program):
             program = None  # it is refused as what is not there, where the session is made
-        if not access.may_give_session(owner, program):
+        if not access.may_give_session(owner if program is None else program.name, program):
             raise self.not_allowed(CONFIGURE, what, owner)
 
     def refuse_system_agent(self, row: ProgramRow, hint: str) -> None:
@@ -225,14 +225,21 @@ class ProgramWriter:
             raise NotAllowed("configure", [self.actor_name], what, "a person must do it")
 
     def names_to_vouch_for(
-        self, kind: MachineFacts, id: str, own: Any, checked: dict[str, Any], given: Iterable[str]
+        self, kind: MachineFacts, row: ProgramRow | SessionRow, own: Any, checked: dict[str, Any], given: Any
     ) -> list[MachineName]:
-        """What whoever acts gives again, and was set by somebody who may not: nothing where they may not, either."""
-        unvouched = unvouched_names(self.reading, id, kind.machine_fields, own)
-        fields = frozenset(given)
-        places = {(name.path, name.sort, name.text) for name in unvouched if name.path.partition(".")[0] in fields}
-        names = [name for name in sorted(kind.machine_names(checked)) if (name.path, name.sort, name.text) in places]
-        return names if all(map(self._may_name, names)) else []
+        """What whoever acts names again, and was set by somebody who may not: nothing where they may not, either. A
+        version that vouches for one name does so for all in it, so all of them are named, or none counts."""
+        unvouched = {(name.path, name.text) for name in unvouched_names(self.reading, row.id, kind.machine_fields, own)}
+        needed = [name for name in sorted(kind.machine_names(checked)) if (name.path, name.text) in unvouched]
+        missing = [name for name in needed if name not in kind.machine_names(given)]
+        if len(missing) == len(needed) or not all(map(self._may_name, needed)):
+            return []
+        if missing:
+            places = ", ".join(dict.fromkeys(name.path for name in missing))
+            name = row.name if isinstance(row, ProgramRow) else row.label
+            hint = f"give {places} as well, or take out what is not wanted"
+            raise NotApplicable(f"others who may not have set more of {name!r} than is given: {places}", hint)
+        return needed
 
     # --- writing ------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from weft.kernel.events import Event
 from weft.kernel.labels import normal_form
 from weft.kernel.ledger_events import SessionCreated
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
-from weft.ledger.read.agent_shares import creators_of, is_private, users_of_agent
+from weft.ledger.read.agent_shares import creators_of, is_being_created, is_private, users_of_agent
 from weft.ledger.read.session_owners import counted_config, session_owner
 from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.ledger.views.recorded_events import decoded
@@ -203,6 +203,8 @@ class Access:
         if self.is_unlimited:
             return True
         own = creators_of(self._txn, program) | ({program.id} if program.kind == "human" else set())
+        if self._creating and is_being_created(self._txn, program):
+            own |= set(self.ids)
         return self._may_configure(program.name, own, is_free=program.kind == "agent")
 
     def may_configure_session(self, session: SessionRow) -> bool:

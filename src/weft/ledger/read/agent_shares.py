@@ -37,6 +37,12 @@ def creators_of(txn: ReadTxn, program: ProgramRow) -> frozenset[str]:
     return frozenset((program.created_by, *(event.fields.get("on_behalf_of") or ()))) if event.counts else frozenset()
 
 
+def is_being_created(txn: ReadTxn, program: ProgramRow) -> bool:
+    """Whether the event that creates a program is being written right now."""
+    first = txn.sql.one("SELECT min(n) FROM program_history WHERE program = ?", (program.id,))
+    return first is None or first[0] is None or authored_event(txn, first[0]) is None
+
+
 def shared_with(txn: ReadTxn, agent: str) -> tuple[str, ...]:
     """The ids of those that an agent was shared with, in that order. What another ledger shared or unshared does not
     count, so the events are read and not the view, which has the newest of all."""

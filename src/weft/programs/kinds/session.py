@@ -5,7 +5,6 @@ Their rows are the ledger's, not those of the other kinds: they are created, con
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from weft.kernel import program_kinds
@@ -97,9 +96,9 @@ def create_unchecked(
 
 
 def configure(
-    writer: ProgramWriter, row: SessionRow, config: Any, expected: int | None = None, *, given: Iterable[str] = ()
+    writer: ProgramWriter, row: SessionRow, config: Any, expected: int | None = None, *, given: Any = None
 ) -> SessionRow:
-    """`given` are the fields that whoever acts names themselves."""
+    """`given` is the part of the configuration that whoever acts says themselves."""
     writer.permit_session(f"configure the session {row.label!r}", row)
     writer.ensure_version(row.label, expected, writer.version_of(row))
     if row.lifecycle in SESSION.ended_states:
@@ -108,10 +107,10 @@ def configure(
     return _configured(writer, _vouched_for(writer, row, checked, given), checked)
 
 
-def _vouched_for(writer: ProgramWriter, row: SessionRow, checked: Config, given: Iterable[str]) -> SessionRow:
+def _vouched_for(writer: ProgramWriter, row: SessionRow, checked: Config, given: Any) -> SessionRow:
     """The same configuration once more, where whoever acts names what somebody set in it who may not."""
     own = writer.config_of(row)
-    names = writer.names_to_vouch_for(SESSION, row.id, own, checked, given)
+    names = writer.names_to_vouch_for(SESSION, row, own, checked, given)
     if not names:
         return row
     writer.permit_machine(SESSION.name, row.label, names)
