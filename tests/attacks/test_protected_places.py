@@ -115,5 +115,5 @@ def test_nothing_is_started_without_saying_what_is_protected(start: object) -> N
     assert parameter.default is inspect.Parameter.empty
     for name in ("ledgers", "folders"):
         with pytest.raises(TypeError, match="Missing required argument"):
-            ProtectedPlaces(**{other: () for other in ("ledgers", "folders") if other != name})
+            ProtectedPlaces(**{other: () for other in ("ledgers", "folders") if other != name})  # type: ignore[arg-type]
     assert UNPROTECTED.paths == ()

@@ -12,7 +12,7 @@ import pytest
 from tests.runtime.test_processes import running, stays
 from tests.sandbox import UNPROTECTED
 from weft.kernel.errors import InvalidInput, Unsupported
-from weft.runtime.sandbox.bubblewrap import Sandbox, find_sandbox, run_sandboxed
+from weft.runtime.sandbox.bubblewrap import Sandbox, find_sandbox, forbidden_namespaces, run_sandboxed
 from weft.runtime.sandbox.processes import DEFAULT_LIMITS, MIB, Ending, Limits, ProcessOutcome
 
 
@@ -132,6 +132,27 @@ def test_what_hides_in_a_session_of_its_own_dies_too(sandbox: Sandbox, workspace
 def test_a_workspace_that_cannot_be_one_is_refused(sandbox: Sandbox, tmp_path: Path, place: str) -> None:
     with pytest.raises(InvalidInput, match="workspace"):
         asyncio.run(run_sandboxed(sandbox, ["true"], UNPROTECTED, workspace=tmp_path / place))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowing"),
+    [
+        ("user/max_user_namespaces", "0\n", "more than 0"),
+        ("kernel/unprivileged_userns_clone", "0\n", "1"),
+        ("kernel/apparmor_restrict_unprivileged_userns", "1\n", "0, or give bwrap a profile"),
+    ],
+)
+def test_the_setting_that_forbids_user_namespaces_is_named(
+    tmp_path: Path, name: str, value: str, allowing: str
+) -> None:
+    assert forbidden_namespaces(tmp_path) is None
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_text("5" if value == "0\n" else "0")
+    assert forbidden_namespaces(tmp_path) is None
+    (tmp_path / name).write_text(value)
+    why, advice = forbidden_namespaces(tmp_path) or ("", "")
+    assert why == f"this machine forbids user namespaces, for sysctl {name.replace('/', '.')} is {value.strip()}"
+    assert advice.startswith(f"set sysctl {name.replace('/', '.')} to {allowing}")
 
 
 def test_without_bubblewrap_nothing_is_run(tmp_path: Path) -> None:

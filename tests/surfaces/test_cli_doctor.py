@@ -76,7 +76,7 @@ def test_what_the_sandbox_lacks_is_a_note_and_nothing_is_run_where_it_must_be_wh
     machine_sandbox()
     monkeypatch.setattr("weft.runtime.sandbox.bubblewrap.delegated_cgroup", lambda: None)
     findings = grades(weft, "sandbox")
-    assert ("good", "bubblewrap works here: code programs run in namespaces of their own") in [
+    assert ("good", "bubblewrap works here: what agents run has namespaces of its own") in [
         (grade, what) for grade, what, _ in findings
     ]
     assert NO_CGROUP in [what for grade, what, _ in findings if grade == "note"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,11 @@ from tests.sandbox import machine_sandbox
 from tests.surfaces.shell import Shell
 
 ON_DISK = True  # no sandbox takes a workspace in memory
+
+
+def trust_list(shell: Shell) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = shell.json("trust", "--list")
+    return entries
 
 
 @pytest.fixture(autouse=True)
@@ -70,3 +76,65 @@ def test_a_command_whose_time_is_over_ends_with_124(shell: Shell) -> None:
 
 def test_output_drives_no_terminal(shell: Shell) -> None:
     assert "\x1b" not in shell("sandbox", "run", "--", "printf", "\\033[31mred\\n").out
+
+
+def test_a_command_runs_where_a_ledger_was_made_and_sees_neither_it_nor_what_is_the_persons_own(
+    shell: Shell, tmp_path: Path
+) -> None:
+    """In the folder where people start, which here contains the configuration, too."""
+    shell.json("init", ".")
+    own = tmp_path / "home" / ".config" / "weft"
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "credentials.json").write_text("canary")
+    script = "find . -type f; cat home/.config/weft/* work/.weft/*; echo end"
+    answer = shell("sandbox", "run", "--in", str(tmp_path), "--", "sh", "-c", script)
+    assert answer.code == 0, answer
+    assert "canary" not in answer.out
+    assert "ledger.db" not in answer.out
+    assert answer.out.endswith("end\n")
+
+
+def test_a_hidden_file_is_named_shown_and_hidden_again(shell: Shell, tmp_path: Path) -> None:
+    space = tmp_path / "space"
+    (space / "deep").mkdir(parents=True)
+    for name in (".env", "deep/.env", "deep/token.p12"):
+        (space / name).write_text("canary\n")
+    reading = ("sandbox", "run", "--in", str(space), "--", "sh", "-c", "cat .env deep/.env deep/*.p12; test -s .env")
+    hidden = shell(*reading)
+    assert (hidden.code, hidden.out) == (1, "canary\n")
+    assert "hidden: .env: `weft trust FOLDER --show .env` lets commands see it" in hidden.err
+    settings = tmp_path / "home" / ".config" / "weft" / "sandbox.toml"
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    settings.write_text('secret_files = ["*.p12"]\n')
+    assert shell(*reading).out == ""
+    shown = shell("trust", str(space), "--show", "deep/.env")
+    assert (shown.code, shown.out) == (0, f"deep/.env is seen by commands that work in {space}\n")
+    assert shell(*reading).out == "canary\n"
+    assert {"folder": str(space), "path": "deep/.env", "is_shown": True} in trust_list(shell)
+    assert shell.json("trust", str(space), "--revoke", "deep/.env")["is_shown"] is False
+    assert shell(*reading).out == ""
+    settings.write_text("secret_file = 1\n")
+    assert "docs/sandbox.md shows how it is written" in shell(*reading).err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("{0}", "--show"), ("{0}", ".env"), ("{0}", "--show", "gone"), ("{0}", "--show", "../beside"), ("{0}", "--list")],
+)
+def test_what_cannot_be_shown_is_refused(shell: Shell, tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "space").mkdir()
+    (tmp_path / "space" / ".env").touch()
+    (tmp_path / "beside").touch()
+    assert shell("trust", *(word.format(tmp_path / "space") for word in words)).code != 0
+    assert [entry for entry in trust_list(shell) if "path" in entry] == []
+
+
+def test_a_folder_that_takes_the_place_of_another_shows_nothing(shell: Shell, tmp_path: Path) -> None:
+    space = tmp_path / "space"
+    for name in ("first", "second"):
+        space.mkdir()
+        (space / ".env").write_text("canary")
+        if name == "first":
+            shell("trust", str(space), "--show", ".env")
+            space.rename(tmp_path / "moved")
+    assert shell("sandbox", "run", "--in", str(space), "--", "cat", ".env").out == ""

@@ -131,7 +131,7 @@ def test_a_hidden_interpreter_is_named_with_what_shows_it(shell: Shell, home: Pa
     assert [(one["source"], one["target"]) for one in hidden] == [(".venv/bin/python", str(python))]
     shown = shell(*run, "--readable", str(home / "builds/python"), "--", ".venv/bin/python")
     assert (shown.code, shown.out) == (0, "built here\n")
-    settings = program(home / ".config/weft/resources.toml", f'[sandbox]\nreadable = ["{home}/builds/python"]\n')
+    settings = program(home / ".config/weft/sandbox.toml", f'readable = ["{home}/builds/python"]\n')
     assert shell(*run, "--", ".venv/bin/python").out == "built here\n"
     assert shell(*run, "--json", "--", "true").json["hidden_programs"] == []
     settings.write_text(f'[sandbox]\nreadable = ["{home}/gone"]\n')

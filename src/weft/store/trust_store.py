@@ -71,10 +71,19 @@ class TrustedFolder(Struct, frozen=True, kw_only=True):
     since: int
 
 
+class ShownFile(Struct, frozen=True, kw_only=True):
+    """A file that commonly holds secrets, in a folder that this person works in: commands in the sandbox may see it."""
+
+    folder: TrustedFolder
+    path: str
+    """From the folder on."""
+
+
 class _TrustFile(Struct, frozen=True, kw_only=True):
     version: int = 1
     ledgers: tuple[TrustedLedger, ...] = ()
     folders: tuple[TrustedFolder, ...] = ()
+    shown: tuple[ShownFile, ...] = ()
 
 
 def identity_of(path: str, replica: str | None) -> LedgerIdentity:
@@ -92,6 +101,27 @@ def _folder_at(path: str, since: int) -> TrustedFolder:
     place = os.path.realpath(path)
     status = os.stat(place)
     return TrustedFolder(place=place, owner=status.st_uid, inode=status.st_ino, since=since)
+
+
+def _is_there(folder: TrustedFolder) -> bool:
+    """Whether the folder at its place is still the same, with the same owner."""
+    try:
+        return replace(folder, since=0) == _folder_at(folder.place, 0)
+    except OSError:
+        return False
+
+
+def _path_beneath(folder: str, path: str) -> str:
+    """A path from a folder on, without links on its way. Raises InvalidInput where it leads out."""
+    place = os.path.realpath(folder)
+    real = os.path.realpath(os.path.join(place, path))
+    if not real.startswith(f"{place.rstrip('/')}/"):
+        raise InvalidInput(f"{path} does not lie in {folder}", "name a file by its path in the folder")
+    return os.path.relpath(real, place)
+
+
+def _is_same_file(one: ShownFile, other: ShownFile) -> bool:
+    return (one.folder.place, one.path) == (other.folder.place, other.path)
 
 
 def _unnamed(identity: LedgerIdentity) -> LedgerIdentity:
@@ -159,11 +189,8 @@ class TrustStore:
 
     def is_folder_trusted(self, path: str) -> bool:
         """Whether the folder at a path is one that was trusted. What belongs to another user now is not."""
-        try:
-            folder = _folder_at(path, 0)
-        except OSError:
-            return False
-        return any(replace(known, since=0) == folder for known in self.folders())
+        place = os.path.realpath(path)
+        return any(known.place == place and _is_there(known) for known in self.folders())
 
     def allow_folder(self, path: str) -> TrustedFolder:
         """Trust this folder from now on, in place of whatever was trusted there."""
@@ -185,6 +212,34 @@ class TrustStore:
             trusted = self._load()
             folders = sorted([*filter(is_kept, trusted.folders), *more], key=lambda known: known.place)
             self._write(replace(trusted, folders=tuple(folders)))
+
+    def shown(self) -> tuple[ShownFile, ...]:
+        return self._load().shown
+
+    def shown_files(self) -> tuple[str, ...]:
+        """The real paths of the files that commands may see. In a folder that took the place of another nothing is."""
+        return tuple(os.path.join(file.folder.place, file.path) for file in self.shown() if _is_there(file.folder))
+
+    def show_file(self, folder: str, path: str) -> ShownFile:
+        """Let commands see a file of a folder from now on, whatever is in it then. `path`: from the folder on."""
+        shown = ShownFile(folder=_folder_at(folder, self._clock.now_ms()), path=_path_beneath(folder, path))
+        if not os.path.isfile(os.path.join(shown.folder.place, shown.path)):
+            raise InvalidInput(f"{path} is no file of {folder}", "name one that is there, by its path in the folder")
+        self._change_shown(lambda known: not _is_same_file(known, shown), shown)
+        return shown
+
+    def hide_file(self, folder: str, path: str) -> bool:
+        """Let commands see it no longer. False: they did not."""
+        place = (os.path.realpath(folder), _path_beneath(folder, path))
+        was_shown = any((known.folder.place, known.path) == place for known in self.shown())
+        self._change_shown(lambda known: (known.folder.place, known.path) != place)
+        return was_shown
+
+    def _change_shown(self, is_kept: Callable[[ShownFile], bool], *more: ShownFile) -> None:
+        with self._locked():
+            trusted = self._load()
+            shown = sorted([*filter(is_kept, trusted.shown), *more], key=lambda known: (known.folder.place, known.path))
+            self._write(replace(trusted, shown=tuple(shown)))
 
     def trust_of(self, ledger: Store) -> StoredTrust:
         """What this person remembers of an open ledger."""

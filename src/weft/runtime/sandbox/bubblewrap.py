@@ -19,14 +19,34 @@ from weft.kernel.errors import InvalidInput, StoreFailed, Unsupported
 from weft.runtime.sandbox.cgroups import delegated_cgroup
 from weft.runtime.sandbox.confinement import CHECK_SECONDS, ConfinedRun, Confinement
 from weft.runtime.sandbox.line_process import LineProcess
-from weft.runtime.sandbox.mounts import Mount, MountKind, cover, is_beneath, mount_options, read_only, writable
+from weft.runtime.sandbox.mounts import (
+    Mount,
+    MountKind,
+    cover,
+    is_beneath,
+    mount_options,
+    ordered_mounts,
+    read_only,
+    writable,
+)
 from weft.runtime.sandbox.private_home import HOME_BYTES, home_beside, home_mounts, named_caches, workspace_caches
-from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Ending, Limits, PreparedStart, ProcessOutcome, run_process
-from weft.runtime.sandbox.protected_places import ProtectedPlaces, ensure_few, ledgers_beneath
+from weft.runtime.sandbox.processes import (
+    DEFAULT_LIMITS,
+    STARTS,
+    Ending,
+    Limits,
+    PreparedStart,
+    ProcessOutcome,
+    StartAgain,
+    run_process,
+)
+from weft.runtime.sandbox.protected_places import ProtectedPlaces, ensure_few
+from weft.runtime.sandbox.secret_files import named_secrets
 from weft.runtime.sandbox.system_calls import system_call_filter
 from weft.runtime.sandbox.toolchains import NO_TOOLCHAINS, Toolchains
 from weft.runtime.sandbox.usage import MEMORY_FOLDERS
 from weft.runtime.sandbox.visible_files import SystemFiles, kernel_options, readable_mounts, system_mounts
+from weft.runtime.sandbox.workspace_search import HiddenEntry, ensure_hidden, listed_numbers, search_workspace
 from weft.runtime.sandbox.workspace_view import NO_FOLDERS, PersonFolders, WorkspaceView, workspace_view
 
 SEARCHED = "/usr/local/bin:/usr/bin:/bin"
@@ -37,10 +57,19 @@ PROGRAM_FOLDER = "/program"
 """Where a program without a workspace starts."""
 _TRIAL_LIMITS = Limits(seconds=20)
 _STATUS = "/proc/self/status"
+_LOOKED_AT_BYTES = 64 * 1024
+"""Of the output of a command that failed, for names of what was hidden from it."""
 _ADVICE = "allow user namespaces without privileges, and have bubblewrap 0.8 or later"
+_FORBIDDING = {
+    "user/max_user_namespaces": ("0", "more than 0"),
+    "kernel/unprivileged_userns_clone": ("0", "1"),
+    "kernel/apparmor_restrict_unprivileged_userns": ("1", "0, or give bwrap a profile of AppArmor that allows userns"),
+}
+"""Settings of the kernel that forbid user namespaces with the first value, and what allows them."""
 NO_CGROUP = (
-    f"memory and processes are not limited by the kernel, but measured every {CHECK_SECONDS * 1000:.0f} ms: "
-    "no cgroup of version 2 with the controllers memory and pids is delegated to this user"
+    "memory and processes of a command are not limited together by the kernel: it limits each process (rlimits), and "
+    f"all of them are measured every {CHECK_SECONDS * 1000:.0f} ms; no cgroup of version 2 with the controllers memory "
+    "and pids is delegated to this user"
 )
 NO_FILTER = "system calls are not filtered: there is no filter for this processor"
 NO_KEYRING = "programs share the session keyring: a new one could not be joined"
@@ -94,9 +123,8 @@ async def _gaps(sandbox: Sandbox) -> tuple[str, ...]:
         raise Unsupported(f"there is no sandbox here: {error}", error.advice) from None
     is_filtered = b"Seccomp:\t2" in outcome.stdout
     if not outcome.succeeded or (sandbox.call_filter is not None and not is_filtered):
-        lines = outcome.stderr.decode(errors="replace").strip().splitlines()
-        why = lines[-1] if lines else str(outcome.ending)
-        raise Unsupported(f"there is no sandbox here: bubblewrap does not work ({why})", _ADVICE)
+        why, advice = forbidden_namespaces() or ("bubblewrap does not work", _ADVICE)
+        raise Unsupported(f"there is no sandbox here: {why} ({_last_line(outcome)})", advice)
     held = {
         NO_CGROUP: sandbox.cgroup is not None,
         NO_FILTER: is_filtered,
@@ -104,6 +132,25 @@ async def _gaps(sandbox: Sandbox) -> tuple[str, ...]:
         NO_DEVICES: guard.run is not None and guard.run.has_private_devices,
     }
     return tuple(gap for gap, is_held in held.items() if not is_held)
+
+
+def forbidden_namespaces(settings: Path = Path("/proc/sys")) -> tuple[str, str] | None:
+    """Which setting of the kernel forbids user namespaces, and what to do about it; None where none is known to."""
+    for name, (forbidding, allowing) in _FORBIDDING.items():
+        try:
+            value = (settings / name).read_text().strip()
+        except OSError:  # this kernel has no such setting
+            continue
+        if value == forbidding:
+            words = f"sysctl {name.replace('/', '.')}"
+            return f"this machine forbids user namespaces, for {words} is {value}", f"set {words} to {allowing}"
+    return None
+
+
+def _last_line(outcome: ProcessOutcome) -> str:
+    """What it says of why it failed."""
+    lines = outcome.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else str(outcome.ending)
 
 
 class Surroundings(TypedDict, total=False):
@@ -155,9 +202,15 @@ async def run_sandboxed(
         extra_memory=extra_memory,
     )
     guard = SandboxGuard(sandbox, protected, confinement, surroundings)
-    return await run_process(
+    outcome = await run_process(
         argv, environment=environment or {}, folder=Path("/"), stdin=stdin, limits=limits, guard=guard
     )
+    if outcome.ending is Ending.EXITED and not guard.has_started_program:
+        raise Unsupported(f"the sandbox could not be made: {_last_line(outcome)}", _ADVICE)
+    if outcome.succeeded or guard.plan is None:
+        return outcome
+    ends = (output[-_LOOKED_AT_BYTES:].decode(errors="replace") for output in (outcome.stderr, outcome.stdout))
+    return structs.replace(outcome, hidden=named_secrets(guard.plan.secrets, " ".join((*argv, *ends))))
 
 
 def start_sandboxed(
@@ -179,6 +232,10 @@ class SandboxPlan(Struct, frozen=True, kw_only=True):
     """All that a command finds of the machine, and the variables that it needs for that."""
 
     mounts: tuple[Mount, ...]
+    numbers: Mapping[str, int]
+    """Of what is covered in the workspace: by its place, the number of what must lie under the cover."""
+    secrets: tuple[str, ...]
+    """The files of secrets that are hidden, as paths in the workspace."""
     home: str
     environment: Mapping[str, str]
     caches: Path | None
@@ -194,6 +251,7 @@ def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings) -> Sand
         *toolchains.mounts,
     ]
     covers: list[Mount] = []
+    entries: tuple[HiddenEntry, ...] = ()
     view, person = WorkspaceView(), surroundings.get("person", NO_FOLDERS)
     place = _place(surroundings.get("workspace"))
     is_writable = not surroundings.get("read_only", False)
@@ -201,19 +259,40 @@ def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings) -> Sand
         view = workspace_view(Path(place), person)
         shown += [writable(place) if is_writable else read_only(place), *view.mounts]
         shown += surroundings.get("held_files", ())
-        covers += [cover(str(folder), is_folder=True) for folder in ledgers_beneath(Path(place))]
+        entries = search_workspace(Path(place), protected.secrets)
+    secrets = [entry for entry in entries if entry.is_secret]
+    covers += [cover(f"{place}/{entry.path}", is_folder=entry.is_folder) for entry in entries if not entry.is_secret]
     covers += protected.covers(shown)
+    pinned = _pinned_folders(covers, place) if place is not None and is_writable else ()
+    covers += [cover(f"{place}/{entry.path}", is_folder=False) for entry in secrets]
     ensure_few(covers)
+    numbers = listed_numbers(mount.place for mount in covers) if place is not None else {}
+    numbers |= {f"{place}/{entry.path}": entry.number for entry in entries}
     home = home_beside(place)
     name = surroundings.get("cache_name")
     caches = _caches(person.caches, place, name) if is_writable or name is not None else None
     path = toolchains.path(":".join((*view.program_folders, INSIDE_PATH)))
     return SandboxPlan(
-        mounts=(*shown, *home_mounts(home, caches), *covers),
+        mounts=(*shown, *map(writable, pinned), *home_mounts(home, caches), *covers),
+        numbers=numbers,
+        secrets=tuple(entry.path for entry in secrets),
         home=home,
         environment={"PATH": path, "HOME": home, **toolchains.variables, **view.environment},
         caches=caches,
     )
+
+
+def _pinned_folders(covers: Sequence[Mount], workspace: str) -> Iterator[str]:
+    """The folders on the way to what is protected in the workspace. They are mounted on themselves, since a mount point
+    cannot be renamed: a command could else move one to where the next look does not come, and leave the protected
+    thing uncovered for the next command."""
+    pinned: set[str] = set()
+    for mount in covers:
+        folder = os.path.dirname(mount.place)
+        while folder != workspace and is_beneath(folder, workspace) and folder not in pinned:
+            pinned.add(folder)
+            yield folder
+            folder = os.path.dirname(folder)
 
 
 def _caches(caches: Path | None, workspace: str | None, name: str | None) -> Path | None:
@@ -242,13 +321,17 @@ class SandboxGuard:
     ) -> None:
         self._sandbox, self._protected, self._confinement = sandbox, protected, confinement
         self._surroundings, self._is_server = surroundings, is_server
-        _place(surroundings.get("workspace"))  # what can never be one is refused at once
+        self._place = _place(surroundings.get("workspace"))  # what can never be one is refused at once
+        self._identity = None if self._place is None else _identity(self._place)
+        self._starts = 0
         self.run: ConfinedRun | None = None
+        self.plan: SandboxPlan | None = None
 
     def before_start(self, argv: Sequence[str], environment: Mapping[str, str]) -> PreparedStart:
         self.run = None
-        surroundings = self._surroundings
-        plan, place = plan_sandbox(self._protected, surroundings), _place(surroundings.get("workspace"))
+        self._starts += 1
+        surroundings, place = self._surroundings, self._place
+        plan = self.plan = plan_sandbox(self._protected, surroundings)
         files = {f"{PROGRAM_FOLDER}/{name}": data for name, data in (surroundings.get("files") or {}).items()}
         run = self.run = ConfinedRun(
             structs.replace(
@@ -278,13 +361,44 @@ class SandboxGuard:
 
     def after_start(self, process_id: int) -> None:
         assert self.run is not None, "it was prepared"
-        self.run.after_start(process_id)
+        self.run.after_start(process_id, None if self._place is None else self.ensure_unchanged)
+        if self._place is not None and not self.run.has_started_program and self._starts < STARTS:
+            raise StartAgain("bubblewrap could not make it")  # the last one says itself why
+
+    def ensure_unchanged(self, first_process: int) -> None:
+        """Raises StartAgain unless the workspace is the folder that was meant, and what is hidden in it is hidden."""
+        assert self.plan is not None, "it was planned"
+        assert self._place is not None, "without a workspace nothing can have changed"
+        try:
+            inside = os.open(f"/proc/{first_process}/root{self._place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StartAgain(f"the workspace cannot be seen inside ({error.strerror})") from None
+        try:
+            if _identity(inside) != self._identity:
+                raise StartAgain("another folder took the place of the workspace")
+            planned = {
+                os.path.relpath(mount.place, self._place): self.plan.numbers.get(mount.place)
+                for mount in ordered_mounts(self.plan.mounts)
+                if mount.place != self._place and is_beneath(mount.place, self._place)
+            }
+            ensure_hidden(inside, planned, Path(self._place), self._protected.secrets)
+        finally:
+            os.close(inside)
+
+    @property
+    def has_started_program(self) -> bool:
+        return self.run is not None and self.run.has_started_program
 
     def check(self) -> Ending | None:
         return None if self.run is None else self.run.check()
 
     def after_end(self, ending: Ending) -> Ending:
         return ending if self.run is None else self.run.after_end(ending)
+
+
+def _identity(folder: str | int) -> tuple[int, int]:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
 
 
 def _sealed(folder: str) -> tuple[str, str]:

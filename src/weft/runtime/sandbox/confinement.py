@@ -16,7 +16,7 @@ import resource
 import select
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -82,7 +82,7 @@ class ConfinedRun:
         self._growth: list[FolderGrowth] = []
         self._next_check = 0.0
         self._started = SystemClock().now_ms() / 1000
-        self.has_own_keyring = False
+        self.has_own_keyring = self.has_started_program = False
 
     @property
     def options(self) -> list[str]:
@@ -107,19 +107,29 @@ class ConfinedRun:
         inherited = (self._filter, self._info_writer, self._blocked, *self._files.values(), *self._mounted_files)
         return tuple(descriptor for descriptor in inherited if descriptor >= 0)
 
-    def after_start(self, process_id: int) -> None:
+    def after_start(self, process_id: int, check_files: Callable[[int], None] | None = None) -> None:
+        """`check_files` is called with the first process inside when it has all its files, and before it runs the
+        program; what it raises keeps the program from being run."""
         self._filter, self._info_writer, self._blocked = map(_closed, (self._filter, self._info_writer, self._blocked))
         first = self._inner_process()
         if first is None:  # it ended, and says why on its standard error
             return
-        self._first_process = os.pidfd_open(first)
-        self._tree = ProcessTree(first, self._confinement.memory_folders)
-        if self._cgroup is not None:
-            self._cgroup.add(first)
+        try:
+            self._first_process = os.pidfd_open(first)
+            self._tree = ProcessTree(first, self._confinement.memory_folders)
+            if self._cgroup is not None:
+                self._cgroup.add(first)
+        except ProcessLookupError:  # so it did just now
+            return
         self._set_limits(first)
-        if self.devices != MACHINE_DEVICES:
-            self._remove_bound_devices(self._tree)
-        os.write(self._unblock, b"!")
+        if not self._await_files(self._tree):
+            return
+        remove_devices(self.devices)  # what is bound needs no name any more, and none is left should this be killed
+        if check_files is not None:
+            check_files(first)
+        self.has_started_program = True
+        with suppress(BrokenPipeError):  # it was killed just now
+            os.write(self._unblock, b"!")
 
     def check(self) -> Ending | None:
         now = time.monotonic()
@@ -168,12 +178,12 @@ class ConfinedRun:
             info_json += piece
         return int(json.loads(info_json)["child-pid"])
 
-    def _remove_bound_devices(self, tree: ProcessTree) -> None:
-        """Before the program runs: what is bound needs no name any more, and nothing is left should this be killed."""
+    def _await_files(self, tree: ProcessTree) -> bool:
+        """Wait until bubblewrap has made everything that the program will see; False where it ended instead."""
         while not tree.is_set_up():
             if select.select([self._first_process], [], [], _SETUP_POLL_SECONDS)[0]:
-                return  # it ended
-        remove_devices(self.devices)
+                return False
+        return True
 
     def _set_limits(self, process_id: int) -> None:
         limits, memory = self._confinement.limits, self._confinement.memory

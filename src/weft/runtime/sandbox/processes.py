@@ -68,6 +68,8 @@ class ProcessOutcome(Struct, frozen=True, kw_only=True):
     stderr: bytes
     refused_hosts: tuple[str, ...] = ()
     """What it asked the proxy of its sandbox for and did not get."""
+    hidden: tuple[str, ...] = ()
+    """Files of secrets that were hidden from it and that its words or errors name, where it failed."""
 
     @property
     def succeeded(self) -> bool:

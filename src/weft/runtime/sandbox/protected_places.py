@@ -1,7 +1,7 @@
 """What no sandboxed process sees or changes, wherever it lies: ledgers with what is kept beside them, keys, decisions.
 
 Whatever starts a sandboxed process is given a `ProtectedPlaces`; no field has a default, so that nobody leaves it out
-by accident. Beside the places that are named, every folder `.weft` of the workspace is hidden.
+by accident. Beside the places that are named, every folder `.weft` of the workspace is hidden, and files of secrets.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
 from weft.runtime.sandbox.mounts import Mount, MountKind, cover, is_beneath
-from weft.runtime.sandbox.visible_files import folders_named
+from weft.runtime.sandbox.secret_files import SecretFiles
+from weft.runtime.sandbox.workspace_search import LEDGER_FOLDER
 
-LEDGER_FOLDER = ".weft"
 BESIDE_LEDGERS = (
     "-wal", "-shm", "-journal", "-lock", "-head", "-near-", "-import.", "-files", ".replaced-", ".schema-",
 )  # fmt: skip
 """How the names of what lies beside a ledger go on after its own; docs/state.md lists them."""
-MOST_FOLDERS = 5000
-"""Of a workspace that are looked through for ledgers, the uppermost first."""
 MOST_COVERS = 2000
 """More of them take bubblewrap too long, and are more than any workspace has that is not made to have them."""
 
@@ -34,6 +32,8 @@ class ProtectedPlaces(Struct, frozen=True, kw_only=True):
     """Files of databases. What is kept beside one is hidden with it."""
     folders: tuple[Path, ...]
     """Keys, decisions, configuration, what is kept of resources; also those that do not exist yet."""
+    secrets: SecretFiles = SecretFiles()
+    """Files of the workspace that are hidden from commands, though not from other tools."""
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -61,11 +61,6 @@ class ProtectedPlaces(Struct, frozen=True, kw_only=True):
                     yield from _covers_of(str(file), sources)
         for folder in folders:
             yield from _covers_of(folder, sources)
-
-
-def ledgers_beneath(workspace: Path) -> tuple[Path, ...]:
-    """The folders of ledgers in a workspace, whatever project in it they belong to."""
-    return tuple(folders_named(LEDGER_FOLDER, workspace, MOST_FOLDERS))
 
 
 def ensure_few(covers: Sequence[Mount]) -> None:

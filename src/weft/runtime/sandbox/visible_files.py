@@ -14,7 +14,6 @@ import stat
 import sys
 import sysconfig
 import tempfile
-from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
@@ -45,8 +44,6 @@ _REVEALING_FILES_OF_PROC = frozenset(
     "cmdline config.gz diskstats kallsyms kcore key-users keys kmsg locks modules partitions sched_debug swaps "
     "timer_list vmallocinfo".split()
 )
-
-_FETCHED_FOLDERS = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "__pycache__", ".tox", ".mypy_cache"})
 
 
 class SystemFiles(Enum):
@@ -175,22 +172,3 @@ def remove_devices(folder: Path) -> None:
     """When they are bound, or not needed any more."""
     if folder != MACHINE_DEVICES:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def folders_named(name: str, top: Path, most: int) -> Iterator[Path]:
-    """Folders of a name beneath a folder, links not followed. So many folders are looked through, the uppermost first;
-    those that tools fill with what they fetched or made are not."""
-    waiting = deque([str(top)])
-    for _ in range(most):
-        if not waiting:
-            return
-        try:
-            with os.scandir(waiting.popleft()) as entries:
-                folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError:  # it is gone, or cannot be read, neither by a command
-            continue
-        for folder in folders:
-            if folder.name.casefold() == name:
-                yield Path(folder.path)
-            elif folder.name not in _FETCHED_FOLDERS:
-                waiting.append(folder.path)

@@ -25,7 +25,7 @@ from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.mounts import file_of
 from weft.runtime.sandbox.processes import GIB, MIB, Ending, Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE, SandboxProfile
-from weft.runtime.sandbox.protected_places import LEDGER_FOLDER
+from weft.runtime.sandbox.workspace_search import LEDGER_FOLDER
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
 from weft.runtime.tools.held_files import hold_files, replaced_files
 from weft.runtime.tools.named_files import named_files
@@ -185,6 +185,8 @@ def _told(outcome: ProcessOutcome, duration_ms: int) -> dict[str, Any]:
         result["invalid_utf8"] = invalid
     if outcome.refused_hosts:
         result["refused_hosts"] = list(outcome.refused_hosts)
+    if outcome.hidden:
+        result["hidden"] = list(outcome.hidden)
     return result
 
 

@@ -3,7 +3,7 @@
 Kept files lie in a folder beside the ledger, `<ledger>-files`; for a ledger on a server, in the user's data folder,
 under the ledger's own id: however its address is written, it is one folder.
 `resources.toml` of the configuration folder says whether turns keep their files, how much of a folder is kept,
-where the container engine is, and what commands in the sandbox are shown.
+and where the container engine is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
 from weft.kernel.sites import Site
-from weft.kernel.weft_error import quoted
 from weft.surfaces.cli.user_files import SERVER, beside_ledger, configuration_folder, this_machine
 
 if TYPE_CHECKING:
@@ -55,17 +54,9 @@ class DockerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """An image of the engine that has `tar`. Podman needs one to read volumes."""
 
 
-class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What commands in the sandbox are shown."""
-
-    readable: tuple[str, ...] = ()
-    """Files and folders that they can read beside the workspace, such as where a language is installed."""
-
-
 class ResourceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The file `resources.toml`."""
 
-    sandbox: SandboxSettings = SandboxSettings()
     snapshots: SnapshotSettings = SnapshotSettings()
     docker: DockerSettings = DockerSettings()
 
@@ -87,12 +78,6 @@ def load_resource_settings() -> ResourceSettings:
     kept = settings.snapshots
     if min(kept.file_bytes, kept.total_bytes, kept.files) < 1:
         raise InvalidInput(f"{path}: a limit of snapshots is below 1", "give numbers from 1 on")
-    for place in settings.sandbox.readable:
-        if not os.path.isabs(place) or not os.path.exists(place):
-            raise InvalidInput(
-                f"{path}: {quoted(place, 300)}, which the sandbox is to show, is not there",
-                "give whole paths of what is",
-            )
     return settings
 
 

@@ -1,4 +1,8 @@
-"""What runs commands for this person: in the sandbox, without the ledger and what is the person's own of Weft."""
+"""What runs commands for this person: in the sandbox, without the ledger and what is the person's own of Weft.
+
+`sandbox.toml` of the configuration folder names more files of secrets than the usual ones. Which of them commands may
+see is noted where the trusted folders are.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.kernel.errors import LedgerMissing, NotTrusted
+import msgspec
+from msgspec import Struct
+
+from weft.kernel.errors import InvalidInput, LedgerMissing, NotTrusted
 from weft.kernel.sites import Site
-from weft.surfaces.cli.resource_access import folder_beside, load_resource_settings
+from weft.kernel.weft_error import quoted
+from weft.surfaces.cli.resource_access import folder_beside
+from weft.surfaces.cli.trust import trust_store
 from weft.surfaces.cli.user_files import configuration_folder, find_ledger, state_folder, user_cache, user_ledger
 
 if TYPE_CHECKING:
@@ -17,19 +26,56 @@ if TYPE_CHECKING:
     from weft.runtime.sandbox.command_runner import CommandRunner
     from weft.runtime.sandbox.protected_places import ProtectedPlaces
 
+SETTINGS_FILE = "sandbox.toml"
 SANDBOX_CACHES = "sandbox"
 """The folder of the user's caches in which package caches of sandboxed commands lie."""
 
 
+class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The file `sandbox.toml`."""
+
+    secret_files: tuple[str, ...] = ()
+    """Names of files that are hidden from commands beside the usual ones; `*` and `?` stand for any characters."""
+    readable: tuple[str, ...] = ()
+    """Files and folders that commands can read beside the workspace, such as where a language is installed."""
+
+
+def load_sandbox_settings() -> SandboxSettings:
+    path = configuration_folder() / SETTINGS_FILE
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return SandboxSettings()
+    except ValueError as error:
+        raise InvalidInput(f"{path}: {error}", "write it in UTF-8") from None
+    import tomllib
+
+    try:
+        settings = msgspec.convert(tomllib.loads(text), SandboxSettings)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise InvalidInput(f"{path}: {error}", "docs/sandbox.md shows how it is written") from None
+    for place in settings.readable:
+        if not os.path.isabs(place) or not os.path.exists(place):
+            raise InvalidInput(
+                f"{path}: {quoted(place, 300)}, which the sandbox is to show, is not there",
+                "give whole paths of what is",
+            )
+    return settings
+
+
 def protected_places(ledger: str | None) -> ProtectedPlaces:
     """What no command in the sandbox sees: the ledger with what lies beside it, the person's own ledgers, keys,
-    decisions, configuration, caches. What is kept of a ledger on a server lies beside the person's own ones."""
+    decisions, configuration, caches, and files of secrets. What is kept of a ledger on a server lies beside the
+    person's own ones."""
     from weft.runtime.sandbox.protected_places import ProtectedPlaces
+    from weft.runtime.sandbox.secret_files import SecretFiles
 
     own = (configuration_folder(), state_folder(), user_ledger().parent, user_cache())
+    secrets = SecretFiles(more=load_sandbox_settings().secret_files, shown=frozenset(trust_store().shown_files()))
     if ledger is None or Site.of(ledger) is not Site.FILE:
-        return ProtectedPlaces(ledgers=(), folders=own)
-    return ProtectedPlaces(ledgers=(Path(ledger).absolute(),), folders=(*own, folder_beside(ledger)))
+        return ProtectedPlaces(ledgers=(), folders=own, secrets=secrets)
+    folders = (*own, folder_beside(ledger))
+    return ProtectedPlaces(ledgers=(Path(ledger).absolute(),), folders=folders, secrets=secrets)
 
 
 def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -> CommandRunner:
@@ -44,7 +90,7 @@ def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -
     return CommandRunner(
         protected_places(place),
         strict=is_strict(os.environ.get(STRICT_VARIABLE)),
-        readable=[*map(Path, load_resource_settings().sandbox.readable), *readable],
+        readable=[*map(Path, load_sandbox_settings().readable), *readable],
         person=PersonFolders(home=Path.home(), caches=sandbox_caches(), variables=manager_variables(os.environ.get)),
     )
 

@@ -189,7 +189,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     ),
     "Upkeep and erasing": (
         upkeep.CreatedLedger, upkeep.TrustAnswer, upkeep.RevokedTrust, TrustedLedger, TrustedFolder,
-        upkeep.RevokedFolder, upkeep.ReplicaName,
+        upkeep.RevokedFolder, upkeep.ShownSecret, upkeep.ReplicaName,
         upkeep.Verification, upkeep.Examination, upkeep.RebuiltViews,
         upkeep.BackupFile, upkeep.FactsFile, upkeep.PackAnswer, upkeep.RecoveryAnswer, upkeep.SalvageAnswer,
         upkeep.CopiedLedger,

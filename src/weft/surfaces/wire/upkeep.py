@@ -34,6 +34,14 @@ class RevokedFolder(Struct, frozen=True, kw_only=True):
     was_trusted: bool
 
 
+class ShownSecret(Struct, frozen=True, kw_only=True):
+    """`trust FOLDER --show PATH`: a file that commonly holds secrets, and whether commands see it."""
+
+    folder: str
+    path: str
+    is_shown: bool
+
+
 class RevokedTrust(Struct, frozen=True, kw_only=True):
     """`trust --revoke`: the ledger, and whether it was trusted."""
 

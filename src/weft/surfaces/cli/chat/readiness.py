@@ -127,12 +127,16 @@ def _code(variable: Variable) -> Iterator[Diagnosis]:
     try:
         sandbox = asyncio.run(find_sandbox(strict=is_strict(variable(STRICT_VARIABLE))))
     except Unsupported as error:
-        yield note("sandbox", str(error), "code programs are not run without it", error.advice)
+        yield note(
+            "sandbox", str(error), "no command of an agent, criterion or code program is run without it", error.advice
+        )
     else:
-        yield good("sandbox", "bubblewrap works here: code programs run in namespaces of their own")
+        yield good("sandbox", "bubblewrap works here: what agents run has namespaces of its own")
+        if sandbox.cgroup is not None:
+            yield good("sandbox", "memory and processes of a command are limited together by the kernel, in a cgroup")
         for gap in sandbox.gaps:
-            advice = f"set {STRICT_VARIABLE}=strict to run no code programs then"
-            yield note("sandbox", gap, "code programs are run nevertheless", advice)
+            advice = f"set {STRICT_VARIABLE}=strict to run nothing then"
+            yield note("sandbox", gap, "commands are run nevertheless", advice)
     if has("deno"):
         yield good("sandbox", "deno is here: code programs in JavaScript and TypeScript")
     else:

@@ -131,5 +131,7 @@ def _show(answer: SandboxRun) -> None:
             click.echo(line, err=is_error)
     for host in answer.result.get("refused_hosts", ()):
         click.echo(f"refused: {safe(host)}", err=True)
+    for path in answer.result.get("hidden", ()):
+        click.echo(f"hidden: {safe(path)}: `weft trust FOLDER --show {safe(path)}` lets commands see it", err=True)
     if answer.error is not None:
         click.echo(safe(answer.error), err=True)

@@ -14,7 +14,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.trust import allowed_lines, describe_trust
 from weft.surfaces.cli.user_files import find_ledger
-from weft.surfaces.wire.upkeep import RevokedFolder, RevokedTrust
+from weft.surfaces.wire.upkeep import RevokedFolder, RevokedTrust, ShownSecret
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -23,10 +23,15 @@ if TYPE_CHECKING:
 
 @weft_command("trust")
 @click.argument("folder", required=False, metavar="[FOLDER]", type=click.Path())
-@click.option("--show", is_flag=True, help="List what trusting the ledger allows, and change nothing.")
+@click.argument("path", required=False, metavar="[PATH]", type=click.Path())
+@click.option(
+    "--show",
+    is_flag=True,
+    help="List what trusting the ledger allows, and change nothing. With FOLDER: let commands see the file PATH of it.",
+)
 @click.option("--list", "listing", is_flag=True, help="List the ledgers and the folders that you trust.")
-@click.option("--revoke", is_flag=True, help="Trust the ledger, or FOLDER, no longer.")
-def command(call: Call, folder: str | None, show: bool, listing: bool, revoke: bool) -> None:
+@click.option("--revoke", is_flag=True, help="Trust the ledger, or FOLDER, no longer, or hide PATH again.")
+def command(call: Call, folder: str | None, path: str | None, show: bool, listing: bool, revoke: bool) -> None:
     """Let a ledger act for you that you did not make here, or a folder tell agents its rules.
 
     In a ledger that is not trusted everything can be read and recorded, and nothing acts: no command is started, no
@@ -36,11 +41,18 @@ def command(call: Call, folder: str | None, show: bool, listing: bool, revoke: b
 
     With FOLDER: its file AGENTS.md is read into the system prompt of messages that are sent from there. The file of a
     folder that is not trusted is never read.
+
+    With FOLDER --show PATH: commands in the sandbox that work in FOLDER see that file, which is hidden from them since
+    such files commonly hold secrets. --revoke with FOLDER and PATH hides it again.
     """
     if show + listing + revoke > 1:
         raise click.UsageError("--show, --list and --revoke exclude each other")
-    if folder is not None and (show or listing):
-        raise click.UsageError("FOLDER stands alone, or with --revoke")
+    is_about_file, takes_file = path is not None, show or revoke
+    if folder is not None and (listing or (is_about_file and not takes_file) or (show and not is_about_file)):
+        raise click.UsageError("FOLDER stands alone, with --revoke, with --show PATH, or with --revoke PATH")
+    if folder is not None and path is not None:
+        _show_file(call, folder, path, revoke=revoke)
+        return
     if folder is not None:
         _trust_folder(call, folder, revoke=revoke)
         return
@@ -98,6 +110,19 @@ def _trust_folder(call: Call, folder: str, *, revoke: bool) -> None:
     call.note(undo("trust", place, "--revoke"))
 
 
+def _show_file(call: Call, folder: str, path: str, *, revoke: bool) -> None:
+    place = os.path.realpath(folder)
+    if revoke:
+        was_shown = call.trust_store.hide_file(folder, path)
+        state = " is hidden from commands again" if was_shown else " was not shown; nothing changed"
+        call.answer(ShownSecret(folder=place, path=path, is_shown=False), [Span(path, "heading"), state])
+        return
+    shown = call.trust_store.show_file(folder, path)
+    answer = ShownSecret(folder=place, path=shown.path, is_shown=True)
+    call.answer(answer, [Span(shown.path, "heading"), f" is seen by commands that work in {place}"])
+    call.note(undo("trust", place, "--revoke", shown.path))
+
+
 def _stored(ledger: Ledger) -> StoredTrust:
     from weft.store.trust_store import StoredTrust
 
@@ -118,8 +143,9 @@ def _change(call: Call, known: TrustedLedger) -> str:
 
 def _list(call: Call) -> None:
     ledgers, folders = call.trust_store.ledgers(), call.trust_store.folders()
+    shown = [ShownSecret(folder=file.folder.place, path=file.path, is_shown=True) for file in call.trust_store.shown()]
     if call.json:
-        call.documents([*ledgers, *folders])
+        call.documents([*ledgers, *folders, *shown])
         return
     for known in ledgers:
         call.screen.show(Span(known.identity.place, "heading"), f"  {known.how}{_change(call, known)}")
@@ -127,5 +153,7 @@ def _list(call: Call) -> None:
         is_same = call.trust_store.is_folder_trusted(folder.place)
         change = "" if is_same else ", gone, or another folder is there now: not trusted"
         call.screen.show(Span(folder.place, "heading"), f"  folder{change}")
+    for file in shown:
+        call.screen.show(Span(os.path.join(file.folder, file.path), "heading"), "  seen by commands")
     if not ledgers and not folders:
         call.note("you trust no ledger yet: `weft init` makes one")

@@ -1,0 +1,135 @@
+"""Files of a workspace that commonly hold secrets: by their names, some only where they hold what looks like one.
+
+They are hidden from commands in the sandbox, which find an empty file in their place. A person names more of them, and
+those that may be seen. This is a list of habits, no boundary: a secret in a file of another name is not known as one.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from functools import cached_property
+
+from msgspec import Struct
+
+from weft.kernel.errors import InvalidInput
+
+SECRET_FILES = (
+    ".env", ".env.*", ".env-*", ".envrc", ".netrc", "_netrc", ".git-credentials", ".pgpass", ".docker/config.json",
+    ".aws/credentials", ".config/gh/hosts.yml", ".kube/config", "*.tfstate", "*.tfstate.backup", "id_rsa", "id_dsa",
+    "id_ecdsa", "id_ed25519",
+)  # fmt: skip
+"""Names of files; those with a folder are compared with the end of a path."""
+EXAMPLE_ENDINGS = (".example", ".sample", ".template", ".dist")
+"""A file of such a name shows what belongs into the real one."""
+HOLDING = {
+    ".npmrc": (b"_auth", b"_password"),
+    ".yarnrc.yml": (b"npmAuth",),
+    ".pypirc": (b"password",),
+    "*.pem": (b"PRIVATE KEY",),
+    "*.key": (b"PRIVATE KEY",),
+}
+"""Files that are hidden where they hold one of these: without it they are settings or certificates."""
+_LOOKED_AT_BYTES = 64 * 1024
+_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class SecretFiles(Struct, frozen=True, kw_only=True, dict=True):
+    """What a person says of them beside the list."""
+
+    more: tuple[str, ...] = ()
+    """Further names, with `*` and `?`."""
+    shown: frozenset[str] = frozenset()
+    """Real paths of those that commands may see."""
+
+    def __post_init__(self) -> None:
+        for pattern in self.more:
+            if not pattern or pattern.startswith("/") or {"", ".", ".."} & set(pattern.split("/")):
+                raise InvalidInput(
+                    f"{pattern!r} names no files of a workspace", "write a name, or the end of a path, such as *.p12"
+                )
+
+    def has(self, path: str, folder: int, file: str) -> bool:
+        """Whether a file is one, by a path in the workspace that leads to it. `folder` is the descriptor of the folder
+        that it really lies in, and `file` its name there."""
+        if not self.is_named(path):
+            return False
+        if any(_ends_so(path, pattern) for pattern in (*SECRET_FILES, *self.more)):
+            return True
+        name = path.rpartition("/")[2]
+        words = [word for pattern, listed in HOLDING.items() if fnmatchcase(name, pattern) for word in listed]
+        return bool(words) and _holds_one(folder, file, words)
+
+    def is_named(self, path: str) -> bool:
+        """Whether the last part of a path could be the name of one, whatever is in the file."""
+        name = path.rpartition("/")[2]
+        return not name.endswith(EXAMPLE_ENDINGS) and self._names.may_have(name)
+
+    @cached_property
+    def _names(self) -> _NamePatterns:
+        return _NamePatterns(pattern.rpartition("/")[2] for pattern in (*SECRET_FILES, *HOLDING, *self.more))
+
+
+class _NamePatterns:
+    """Patterns of names, sorted so that most names are dismissed at once: a workspace has a hundred thousand."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        names, beginnings, endings, others = set[str](), list[str](), list[str](), list[str]()
+        for pattern in patterns:
+            if not _is_pattern(pattern):
+                names.add(pattern)
+            elif pattern.startswith("*") and not _is_pattern(pattern[1:]):
+                endings.append(pattern[1:])
+            elif pattern.endswith("*") and not _is_pattern(pattern[:-1]):
+                beginnings.append(pattern[:-1])
+            else:
+                others.append(pattern)
+        self._names, self._others = frozenset(names), tuple(others)
+        self._beginnings, self._endings = tuple(beginnings), tuple(endings)
+
+    def may_have(self, name: str) -> bool:
+        is_plain = name in self._names or name.startswith(self._beginnings) or name.endswith(self._endings)
+        return is_plain or any(fnmatchcase(name, pattern) for pattern in self._others)
+
+
+def _is_pattern(text: str) -> bool:
+    return any(character in text for character in "*?[")
+
+
+def _ends_so(path: str, pattern: str) -> bool:
+    wanted = pattern.split("/")
+    parts = path.split("/")[-len(wanted) :]
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+
+
+def _holds_one(folder: int, name: str, words: list[bytes]) -> bool:
+    """A file that cannot be read is taken for one: the command could make it readable."""
+    try:
+        descriptor = os.open(name, _OPEN_FILE, dir_fd=folder)
+    except OSError:
+        return True
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return False
+        start = os.read(descriptor, _LOOKED_AT_BYTES)
+    finally:
+        os.close(descriptor)
+    return any(word in start for word in words)
+
+
+def named_secrets(paths: Iterable[str], text: str) -> tuple[str, ...]:
+    """Those of some files whose name stands in a text as a word."""
+    return tuple(path for path in paths if _has_word(text, path.rpartition("/")[2]))
+
+
+def _has_word(text: str, name: str) -> bool:
+    place = text.find(name)
+    while place >= 0:
+        before, after = text[place - 1 : place], text[place + len(name) : place + len(name) + 2]
+        goes_on = after[:1].isalnum() or after[:1] in ("-", "_") or (after[:1] == "." and after[1:].isalnum())
+        if not before.isalnum() and not goes_on:
+            return True
+        place = text.find(name, place + 1)
+    return False

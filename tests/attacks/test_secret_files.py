@@ -1,0 +1,120 @@
+"""Commands in the sandbox look for secrets that lie in the workspace, unasked."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.sandbox import machine_sandbox
+from weft.kernel.errors import InvalidInput
+from weft.runtime.broker.tools import ToolCallContext
+from weft.runtime.sandbox import protected_places
+from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.processes import ProcessOutcome
+from weft.runtime.sandbox.profiles import SandboxProfile, parse_profile
+from weft.runtime.sandbox.protected_places import ProtectedPlaces
+from weft.runtime.sandbox.secret_files import SecretFiles
+from weft.runtime.tools.shell import ShellTool
+
+CANARY = "canary-77e0"
+KEY = f"-----BEGIN RSA PRIVATE KEY-----\n{CANARY}\n"
+SECRETS = {
+    ".env": CANARY,
+    ".env.production": CANARY,
+    ".env-local": CANARY,
+    ".envrc": CANARY,
+    "apps/web/.env": CANARY,
+    ".docker/config.json": CANARY,
+    "infra/terraform.tfstate": CANARY,
+    "infra/terraform.tfstate.backup": CANARY,
+    ".netrc": CANARY,
+    ".git-credentials": CANARY,
+    ".npmrc": f"//registry.npmjs.org/:_authToken={CANARY}",
+    ".pypirc": f"password = {CANARY}",
+    "keys/server.pem": KEY,
+    "keys/server.key": KEY,
+    "keys/id_ed25519": CANARY,
+    "own.secret": CANARY,
+    "own-7.keys": CANARY,
+}
+PLAIN = (
+    ".env.example", ".env.sample", ".env.template", "apps/config.json", "keys/public.pem", "keys/id_rsa.pub",
+    "environment.py", "sub/.npmrc", "venv/.env/activate",
+)  # fmt: skip
+PROFILES = [parse_profile("workspace"), parse_profile("read-only"), parse_profile("network:public.example")]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    for name, text in {**SECRETS, **dict.fromkeys(PLAIN, "plain\n")}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "link").symlink_to("own.secret")
+    return tmp_path
+
+
+def runner(secrets: SecretFiles | None = None) -> CommandRunner:
+    secrets = secrets or SecretFiles(more=("*.secret", "own-[0-9].key?"))
+    return CommandRunner(ProtectedPlaces(ledgers=(), folders=(), secrets=secrets), sandbox=machine_sandbox())
+
+
+def run(
+    workspace: Path, script: str, profile: SandboxProfile = PROFILES[0], secrets: SecretFiles | None = None
+) -> ProcessOutcome:
+    return asyncio.run(runner(secrets).run(profile, ["/bin/sh", "-c", script], workspace=workspace))
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=str)
+def test_no_command_reads_a_file_of_secrets(workspace: Path, profile: SandboxProfile) -> None:
+    outcome = run(workspace, "find . -type f -exec cat {} +; cat link", profile)
+    assert CANARY.encode() not in outcome.stdout
+    assert outcome.stdout.count(b"plain\n") == len(PLAIN)
+
+
+def test_no_command_changes_or_moves_one(workspace: Path) -> None:
+    changes = "for f in $(find . -name '*env*' -o -name '*.secret'); do echo x > $f; rm -f $f; mv $f x; ln $f y; done"
+    run(workspace, f"{changes}; cp .env copy; cat copy")
+    assert {name: (workspace / name).read_text() for name in SECRETS} == SECRETS
+    assert not any(CANARY in path.read_text() for path in workspace.glob("[xyc]*") if path.is_file())
+
+
+@pytest.mark.parametrize("target", ["settings/real", "../beside"])
+def test_a_link_of_a_secrets_name_uncovers_nothing(tmp_path: Path, target: str) -> None:
+    workspace = tmp_path / "workspace"
+    (workspace / "settings").mkdir(parents=True)
+    (workspace / target).write_text(CANARY)
+    (workspace / ".env").symlink_to(target)
+    assert CANARY.encode() not in run(workspace, "cat .env settings/*").stdout
+    assert (workspace / target).read_text() == CANARY
+
+
+def test_what_the_person_shows_is_seen_and_nothing_else(workspace: Path) -> None:
+    secrets = SecretFiles(shown=frozenset({str(workspace / ".envrc")}))
+    assert run(workspace, "cat .envrc .env", secrets=secrets).stdout == CANARY.encode()
+
+
+def test_a_failed_command_is_told_which_hidden_file_it_looked_for(workspace: Path) -> None:
+    assert run(workspace, "cat .env.production; false").hidden == (".env.production",)
+    assert run(workspace, "echo no key in .envrc >&2; exit 2").hidden == (".envrc",)
+    assert set(run(workspace, "cd apps/web && test -s .env").hidden) == {".env", "apps/web/.env"}
+    assert run(workspace, "cat .env").hidden == ()
+    assert run(workspace, "ls my.env .envrc2 .env_x").hidden == ()
+    tool = ShellTool(workspace, runner=runner())
+    result = asyncio.run(tool.invoke({"cmd": "test -s .netrc"}, ToolCallContext(turn="", call="")))
+    assert (result["rc"], result["hidden"]) == (1, [".netrc"])
+
+
+@pytest.mark.parametrize("pattern", ["", "/etc/x", "../x", "a//b", "./a"])
+def test_a_pattern_that_names_nothing_in_a_workspace_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidInput, match="names no files of a workspace"):
+        SecretFiles(more=(pattern,))
+
+
+def test_more_files_to_hide_than_can_be_hidden_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protected_places, "MOST_COVERS", 20)
+    for number in range(21):
+        (tmp_path / f"{number}.secret").touch()
+    with pytest.raises(InvalidInput, match="more than 20 files and folders that must be hidden"):
+        run(tmp_path, "true")
