@@ -134,7 +134,7 @@ def test_a_hidden_interpreter_is_named_with_what_shows_it(shell: Shell, home: Pa
     settings = program(home / ".config/weft/sandbox.toml", f'readable = ["{home}/builds/python"]\n')
     assert shell(*run, "--", ".venv/bin/python").out == "built here\n"
     assert shell(*run, "--json", "--", "true").json["hidden_programs"] == []
-    settings.write_text(f'[sandbox]\nreadable = ["{home}/gone"]\n')
+    settings.write_text(f'readable = ["{home}/gone"]\n')
     assert "which the sandbox is to show, is not there" in shell(*run, "--", "true").err
     assert shell(*run, "--readable", str(home / "gone"), "--", "true").code == 5
 

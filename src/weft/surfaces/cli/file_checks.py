@@ -12,7 +12,8 @@ from weft.ledger.api import KeptReference, Ledger, Problem, ResourceLog, Snapsho
 from weft.store.diagnosis import Diagnosis, error, good, note
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.figures import counted, size_text
-from weft.surfaces.cli.resource_access import files_folder, kept_files, load_resource_settings
+from weft.surfaces.cli.resource_access import files_folder, kept_files
+from weft.surfaces.cli.sandbox_access import load_sandbox_settings
 from weft.surfaces.plain_text import safe
 
 
@@ -68,8 +69,8 @@ def examine_toolchains() -> Iterator[Diagnosis]:
     from weft.runtime.sandbox.toolchain_places import PersonalHome
     from weft.runtime.sandbox.toolchains import find_toolchains
 
-    here, settings = os.getcwd(), load_resource_settings()
-    toolchains = find_toolchains(PersonalHome.of(os.environ.get), here, None, settings.sandbox.readable)
+    here, settings = os.getcwd(), load_sandbox_settings()
+    toolchains = find_toolchains(PersonalHome.of(os.environ.get), here, None, settings.readable)
     for row in toolchains.rows:
         yield good("toolchains", safe(f"{row.name} at {row.place}: {row.why}"))
     for program in toolchains.hidden:
