@@ -91,7 +91,7 @@ def test_a_link_of_a_secrets_name_uncovers_nothing(tmp_path: Path, target: str) 
 
 
 def test_what_the_person_shows_is_seen_and_nothing_else(workspace: Path) -> None:
-    secrets = SecretFiles(shown=frozenset({str(workspace / ".envrc")}))
+    secrets = SecretFiles(shown=lambda: [str(workspace / ".envrc")])
     assert run(workspace, "cat .envrc .env", secrets=secrets).stdout == CANARY.encode()
 
 
@@ -118,3 +118,12 @@ def test_more_files_to_hide_than_can_be_hidden_are_refused(tmp_path: Path, monke
         (tmp_path / f"{number}.secret").touch()
     with pytest.raises(InvalidInput, match="more than 20 files and folders that must be hidden"):
         run(tmp_path, "true")
+
+
+def test_what_is_shown_while_commands_are_run_counts_from_the_next_one_on(workspace: Path) -> None:
+    shown: list[str] = []
+    commands = runner(SecretFiles(shown=lambda: shown))
+    for texts in ([], [str(workspace / ".env")], []):
+        shown[:] = texts
+        outcome = asyncio.run(commands.run(PROFILES[0], ["cat", ".env"], workspace=workspace))
+        assert outcome.stdout == (CANARY.encode() if texts else b"")

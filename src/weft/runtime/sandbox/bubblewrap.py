@@ -322,6 +322,7 @@ class SandboxGuard:
         self._sandbox, self._protected, self._confinement = sandbox, protected, confinement
         self._surroundings, self._is_server = surroundings, is_server
         self._place = _place(surroundings.get("workspace"))  # what can never be one is refused at once
+        protected.ensure_outside([*([] if self._place is None else [self._place]), *surroundings.get("readable", ())])
         self._identity = None if self._place is None else _identity(self._place)
         self._starts = 0
         self.run: ConfinedRun | None = None

@@ -40,19 +40,22 @@ class ProtectedPlaces(Struct, frozen=True, kw_only=True):
         return (*self.ledgers, *self.folders)
 
     def covers(self, mounts: Iterable[Mount]) -> list[Mount]:
-        """What hides these places wherever one of the mounts shows them. Raises InvalidInput for a mount that lies in
-        such a place itself."""
+        """What hides these places wherever one of the mounts shows them."""
         binds = [mount for mount in mounts if mount.kind in (MountKind.READ_ONLY, MountKind.WRITABLE)]
         sources = [(os.path.realpath(bind.source), bind) for bind in binds]
         folders = [place for folder in self.folders for place in _real_places(folder)]
-        for source, bind in sources:
-            for folder in folders:
-                if is_beneath(source, folder):
-                    raise InvalidInput(
-                        f"{bind.source} lies in {folder}, which no command in the sandbox may see",
-                        "name another folder",
-                    )
+        self.ensure_outside(source for source, _ in sources)
         return list(self._covers(sources, folders))
+
+    def ensure_outside(self, paths: Iterable[str | Path]) -> None:
+        """Raises InvalidInput for a path that lies in one of these places: it is no workspace, and is not shown."""
+        folders = [place for folder in self.folders for place in _real_places(folder)]
+        for path in paths:
+            for folder in folders:
+                if is_beneath(os.path.realpath(path), folder):
+                    raise InvalidInput(
+                        f"{path} lies in {folder}, which no command in the sandbox may see", "name another folder"
+                    )
 
     def _covers(self, sources: Sequence[tuple[str, Mount]], folders: Sequence[str]) -> Iterator[Mount]:
         for ledger in (place for path in self.ledgers for place in _real_places(path)):

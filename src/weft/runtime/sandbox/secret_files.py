@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from fnmatch import fnmatchcase
 from functools import cached_property
 
@@ -41,8 +41,9 @@ class SecretFiles(Struct, frozen=True, kw_only=True, dict=True):
 
     more: tuple[str, ...] = ()
     """Further names, with `*` and `?`."""
-    shown: frozenset[str] = frozenset()
-    """Real paths of those that commands may see."""
+    shown: Callable[[], Collection[str]] = tuple
+    """The real paths of those that commands may see, as they are when something is started: a person shows one while
+    a broker runs."""
 
     def __post_init__(self) -> None:
         for pattern in self.more:

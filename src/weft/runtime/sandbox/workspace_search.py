@@ -45,7 +45,7 @@ class HiddenEntry(Struct, frozen=True, kw_only=True):
 def search_workspace(workspace: Path, secrets: SecretFiles) -> tuple[HiddenEntry, ...]:
     """What is to be hidden in a workspace; its path has no links. A folder that cannot be listed is hidden whole: the
     command could open it."""
-    top = os.open(workspace, _OPEN_FOLDER)
+    top, shown = os.open(workspace, _OPEN_FOLDER), frozenset(secrets.shown())
     try:
         entries: list[HiddenEntry] = []
         numbers: dict[str, int] = {}
@@ -55,7 +55,7 @@ def search_workspace(workspace: Path, secrets: SecretFiles) -> tuple[HiddenEntry
             for entry in listed:
                 if is_real_folder(entry):
                     numbers[_joined(path, entry.name)] = entry.inode()
-                hidden = _hidden_entry(str(workspace), path, folder, entry, secrets)
+                hidden = _hidden_entry(str(workspace), path, folder, entry, secrets, shown)
                 if hidden is not None:
                     entries.append(hidden)
     finally:
@@ -91,13 +91,13 @@ def ensure_hidden(inside: int, planned: Mapping[str, int | None], workspace: Pat
                     raise StartAgain(f"{path} was moved or replaced")
         finally:
             os.close(folder)
-    top = os.open(".", _OPEN_FOLDER, dir_fd=inside)
+    top, shown = os.open(".", _OPEN_FOLDER, dir_fd=inside), frozenset(secrets.shown())
     try:
         for path, folder, entries in walk_folders(top):
             if folder < 0:
                 raise StartAgain(f"{path} was closed")
             for entry in entries:
-                hidden = _hidden_entry(str(workspace), path, folder, entry, secrets)
+                hidden = _hidden_entry(str(workspace), path, folder, entry, secrets, shown)
                 if hidden is not None and not entry.is_symlink() and not _is_mount_point(folder, entry.name):
                     raise StartAgain(f"{hidden.path} came to where it is")
     finally:
@@ -142,26 +142,26 @@ def is_real_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _hidden_entry(
-    workspace: str, path: str, folder: int, entry: os.DirEntry[str], secrets: SecretFiles
+    workspace: str, path: str, folder: int, entry: os.DirEntry[str], secrets: SecretFiles, shown: frozenset[str]
 ) -> HiddenEntry | None:
     """What is to be hidden because of an entry of a folder: the entry, or the file that it leads to."""
     entry_path = _joined(path, entry.name)
     if is_ledger_folder(entry):
         return HiddenEntry(path=entry_path, number=entry.inode(), is_folder=True)
-    if os.path.join(workspace, entry_path) in secrets.shown:
+    if os.path.join(workspace, entry_path) in shown:
         return None
     if entry.is_file(follow_symlinks=False):
         is_secret = secrets.has(entry_path, folder, entry.name)
         return _secret(entry_path, entry.inode()) if is_secret else None
-    return _linked_secret(workspace, entry_path, secrets) if entry.is_symlink() else None
+    return _linked_secret(workspace, entry_path, secrets, shown) if entry.is_symlink() else None
 
 
-def _linked_secret(workspace: str, path: str, secrets: SecretFiles) -> HiddenEntry | None:
+def _linked_secret(workspace: str, path: str, secrets: SecretFiles, shown: frozenset[str]) -> HiddenEntry | None:
     """A link of a secret's name: over a link nothing can be mounted, so the file that it leads to is hidden."""
     if not secrets.is_named(path):
         return None
     target = os.path.realpath(os.path.join(workspace, path))
-    if target == workspace or not is_beneath(target, workspace) or target in secrets.shown:
+    if target == workspace or not is_beneath(target, workspace) or target in shown:
         return None  # what lies outside is not seen anyway
     try:
         folder = os.open(os.path.dirname(target), _OPEN_FOLDER)

@@ -71,7 +71,7 @@ def protected_places(ledger: str | None) -> ProtectedPlaces:
     from weft.runtime.sandbox.secret_files import SecretFiles
 
     own = (configuration_folder(), state_folder(), user_ledger().parent, user_cache())
-    secrets = SecretFiles(more=load_sandbox_settings().secret_files, shown=frozenset(trust_store().shown_files()))
+    secrets = SecretFiles(more=load_sandbox_settings().secret_files, shown=trust_store().shown_files)
     if ledger is None or Site.of(ledger) is not Site.FILE:
         return ProtectedPlaces(ledgers=(), folders=own, secrets=secrets)
     folders = (*own, folder_beside(ledger))
