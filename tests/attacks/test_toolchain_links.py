@@ -199,8 +199,10 @@ def test_a_manager_in_the_workspace_is_none(place: ProjectAndHome) -> None:
         assert not any(is_beneath(mount.place, str(workspace)) for mount in toolchains.mounts)
         assert not any(is_beneath(folder, str(workspace)) for folder in toolchains.first_folders)
     link(place.home / ".rustup", place.project / "planted")
-    program(place.project / "planted/toolchains/evil/bin/cargo")
-    assert str(place.home / ".rustup") not in str(place.search())
+    link(place.home / ".sdkman/candidates", place.project / "planted/toolchains")
+    program(place.project / "planted/toolchains/evil/1/bin/cargo")
+    for name in (".rustup", ".sdkman", "planted"):
+        assert name not in str(place.search())
 
 
 def test_a_version_that_is_a_link_to_keys_is_none(place: ProjectAndHome) -> None:

@@ -31,7 +31,7 @@ _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 """What every sandbox shows."""
 _MOST_ENTRIES = 4000
 _MOST_LINKS = 200
-_MOST_SCRIPTS = 32
+_MOST_SCRIPTS = 16
 _MOST_HOPS = 40
 _MOST_ENVIRONMENTS = 20
 _MOST_VERSIONS_NAMED = 20

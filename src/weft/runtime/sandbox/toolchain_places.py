@@ -107,6 +107,8 @@ class Installation(Struct, frozen=True, kw_only=True):
     real: str
     """With links resolved: a folder in one of the managers' own."""
     programs: tuple[str, ...]
+    is_link: bool = False
+    """Whether a link leads to it."""
     is_last: bool = False
 
     @property
@@ -148,34 +150,58 @@ def installations(root: ToolchainRoot) -> Iterator[Installation]:
     pattern = root.manager.versions
     if pattern is None:
         return
-    waiting: list[tuple[str, str, str]] = [(root.place, root.manager.tool, "")]
+    waiting = [_VersionFolder("", root.manager.tool)]
     for part in pattern.split("/"):
         if part not in (_VERSION, _TOOL):
-            waiting = [(f"{folder}/{part}", tool, version) for folder, tool, version in waiting]
+            waiting = [
+                folder.beneath(part, is_link=os.path.islink(os.path.join(root.real, folder.path, part)))
+                for folder in waiting
+            ]
             continue
         waiting = [
-            (f"{folder}/{name}", name if part == _TOOL else tool, name if part == _VERSION else version)
-            for folder, tool, version in waiting
-            for name in _folder_names(folder)
+            folder.beneath(name, part, is_link)
+            for folder in waiting
+            for name, is_link in _folder_names(os.path.join(root.real, folder.path))
         ][:_MOST_VERSIONS]
-    for place, tool, version in waiting:
+    for folder in waiting:
+        place = os.path.join(root.place, folder.path)
         yield Installation(
             manager=root.manager.name,
-            tool=tool_name(tool),
-            version=version,
+            tool=tool_name(folder.tool),
+            version=folder.version,
             place=place,
-            real=os.path.realpath(place),
+            real=os.path.realpath(place) if folder.is_link else os.path.join(root.real, folder.path),
             programs=root.manager.programs,
+            is_link=folder.is_link,
             is_last=root.manager.is_last,
         )
 
 
-def _folder_names(folder: str) -> list[str]:
+class _VersionFolder(Struct, frozen=True):
+    """A folder on the way to that of a version, from its manager's."""
+
+    path: str
+    tool: str
+    version: str = ""
+    is_link: bool = False
+
+    def beneath(self, name: str, part: str = "", is_link: bool = False) -> _VersionFolder:
+        return _VersionFolder(
+            f"{self.path}/{name}" if self.path else name,
+            name if part == _TOOL else self.tool,
+            name if part == _VERSION else self.version,
+            self.is_link or is_link,
+        )
+
+
+def _folder_names(folder: str) -> list[tuple[str, bool]]:
+    """The names of folders in it, each with whether it is a link to one."""
     try:
         with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())[:_MOST_VERSIONS]
+            names = [(entry.name, entry.is_symlink()) for entry in entries if entry.is_dir()]
     except OSError:  # there is none, or it is not ours to read
         return []
+    return sorted(names)[:_MOST_VERSIONS]
 
 
 def tool_name(name: str) -> str:
@@ -313,7 +339,7 @@ def _usual_mise(_: ToolchainRoot, home: PersonalHome) -> VersionNames:
 
 
 def _usual_sdkman(root: ToolchainRoot, _: PersonalHome) -> VersionNames:
-    links = {tool: f"{root.real}/candidates/{tool}/current" for tool in _folder_names(f"{root.real}/candidates")}
+    links = {tool: f"{root.real}/candidates/{tool}/current" for tool, _ in _folder_names(f"{root.real}/candidates")}
     return {tool: (os.path.basename(os.path.realpath(link)),) for tool, link in links.items() if os.path.islink(link)}
 
 

@@ -289,9 +289,9 @@ class _ToolchainSearch:
         for name in dict.fromkeys(names):
             place, real = os.path.join(root.place, name), os.path.realpath(os.path.join(root.real, name))
             if os.path.exists(real) and not self._is_too_wide(real):
-                yield read_only(place, real)
+                yield read_only(place, real, is_optional=True)
                 if real != place and is_beneath(real, root.real):
-                    yield read_only(real)
+                    yield read_only(real, is_optional=True)
 
     def _is_tool(self, root: ToolchainRoot, name: str) -> bool:
         """Whether a launcher starts a program that was installed as a tool. An interpreter is not shown so: it looks
@@ -310,15 +310,10 @@ class _ToolchainSearch:
 
 def _firm_versions(versions: Mapping[ToolchainRoot, list[Installation]]) -> dict[ToolchainRoot, list[Installation]]:
     """Without those that are links to what is no version itself, nor lies in one or in what is shown beside them."""
-    firm = [
-        version.real
-        for root, own in versions.items()
-        for version in own
-        if version.real == os.path.join(root.real, os.path.relpath(version.place, root.place))
-    ]
+    firm = [version.real for own in versions.values() for version in own if not version.is_link]
     firm += [os.path.realpath(os.path.join(root.real, part)) for root in versions for part in root.manager.shared]
     return {
-        root: [version for version in own if any(is_beneath(version.real, folder) for folder in firm)]
+        root: [one for one in own if not one.is_link or any(is_beneath(one.real, folder) for folder in firm)]
         for root, own in versions.items()
     }
 
@@ -333,7 +328,7 @@ def _entry_names(folder: str) -> list[str]:
 def _version_mounts(version: Installation) -> Iterator[Mount]:
     """The folder at its own place, and also where the links on the way are resolved: both are named by programs."""
     for place in dict.fromkeys((version.place, version.real)):
-        yield read_only(place, version.real)
+        yield read_only(place, version.real, is_optional=True)  # it may be removed at any time
         yield from _secret_covers(place, version.real)
 
 
