@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 
 from tests.runtime.homes import link, program
 from tests.runtime.mcp.configured import PYTHON, SCRIPT
+from tests.runtime.mcp.test_real_servers import NODE, PACKAGES
 from tests.sandbox import machine_sandbox
 from tests.surfaces.shell import Shell
+from tests.surfaces.test_cli_toolchains import install_node, linked
 from weft.runtime.mcp.package_sources import package_caches
 from weft.runtime.mcp.server_settings import CommandServer, PackageSource
 from weft.runtime.sandbox.toolchain_places import MANAGERS
@@ -135,6 +138,23 @@ def test_a_server_of_an_environment_starts_whose_interpreter_lies_with_a_version
     assert "by --readable" in refused.err
     lone = shell("mcp-server", "add", "lone", "--", str(hidden))
     assert f"{hidden} is hidden from it" in lone.err
+
+
+@pytest.mark.slow("starts npm and a server of Node, twice")
+@pytest.mark.skipif(not (PACKAGES / "node_modules/.bin/mcp-server-memory").exists(), reason="npm installed nothing")
+def test_a_real_server_starts_by_npx_as_people_write_it(shell: Shell, home: Path) -> None:
+    """Its package lies in its folder, so npm reaches no host for it; the second start could reach none."""
+    version = home / ".nvm/versions/node/v99.0.0"
+    install_node(version)
+    shutil.copytree(NODE.parents[1] / "lib/node_modules/npm", version / "lib/node_modules/npm", copy_function=linked)
+    link(version / "bin/npx", "../lib/node_modules/npm/bin/npx-cli.js")
+    words = ("npx", "-y", "@modelcontextprotocol/server-memory")
+    added = shell(
+        "mcp-server", "add", "memory", "--yes", "--folder", str(PACKAGES), "--profile", "read-only", "--", *words
+    )
+    assert added.code == 0, added.err
+    assert {tool["state"] for tool in shell.json("mcp-server", "tools", "memory")} == {"approved"}
+    assert "network:" not in shell("mcp-server", "list").out
 
 
 def test_what_takes_no_yes_says_so(shell: Shell) -> None:

