@@ -168,6 +168,8 @@ def test_what_may_hold_keys_is_hidden_and_what_lies_beside_versions_is_not_shown
     program(place.home / ".nvm/versions/node/v20.1.0/bin/node")
     program(place.home / ".nvm/versions/node/v20.1.0/etc/npmrc", "_authToken=canary")
     program(place.home / ".nvm/versions/node/v20.1.0/.config/keys/one", "canary")
+    link(place.home / ".local/bin/tool", program(place.home / ".local/share/uv/tools/tool/bin/tool"))
+    program(place.home / ".local/share/uv/tools/tool/uv-receipt.toml", "index = 'https://ada:canary@example.org'")
     for name in (".cargo/credentials.toml", ".cargo/config.toml", ".cargo/registry/cache/x", ".npmrc", ".condarc",
                  ".local/share/uv/credentials/store", "miniconda3/.condarc", ".rustup/downloads/x"):  # fmt: skip
         program(place.home / name, "canary")
@@ -175,11 +177,12 @@ def test_what_may_hold_keys_is_hidden_and_what_lies_beside_versions_is_not_shown
     program(place.home / "miniconda3/bin/conda")
     toolchains = place.search()
     assert place.shown(toolchains) == {
-        ".pyenv/versions/3.11.4", ".nvm/versions/node/v20.1.0", ".cargo/bin", "miniconda3/bin",
+        ".pyenv/versions/3.11.4", ".nvm/versions/node/v20.1.0", ".cargo/bin", "miniconda3/bin", ".local/bin/tool",
+        ".local/share/uv/tools/tool",
     }  # fmt: skip
     assert place.hidden(toolchains) == {
         ".pyenv/versions/3.11.4/pip.conf", ".nvm/versions/node/v20.1.0/etc/npmrc",
-        ".nvm/versions/node/v20.1.0/.config",
+        ".nvm/versions/node/v20.1.0/.config", ".local/share/uv/tools/tool/uv-receipt.toml",
     }  # fmt: skip
 
 
@@ -192,6 +195,12 @@ def test_an_interpreter_elsewhere_is_named_and_not_shown(place: ProjectAndHome) 
     assert why is not None
     assert why.startswith(f".venv/bin/python leads to {python}, which the sandbox hides: ")
     assert toolchains.explain(["ls", "nothing"], "No such file or directory") is None
+    link(place.project / "venv", place.home / "environments/work")
+    toolchains = place.search()
+    assert len(toolchains.hidden) == 2
+    assert toolchains.explain(["ls", "nothing"], "No such file or directory") is None
+    assert "venv leads to" in (toolchains.explain(["venv/bin/python"], "No such file or directory") or "")
+    (place.project / "venv").unlink()
     shown = find_toolchains(PersonalHome(folder=str(place.home)), str(place.project), shown=[str(python.parents[1])])
     assert shown.hidden == ()
 

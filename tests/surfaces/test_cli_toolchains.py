@@ -15,6 +15,7 @@ from tests.runtime.homes import link, program
 from tests.sandbox import machine_sandbox
 from tests.surfaces.shell import Shell
 from weft.runtime.sandbox.toolchain_places import MANAGERS
+from weft.runtime.sandbox.toolchains import READABLE_ADVICE
 
 ON_DISK = True  # no sandbox takes a workspace in memory
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -150,6 +151,5 @@ def test_the_doctor_lists_what_a_folder_is_shown_and_what_stays_hidden(shell: Sh
     assert findings == {
         f"pyenv python 3.9.99 at {python.parents[1]}: .venv/bin/python leads there": "good",
         f"cargo at {home}/.cargo: its own programs": "good",
-        f"venv/bin/python leads to {home}/builds/python, which the sandbox hides: a person can show the folder that it "
-        "lies in: docs/sandbox.md says how": "note",
+        f"venv/bin/python leads to {home}/builds/python, which the sandbox hides: {READABLE_ADVICE}": "note",
     }

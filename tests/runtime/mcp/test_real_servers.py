@@ -127,7 +127,7 @@ def test_a_file_server_from_npm_works_on_its_folder_and_sees_no_other(tmp_path: 
             await called(tools, "filesystem/write_file", path=str(folder / "note.txt"), content="one\n")
             assert "note.txt" in str((await called(tools, "filesystem/list_directory", path=str(folder))).result)
             for path in (secret, folder / "link"):  # it would allow itself both: the sandbox does not show them
-                with pytest.raises(ToolFailure, match="ENOENT|does not exist"):
+                with pytest.raises(ToolFailure, match=r"ENOENT|does not exist"):
                     await called(tools, "filesystem/read_text_file", path=str(path))
 
     run(work)

@@ -28,9 +28,11 @@ _MOST_VERSIONS = 500
 _MOST_ALIASES = 8
 _LARGEST_FILE_BYTES = 64 * 1024
 _VERSION, _TOOL = "{version}", "{tool}"
-_BREW_PARTS = ("bin", "sbin", "lib", "libexec", "include", "share", "opt", "Cellar", "Frameworks", "etc/openssl@3",
-               "etc/ca-certificates")  # fmt: skip
-_CONDA_PARTS = ("bin", "condabin", "lib", "libexec", "include", "share", "ssl", "conda-meta", "compiler_compat")
+_BREW_PARTS = (
+    "bin", "sbin", "lib", "libexec", "include", "share", "opt", "Cellar", "Frameworks", "etc/openssl@3/cert.pem",
+    "etc/openssl@3/certs", "etc/openssl@3/openssl.cnf", "etc/ca-certificates",
+)  # fmt: skip
+_CONDA_PARTS = ("bin", "condabin", "lib", "libexec", "include", "share", "ssl", "compiler_compat")
 _CONDA_PLACES = (
     "miniconda3", "miniconda", "anaconda3", "anaconda", "miniforge3", "mambaforge", "micromamba", "opt/miniconda3",
 )  # fmt: skip

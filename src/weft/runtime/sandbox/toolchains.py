@@ -45,12 +45,13 @@ _SECRET_FOLDERS = ("", "etc", "lib/node_modules/npm")
 """Where in a version's folder package managers keep their settings."""
 SECRET_NAMES = frozenset(
     ".aws .azure .condarc .config .credentials .docker .env .envrc .gem .git-credentials .gnupg .kube .netrc .npmrc "
-    ".pypirc .ssh .yarnrc .yarnrc.yml auth.json auth.toml condarc condarc.d credentials credentials.json "
-    "credentials.toml npmrc pip.conf pip.ini".split()
+    ".pypirc .ssh .yarnrc .yarnrc.yml auth.json auth.toml conda-meta condarc condarc.d credentials credentials.json "
+    "credentials.toml npmrc pip.conf pip.ini pipx_metadata.json uv-receipt.toml".split()
 )
-"""Settings that may hold keys, in small letters. A command finds an empty file or folder in their place."""
+"""Settings that may hold keys, and notes of how something was installed, which may name them; in small letters. A
+command finds an empty file or folder in their place."""
 _INSTALL_ADVICE = "is not installed: install that version, or make the environment again with another"
-READABLE_ADVICE = "a person can show the folder that it lies in: docs/sandbox.md says how"
+READABLE_ADVICE = "a person shows the folder that it lies in by --readable, or by `readable` in resources.toml"
 
 
 class ToolchainRow(Struct, frozen=True, kw_only=True):
@@ -100,7 +101,9 @@ class Toolchains(Struct, frozen=True, kw_only=True):
         """Why a command may have failed: where its words or what it said name a program that is hidden, or the folder
         of the link that leads to it."""
         text = "\0".join((*words, message))
-        named = (one for one in self.hidden if os.path.dirname(one.source) in text or one.target in text)
+        named = (
+            one for one in self.hidden if (os.path.dirname(one.source) or one.source) in text or one.target in text
+        )
         return next((program.sentence for program in named), None)
 
 
