@@ -84,7 +84,7 @@ def test_the_environment_holds_only_what_is_named(
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-canary")
     made = run_sandboxed(sandbox, ["/usr/bin/env"], UNPROTECTED, workspace=workspace, environment={"NAMED": "yes"})
     names = {line.partition("=")[0] for line in asyncio.run(made).stdout.decode().splitlines()}
-    assert names - {"PWD", "SHLVL", "_", "OLDPWD"} == {"PATH", "HOME", "NAMED"}
+    assert names - {"PWD", "SHLVL", "_", "OLDPWD"} == {"PATH", "HOME", "NAMED", "GIT_CONFIG_SYSTEM"}
 
 
 def test_values_of_the_environment_are_in_no_process_list(sandbox: Sandbox, workspace: Path) -> None:

@@ -58,7 +58,7 @@ def test_folder_variables_and_time_are_those_that_were_asked_for(tmp_path: Path)
     )
     names = {line.partition("=")[0] for line in answer["stdout"].splitlines()[2:]}
     assert answer["stdout"].startswith(f"{tmp_path}/sub\nblue\n")
-    assert names - {"PWD", "SHLVL", "_", "OLDPWD"} == {"PATH", "HOME", "COLOR"}
+    assert names - {"PWD", "SHLVL", "_", "OLDPWD"} == {"PATH", "HOME", "COLOR", "GIT_CONFIG_SYSTEM"}
     late = failure(tmp_path, {"cmd": "echo begun; sleep 100", "timeout_ms": 300})
     assert (late.code, late.details["stdout"]) == ("timed_out", "begun\n")
 

@@ -18,6 +18,8 @@ from msgspec import Struct, structs
 from weft.kernel.errors import InvalidInput, StoreFailed, Unsupported
 from weft.runtime.sandbox.cgroups import delegated_cgroup
 from weft.runtime.sandbox.confinement import CHECK_SECONDS, ConfinedRun, Confinement
+from weft.runtime.sandbox.git_leftovers import carry_upstreams, disarm_repositories
+from weft.runtime.sandbox.git_settings import GitLeftovers
 from weft.runtime.sandbox.line_process import LineProcess
 from weft.runtime.sandbox.mounts import (
     Mount,
@@ -207,6 +209,7 @@ async def run_sandboxed(
     )
     if outcome.ending is Ending.EXITED and not guard.has_started_program:
         raise Unsupported(f"the sandbox could not be made: {_last_line(outcome)}", _ADVICE)
+    outcome = structs.replace(outcome, git=guard.git_leftovers)
     if outcome.succeeded or guard.plan is None:
         return outcome
     ends = (output[-_LOOKED_AT_BYTES:].decode(errors="replace") for output in (outcome.stderr, outcome.stdout))
@@ -241,7 +244,7 @@ class SandboxPlan(Struct, frozen=True, kw_only=True):
     caches: Path | None
 
 
-def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings) -> SandboxPlan:
+def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings, view: WorkspaceView) -> SandboxPlan:
     """What of the machine's files a command is shown, without what is protected. Looks through the workspace."""
     toolchains = surroundings.get("toolchains", NO_TOOLCHAINS)
     hidden = [folder for folder in surroundings.get("hidden", ()) if not toolchains.shows(str(folder))]
@@ -252,11 +255,9 @@ def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings) -> Sand
     ]
     covers: list[Mount] = []
     entries: tuple[HiddenEntry, ...] = ()
-    view, person = WorkspaceView(), surroundings.get("person", NO_FOLDERS)
-    place = _place(surroundings.get("workspace"))
+    person, place = surroundings.get("person", NO_FOLDERS), _place(surroundings.get("workspace"))
     is_writable = not surroundings.get("read_only", False)
     if place is not None:
-        view = workspace_view(Path(place), person)
         shown += [writable(place) if is_writable else read_only(place), *view.mounts]
         shown += surroundings.get("held_files", ())
         entries = search_workspace(Path(place), protected.secrets)
@@ -327,12 +328,19 @@ class SandboxGuard:
         self._starts = 0
         self.run: ConfinedRun | None = None
         self.plan: SandboxPlan | None = None
+        self._view = WorkspaceView()
+        self.git_leftovers = GitLeftovers()
 
     def before_start(self, argv: Sequence[str], environment: Mapping[str, str]) -> PreparedStart:
         self.run = None
         self._starts += 1
+        self._view.close()
         surroundings, place = self._surroundings, self._place
-        plan = self.plan = plan_sandbox(self._protected, surroundings)
+        if place is not None:
+            is_read_only = surroundings.get("read_only", False)
+            person = surroundings.get("person", NO_FOLDERS)
+            self._view = workspace_view(Path(place), person, is_read_only=is_read_only)
+        plan = self.plan = plan_sandbox(self._protected, surroundings, self._view)
         files = {f"{PROGRAM_FOLDER}/{name}": data for name, data in (surroundings.get("files") or {}).items()}
         run = self.run = ConfinedRun(
             structs.replace(
@@ -391,10 +399,27 @@ class SandboxGuard:
         return self.run is not None and self.run.has_started_program
 
     def check(self) -> Ending | None:
+        if self._view.git is not None and not self._view.git.is_intact():
+            return Ending.UNCOVERED
         return None if self.run is None else self.run.check()
 
     def after_end(self, ending: Ending) -> Ending:
-        return ending if self.run is None else self.run.after_end(ending)
+        try:
+            if self.run is not None:
+                ending = self.run.after_end(ending)
+                self._disarm_repositories(self.run)
+        finally:
+            self._view.close()
+        return ending
+
+    def _disarm_repositories(self, run: ConfinedRun) -> None:
+        """Before what it held for git is let go: until then nothing else may be found there by the person's git."""
+        git = self._view.git
+        if self._place is not None and git is not None and not self._surroundings.get("read_only", False):
+            changed = run.changed_repositories.get(self._place, frozenset())
+            leftovers = disarm_repositories(self._place, changed, git.view.folders, git.replaced_settings())
+            upstreams = carry_upstreams(git.branches)
+            self.git_leftovers = structs.replace(leftovers, read_only=git.view.odd, upstreams=upstreams)
 
 
 def _identity(folder: str | int) -> tuple[int, int]:

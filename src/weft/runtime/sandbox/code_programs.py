@@ -180,6 +180,7 @@ def _read(outcome: ProcessOutcome, limits: Limits) -> CodeOutcome:
         Ending.TOO_MUCH_MEMORY: f"it took more than {limits.memory} bytes of memory",
         Ending.TOO_MANY_PROCESSES: f"it had more than {limits.processes} processes and threads",
         Ending.TOO_MUCH_DISK: "it made more files than it may",
+        Ending.UNCOVERED: "what it must not write was replaced from outside meanwhile",
     }
     if outcome.ending in exceeded:
         return CodeOutcome(ending=outcome.ending, error=exceeded[outcome.ending], printed=printed)

@@ -83,6 +83,8 @@ class ConfinedRun:
         self._next_check = 0.0
         self._started = SystemClock().now_ms() / 1000
         self.has_own_keyring = self.has_started_program = False
+        self.changed_repositories: dict[str, frozenset[str]] = {}
+        """When it has ended: in each folder that it could write, each `.git` in which something changed."""
 
     @property
     def options(self) -> list[str]:
@@ -161,7 +163,7 @@ class ConfinedRun:
         for descriptor in (*descriptors, *self._files.values(), *self._mounted_files):
             _closed(descriptor)
         for folder in self._confinement.folders:
-            ChangedFiles(folder, self._started).remove_privileges()
+            self.changed_repositories[folder] = ChangedFiles(folder, self._started).remove_privileges()
         return ending
 
     def _inner_process(self) -> int | None:

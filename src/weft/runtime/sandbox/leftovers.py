@@ -17,6 +17,7 @@ _CLOCK_SECONDS = 1.0
 """The clock of a file system may be so far behind ours."""
 _PATH_CHARACTERS = 1000
 """So much of a path is opened at once; the system takes 4096 bytes."""
+_REPOSITORY = ".git"
 _SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -39,20 +40,27 @@ class ChangedFiles:
         """A file of several names counts once."""
         blocks: dict[tuple[int, int], int] = {}
         closed: list[str] = []
-        for _, _, status in self._walk(closed):
+        for _, _, _, status in self._walk(closed):
             blocks[status.st_dev, status.st_ino] = status.st_blocks
         return ChangedSize(512 * sum(blocks.values()), len(blocks), bool(closed))
 
-    def remove_privileges(self) -> None:
-        """Take the setuid and setgid bits from files and remove device nodes; what is closed is opened for that."""
-        for folder, name, status in self._walk(None):
+    def remove_privileges(self) -> frozenset[str]:
+        """Take the setuid and setgid bits from files and remove device nodes; what is closed is opened for that. The
+        paths of each `.git` that changed, or in which something did."""
+        repositories = set()
+        for folder, path, name, status in self._walk(None):
             if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
                 os.unlink(name, dir_fd=folder)
             elif stat.S_ISREG(status.st_mode) and status.st_mode & _SPECIAL_BITS:
                 _change_mode(folder, name, removed=_SPECIAL_BITS)
+            parts = f"{path}/{name}".split("/")[1:]
+            if _REPOSITORY in parts:
+                repositories.add("/".join(parts[: parts.index(_REPOSITORY) + 1]))
+        return frozenset(repositories)
 
-    def _walk(self, closed: list[str] | None) -> Iterator[tuple[int, str, os.stat_result]]:
-        """Folder, name and status of what changed. Folders that are closed are listed in `closed`, else opened."""
+    def _walk(self, closed: list[str] | None) -> Iterator[tuple[int, str, str, os.stat_result]]:
+        """Folder, its path, name and status of what changed. Folders that are closed are listed in `closed`, else
+        opened."""
         pending = [""]
         while pending:
             path = pending.pop()
@@ -67,7 +75,7 @@ class ChangedFiles:
                             elif is_changed and closed is not None:
                                 closed.append(f"{path}/{name}")
                         if is_changed:
-                            yield folder, name, status
+                            yield folder, path, name, status
                 finally:
                     os.close(folder)
 

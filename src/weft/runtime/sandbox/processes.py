@@ -25,6 +25,7 @@ from typing import IO, Any, Protocol
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput, StoreFailed
+from weft.runtime.sandbox.git_settings import GitLeftovers
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -57,6 +58,8 @@ class Ending(StrEnum):
     TOO_MUCH_MEMORY = "too_much_memory"
     TOO_MANY_PROCESSES = "too_many_processes"
     TOO_MUCH_DISK = "too_much_disk"
+    UNCOVERED = "uncovered"
+    """What it must not write was replaced from outside, and with that it could be written."""
 
 
 class ProcessOutcome(Struct, frozen=True, kw_only=True):
@@ -70,6 +73,8 @@ class ProcessOutcome(Struct, frozen=True, kw_only=True):
     """What it asked the proxy of its sandbox for and did not get."""
     hidden: tuple[str, ...] = ()
     """Files of secrets that were hidden from it and that its words or errors name, where it failed."""
+    git: GitLeftovers = GitLeftovers()
+    """What was taken away from repositories that it made in the workspace."""
 
     @property
     def succeeded(self) -> bool:

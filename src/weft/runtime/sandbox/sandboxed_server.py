@@ -22,6 +22,7 @@ _LOST = {
     Ending.TOO_MUCH_MEMORY: "it took more memory than it may",
     Ending.TOO_MANY_PROCESSES: "it had more processes and threads than it may",
     Ending.TOO_MUCH_DISK: "it made more files than it may",
+    Ending.UNCOVERED: "what it must not write was replaced from outside meanwhile",
 }
 
 

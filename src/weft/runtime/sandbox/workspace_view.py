@@ -11,6 +11,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from weft.runtime.sandbox.git_settings import GitIdentity
+from weft.runtime.sandbox.git_view import GitGuard
 from weft.runtime.sandbox.mounts import Mount
 from weft.runtime.sandbox.toolchain_places import PersonalHome
 
@@ -24,6 +26,8 @@ class PersonFolders(Struct, frozen=True, kw_only=True):
     """Beneath it lies, for each workspace, what package managers fetched. None: it is kept in memory, and gone."""
     variables: Mapping[str, str] = {}
     """Those that say where version managers keep what they installed."""
+    identity: GitIdentity | None = None
+    """Who makes commits where a repository does not say it."""
 
     @property
     def toolchain_home(self) -> PersonalHome | None:
@@ -41,8 +45,16 @@ class WorkspaceView(Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] = {}
     program_folders: tuple[str, ...] = ()
     """Where programs are looked for before the folders of the system."""
+    git: GitGuard | None = None
+    """What holds the folders of git as they are shown."""
+
+    def close(self) -> None:
+        if self.git is not None:
+            self.git.close()
 
 
-def workspace_view(workspace: Path, person: PersonFolders) -> WorkspaceView:
-    """Looks at a workspace each time that something is started in it. `workspace` has no links on its way."""
-    return WorkspaceView()
+def workspace_view(workspace: Path, person: PersonFolders, *, is_read_only: bool = False) -> WorkspaceView:
+    """Looks at a workspace each time that something is started in it. `workspace` has no links on its way. The view
+    must be closed when what was started has ended, or was not started."""
+    git = GitGuard(workspace, person.identity, is_read_only=is_read_only)
+    return WorkspaceView(mounts=git.view.mounts, environment=git.view.environment, git=git)

@@ -187,6 +187,8 @@ def _told(outcome: ProcessOutcome, duration_ms: int) -> dict[str, Any]:
         result["refused_hosts"] = list(outcome.refused_hosts)
     if outcome.hidden:
         result["hidden"] = list(outcome.hidden)
+    if sentences := outcome.git.sentences(outcome.stderr):
+        result["git"] = sentences
     return result
 
 
@@ -201,6 +203,7 @@ def _result(outcome: ProcessOutcome, limits: Limits, duration_ms: int) -> dict[s
         Ending.TOO_MUCH_MEMORY: f"it took more than {limits.memory} bytes of memory",
         Ending.TOO_MANY_PROCESSES: f"it had more than {limits.processes} processes and threads",
         Ending.TOO_MUCH_DISK: f"it wrote more than {limits.disk} bytes, or more files than it may",
+        Ending.UNCOVERED: "git's configuration was changed outside of the sandbox meanwhile: run it again",
     }
     raise ToolFailure(str(outcome.ending), exceeded[outcome.ending], result)
 

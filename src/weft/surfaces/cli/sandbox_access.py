@@ -7,7 +7,7 @@ see is noted where the trusted folders are.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +24,11 @@ from weft.surfaces.cli.user_files import configuration_folder, find_ledger, stat
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
     from weft.runtime.sandbox.command_runner import CommandRunner
+    from weft.runtime.sandbox.git_settings import GitIdentity
     from weft.runtime.sandbox.protected_places import ProtectedPlaces
 
 SETTINGS_FILE = "sandbox.toml"
+_MOST_INCLUDES = 10
 SANDBOX_CACHES = "sandbox"
 """The folder of the user's caches in which package caches of sandboxed commands lie."""
 
@@ -91,13 +93,48 @@ def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -
         protected_places(place),
         strict=is_strict(os.environ.get(STRICT_VARIABLE)),
         readable=[*map(Path, load_sandbox_settings().readable), *readable],
-        person=PersonFolders(home=Path.home(), caches=sandbox_caches(), variables=manager_variables(os.environ.get)),
+        person=PersonFolders(
+            home=Path.home(),
+            caches=sandbox_caches(),
+            variables=manager_variables(os.environ.get),
+            identity=git_identity(),
+        ),
     )
 
 
 def sandbox_caches() -> Path:
     """Where it lies what package managers fetched inside sandboxes."""
     return user_cache() / SANDBOX_CACHES
+
+
+def git_identity() -> GitIdentity:
+    """Who this person is in commits, by their global configuration of git: what `git config --global --includes` says
+    of `user.name` and `user.email`. Files that are included only under a condition are not read."""
+    from weft.runtime.sandbox.git_settings import GitIdentity
+
+    own = os.environ.get("GIT_CONFIG_GLOBAL")
+    if own is not None:
+        files = [Path(own)]
+    else:
+        folder = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+        files = [Path(folder) / "git" / "config", Path.home() / ".gitconfig"]
+    values = dict(pair for file in files for pair in _user_settings(file, _MOST_INCLUDES))
+    return GitIdentity(values.get("user.name", ""), values.get("user.email", ""))
+
+
+def _user_settings(file: Path, levels: int) -> Iterator[tuple[str, str]]:
+    from weft.runtime.sandbox.git_settings import CONFIG_BYTES, read_settings
+
+    try:
+        with file.open("rb") as opened:
+            config = opened.read(CONFIG_BYTES)
+    except OSError:  # as git does with a file that is not there or cannot be read
+        return
+    for setting in read_settings(config):
+        if setting.key == "include.path" and levels:
+            yield from _user_settings(file.parent / Path(setting.value).expanduser(), levels - 1)
+        elif setting.section == "user":
+            yield setting.key, setting.value
 
 
 def nearby_ledger(option: str | None) -> str | None:

@@ -133,5 +133,7 @@ def _show(answer: SandboxRun) -> None:
         click.echo(f"refused: {safe(host)}", err=True)
     for path in answer.result.get("hidden", ()):
         click.echo(f"hidden: {safe(path)}: `weft trust FOLDER --show {safe(path)}` lets commands see it", err=True)
+    for sentence in answer.result.get("git", ()):
+        click.echo(f"git: {safe(sentence)}", err=True)
     if answer.error is not None:
         click.echo(safe(answer.error), err=True)

@@ -1,0 +1,309 @@
+"""Git's configuration as a program in the sandbox may have it: settings of known names with values of known forms.
+
+A configuration can name programs in a hundred settings (`core.fsmonitor`, `filter.*.clean`, `alias.*`) and include
+other files. No list of those is kept here, but a list of what is harmless: everything else is left out. The text is
+read as git reads it. Where this reader errs, a setting is missing, and never one added.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+CONFIG_BYTES = 256 * 1024
+READ_ONLY_SETTINGS = (
+    "git's configuration is read-only in the sandbox: a person runs commands that write it (`git config`, "
+    "`git remote`, `git branch -u`) outside of it"
+)
+_WRITES_SETTINGS = re.compile(rb"config[^\n]*(?:Device or resource busy|Read-only file system)")
+_SECTION = re.compile(r'\s*\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\\n]|\\[^\n])*)")?\s*\]')
+_NAME = re.compile(r"[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*")
+_ESCAPES = {"n": "\n", "t": "\t", "b": "\b", "\\": "\\", '"': '"'}
+_HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::[0-9]{1,5})?"
+_USER = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*"
+_SCP_ADDRESS = re.compile(rf"(?:{_USER}@)?[A-Za-z0-9_][A-Za-z0-9_.-]*:(?![:-])[^\s?#]+")
+_LOCAL_ADDRESS = re.compile(r"(?:/|\.{1,2}/)[^\x00-\x1f\x7f]*")
+_PLAIN = re.compile(r"[^\x00-\x1f\x7f]{1,1000}")
+
+
+class GitSetting(Struct, frozen=True):
+    """One line of a configuration. A section with a subsection has one value for each of those."""
+
+    section: str
+    subsection: str | None
+    name: str
+    value: str
+
+    @property
+    def key(self) -> str:
+        parts = (self.section, self.subsection, self.name)
+        return ".".join(part for part in parts if part is not None)
+
+
+class UnreadableSettings(Exception):
+    """Git stops with an error there."""
+
+
+class GitIdentity(Struct, frozen=True):
+    """Who a person is in commits, as their own configuration says."""
+
+    name: str = ""
+    email: str = ""
+
+
+class GitLeftovers(Struct, frozen=True):
+    """What is to be said of git after a command: what was taken away from new repositories, what still runs by itself,
+    both as paths in the workspace, which repositories could only be read, with why, and the branches that follow a
+    remote's from now on."""
+
+    taken_away: tuple[str, ...] = ()
+    runs_by_itself: tuple[str, ...] = ()
+    read_only: tuple[str, ...] = ()
+    upstreams: tuple[str, ...] = ()
+
+    def sentences(self, errors: bytes) -> list[str]:
+        """For whoever reads the result. `errors` is what the command wrote to its error stream."""
+        sentences = []
+        if _WRITES_SETTINGS.search(errors):
+            sentences.append(READ_ONLY_SETTINGS)
+        if b"Read-only file system" in errors:
+            sentences += [f"this repository can only be read here: {name}" for name in self.read_only]
+        sentences += [f"follows the branch of the remote that it was made from: {name}" for name in self.upstreams]
+        sentences += [f"taken away, for git would obey it outside of the sandbox: {name}" for name in self.taken_away]
+        return sentences + [f"runs by itself outside of the sandbox: {name}" for name in self.runs_by_itself]
+
+
+def read_settings(config: bytes) -> Iterator[GitSetting]:
+    """The settings of a configuration in their order, up to what git could not read either."""
+    with suppress(UnreadableSettings):
+        yield from _read_settings(config)
+
+
+def restored_settings(before: bytes, now: bytes) -> bytes | None:
+    """What a configuration said before, with the harmless part of what was added since; None where nothing else was
+    added."""
+    old = frozenset(read_settings(before))
+    try:
+        added = [setting for setting in _read_settings(now) if setting not in old]
+    except UnreadableSettings:
+        return before
+    harmless = [_harmless(setting) for setting in added]
+    if harmless == added:
+        return None
+    return before + b"\n" + b"".join(_line_of(setting) for setting in harmless if setting is not None)
+
+
+def upstream_settings(config: bytes, branch: str, start: str) -> bytes | None:
+    """What git adds to a configuration for a branch that was made from a remote's, whose name is `start`; None where
+    that is none of a remote's, or something is configured for the branch or for all of them."""
+    try:
+        settings = list(_read_settings(config))
+    except UnreadableSettings:
+        return None
+    sections = {(one.section, one.subsection) for one in settings}
+    if ("branch", branch) in sections or any(one.key == "branch.autosetupmerge" for one in settings):
+        return None
+    remotes = {one.subsection for one in settings if (one.section, one.name) == ("remote", "url") and one.subsection}
+    name = start.removeprefix("refs/remotes/")
+    remote = max((remote for remote in remotes if name.startswith(f"{remote}/")), key=len, default=None)
+    if remote is None or _name(remote) is None:
+        return None
+    merge = f"refs/heads/{name.removeprefix(f'{remote}/')}"
+    if any(_branch(text) is None or ".." in text or "//" in text for text in (merge, f"refs/heads/{branch}")):
+        return None
+    lines = (GitSetting("branch", branch, "remote", remote), GitSetting("branch", branch, "merge", merge))
+    return (b"" if config.endswith(b"\n") else b"\n") + b"".join(map(_line_of, lines))
+
+
+def _read_settings(config: bytes) -> Iterator[GitSetting]:
+    text = config.decode("utf-8", "surrogateescape").removeprefix("\ufeff").replace("\r\n", "\n")
+    position, section, subsection = 0, "", None
+    while position < len(text):
+        if (blank := re.compile(r"\s+|[#;][^\n]*").match(text, position)) is not None:
+            position = blank.end()
+        elif (heading := _SECTION.match(text, position)) is not None:
+            section, subsection = _split_heading(heading[1], heading[2])
+            position = heading.end()
+        elif section and (name := _NAME.match(text, position)) is not None:
+            value, position = _read_value(text, name.end())
+            if value is None:
+                raise UnreadableSettings
+            yield GitSetting(section, subsection, name[1].lower(), value)
+        else:
+            raise UnreadableSettings
+
+
+def _split_heading(name: str, quoted: str | None) -> tuple[str, str | None]:
+    if quoted is not None:
+        return name.lower(), re.sub(r"\\(.)", r"\1", quoted)
+    section, dot, rest = name.partition(".")
+    return section.lower(), rest.lower() if dot else None
+
+
+def _read_value(text: str, position: int) -> tuple[str | None, int]:
+    """The value after a name, and where it ends; None where it has no end. A name without a value is true."""
+    if position >= len(text) or text[position] in "\n#;":
+        return "true", position
+    if text[position] != "=":
+        return None, position
+    characters: list[str] = []
+    length = 0  # without the blanks at the end
+    is_quoted = False
+    position += 1
+    while position < len(text) and (is_quoted or text[position] not in "#;") and text[position] != "\n":
+        character = text[position]
+        position += 1
+        if character == "\\":
+            escaped = text[position : position + 1]
+            position += 1
+            if escaped == "\n":
+                continue
+            if escaped not in _ESCAPES:
+                return None, position
+            characters.append(_ESCAPES[escaped])
+            length = len(characters)
+        elif character == '"':
+            is_quoted = not is_quoted
+            length = len(characters)
+        elif is_quoted or not character.isspace():
+            characters.append(character)
+            length = len(characters)
+        elif characters:
+            characters.append(character)
+    return (None if is_quoted else "".join(characters[:length])), position
+
+
+def _accepting(pattern: str) -> Callable[[str], str | None]:
+    accepts = re.compile(pattern, re.IGNORECASE).fullmatch
+    return lambda value: value if accepts(value) else None
+
+
+def plain_address(value: str) -> str | None:
+    """Where a remote lies, without a password or token; None for a form that names a program or hides something."""
+    if _LOCAL_ADDRESS.fullmatch(value):
+        return value
+    if "://" not in value:
+        return value if _SCP_ADDRESS.fullmatch(value) else None
+    return _plain_url(value)
+
+
+def _plain_url(value: str) -> str | None:
+    """A query and a fragment can hold a token, what is before the `@` a password; of `ssh` it names an account."""
+    try:
+        address = urlsplit(value)
+    except ValueError:
+        return None
+    is_plain = _PLAIN.fullmatch(value) and not address.query and not address.fragment
+    user, _, host = address.netloc.rpartition("@")
+    has_host = address.scheme in ("https", "http", "ssh", "git") and re.fullmatch(_HOST, host)
+    is_file = address.scheme == "file" and not address.netloc
+    if not is_plain or not (has_host or is_file):
+        return None
+    account = user.partition(":")[0]
+    before = f"{account}@" if address.scheme == "ssh" and re.fullmatch(_USER, account) else ""
+    return f"{address.scheme}://{before}{host}{address.path}"
+
+
+_truth = _accepting("true|false|yes|no|on|off|1|0|")
+_text = _accepting(_PLAIN.pattern)
+_references = _accepting(r"[+^]?refs/[\w./*@+-]*(?::refs/[\w./*@+-]*)?|\+?HEAD")
+_branch = _accepting(r'refs/heads/[^\x00-\x20\x7f~^:?*\[\\"]{1,500}')
+_name = _accepting(r"\.|[\w][\w./@+-]{0,200}")
+_HARMLESS: Mapping[tuple[str, bool, str], Callable[[str], str | None]] = {
+    ("core", False, "repositoryformatversion"): _accepting("[01]"),
+    **{
+        ("core", False, name): _truth
+        for name in (
+            "filemode", "bare", "ignorecase", "precomposeunicode", "symlinks", "protecthfs", "protectntfs", "quotepath",
+            "sparsecheckout", "sparsecheckoutcone", "longpaths",
+        )
+    },
+    ("core", False, "autocrlf"): _accepting("true|false|input"),
+    ("core", False, "eol"): _accepting("lf|crlf|native"),
+    ("core", False, "logallrefupdates"): _accepting("true|false|always"),
+    ("core", False, "abbrev"): _accepting("[0-9]{1,2}|auto|no"),
+    ("extensions", False, "objectformat"): _accepting("sha1|sha256"),
+    ("extensions", False, "compatobjectformat"): _accepting("sha1|sha256"),
+    ("extensions", False, "refstorage"): _accepting("files|reftable"),
+    ("extensions", False, "worktreeconfig"): _truth,
+    ("extensions", False, "relativeworktrees"): _truth,
+    ("extensions", False, "preciousobjects"): _truth,
+    ("extensions", False, "noop"): _truth,
+    ("extensions", False, "partialclone"): _name,
+    ("index", False, "sparse"): _truth,
+    ("remote", True, "url"): plain_address,
+    ("remote", True, "pushurl"): plain_address,
+    ("remote", True, "fetch"): _references,
+    ("remote", True, "push"): _references,
+    ("remote", True, "tagopt"): _accepting("--tags|--no-tags"),
+    ("remote", True, "promisor"): _truth,
+    ("remote", True, "partialclonefilter"): _accepting("[a-z0-9:=]{1,50}"),
+    ("branch", True, "remote"): _name,
+    ("branch", True, "merge"): _branch,
+    ("branch", True, "rebase"): _accepting("true|false|merges"),
+    ("submodule", True, "active"): _truth,
+    ("submodule", True, "url"): plain_address,
+    ("user", False, "name"): _text,
+    ("user", False, "email"): _text,
+}  # fmt: skip
+
+
+def harmless_settings(config: bytes) -> bytes:
+    """A configuration with nothing but what is known to name no program, to include no file and to tell no secret."""
+    return b"".join(map(_line_of, filter(None, map(_harmless, read_settings(config)))))
+
+
+def withheld_keys(config: bytes) -> tuple[str, ...]:
+    """The settings that a harmless configuration does not have, or has without a part of their value."""
+    return tuple(dict.fromkeys(setting.key for setting in read_settings(config) if _harmless(setting) != setting))
+
+
+def included_paths(config: bytes) -> tuple[str, ...]:
+    """The files that a configuration includes, as it names them."""
+    settings = read_settings(config)
+    return tuple(
+        setting.value for setting in settings if setting.section in ("include", "includeif") and setting.name == "path"
+    )
+
+
+def has_worktree_settings(config: bytes) -> bool:
+    """Whether git reads `config.worktree` beside this configuration."""
+    values = [one.value.lower() for one in read_settings(config) if one.key == "extensions.worktreeconfig"]
+    return bool(values) and values[-1] not in ("false", "no", "off", "0", "")
+
+
+def _harmless(setting: GitSetting) -> GitSetting | None:
+    accept = _HARMLESS.get((setting.section, setting.subsection is not None, setting.name))
+    if accept is None or (setting.subsection is not None and not _PLAIN.fullmatch(setting.subsection)):
+        return None
+    value = accept(setting.value)
+    return None if value is None else GitSetting(setting.section, setting.subsection, setting.name, value)
+
+
+def _line_of(setting: GitSetting) -> bytes:
+    subsection = "" if setting.subsection is None else f" {_quoted(setting.subsection)}"
+    line = f"[{setting.section}{subsection}]\n\t{setting.name} = {_quoted(setting.value)}\n"
+    return line.encode("utf-8", "surrogateescape")
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+_SYSTEM_SETTINGS = (
+    GitSetting("safe", None, "directory", "*"),  # a folder's owner may have another number inside
+    GitSetting("branch", None, "autosetupmerge", "false"),  # it would write the configuration, and stop half-way
+    GitSetting("gc", None, "auto", "0"),  # it would be killed at the end of the command
+    GitSetting("maintenance", None, "auto", "false"),
+)
+
+
+def system_settings(identity: GitIdentity | None) -> bytes:
+    """The configuration of the system inside: a repository's own says otherwise where it says something."""
+    person = [("name", identity.name), ("email", identity.email)] if identity is not None else []
+    settings = [GitSetting("user", None, name, value) for name, value in person if _PLAIN.fullmatch(value)]
+    return b"".join(map(_line_of, (*_SYSTEM_SETTINGS, *settings)))

@@ -1,0 +1,54 @@
+"""Repositories that a person has, and commands of an agent in them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.git_settings import GitIdentity
+from weft.runtime.sandbox.processes import ProcessOutcome
+from weft.runtime.sandbox.profiles import SandboxProfile
+from weft.runtime.sandbox.protected_places import ProtectedPlaces
+from weft.runtime.sandbox.workspace_view import PersonFolders
+
+PERSON = GitIdentity("Ada Person", "ada@example.org")
+_OUTSIDE = {"PATH": os.environ["PATH"], "GIT_CONFIG_NOSYSTEM": "1", "HOME": "/nonexistent"}
+_SETTINGS = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "protocol.file.allow=always")
+
+
+def person_git(folder: Path, *words: str, is_plain: bool = False) -> str:
+    """What the person's git answers, outside of the sandbox. Plain: with nothing but the repository's configuration."""
+    command = ["git", *(() if is_plain else _SETTINGS), *words]
+    return subprocess.run(command, cwd=folder, env=_OUTSIDE, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def make_repository(folder: Path, *, files: dict[str, str] | None = None) -> Path:
+    """One with a commit of these files, or without any."""
+    folder.mkdir(parents=True, exist_ok=True)
+    person_git(folder, "init", "-q", "-b", "main")
+    if files:
+        for path, text in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+        person_git(folder, "add", "-A")
+        person_git(folder, "commit", "-qm", "first")
+    return folder
+
+
+def agent_runs(
+    workspace: Path, script: str, *, profile: SandboxProfile | None = None, identity: GitIdentity | None = PERSON
+) -> ProcessOutcome:
+    """A script of an agent in the sandbox, with this workspace."""
+    runner = CommandRunner(ProtectedPlaces(ledgers=(), folders=()), person=PersonFolders(identity=identity))
+    words = ["sh", "-c", script]
+    return asyncio.run(runner.run(profile or SandboxProfile(), words, workspace=workspace))
+
+
+def agent_does(workspace: Path, script: str, *, identity: GitIdentity | None = PERSON) -> str:
+    """What a script answers that goes well."""
+    outcome = agent_runs(workspace, f"set -e\n{script}", identity=identity)
+    assert outcome.succeeded, outcome.stderr.decode() + outcome.stdout.decode()
+    return outcome.stdout.decode().strip()
