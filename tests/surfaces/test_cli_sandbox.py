@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.runtime.sandbox.repositories import make_repository, person_git
 from tests.sandbox import machine_sandbox
 from tests.surfaces.shell import Shell
 
@@ -138,3 +139,23 @@ def test_a_folder_that_takes_the_place_of_another_shows_nothing(shell: Shell, tm
             shell("trust", str(space), "--show", ".env")
             space.rename(tmp_path / "moved")
     assert shell("sandbox", "run", "--in", str(space), "--", "cat", ".env").out == ""
+
+
+def test_a_commit_bears_the_persons_own_name_and_what_writes_the_configuration_says_where_to_do_it(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, space = tmp_path / "home", make_repository(tmp_path / "space", files={"a": "1\n"})
+    home.mkdir(exist_ok=True)
+    (home / ".gitconfig").write_text(
+        '[include]\n\tpath = names\n[user]\n\temail = "ada@example.org"\n[alias]\n\tx = !x\n'
+    )
+    (home / "names").write_text("[user]\n\tname = Ada Person\n")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.delenv("GIT_CONFIG_GLOBAL", raising=False)
+    words = ("sandbox", "run", "--in", str(space), "--")
+    assert shell(*words, "git", "commit", "-q", "--allow-empty", "-m", "two").code == 0
+    assert person_git(space, "log", "-1", "--format=%an %ae") == "Ada Person ada@example.org"
+    answer = shell(*words, "git", "config", "core.fsmonitor", "x")
+    assert answer.code == 4
+    assert "outside of it" in answer.err

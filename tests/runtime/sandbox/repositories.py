@@ -7,11 +7,11 @@ import os
 import subprocess
 from pathlib import Path
 
+from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.git_settings import GitIdentity
 from weft.runtime.sandbox.processes import ProcessOutcome
 from weft.runtime.sandbox.profiles import SandboxProfile
-from weft.runtime.sandbox.protected_places import ProtectedPlaces
 from weft.runtime.sandbox.workspace_view import PersonFolders
 
 PERSON = GitIdentity("Ada Person", "ada@example.org")
@@ -42,7 +42,7 @@ def agent_runs(
     workspace: Path, script: str, *, profile: SandboxProfile | None = None, identity: GitIdentity | None = PERSON
 ) -> ProcessOutcome:
     """A script of an agent in the sandbox, with this workspace."""
-    runner = CommandRunner(ProtectedPlaces(ledgers=(), folders=()), person=PersonFolders(identity=identity))
+    runner = CommandRunner(UNPROTECTED, sandbox=machine_sandbox(), person=PersonFolders(identity=identity))
     words = ["sh", "-c", script]
     return asyncio.run(runner.run(profile or SandboxProfile(), words, workspace=workspace))
 
