@@ -283,6 +283,22 @@ def test_files_of_two_turns_are_compared(desk: Desk) -> None:
     assert [(one["path"], one["status"]) for one in changes] == [("more", "added"), ("page", "modified")]
 
 
+def test_changed_files_that_something_runs_by_itself_are_named(desk: Desk, folder: Path) -> None:
+    desk.weft("fork", "main", "alt")
+    desk.work("alt", folder / "site-alt", **{".envrc": "evil\n", "Makefile": "all:\n", "more": "y\n"})
+    named = "runs by itself: .envrc (direnv, when a shell enters the folder), Makefile (a build tool, when "
+    compared = desk.weft("diff", "--files", "main", "alt")
+    assert (compared.out, compared.err.startswith(named)) == ("A .envrc\nA Makefile\nM more\n", True)
+    assert desk.weft.json("diff", "--files", "main", "alt")["runs_by_itself"].keys() == {".envrc", "Makefile"}
+    gone = desk.weft("diff", "--files", "alt", "main")
+    assert (gone.out, gone.err) == ("D .envrc\nD Makefile\nM more\n", "")
+    merged = desk.weft("merge", "alt", "--into", "main", "--text", "it is better")
+    assert (merged.code, named in merged.err) == (0, True), merged.err
+    desk.work("alt", folder / "site-alt", **{"conftest.py": "evil\n", "plain": "text\n"})
+    told = desk.weft("merge", "alt", "--into", "main", "--text", "still", "--json").json
+    assert told["runs_by_itself"] == {"conftest.py": "the tests, when they are run"}
+
+
 def test_undo_and_redo(desk: Desk) -> None:
     planned = desk.weft("undo", "--dry-run")
     assert planned.code == 0, planned.err

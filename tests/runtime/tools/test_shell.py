@@ -138,6 +138,12 @@ def test_the_plan_holds_everything_that_decides_what_runs(tmp_path: Path) -> Non
     assert len(bounds | {told.bound}) == 7
 
 
+def test_whoever_approves_is_told_of_files_that_run_by_themselves(tmp_path: Path) -> None:
+    shown = plan(tmp_path, {"cmd": "mkdir -p .husky; cp x .husky/pre-commit; echo export A=1 >.envrc"}).shown
+    assert "\nruns by itself: .husky/pre-commit (git, when somebody commits, pushes or pulls), .envrc (direnv" in shown
+    assert "runs by itself" not in plan(tmp_path, {"cmd": "make test > envrc"}).shown
+
+
 def test_subjects_are_the_commands_that_the_text_consists_of(tmp_path: Path) -> None:
     assert plan(tmp_path, {"cmd": "git log; rm x"}).subjects == ("git log", "rm x")
     assert plan(tmp_path, {"cmd": "git log $(rm x)"}).subjects is None

@@ -118,6 +118,21 @@ class TurnFiles:
             self._controller.ensure_kept(snapshot)
         return self._driver.files.changes(None if old is None else tree_of(old), tree_of(new))
 
+    def changes_of_turn(self, turn: str) -> list[ChangedPath]:
+        """The paths that a turn changed, as far as it is known what its directories were like before and after."""
+        tried = [one for one in self._controller.log.tried_in(turn) if self._is_ours(one) and _is_restorable(one)]
+        before = {one.resource: one for one in self._ledger.resources.snapshots_before_turn(turn)}
+        after = {one.resource: one for one in tried if one.state is SnapshotState.OK and not one.is_before}
+        pairs = [(before.get(resource), snapshot) for resource, snapshot in after.items()]
+        known = [(old, new) for old, new in pairs if old is not None and _is_restorable(old)]
+        return [change for old, new in known for change in self.changes(old, new)]
+
+    def changes_of_merge(self, merged: MergedFiles) -> list[ChangedPath]:
+        """The paths of the directory that a merge changes; none where there are conflicts."""
+        if merged.merge.id is None:
+            return []
+        return self._driver.files.changes(tree_of(self._ledger.resources.snapshot(merged.ours)), merged.merge.id)
+
     def text_diff(self, change: ChangedPath) -> list[str] | None:
         return self._driver.files.text_diff(change)
 

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from weft.kernel.enums import FileKind
 from weft.kernel.read_budget import MIB, ReadBudget
+from weft.kernel.self_running_files import self_running, self_running_words
 from weft.ledger.model import FileNote
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
@@ -104,7 +105,9 @@ class ChangeTool(StructTool[ChangeArguments]):
             "linters": [] if self._linters is None else self._linters.commands_for(resolved.text),
             **change,
         }
-        return CallPlan(tool=self.spec.name, exact=exact, subjects=(resolved.text,), shown=difference.unified())
+        words = self_running_words(self_running([resolved.text]))
+        shown = f"{difference.unified()}\n\n{words}" if words else difference.unified()
+        return CallPlan(tool=self.spec.name, exact=exact, subjects=(resolved.text,), shown=shown)
 
     def _change(self, exact: dict[str, Any], call: str) -> None:
         path, before, after = exact["path"], exact["before"], exact["after"]

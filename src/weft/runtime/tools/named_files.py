@@ -92,12 +92,18 @@ def _shown_paths(workspace: str, folders: Sequence[str], words: Iterable[str]) -
     return {os.path.relpath(path, workspace) for path in _paths(workspace, folders, words)}
 
 
-def _words(texts: Iterable[str]) -> list[str]:
-    words: dict[str, None] = {}
+def named_words(texts: Iterable[str]) -> Iterator[str]:
+    """Whatever may be the name of a file."""
     for text in texts:
         for word in (text, *_BETWEEN_WORDS.split(text)):
             if word and len(word) < 4096 and "\0" not in word:
-                words.update(dict.fromkeys((word, *_meant_by(word))))
+                yield word
+
+
+def _words(texts: Iterable[str]) -> list[str]:
+    words: dict[str, None] = {}
+    for word in named_words(texts):
+        words.update(dict.fromkeys((word, *_meant_by(word))))
     return list(words)
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from weft.kernel.self_running_files import self_running, self_running_words
 from weft.kernel.shell_subjects import command_subjects, line_subjects
 from weft.kernel.shell_words import shell_line, shell_word
 from weft.kernel.weft_error import quoted
@@ -28,7 +29,7 @@ from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE, SandboxProfile
 from weft.runtime.sandbox.workspace_search import LEDGER_FOLDER
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
 from weft.runtime.tools.held_files import hold_files, replaced_files
-from weft.runtime.tools.named_files import named_files
+from weft.runtime.tools.named_files import named_files, named_words
 from weft.runtime.tools.shell_environment import checked_environment
 from weft.runtime.tools.threads import in_thread
 
@@ -171,6 +172,8 @@ def _shown(cmd: str | list[str], exact: dict[str, Any]) -> str:
         lines.append(f"file {name}: {digest}{', held while it runs' if name in exact['held'] else ''}")
     if exact["held"]:
         lines.append("This covers the held files as they are now, and not what they call.")
+    named = self_running(word for word in named_words(exact["argv"]) if len(word.split()) == 1)
+    lines += [self_running_words(named)] if named else []
     return "\n".join(lines)
 
 

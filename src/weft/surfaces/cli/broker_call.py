@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -143,20 +144,28 @@ def deliver(call: Call, admit: Callable[[Ledger], Admission], *, is_awaited: boo
         return
     shown = ReplyStream(call) if call.screen.terminal else None
     try:
-        admission, reply = answered(call, admit, None if shown is None else shown.token)
+        admission, reply, changed = answered(call, admit, None if shown is None else shown.token)
     finally:
         if shown is not None:
             shown.end()
     is_shown = shown is not None and shown.has_begun
     call.answer(
-        SentMessage(**sent_fields(admission, reply, route)),
+        SentMessage(**sent_fields(admission, reply, route), runs_by_itself=changed),
         *([] if is_shown else [[line] for line in safe_lines(reply.reply.text)]),
     )
+    if changed:
+        from weft.surfaces.cli.turn_files_call import note_self_running
+
+        note_self_running(call, changed)
+
+
+Answered = tuple["Admission", "TurnReply", dict[str, str]]
+"""A message, its answer, and what its turn changed that something runs by itself."""
 
 
 def answered(
     call: Call, admit: Callable[[Ledger], Admission], on_token: Callable[[ReplyToken], None] | None
-) -> tuple[Admission, TurnReply]:
+) -> Answered:
     """Admit a message and have it answered: by the broker that runs already, else by one in this process, for which
     everything is loaded that a turn may need. Raises what its turn failed with. Whoever is interrupted takes the
     message back, or has its turn cut short."""
@@ -208,6 +217,15 @@ def interrupts_delayed() -> Iterator[None]:
             usual(delayed[0], None)
 
 
+def _self_running_changes(call: Call, ledger: Ledger, turn: str) -> dict[str, str]:
+    """Nothing is loaded for a turn without tool calls."""
+    if not ledger.turn(turn).tool_call_count:
+        return {}
+    from weft.surfaces.cli.turn_files_call import self_running_changes_of
+
+    return self_running_changes_of(call, ledger, [turn])
+
+
 class WaitingMessage(Struct, frozen=True):
     """A message that was admitted already, and its answer as far as it was heard of, if anybody listens."""
 
@@ -220,7 +238,7 @@ def _answered_by_others(
     admit: Callable[[Ledger], Admission],
     on_token: Callable[[ReplyToken], None] | None,
     ledger: Ledger,
-) -> tuple[Admission, TurnReply]:
+) -> Answered:
     """The same by the broker that runs; where it does not get to it, in this process."""
     from weft.runtime.turns.served_messages import FollowedAnswer, await_served
 
@@ -229,7 +247,7 @@ def _answered_by_others(
     answer = None if on_token is None else FollowedAnswer(ledger, message, session, on_token)
     reply = await_served(ledger, message, session, answer)
     if reply is not None:
-        return admission, reply
+        return admission, reply, _self_running_changes(call, ledger, reply.turn.id)
     return _answered_here(call, admit, on_token, ledger, WaitingMessage(admission, answer))
 
 
@@ -239,10 +257,10 @@ def _answered_here(
     on_token: Callable[[ReplyToken], None] | None,
     ledger: Ledger,
     waiting: WaitingMessage | None,
-) -> tuple[Admission, TurnReply]:
+) -> Answered:
     """The same in this process; `waiting` is a message that was admitted already."""
 
-    async def work(access: BrokerAccess) -> tuple[Admission, TurnReply]:
+    async def work(access: BrokerAccess) -> Answered:
         from weft.runtime.broker.plans import Sending
         from weft.runtime.turns.messages import answer_admitted, broker_of, to_the_end
 
@@ -255,7 +273,9 @@ def _answered_here(
         with access.prompts.typed():
             await access.prompts.show_queue(admission)
             async with _followed(access, waiting), _asking_people(access, waiting):
-                return admission, await answer_admitted(access.mirror, admission, sending, on_token=hear)
+                reply = await answer_admitted(access.mirror, admission, sending, on_token=hear)
+        changed = await access.mirror.crossing.run(partial(_self_running_changes, call, ledger, reply.turn.id))
+        return admission, reply, changed
 
     return with_broker(call, work, opened=ledger)
 

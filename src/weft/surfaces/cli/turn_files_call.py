@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from weft.kernel.enums import FileKind
+from weft.kernel.errors import WeftError
+from weft.kernel.self_running_files import self_running, self_running_words
+from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import safe
@@ -51,6 +54,35 @@ def file_change(change: ChangedPath, lines: list[str] | None = None) -> ChangedF
         new_kind=None if change.new_kind is None else change.new_kind.value,
         lines=lines,
     )
+
+
+def self_running_changes(changes: Iterable[ChangedPath]) -> dict[str, str]:
+    """Those of the changed paths that are still there and that something runs by itself."""
+    from weft.runtime.resources.directories import ChangeStatus
+    from weft.runtime.resources.directories.model import readable_path
+
+    return self_running(readable_path(one.path) for one in changes if one.status is not ChangeStatus.DELETED)
+
+
+def self_running_changes_of(call: Call, ledger: Ledger, turns: Iterable[str]) -> dict[str, str]:
+    """What these turns changed that something runs by itself. Where it cannot be told, that is said: whatever the turns
+    gave is there all the same. Turns without tool calls changed nothing."""
+    with_calls = [turn for turn in dict.fromkeys(turns) if ledger.turn(turn).tool_call_count]
+    if not with_calls:
+        return {}
+    try:
+        files = turn_files(ledger)
+        changes = [change for turn in with_calls for change in files.changes_of_turn(turn)]
+    except WeftError as error:
+        call.note(f"whether it changed what runs by itself is not known: {safe(str(error))}")
+        return {}
+    return dict(sorted(self_running_changes(changes).items()))
+
+
+def note_self_running(call: Call, runners: Mapping[str, str]) -> None:
+    """Say it where people look at what changed."""
+    if words := self_running_words(runners):
+        call.note(Span(safe(words), "warn"))
 
 
 def change_lines(changes: Sequence[ChangedFile]) -> Iterator[Line]:

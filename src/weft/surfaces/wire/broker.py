@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 class SentMessage(Struct, frozen=True, kw_only=True):
     """`send`, `retry`: a message of an inbox, and the answer where it was waited for. `is_fork` says that a session was
-    made for it at a turn; `route` how the session was found."""
+    made for it at a turn; `route` how the session was found; `runs_by_itself` has the files that the turn changed and
+    that some program runs by itself, each with what runs it."""
 
     message: str
     session: str
@@ -32,6 +33,7 @@ class SentMessage(Struct, frozen=True, kw_only=True):
     usage: Usage | None = None
     cost: int | None = None
     """Millionths of a US dollar."""
+    runs_by_itself: dict[str, str] = {}
 
 
 class InterruptedTurn(Struct, frozen=True, kw_only=True):

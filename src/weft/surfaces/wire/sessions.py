@@ -88,7 +88,7 @@ class SummaryTurn(Struct, frozen=True, kw_only=True):
 
 
 class ChatReply(Struct, frozen=True, kw_only=True):
-    """`chat`: one answer of a model, and the turn that it became."""
+    """`chat`: one answer of a model, and the turn that it became. `runs_by_itself` is as in `send`."""
 
     session: str
     turn: str
@@ -104,6 +104,7 @@ class ChatReply(Struct, frozen=True, kw_only=True):
     latency_ms: int
     request_id: str | None
     attempts: int
+    runs_by_itself: dict[str, str]
 
 
 class BlamedLine(Struct, frozen=True, kw_only=True):

@@ -81,11 +81,13 @@ class ChangedFile(Struct, frozen=True, kw_only=True):
 
 
 class FilesDiff(Struct, frozen=True, kw_only=True):
-    """`diff --files`: the paths that differ between the files of two turns."""
+    """`diff --files`: the paths that differ between the files of two turns. `runs_by_itself` has those of them that
+    some program runs by itself, each with what runs it."""
 
     left_id: str
     right_id: str
     changes: list[ChangedFile]
+    runs_by_itself: dict[str, str]
 
 
 class UndoneFiles(Struct, frozen=True, kw_only=True):
@@ -126,8 +128,10 @@ class MergeObstacle(Struct, frozen=True):
 
 class MergedBranch(Struct, frozen=True, kw_only=True):
     """`merge`: the turn that tells of a branch, and the folder that its files were merged into; or the conflicts, with
-    which nothing was done."""
+    which nothing was done. `runs_by_itself` has the paths that it changed and that some program runs by itself, each
+    with what runs it."""
 
     turn: Turn | None
     place: str | None
     conflicts: list[MergeObstacle]
+    runs_by_itself: dict[str, str] = {}

@@ -133,16 +133,20 @@ def _answer_once(call: Call, talk: Conversation, message: str) -> None:
     sent = talk.say(message)
     if sent is None:
         raise click.Abort
+    from weft.surfaces.cli.turn_files_call import note_self_running, self_running_changes_of
+
+    changed = self_running_changes_of(call, talk.ledger, [sent.turn.id])
     if call.json:
-        call.document(_reply_form(talk.label, sent))
+        call.document(_reply_form(talk.label, sent, changed))
         return
     from weft.surfaces.plain_text import safe_lines
 
     for line in safe_lines(sent.reply.text):
         call.screen.show(line)
+    note_self_running(call, changed)
 
 
-def _reply_form(label: str, sent: TurnReply) -> ChatReply:
+def _reply_form(label: str, sent: TurnReply, changed: dict[str, str]) -> ChatReply:
     from weft.surfaces.cli.broker_call import reply_fields
     from weft.surfaces.wire.sessions import ChatReply
 
@@ -152,5 +156,6 @@ def _reply_form(label: str, sent: TurnReply) -> ChatReply:
         latency_ms=reply.latency_ms,
         request_id=reply.request_id,
         attempts=len(reply.attempts),
+        runs_by_itself=changed,
         **reply_fields(sent),
     )

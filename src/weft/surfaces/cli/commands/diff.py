@@ -53,16 +53,26 @@ def command(call: Call, left: str, right: str | None, patch: bool, files: bool, 
 
 
 def _compare_files(call: Call, ledger: Ledger, left: str, right: str, *, patch: bool, exit_code: bool) -> int:
-    from weft.surfaces.cli.turn_files_call import change_lines, file_change, turn_files
+    from weft.surfaces.cli.turn_files_call import (
+        change_lines,
+        file_change,
+        note_self_running,
+        self_running_changes,
+        turn_files,
+    )
     from weft.surfaces.wire.turn_files import FilesDiff
 
     kept = turn_files(ledger)
     old, new = kept.snapshot_of(left), kept.snapshot_of(right)
-    changes = [file_change(one, kept.text_diff(one) if patch else None) for one in kept.changes(old, new)]
+    changed_paths = kept.changes(old, new)
+    changes = [file_change(one, kept.text_diff(one) if patch else None) for one in changed_paths]
+    running = self_running_changes(changed_paths)
+    left_id, right_id = ledger.resolve(left), ledger.resolve(right)
     if call.json:
-        call.document(FilesDiff(left_id=ledger.resolve(left), right_id=ledger.resolve(right), changes=changes))
+        call.document(FilesDiff(left_id=left_id, right_id=right_id, changes=changes, runs_by_itself=running))
     else:
         call.screen.page(change_lines(changes))
+        note_self_running(call, running)
     if not changes:
         call.note("their files are equal")
     return DIFFERENT if exit_code and changes else OK

@@ -15,7 +15,7 @@ from weft.surfaces.cli.exits import DIFFERENT, OK, UNFINISHED
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.turn_files_call import turn_files
+from weft.surfaces.cli.turn_files_call import note_self_running, self_running_changes, turn_files
 from weft.surfaces.plain_text import safe
 from weft.surfaces.wire.turn_files import MergedBranch, MergeObstacle
 
@@ -50,14 +50,16 @@ def command(call: Call, branch: str, into: str, text: str | None, file: str | No
             turn = ledger.merges.cherry_pick(branch, onto=into)[0]
         else:
             turn = ledger.merges.summarize(branch, into=into, text=summary)
+        running = {} if merged is None else self_running_changes(files.changes_of_merge(merged))
         done = None if merged is None else files.apply_merge(merged, turn.id)
         label = ledger.session(into).label
     place = None if merged is None else merged.resource.place
     files_text = "; no files were kept of it" if place is None else f"; its files are in {safe(place)}"
     call.answer(
-        MergedBranch(turn=turn, place=place, conflicts=[]),
+        MergedBranch(turn=turn, place=place, conflicts=[], runs_by_itself=running),
         [Span(short(turn.id), "id"), " on ", Span(label, "label"), files_text],
     )
+    note_self_running(call, running)
     call.note(f"undo: weft {shell_line(('undo', label))}")
     if done is not None and done.outcome is not RestoreOutcome.OK:
         call.note(f"the files were not written: {safe(done.error or 'somebody works on them')}")
