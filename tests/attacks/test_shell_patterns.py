@@ -49,6 +49,7 @@ DISGUISES = (
     Disguise("ls a; test -v 'b[a]'", {"a": "b[$(touch ran)]"}),
     Disguise("read 'x[a]' < f", {"a": "b[$(touch ran)]"}, {"f": "1\n"}),
     Disguise("read a < f; test -v 'x[a]'", files={"f": "b[$(touch ran)]\n"}),
+    Disguise("printf '%n' PATH; git log", files={"0/git": PLANTED}),
     Disguise("printf -v PATH ./bin; git log", files={"bin/git": PLANTED}),
     Disguise("PATH=./bin; git log", files={"bin/git": PLANTED}),
     Disguise("read PATH < f; git log", files={"f": "./bin:/usr/bin:/bin\n", "bin/git": PLANTED}),

@@ -18,13 +18,13 @@ _DEEPEST = 8
 _SHELLS = frozenset("sh bash dash ash ksh zsh mksh busybox".split())
 _INLINE_OPTION = re.compile(r"-[eu]*c")  # not x: what a shell shows then, it expands
 _NAME_VALUE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.S)
-PLAIN_BUILTINS = frozenset("cd command echo false printf pwd test true type".split())
+PLAIN_BUILTINS = frozenset("cd command echo false pwd test true type".split())
 """What a shell does itself, and what changes nothing that later words mean but the folder they are relative to."""
 _OTHER_BUILTINS = frozenset(
     ". : alias autoload bg bind break builtin caller chdir compgen compound complete compopt continue declare dirs "
     "disown enable enum eval exec exit export fc fg float functions getopts global hash help hist history integer jobs "
-    "kill let local login logout logoff mapfile nameref newgrp popd print pushd read readarray readonly rehash return "
-    "set setopt shift shopt source stop suspend times trap typeset ulimit umask unalias unset unsetopt wait "
+    "kill let local login logout logoff mapfile nameref newgrp popd print printf pushd read readarray readonly rehash "
+    "return set setopt shift shopt source stop suspend times trap typeset ulimit umask unalias unset unsetopt wait "
     "whence".split()
 )
 """Of bash, dash, ksh, mksh, zsh and busybox: they read words as commands, names or expressions, change what later
@@ -99,8 +99,6 @@ def _of_words(words: tuple[str, ...], assignments: tuple[str, ...], depth: int) 
         yield shell_line((name, *words[1:]))
     if name in _OTHER_BUILTINS or name in _RUNNERS or (name == "find" and not _FIND_RUNS.isdisjoint(words)):
         raise NotPlain
-    if name == "printf" and words[1:2] and words[1].startswith("-"):
-        raise NotPlain  # bash can set a variable with it, such as PATH
     if name in _SHELLS:
         if len(words) < 3 or not _INLINE_OPTION.fullmatch(words[1]) or words[2][:1] in "-+":
             raise NotPlain  # a script, what comes on its standard input, or more options
