@@ -338,13 +338,33 @@ def test_the_server_is_asked_to_notice_soon_that_the_side_connections_machine_is
     assert [option in Scripted.scripts[0] for option in ("keepalives_idle", "_interval", "_count")] == [True] * 3
 
 
+def test_a_name_whose_connection_is_lost_at_that_moment_is_announced_by_the_next_call() -> None:
+    class Lost:
+        number = 0
+        asked = 0
+
+        def numbered_script(self, text: str) -> tuple[list[tuple[bool]], int]:
+            """Another thread's statement fails before this one's is looked at."""
+            connection, Lost.number, Lost.asked = Lost.number, 1, Lost.asked + 1
+            return [(True,)], connection
+
+        def script(self, text: str) -> list[tuple[bool]]:
+            return self.numbered_script(text)[0]
+
+    names = NameAnnouncements(cast(SideConnection, Lost()))
+    names.announce(7)
+    names.announce(7)
+    names.announce(7)
+    assert Lost.asked == 2
+
+
 def test_a_name_that_was_not_announced_for_a_look_at_that_moment_is_announced_by_the_next_call() -> None:
     class LookedAt:
         number = 0
         answers: ClassVar = [False, True]
 
-        def script(self, text: str) -> list[tuple[bool]]:
-            return [(self.answers.pop(0),)]
+        def numbered_script(self, text: str) -> tuple[list[tuple[bool]], int]:
+            return [(self.answers.pop(0),)], self.number
 
     names = NameAnnouncements(cast(SideConnection, LookedAt()))
     names.announce(7)

@@ -31,6 +31,11 @@ class SideConnection:
         """Which connection it is by now: what was held by an earlier one is gone."""
 
     def script(self, text: str) -> list[Row]:
+        return self.numbered_script(text)[0]
+
+    def numbered_script(self, text: str) -> tuple[list[Row], int]:
+        """The rows, and the number of the connection that they came over: a lock that was taken is held by that one,
+        which may be lost before anybody asks for the number."""
         with self._lock:
             if self._is_closed:
                 raise StoreError("the ledger was closed meanwhile", "open it again")
@@ -40,7 +45,7 @@ class SideConnection:
             try:
                 if is_new:
                     self._sql.script(KEEPALIVES)
-                return self._sql.script(text)
+                return self._sql.script(text), self.number
             except BaseException:  # an interrupt too: nobody knows what it holds now
                 self._sql.close()
                 self._sql = None
@@ -69,9 +74,9 @@ class NameAnnouncements:
     def announce(self, key: int) -> None:
         with self._lock:
             if self._held.get(key) != self._side.number:
-                ((is_shared,),) = self._side.script(f"SELECT pg_try_advisory_lock_shared({key})")
+                ((is_shared,),), connection = self._side.numbered_script(f"SELECT pg_try_advisory_lock_shared({key})")
                 if is_shared:  # whoever looks has the lock for a moment: the next call tries again
-                    self._held[key] = self._side.number
+                    self._held[key] = connection
 
     def withdraw(self, key: int) -> None:
         with self._lock:
@@ -105,9 +110,9 @@ class NameClaims:
         with self._lock:
             if self._held.get(key) == self._side.number:
                 return True
-            ((is_ours,),) = self._side.script(f"SELECT pg_try_advisory_lock({key})")
+            ((is_ours,),), connection = self._side.numbered_script(f"SELECT pg_try_advisory_lock({key})")
             if is_ours:
-                self._held[key] = self._side.number
+                self._held[key] = connection
             return bool(is_ours)
 
     def give_back(self, key: int) -> None:
