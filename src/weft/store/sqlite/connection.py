@@ -13,7 +13,7 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -220,7 +220,7 @@ class FileLock:
 class NameLocks:
     """The names that a store goes by, as shared locks on single bytes far behind the end of a file: those who look see
     them without taking any, and they end with their process. They have nothing to do with the lock of the whole file.
-    Where the system has no locks of open files (macOS), nothing is seen."""
+    Nothing is seen but on Linux: other systems have no locks of open files, or others than these."""
 
     _FORM = struct.Struct("@hhqqi4x")
 
@@ -229,20 +229,33 @@ class NameLocks:
         self._descriptors: dict[str, int] = {}
 
     def announce(self, name: str) -> None:
-        if name in self._descriptors or not hasattr(fcntl, "F_OFD_SETLK"):
+        """Raises StoreError where the file cannot be opened."""
+        if name in self._descriptors or sys.platform != "linux":
             return
-        descriptor = open_or_create_beside(self._path)
-        self._descriptors[name] = descriptor
-        with suppress(OSError):  # a file system without such locks: nothing is seen
+        try:
+            descriptor = open_or_create_beside(self._path)
+        except OSError as error:
+            raise StoreFailed(
+                f"{self._path} cannot be opened ({error})", "check the folder and its permissions"
+            ) from error
+        try:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, self._lock(fcntl.F_RDLCK, name))
+        except OSError:  # a file system without such locks, or without room for one: nothing is seen
+            os.close(descriptor)
+        else:
+            self._descriptors[name] = descriptor
 
     def withdraw(self, name: str) -> None:
         descriptor = self._descriptors.pop(name, None)
-        if descriptor is not None:
+        if descriptor is None or sys.platform != "linux":
+            return
+        try:  # a process that was forked meanwhile has the open file too: closing alone would leave the lock to it
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, self._lock(fcntl.F_UNLCK, name))
+        finally:
             os.close(descriptor)
 
     def is_announced(self, name: str) -> bool:
-        if not hasattr(fcntl, "F_OFD_GETLK"):
+        if sys.platform != "linux":
             return False
         try:
             descriptor = open_beside(self._path, os.O_RDONLY)

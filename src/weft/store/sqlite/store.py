@@ -424,6 +424,7 @@ class SqliteStore(SqliteBase):
         self._names.withdraw(name)
 
     def is_announced(self, name: str) -> bool:
+        self._refuse_closed()
         return self._names.is_announced(name)
 
     def pause_reading(self) -> None:
