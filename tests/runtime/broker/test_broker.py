@@ -13,7 +13,7 @@ from msgspec import UNSET
 import weft
 from tests.ledger.histories import exported, import_into
 from tests.ledger.test_inbox import begun
-from tests.runtime.broker.bench import Bench, run, saying, text_of
+from tests.runtime.broker.bench import Bench, never, run, saying, text_of
 from weft.kernel.advice import Action
 from weft.kernel.clock import FixedClock
 from weft.kernel.dag_events import ModelRequest
@@ -22,11 +22,13 @@ from weft.kernel.fields import EventRef
 from weft.ledger.api import Ledger, Runs, SessionStanding
 from weft.runtime.broker import broker as broker_module
 from weft.runtime.broker import session_turns
+from weft.runtime.broker.broker import RENEW_SECONDS
 from weft.runtime.broker.plans import Sending, TurnPlan
 from weft.runtime.broker.run import Run
 from weft.runtime.broker.session_turns import ServedSession
 from weft.runtime.broker.tools import FunctionTool, tools_of
 from weft.runtime.broker.turn_entries import TurnEnd
+from weft.runtime.broker.turn_runner import TurnRunner
 
 
 def failing(error: Exception, times: int, plan: Callable[..., Any]) -> Callable[..., Any]:
@@ -303,6 +305,37 @@ def test_whoever_waits_no_more_leaves_the_turn_before_its_message_to_others(ledg
         await bench.answered(first)
         assert bench.state(first) == ("answered", None)
         assert bench.interruptions(first) == ["shutdown"]
+
+    run(body())
+
+
+def test_leases_are_renewed_where_the_broker_cannot_be_announced(
+    ledger: Ledger, clock: FixedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        bench, renewals = Bench(ledger, None, clock=clock), list[str]()
+
+        async def sleep(seconds: float) -> None:
+            await (asyncio.sleep(0) if seconds == RENEW_SECONDS and len(renewals) < 3 else never(seconds))
+
+        async def renew(runner: TurnRunner) -> None:
+            renewals.append(runner.turn)
+
+        def refuse(_: str) -> None:
+            raise OSError("too many open files")
+
+        monkeypatch.setattr(ledger._store, "announce", refuse)
+        monkeypatch.setattr(TurnRunner, "renew", renew)
+        bench.sleep = sleep
+        bench.admit()
+        broker = bench.broker()
+        serving = asyncio.ensure_future(broker.serve())
+        await bench.provider.asked.wait()
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+        assert len(renewals) == 3
+        broker.drain(0)
+        await serving
 
     run(body())
 

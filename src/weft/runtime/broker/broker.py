@@ -228,7 +228,7 @@ class Broker:
         """Serve every session until `drain` is called, or the task is cancelled. Senders in other processes see that a
         broker is there, and leave their messages to it."""
         watching = asyncio.ensure_future(self._watch())
-        renewing = asyncio.ensure_future(self._renew_all())
+        renewing, announcing = (asyncio.ensure_future(work) for work in (self._renew_all(), self._announce_all()))
         self._background.start()
         self._serving = True
         try:
@@ -247,15 +247,18 @@ class Broker:
             await self._finish_work()
         finally:
             self._serving = False
-            for task in (watching, renewing):
+            for task in (watching, renewing, announcing):
                 task.cancel()
-            await asyncio.gather(watching, renewing, return_exceptions=True)
+            await asyncio.gather(watching, renewing, announcing, return_exceptions=True)
             await self._leave_all()
             self._runs.withdraw_broker()
 
-    async def _announce(self) -> None:
-        with suppress(StoreError):  # not now; it is said again
-            await self._crossing.run(self._runs.announce_broker)
+    async def _announce_all(self) -> None:
+        """Apart from the leases: whatever is in the way of an announcement, turns go on."""
+        while not self._is_draining:
+            with suppress(StoreError):  # not now; it is said again
+                await self._crossing.run(self._runs.announce_broker)
+            await self._sleep(RENEW_SECONDS)
 
     async def _rest(self, seconds: float) -> None:
         """Until there is something to do, or for so many seconds; where there may be something, for a pause."""
@@ -304,8 +307,6 @@ class Broker:
 
     async def _renew_all(self) -> None:
         while True:
-            if self._serving and not self._is_draining:
-                await self._announce()
             await self._sleep(RENEW_SECONDS)
             for runner in list(self._runners.values()):
                 try:
