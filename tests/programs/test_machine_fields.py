@@ -179,13 +179,13 @@ def test_every_field_has_an_example_and_those_that_name_the_machine_name_it(kind
 
 def test_a_field_of_which_nobody_said_what_it_names_makes_no_kind() -> None:
     agent = KINDS["agent"]
-    with pytest.raises(TypeError, match="agent what it names of the machine: shell"):
+    with pytest.raises(AssertionError, match="agent what it names of the machine: shell"):
         structs.replace(agent, fields={**agent.fields, "shell": text})
     inner = Fields({"maxTurns": text, "shell": text})
-    with pytest.raises(TypeError, match=r"harness\.shell"):
+    with pytest.raises(AssertionError, match=r"harness\.shell"):
         structs.replace(agent, fields={**agent.fields, "harness": inner})
     sandbox = Fields({"sandbox": Fields({"files": text, "network": text, "hosts": text, "mounts": text})})
-    with pytest.raises(TypeError, match=r"permissions\.sandbox\.mounts"):
+    with pytest.raises(AssertionError, match=r"permissions\.sandbox\.mounts"):
         structs.replace(agent, fields={**agent.fields, "permissions": sandbox})
 
 

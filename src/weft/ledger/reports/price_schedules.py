@@ -7,6 +7,7 @@ could have written. Where it cannot be written, all is looked up again.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -36,7 +37,7 @@ class KindPrice(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if any(price < 0 for price in (self.base or 0, *(price for _, price in self.tiers))):
-            raise ValueError("a price is less than nothing")
+            raise msgspec.ValidationError("a price is less than nothing")
 
     def at(self, prompt: int) -> int | None:
         return next((price for start, price in self.tiers if prompt > start), self.base)
@@ -51,7 +52,7 @@ class PricePeriod(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.kinds.keys() != {*KINDS}:
-            raise ValueError("a period has a price of each kind")
+            raise msgspec.ValidationError("a period has a price of each kind")
 
     def holds(self, moment: datetime) -> bool:
         if self.start_date is not None and moment.date() < self.start_date:
@@ -82,7 +83,7 @@ class PriceSchedule(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.periods:
-            raise ValueError("a schedule has at least one period")
+            raise msgspec.ValidationError("a schedule has at least one period")
 
     def price(self, at: int | None, prompt: int) -> Price:
         """What has no time, or one that no calendar has, is priced as at the end of all times."""
@@ -143,9 +144,9 @@ def _own_bytes(file: Path) -> bytes:
     with open(descriptor, "rb") as opened:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise PermissionError(f"{file} may be written by others")
+            raise OSError(errno.EPERM, "it may be written by others", str(file))
         if status.st_uid not in (os.geteuid(), 0) or status.st_size > MOST_BYTES:
-            raise PermissionError(f"{file} is somebody else's, or too large")
+            raise OSError(errno.EPERM, "it is somebody else's, or too large", str(file))
         return opened.read(MOST_BYTES)
 
 

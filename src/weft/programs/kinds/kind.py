@@ -121,10 +121,8 @@ class KindRow(Struct, frozen=True, kw_only=True):
         places = {".".join(place) for place in self.form.names()}
         groups = {place.rpartition(".")[0] for place in places}
         within = {f"{place}.{name}" for place, field in declared.items() for name in field.within}
-        undeclared = places - groups - declared.keys() - within
-        if undeclared or declared.keys() - places or within - places:
-            wrong = ", ".join(sorted(undeclared | (declared.keys() - places) | (within - places)))
-            raise TypeError(f"say of each field of {self.facts.name} what it names of the machine: {wrong}")
+        wrong = (places - groups - declared.keys() - within) | (declared.keys() - places) | (within - places)
+        assert not wrong, f"say of each field of {self.facts.name} what it names of the machine: {sorted(wrong)}"
 
     @property
     def machine_fields(self) -> dict[str, MachineField]:
