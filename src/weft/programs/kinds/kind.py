@@ -122,7 +122,8 @@ class KindRow(Struct, frozen=True, kw_only=True):
         groups = {place.rpartition(".")[0] for place in places}
         within = {f"{place}.{name}" for place, field in declared.items() for name in field.within}
         wrong = (places - groups - declared.keys() - within) | (declared.keys() - places) | (within - places)
-        assert not wrong, f"say of each field of {self.facts.name} what it names of the machine: {sorted(wrong)}"
+        names = ", ".join(sorted(wrong))
+        assert not wrong, f"say of each field of {self.facts.name} what it names of the machine: {names}"
 
     @property
     def machine_fields(self) -> dict[str, MachineField]:
