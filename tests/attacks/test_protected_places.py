@@ -93,6 +93,19 @@ def test_what_is_protected_is_hidden_in_every_folder_that_is_shown(project: Path
     assert CANARY.encode() not in outcome.stdout
 
 
+def test_ledgers_of_projects_in_a_folder_that_is_only_read_are_hidden(project: Path, tmp_path: Path) -> None:
+    workspace, other = tmp_path / "elsewhere", tmp_path / "others" / "deep" / ".weft"
+    other.mkdir(parents=True)
+    workspace.mkdir()
+    (other / "ledger.db").write_text(CANARY)
+    (tmp_path / "link").symlink_to("others")
+    for shown in (tmp_path / "others", tmp_path / "link", project):
+        runner = CommandRunner(UNPROTECTED, sandbox=machine_sandbox(), readable=[shown])
+        script = f"cat {shown}/.weft/* {shown}/deep/.weft/*; ls -d {shown}"
+        outcome = asyncio.run(runner.run(PROFILES[0], ["/bin/sh", "-c", script], workspace=workspace))
+        assert outcome.stdout == f"{shown}\n".encode()
+
+
 def test_a_ledger_behind_a_link_is_hidden_where_it_really_lies(project: Path) -> None:
     (project / "data").mkdir()
     (project / "own.db").rename(project / "data" / "real.db")

@@ -171,6 +171,26 @@ def test_who_moves_folders_at_each_start_keeps_the_command_from_running(
     assert not (workspace / "z" / "ran").exists()
 
 
+@pytest.mark.parametrize("attack", ATTACKS[:3], ids=lambda attack: attack.__name__)
+def test_a_process_that_is_spoken_with_in_lines_is_started_again_too(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, attack: Attack
+) -> None:
+    act, reached = at_start(workspace, attack)
+    before_mounts(monkeypatch, act)
+
+    async def answer() -> list[bytes]:
+        script = ["/bin/sh", "-c", f"{LOOK}; cat"]
+        runner = CommandRunner(UNPROTECTED, sandbox=machine_sandbox())
+        async with runner.started(WORKSPACE_PROFILE, script, workspace=workspace) as process:
+            process.write(b"asked")
+            lines = [await process.line() for _ in range(2)]
+            await process.stop()
+        return [line for line in lines if line is not None]
+
+    assert asyncio.run(answer())[-1] == b"asked"
+    assert len(reached) == 2
+
+
 def test_a_folder_that_takes_the_place_of_the_workspace_is_not_worked_in(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ from weft.runtime.sandbox.processes import (
     run_process,
 )
 from weft.runtime.sandbox.protected_places import ProtectedPlaces, ensure_few
-from weft.runtime.sandbox.secret_files import named_secrets
+from weft.runtime.sandbox.secret_files import SecretFiles, named_secrets
 from weft.runtime.sandbox.system_calls import system_call_filter
 from weft.runtime.sandbox.toolchains import NO_TOOLCHAINS, Toolchains
 from weft.runtime.sandbox.usage import MEMORY_FOLDERS
@@ -170,6 +170,8 @@ class Surroundings(TypedDict, total=False):
     readable: Sequence[Path]
     """What is shown to it beside the system and the workspace."""
     hidden: Sequence[Path]
+    shown: Sequence[Path]
+    """What somebody chose to show beside. It is looked through for ledgers of projects, as the workspace is."""
     system: SystemFiles
     person: PersonFolders
     """For whom it runs."""
@@ -248,9 +250,10 @@ def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings, view: W
     """What of the machine's files a command is shown, without what is protected. Looks through the workspace."""
     toolchains = surroundings.get("toolchains", NO_TOOLCHAINS)
     hidden = [folder for folder in surroundings.get("hidden", ()) if not toolchains.shows(str(folder))]
+    readable = surroundings.get("readable", ())
     shown = [
         *system_mounts(surroundings.get("system", SystemFiles.PROGRAMS)),
-        *readable_mounts(surroundings.get("readable", ()), hidden),
+        *readable_mounts((*surroundings.get("shown", ()), *readable), hidden),
         *toolchains.mounts,
     ]
     covers: list[Mount] = []
@@ -264,6 +267,7 @@ def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings, view: W
     secrets = [entry for entry in entries if entry.is_secret]
     covers += [cover(f"{place}/{entry.path}", is_folder=entry.is_folder) for entry in entries if not entry.is_secret]
     covers += protected.covers(shown)
+    covers += [mount for folder in surroundings.get("shown", ()) for mount in _ledger_covers(folder)]
     pinned = _pinned_folders(covers, place) if place is not None and is_writable else ()
     covers += [cover(f"{place}/{entry.path}", is_folder=False) for entry in secrets]
     ensure_few(covers)
@@ -281,6 +285,15 @@ def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings, view: W
         environment={"PATH": path, "HOME": home, **toolchains.variables, **view.environment},
         caches=caches,
     )
+
+
+def _ledger_covers(folder: Path) -> Iterator[Mount]:
+    """Of the ledgers of projects in a folder that is read and not worked in."""
+    real, place = Path(os.path.realpath(folder)), os.path.abspath(folder)
+    if os.access(real, os.R_OK | os.X_OK) and real.is_dir():
+        for entry in search_workspace(real, SecretFiles()):
+            if not entry.is_secret:
+                yield cover(f"{place}/{entry.path}", is_folder=entry.is_folder)
 
 
 def _pinned_folders(covers: Sequence[Mount], workspace: str) -> Iterator[str]:
@@ -323,7 +336,7 @@ class SandboxGuard:
         self._sandbox, self._protected, self._confinement = sandbox, protected, confinement
         self._surroundings, self._is_server = surroundings, is_server
         self._place = _place(surroundings.get("workspace"))  # what can never be one is refused at once
-        protected.ensure_outside([*([] if self._place is None else [self._place]), *surroundings.get("readable", ())])
+        protected.ensure_outside([*([] if self._place is None else [self._place]), *surroundings.get("shown", ())])
         self._identity = None if self._place is None else _identity(self._place)
         self._starts = 0
         self.run: ConfinedRun | None = None
