@@ -413,3 +413,25 @@ def test_a_branch_whose_log_is_written_by_hand_adds_nothing_but_a_plain_upstream
         script += [f"git branch b{number}", log]
     assert agent_runs(person.repository, "\n".join(script)).git.upstreams == ()
     assert (person.repository / ".git/config").read_text() == before
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'printf "$SETTINGS" > $(git rev-parse --git-common-dir)/config; git config core.fsmonitor "$PROGRAM"',
+        'cd $(git rev-parse --git-common-dir); printf "$HOOK" > hooks/pre-commit; chmod +x hooks/pre-commit',
+        'cd $(git rev-parse --git-common-dir); mkdir evil; echo "$PWD/evil" > commondir; rm -f HEAD index',
+        'rm -f ../.git; mkdir -p ../.git; git init -q .; printf "$SETTINGS" | tee .git/config ../.git/config',
+        """
+        printf "$SETTINGS" > $(git rev-parse --git-dir)/config
+        echo "$PWD" > $(git rev-parse --git-dir)/commondir
+        printf 'ref: refs/heads/x\nevil' > $(git rev-parse --git-dir)/HEAD
+        """,
+    ],
+)
+def test_a_repository_above_the_workspace_takes_no_program_and_no_odd_head(person: Person, script: str) -> None:
+    config = (person.repository / ".git/config").read_bytes()
+    tried(person, script, person.repository / "below")
+    assert person_git(person.repository, "symbolic-ref", "HEAD") == "refs/heads/main"
+    assert (person.repository / ".git/config").read_bytes() == config
+    person.ensure_unharmed(person.repository, person.repository / "below")

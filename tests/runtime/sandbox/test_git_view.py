@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,58 @@ def test_a_command_that_writes_the_configuration_fails_and_says_where_to_do_it(r
         outcome = agent_runs(repository, script)
         assert outcome.code == code
         assert "outside of it" in outcome.git.sentences(outcome.stderr)[0]
+
+
+def test_ordinary_work_goes_well_in_a_subfolder_and_sees_nothing_beside_it(repository: Path) -> None:
+    place = repository / "below"
+    (place / "file").write_text("one\n")
+    (repository / "untracked").write_text("private\n")
+    person_git(repository, "add", "below")
+    person_git(repository, "commit", "-qm", "a file below")
+    (repository / "file").write_text("the person works here\n")
+    assert agent_does(place, "git status --short") == ""
+    assert agent_does(place, "ls -A ..; cat ../untracked 2>/dev/null || true").split() == [".git", "below"]
+    assert "third\nAda Person:ada@example.org:second\nAda:" in agent_does(place, WORK)
+    assert agent_does(
+        place, "echo x > more; git add -A; git commit -qam fourth; git show --stat --format=%s"
+    ).startswith("fourth")
+    assert person_git(repository, "status", "--porcelain") == "M file\n?? untracked"
+    assert person_git(repository, "ls-tree", "-r", "--name-only", "HEAD").split() == [
+        "below/file", "below/inner", "below/more", "below/other", "file",
+    ]  # fmt: skip
+
+
+def test_a_branch_and_what_is_staged_in_a_subfolder_are_seen_by_the_person(repository: Path) -> None:
+    person_git(repository, "branch", "other")
+    agent_does(repository / "below", "git switch -qc topic; echo x > new; git add new; git rm -q inner")
+    assert person_git(repository, "symbolic-ref", "HEAD") == "refs/heads/topic"
+    assert person_git(repository, "status", "--porcelain").split("\n") == ["D  below/inner", "A  below/new"]
+    assert agent_does(repository / "below", "git status --short").split("\n") == ["D  inner", "A  new"]
+
+
+def test_a_merge_that_stops_in_a_subfolder_goes_on_in_the_next_command(repository: Path) -> None:
+    place = repository / "below"
+    agent_does(
+        place,
+        "git switch -qc a; echo a > inner; git commit -qam a; git switch -q main; echo b > inner; git commit -qam b",
+    )
+    assert agent_runs(place, "git merge a").code == 1
+    agent_does(place, "echo both > inner; git add inner; git commit -qm merged")
+    assert len(person_git(repository, "rev-list", "--parents", "-1", "HEAD").split()) == 3
+    assert person_git(repository, "status", "--porcelain") == ""
+
+
+def test_a_repository_above_that_is_anothers_is_not_shown(tmp_path: Path) -> None:
+    above = make_repository(tmp_path / "above", files={"file": "one\n"})
+    (above / "work").mkdir()
+    os.chown(above / ".git", 12345, 12345)
+    assert b"not a git repository" in agent_runs(above / "work", "git status").stderr
+
+
+def test_a_folder_with_a_repository_in_it_can_be_moved(repository: Path) -> None:
+    make_repository(repository / "vendor/inner", files={"file": "inner\n"})
+    person_git(repository / "vendor/inner", "config", "alias.mine", "log")
+    agent_does(repository, "mv vendor third; sleep 0.2; cd third/inner; git status; git commit -q --allow-empty -m two")
+    assert person_git(repository / "third/inner", "config", "alias.mine") == "log"
+    agent_does(repository, "cd third/inner; git log")
+    assert not list(repository.rglob("commondir"))

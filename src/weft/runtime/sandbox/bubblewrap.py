@@ -431,8 +431,16 @@ class SandboxGuard:
         if self._place is not None and git is not None and not self._surroundings.get("read_only", False):
             changed = run.changed_repositories.get(self._place, frozenset())
             leftovers = disarm_repositories(self._place, changed, git.view.folders, git.replaced_settings())
+            failures: tuple[str, ...] = ()
+            try:
+                if git.tree is not None:
+                    git.tree.carry_back()
+            except (StoreFailed, OSError) as error:
+                failures = (f"what was staged in the sandbox is not staged outside: {error}",)
             upstreams = carry_upstreams(git.branches)
-            self.git_leftovers = structs.replace(leftovers, read_only=git.view.odd, upstreams=upstreams)
+            self.git_leftovers = structs.replace(
+                leftovers, read_only=git.view.odd, upstreams=upstreams, failures=failures
+            )
 
 
 def _identity(folder: str | int) -> tuple[int, int]:

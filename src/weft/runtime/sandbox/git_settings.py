@@ -58,16 +58,17 @@ class GitIdentity(Struct, frozen=True):
 class GitLeftovers(Struct, frozen=True):
     """What is to be said of git after a command: what was taken away from new repositories, what still runs by itself,
     both as paths in the workspace, which repositories could only be read, with why, and the branches that follow a
-    remote's from now on."""
+    remote's from now on, and what could not be done afterwards."""
 
     taken_away: tuple[str, ...] = ()
     runs_by_itself: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
     upstreams: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
 
     def sentences(self, errors: bytes) -> list[str]:
         """For whoever reads the result. `errors` is what the command wrote to its error stream."""
-        sentences = []
+        sentences = list(self.failures)
         if _WRITES_SETTINGS.search(errors):
             sentences.append(READ_ONLY_SETTINGS)
         if b"Read-only file system" in errors:
@@ -268,6 +269,12 @@ def included_paths(config: bytes) -> tuple[str, ...]:
     return tuple(
         setting.value for setting in settings if setting.section in ("include", "includeif") and setting.name == "path"
     )
+
+
+def object_format(config: bytes) -> str:
+    """The hash that names a repository's objects."""
+    values = [one.value for one in read_settings(config) if one.key == "extensions.objectformat"]
+    return "sha256" if values and values[-1] == "sha256" else "sha1"
 
 
 def has_worktree_settings(config: bytes) -> bool:

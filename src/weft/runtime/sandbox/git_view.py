@@ -10,9 +10,9 @@ as long as a command runs there is one that says `.`: the folder itself, which i
 that run at the same time share it by a lock; the last one removes it. One that a killed process left is removed by the
 next.
 
-Of a second working tree, whose repository lies elsewhere, everything there is read-only but objects, references, logs
-and its own folder. Of a repository above the workspace nothing can be written, and of its files nothing is seen: git
-would take what it does not see for deleted. A repository whose parts are links, or not what git makes, is read-only.
+Of a second working tree, whose repository lies elsewhere, `HEAD` and the index of the main one cannot be written, and
+of other trees nothing. A workspace in a repository above it becomes such a tree (`git_subfolder`). A repository whose
+parts are links, or not what git makes, is read-only.
 
 A mount lies on a file, not on a name. Where the person's own git replaces `config` meanwhile, as it does for each
 setting, the kernel takes the mount away in every sandbox. Whoever runs a command therefore asks `is_intact` again and
@@ -33,21 +33,27 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from weft.kernel.clock import system_random
+from weft.kernel.errors import WeftError
 from weft.runtime.sandbox.git_settings import (
     CONFIG_BYTES,
     GitIdentity,
     harmless_settings,
     has_worktree_settings,
     included_paths,
+    object_format,
     read_settings,
     system_settings,
 )
 from weft.runtime.sandbox.mounts import Mount, file_of, is_beneath, read_only, writable
 from weft.runtime.sandbox.workspace_search import FETCHED_FOLDERS
+
+if TYPE_CHECKING:
+    from weft.runtime.sandbox.git_subfolder import SubfolderTree
 
 GIT = ".git"
 SYSTEM_SETTINGS = "/etc/gitconfig"
@@ -55,6 +61,7 @@ SAME_FOLDER = b".\n"
 """What `commondir` says as long as a command runs."""
 MOST_REPOSITORIES = 64
 """So many of a workspace can be written; any more are read-only."""
+MAIN_TREE_FILES = ("HEAD", "index")
 MOST_FOLDERS = 5000
 _MOST_LEVELS = 64
 _MODULE_LEVELS = 8
@@ -79,6 +86,21 @@ class GitView(Struct, frozen=True, kw_only=True):
     """Those that are read-only, with why."""
 
 
+class WatchedPlace(Struct, frozen=True):
+    """What something was mounted on: a descriptor of it, its name, and the folder from which it has that name."""
+
+    folder: int | None
+    name: str
+    descriptor: int
+
+    def is_same(self) -> bool:
+        try:
+            now = os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+        except OSError:
+            return False
+        return os.path.samestat(now, os.fstat(self.descriptor))
+
+
 class ReplacedSettings(Struct, frozen=True):
     """A configuration that is another file now, and what it said before."""
 
@@ -99,8 +121,10 @@ class GitGuard:
         self._settings: dict[str, ReplacedSettings] = {}
         self.branches: dict[str, frozenset[str]] = {}
         """Of each repository that can be written, those that were there before the command."""
-        self._open_settings: list[FileIO] = []
-        self._identities: dict[str, Identity] = {}
+        self.tree: SubfolderTree | None = None
+        """Where the repository lies above the workspace."""
+        self._descriptors: list[int] = []
+        self._watched: dict[str, WatchedPlace] = {}
         self._add(file_of(SYSTEM_SETTINGS, system_settings(identity)))
         try:
             self._add_workspace()
@@ -112,36 +136,48 @@ class GitGuard:
             raise
         self.view = GitView(
             mounts=tuple(self._mounts.values()),
-            environment={"GIT_CONFIG_SYSTEM": SYSTEM_SETTINGS},
+            environment={
+                "GIT_CONFIG_SYSTEM": SYSTEM_SETTINGS,
+                # the workspace is a mount, and the repository is looked for above it
+                **({} if self.tree is None else {"GIT_DISCOVERY_ACROSS_FILESYSTEM": "1"}),
+            },
             folders=self._folders,
             odd=tuple(self._odd),
         )
 
     def _watch_mounts(self) -> None:
-        """Configurations are held open: the number of a file that is gone would be given to the next one."""
-        for place in self._mounts:
-            if place in self._settings:
-                file = open(os.open(place, _READ), "rb", buffering=0)  # noqa: SIM115 - closed with the others
-                self._open_settings.append(file)
-            if place != SYSTEM_SETTINGS:
-                self._identities[place] = identity_of(place)
+        """Beneath a folder of git's from that folder, which a command may move with what is mounted in it. All are held
+        open: the number of a file that is gone would be given to the next one."""
+        places = {mount.source or place for place, mount in self._mounts.items()} | self._settings.keys()
+        folders = {folder: self._hold(folder) for folder in self._folders.values()}
+        for place in sorted(places - {SYSTEM_SETTINGS} - folders.keys()):
+            # what is only a place inside has nothing outside; the main tree's own git replaces its files all the time
+            if os.path.lexists(place) and os.path.basename(place) not in MAIN_TREE_FILES:
+                above = max((folder for folder in folders if is_beneath(place, folder)), key=len, default=None)
+                name = place if above is None else os.path.relpath(place, above)
+                descriptor = self._hold(place)
+                self._watched[place] = WatchedPlace(None if above is None else folders[above], name, descriptor)
+
+    def _hold(self, place: str) -> int:
+        self._descriptors.append(os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
+        return self._descriptors[-1]
 
     def is_intact(self) -> bool:
         """Whether everything that was mounted is still what it was mounted on."""
-        try:
-            return all(identity_of(place) == identity for place, identity in self._identities.items())
-        except OSError:
-            return False
+        return all(watched.is_same() for watched in self._watched.values())
 
     def replaced_settings(self) -> tuple[ReplacedSettings, ...]:
         """Of configurations that another file took the place of meanwhile, what they were."""
-        places = [place for place, identity in self._identities.items() if not _is_still(place, identity)]
+        places = [place for place, watched in self._watched.items() if not watched.is_same()]
         return tuple(self._settings[place] for place in places if place in self._settings)
 
     def close(self) -> None:
         """Nobody else's command needs them any longer where the lock can be had alone."""
-        while self._open_settings:
-            self._open_settings.pop().close()
+        if self.tree is not None:
+            self.tree.close()
+        self._watched.clear()
+        while self._descriptors:
+            os.close(self._descriptors.pop())
         while self._held:
             path, file = self._held.popitem()
             with file, suppress(BlockingIOError, FileNotFoundError):
@@ -214,21 +250,30 @@ class GitGuard:
 
     def _add_worktree(self, own: str, common: str) -> None:
         self._inspect(common)
-        self._add(read_only(common), *self._settings_mounts(common))
-        self._folders[identity_of(common)] = common
-        self.branches[common] = frozenset(branch_names(common))
+        self._add(*self._shared_mounts(common))
         for module in module_folders(common):
-            self._add(*self._settings_mounts(module))
+            self._add(read_only(module), *self._settings_mounts(module))
         if self._is_read_only:
             return
-        os.makedirs(f"{common}/logs", exist_ok=True)
-        for name in ("objects", "refs", "logs"):
-            self._add(writable(f"{common}/{name}"))
         self._add_second_tree(own)
         if has_worktree_settings(read_small(f"{common}/config")):
             self._add(self._own_settings(own))
         for module in module_folders(own):
             self._add_folder(module)
+
+    def _shared_mounts(self, common: str) -> Iterator[Mount]:
+        """The folder that the working trees of a repository share, without what is the main one's alone."""
+        if self._is_read_only:
+            yield read_only(common)
+            yield from self._settings_mounts(common)
+            return
+        self._hold_commondir(common)
+        yield from self._folder_mounts(common)
+        for name in MAIN_TREE_FILES:
+            if kind_of(f"{common}/{name}") == stat.S_IFREG:
+                yield read_only(f"{common}/{name}")
+        self._folders[identity_of(common)] = common
+        self.branches[common] = frozenset(branch_names(common))
 
     def _add_second_tree(self, own: str) -> None:
         """Its folder names the one that it shares with others, and its files."""
@@ -245,11 +290,19 @@ class GitGuard:
                 continue
             if kind == stat.S_IFDIR and os.lstat(entry).st_uid == os.stat(self._workspace).st_uid:
                 with _reading_only(self._odd, entry):
-                    self._inspect(entry)
-                    self._add(read_only(entry), *self._settings_mounts(entry))
-                    for module in module_folders(entry):
-                        self._add(*self._settings_mounts(module))
+                    self._add_subfolder(entry)
             return
+
+    def _add_subfolder(self, repository: str) -> None:
+        from weft.runtime.sandbox.git_subfolder import SubfolderTree  # it starts git, which few workspaces need
+
+        self._inspect(repository)
+        try:
+            config = read_small(f"{repository}/config")
+            self.tree = SubfolderTree(repository, self._workspace, object_format(config))
+        except WeftError as error:
+            raise OddRepository(str(error)) from None
+        self._add(*self.tree.mounts(self._shared_mounts(repository), is_read_only=self._is_read_only))
 
     def _add_folder(self, folder: str) -> None:
         """A folder of git's, with those of its submodules."""
@@ -467,13 +520,6 @@ def kind_of(path: str) -> int | None:
 def identity_of(path: str) -> Identity:
     status = os.lstat(path)
     return status.st_dev, status.st_ino
-
-
-def _is_still(path: str, identity: Identity) -> bool:
-    try:
-        return identity_of(path) == identity
-    except OSError:
-        return False
 
 
 def _is_at(path: str, descriptor: int) -> bool:

@@ -116,13 +116,15 @@ _ENVIRONMENT = {
 
 
 @contextmanager
-def opened_repository(program: str, repository: Path, held: tuple[int, ...] = ()) -> Iterator[Git]:
+def opened_repository(
+    program: str, repository: Path, held: tuple[int, ...] = (), *, object_format: str = "sha256"
+) -> Iterator[Git]:
     """Git on the objects and references of a repository, with `HEAD` and `config` of ours instead of its own."""
     parent = _MEMORY_FOLDER if os.access(_MEMORY_FOLDER, os.W_OK | os.X_OK) else None
     with TemporaryDirectory(prefix="weft-git-", dir=parent) as name:
         own_folder = Path(name)
         (own_folder / "HEAD").write_bytes(HEAD)
-        (own_folder / "config").write_bytes(CONFIGURATION)
+        (own_folder / "config").write_bytes(CONFIGURATION.replace(b"sha256", object_format.encode()))
         (own_folder / "refs").symlink_to(repository / "refs")
         (own_folder / "packed-refs").symlink_to(repository / "packed-refs")  # written where the link leads
         yield Git(program, repository, own_folder, held)
