@@ -136,8 +136,10 @@ def as_stream(script: Script) -> Script:
     message = choice["message"]
     calls = [{"index": i, **call} for i, call in enumerate(message.get("tool_calls") or ())]
     delta = {**message, **({"tool_calls": calls} if calls else {})}
-    last = {**chunk({}), "choices": [], "usage": reply["usage"]}
-    return [STREAM_HEAD, *events(chunk(delta), chunk({}, choice["finish_reason"]), last, "[DONE]"), CLOSE]
+    named = {"model": reply["model"]}
+    last = {**chunk({}, **named), "choices": [], "usage": reply["usage"]}
+    pieces = (chunk(delta, **named), chunk({}, choice["finish_reason"], **named), last)
+    return [STREAM_HEAD, *events(*pieces, "[DONE]"), CLOSE]
 
 
 USAGE = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25, "prompt_tokens_details": {"cached_tokens": 8}}

@@ -105,6 +105,35 @@ def test_a_message_that_the_broker_cannot_answer_is_told(weft: Shell, answers_he
     assert answers_here == []
 
 
+@pytest.mark.usefixtures("answers_here")
+def test_a_failure_is_told_as_the_same_whether_a_broker_runs_or_not(weft: Shell) -> None:
+    with serving(failure(401)) as server:
+        stock(weft, server.url, "talk")
+        alone = weft("send", "--session", "talk", "Begin", "--json")
+        with broker(weft):
+            beside = weft("send", "--session", "talk", "Begin", "--json")
+    assert (alone.code, alone.error["type"]) == (8, "CredentialRefused")
+    assert (beside.code, beside.error) == (alone.code, alone.error)
+
+
+@pytest.mark.usefixtures("answers_here")
+def test_an_answer_has_the_same_fields_whether_a_broker_runs_or_not(weft: Shell) -> None:
+    with serving(chat(model="gpt-4o-mini")) as server:
+        stock(weft, server.url)
+        for line in (
+            "model create mini --backend gpt-4o-mini --provider there",
+            "session create alone --model mini",
+            "session create beside --model mini",
+        ):
+            assert weft(*line.split()).code == 0
+        alone = weft.json("send", "--session", "alone", "Begin")
+        with broker(weft):
+            beside = weft.json("send", "--session", "beside", "Begin")
+    told = ("text", "model", "model_id", "provider", "finish", "usage", "cost")
+    assert {name: beside[name] for name in told} == {name: alone[name] for name in told}
+    assert alone["cost"] > 0
+
+
 def test_an_answer_is_shown_on_a_terminal_while_the_broker_hears_it(weft: Shell) -> None:
     pieces = events(chunk({"content": "Hello "}), chunk({"content": "there"}), chunk({}, "stop"), "[DONE]")
     with serving([STREAM_HEAD, *pieces, CLOSE]) as server:

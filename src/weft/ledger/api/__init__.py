@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from weft.ledger.reports.maintained_prices import shipped_context_window as shipped_context_window
     from weft.ledger.reports.maintained_prices import shipped_prices as shipped_prices
     from weft.ledger.reports.permissions import used_rights as used_rights
+    from weft.ledger.reports.prices import EMBEDDED_PROVIDER as EMBEDDED_PROVIDER
     from weft.ledger.reports.prices import FREE as FREE
     from weft.ledger.reports.prices import Price as Price
     from weft.ledger.reports.prices import PriceTable as PriceTable
@@ -284,7 +285,7 @@ _NAMES = {
     "weft.ledger.reports.audit": "AuditFinding AuditTally FindingKind GROUPS Severity SuggestedGrant",
     "weft.ledger.reports.file_touches": "Touch WantedPath",
     "weft.ledger.reports.maintained_prices": "kept_prices shipped_context_window shipped_prices",
-    "weft.ledger.reports.prices": "FREE Price PriceTable prices_from",
+    "weft.ledger.reports.prices": "EMBEDDED_PROVIDER FREE Price PriceTable prices_from",
     "weft.ledger.reports.spending": "Spending Unpriced UsageRow",
     "weft.ledger.reports.usage": "AbandonedUsage BY BranchUsage PERIODS UsageReport",
     "weft.ledger.reports.usage_tree": "TurnUsage UsageTree WorkerUsage",

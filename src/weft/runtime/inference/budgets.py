@@ -12,7 +12,8 @@ from msgspec import UNSET
 
 from weft.kernel.errors import BudgetSpent, InvalidInput
 from weft.kernel.fields import Usage
-from weft.ledger.api import FREE, Price, PriceTable, shipped_prices
+from weft.ledger.api import EMBEDDED_PROVIDER, FREE, Price, PriceTable, shipped_prices
+from weft.runtime.inference.replies import Reply
 from weft.runtime.inference.settings import ModelSettings, Parameters, ProviderKind
 
 MILLION = 1_000_000
@@ -107,6 +108,15 @@ def cost_of(usage: Usage | None, price: Price | None) -> int | None:
             return None
         total += count * each
     return -(-total // MILLION)
+
+
+def recorded_cost(reply: Reply, at_ms: int) -> int | None:
+    """Of a reply that was read back from the ledger, with the prices that are shipped, in micro-dollars."""
+    if reply.usage is None:
+        return None
+    is_free = reply.provider == EMBEDDED_PROVIDER
+    price = FREE if is_free else shipped_prices().price(reply.model, at_ms, prompt_tokens(reply.usage))
+    return cost_of(reply.usage, price)
 
 
 def prompt_tokens(usage: Usage | None) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
+from weft.kernel import errors
 from weft.kernel.dag_events import ModelResponse
 from weft.kernel.enums import InboxState
-from weft.kernel.errors import NotApplicable
+from weft.kernel.errors import NotApplicable, WeftError
 from weft.ledger.api import InboxMessage, Ledger, Runs
 from weft.ledger.model import Message, RecordedTurn, Turn
 from weft.runtime.inference.replies import Finish, Reply
@@ -34,25 +35,39 @@ def ensure_answered(message: InboxMessage) -> str:
 
 
 def load_reply(ledger: Ledger, message: InboxMessage) -> TurnReply:
-    """The turn that answered a message and what it ended with. Raises NotApplicable where there is no answer."""
+    """The turn that answered a message and what it ended with. Raises what the turn failed with, and NotApplicable
+    where there is no answer."""
+    if message.state == InboxState.DEAD and message.turn is not None:
+        raise _recorded_error(ledger.turn(message.turn), message)
     runs, turn = Runs(ledger), ledger.turn(ensure_answered(message))
     recorded = runs.recorded(turn.id)
     answer = next((one for one in ledger.messages(turn.id) if one.id == turn.response_message_id), None)
     if turn.interruption_reason is not None or answer is None:
         raise NotApplicable("the turn was interrupted", "what had come of the answer is recorded")
-    return TurnReply(turn=recorded, reply=_reply(turn, answer, _finish(runs, turn.id)))
+    return TurnReply(turn=recorded, reply=_reply(turn, answer, _last_response(runs, turn.id)))
 
 
-def _reply(turn: Turn, answer: Message, finish: Finish) -> Reply:
+def _recorded_error(turn: Turn, message: InboxMessage) -> WeftError:
+    """An error of the class that the turn names, as whoever ran it raised it; what else that one knew is not recorded.
+    A class that needs more than words gives way to the one above it."""
+    named = getattr(errors, turn.error_code or "", None)
+    if turn.error is None or not (isinstance(named, type) and issubclass(named, WeftError)):
+        return NotApplicable(f"message {message.id} is {message.state}: {message.error or 'no error was told'}", _AGAIN)
+    kind = next(kind for kind in named.__mro__ if kind.__init__ is WeftError.__init__)  # type: ignore[misc]
+    error: WeftError = kind(turn.error)
+    return error
+
+
+def _reply(turn: Turn, answer: Message, response: ModelResponse | None) -> Reply:
     facts: dict[str, Any] = answer.metadata if isinstance(answer.metadata, dict) else {}
     latency = facts.get("latency_ms")
     return Reply(
         parts=answer.content,
-        finish=finish,
+        finish=_finish(response),
         model_id=str(facts.get("model_id") or turn.model or ""),
         model=answer.model or turn.model or "",
         provider=str(facts.get("provider") or turn.provider or ""),
-        usage=turn.usage,
+        usage=None if response is None or response.usage is UNSET else response.usage,
         usage_fault=str(facts.get("usage_fault") or ""),
         request_id=facts.get("request_id"),
         latency_ms=latency if isinstance(latency, int) else 0,
@@ -60,8 +75,13 @@ def _reply(turn: Turn, answer: Message, finish: Finish) -> Reply:
     )
 
 
-def _finish(runs: Runs, turn: str) -> Finish:
+def _last_response(runs: Runs, turn: str) -> ModelResponse | None:
+    """What is recorded of the model's last answer."""
+    responses = [one.event for one in runs.events(turn) if isinstance(one.event, ModelResponse)]
+    return responses[-1] if responses else None
+
+
+def _finish(response: ModelResponse | None) -> Finish:
     """Why the model ended its last answer."""
-    reasons = [one.event.finish_reason for one in runs.events(turn) if isinstance(one.event, ModelResponse)]
-    known = [Finish(str(reason)) for reason in reasons[-1:] if str(reason) in set(Finish)]
-    return known[0] if known else Finish.STOP
+    reason = "" if response is None else str(response.finish_reason)
+    return Finish(reason) if reason in set(Finish) else Finish.STOP

@@ -11,6 +11,7 @@ from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.program_call import ReplyStream, acting_person, note_retry
@@ -149,6 +150,8 @@ def deliver(call: Call, admit: Callable[[Ledger], Admission], *, is_awaited: boo
         if shown is not None:
             shown.end()
     is_shown = shown is not None and shown.has_begun
+    if call.json:
+        reply = _priced(reply)
     call.answer(
         SentMessage(**sent_fields(admission, reply, route), runs_by_itself=changed),
         *([] if is_shown else [[line] for line in safe_lines(reply.reply.text)]),
@@ -161,6 +164,18 @@ def deliver(call: Call, admit: Callable[[Ledger], Admission], *, is_awaited: boo
 
 Answered = tuple["Admission", "TurnReply", dict[str, str]]
 """A message, its answer, and what its turn changed that something runs by itself."""
+
+
+def _priced(sent: TurnReply) -> TurnReply:
+    """With its cost, which whoever asked the model did not record. Looked up only where it is told: prices take a
+    while to load."""
+    from weft.kernel.clock import SystemClock
+    from weft.runtime.inference.budgets import recorded_cost
+
+    reply = sent.reply
+    if reply.cost is not None:
+        return sent
+    return replace(sent, reply=replace(reply, cost=recorded_cost(reply, SystemClock().now_ms())))
 
 
 def answered(
