@@ -103,19 +103,19 @@ def test_the_node_and_the_cargo_of_version_managers_are_found(shell: Shell, home
     install_node(home / ".nvm/versions/node/v18.99.0")
     program(home / ".nvm/versions/node/v99.0.0/bin/node", "#!/bin/sh\necho the wrong one\n")
     (project / ".nvmrc").write_text("18\n")
-    program(
-        home / ".cargo/bin/cargo",
-        '#!/bin/sh\nexec "$RUSTUP_HOME/toolchains/$(cat $RUSTUP_HOME/settings.toml)/bin/cargo"\n',
-    )
+    proxy = 'cd "$RUSTUP_HOME" && mkdir -p update-hashes && exec "toolchains/$(cat settings.toml)/bin/cargo"'
+    program(home / ".cargo/bin/cargo", f"#!/bin/sh\n{proxy}\n")  # as that of rustup does
+    (home / ".rustup/update-hashes").mkdir(parents=True)
     program(home / ".rustup/toolchains/stable/bin/cargo", "#!/bin/sh\necho built\n")
     program(home / ".rustup/settings.toml", "stable")
     program(home / ".cargo/credentials.toml", CANARY)
     program(home / ".nvm/versions/node/v18.99.0/etc/npmrc", CANARY)
     script = (
-        f"node -p 1+1 && cargo; cat {home}/.cargo/* {home}/.nvm/versions/node/*/etc/npmrc; ls {home}/.nvm/versions/node"
+        f"node -p 1+1 && cargo && {home}/.cargo/bin/cargo;"
+        f"cat {home}/.cargo/* {home}/.nvm/versions/node/*/etc/npmrc; ls {home}/.nvm/versions/node"
     )
     answer = shell("sandbox", "run", "--in", str(project), "--", "sh", "-c", script)
-    assert answer.out == "2\nbuilt\nv18.99.0\n", answer.err
+    assert answer.out == "2\nbuilt\nbuilt\nv18.99.0\n", answer.err
 
 
 def test_a_hidden_interpreter_is_named_with_what_shows_it(shell: Shell, home: Path, project: Path) -> None:

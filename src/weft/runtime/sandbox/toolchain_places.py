@@ -371,11 +371,11 @@ MANAGERS = (
         name="volta", places=(".volta",), variable="VOLTA_HOME", versions="tools/image/{tool}/{version}",
         usual=_usual_volta,
     ),
-    VersionManager(name="cargo", places=(".cargo",), variable="CARGO_HOME", shared=("bin",), shared_programs=("bin",)),
     VersionManager(
         name="rustup", places=(".rustup",), variable="RUSTUP_HOME", versions="toolchains/{version}", tool="rust",
-        shared=("settings.toml",), sets={"RUSTUP_HOME": ""}, usual=_usual_rustup,
+        shared=("settings.toml", "update-hashes"), sets={"RUSTUP_HOME": ""}, usual=_usual_rustup,
     ),
+    VersionManager(name="cargo", places=(".cargo",), variable="CARGO_HOME", shared=("bin",), shared_programs=("bin",)),
     VersionManager(name="go", places=("sdk",), versions="{version}", tool="go"),
     VersionManager(
         name="go", places=("go",), variable="GOPATH", shared=("bin",), shared_programs=("bin",),
