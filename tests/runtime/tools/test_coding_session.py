@@ -15,6 +15,7 @@ from typing import Any
 import weft
 from tests.runtime.broker.crash_driver import Died, Doom, DoomedCrossing, raise_died
 from tests.runtime.broker.test_crashes import dead_owner
+from tests.runtime.homes import link, program
 from tests.runtime.inference.asking import model, person
 from tests.runtime.scripted import Script, chat_saying, scripted
 from tests.sandbox import UNPROTECTED, machine_sandbox
@@ -29,6 +30,7 @@ from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import ModelSettings, RetryPolicy
 from weft.runtime.mcp.servers import McpServers
 from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.workspace_view import PersonFolders
 from weft.runtime.tools.toolbox import Toolbox, ToolboxSettings
 
 CALC = "add() { echo $(($1 - $2)); }\n"
@@ -90,6 +92,7 @@ async def work(
     tools: ToolboxSettings | None = None,
     *,
     key: str = "once",
+    runner: CommandRunner | None = None,
 ) -> str:
     """Admit the message, unless it is admitted already, and serve its session until it is settled. A person grants
     whatever is asked, tests for the whole session."""
@@ -99,7 +102,7 @@ async def work(
         ledger,
         crossing,
         programs,
-        CommandRunner(UNPROTECTED),
+        runner or CommandRunner(UNPROTECTED),
         servers=servers,
         settings=tools,
         on_asked=lambda request: grant(),
@@ -216,3 +219,25 @@ def test_killed_at_any_step_it_ends_the_same(tmp_path: Path) -> None:
         folder = tmp_path / POINTS[number].replace(":", "-")
         is_met, _ = asyncio.run(kill_and_go_on(folder, POINTS[number], owner))
         assert is_met or number >= CERTAIN
+
+
+def test_an_agent_runs_tests_by_an_interpreter_of_a_version_manager(tmp_path: Path) -> None:
+    """The environment of the project leads into the home folder, which the sandbox hides."""
+    machine_sandbox()
+    home, workspace = tmp_path / "home", prepare(tmp_path)
+    python = program(home / ".pyenv/versions/3.9.99/bin/python", '#!/bin/sh\nexec /bin/sh "$@"\n')
+    link(workspace / ".venv/bin/python", python)
+    (workspace / "tests").write_text(TEST)
+    (workspace / "test.sh").write_text("#!/bin/sh\nexec .venv/bin/python tests\n")
+    (workspace / ".gitignore").write_text("runs.log\n.venv\ntests\n")
+    git(workspace, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam", "Use an environment")
+    runner = CommandRunner(UNPROTECTED, person=PersonFolders(home=home))
+
+    async def session() -> list[ToolCall]:
+        async with scripted([]) as server:
+            server.script_of = next_reply
+            with weft.open(tmp_path / "ledger.db") as ledger:
+                return check(ledger, await work(ledger, server.url, workspace, Doom(), runner=runner), workspace)
+
+    calls = asyncio.run(session())
+    assert [call.result["rc"] for call in calls if call.name == "shell"] == [1, 0]
