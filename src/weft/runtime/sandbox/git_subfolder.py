@@ -21,6 +21,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from msgspec import structs
@@ -47,7 +48,7 @@ class SubfolderTree:
         """`repository` is git's folder, which lies in the uppermost folder of the files. Raises StoreFailed."""
         self.repository, self._format = repository, object_format
         self._inner = os.fsencode(os.path.relpath(workspace, os.path.dirname(repository))) + b"/"
-        self._program = find_git()
+        self._program = _git_program()
         self._folder = tempfile.mkdtemp(prefix="weft-tree-")
         self._own = f"{self._folder}/own"
         try:
@@ -147,6 +148,11 @@ class SubfolderTree:
             if code != 0:
                 raise StoreFailed(f"git {words[0]} failed on {index}: {process.complaint}", "look at `git status`")
         return answer
+
+
+@cache
+def _git_program() -> str:
+    return find_git()
 
 
 def _read(path: str, most: int = _MOST_STATE_BYTES) -> bytes | None:
