@@ -18,7 +18,7 @@ from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.visible_files import SystemFiles
 
 TELLING = (
-    "/etc/passwd /etc/shadow /etc/hostname /etc/machine-id /home /root /var /sys /run /proc/cmdline /proc/keys "
+    "/etc/passwd /etc/shadow /etc/hostname /etc/machine-id /root /var /sys /run /proc/cmdline /proc/keys "
     "/proc/locks /proc/kallsyms /proc/sys/kernel/random/boot_id /dev/tty"
 ).split()
 
@@ -28,6 +28,14 @@ def test_reading_what_tells_of_the_machine_or_its_people(tmp_path: Path, path: s
     outcome = run_shell('if [ -d "$1" ]; then ls -A "$1"; else cat "$1"; fi', tmp_path, path)
     assert outcome.stdout == b""
     assert not outcome.succeeded
+
+
+def test_reading_the_folder_of_home_folders(tmp_path: Path) -> None:
+    """There is the sandbox's own alone, with its package caches, whoever is at home on the machine."""
+    assert run_shell("ls -A /home; ls -A /home/agent", tmp_path).stdout.split() in (
+        [b"agent"],
+        [b"agent", b".cache", b".npm"],
+    )
 
 
 def test_reading_the_home_folder_under_its_own_name(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_message_to_a_server_that_speaks_as_openai_does(weft: Shell) -> None:
     with serving(chat()) as server:
         stock(weft, server.url, "talk")
         loaded = Loaded(weft.folder, COMMAND, "send", "--session", "talk", "Begin")
-    loaded.check(STORE | HTTP | PRICES, 90_815)
+    loaded.check(STORE | HTTP | PRICES, 96_149)
     assert not loaded.packages & MODEL_LIBRARIES
     assert loaded.has("weft.runtime.inference.dialects.google", "weft.runtime.inference.dialects.anthropic") == []
 
@@ -119,7 +119,7 @@ def test_a_message_to_anthropic(weft: Shell) -> None:
         ):
             assert weft(*line.split()).code == 0
         loaded = Loaded(weft.folder, COMMAND, "send", "--session", "talk", "Begin")
-    loaded.check(STORE | HTTP | PRICES, 90_618)
+    loaded.check(STORE | HTTP | PRICES, 95_940)
 
 
 def test_a_message_beside_a_broker_that_runs(weft: Shell) -> None:
@@ -127,7 +127,7 @@ def test_a_message_beside_a_broker_that_runs(weft: Shell) -> None:
         stock(weft, server.url, "talk")
         with broker(weft):
             loaded = Loaded(weft.folder, COMMAND, "send", "--session", "talk", "Begin")
-    loaded.check(STORE, 46_860)
+    loaded.check(STORE, 47_928)
     heavy = (
         "weft.programs",
         "weft.runtime.broker",
