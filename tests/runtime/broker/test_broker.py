@@ -17,18 +17,19 @@ from tests.runtime.broker.bench import Bench, never, run, saying, text_of
 from weft.kernel.advice import Action
 from weft.kernel.clock import FixedClock
 from weft.kernel.dag_events import ModelRequest
-from weft.kernel.errors import InvalidInput, NotApplicable, SessionBusy, StoreFailed
+from weft.kernel.errors import InvalidInput, NotApplicable, ReplyCut, SessionBusy, StoreFailed
 from weft.kernel.fields import EventRef
 from weft.ledger.api import Ledger, Runs, SessionStanding
 from weft.runtime.broker import broker as broker_module
 from weft.runtime.broker import session_turns
-from weft.runtime.broker.broker import RENEW_SECONDS
+from weft.runtime.broker.broker import RENEW_SECONDS, Broker
 from weft.runtime.broker.plans import Sending, TurnPlan
 from weft.runtime.broker.run import Run
 from weft.runtime.broker.session_turns import ServedSession
 from weft.runtime.broker.tools import FunctionTool, tools_of
 from weft.runtime.broker.turn_entries import TurnEnd
 from weft.runtime.broker.turn_runner import TurnRunner
+from weft.runtime.inference.replies import ReplyToken
 
 
 def failing(error: Exception, times: int, plan: Callable[..., Any]) -> Callable[..., Any]:
@@ -305,6 +306,32 @@ def test_whoever_waits_no_more_leaves_the_turn_before_its_message_to_others(ledg
         await bench.answered(first)
         assert bench.state(first) == ("answered", None)
         assert bench.interruptions(first) == ["shutdown"]
+
+    run(body())
+
+
+def test_what_had_come_of_an_answer_is_not_copied_for_each_of_its_pieces(ledger: Ledger, clock: FixedClock) -> None:
+    class Piece(str):
+        letters = 0
+
+        def __radd__(self, before: str) -> str:
+            Piece.letters += len(before)
+            return before + str(self)
+
+    async def cut(request: Any, on_token: Any, **_: Any) -> Any:
+        for _number in range(100):
+            on_token(ReplyToken(Piece("word ")))
+        raise ReplyCut("it ended before its end")
+
+    async def body() -> None:
+        bench = Bench(ledger, clock=clock)
+        bench.provider.infer = cut  # type: ignore[method-assign, assignment]
+        message = bench.admit()
+        broker = Broker(ledger, bench.crossing, bench.plan, clock=clock, is_streamed=True)
+        assert isinstance((await bench.answered(message, broker)).error, ReplyCut)
+        *_, answer = ledger.messages(ledger.inbox.get(message).turn or "")
+        assert text_of(answer) == "word " * 100
+        assert Piece.letters == 0
 
     run(body())
 
