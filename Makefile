@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check suite quick prove bench docs lock clean
+.PHONY: help setup run test check lint suite quick prove bench docs lock clean
 
 # Where an environment keeps bytecode from being written, every process of a test compiles Weft anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -18,22 +18,21 @@ run: setup ## Show what Weft does, on a throw-away ledger, and talk
 	@$(python) -m weft.surfaces.demo
 
 test: setup ## Check the code and run every test
-	@$(MAKE) --no-print-directory --jobs=2 check suite
+	@$(MAKE) --no-print-directory --jobs=2 lint suite
 
 suite: setup
 	@test -d tests/kernel/__pycache__ || $(python) -m pytest -qq --collect-only >/dev/null || true # or each worker compiles all tests
-	$(python) -m pytest -q -n auto --dist worksteal --ignore=tests/architecture
+	$(python) -m pytest -q -n auto --dist worksteal
 
-check: setup ## Lint, formatting, types, architecture
+lint: setup
 	$(python) -m ruff check
 	$(python) -m ruff format --check
 	$(python) -m mypy
+
+check: lint ## Lint, formatting, types, architecture
 	$(python) -m pytest -q tests/architecture
 
-quick: setup ## What a change concerns, in two minutes: its tests, contracts, types; SINCE=REV for more than it
-	$(python) -m ruff check
-	$(python) -m ruff format --check
-	$(python) -m mypy
+quick: lint ## What a change concerns, in two minutes: its tests, contracts, types; SINCE=REV for more than it
 	$(python) scripts/quick_tests.py $(SINCE) | xargs $(python) -m pytest -q -n auto --dist worksteal
 
 prove: setup ## Fault and property tests at full size (long)
