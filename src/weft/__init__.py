@@ -231,6 +231,7 @@ if TYPE_CHECKING:
     from weft.programs.model import ProgramChange as ProgramChange
     from weft.programs.model import Request as Request
     from weft.programs.model import Tagged as Tagged
+    from weft.programs.model import UnvouchedName as UnvouchedName
     from weft.programs.programs import Programs as Programs
     from weft.runtime.invoke.invocation import InvocationResult as InvocationResult
     from weft.store.diagnosis import Diagnosis as Diagnosis
@@ -333,7 +334,9 @@ _NAMES = {
     "weft.opening": "copy examine open restore salvage",
     "weft.program_handles": "LedgerPrograms ProgramHandle",
     "weft.programs.apply": "PlannedProgram",
-    "weft.programs.model": "Check CriterionVerdict Difference PendingItem Program ProgramChange Request Tagged",
+    "weft.programs.model": (
+        "Check CriterionVerdict Difference PendingItem Program ProgramChange Request Tagged UnvouchedName"
+    ),
     "weft.programs.programs": "Programs",
     "weft.runtime.invoke.invocation": "InvocationResult",
     "weft.store.diagnosis": "Diagnosis Grade",

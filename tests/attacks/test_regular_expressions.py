@@ -34,6 +34,7 @@ LINES_ONLY = "`^` lets it begin at a line's beginning alone, and `.` ends with t
 STRINGS = "a string is possessive, and one without an end is taken, too: each character is read once"
 RUNS = "it begins at the first of a run alone (the look behind it), and takes the run as a whole"
 SPACES = "`\\S*` ends at a space, and a beginning has one"
+COLONS = "what follows a colon holds none, so each stretch between two colons is looked at once"
 LINE = "matched with one line: the last `.*` always reaches its end"
 OWN = "it reads Weft's own statements, never a foreign text"
 
@@ -59,9 +60,12 @@ LINEAR = {
     r"weft.kernel.mentions: [^\n\r]*+(?:\r\n?|\n)?": "it fits wherever it is tried, and takes the whole line",
     r"weft.runtime.tools.named_files: [A-Za-z_]\w*(\.[A-Za-z_]\w*)*": "a dot parts what repeats, and no letter is one",
     r"""weft.kernel.shell_syntax: (['"])(.*?)\1""": "over words whose quotes have an end: each character is read once",
-    r"weft.runtime.sandbox.command_runner: bwrap: execvp (.*): ([ -9;-~]*)\n": (
-        "what follows a colon holds none, so each stretch between two colons is looked at once"
+    r"weft.runtime.sandbox.command_runner: bwrap: execvp (.*): ([ -9;-~]*)\n": COLONS,
+    r"weft.runtime.sandbox.command_runner: (.*): ([ -9;-~]*)\n": COLONS,
+    r'weft.runtime.sandbox.git_settings: \s*\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\\n]|\\[^\n])*)")?\s*\]': (
+        "behind a run of blanks stands a letter, a quote or a bracket: it is tried once for each"
     ),
+    r"weft.runtime.mcp.package_sources: (?m)^[ \t]*registry[ \t]*=[ \t]*(\S+)[ \t]*$": LINES_ONLY,
     r"weft.runtime.compaction.key_terms: (:[0-9]+)+$": "over words of at most LONGEST_TERM_CHARACTERS characters",
     r"weft.runtime.compaction.key_terms: [A-Za-z][a-z0-9]*([A-Z][a-z0-9]+)+": (
         "over words of at most LONGEST_TERM_CHARACTERS characters"
@@ -158,6 +162,9 @@ MADE = {
     "weft.kernel.words: re.sub('[SMU]', lambda letter: inside[letter[0]], form)": "classes without an overlap",
     "weft.ledger.secrets.rule_patterns: pattern.encode()": "from a table whose patterns have a test of their own",
     "weft.programs.program_files: f'^(?:{pattern})$'": "numbers and words of YAML, from a table in the same module",
+    "weft.runtime.sandbox.git_settings: pattern": (
+        "from the table in the same module: each has one run of one class, or two with a colon between"
+    ),
     "weft.surfaces.cli.chat.models: vendor.names": "from the table of vendors; over a name that the caller types",
 }
 """Patterns that are put together when they are used, and of what."""

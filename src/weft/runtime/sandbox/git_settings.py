@@ -19,7 +19,7 @@ READ_ONLY_SETTINGS = (
     "git's configuration is read-only in the sandbox: a person runs commands that write it (`git config`, "
     "`git remote`, `git branch -u`) outside of it"
 )
-_WRITES_SETTINGS = re.compile(rb"config[^\n]*(?:Device or resource busy|Read-only file system)")
+_REFUSED_WRITES = (b"Device or resource busy", b"Read-only file system")
 _SECTION = re.compile(r'\s*\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\\n]|\\[^\n])*)")?\s*\]')
 _NAME = re.compile(r"[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*")
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b", "\\": "\\", '"': '"'}
@@ -69,7 +69,7 @@ class GitLeftovers(Struct, frozen=True):
     def sentences(self, errors: bytes) -> list[str]:
         """For whoever reads the result. `errors` is what the command wrote to its error stream."""
         sentences = list(self.failures)
-        if _WRITES_SETTINGS.search(errors):
+        if any(b"config" in line and any(why in line for why in _REFUSED_WRITES) for line in errors.splitlines()):
             sentences.append(READ_ONLY_SETTINGS)
         if b"Read-only file system" in errors:
             sentences += [f"this repository can only be read here: {name}" for name in self.read_only]
