@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -52,12 +52,14 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever has a larger size grows under WEFT_PROVE, so `-m prove` takes it, marked or not: fault tests, properties
-    and tests of modules that ask `tests.sizes` for a size."""
+    """Whatever has a larger size grows under WEFT_PROVE, so `-m prove` takes it, marked or not: fault tests,
+    properties, tests of modules that ask `tests.sizes` for a size, and those that a proof runs for both ways of a
+    turn."""
     if PROVING:
         for item in items:
             is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-            if is_property or "faults" in item.path.parts or _has_two_sizes(getattr(item, "module", None)):
+            grows = is_property or "turn_path" in getattr(item, "fixturenames", ())
+            if grows or "faults" in item.path.parts or _has_two_sizes(getattr(item, "module", None)):
                 item.add_marker("prove")
 
 
@@ -66,18 +68,28 @@ def _has_two_sizes(module: object) -> bool:
     return "PROVING" in names or any(function in names.values() for function in (sized, points, share))
 
 
+STORES = ("disk", "postgres")
+"""The names of stores among the values of a parameter; others with a parameter of that name run as they are."""
+
+
 def one_store_each(items: list[pytest.Item], folder: Path, fixture: str) -> None:
     """Tests of a folder that run on several stores run on one of them in `make test`, by turns, and on all in
     `make prove`. Where the stores differ is shown by their contract."""
     by_test: dict[str, list[pytest.Item]] = {}
     for item in items:
         stores: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
-        if fixture in stores and folder in item.path.parents:
+        if stores.get(fixture) in STORES and folder in item.path.parents:
             by_test.setdefault(item.nodeid.replace(str(stores[fixture]), "", 1), []).append(item)
     pairs = [item for number, pair in enumerate(by_test.values()) for item in (pair if number % 2 else pair[::-1])]
-    taken = {id(item) for item in share(pairs, test=max(-(-len(pairs) // 2), 1))}
-    for item in pairs:
-        if PROVING or id(item) not in taken:
+    leave_to_proof(pairs, share(pairs, test=max(-(-len(pairs) // 2), 1)))
+
+
+def leave_to_proof(items: Iterable[pytest.Item], taken: Iterable[pytest.Item]) -> None:
+    """`make test` runs those of the items that are taken, `make prove` runs all: there a share is everything, so what
+    is not taken is not what a proof must run."""
+    in_test = {id(item) for item in taken}
+    for item in items:
+        if PROVING or id(item) not in in_test:
             item.add_marker("prove")
 
 

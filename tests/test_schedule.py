@@ -1,13 +1,19 @@
-"""The order of tests, and the share of a sweep's points that a run takes."""
+"""The order of tests, and the share of a sweep's points, or of the stores, that a run takes."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from tests import sizes
+import tests.ledger.conftest
+import tests.programs.conftest
+import tests.runtime.conftest
+from tests import conftest, sizes
 from tests.schedule import dearest_first
 
 ROOT = Path(__file__).parents[1]
@@ -89,3 +95,78 @@ def test_a_failed_sweep_prints_the_command_that_takes_the_same_points_again(tmp_
     tests = [line.rpartition("::")[2].rstrip("'") for line in commands]
     assert tests == ["test_letters[d]", "test_letters[h]", "test_numbers"]  # what took no share says nothing
     assert "took 4 14" in run("4")
+
+
+@dataclass(frozen=True)
+class ParametrisedTest:
+    """A collected test, as much of it as stores are chosen by. It is its own `callspec`."""
+
+    path: Path
+    nodeid: str
+    params: dict[str, str]
+    markers: list[str] = field(default_factory=list)
+
+    @property
+    def callspec(self) -> "ParametrisedTest":
+        return self
+
+    def add_marker(self, name: str) -> None:
+        self.markers.append(name)
+
+
+def parametrised_tests(file: str, parameter: str, values: Sequence[str]) -> list[ParametrisedTest]:
+    return [
+        ParametrisedTest(ROOT / "tests" / file, f"tests/{file}::test_{n}[{value}]", {parameter: value})
+        for n in range(60)
+        for value in values
+    ]
+
+
+THREE_STORES, TWO_STORES = ("disk", "memory", "postgres"), ("disk", "postgres")
+CHOICES: dict[str, tuple[Callable[[list[pytest.Item]], None], list[ParametrisedTest]]] = {
+    "ledger": (
+        tests.ledger.conftest.pytest_collection_modifyitems,
+        [
+            *parametrised_tests("ledger/test_audit.py", "ledger", THREE_STORES),
+            *parametrised_tests("ledger/test_commands.py", "ledger", THREE_STORES),
+            *parametrised_tests("ledger/test_labels.py", "ledger", THREE_STORES),
+        ],
+    ),
+    "programs": (
+        tests.programs.conftest.pytest_collection_modifyitems,
+        parametrised_tests("programs/test_working.py", "ledger", TWO_STORES),
+    ),
+    "runtime": (
+        tests.runtime.conftest.pytest_collection_modifyitems,
+        parametrised_tests("runtime/test_sending.py", "address", TWO_STORES),
+    ),
+}
+
+
+@pytest.mark.parametrize("folder", CHOICES)
+def test_every_test_runs_on_each_of_its_stores_in_make_test_or_in_make_prove(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose, items = CHOICES[folder]
+    taken: dict[bool, set[str]] = {}
+    for is_proof in (False, True):
+        monkeypatch.setattr(sizes, "PROVING", is_proof)
+        monkeypatch.setattr(conftest, "PROVING", is_proof)
+        for item in items:
+            item.markers.clear()
+        choose(cast(Any, items))
+        taken[is_proof] = {item.nodeid for item in items if ("prove" in item.markers) == is_proof}
+    ids = {item.nodeid for item in items}
+    assert ids - (taken[False] | taken[True]) == set()
+    assert {id.partition("[")[0] for id in taken[False]} == {id.partition("[")[0] for id in ids}
+    assert 0 < len(taken[False]) < len(ids)
+
+
+def test_a_parameter_that_is_no_store_loses_no_value_for_having_the_name_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sizes, "PROVING", False)
+    monkeypatch.setattr(conftest, "PROVING", False)
+    items = parametrised_tests("runtime/test_connections.py", "address", ("fd00::1", "224.0.0.1", "tcp://127.0.0.1:x"))
+    tests.runtime.conftest.pytest_collection_modifyitems(cast(Any, items))
+    assert [item.nodeid for item in items if item.markers] == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.conftest import NewPostgresLedger
+from tests.conftest import NewPostgresLedger, leave_to_proof
 from tests.sizes import share
 from weft.kernel.clock import FixedClock
 from weft.ledger.api.ledger import Ledger
@@ -46,18 +46,15 @@ ON_ALL_STORES = {
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What runs in memory and on PostgreSQL in `make prove` alone."""
-    ours = [item for item in items if "ledger" in item.path.parts]
+    ours = [item for item in items if Path(__file__).parent in item.path.parents]
     for engine, size in (("memory", 50), ("postgres", 75)):
         there = [item for item in ours if _engine(item) == engine]
-        taken = share([item for item in there if item.path.stem.removeprefix("test_") in ON_ALL_STORES], test=size)
-        for item in set(there).difference(taken):
-            item.add_marker("prove")
+        shared = [item for item in there if item.path.stem.removeprefix("test_") in ON_ALL_STORES]
+        leave_to_proof(there, share(shared, test=size))
 
 
 def _engine(item: pytest.Item) -> object:
-    return (
-        item.callspec.params.get("ledger") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
-    )
+    return getattr(getattr(item, "callspec", None), "params", {}).get("ledger")
 
 
 @pytest.fixture
