@@ -10,6 +10,7 @@ import pytest
 from tests.exchange.corpus import CORPUS, ORIGINS, needs_corpus, opened, take
 from tests.exchange.exporters.rules import check_anthropic, check_openai
 from tests.exchange.exporters.test_properties import check_page, entries_of
+from tests.ledger.test_versions import MOVED_SILENTLY, SHARED_KEYS
 from tests.sizes import PROVING, share
 from weft import Ledger
 from weft.exchange.exporters.export import export
@@ -26,11 +27,30 @@ def sample(origin: str) -> list[Path]:
     return share(files, test=3)
 
 
+def sample_of_all() -> list[Path]:
+    return [path for origin in ORIGINS for path in sample(origin)]
+
+
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
     with opened(tmp_path_factory.mktemp("corpus") / "ledger.db") as ledger:
-        take(ledger, *(path for origin in ORIGINS for path in sample(origin)))
+        take(ledger, *sample_of_all())
         yield ledger
+
+
+@pytest.mark.slow("imports real sessions and verifies them")
+def test_all_origins_in_one_ledger_leave_it_sound_and_bring_nothing_a_second_time(imported: Ledger) -> None:
+    """What sessions of one tool do to those of another, in a ledger that they share."""
+    assert {turn.origin for turn in imported.log()} <= set(ORIGINS)
+    assert list(imported.verify()) == []
+    with imported._store.read() as txn:
+        assert txn.sql.all(MOVED_SILENTLY) == txn.sql.all(SHARED_KEYS) == []
+    before = imported.upkeep.stats()
+    again = take(imported, *sample_of_all())
+    for origin in ORIGINS:
+        totals = again.of(origin)
+        assert (totals.unchanged, totals.counts.turns) == (totals.files, 0), origin
+    assert imported.upkeep.stats() == before
 
 
 def exported(ledger: Ledger, session: str, form: str) -> str:
