@@ -17,6 +17,7 @@ import zstandard
 import weft
 from tests.exchange.conftest import take, written
 from tests.exchange.toy import Toy
+from tests.sizes import sized
 from weft import Ledger
 from weft.exchange.importers.port import Problem, Report, Source, importer_names, load_importers
 from weft.exchange.importers.records.jsonl import records
@@ -425,7 +426,8 @@ with weft.open(sys.argv[1]) as ledger:
 
 @pytest.mark.slow("kills three processes and verifies 1,200 turns")
 def test_a_killed_import_is_simply_run_again(tmp_path: Path, sources: Path) -> None:
-    lines = [{"id": f"t{i}", "parent": f"t{i - 1}", "ask": f"q{i}" * 50, "answer": f"a{i}" * 200} for i in range(200)]
+    turns = sized(test=200, prove=400)
+    lines = [{"id": f"t{i}", "parent": f"t{i - 1}", "ask": f"q{i}" * 50, "answer": f"a{i}" * 200} for i in range(turns)]
     for name in "abcdef":
         written(
             sources / f"{name}.jsonl",
@@ -446,7 +448,7 @@ def test_a_killed_import_is_simply_run_again(tmp_path: Path, sources: Path) -> N
         child.communicate()
     with weft.open(path) as ledger:
         assert take(ledger, sources).problems == []
-        assert ledger.upkeep.stats()["turns"] == 6 * 200
+        assert ledger.upkeep.stats()["turns"] == 6 * turns
         assert ledger.upkeep.stats()["superseded_turns"] == 0
         assert list(ledger.verify()) == []
 

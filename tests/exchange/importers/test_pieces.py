@@ -49,6 +49,18 @@ def test_a_list_is_its_elements(values: list[Any], is_ascii: bool, indent: int |
         assert found(Path(folder), data) == [(None, value, True) for value in json.loads(json.dumps(values))]
 
 
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1])
+def test_an_integer_beyond_64_bits_is_what_it_is_in_the_whole_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    data = json.dumps([{"title": number}, number, [number]])
+    whole = [(None, repr(value), True) for value in json_value(data.encode())]  # an equal float is not the same
+    assert len(whole) == 3
+    for chunk in (1, 7, 64):
+        monkeypatch.setattr(streaming, "CHUNK", chunk)
+        assert [(name, repr(value), is_whole) for name, value, is_whole in found(tmp_path, data)] == whole
+
+
 @given(st.dictionaries(st.text(max_size=4), JSON, max_size=5), st.lists(JSON, max_size=3), st.integers(1, 64))
 def test_an_object_is_its_members_and_the_elements_of_one(
     members: dict[str, Any], values: list[Any], chunk: int
