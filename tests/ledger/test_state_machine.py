@@ -2,7 +2,7 @@
 
 After every step the nine invariants of the agents ledger schema are asserted from SQL; now and then the views are
 compared with a rebuild and the facts are carried into a fresh ledger. WEFT_PROVE=1 makes 100,000 steps; otherwise
-each commit makes 400 of 1,000.
+each commit makes 200 or 400 of 1,000.
 """
 
 import os

@@ -85,7 +85,7 @@ def test_every_change_of_a_byte_is_refused_where_the_file_is_sealed_anew(made: P
         if not is_refused(changed):
             same += 1
             assert lines_of(changed) == lines
-    assert same <= 4 + len(taken) // 10
+    assert same <= len(taken) // 10 + (0 if PROVING else 4)  # of few, some more may be harmless
 
 
 def test_every_change_of_a_byte_of_a_line_is_refused(made: Path, changed: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_forger_who_hashes_all_anew_is_refused_by_both_or_by_none(made: Path, 
         refused += is_refused(changed)
         resealed(made / "signed.weft", partial(lambda lines, _: lines, lines), changed)
         assert is_refused(changed), what
-    assert refused > len(taken) // 3
+    assert refused > (len(facts) if PROVING else len(taken) // 3)
 
 
 def put(at: int, line: bytes, facts: list[bytes]) -> list[bytes]:
