@@ -9,13 +9,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.synchronize import Barrier
 from typing import Any, TypeVar
 
 from tests.faults.tripwires import Steps
+from tests.sizes import PROVING
 from tests.turn_paths import watch
 
 Say = Callable[[Any], None]
@@ -33,6 +34,8 @@ _context.set_forkserver_preload(
 )
 
 KILLED = -signal.SIGKILL
+DIFFERENT_STEPS = 5
+"""By so many, two runs of one work may differ."""
 
 
 class Process:
@@ -99,16 +102,24 @@ def run_well(work: Callable[..., None], *args: Any) -> list[Any]:
     return said
 
 
-def steps_of(work: Callable[..., None], *args: Any) -> int:
-    """At how many steps a process could be killed: it is run to its end by work whose tripwire kills nobody."""
-    (steps,) = [one for one in run_well(work, *args) if isinstance(one, Steps)]
-    return steps.n
+def count_steps(work: Callable[..., None], *args: Any) -> tuple[int, list[Any]]:
+    """At how many steps a process could be killed, and all else it said: it is run to its end by work whose tripwire
+    kills nobody. What holds of work that nobody kills is to be asserted of this run."""
+    *said, steps = run_well(work, *args)
+    assert isinstance(steps, Steps)
+    return steps.n, said
 
 
 def was_killed(code: int) -> bool:
-    """Or it ended well: two runs of one work may differ by a few steps."""
+    """Or it ended well: two runs of one work may differ by a few steps. `assert_swept` says how often that may be."""
     assert code in (KILLED, 0)
     return code == KILLED
+
+
+def assert_swept(kills: int, taken: Sized, *, different: int = DIFFERENT_STEPS) -> None:
+    """Of the points of a sweep nearly all were kills: at others a tripwire failed, or the steps were counted too high.
+    A share of the points may lie among the steps that a run does not have."""
+    assert kills >= max(len(taken) - different if PROVING else 0, 1), f"{kills} kills at {len(taken)} points"
 
 
 def barrier(parties: int) -> Barrier:

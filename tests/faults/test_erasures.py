@@ -10,7 +10,7 @@ import pytest
 import weft
 from tests.faults import scenarios
 from tests.faults.checks import Answers, answers, assert_sound, copy_ledger
-from tests.faults.processes import run, run_well, steps_of, was_killed
+from tests.faults.processes import assert_swept, count_steps, run, was_killed
 from tests.faults.scenarios import SECRET
 from tests.ledger.canaries import files_with_canary
 from tests.sizes import Record, points
@@ -51,9 +51,12 @@ def test_an_erasure_killed_at_any_point_did_not_happen_or_is_finished_by_the_nex
     tmp_path: Path, base: Path, torn: bool, at_statements: bool, record_property: Record
 ) -> None:
     path, work, outcomes, kills = tmp_path / "ledger.db", scenarios.die_while_erasing, list[bool](), 0
-    steps = steps_of(work, str(copy_ledger(base, path)), 0, torn, at_statements)
+    steps, said = count_steps(work, str(copy_ledger(base, path)), 0, torn, at_statements)
+    assert said == [True]
     assert is_erased(path)
-    for k in sorted({0, *points(steps, test=5)}):
+    assert_sound(path)
+    taken = sorted({0, *points(steps, test=5)})
+    for k in taken:
         copy_ledger(base, path)
         code, said = run(work, str(path), k + 1, torn, at_statements)
         outcomes.append(is_erased(path))
@@ -62,7 +65,7 @@ def test_an_erasure_killed_at_any_point_did_not_happen_or_is_finished_by_the_nex
         kills += was_killed(code)
         assert_sound(path)
     assert not outcomes[0]
-    assert kills
+    assert_swept(kills, taken)
     record_property("measured", f"{kills} kills")
 
 
@@ -79,14 +82,20 @@ def test_packing_killed_at_any_point_changes_no_answer(
     path, work, kills = copy_ledger(base, tmp_path / "ledger.db"), scenarios.die_while_packing, 0
     with weft.open(path) as ledger:
         before = answers_but_for_packs(ledger)
-    packed, unpacked, steps = run_well(work, str(copy_ledger(base, path)), 0, torn, at_statements)
-    assert packed == unpacked > 0
-    apart = 1 if at_statements else PACKING_WRITES
-    for k in points(steps.n // apart, test=3):
-        code, _ = run(work, str(copy_ledger(base, path)), k * apart + 1, torn, at_statements)
+
+    def check() -> None:
         with weft.open(path) as ledger:
             assert answers_but_for_packs(ledger) == before
             assert list(ledger.verify()) == []
+
+    steps, (packed, unpacked) = count_steps(work, str(copy_ledger(base, path)), 0, torn, at_statements)
+    assert packed == unpacked > 0
+    check()
+    apart = 1 if at_statements else PACKING_WRITES
+    taken = points(steps // apart, test=3)
+    for k in taken:
+        code, _ = run(work, str(copy_ledger(base, path)), k * apart + 1, torn, at_statements)
+        check()
         kills += was_killed(code)
-    assert kills
+    assert_swept(kills, taken)
     record_property("measured", f"{kills} kills")

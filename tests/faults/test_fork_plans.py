@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.faults.fork_processes import FORKED, State, World, act, build, decided, fill, opened, state_at, state_of
-from tests.faults.processes import KILLED, run, steps_of
+from tests.faults.processes import KILLED, count_steps, run
 from tests.ledger.histories import grow, problems, select
 from tests.sizes import PROVING, Record, chance, points, sized
 from weft.kernel.enums import SnapshotState, VolumeMode
@@ -108,7 +108,7 @@ def copies_of(world: World, states: dict[str, State]) -> dict[str, list[State]]:
 
 def moments(path: Path, action: str, seed: int, *, most: int) -> list[int]:
     """Random steps at which a process is killed."""
-    steps = steps_of(act, str(path), action, seed, 0)
+    steps, _ = count_steps(act, str(path), action, seed, 0)
     return chance("moments", action, seed).sample(range(1, steps + 1), min(steps, most))
 
 
@@ -276,7 +276,8 @@ def test_a_copy_that_is_discarded_is_gone_wherever_the_process_was_killed(
 
     kills = 0
     prepared(tmp_path / "whole")
-    for k in points(steps_of(act, str(tmp_path / "whole"), "discard", 0, 0), test=1):
+    steps, _ = count_steps(act, str(tmp_path / "whole"), "discard", 0, 0)
+    for k in points(steps, test=1):
         path = tmp_path / f"{k}"
         done = prepared(path)
         code, _ = run(act, str(path), "discard", 0, k + 1)

@@ -10,7 +10,7 @@ import pytest
 import weft
 from tests.faults import scenarios
 from tests.faults.checks import assert_sound, copy_ledger
-from tests.faults.processes import KILLED, Process, Say, barrier, run, run_well, steps_of, was_killed
+from tests.faults.processes import KILLED, Process, Say, assert_swept, barrier, count_steps, run, run_well, was_killed
 from tests.faults.schemas import die_while_migrating, leave_newer_unclosed, newer_schema, open_newer
 from tests.sizes import Record, points
 from weft.kernel.errors import LedgerTooNew, NotALedger, StoreFailed
@@ -114,15 +114,21 @@ def test_an_upgrade_killed_at_any_point_is_finished_by_the_next_open(
     tmp_path: Path, base: Path, torn: bool, at_statements: bool, record_property: Record
 ) -> None:
     facts, work, kills = facts_in(copy_ledger(base, tmp_path / "before.db")), die_while_migrating, 0
-    whole = copy_ledger(base, tmp_path / "whole.db")
-    for k in points(steps_of(work, str(whole), 0, torn, at_statements), test=4):
-        path = copy_ledger(base, tmp_path / f"{k}.db")
-        code, _ = run(work, str(path), k + 1, torn, at_statements)
+
+    def check(path: Path) -> None:
         assert_upgraded(path, facts)
         assert facts_in(backup_of(path)) == facts
+
+    whole = copy_ledger(base, tmp_path / "whole.db")
+    steps, _ = count_steps(work, str(whole), 0, torn, at_statements)
+    check(whole)
+    taken = points(steps, test=4)
+    for k in taken:
+        path = copy_ledger(base, tmp_path / f"{k}.db")
+        code, _ = run(work, str(path), k + 1, torn, at_statements)
+        check(path)
         kills += was_killed(code)
-    assert_upgraded(whole, facts)
-    assert kills
+    assert_swept(kills, taken)
     record_property("measured", f"{kills} kills")
 
 

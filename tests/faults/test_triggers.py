@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.checks import copy_ledger
-from tests.faults.processes import run, steps_of, was_killed
+from tests.faults.processes import assert_swept, count_steps, run, was_killed
 from tests.faults.trigger_processes import create_triggers, die_while_firing, fire_all
 from tests.runtime.triggering import TriggerWorld, open_world
 from tests.sizes import Record, points
@@ -42,13 +42,19 @@ def test_each_occasion_fires_once_wherever_a_broker_is_killed(
     world = open_world(base)
     create_triggers(world, folder)
     world.ledger.close()
-    steps = steps_of(die_while_firing, str(copy_ledger(base, path)), 0, is_at_statements)
-    for k in points(steps // apart, test=2):
-        code, _ = run(die_while_firing, str(copy_ledger(base, path)), k * apart + 1, is_at_statements)
+
+    def check_after_restart() -> None:
         world = open_world(path)
         fire_all(world)
         check(world)
         world.ledger.close()
+
+    steps, _ = count_steps(die_while_firing, str(copy_ledger(base, path)), 0, is_at_statements)
+    check_after_restart()
+    taken = points(steps // apart, test=2)
+    for k in taken:
+        code, _ = run(die_while_firing, str(copy_ledger(base, path)), k * apart + 1, is_at_statements)
+        check_after_restart()
         kills += was_killed(code)
-    assert kills
+    assert_swept(kills, taken)
     record_property("measured", f"{kills} kills")
