@@ -11,13 +11,18 @@ import shlex
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.runtime.sandbox.repositories import agent_does, agent_runs, make_repository, person_git
+from weft.kernel.errors import StoreError, Unsupported
+from weft.runtime.sandbox import bubblewrap
 from weft.runtime.sandbox.git_view import SAME_FOLDER, GitGuard
-from weft.runtime.sandbox.processes import Ending, ProcessOutcome
+from weft.runtime.sandbox.mounts import Mount, mount_options
+from weft.runtime.sandbox.processes import STARTS, Ending, ProcessOutcome
 
 
 class Person:
@@ -217,6 +222,25 @@ SCRIPTS = {
         cp -r .git/. evil
         printf "$SETTINGS" > evil/config
         echo "$PWD/evil" > .git/worktrees/n/commondir
+    """,
+    "a second tree in the wrong place": """
+        git init -q --bare plain
+        git -C plain config core.bare false
+        git -C plain config core.fsmonitor "$PROGRAM"
+        mkdir -p n/.git plain/refs/heads
+        echo ref: refs/heads/main > n/.git/HEAD
+        echo ../../plain > n/.git/commondir
+        echo x > n/.git/gitdir
+        git rev-parse HEAD > plain/refs/heads/main
+        git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),n
+    """,
+    "a hook behind one that leads nowhere": """
+        git init -q n
+        ln -s /nonexistent n/.git/hooks/aaa
+        printf "$HOOK" > n/.git/hooks/post-index-change
+        chmod +x n/.git/hooks/post-index-change
+        git -C n commit -q --allow-empty -m n
+        git add n
     """,
 }
 
@@ -435,3 +459,56 @@ def test_a_repository_above_the_workspace_takes_no_program_and_no_odd_head(perso
     assert person_git(person.repository, "symbolic-ref", "HEAD") == "refs/heads/main"
     assert (person.repository / ".git/config").read_bytes() == config
     person.ensure_unharmed(person.repository, person.repository / "below")
+
+
+def test_a_path_that_is_too_long_keeps_nothing_from_being_looked_at(person: Person) -> None:
+    name = "a" * 200
+    deep = (
+        f"for level in $(seq 25); do mkdir {name} && cd -P ./{name}; done 2> /dev/null; mkdir .git; touch .git/config"
+    )
+    tried(person, f'({deep})\n{NESTED}printf "$SETTINGS" > n/.git/config')
+    person.ensure_unharmed(person.repository, person.repository / "n")
+
+
+def test_a_persons_git_writes_through_no_link_that_a_command_made(person: Person) -> None:
+    outside = person.top / "outside"
+    outside.write_text("before")
+    for name in ("COMMIT_EDITMSG", "FETCH_HEAD", "logs/HEAD", "refs/heads/x"):
+        tried(person, f"rm -f .git/{name}; ln -s {outside} .git/{name}")
+        assert not (person.repository / ".git" / name).is_symlink()
+    person_git(person.repository, "commit", "-q", "--allow-empty", "-m", "x")
+    assert outside.read_text() == "before"
+
+
+def test_settings_of_a_second_tree_are_no_agents(person: Person) -> None:
+    person_git(person.repository, "worktree", "add", "-q", "n")
+    person_git(person.repository, "config", "extensions.worktreeConfig", "true")
+    tried(person, 'printf "$SETTINGS" > .git/worktrees/n/config.worktree')
+    person.ensure_unharmed(person.repository, person.repository / "n")
+
+
+@pytest.mark.parametrize("part", ["n/.git", "project"])
+def test_what_bubblewrap_finds_elsewhere_than_was_looked_at_is_not_shown(
+    person: Person, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """It is told paths. Another command in the workspace leads one to a home folder while it is looked up, and back."""
+    home = person.top / "home-of-a-person"
+    home.mkdir()
+    (home / "key").write_text("canary")
+    person_git(person.top, "init", "-q", str(person.repository / "n"))
+    (person.repository / "project/.weft").mkdir(parents=True)
+    for name in ("config", "commondir", "hooks", "info", ".weft"):  # else the mounts beneath it could not be made
+        (home / name).mkdir() if name in ("hooks", "info", ".weft") else (home / name).write_text("")
+    place = str(person.repository / part)
+    reached: list[Mount] = []
+
+    def led_elsewhere(mounts: Iterable[Mount], file_descriptor: Callable[[bytes], int]) -> list[str]:
+        shown = [structs.replace(mount, source=str(home)) if mount.place == place else mount for mount in mounts]
+        reached.extend(mount for mount in shown if mount.source == str(home))
+        return mount_options(shown, file_descriptor)
+
+    monkeypatch.setattr(bubblewrap, "mount_options", led_elsewhere)
+    with pytest.raises((StoreError, Unsupported)):
+        agent_runs(person.repository, f"cat {part}/key; echo x > {part}/new")
+    assert len(reached) == STARTS
+    assert not (home / "new").exists()

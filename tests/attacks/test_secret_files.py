@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.runtime.sandbox.repositories import make_repository, person_git
 from tests.sandbox import machine_sandbox
 from weft.kernel.errors import InvalidInput
 from weft.runtime.broker.tools import ToolCallContext
@@ -99,11 +100,32 @@ def test_a_failed_command_is_told_which_hidden_file_it_looked_for(workspace: Pat
     assert run(workspace, "cat .env.production; false").hidden == (".env.production",)
     assert run(workspace, "echo no key in .envrc >&2; exit 2").hidden == (".envrc",)
     assert set(run(workspace, "cd apps/web && test -s .env").hidden) == {".env", "apps/web/.env"}
-    assert run(workspace, "cat .env").hidden == ()
+    assert run(workspace, "cat .env").hidden == (".env", "apps/web/.env")
+    assert run(workspace, "test -e .env").hidden == ()
     assert run(workspace, "ls my.env .envrc2 .env_x").hidden == ()
     tool = ShellTool(workspace, runner=runner())
     result = asyncio.run(tool.invoke({"cmd": "test -s .netrc"}, ToolCallContext(turn="", call="")))
     assert (result["rc"], result["hidden"]) == (1, [".netrc"])
+
+
+@pytest.mark.parametrize("adding", ["git commit -qam x", "git add -A", "git stash -q", "git add -f .env"])
+@pytest.mark.parametrize("is_tracked", [True, False])
+def test_git_takes_a_hidden_file_for_no_empty_one(tmp_path: Path, adding: str, is_tracked: bool) -> None:
+    """It would be recorded so, and be emptied where somebody goes back to that."""
+    space = make_repository(tmp_path / "space", files={"a": "1\n", **({".env": CANARY} if is_tracked else {})})
+    (space / ".env").write_text(CANARY)
+    (space / "a").write_text("2\n")
+    before = person_git(space, "rev-parse", "HEAD"), person_git(space, "ls-files", "--stage")
+    outcome = run(space, adding)
+    if is_tracked or "add" in adding:
+        assert outcome.code != 0
+        assert outcome.hidden == (".env",)
+        assert (person_git(space, "rev-parse", "HEAD"), person_git(space, "ls-files", "--stage")) == before
+    assert (space / ".env").read_text() == CANARY
+    empty = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
+    assert empty not in person_git(space, "ls-files", "--stage") + person_git(
+        space, "log", "--all", "--raw", "--no-abbrev"
+    )
 
 
 @pytest.mark.parametrize("pattern", ["", "/etc/x", "../x", "a//b", "./a"])

@@ -115,7 +115,9 @@ def test_a_ledger_on_a_read_only_disk_whose_log_was_never_copied_is_refused_with
 
 def read_as_nobody(say: Say, path: str) -> None:
     """Somebody who may read the file and nothing else."""
-    weft.open(":memory:").close()  # whatever is loaded on first use may lie where nobody can read
+    with weft.open(":memory:") as ledger:  # whatever is loaded on first use may lie where nobody can read
+        ledger.record_turn(session="main", query="q", response="r")
+        answers(ledger), list(ledger.verify())
     os.setuid(NOBODY)
     with weft.open(path, read_only=True) as ledger:
         say((answers(ledger), list(ledger.verify())))

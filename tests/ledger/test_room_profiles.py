@@ -24,7 +24,8 @@ def people(ledger: Ledger) -> Cast:
 def test_a_profile_has_every_field_and_is_read_by_those_the_agent_works_for(people: Cast) -> None:
     alice, bob = people.ledger_of("alice"), people.ledger_of("bob")
     own = Programs(alice)
-    own.change("helper", {"personality": "calm", "emoji": "🦉", "avatar": "https://host/owl.png", "toolset": "worker"})
+    own.change("helper", {"personality": "calm", "emoji": "🦉", "avatar": "https://host/owl.png"})
+    Programs(people.ledger).change("helper", {"toolset": "worker"})
     profile = bob.rooms.agent("helper")
     assert (profile.id, profile.name, profile.kind, profile.system_agent_kind) == (
         people.ids["helper"],

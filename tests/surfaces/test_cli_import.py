@@ -237,7 +237,7 @@ def test_a_narrow_terminal_gets_the_columns_that_matter(shell: Shell, claude: Pa
     _, shown = on_terminal(shell.folder, "import", "--no-color", "--quiet", COLUMNS="50")
     assert shown.split("\n")[0].split() == ["ORIGIN", "FILES", "SESSIONS", "TURNS", "KNOWN"]
     for command in (("sessions",), ("usage", "--by", "session")):
-        _, shown = on_terminal(shell.folder, *command, "--no-color", COLUMNS="60")
+        _, shown = on_terminal(shell.folder, *command, "--no-color", "--quiet", COLUMNS="60")
         table = shown.split("\n\n")[0].splitlines()
         assert max(map(len, table)) <= 60
         assert SESSION[:8] in table[1]

@@ -185,6 +185,7 @@ def test_a_tool_call_is_asked_about_and_answered_in_the_room(room: Shell) -> Non
                 person.wait("      Done too")
             person.line("/quit")
             assert person.end() == 0
+        assert room("program", "configure", "helper", "--set", "unattended_writes=true").code == 0
         with typing(room.folder, "room", "chat", "plans", "--as", "bob") as bob:
             bob.wait("plans> ")
             bob.line("@helper again")

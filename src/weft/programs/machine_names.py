@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os.path
 import posixpath
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
@@ -22,6 +21,7 @@ from weft.kernel.authority import SandboxFiles
 from weft.kernel.enums import CriterionType
 from weft.kernel.errors import InvalidInput
 from weft.kernel.network_hosts import ANY_HOST, endpoints_of, host_name
+from weft.kernel.shell_words import shell_line
 from weft.kernel.weft_error import quoted
 from weft.programs.placeholders import variables_in
 
@@ -120,7 +120,7 @@ def folder_subjects(text: str) -> tuple[str, ...]:
 def commands(value: Any) -> Iterator[Named]:
     """A command is one text, or a list of words."""
     words = value if isinstance(value, list) else [value]
-    text = value if isinstance(value, str) else shlex.join(str(word) for word in words)
+    text = value if isinstance(value, str) else shell_line([str(word) for word in words])
     yield MachineSort.COMMAND, text, (text,)
 
 

@@ -47,7 +47,7 @@ def test_a_server_gets_the_variables_that_it_was_given_and_its_folder_without_th
         assert seen["folder"] == str(tmp_path)
         assert sorted(seen["files"]) == [".weft", "file"]
         own = {name: value for name, value in seen["variables"].items() if name not in ("LC_CTYPE", "PWD")}
-        assert set(own) == {"PATH", "HOME", "OWN"}
+        assert set(own) == {"PATH", "HOME", "OWN", "GIT_CONFIG_SYSTEM"}
         assert own["OWN"] == "mine"
 
 

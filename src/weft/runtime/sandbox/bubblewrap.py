@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -29,6 +29,7 @@ from weft.runtime.sandbox.mounts import (
     mount_options,
     ordered_mounts,
     read_only,
+    unreadable,
     writable,
 )
 from weft.runtime.sandbox.private_home import HOME_BYTES, home_beside, home_mounts, named_caches, workspace_caches
@@ -48,7 +49,13 @@ from weft.runtime.sandbox.system_calls import system_call_filter
 from weft.runtime.sandbox.toolchains import NO_TOOLCHAINS, Toolchains
 from weft.runtime.sandbox.usage import MEMORY_FOLDERS
 from weft.runtime.sandbox.visible_files import SystemFiles, kernel_options, readable_mounts, system_mounts
-from weft.runtime.sandbox.workspace_search import HiddenEntry, ensure_hidden, listed_numbers, search_workspace
+from weft.runtime.sandbox.workspace_search import (
+    HiddenEntry,
+    ensure_hidden,
+    identity_at,
+    listed_numbers,
+    search_workspace,
+)
 from weft.runtime.sandbox.workspace_view import NO_FOLDERS, PersonFolders, WorkspaceView, workspace_view
 
 SEARCHED = "/usr/local/bin:/usr/bin:/bin"
@@ -241,6 +248,8 @@ class SandboxPlan(Struct, frozen=True, kw_only=True):
     """Of what is covered in the workspace: by its place, the number of what must lie under the cover."""
     secrets: tuple[str, ...]
     """The files of secrets that are hidden, as paths in the workspace."""
+    identities: Mapping[str, tuple[int, int]]
+    """By the place where it is mounted: what was to be mounted of what commands can write to."""
     home: str
     environment: Mapping[str, str]
     caches: Path | None
@@ -268,8 +277,8 @@ def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings, view: W
     covers += [cover(f"{place}/{entry.path}", is_folder=entry.is_folder) for entry in entries if not entry.is_secret]
     covers += protected.covers(shown)
     covers += [mount for folder in surroundings.get("shown", ()) for mount in _ledger_covers(folder)]
-    pinned = _pinned_folders(covers, place) if place is not None and is_writable else ()
-    covers += [cover(f"{place}/{entry.path}", is_folder=False) for entry in secrets]
+    pinned = tuple(_pinned_folders(covers, place)) if place is not None and is_writable else ()
+    covers += [unreadable(f"{place}/{entry.path}") for entry in secrets]
     ensure_few(covers)
     numbers = listed_numbers(mount.place for mount in covers) if place is not None else {}
     numbers |= {f"{place}/{entry.path}": entry.number for entry in entries}
@@ -280,6 +289,7 @@ def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings, view: W
     return SandboxPlan(
         mounts=(*shown, *map(writable, pinned), *home_mounts(home, caches), *covers),
         numbers=numbers,
+        identities=_source_identities((*view.mounts, *map(writable, pinned))),
         secrets=tuple(entry.path for entry in secrets),
         home=home,
         environment={"PATH": path, "HOME": home, **toolchains.variables, **view.environment},
@@ -294,6 +304,13 @@ def _ledger_covers(folder: Path) -> Iterator[Mount]:
         for entry in search_workspace(real, SecretFiles()):
             if not entry.is_secret:
                 yield cover(f"{place}/{entry.path}", is_folder=entry.is_folder)
+
+
+def _source_identities(mounts: Iterable[Mount]) -> dict[str, tuple[int, int]]:
+    """Bubblewrap is told paths. What it finds there must be what was looked at here: a command that runs in the same
+    workspace could lead a path to the person's home folder for just that moment."""
+    shown = {mount.place: mount.source for mount in mounts if mount.kind in (MountKind.READ_ONLY, MountKind.WRITABLE)}
+    return {place: identity_at(source) for place, source in shown.items()}
 
 
 def _pinned_folders(covers: Sequence[Mount], workspace: str) -> Iterator[str]:
@@ -404,6 +421,10 @@ class SandboxGuard:
                 if mount.place != self._place and is_beneath(mount.place, self._place)
             }
             ensure_hidden(inside, planned, Path(self._place), self._protected.secrets)
+            for mount in ordered_mounts(self.plan.mounts):
+                identity = None if mount.is_cover else self.plan.identities.get(mount.place)
+                if identity not in (None, identity_at(mount.place, f"/proc/{first_process}/root")):
+                    raise StartAgain(f"something else was mounted at {mount.place}")
         finally:
             os.close(inside)
 
@@ -430,7 +451,9 @@ class SandboxGuard:
         git = self._view.git
         if self._place is not None and git is not None and not self._surroundings.get("read_only", False):
             changed = run.changed_repositories.get(self._place, frozenset())
-            leftovers = disarm_repositories(self._place, changed, git.view.folders, git.replaced_settings())
+            folders, odd = git.view.folders, tuple(git.view.odd)
+            written = [folder for folder in folders.values() if not any(why.startswith(f"{folder}:") for why in odd)]
+            leftovers = disarm_repositories(self._place, changed, folders, git.replaced_settings(), written)
             failures: tuple[str, ...] = ()
             try:
                 if git.tree is not None:

@@ -44,6 +44,8 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _EXECUTABLE = 0o111
 _MOST_POINTER_BYTES = 64 * 1024
 _MADE_FROM = re.compile(rb"0+ [0-9a-f]+ [^\t\n]*\tbranch: Created from ([^\s\x00-\x1f]{1,500})\n")
+_OLD_HEAD = re.compile(r"refs/heads/[\w-]+")
+"""Where a `HEAD` leads that is a link, as git made it long ago."""
 _STEPS = ("rebase-merge/git-rebase-todo", "rebase-apply/git-rebase-todo", "sequencer/todo")
 """What git does next, when somebody tells it to go on: a line of these can name a command."""
 
@@ -53,15 +55,21 @@ def disarm_repositories(
     changed: Iterable[str],
     guarded: Mapping[Identity, str],
     replaced: Iterable[ReplacedSettings] = (),
+    written: Iterable[str] = (),
 ) -> GitLeftovers:
     """`changed` are the paths in the workspace of each `.git` in which the command changed something. `guarded` are the
-    folders of git's that were mounted when it ran, `replaced` the configurations of those that could be written since
-    somebody else replaced them."""
+    folders of git's that were mounted when it ran, `written` those of them that it could write to, `replaced`
+    the configurations of those that somebody else replaced meanwhile."""
     cleaning = _Cleaning(workspace, guarded)
     for settings in replaced:
         cleaning.restore_settings(settings)
     for path in sorted(changed):
-        cleaning.clean_entry(f"{workspace}/{path}")
+        try:
+            cleaning.clean_entry(f"{workspace}/{path}")
+        except OSError:  # a path that cannot be looked at keeps no other one from being cleaned
+            cleaning.runs_by_itself.append(path)
+    for folder in written:
+        cleaning.remove_links(folder)
     for folder in guarded.values():
         cleaning.clean_modules(folder)
         cleaning.name_steps(folder)
@@ -146,6 +154,21 @@ class _Cleaning:
         except OSError:
             self.runs_by_itself.append(self._name(replaced.place))
 
+    def remove_links(self, folder: str) -> None:
+        """A person's git writes its files through links: to whatever they lead. Of what was mounted for writing nothing
+        was a link before, so the command made it."""
+        for place in (folder, f"{folder}/logs", f"{folder}/refs"):
+            if kind_of(place) != stat.S_IFDIR:
+                continue
+            for parent, folders, files, descriptor in os.fwalk(place):
+                for name in sorted((*folders, *files)):
+                    is_link = stat.S_ISLNK(os.lstat(name, dir_fd=descriptor).st_mode)
+                    if is_link and not _OLD_HEAD.fullmatch(os.readlink(name, dir_fd=descriptor)):
+                        os.unlink(name, dir_fd=descriptor)
+                        self.taken_away.append(self._name(f"{parent}/{name}"))
+                if place == folder:
+                    break
+
     def clean_modules(self, folder: str) -> None:
         for module in module_folders(folder):
             self._clean_folder(module)
@@ -217,10 +240,13 @@ class _Cleaning:
             self.taken_away += [f"{name}/{file}: {key}" for key in withheld_keys(config)]
 
     def _clean_commondir(self, folder: int, name: str) -> None:
-        """A second working tree has a `gitdir`, and its common folder is looked at as well."""
-        if not _exists_at(folder, "commondir") or _read_at(folder, "commondir") == SAME_FOLDER:
+        """The folder of a second working tree lies in `worktrees` of the one that it shares with others, which is
+        looked at by itself. Git reads the settings of whatever else it leads to as well."""
+        common = _read_at(folder, "commondir")
+        if not _exists_at(folder, "commondir") or common == SAME_FOLDER:
             return
-        if not _exists_at(folder, "gitdir"):
+        is_second_tree = os.path.basename(os.path.dirname(name)) == "worktrees" and _exists_at(folder, "gitdir")
+        if not is_second_tree or common is None or common.rstrip(b"\r\n") != b"../..":
             _remove_at(folder, "commondir")
             self.taken_away.append(f"{name}/commondir")
 
@@ -297,8 +323,8 @@ def _remove_at(folder: int, name: str) -> None:
 
 def _stop_executing(folder: int, name: str) -> bool:
     """Git passes over a hook of another name, and a person sees whose it was. Whether git would have run it."""
-    status = os.stat(name, dir_fd=folder) if _exists_at(folder, name) else None
-    if status is not None and (not stat.S_ISREG(status.st_mode) or not status.st_mode & _EXECUTABLE):
+    mode = os.lstat(name, dir_fd=folder).st_mode
+    if not stat.S_ISLNK(mode) and (not stat.S_ISREG(mode) or not mode & _EXECUTABLE):
         return False
     os.rename(name, f"{name}.{system_random(4).hex()}.sample", src_dir_fd=folder, dst_dir_fd=folder)
     return True

@@ -278,7 +278,8 @@ class GitGuard:
     def _add_second_tree(self, own: str) -> None:
         """Its folder names the one that it shares with others, and its files."""
         if not self._is_read_only:
-            self._add(writable(own), read_only(f"{own}/commondir"), read_only(f"{own}/gitdir"))
+            parts = (read_only(f"{own}/{name}") for name in ("commondir", "gitdir"))
+            self._add(writable(own), *parts, self._own_settings(own))
             self._folders[identity_of(own)] = own
 
     def _add_repository_above(self) -> None:

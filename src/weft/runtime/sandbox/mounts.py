@@ -78,6 +78,12 @@ def cover(place: str, *, is_folder: bool) -> Mount:
     return Mount(kind=MountKind.EMPTY_FOLDER if is_folder else MountKind.FILE, place=place, is_cover=True)
 
 
+def unreadable(place: str) -> Mount:
+    """Hides a file of the workspace: one that cannot be opened is found in its place. Programs fail then, instead of
+    taking it for empty: git would commit it so."""
+    return Mount(kind=MountKind.FILE, place=place, mode=0, is_cover=True)
+
+
 def ordered_mounts(mounts: Iterable[Mount]) -> tuple[Mount, ...]:
     """As bubblewrap must make them; at the same place the later one of the list is seen. What lies at or beneath a
     covered place is left out: it would be uncovered, or, where the cover is read-only, could not be made."""

@@ -42,6 +42,26 @@ class HiddenEntry(Struct, frozen=True, kw_only=True):
     """A file of secrets, not a ledger."""
 
 
+def identity_at(path: str, root: str = "/") -> tuple[int, int]:
+    """Device and number of what lies at an absolute path below a root, with no link on its way and none at its end.
+    Raises StartAgain: whoever may write there could lead it elsewhere between two looks."""
+    place = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in filter(None, path.split("/")):
+            try:
+                beneath = os.open(name, _OPEN_PLACE, dir_fd=place)
+            except OSError as error:
+                raise StartAgain(f"{path} was moved ({error.strerror})") from None
+            os.close(place)
+            place = beneath
+        status = os.fstat(place)
+    finally:
+        os.close(place)
+    if stat.S_ISLNK(status.st_mode):
+        raise StartAgain(f"{path} became a link")
+    return status.st_dev, status.st_ino
+
+
 def search_workspace(workspace: Path, secrets: SecretFiles) -> tuple[HiddenEntry, ...]:
     """What is to be hidden in a workspace; its path has no links. A folder that cannot be listed is hidden whole: the
     command could open it."""

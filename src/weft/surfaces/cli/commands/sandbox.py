@@ -12,6 +12,7 @@ import click
 from msgspec import structs
 
 from weft.kernel.errors import InvalidInput
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
 from weft.surfaces.cli.exits import OK
@@ -132,7 +133,8 @@ def _show(answer: SandboxRun) -> None:
     for host in answer.result.get("refused_hosts", ()):
         click.echo(f"refused: {safe(host)}", err=True)
     for path in answer.result.get("hidden", ()):
-        click.echo(f"hidden: {safe(path)}: `weft trust FOLDER --show {safe(path)}` lets commands see it", err=True)
+        showing = f"`weft trust FOLDER --show {shell_word(path)}` lets commands see it"
+        click.echo(f"hidden: {safe(path)}: {showing}", err=True)
     for sentence in answer.result.get("git", ()):
         click.echo(f"git: {safe(sentence)}", err=True)
     if answer.error is not None:
