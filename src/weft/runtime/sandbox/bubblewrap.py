@@ -423,7 +423,7 @@ class SandboxGuard:
             ensure_hidden(inside, planned, Path(self._place), self._protected.secrets)
             for mount in ordered_mounts(self.plan.mounts):
                 identity = None if mount.is_cover else self.plan.identities.get(mount.place)
-                if identity not in (None, identity_at(mount.place, f"/proc/{first_process}/root")):
+                if identity is not None and identity_at(mount.place, f"/proc/{first_process}/root") != identity:
                     raise StartAgain(f"something else was mounted at {mount.place}")
         finally:
             os.close(inside)
