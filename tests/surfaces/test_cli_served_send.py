@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -225,7 +226,9 @@ def test_a_sender_that_is_interrupted_has_its_turn_cut_short(weft: Shell) -> Non
             ledger_of(weft) as ledger,
         ):
             await_request(server, ledger)
-            sender.send_signal(signal.SIGINT)
+            os.kill(sender.pid, signal.SIGINT)
+            while not select.select([sender._socket], [], [], 10)[0]:  # as a person does whom nobody answers
+                os.kill(sender.pid, signal.SIGINT)
             assert sender.wait() == 130
             session = ledger.session("talk").id
             wait_until(ledger, lambda: Runs(ledger).standing(session).open_turn is None)
