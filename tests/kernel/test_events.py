@@ -2,10 +2,11 @@
 
 import json
 import re
+import signal
 from enum import Enum
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Optional, get_args
 
 import msgspec
 import pytest
@@ -25,6 +26,7 @@ from weft.kernel.events import (
     encode,
     event_id,
     kind_of,
+    made_decoder,
     ledger_stream,
     program_stream,
     run_stream,
@@ -291,3 +293,20 @@ def test_streams_are_a_kind_and_an_id() -> None:
     assert ledger_stream(ULID) == f"ledger:{ULID}"
     assert tuple(STREAMS) == STREAM_KINDS
     assert section("Streams").count("\n| `") == len(STREAM_KINDS)
+
+
+def test_an_interrupt_while_a_decoder_is_made_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """msgspec looks types up in a way that swallows what is raised meanwhile."""
+    first = msgspec.defstruct("First", [("value", Optional[int])], tag="first")  # noqa: UP045
+    hashed, plain = [], type(Optional[int]).__hash__  # noqa: UP045
+
+    def interrupted(union: Any) -> int:
+        hashed.append(union)
+        if len(hashed) == 1:
+            signal.raise_signal(signal.SIGINT)
+        return plain(union)
+
+    monkeypatch.setattr(type(Optional[int]), "__hash__", interrupted)  # noqa: UP045
+    with pytest.raises(KeyboardInterrupt):
+        made_decoder(first)
+    assert hashed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -227,8 +226,6 @@ def test_a_sender_that_is_interrupted_has_its_turn_cut_short(weft: Shell) -> Non
         ):
             await_request(server, ledger)
             os.kill(sender.pid, signal.SIGINT)
-            while not select.select([sender._socket], [], [], 10)[0]:  # as a person does whom nobody answers
-                os.kill(sender.pid, signal.SIGINT)
             assert sender.wait() == 130
             session = ledger.session("talk").id
             wait_until(ledger, lambda: Runs(ledger).standing(session).open_turn is None)
