@@ -55,7 +55,7 @@ lock: setup ## Choose the newest versions that fit, with hashes
 		--extra code --extra mcp --extra similarity --extra tools --extra tokens --extra docker requirements/test.in \
 		--overrides requirements/overrides.txt -c requirements/run.txt \
 		-o requirements/test.txt
-	$(compile) pyproject.toml --extra postgres --extra providers --extra similarity requirements/build.in requirements/bench.in \
+	$(compile) pyproject.toml --extra postgres --extra secrets --extra providers --extra similarity requirements/build.in requirements/bench.in \
 		--overrides requirements/overrides.txt -c requirements/run.txt -o requirements/bench.txt
 
 clean: ## Remove environments, caches and build output
