@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tests.collector import paused_collector
+from tests.collector import count_no_memory, paused_collector
 from tests.faults.results import Counted, table
 from tests.memory_folders import MEMORY, has_memory, remove_leftovers
 from tests.postgres import shared_server
@@ -24,6 +24,7 @@ pytest_plugins = ["tests.leaks", "tests.schedule", "tests.turn_paths"]
 
 TESTS = Path(__file__).parent
 
+count_no_memory()
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tests run on every core already: more threads only wait
 settings.register_profile(
     "test",

@@ -29,11 +29,26 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tests.collector import count_no_memory
+
 ROOT = Path(__file__).parents[2]
 MODULES = (
     "weft.surfaces.cli.main",
     "weft.surfaces.cli.commands.chat",
+    "weft.surfaces.cli.commands.send",
+    "weft.surfaces.cli.approval_prompts",
+    "weft.surfaces.cli.chat.conversation",
+    "weft.surfaces.cli.chat.terminal",
+    "weft.surfaces.cli.sandbox_access",
+    "weft.surfaces.cli.tool_access",
+    "weft.surfaces.cli.turn_files_call",
+    "weft.surfaces.cli.turn_planning",
     "weft.ledger.api.ledger",
+    "weft.ledger.api.resources",
+    "weft.runtime.broker.broker",
+    "weft.runtime.invoke.invocation",
+    "weft.runtime.turns.messages",
+    "weft.runtime.turns.served_messages",
     "weft.opening",
     "weft.runtime.inference.attempt",
     "weft.runtime.inference.dialects.speakers",
@@ -256,6 +271,7 @@ def _stream(descriptor: int, mode: str, errors: str) -> TextIOWrapper:
 
 
 if __name__ == "__main__":
+    count_no_memory()
     for name in MODULES:
         import_module(name)
     assert "readline" not in sys.modules, "it looks at the terminal when it is imported"
