@@ -7,6 +7,7 @@ that every interpreter and every engine finds the same words.
 import sys
 import unicodedata
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 TABLE = Path(__file__).parents[1] / "src" / "weft" / "kernel" / "word_table.py"
@@ -15,9 +16,15 @@ PARTS = ("HANGUL JUNGSEONG", "HANGUL JONGSEONG")
 WIDTH = 96
 
 
+@cache
+def candidates() -> list[int]:
+    """Letters, marks and digits: nothing else belongs to a table, and of all code points it is one in eight."""
+    return [code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code))[0] in "LMN"]
+
+
 def ranges(belongs: Callable[[str], bool]) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
-    for code in range(sys.maxunicode + 1):
+    for code in candidates():
         if belongs(chr(code)):
             if found and found[-1][1] == code - 1:
                 found[-1] = (found[-1][0], code)
@@ -26,11 +33,13 @@ def ranges(belongs: Callable[[str], bool]) -> list[tuple[int, int]]:
     return found
 
 
+@cache
 def is_mark(letter: str) -> bool:
     """Belongs to the letter before it: also the vowels and last consonants that Korean syllables are composed of."""
     return unicodedata.category(letter)[0] == "M" or unicodedata.name(letter, "").startswith(PARTS)
 
 
+@cache
 def is_unspaced(letter: str) -> bool:
     """Of a script that puts no spaces between its words."""
     name = unicodedata.name(letter, "")

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.sizes import share
 from weft.kernel import word_table
 from weft.kernel.words import MAX_LETTERS, IndexedWords, folded, folded_alike, index_words, indexed, pattern, tokens
 
 ODD = "aAzZ09_ .-/\n\t日本語カナ한글éÉe\u0301\u0300ßſKİﬁ½²ǅ\u200d\ud800😀—│Ω\U00011f02"
 TEXTS = st.text(st.sampled_from(ODD) | st.characters(), max_size=80)
+FIRST_PLANE = 0x10000
 SCRIPT = Path(__file__).parents[2] / "scripts" / "word_table.py"
 FOLDED = "3f6afdd7bc8272e6e3b7eb9d2932849597d595cbd1f3b5211b550710fc463366"
 
@@ -80,6 +82,7 @@ def test_composed_and_decomposed_words_are_one() -> None:
         assert index_words(unicodedata.normalize("NFD", text)) == index_words(unicodedata.normalize("NFC", text))
 
 
+@pytest.mark.slow("asks for the category of every code point, and for the name of every letter")
 def test_the_table_is_what_its_script_makes() -> None:
     """On the interpreter whose Unicode it was made from; newer ones know more letters, which are in no word."""
     spec = importlib.util.spec_from_file_location("word_table_script", SCRIPT)
@@ -88,16 +91,31 @@ def test_the_table_is_what_its_script_makes() -> None:
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     for name, belongs in script.TABLES:
-        pairs = [tuple(int(end, 16) for end in each.split("-")) for each in getattr(word_table, name).split()]
-        known = {code for pair in pairs for code in range(pair[0], pair[-1] + 1)}
+        known = codes(name)
         now = {code for low, high in script.ranges(belongs) for code in range(low, high + 1)}
         assert known <= now
         if unicodedata.unidata_version == "14.0.0":
             assert known == now
 
 
-@pytest.mark.slow("folds every letter of Unicode")
 def test_every_letter_folds_alike_on_every_interpreter() -> None:
-    found = pattern("[SMU]").findall("".join(map(chr, range(0x110000))))
-    digest = sha256("\0".join(folded(letter) for letter in found).encode("utf-8", "surrogatepass")).hexdigest()
+    letters = letters_of_the_table()
+    digest = sha256("\0".join(map(folded, letters)).encode("utf-8", "surrogatepass")).hexdigest()
     assert digest == FOLDED
+
+
+def test_the_letters_of_words_are_those_of_the_table() -> None:
+    """Beyond the first plane an expression looks through all ranges for each code point: a share of them is taken."""
+    looked_at = [*map(chr, range(FIRST_PLANE)), *map(chr, share(range(FIRST_PLANE, 0x110000), test=60_000))]
+    letters = set(letters_of_the_table())
+    assert pattern("[SMU]").findall("".join(looked_at)) == [letter for letter in looked_at if letter in letters]
+
+
+def letters_of_the_table() -> list[str]:
+    """In their order."""
+    return [chr(code) for code in sorted(set().union(*(codes(name) for name in ("SPACED", "MARKS", "UNSPACED"))))]
+
+
+def codes(table: str) -> set[int]:
+    pairs = [tuple(int(end, 16) for end in pair.split("-")) for pair in getattr(word_table, table).split()]
+    return {code for pair in pairs for code in range(pair[0], pair[-1] + 1)}
