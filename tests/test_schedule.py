@@ -81,20 +81,26 @@ def test_a_failed_sweep_prints_the_command_that_takes_the_same_points_again(tmp_
     files = [tmp_path / "test_sweep.py", tmp_path / "test_others.py"]
     for file, text in zip(files, (SWEEP, OTHERS), strict=True):
         file.write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", "tests.schedule", "--rootdir", str(tmp_path), "-c", os.devnull]
+    plugins = ["-p", "xdist", "-p", "tests.schedule"]  # others would take longer to load than both runs
+    command = [sys.executable, "-m", "pytest", *plugins, "--rootdir", str(tmp_path), "-c", os.devnull]
 
-    def run(points: str) -> str:
-        environment = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "WEFT_POINTS": points}
-        shown = subprocess.run([*command, *files], env=environment, check=False, capture_output=True, text=True)
+    def run(points: str, *chosen: Path) -> str:
+        environment = {
+            "PATH": os.defpath,
+            "PYTHONPATH": str(ROOT),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "WEFT_POINTS": points,
+        }
+        shown = subprocess.run([*command, *chosen], env=environment, check=False, capture_output=True, text=True)
         assert shown.returncode == 1, shown.stderr
         return shown.stdout
 
-    shown = run("3")
+    shown = run("3", *files)
     assert "took 3 13 23 33 43 53 63 73 83 93" in shown
     commands = [line for line in shown.splitlines() if line.startswith("WEFT_POINTS=3 .venv/bin/python -m pytest ")]
     tests = [line.rpartition("::")[2].rstrip("'") for line in commands]
     assert tests == ["test_letters[d]", "test_letters[h]", "test_numbers"]  # what took no share says nothing
-    assert "took 4 14" in run("4")
+    assert "took 4 14" in run("4", files[1])
 
 
 @dataclass(frozen=True)
