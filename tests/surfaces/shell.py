@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.surfaces import script_runs
 from tests.surfaces.forking import Forked, shared_forker
 from weft.surfaces.cli.main import run
 
 PROGRAM = [sys.executable, "-m", "weft.surfaces.cli"]
-PATIENT = [sys.executable, "-c", "from weft.surfaces.cli import main, progress; progress.PATIENCE = 3600; main.main()"]
-"""The same without bars, however slow the machine is: for tests of every byte that a terminal is sent."""
+PATIENT = "from weft.surfaces.cli import main, progress; progress.PATIENCE = 3600; main.main()"
+"""A script of the same without bars, however slow the machine is: for tests of every byte that a terminal is sent."""
 ID = r"[0-9A-HJKMNP-TV-Z]"
 
 
@@ -111,19 +112,22 @@ def hear_interrupts() -> None:
 
 
 def on_terminal(
-    folder: Path, *arguments: str, program: Sequence[str] = PROGRAM, typed: str = "", **environment: str
+    folder: Path, *arguments: str, script: str = "", typed: str = "", **environment: str
 ) -> tuple[int, str]:
     """A process on a terminal of its own, where something was typed ahead; its exit code and all that the terminal was
-    sent."""
+    sent. It runs the program, or a script of Python."""
     settings = {"TERM": "xterm", "COLUMNS": "100", "LINES": "40", "PYTHONIOENCODING": "utf-8", "PAGER": "cat"}
     variables = {**os.environ, **settings, **environment}
     terminal, theirs = pty.openpty()
     child: subprocess.Popen[bytes] | Forked
-    if program is PROGRAM and not _is_for_interpreter(environment):
+    if script:
+        streams = (theirs, theirs, theirs)
+        child = shared_forker()._start((script, *arguments), folder, variables, streams, script_runs.__name__)
+    elif not _is_for_interpreter(environment):
         child = shared_forker().start_on_terminal(arguments, folder, variables, theirs)
     else:
         child = subprocess.Popen(
-            [*program, *arguments],
+            [*PROGRAM, *arguments],
             cwd=folder,
             env=variables,
             stdin=theirs,

@@ -156,7 +156,7 @@ def test_no_stored_text_can_drive_the_terminal(weft: Shell, arguments: tuple[str
     weft("record", stdin=json.dumps({**turn, "error": {"message": HOSTILE, "code": HOSTILE}}))
     weft("move", "main", "main", "--reason", HOSTILE.replace("\0", ""))
     real = tuple(argument.replace("\0", "") for argument in arguments)
-    _, shown = on_terminal(weft.folder, *real, program=PATIENT)
+    _, shown = on_terminal(weft.folder, *real, script=PATIENT)
     assert FORBIDDEN.findall(plain(shown)) == []
     piped = spawn(weft.folder, *real)
     assert FORBIDDEN.findall(piped.stdout.decode() + piped.stderr.decode()) == []
@@ -323,7 +323,7 @@ with progress.Bar("export", shown=True) as bar:
 
 
 def test_progress_is_shown_where_it_is_wanted_and_once_work_takes_a_while(folder: Path) -> None:
-    code, shown = on_terminal(folder, program=[sys.executable, "-c", PROGRESS])
+    code, shown = on_terminal(folder, script=PROGRESS)
     assert code == 0
     assert all(title in shown for title in ("verify views", "import", "export", "3/9"))
     assert "too quick" not in shown
@@ -365,7 +365,7 @@ with progress.progress(Asked, "hushed", by_itself=True) as bar:
 
 
 def test_a_bar_appears_by_itself_while_work_says_nothing(folder: Path) -> None:
-    code, shown = on_terminal(folder, program=[sys.executable, "-c", ITSELF])
+    code, shown = on_terminal(folder, script=ITSELF)
     assert code == 0
     assert all(title in shown for title in ("silent", "silent speaks", "3/9", "slow"))
     assert "0/?" not in shown
@@ -403,15 +403,14 @@ main.main()
 def test_a_command_that_may_take_long_shows_that_it_works(
     forked: Shell, folder: Path, command: tuple[str, ...]
 ) -> None:
-    program = [sys.executable, "-c", AT_ONCE]
-    _, shown = on_terminal(folder, *command, program=program)
+    _, shown = on_terminal(folder, *command, script=AT_ONCE)
     assert f"{command[0]} " in shown
     assert "━" in shown
 
 
 @pytest.mark.parametrize("silent", ["--quiet", "--json"])
 def test_a_command_that_is_to_be_silent_shows_no_bar(forked: Shell, folder: Path, silent: str) -> None:
-    assert "━" not in on_terminal(folder, "stats", silent, program=[sys.executable, "-c", AT_ONCE])[1]
+    assert "━" not in on_terminal(folder, "stats", silent, script=AT_ONCE)[1]
 
 
 def test_an_upgrade_of_a_ledger_shows_how_far_it_is(forked: Shell, folder: Path) -> None:
@@ -420,9 +419,9 @@ def test_an_upgrade_of_a_ledger_shows_how_far_it_is(forked: Shell, folder: Path)
         database.commit()
     slow = "from weft.surfaces.cli import main, progress; progress.PATIENCE = 0; main.main()"
     record = ("record", "--query", "x")
-    code, shown = on_terminal(folder, *record, program=[sys.executable, "-c", slow])
+    code, shown = on_terminal(folder, *record, script=slow)
     assert (code, "upgrade views" in shown) == (0, True)
-    assert "upgrade" not in on_terminal(folder, *record, program=[sys.executable, "-c", slow])[1]
+    assert "upgrade" not in on_terminal(folder, *record, script=slow)[1]
 
 
 def test_progress_is_not_shown_in_a_pipe(forked: Shell) -> None:
