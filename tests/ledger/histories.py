@@ -68,15 +68,27 @@ def copy_in_memory(ledger: Ledger) -> Iterator[Ledger]:
         yield other
 
 
-def select(path: str | Path, sql: str, *values: Any) -> list[dict[str, Any]]:
-    """What a plain reader sees.
+@contextmanager
+def plain_reader(path: str | Path) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+    """What a plain reader sees: asks each statement, with its values, by one connection. A connection reads the whole
+    schema before its first statement, which takes longer than most of them.
 
     By the SQLite that the ledger uses: a second copy of the library, such as Python's own sqlite3, would drop this
     process's locks on the file when it closes it.
     """
     with closing(apsw.Connection(str(path), apsw.SQLITE_OPEN_READONLY)) as connection:
-        cursor = connection.execute(sql, values)
-        return [dict(zip((name for name, _ in cursor.get_description()), row, strict=True)) for row in cursor]
+
+        def ask(sql: str, *values: Any) -> list[dict[str, Any]]:
+            cursor = connection.execute(sql, values)
+            return [dict(zip((name for name, _ in cursor.get_description()), row, strict=True)) for row in cursor]
+
+        yield ask
+
+
+def select(path: str | Path, sql: str, *values: Any) -> list[dict[str, Any]]:
+    """What a plain reader sees of one statement."""
+    with plain_reader(path) as ask:
+        return ask(sql, *values)
 
 
 def change(path: str | Path, sql: str, *values: Any) -> int:

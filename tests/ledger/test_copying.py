@@ -11,7 +11,7 @@ import pytest
 import weft
 from tests.conftest import NewPostgresLedger
 from tests.ledger.conftest import OpenLedger
-from tests.ledger.histories import change, exported, grow, import_into, problems, select
+from tests.ledger.histories import change, exported, grow, import_into, plain_reader, problems, select
 from tests.ledger.imported import rich_import
 from tests.ledger.test_verifying import rich
 from weft.kernel.errors import CopyUnfinished, FactDamaged, LedgerMissing, NotApplicable
@@ -32,14 +32,18 @@ class Cut(Exception):
     """The machine went off."""
 
 
+ROWS = "SELECT * FROM {} ORDER BY 1, 2"
+
+
 def rows(path: str | Path, table: str) -> list[dict[str, object]]:
-    return select(path, f"SELECT * FROM {table} ORDER BY 1, 2")
+    return select(path, ROWS.format(table))
 
 
 def same(left: str | Path, right: str | Path) -> bool:
     """But for the copies that each knows of: its origin is one more."""
     tables = {*FACTS, *VIEW_TABLES, *LOCAL_TABLES} - {"copy_made"}
-    return [table for table in tables if rows(left, table) != rows(right, table)] == []
+    with plain_reader(left) as one, plain_reader(right) as other:
+        return all(one(ROWS.format(table)) == other(ROWS.format(table)) for table in tables)
 
 
 @pytest.fixture

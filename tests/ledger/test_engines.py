@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import weft
 from tests.conftest import NewPostgresLedger
 from tests.ledger.conftest import NOON
-from tests.ledger.histories import exported, grow, problems, select
+from tests.ledger.histories import exported, grow, plain_reader, problems
 from tests.ledger.imported import rich_import
 from tests.ledger.test_search import histories
 from tests.ledger.test_sql_surface import Story
@@ -109,10 +109,9 @@ def columns(address: str) -> dict[str, list[str]]:
 
 
 def test_the_readable_tables_have_the_same_names_and_columns(twins: Ledger, path: Path, address: str) -> None:
-    views = [row["name"] for row in select(path, "SELECT name FROM sqlite_schema WHERE type = 'view'")]
-    told = {
-        view: [row["name"] for row in select(path, f"SELECT name FROM pragma_table_info('{view}')")] for view in views
-    }
+    with plain_reader(path) as ask:
+        views = [row["name"] for row in ask("SELECT name FROM sqlite_schema WHERE type = 'view'")]
+        told = {view: [row["name"] for row in ask(f"SELECT name FROM pragma_table_info('{view}')")] for view in views}
     assert columns(address) == told
     twins.close()
 
@@ -166,8 +165,9 @@ def test_a_backup_of_a_postgresql_ledger_has_every_row_and_goes_on(twins: Ledger
     with weft.open(tmp_path / "copy.db", read_only=True) as copy:
         assert exported(copy) == before
         assert problems(copy) == []
-    for table in ("log", "content", "turn", "message", "tool_call", "session", "history", "codeblock"):
-        assert select(tmp_path / "copy.db", f"SELECT * FROM {table}") == select(path, f"SELECT * FROM {table}")
+    with plain_reader(tmp_path / "copy.db") as copied, plain_reader(path) as origin:
+        for table in ("log", "content", "turn", "message", "tool_call", "session", "history", "codeblock"):
+            assert copied(f"SELECT * FROM {table}") == origin(f"SELECT * FROM {table}")
     with weft.open(tmp_path / "copy.db") as copy:
         grow(copy, "main", "goes on")
         assert problems(copy) == []

@@ -15,7 +15,7 @@ import pytest
 
 import weft
 from tests.ledger.conftest import NOON, OpenLedger
-from tests.ledger.histories import grow, problems, select
+from tests.ledger.histories import grow, plain_reader, problems, select
 from tests.ledger.imported import rich_import
 from weft.kernel.clock import FixedClock
 from weft.ledger.api.ledger import Ledger
@@ -309,10 +309,11 @@ def documented() -> dict[str, dict[str, bool]]:
 
 
 def test_the_page_lists_every_table_and_column_and_no_others(disk: Ledger, path: Path) -> None:
-    views = [row["name"] for row in select(path, "SELECT name FROM sqlite_schema WHERE type = 'view'")]
-    columns = {
-        view: [row["name"] for row in select(path, f"SELECT name FROM pragma_table_info('{view}')")] for view in views
-    }
+    with plain_reader(path) as ask:
+        views = [row["name"] for row in ask("SELECT name FROM sqlite_schema WHERE type = 'view'")]
+        columns = {
+            view: [row["name"] for row in ask(f"SELECT name FROM pragma_table_info('{view}')")] for view in views
+        }
     assert {name: list(listed) for name, listed in documented().items()} == columns
 
 

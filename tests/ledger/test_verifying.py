@@ -4,12 +4,22 @@ import shutil
 import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import weft
 from tests.ledger.conftest import NOON, OpenLedger
-from tests.ledger.histories import change, copy_in_memory, exported, grow, import_into, problems, select
+from tests.ledger.histories import (
+    change,
+    copy_in_memory,
+    exported,
+    grow,
+    import_into,
+    plain_reader,
+    problems,
+    select,
+)
 from tests.ledger.imported import rich_import
 from tests.ledger.test_approvals import asking
 from tests.ledger.test_forks import long_turn
@@ -215,8 +225,9 @@ def test_a_sound_ledger_has_no_problems(ledger: Ledger) -> None:
 
 def test_the_test_knows_every_view(damaged: Ledger, path: Path) -> None:
     assert COLUMN.keys() == VIEW_TABLES.keys()
-    for table in (*COLUMN, *LOOKUPS):
-        assert select(path, f"SELECT count(*) AS n FROM {table}")[0]["n"] > 0, table
+    with plain_reader(path) as ask:
+        for table in (*COLUMN, *LOOKUPS):
+            assert ask(f"SELECT count(*) AS n FROM {table}")[0]["n"] > 0, table
 
 
 def mends(ledger: Ledger, table: str) -> None:
@@ -277,13 +288,17 @@ def test_damage_to_what_finds_facts_by_their_hash_is_named_and_mended(
 
 
 def test_all_views_at_once_can_be_made_again(damaged: Ledger, path: Path) -> None:
-    before = {table: select(path, f"SELECT * FROM {table} ORDER BY 1, 2") for table in COLUMN}
-    for table in (*COLUMN, *LOOKUPS):
-        change(path, f"DELETE FROM {table}")
+    before = rows_of_views(path)
+    change(path, "; ".join(f"DELETE FROM {table}" for table in (*COLUMN, *LOOKUPS)))
     change(path, "DELETE FROM watermark WHERE view LIKE 'lookup%'")
     assert damaged.upkeep.rebuild() > len(COLUMN)
-    assert {table: select(path, f"SELECT * FROM {table} ORDER BY 1, 2") for table in COLUMN} == before
+    assert rows_of_views(path) == before
     assert problems(damaged) == []
+
+
+def rows_of_views(path: Path) -> dict[str, list[dict[str, Any]]]:
+    with plain_reader(path) as ask:
+        return {table: ask(f"SELECT * FROM {table} ORDER BY 1, 2") for table in COLUMN}
 
 
 def test_work_goes_on_after_a_rebuild(damaged: Ledger, path: Path) -> None:

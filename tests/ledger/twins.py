@@ -10,7 +10,7 @@ import msgspec
 import psycopg
 
 import weft
-from tests.ledger.histories import exported, select
+from tests.ledger.histories import exported, plain_reader, select
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import StoreError, WeftError
 from weft.ledger.api.ledger import Ledger
@@ -105,10 +105,13 @@ def open_twins(path: Path, address: str, clock: TwinClock, seed: object, **optio
 def assert_same_everywhere(path: Path, address: str) -> None:
     """Every readable table and every table beneath has the same rows in both databases, for a plain reader of each."""
     named = parse_address(address)
-    with psycopg.connect(named.conninfo, row_factory=psycopg.rows.dict_row) as connection:
+    with (
+        psycopg.connect(named.conninfo, row_factory=psycopg.rows.dict_row) as connection,
+        plain_reader(path) as ask,
+    ):
         for name in tables(path):
             theirs = connection.execute(f"SELECT * FROM {named.quoted}.{name}".encode()).fetchall()
-            assert in_order(select(path, f"SELECT * FROM {name}")) == in_order(theirs), name
+            assert in_order(ask(f"SELECT * FROM {name}")) == in_order(theirs), name
 
 
 def tables(path: Path) -> list[str]:
