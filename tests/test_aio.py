@@ -14,7 +14,7 @@ import pytest
 import weft
 import weft.aio
 from scripts import generate_aio
-from tests.ledger.histories import grow, problems, queries
+from tests.ledger.histories import grow_at_once, problems, queries
 from tests.programs.similarity.test_similarity import Words
 from weft import opening
 from weft.aio import graph, ledger, objects, programs
@@ -291,7 +291,7 @@ def test_a_turn_that_is_begun_for_a_cancelled_task_holds_no_session(path: Path) 
 
 def test_a_cancelled_reader_leaves_the_ledger_usable(path: Path) -> None:
     with weft.open(path) as ledger:
-        grow(ledger, "main", *map(str, range(300)))
+        grow_at_once(ledger, "main", *map(str, range(300)))
 
     async def body(ledger: weft.aio.AsyncLedger) -> None:
         async def read() -> int:

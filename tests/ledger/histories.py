@@ -22,6 +22,12 @@ def grow(ledger: Ledger, session: str | None, *queries: str, **fields: Any) -> l
     return [ledger.record_turn(session=session, query=q, response=f"re: {q}", **fields).id for q in queries]
 
 
+def grow_at_once(ledger: Ledger, session: str, *queries: str) -> list[str]:
+    """The same in one commit: for tests that need a long thread, however it was written."""
+    turns = [{"session": session, "query": query, "response": f"re: {query}"} for query in queries]
+    return [turn.id for turn in ledger.record_turns(turns)]
+
+
 def large_bytes(size: int, random_bytes: Callable[[int], bytes] = os.urandom) -> bytes:
     """Bytes that are no text, most of them without a word that search would keep."""
     return random_bytes(1_000) + random_bytes(size // 2).hex().encode()

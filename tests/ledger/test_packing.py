@@ -7,7 +7,17 @@ import pytest
 
 from tests.ledger.canaries import CANARY, files_with_canary, record_everywhere, told
 from tests.ledger.conftest import NOON, OpenLedger
-from tests.ledger.histories import change, copy_in_memory, exported, grow, import_into, problems, select, texts
+from tests.ledger.histories import (
+    change,
+    copy_in_memory,
+    exported,
+    grow,
+    grow_at_once,
+    import_into,
+    problems,
+    select,
+    texts,
+)
 from tests.ledger.imported import native_turn, take
 from weft.kernel.clock import FixedClock, system_random
 from weft.kernel.contents import ERASED
@@ -67,7 +77,7 @@ def test_unpacking_puts_every_byte_back_where_it_was(disk: Ledger, path: Path) -
 
 
 def test_the_file_shrinks(disk: Ledger, path: Path) -> None:
-    grow(disk, "main", *(f"{i} {LONG * 4}" for i in range(300)))
+    grow_at_once(disk, "main", *(f"{i} {LONG * 4}" for i in range(300)))
     disk.upkeep.pack("main")
     before = path.stat().st_size
     disk.upkeep.unpack("main")

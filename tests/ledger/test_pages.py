@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import weft
 from tests.ledger.conftest import NOON
-from tests.ledger.histories import grow
+from tests.ledger.histories import grow, grow_at_once
 from tests.ledger.imported import native_call, native_turn, take
 from tests.postgres import shared_server
 from tests.sizes import PROVING
@@ -248,8 +248,8 @@ def test_sessions_with_subagents_below_them_page_in_that_order(ledger: Ledger) -
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How many steps SQLite's machine took for reading since it was last asked."""
-    count = 0
+    """How many steps SQLite's machine took for reading since it was last asked; they are counted from then on."""
+    count, is_counting = 0, False
 
     def step() -> bool:
         nonlocal count
@@ -260,6 +260,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         real = getattr(SqliteSql, name)
 
         def counted(sql: SqliteSql, *arguments: Any) -> Any:
+            if not is_counting:
+                return real(sql, *arguments)
             sql.connection.set_progress_handler(step, 1)
             try:
                 return real(sql, *arguments)
@@ -269,8 +271,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         monkeypatch.setattr(SqliteSql, name, counted)
 
     def since() -> int:
-        nonlocal count
-        taken, count = count, 0
+        nonlocal count, is_counting
+        taken, count, is_counting = count, 0, True
         return taken
 
     counting("one")
@@ -282,7 +284,7 @@ def test_a_page_costs_the_same_wherever_it_stands(disk: Ledger, clock: FixedCloc
     for number in range(240):
         disk.record_turn(session=f"s{number % 80}", query=f"ask {number}", response="yes")
         clock.tick(1000)
-    grow(disk, "long", *(f"ask {number}" for number in range(240)))
+    grow_at_once(disk, "long", *(f"ask {number}" for number in range(240)))
     disk.upkeep.catch_up()
     asked: dict[str, Ask] = {
         "log": lambda after, limit: disk.log(limit, after=after),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from tests.ledger.histories import grow, problems
+from tests.ledger.histories import grow, grow_at_once, problems
 from tests.sizes import sized
 from weft.ledger.api.ledger import Ledger
 
@@ -124,7 +124,7 @@ def test_the_log_shows_children_before_parents(shape: Shape, limit: int) -> None
 @pytest.mark.parametrize("depth", [511, 512, 513, 1500])
 def test_a_long_thread_is_read_to_its_root_in_order(depth: int) -> None:
     with weft.open(":memory:") as ledger:
-        turns = grow(ledger, "main", *(f"{i}" for i in range(depth)))
+        turns = grow_at_once(ledger, "main", *(f"{i}" for i in range(depth)))
         ledger.fork(turns[-2], label="alt")
         grow(ledger, "alt", "tip")
         thread = ledger.thread("alt")

@@ -386,7 +386,7 @@ def test_every_question_is_asked_in_one_place() -> None:
 def test_a_reader_that_goes_away_ends_the_program_quietly(weft: Shell, folder: Path) -> None:
     with library.open(folder / ".weft" / "ledger.db") as ledger:
         ledger.record_turns(
-            [{"session": "main", "query": f"a question of some length, number {i}"} for i in range(2000)]
+            [{"session": "main", "query": f"a question of some length, number {i}"} for i in range(1000)]
         )
     with running(folder, "log", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as writing:
         assert writing.stdout is not None

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
+import weft as library
+from tests.ledger.histories import grow_at_once
 from tests.surfaces.shell import Shell
 
 LONG = "much the same as the sentence before it. " * 260
 
 
 def test_a_tree_is_packed_and_unpacked_and_reads_the_same(weft: Shell, folder: Path) -> None:
-    for i in range(40):
-        weft.record(f"{i} {LONG}")
+    with library.open(folder / ".weft" / "ledger.db") as ledger:
+        grow_at_once(ledger, "main", *(f"{i} {LONG}" for i in range(40)))
     before = weft("show", "main").out
     would = weft.json("pack", "main", "--dry-run")
     done = weft.json("pack", "main")

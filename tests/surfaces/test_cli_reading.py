@@ -124,7 +124,7 @@ def test_limits_hold(story: Shell) -> None:
 
 def test_a_long_thread_is_read_page_by_page_from_its_end(weft: Shell, folder: Path) -> None:
     with library.open(folder / ".weft" / "ledger.db") as ledger:
-        ids = [ledger.record_turn(session="main", query=f"q{i}").id for i in range(700)]
+        ids = [turn.id for turn in ledger.record_turns([{"session": "main", "query": f"q{i}"} for i in range(700)])]
         ledger.fork("main~650", label="early")
         ids.append(ledger.record_turn(session="early", query="other").id)
     thread = weft.json("log", "main")

@@ -112,8 +112,9 @@ def test_long_output_goes_through_the_pager_and_short_output_does_not(weft: Shel
 
 def test_a_pager_that_is_left_early_leaves_no_noise(weft: Shell, folder: Path) -> None:
     with library.open(folder / ".weft" / "ledger.db") as ledger:
-        for i in range(300):
-            ledger.record_turn(session="main", query=f"a question of some length, number {i}")
+        ledger.record_turns(
+            [{"session": "main", "query": f"a question of some length, number {i}"} for i in range(300)]
+        )
     _, shown = on_terminal(folder, "log", PAGER="head -n 1")
     assert "Traceback" not in shown
     assert "BrokenPipe" not in shown

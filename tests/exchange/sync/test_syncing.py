@@ -27,7 +27,7 @@ from tests.exchange.sync.wire import (
     push,
     tips,
 )
-from tests.ledger.histories import exported, grow, import_into, large_bytes, problems, queries
+from tests.ledger.histories import exported, grow, grow_at_once, import_into, large_bytes, problems, queries
 from tests.ledger.imported import native_turn, rich_import, take
 from tests.sizes import share
 from weft.exchange import sync
@@ -207,7 +207,7 @@ def test_a_dry_run_says_how_much_would_travel_and_moves_nothing(here: Ledger, th
 
 
 def test_progress_is_told_up_to_the_end(here: Ledger, there: Ledger) -> None:
-    grow(there, "main", *(f"question {i}" for i in range(400)))
+    grow_at_once(there, "main", *(f"question {i}" for i in range(400)))
     steps: list[tuple[int, int]] = []
     sync.pull(here, there.path, opens, report=lambda done, of: steps.append((done, of)))
     assert steps == sorted(steps)
@@ -661,7 +661,7 @@ def together(*work: Callable[[], object]) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_pulls_and_writers_at_once_lose_nothing(make: Make, engine: str) -> None:
     one, other = make("one", engine), make("other")
-    grow(other, "theirs", *(f"question {i}" for i in range(150)))
+    grow_at_once(other, "theirs", *(f"question {i}" for i in range(150)))
     together(
         lambda: sync.pull(one, other.path, opens),
         lambda: sync.pull(one, other.path, opens),
