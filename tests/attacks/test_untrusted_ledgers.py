@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import weft
 from tests.runtime.scripted import chat_saying
+from tests.surfaces import script_runs
+from tests.surfaces.forking import shared_forker
 from tests.surfaces.shell import Shell
 from tests.surfaces.talking import serving, typing
 from weft.exchange.sync import Remote, add_remote, mark_as_copy
@@ -337,6 +337,7 @@ def test_two_processes_that_trust_at_once_lose_nothing(tmp_path: Path) -> None:
         "    weft.open(Path(sys.argv[1]) / f'{sys.argv[2]}-{n}.db',"
         " trust=TrustStore(Path(sys.argv[1]) / 'trust.json')).close()\n"
     )
-    others = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path), name]) for name in ("a", "b", "c")]
+    arguments = (script_runs.__name__, script, str(tmp_path))
+    others = [shared_forker().run_main(*arguments, name) for name in ("a", "b", "c")]
     assert [other.wait(60) for other in others] == [0, 0, 0]
     assert len(TrustStore(tmp_path / "trust.json").ledgers()) == 15

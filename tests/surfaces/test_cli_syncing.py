@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.ledger.imported import rich_import
-from tests.surfaces.shell import PROGRAM, Shell
+from tests.surfaces.shell import PROGRAM, Shell, spawn
 from weft import open as open_ledger
 from weft.exchange.sync.frames import PREAMBLE
 from weft.ledger.upkeep import recompute
@@ -167,9 +167,7 @@ def test_a_ledger_behind_a_program_is_synced_like_any_other(pair: Shell, folder:
 
 def test_serving_nobody_ends_quietly_and_nonsense_is_refused(weft: Shell) -> None:
     def serve(given: bytes) -> tuple[int, bytes]:
-        served = subprocess.run(
-            [*PROGRAM, "sync-stdio"], cwd=weft.folder, input=given, capture_output=True, check=False
-        )
+        served = spawn(weft.folder, "sync-stdio", stdin=given)
         assert served.stdout.startswith(PREAMBLE)
         return served.returncode, served.stderr
 
