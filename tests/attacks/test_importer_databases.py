@@ -11,6 +11,7 @@ import pytest
 
 from tests.attacks.importing import imported
 from tests.exchange.fixtures.cursor import sessions as cursor
+from tests.sizes import sized
 from weft.exchange.importers import databases
 from weft.exchange.importers.cursor import Cursor
 from weft.exchange.importers.cursor.homes import folders, sessions_in
@@ -89,6 +90,13 @@ def test_no_view_and_no_trigger_of_a_database_runs(tmp_path: Path) -> None:
             found.rows("ATTACH 'elsewhere.db' AS elsewhere")
 
 
+@pytest.fixture
+def peek_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look takes as many instructions as it may, which are seconds of work."""
+    monkeypatch.setattr(databases, "PEEK_STEPS", sized(test=1_000_000, prove=databases.PEEK_STEPS))
+
+
+@pytest.mark.usefixtures("peek_steps")
 def test_a_statement_ends_with_the_time_of_the_budget(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with database(path) as connection:
@@ -124,6 +132,7 @@ def folded(path: Path) -> None:
     path.write_bytes(pages)
 
 
+@pytest.mark.usefixtures("peek_steps")
 def test_pages_that_are_used_again_and_again_give_no_more_rows_than_the_file_can_hold(tmp_path: Path) -> None:
     path = tmp_path / "folded.vscdb"
     folded(path)

@@ -13,6 +13,7 @@ import pytest
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import exported, grow, import_into, problems, queries, select, texts
 from tests.ledger.test_verifying import rich
+from tests.sizes import points
 from weft.kernel import canonical
 from weft.kernel.errors import InvalidFact, InvalidInput, ReplicaDiverged, StoreError
 from weft.ledger.api.ledger import Ledger
@@ -113,7 +114,7 @@ def test_an_import_that_was_cut_short_is_simply_run_again(
 ) -> None:
     monkeypatch.setattr(facts_file, "BATCH_LINES", 7)
     lines = facts.splitlines(keepends=True)
-    for end in range(0, len(lines), 5):
+    for end in points(len(lines), test=10):
 
         def cut(end: int = end) -> Iterator[bytes]:
             yield from lines[:end]

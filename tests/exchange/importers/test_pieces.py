@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.sizes import sized
 from weft.exchange.importers import documents as streaming
 from weft.exchange.importers.documents import pieces
 from weft.exchange.importers.records.values import json_value
@@ -102,10 +103,11 @@ def test_a_byte_order_mark_is_no_part_of_it(tmp_path: Path) -> None:
 def test_memory_grows_with_the_largest_piece_and_not_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "large.json"
     element = json.dumps({"title": "x", "text": "lorem ipsum " * 2000}).encode()
-    path.write_bytes(b"[" + b",".join([element] * 1200) + b"]")
+    elements = sized(test=400, prove=1200)
+    path.write_bytes(b"[" + b",".join([element] * elements) + b"]")
     tracemalloc.start()
     try:
-        assert sum(1 for _ in pieces(path)) == 1200
+        assert sum(1 for _ in pieces(path)) == elements
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
