@@ -41,11 +41,11 @@ def numbers(field: str, first: int, last: int) -> set[int]:
 
 
 class MinuteCalendar:
-    """Goes through every minute of a year in UTC, and looks at the clock of a zone."""
+    """Goes through every minute of a year, or of its first days, in UTC, and looks at the clock of a zone."""
 
-    def __init__(self, zone: str, year: int) -> None:
+    def __init__(self, zone: str, year: int, days: int = 365) -> None:
         self.start = datetime(year, 1, 1, tzinfo=UTC)
-        self.zone, self.minutes = ZoneInfo(zone), 365 * DAY_MINUTES
+        self.zone, self.minutes = ZoneInfo(zone), days * DAY_MINUTES
         self.clock = list(self._clock())
         """The local minute of each minute, counted from the first of the year of local time."""
 
