@@ -84,7 +84,7 @@ def test_a_list_of_members_that_is_too_long_is_refused_unread(tmp_path: Path, mo
 def test_a_compressed_file_within_an_archive_has_no_bytes_for_free(tmp_path: Path) -> None:
     folder = beside_a_good_one(tmp_path / "sources")
     with zipfile.ZipFile(folder / "bomb.zip", "w") as archive:
-        archive.writestr("a.jsonl.zst", zstandard.ZstdCompressor(level=19).compress(b"\0" * 200_000_000))
+        archive.writestr("a.jsonl.zst", zstandard.ZstdCompressor(level=1).compress(b"\0" * 200_000_000))
     summary, turns = imported(tmp_path, folder)
     (problem,) = summary.problems
     assert "unpack to" in problem.what
