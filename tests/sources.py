@@ -109,23 +109,27 @@ class Module:
 
 
 @cache
-def shipped() -> tuple[Module, ...]:
-    """All modules of the package, parsed."""
-    modules = tuple(
+def _modules() -> tuple[Module, ...]:
+    return tuple(
         Module(path.relative_to(SOURCE).as_posix(), path.read_text(encoding="utf-8"))
         for path in sorted((SOURCE / "weft").rglob("*.py"))
     )
-    with paused_collector():
-        for module in modules:
-            module.nodes_of(ast.Import)  # parses it now, and keeps all nodes
-    return modules
 
 
 @cache
-def _trees() -> dict[str, ast.Module]:
-    return {module.source: module.tree for module in shipped()}
+def shipped() -> tuple[Module, ...]:
+    """All modules of the package, parsed."""
+    with paused_collector():
+        for module in _modules():
+            module.nodes_of(ast.Import)  # parses it now, and keeps all nodes
+    return _modules()
+
+
+@cache
+def _modules_by_source() -> dict[str, Module]:
+    return {module.source: module for module in _modules()}
 
 
 def parsed(source: str) -> ast.Module:
-    """The tree of a module of the package, by its text."""
-    return _trees()[source]
+    """The tree of a module of the package, by its text; parsed now if no test needed it before."""
+    return _modules_by_source()[source].tree
