@@ -28,6 +28,7 @@ def examples(page: Path) -> list[tuple[int, str]]:
 WITH_EXAMPLES = [page for page in PAGES if page.exists() and examples(page)]
 
 
+@pytest.mark.slow("the page of inference loads what asks models")
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

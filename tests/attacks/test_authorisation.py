@@ -261,6 +261,7 @@ def begun_turn(ledger: Ledger, session: str) -> RunWriter:
     return run
 
 
+@pytest.mark.slow("makes sixteen ledgers, and tries every verb in each")
 @settings(max_examples=1000 if PROVING else 16)
 @given(made, chains)
 def test_what_one_may_not_do_is_refused_as_an_oracle_says(session: Made, chain: tuple[str, ...]) -> None:

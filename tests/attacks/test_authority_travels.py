@@ -445,6 +445,7 @@ def test_a_salvaged_ledger_keeps_its_own_word_and_what_it_took_over(
         assert [item.name for item in saved.pending()] == ["waiting"]
 
 
+@pytest.mark.slow("starts the PostgreSQL server, where it is the first to")
 def test_what_waits_in_postgresql_is_taken_over_and_let_go(tmp_path: Path) -> None:
     with weft.open(shared_server().address()) as here:
         ours = Programs(here)

@@ -39,6 +39,7 @@ SOURCES = [
 ]
 
 
+@pytest.mark.slow("a process reads megabytes of values in as much memory as it may have")
 @pytest.mark.parametrize(("origin", "name", "before", "after"), share(SOURCES, test=2))
 def test_no_importer_takes_the_memory_that_a_source_asks_for(
     tmp_path: Path, origin: str, name: str, before: bytes, after: bytes

@@ -89,6 +89,7 @@ def test_a_backup_of_a_server_s_ledger_is_private(tmp_path: Path) -> None:
     assert open_to_others(tmp_path) == {}
 
 
+@pytest.mark.slow("starts the installed program three times")
 def test_folders_and_ledgers_that_commands_make_are_private(tmp_path: Path) -> None:
     home, folder = tmp_path / "home", tmp_path / "work"
     home.mkdir(0o700)

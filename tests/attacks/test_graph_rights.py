@@ -90,6 +90,7 @@ def asked(ledger: OpenLedger, name: str) -> Iterator[Any]:
     yield lambda: graph.path(name, "local", longest=4)
 
 
+@pytest.mark.slow("asks every question of the graph about every node")
 def test_nothing_of_others_is_in_any_answer(ledger: OpenLedger) -> None:
     ledger.graph.catch_up()
     secrets = secret_ids(ledger)

@@ -132,6 +132,7 @@ def folded(path: Path) -> None:
     path.write_bytes(pages)
 
 
+@pytest.mark.slow("reads rows until they are more than are believed, twice")
 @pytest.mark.usefixtures("peek_steps")
 def test_pages_that_are_used_again_and_again_give_no_more_rows_than_the_file_can_hold(tmp_path: Path) -> None:
     path = tmp_path / "folded.vscdb"

@@ -76,6 +76,7 @@ def test_a_message_fetches_nothing_in_an_export(text: str) -> None:
     assert fetches(page_of(text)) == []
 
 
+@pytest.mark.slow("exports sixty threads, and reads each as several viewers do")
 @settings(max_examples=60)
 @given(st.lists(hostile_texts, min_size=1, max_size=3))
 def test_messages_together_fetch_nothing_in_an_export(texts: list[str]) -> None:

@@ -54,6 +54,7 @@ def plant(shell: Shell, workspace: Path) -> None:
     assert shell("sandbox", "run", "--in", str(workspace), "--", "sh", "-c", PLANT).code == 0
 
 
+@pytest.mark.slow("starts a server and commands in sandboxes")
 def test_a_command_of_the_workspace_plants_nothing_for_a_server_that_works_there(shell: Shell, workspace: Path) -> None:
     plant(shell, workspace)
     assert "planted" not in add(shell, "tracker", "--folder", str(workspace))
@@ -61,6 +62,7 @@ def test_a_command_of_the_workspace_plants_nothing_for_a_server_that_works_there
     assert shell.json("mcp-server", "tools", "tracker")[0]["state"] == "approved"
 
 
+@pytest.mark.slow("starts servers in sandboxes with four commands")
 def test_a_server_plants_nothing_for_a_later_one_of_its_name(shell: Shell, workspace: Path) -> None:
     script = f"{PLANT}; exec {PYTHON} -I -S -B {SCRIPT} echoes"
     add(shell, "tracker", command=("sh", "-c", script))

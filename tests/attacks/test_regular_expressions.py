@@ -217,6 +217,7 @@ def test_fences_are_found_at_once(text: str) -> None:
     assert sum(1 for _ in _FENCE.finditer(text)) <= 150_000
 
 
+@pytest.mark.slow("looks at each of a million letters")
 @pytest.mark.parametrize("text", ["```" * 300_000, "~~~ d" * 200_000, "dot " * 250_000 + "```"])
 def test_diagrams_are_looked_for_once(text: str) -> None:
     assert not _may_have_diagram(text)
@@ -247,6 +248,7 @@ def test_quoted_patches_without_an_end_are_read_once() -> None:
     assert [(change.path, change.lines) for change in changes if change.path] == [("a", ['+"b"'])]
 
 
+@pytest.mark.slow("looks at each of a million letters")
 @pytest.mark.parametrize(
     "line", ["`" * MILLION + "<b>", "".join("`" * i + "<b>" for i in range(1, 1400)), "`<b>" * 250_000]
 )
@@ -281,6 +283,7 @@ def test_a_title_beside_a_session_is_read_once(tmp_path: Path, yaml: bytes, titl
     assert _title_beside(tmp_path / "events.jsonl") == title
 
 
+@pytest.mark.slow("reads four texts of up to 400,000 letters")
 def test_tags_of_prompts_without_an_end_are_read_once() -> None:
     for text in (
         "<user_query>" * 30_000,

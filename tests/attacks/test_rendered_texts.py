@@ -66,6 +66,7 @@ def test_tables_of_too_many_cells_are_shown_as_they_are(text: str, cells: list[s
     assert len(cells) <= bound + 2 * 128
 
 
+@pytest.mark.slow("makes as many cells as are allowed, three times")
 def test_no_export_makes_cells_without_end(cells: list[str]) -> None:
     """The Markdown form reads a message that could hold HTML or an image."""
     turn = told(1, ("assistant", f"<b>\n\n{table(128, 510) * 2}{'word ' * 3_000}"))

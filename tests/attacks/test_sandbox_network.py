@@ -49,6 +49,7 @@ def test_there_are_so_many_forms() -> None:
     assert len(FORMS) >= 500
 
 
+@pytest.mark.slow("four connections for each form of an address")
 def test_no_form_of_a_near_address_passes_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where every public host is granted. A name whose answer flips is connected to where it was checked."""
     internet = FakeInternet(monkeypatch, near_names())

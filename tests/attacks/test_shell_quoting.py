@@ -72,6 +72,7 @@ def completed(bash: InteractiveShell, keys: str, shown: str) -> str:
     return bash.wait_for(PROMPT)
 
 
+@pytest.mark.slow("starts bash, which starts the program for each completion")
 @pytest.mark.parametrize("opened", ["", "'", '"'])
 def test_a_session_named_as_a_command_is_completed_as_one_word(
     bash: InteractiveShell, folder: Path, opened: str
@@ -82,6 +83,7 @@ def test_a_session_named_as_a_command_is_completed_as_one_word(
     assert not (folder / "ran").exists()
 
 
+@pytest.mark.slow("starts bash, which starts the program for each completion")
 def test_a_session_named_as_a_pattern_is_completed_as_it_is_called(bash: InteractiveShell, folder: Path) -> None:
     record_in(folder, "a*z")
     (folder / "aXz").touch()

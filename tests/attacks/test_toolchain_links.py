@@ -170,6 +170,7 @@ def test_what_is_swapped_after_it_was_read_shows_nothing_more(
     assert CANARY.encode() not in outcome.stdout
 
 
+@pytest.mark.slow("makes ten thousand links, and looks at their folder")
 def test_ten_thousand_links_are_not_all_followed(place: ProjectAndHome, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(100):
         place.python(f"3.10.{number}")

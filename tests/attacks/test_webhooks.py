@@ -121,6 +121,7 @@ def value_text(value: Any, chance: random.Random) -> str:
     return chance.choice((f"{value}", f"{value}.0", f"{value}e0", f"{value}0E-1", f"{value}.000"))
 
 
+@pytest.mark.slow("delivers a thousand times")
 def test_a_thousand_encodings_of_one_delivery_give_one_turn(world: TriggerWorld) -> None:
     """Signed anew each time, as a sender does that tries again; and headers written otherwise."""
     hook(world, "stripe")

@@ -86,6 +86,7 @@ def test_parameters_of_typed_dictionaries_are_seen(ledger: OpenLedger) -> None:
     assert {"origin", "routing_key"} <= seen["find_sessions"]
 
 
+@pytest.mark.slow("gives each parameter of each verb every wrong value")
 def test_a_wrong_value_never_ends_in_an_error_of_python(ledger: OpenLedger) -> None:
     usual = {"session": "main", "turn": ledger.log()[0].id, **dict.fromkeys(SECONDS, 0)}
     failures, count = [], 0

@@ -269,6 +269,7 @@ def test_a_turn_left_open_shifts_no_other(ledger: Ledger, sources: Path) -> None
     assert {turn.native_id: turn.depth for turn in ledger.log()} == {"t1": 1, "t2": 2, "t3": 2, "t4": 3, "t5": 3}
 
 
+@pytest.mark.slow("reads a hundred thousand objects")
 def test_objects_glued_into_one_long_line(sources: Path) -> None:
     """Each costs as much as it is long."""
     path = sources / "a.jsonl"

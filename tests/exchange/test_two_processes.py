@@ -133,6 +133,7 @@ def assert_alike(one: Ledger, two: Ledger) -> None:
     assert list(two.verify()) == []
 
 
+@pytest.mark.slow("starts a worker, and imports and verifies two ledgers")
 def test_two_processes_make_the_ledger_that_one_makes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +196,7 @@ def test_two_processes_import_samples_of_all_formats_alike(tmp_path: Path) -> No
                 path.unlink()
 
 
+@pytest.mark.slow("starts a worker, and imports and verifies two ledgers")
 @pytest.mark.parametrize("frames", share([0, 1, 2, 3, 5, 9, 14], test=2))
 def test_a_worker_that_is_killed_is_not_missed(
     frames: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -222,6 +224,7 @@ def test_a_worker_that_is_killed_is_not_missed(
         assert_alike(one, two)
 
 
+@pytest.mark.slow("starts a process, and imports and verifies two ledgers")
 def test_a_worker_that_cannot_begin_says_why(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading_ahead, "_BEGIN", "raise OSError('no room')")
     with pair(tmp_path) as (one, two):
@@ -250,6 +253,7 @@ def test_an_import_whose_writer_was_killed_is_run_again_and_leaves_no_worker(
         assert list(two.verify()) == []
 
 
+@pytest.mark.slow("starts two workers, and verifies what they read")
 def test_an_interrupted_import_leaves_no_worker(folder: Path, tmp_path: Path) -> None:
     with opened(tmp_path / "two.db") as ledger:
         importing = ImportRun(ledger, load_importers(), NOW, processes=2, progress=lambda step: interrupt(step.files))
@@ -270,6 +274,7 @@ def test_an_interrupted_import_leaves_no_worker(folder: Path, tmp_path: Path) ->
         assert list(ledger.verify()) == []
 
 
+@pytest.mark.slow("starts a worker, and imports 10 MB")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_what_a_worker_unpacked_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """It is ended while it has a member of an archive before it, of which more is read than may wait for the writer."""
@@ -324,6 +329,7 @@ def test_nothing_of_the_environment_runs_in_the_worker(
     assert not mark.exists()
 
 
+@pytest.mark.slow("starts two workers, and imports and verifies two ledgers")
 @pytest.mark.parametrize("year", share([9000, 1600], test=1))
 def test_a_file_from_a_year_that_no_database_holds_is_imported(folder: Path, tmp_path: Path, year: int) -> None:
     seconds = int((year - 1970) * 365.25 * 86_400)
@@ -337,6 +343,7 @@ def test_a_file_from_a_year_that_no_database_holds_is_imported(folder: Path, tmp
         assert imported(two, folder, 2).of("claude-code").unchanged == len(list(folder.iterdir()))
 
 
+@pytest.mark.slow("starts a worker, and imports and verifies two ledgers")
 def test_a_source_that_changed_since_the_worker_read_it_is_read_as_it_is(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -444,6 +451,7 @@ def test_a_file_that_grew_since_it_was_opened_has_no_state(folder: Path) -> None
         assert file_state(source, candidate) is None
 
 
+@pytest.mark.slow("starts two workers")
 def test_a_new_file_is_hashed_by_the_worker_alone(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -493,6 +501,7 @@ def test_a_worker_is_started_where_it_helps(
     assert bool(started) is expected
 
 
+@pytest.mark.slow("starts a worker, and imports and verifies two ledgers")
 def test_the_first_sources_of_a_large_import_are_read_while_the_worker_starts(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,6 +187,7 @@ def file_bits(path: Path, suffix: str, dice: random.Random, wanted: int) -> list
     return dice.sample(range(size), min(size, wanted))
 
 
+@pytest.mark.slow("opens a ledger after each of many flips, and asks it everything")
 @pytest.mark.parametrize(
     ("origin", "suffix", "part"), [(*file, part) for file, parts in FILE_PARTS.items() for part in range(parts)]
 )
@@ -238,6 +239,7 @@ def test_rows_out_of_order_are_named_and_hold_nobody_up(quick_path: Path, closed
         assert list(ledger.verify())
 
 
+@pytest.mark.slow("opens a ledger after each of many flips, and asks it everything")
 def test_a_flipped_bit_of_the_head_file_harms_nothing(quick_path: Path, closed: Path, record_property: Record) -> None:
     target = quick_path / "ledger.db"
     truth = truth_of(closed, target)

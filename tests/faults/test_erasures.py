@@ -46,6 +46,7 @@ WAYS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow("kills an erasure at several points, and verifies the ledger after each")
 @WAYS
 def test_an_erasure_killed_at_any_point_did_not_happen_or_is_finished_by_the_next_open(
     tmp_path: Path, base: Path, torn: bool, at_statements: bool, record_property: Record

@@ -39,6 +39,7 @@ def queries(ledger: Ledger, session: str) -> list[tuple[str, int]]:
     return [(text.rpartition(" ")[0], int(text.rpartition(" ")[2])) for text in asked]
 
 
+@pytest.mark.slow("starts sixteen processes, and verifies every receipt")
 @pytest.mark.usefixtures("turn_path")
 def test_sixteen_writers_of_one_session_make_one_line(tmp_path: Path, record_property: Record) -> None:
     path = tmp_path / "ledger.db"
@@ -56,6 +57,7 @@ def test_sixteen_writers_of_one_session_make_one_line(tmp_path: Path, record_pro
     assert longest <= LONGEST_WAIT or not PROVING
 
 
+@pytest.mark.slow("starts sixteen processes, and verifies every receipt")
 @pytest.mark.usefixtures("turn_path")
 def test_sixteen_writers_of_sixteen_sessions_make_sixteen_lines(tmp_path: Path, record_property: Record) -> None:
     path = tmp_path / "ledger.db"

@@ -136,6 +136,7 @@ def assert_same_elsewhere(ledger: Ledger) -> None:
         assert list(copy.verify()) == []
 
 
+@pytest.mark.slow("asks every question of each ledger that has the facts of odd texts")
 @pytest.mark.parametrize("place", share(PLACES, test=3))
 def test_any_text_comes_back_exactly_from_anywhere(place: Place) -> None:
     with weft.open(":memory:") as ledger:

@@ -195,6 +195,7 @@ def outcome(path: Path, loss: PowerLoss) -> str:
         return "damaged"
 
 
+@pytest.mark.slow("opens a ledger after each of dozens of power losses")
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("weakness", ["NORMAL", "OFF", "a disk that lies"])
 def test_the_same_power_losses_take_turns_where_syncs_are_missing(

@@ -51,6 +51,7 @@ def assert_no_accidental_fork(ledger: Ledger) -> None:
     assert not any(turn.status in ("pending", "streaming") for turn in ledger.log())
 
 
+@pytest.mark.slow("kills four writers three times, and verifies every receipt")
 @pytest.mark.usefixtures("turn_path")
 @pytest.mark.parametrize("run", range(RUNS))
 def test_nothing_acknowledged_is_lost_when_all_writers_are_killed(

@@ -83,6 +83,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
         file.write(data)
 
 
+@pytest.mark.slow("the first to need a ledger with everything in it, which it saves")
 def test_a_whole_file_is_saved_whole(damaged: Path, facts: set[bytes]) -> None:
     saved, new = save(damaged)
     assert saved.is_whole
@@ -201,6 +202,7 @@ def test_no_content_that_sqlite_can_still_read_is_left_behind(damaged: Path, par
     assert readable_before <= readable(new)
 
 
+@pytest.mark.slow("saves a ledger with everything in it twice")
 def test_an_older_copy_fills_the_holes(damaged: Path, whole: Path, facts: set[bytes], tmp_path: Path) -> None:
     scramble(damaged, 7)
     alone, _ = save(damaged)

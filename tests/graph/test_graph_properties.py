@@ -184,6 +184,7 @@ def names_in(graph: PlainGraph) -> set[str]:
     return {end for edge in graph.edges for end in (edge.source, edge.target)}
 
 
+@pytest.mark.slow("asks for all edges of random histories at several instants")
 @SETTINGS
 @given(steps=stories)
 def test_edges_are_those_of_a_plain_replay_at_every_instant(steps: list[Step]) -> None:
@@ -266,6 +267,7 @@ def asked_everything(ledger: OpenLedger, story: Story) -> list[Any]:
     return answers + [graph.ancestry(session) for session in story.sessions[:4]]
 
 
+@pytest.mark.slow("asks every question of a history on two engines")
 @pytest.mark.parametrize("seed", points(20, test=1))
 def test_both_engines_have_the_same_edges(seed: int, new_postgres_ledger: NewPostgresLedger) -> None:
     choose, address = Random(seed), new_postgres_ledger()

@@ -13,6 +13,7 @@ pytestmark = LOAD
 PAGE = Path(__file__).parents[2] / "docs" / "events.md"
 
 
+@pytest.mark.slow("looks through each module that may write an event")
 def test_every_kind_of_event_is_written_somewhere() -> None:
     assert [name for name, modules in event_producers(parsed).items() if not modules] == []
 

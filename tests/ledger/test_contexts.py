@@ -197,6 +197,7 @@ def test_a_context_can_be_given_as_the_input(ledger: Ledger) -> None:
     assert (second.input.keep, len(second.input.then)) == (5, 1)
 
 
+@pytest.mark.slow("records a hundred turns step by step")
 def test_a_context_of_any_length_is_found_by_way_of_few_requests(ledger: Ledger) -> None:
     asked: list[RequestInput] = []
     found: dict[str | None, RequestInput] = {}

@@ -83,6 +83,7 @@ def test_a_copy_of_a_copy_that_nobody_opened_takes_a_name_too(ledger: Ledger, co
         assert len({ledger.replica, one.replica, other.replica}) == 3
 
 
+@pytest.mark.slow("starts the PostgreSQL server, where it is the first to")
 def test_a_turn_that_was_being_recorded_in_the_origin_is_nobodys_in_the_copy(ledger: Ledger, tmp_path: Path) -> None:
     writer = ledger.begin_turn(session="main")
     writer.message("half")

@@ -58,6 +58,7 @@ def full(disk: Ledger) -> Ledger:
     return disk
 
 
+@pytest.mark.slow("compares all rows and facts of a ledger with everything, and verifies its copy twice")
 def test_a_copy_has_the_same_rows_in_every_table(full: Ledger, target: Path) -> None:
     copied = weft.copy(full, target)
     assert same(full.path, target)
@@ -81,6 +82,7 @@ def test_a_ledger_is_copied_by_its_address_or_open(open_ledger: OpenLedger, targ
         assert exported(copy) == exported(source)
 
 
+@pytest.mark.slow("copies everything to PostgreSQL and back, and verifies it")
 def test_a_ledger_goes_to_another_engine_and_back(
     full: Ledger, target: Path, new_postgres_ledger: NewPostgresLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -267,6 +267,7 @@ def test_a_line_that_is_no_fact_is_refused_with_its_number(empty: Ledger, line: 
     assert empty.upkeep.stats()["events"] == 0
 
 
+@pytest.mark.slow("megabytes go there and back, half of them lone surrogates")
 def test_a_large_content_travels_in_pieces(disk: Ledger, empty: Ledger) -> None:
     large, odd = "€" * 900_000, "\0\ud800" * 400_000
     made = disk.record_turn(session="main", query=large, response=odd)

@@ -35,6 +35,7 @@ def priced_by_the_package(model: ModelInfo, at: int, prompt: int) -> int | None:
     return next((_micro(tier.price) for tier in tiers if prompt > tier.start), _micro(value.base))
 
 
+@pytest.mark.slow("prices every model that the package knows, at several moments")
 def test_every_model_costs_what_the_package_says() -> None:
     assert len(MODELS) > 500
     for model in MODELS:

@@ -41,6 +41,7 @@ def answers(ledger: Ledger) -> list[Any]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow("reads and exports everything twice, and verifies two ledgers")
 def test_every_reader_and_every_export_says_the_same_of_a_packed_tree(ledger: Ledger) -> None:
     grow(ledger, "main", *(f"{i} {LONG}" for i in range(30)))
     record_everywhere(ledger)

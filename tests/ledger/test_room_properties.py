@@ -145,6 +145,7 @@ def expected_reading(ledger: Ledger, room: str, person: str) -> list[int]:
     return positions
 
 
+@pytest.mark.slow("takes forty random steps in each of eight ledgers")
 @pytest.mark.parametrize("steps", [40])
 @settings(max_examples=500 if PROVING else 8)
 @given(seed=st.integers(0, 2**32))

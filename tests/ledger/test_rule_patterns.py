@@ -110,6 +110,7 @@ def found_in(text: bytes) -> set[str]:
     return {found.rule_id for found in native().scan(text) if found.visible or found.rule_id in COMPONENTS}
 
 
+@pytest.mark.slow("reads the expressions of all rules anew")
 def test_the_table_is_that_of_the_rules_that_are_installed() -> None:
     rules = {rule["id"]: rule for rule in catalog().metadata() if rule["visible"] or rule["id"] in COMPONENTS}
     table = orjson.loads(PATTERNS.read_bytes())
@@ -120,6 +121,7 @@ def test_the_table_is_that_of_the_rules_that_are_installed() -> None:
     }
 
 
+@pytest.mark.slow("makes a text for each of hundreds of rules, and asks all rules about it")
 def test_every_text_in_which_a_rule_finds_something_is_handed_to_the_rules() -> None:
     met = examples()
     assert len(met) > 0.8 * len(patterns().rules)
@@ -127,6 +129,7 @@ def test_every_text_in_which_a_rule_finds_something_is_handed_to_the_rules() -> 
     assert [rule for rule, text in met.items() if not patterns().rules[rule].may_match(text, text.lower())] == []
 
 
+@pytest.mark.slow("asks all rules, and what stands for them, about hundreds of texts")
 def test_what_stands_in_base64_is_handed_to_the_rules_too() -> None:
     for encode in (b64encode, lambda text: b64encode(b64encode(text))):
         wrapped = {rule: b"blob: " + encode(text + b" " * (-len(text) % 12)) for rule, text in examples().items()}
@@ -199,6 +202,7 @@ class Undecided(Kingfisher):
         return CompiledRules(catalog(), native().scan)
 
 
+@pytest.mark.slow("compiles the rules")
 def test_a_text_that_the_patterns_are_asked_about_has_the_findings_of_the_rules() -> None:
     rules = fresh()
     rules._ready()
@@ -207,6 +211,7 @@ def test_a_text_that_the_patterns_are_asked_about_has_the_findings_of_the_rules(
     assert {rule: Undecided(kingfisher_sdk, None).scan(text, KEY) for rule, text in examples().items()} == found
 
 
+@pytest.mark.slow("compiles the rules")
 def test_rules_are_compiled_once_there_is_much_to_look_at() -> None:
     scanner = fresh()
     text = b"nothing to find here " * 1000

@@ -199,6 +199,7 @@ def test_a_scan_that_was_cut_short_goes_on_where_it_was(disk: Ledger) -> None:
     assert len(rest.secrets) == 400
 
 
+@pytest.mark.slow("asks the rules about more than a thousand texts")
 def test_whoever_begins_anew_meanwhile_misses_nothing(disk: Ledger, open_ledger: OpenLedger) -> None:
     """The mark moves only from where a range began."""
     other = open_ledger()

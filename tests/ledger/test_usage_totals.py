@@ -197,6 +197,7 @@ class History:
             self.ledger.upkeep.rebuild()
 
 
+@pytest.mark.slow("asks for every report of twenty histories, from totals and from a scan")
 @settings(max_examples=sized(test=20, prove=4500), deadline=None)
 @given(steps=st.lists(STEP, min_size=3, max_size=25))
 def test_reports_are_those_of_a_scan_whatever_happened(steps: list[tuple[str, int, int, int]]) -> None:

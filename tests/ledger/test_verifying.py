@@ -438,6 +438,7 @@ def test_what_is_written_while_verify_goes_on_is_no_problem(ledger: Ledger) -> N
     assert problems(ledger) == []
 
 
+@pytest.mark.slow("verifies and rebuilds everything while others write")
 @pytest.mark.usefixtures("small_ranges")
 def test_damage_is_named_and_mended_while_others_write(damaged: Ledger, path: Path, open_ledger: OpenLedger) -> None:
     for table in ("turn", "message", "history", "codeblock"):

@@ -170,6 +170,7 @@ class OnPostgres(Lifecycles):
     address = staticmethod(lambda: shared_server().address())
 
 
+@pytest.mark.slow("takes hundreds of random steps, and verifies the ledgers")
 @pytest.mark.parametrize(
     ("machine", "examples", "steps"),
     [(OnMemory, 500 if PROVING else 6, 60 if PROVING else 40), (OnPostgres, 40 if PROVING else 1, 30)],

@@ -98,6 +98,7 @@ def fired(expression: str, zone: str, calendar: MinuteCalendar) -> list[int]:
     return moments
 
 
+@pytest.mark.slow("looks at every minute of a year")
 @pytest.mark.parametrize("zone", share(ZONES, test=2))
 def test_a_year_of_cron_is_what_a_calendar_of_every_minute_says(zone: str) -> None:
     calendar = MinuteCalendar(zone, 2026)

@@ -254,6 +254,7 @@ def test_a_layer_more_never_allows_more(layers: list[Layer], more: Layer) -> Non
     }
 
 
+@pytest.mark.slow("asks thousands of chains about rights")
 @pytest.mark.parametrize("chains", [3_000, pytest.param(1_000_000, marks=pytest.mark.prove)])
 def test_random_chains_of_delegation_never_widen_a_right(chains: int) -> None:
     chance = Random(20_251_115)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = (
     "pydantic_ai",
     "pydantic",
@@ -23,6 +25,7 @@ def loaded(*modules: str) -> set[str]:
     return set(shown.stdout.split())
 
 
+@pytest.mark.slow("starts three interpreters")
 def test_the_command_line_loads_nothing_that_asks_models() -> None:
     assert loaded("weft", "weft.surfaces.cli.main", "weft.surfaces.cli.commands.credential") == set()
     assert loaded("weft.surfaces.cli.commands.chat", "weft.surfaces.cli.commands.doctor") == set()

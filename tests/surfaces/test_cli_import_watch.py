@@ -253,6 +253,7 @@ def answered_turn(number: int, shop: Path) -> str:
     return f"{named}\n{json.dumps(record)}\n"
 
 
+@pytest.mark.slow("a dozen commands on files, beside a process that follows")
 def test_commands_on_files_work_on_a_session_that_is_followed(weft: Shell, session: Path, folder: Path) -> None:
     shop = folder.parent / "shop"
     shop.mkdir()

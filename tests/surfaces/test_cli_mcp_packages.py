@@ -62,6 +62,7 @@ def test_the_hosts_are_named_and_nothing_is_fetched_unasked(shell: Shell) -> Non
     assert not sandbox_caches().exists()
 
 
+@pytest.mark.slow("starts a server in a sandbox with each of three commands")
 def test_the_first_start_fetches_and_later_ones_have_no_network(shell: Shell, home: Path) -> None:
     added = shell("mcp-server", "add", "time", "--yes", *READABLE, "--", "uvx", "mcp-time")
     assert added.code == 0, added.err
@@ -121,6 +122,7 @@ def test_a_missing_command_is_named_with_what_to_do(
     assert f"hint: {advice}" in refused.err
 
 
+@pytest.mark.slow("starts a server in a sandbox, and looks through the folders of two that do not start")
 def test_a_server_of_an_environment_starts_whose_interpreter_lies_with_a_version_manager(
     shell: Shell, home: Path
 ) -> None:

@@ -31,6 +31,7 @@ def sandbox() -> None:
     machine_sandbox()
 
 
+@pytest.mark.slow("starts a server in a sandbox, with two commands")
 def test_a_server_is_added_with_its_tools_pinned_and_removed_with_them(shell: Shell) -> None:
     assert "no MCP servers yet" in shell("mcp-server").err
     added = shell("mcp-server", "add", "other", *command("poisoned"))
@@ -52,6 +53,7 @@ def test_a_server_is_added_with_its_tools_pinned_and_removed_with_them(shell: Sh
     assert shell("mcp-server", "remove", "other").code != 0
 
 
+@pytest.mark.slow("starts a server in a sandbox with each of seven commands")
 def test_a_changed_definition_is_shown_and_approved_by_a_person_alone(shell: Shell) -> None:
     shell("mcp-server", "add", "other", *command("echoes"))
     path = folder_of(shell) / "mcp-pins.json"

@@ -237,6 +237,7 @@ def states(weft: Shell) -> list[str]:
         return [item.state for item in ledger.inbox.list(states=["queued", "taken", "answered", "cancelled", "dead"])]
 
 
+@pytest.mark.slow("loads what a broker needs, where it is the first to")
 def test_a_sender_that_is_interrupted_while_it_goes_on_takes_its_message_back(
     weft: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

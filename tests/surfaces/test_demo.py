@@ -90,6 +90,7 @@ def test_the_demo_ends_in_an_exchange_with_the_embedded_model(told: str, tmp_pat
     assert last.split() == answered.text.split()
 
 
+@pytest.mark.slow("starts the demo as a program, with the embedded model")
 def test_at_a_terminal_the_demo_ends_in_a_conversation(shell: Shell, folder: Path) -> None:
     with typing(folder, program=[sys.executable, "-m", "weft.surfaces.demo"], TMPDIR=str(folder)) as person:
         assert "Now talk:" in person.wait("chat> ")

@@ -92,6 +92,7 @@ def test_the_log(weft: Shell) -> None:
     Loaded(weft.folder, COMMAND, "log").check(STORE, 38_636)
 
 
+@pytest.mark.slow("starts an interpreter that loads all that a message needs")
 def test_a_message_to_a_server_that_speaks_as_openai_does(weft: Shell) -> None:
     with serving(chat()) as server:
         stock(weft, server.url, "talk")
@@ -101,6 +102,7 @@ def test_a_message_to_a_server_that_speaks_as_openai_does(weft: Shell) -> None:
     assert loaded.has("weft.runtime.inference.dialects.google", "weft.runtime.inference.dialects.anthropic") == []
 
 
+@pytest.mark.slow("starts an interpreter that loads all that a conversation needs")
 def test_a_conversation_loads_no_library_of_a_vendor(weft: Shell) -> None:
     with serving(chat()) as server:
         stock(weft, server.url, "talk")
@@ -109,6 +111,7 @@ def test_a_conversation_loads_no_library_of_a_vendor(weft: Shell) -> None:
     assert not loaded.packages & MODEL_LIBRARIES
 
 
+@pytest.mark.slow("starts an interpreter that loads all that a message needs")
 def test_a_message_to_anthropic(weft: Shell) -> None:
     with serving(answer(200, MESSAGE)) as server:
         stock(weft, server.url)

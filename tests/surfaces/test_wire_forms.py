@@ -104,6 +104,7 @@ def test_what_is_spread_into_a_record_is_a_field_of_it_and_hides_no_other() -> N
             assert not (catalogue.keys(part).keys() & (fields.keys() - {field})), (name, part)
 
 
+@pytest.mark.slow("reads the notes of every record off the source")
 def test_the_page_lists_every_form() -> None:
     assert PAGE.read_text() == json_page()
 

@@ -157,6 +157,7 @@ def test_a_file_of_an_earlier_schema_is_upgraded_behind_a_backup(file: Promise) 
     assert backup.exists() == (before < shipped)
 
 
+@pytest.mark.slow("upgrades a ledger with everything, asks for all of it and verifies it")
 @every_file
 def test_a_promised_ledger_holds_what_it_held(ledger: Promise) -> None:
     with ledger.open() as opened:
@@ -212,6 +213,7 @@ def test_a_turn_that_a_promised_ledger_recorded_with_a_key_is_recorded_once(ledg
             opened.record_turn(**{**description.RETRIED_TURN, "query": "Something else?"})
 
 
+@pytest.mark.slow("imports the facts of a ledger with everything, asks for all of them and verifies it")
 def test_a_promised_facts_file_gives_the_same_ledger(folder: Path, tmp_path: Path) -> None:
     promise = Promise(str(tmp_path / "ledger.db"), expected_of(folder, "sqlite"))
     facts = tmp_path / "facts.jsonl"

@@ -179,6 +179,7 @@ def test_both_verifiers_think_the_same_of_keys_that_are_hardly_any() -> None:
                 assert holds(key, signature, bytes([i])) == INDEPENDENT.ed25519(key, signature, bytes([i]))
 
 
+@pytest.mark.slow("checks twenty signatures by plain arithmetic")
 @settings(max_examples=10)
 @given(st.binary(min_size=32, max_size=32), st.binary(max_size=64), st.integers(0, 64 * 8 - 1))
 def test_both_verifiers_think_the_same_of_a_signature(seed: bytes, message: bytes, bit: int) -> None:

@@ -100,6 +100,7 @@ def test_every_change_of_a_byte_of_a_line_is_refused(made: Path, changed: Path) 
         assert is_refused(changed), (i, at)
 
 
+@pytest.mark.slow("verifies some sixty bundles by both verifiers")
 def test_what_is_cut_or_added_is_refused(made: Path, changed: Path) -> None:
     data = (made / "signed.weft").read_bytes()
     for size in {0, len(MAGIC), *points(len(data), test=50), len(data) - 1}:
@@ -166,6 +167,7 @@ def forgeries(lines: list[bytes]) -> Iterator[tuple[str, list[bytes]]]:
         yield f"piece {piece} of {of}", [*lines[:content], forged, *lines[content + 1 :]]
 
 
+@pytest.mark.slow("seals some eighty forgeries, and verifies them by both verifiers")
 def test_a_forger_who_hashes_all_anew_is_refused_by_both_or_by_none(made: Path, changed: Path) -> None:
     """A signature speaks for the lines: with it every forgery is refused. Without one, some give another bundle that
     holds, of other threads or with other gaps; the verifiers must still agree, and no head may be a lie."""
@@ -267,6 +269,7 @@ def test_base64_has_one_spelling(disk: Ledger, target: Path, changed: Path) -> N
     assert is_refused(changed)
 
 
+@pytest.mark.slow("both verifiers unpack 64 MB")
 def test_a_bomb_is_refused_without_being_held(made: Path, changed: Path) -> None:
     """Lines that would fill the memory, at a thousandth of their size."""
     packer = zlib.compressobj(9)

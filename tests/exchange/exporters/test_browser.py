@@ -160,6 +160,7 @@ def test_hostile_words_run_nothing_and_ask_nobody(
     assert server[1] == []
 
 
+@pytest.mark.slow("renders 5,000 messages")
 def test_a_thread_of_5000_messages_is_read_and_searched(browser: Browser, tmp_path: Path) -> None:
     with weft.open(":memory:") as ledger:
         for number in range(100):

@@ -232,6 +232,7 @@ class TestExports:
             assert summary.of("chatgpt").counts.turns == 2
             assert [session.label for session in ledger.sessions()] == [CONVERSATION]
 
+    @pytest.mark.slow("counts every allocation while 23 MB are read")
     def test_memory_does_not_grow_with_the_export(self, tmp_path: Path) -> None:
         big = orjson.dumps(conversation(*dialogue(), user("u9", "a2", "lorem ipsum " * 16000)))
         path = tmp_path / "conversations.json"

@@ -81,7 +81,10 @@ class TestContract(OwnImporterContract):
     importer = GRAPH
     open = staticmethod(weft.open)
     whole = True
-    test_two_processes_import_the_same_as_one = ImporterContract.test_two_processes_import_the_same_as_one
+
+    @pytest.mark.slow("starts workers, and imports all samples twice in two ways")
+    def test_two_processes_import_the_same_as_one(self, tmp_path: Path) -> None:
+        ImporterContract.test_two_processes_import_the_same_as_one(self, tmp_path)
 
     @pytest.fixture(autouse=True)
     def made(self, short: Path, full: Path, delta: Path) -> None:

@@ -658,6 +658,7 @@ def together(*work: Callable[[], object]) -> None:
         raise errors[0]
 
 
+@pytest.mark.slow("two pulls beside two writers, and both ledgers verified")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_pulls_and_writers_at_once_lose_nothing(make: Make, engine: str) -> None:
     one, other = make("one", engine), make("other")
@@ -683,6 +684,7 @@ def test_facts_that_came_in_a_file_are_known(here: Ledger, there: Ledger) -> Non
     assert Kind.EVENTS not in {frame.kind for frame in wire.heard}
 
 
+@pytest.mark.slow("counts every allocation while 32 MB are pulled")
 def test_memory_holds_a_piece_of_a_batch_however_large_its_contents_are(here: Ledger, there: Ledger) -> None:
     for _ in range(8):
         there.record_turn(session="main", query=there.put_content(large_bytes(4 << 20)), response="noted")

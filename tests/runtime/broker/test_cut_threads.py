@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterator
 
 import orjson
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
@@ -243,6 +244,7 @@ class RandomThreads:
         self.plain.in_effect[session] = chosen
 
 
+@pytest.mark.slow("compares every request of seventeen histories")
 @settings(max_examples=15 * PROPERTY_SCALE, deadline=None)
 @given(STEPS)
 @example([("say", 0, [2_400, 950]), ("say", 0, [2_400]), ("fork", 1, []), ("broker", 0, []), ("say", 0, [2_400])])

@@ -114,6 +114,7 @@ STAGES = [(name, stage) for stages in ((0, 3), (3, 0)) for name, stage in zip(FA
 """In turn at the first request of a turn and at the one that brings the results of its tools, and the other way."""
 
 
+@pytest.mark.slow("a server fails in a dozen ways, with three messages each")
 def test_every_fault_of_a_provider_ends_its_turn_and_stops_nobody() -> None:
     async def main(ledger: Ledger) -> dict[str, str]:
         problems = {}

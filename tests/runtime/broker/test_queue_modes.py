@@ -126,6 +126,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Ledge
         yield ledgers, clock
 
 
+@pytest.mark.slow("plays fifteen plans with brokers")
 @settings(max_examples=sized(test=15, prove=2_000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plans)
 def test_brokers_answer_every_message_once_and_in_the_order_of_its_sender(

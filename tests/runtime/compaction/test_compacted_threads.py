@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
@@ -196,6 +197,7 @@ class Run:
         return next(turn for turn in reversed(chain) if self.plain.turns[turn].lines)
 
 
+@pytest.mark.slow("compares contexts after each step of random histories")
 @settings(max_examples=25 * PROPERTY_SCALE, deadline=None)
 @given(STEPS)
 @example([("ask", 0, 0), ("compact", 0, 0), ("say", 0, 0), ("compact", 0, 1)])

@@ -135,6 +135,7 @@ def test_without_its_packages_there_is_no_embedded_model(missing: str, monkeypat
         asyncio.run(LocalModel.start(os.urandom))
 
 
+@pytest.mark.slow("loads what infers, where it is the first to")
 def test_without_the_model_layer_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

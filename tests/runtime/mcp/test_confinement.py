@@ -34,6 +34,7 @@ def surroundings(**options: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow("starts a server in each of two sandboxes")
 def test_a_server_gets_the_variables_that_it_was_given_and_its_folder_without_the_ledger(tmp_path: Path) -> None:
     (tmp_path / ".weft").mkdir()
     (tmp_path / ".weft" / "ledger.db").write_text("")

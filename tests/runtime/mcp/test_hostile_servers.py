@@ -39,6 +39,7 @@ async def failure_of(server: McpServer) -> tuple[ToolFailure, str]:
         return raised.value, ", ".join(again)
 
 
+@pytest.mark.slow("starts a server in a sandbox twice")
 @pytest.mark.parametrize(
     ("way", "code", "message"),
     [
@@ -94,6 +95,7 @@ def test_a_cancelled_call_ends_its_process() -> None:
     run(work)
 
 
+@pytest.mark.slow("starts a server in a sandbox")
 @pytest.mark.parametrize(
     ("way", "message"),
     [
@@ -107,6 +109,7 @@ def test_a_listing_that_is_not_certain_gives_no_tool_at_all(way: str, message: s
         run(lambda: approved(scripted(way)))
 
 
+@pytest.mark.slow("starts a server in a sandbox")
 def test_a_definition_that_changes_between_planning_and_call_is_not_called() -> None:
     """The rug pull: approved with one description, called with another."""
 
@@ -143,6 +146,7 @@ def test_a_tool_that_appears_later_waits_for_a_person() -> None:
     run(work)
 
 
+@pytest.mark.slow("starts two servers in sandboxes")
 def test_servers_cannot_stand_in_for_each_other() -> None:
     async def work() -> None:
         async with Workplace(scripted("echoes", "first"), scripted("names", "second")) as place:
@@ -192,6 +196,7 @@ def test_a_plan_of_another_tool_or_server_is_not_performed() -> None:
     run(work)
 
 
+@pytest.mark.slow("starts servers in sandboxes")
 def test_hints_are_believed_only_where_the_user_says_so() -> None:
     async def work(server: McpServer) -> tuple[bool, bool, bool]:
         async with Workplace(server) as place:
@@ -226,6 +231,7 @@ def test_what_a_server_says_of_its_resources_is_handed_on_and_nothing_is_logged(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow("starts a server in a sandbox, and twice one that is not there")
 def test_a_server_that_does_not_start_is_said_and_left_alone_for_a_while(tmp_path: Path) -> None:
     async def work() -> None:
         server = scripted("echoes")
@@ -249,6 +255,7 @@ def test_a_server_that_does_not_start_is_said_and_left_alone_for_a_while(tmp_pat
     run(work)
 
 
+@pytest.mark.slow("starts a server in a sandbox twice")
 def test_a_server_that_died_between_two_turns_is_started_again() -> None:
     async def work() -> None:
         async with Workplace(scripted("echoes")) as place:

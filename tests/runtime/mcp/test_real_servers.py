@@ -45,6 +45,7 @@ def repository(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow("starts a published server in a sandbox, which starts git")
 def test_a_git_server_works_on_its_folder_and_sees_no_other(tmp_path: Path) -> None:
     folder = repository(tmp_path / "repository")
     other = repository(tmp_path / "other")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
+import pytest
 
 import weft
 from tests.ledger.histories import exported
@@ -17,6 +18,7 @@ from weft.runtime.broker.plans import TurnPlan
 from weft.runtime.mcp.notices import notice_recorder
 
 
+@pytest.mark.slow("starts three servers in sandboxes")
 def test_two_turns_share_a_server_one_that_dies_is_started_again_and_notices_are_recorded() -> None:
     with weft.open(":memory:", clock=FixedClock(1_700_000_000_000), lease_ttl=1) as ledger:
         bench = Bench(ledger, saying("", "other/say"), saying("one"), saying("", "dying/say"), saying("two"))
