@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 import weft
 from tests.conftest import NewPostgresLedger
-from tests.ledger.conftest import OpenLedger
+from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import change, exported, grow, import_into, problems
 from tests.ledger.test_verifying import rich
 from tests.postgres import shared_server
@@ -51,11 +51,19 @@ def bad(path: Path, clock: FixedClock, *, full: bool = False) -> list[str]:
     return [one.check for one in examined(path, clock, full=full) if one.grade is Grade.ERROR]
 
 
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("history") / "ledger.db"
+    with weft.open(path, clock=FixedClock(NOON)) as ledger:
+        rich(ledger)
+    return path
+
+
 @pytest.fixture
-def closed(disk: Ledger, path: Path) -> Path:
+def closed(history: Path, path: Path) -> Path:
     """A ledger with a history, that nobody has open."""
-    rich(disk)
-    disk.close()
+    for file in history.parent.iterdir():
+        shutil.copy(file, path.parent)
     return path
 
 
