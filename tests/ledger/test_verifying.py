@@ -240,7 +240,7 @@ def mends(ledger: Ledger, table: str) -> None:
     assert ledger.upkeep.rebuild() == 0
 
 
-@pytest.mark.parametrize("table", share(list(COLUMN), test=18))
+@pytest.mark.parametrize("table", share(list(COLUMN), test=12))
 def test_a_changed_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path, table: str) -> None:
     before = select(path, f"SELECT * FROM {table} ORDER BY 1, 2")
     where = " WHERE stream LIKE 'program:%'" if table == "stream_tip" else ""
@@ -249,7 +249,7 @@ def test_a_changed_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path
     assert select(path, f"SELECT * FROM {table} ORDER BY 1, 2") == before
 
 
-@pytest.mark.parametrize("table", share(list(COLUMN), test=18))
+@pytest.mark.parametrize("table", share(list(COLUMN), test=12))
 def test_a_lost_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path, table: str) -> None:
     first = ", ".join(VIEW_TABLES[table])
     change(path, f"DELETE FROM {table} WHERE ({first}) IN (SELECT {first} FROM {table} ORDER BY {first} DESC LIMIT 1)")
