@@ -1,6 +1,7 @@
 """Events: the page that documents them, what the agent DAG schema asks of them, and their bytes."""
 
 import json
+import os
 import re
 import signal
 from enum import Enum
@@ -309,7 +310,7 @@ def test_an_interrupt_while_a_decoder_is_made_is_heard(monkeypatch: pytest.Monke
     def interrupted(union: Any) -> int:
         hashed.append(union)
         if len(hashed) == 1:
-            signal.raise_signal(signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
         return plain(union)
 
     monkeypatch.setattr(type(Optional[int]), "__hash__", interrupted)  # noqa: UP045

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from hashlib import sha256
+from threading import Thread
 from typing import Any, ClassVar, Literal, Union, get_args
 
 import msgspec
@@ -17,7 +18,6 @@ from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.enums import EventClass
 from weft.kernel.fields import Digest, Name, Time, Ulid
-from weft.kernel.interrupts import interrupts_delayed
 
 
 class Event(Struct, frozen=True, gc=False, kw_only=True, tag_field="kind"):
@@ -102,9 +102,13 @@ _kind_of_line = msgspec.json.Decoder(_LineKind).decode
 
 
 def made_decoder(kinds: Any) -> Callable[[bytes], Any]:
-    """A decoder is made with lookups that swallow an exception: Ctrl-C would be lost."""
-    with interrupts_delayed():
-        return msgspec.json.Decoder(kinds).decode
+    """Made in a thread of its own: msgspec looks types up in a way that swallows what is raised meanwhile, and Ctrl-C
+    is raised in the main thread, which waits here and hears it."""
+    made: list[Callable[[bytes], Any]] = []
+    making = Thread(target=lambda: made.append(msgspec.json.Decoder(kinds).decode))
+    making.start()
+    making.join()
+    return made[0]
 
 
 class Registry:

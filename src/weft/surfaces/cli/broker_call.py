@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weft.kernel.interrupts import interrupts_delayed
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.program_call import ReplyStream, acting_person, note_retry
 from weft.surfaces.cli.screen import Span
@@ -19,6 +20,8 @@ from weft.surfaces.plain_text import safe_lines
 from weft.surfaces.wire.broker import SentMessage
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from weft.aio.ledger import AsyncLedger
     from weft.ledger.api import Admission, Ledger
     from weft.runtime.broker.plans import Planner
@@ -204,6 +207,29 @@ def answered(
             for admission in admissions:
                 leave_message(ledger, admission.message)
             raise
+
+
+@contextmanager
+def interrupts_delayed() -> Iterator[None]:
+    """Ctrl-C meanwhile is heard afterwards; a second one at once. Other threads never hear of it, and where it is
+    ignored it stays so."""
+    usual, delayed = signal.getsignal(signal.SIGINT), list[int]()
+    if not callable(usual) or current_thread() is not main_thread():
+        yield
+        return
+
+    def delay(number: int, frame: FrameType | None) -> None:
+        delayed.append(number)
+        if len(delayed) > 1:
+            usual(number, frame)
+
+    signal.signal(signal.SIGINT, delay)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+        if len(delayed) == 1:
+            usual(delayed[0], None)
 
 
 def _self_running_changes(call: Call, ledger: Ledger, turn: str) -> dict[str, str]:
