@@ -230,6 +230,6 @@ def test_a_folder_that_cannot_be_listed_is_hidden_whole(workspace: Path, monkeyp
         return original(path, flags, *words, **named)
 
     monkeypatch.setattr(os, "open", closed)
-    (entry,) = search_workspace(workspace, SecretFiles())
+    (entry,) = search_workspace(workspace, SecretFiles()).entries
     assert (entry.path, entry.is_folder) == ("project", True)
     assert UNPROTECTED.secrets == SecretFiles()

@@ -21,13 +21,14 @@ from weft.runtime.configuration.permissions import (
     SandboxLimits,
     limits_of,
 )
+from weft.runtime.sandbox import workspace_search
 from weft.runtime.sandbox.bubblewrap import Sandbox
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import MIB, Ending, Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, WORKSPACE_PROFILE, SandboxProfile, parse_profile
 from weft.runtime.sandbox.protected_places import ProtectedPlaces
 from weft.runtime.sandbox.secret_files import SecretFiles
-from weft.runtime.sandbox.workspace_search import search_workspace, walk_folders
+from weft.runtime.sandbox.workspace_search import search_workspace
 
 FORMS = (
     "workspace", "read-only", "network:pypi.org", "network:a.example,b.example:8443", "read-only+network:pypi.org",
@@ -205,20 +206,20 @@ def test_ledgers_of_projects_in_the_workspace_are_not_seen(
     assert (asyncio.run(first_line()) or b"").strip() == b"end"
 
 
-def test_ledgers_are_looked_for_from_the_top_and_not_without_end(
-    tmp_path: Path,
+def test_ledgers_are_looked_for_in_all_of_a_workspace_or_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place in ("a/.weft", "a/b/.WEFT", "node_modules/x/.weft", "c/d/e/.weft"):
         (tmp_path / place).mkdir(parents=True)
     (tmp_path / "link").symlink_to("a")
-    entries = search_workspace(tmp_path, SecretFiles())
+    entries = search_workspace(tmp_path, SecretFiles(), []).entries
     assert sorted(entry.path for entry in entries) == ["a/.weft", "a/b/.WEFT", "c/d/e/.weft"]
     assert entries[0].number == os.stat(tmp_path / entries[0].path).st_ino
-    top = os.open(tmp_path, os.O_RDONLY)
-    try:
-        assert [path for path, _, _ in walk_folders(top, 1)] == [""]
-    finally:
-        os.close(top)
+    everything = search_workspace(tmp_path, SecretFiles(), None).entries
+    assert {entry.path for entry in everything} - {entry.path for entry in entries} == {"node_modules/x/.weft"}
+    monkeypatch.setattr(workspace_search, "MOST_FOLDERS", 5)
+    with pytest.raises(InvalidInput, match=f"the workspace {tmp_path} has more than 5 folders, most of them in 'c'"):
+        search_workspace(tmp_path, SecretFiles(), [])
 
 
 def test_a_command_without_a_sandbox_has_an_empty_environment_all_the_same(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -43,16 +43,18 @@ from weft.runtime.sandbox.processes import (
     StartAgain,
     run_process,
 )
-from weft.runtime.sandbox.protected_places import ProtectedPlaces, ensure_few
-from weft.runtime.sandbox.secret_files import SecretFiles, named_secrets
+from weft.runtime.sandbox.protected_places import ProtectedPlaces, few_entries
+from weft.runtime.sandbox.remembered_places import PlaceMemory, RememberedPlace, memory_of
+from weft.runtime.sandbox.secret_files import named_secrets
 from weft.runtime.sandbox.system_calls import system_call_filter
 from weft.runtime.sandbox.toolchains import NO_TOOLCHAINS, Toolchains
 from weft.runtime.sandbox.usage import MEMORY_FOLDERS
 from weft.runtime.sandbox.visible_files import SystemFiles, kernel_options, readable_mounts, system_mounts
 from weft.runtime.sandbox.workspace_search import (
-    HiddenEntry,
+    SearchedWorkspace,
     ensure_hidden,
     identity_at,
+    ledger_folders,
     listed_numbers,
     search_workspace,
 )
@@ -66,6 +68,8 @@ PROGRAM_FOLDER = "/program"
 """Where a program without a workspace starts."""
 _TRIAL_LIMITS = Limits(seconds=20)
 _STATUS = "/proc/self/status"
+_COVERS = "covers"
+"""Under this name it is remembered what was covered."""
 _LOOKED_AT_BYTES = 64 * 1024
 """Of the output of a command that failed, for names of what was hidden from it."""
 _ADVICE = "allow user namespaces without privileges, and have bubblewrap 0.8 or later"
@@ -222,7 +226,9 @@ async def run_sandboxed(
     if outcome.succeeded or guard.plan is None:
         return outcome
     ends = (output[-_LOOKED_AT_BYTES:].decode(errors="replace") for output in (outcome.stderr, outcome.stdout))
-    return structs.replace(outcome, hidden=named_secrets(guard.plan.secrets, " ".join((*argv, *ends))))
+    words = " ".join((*argv, *ends))
+    folders = (f"{folder}/" for folder in named_secrets(guard.plan.gathered, words))
+    return structs.replace(outcome, hidden=(*named_secrets(guard.plan.secrets, words), *folders))
 
 
 def start_sandboxed(
@@ -248,6 +254,11 @@ class SandboxPlan(Struct, frozen=True, kw_only=True):
     """Of what is covered in the workspace: by its place, the number of what must lie under the cover."""
     secrets: tuple[str, ...]
     """The files of secrets that are hidden, as paths in the workspace."""
+    gathered: tuple[str, ...]
+    """Folders of it that are hidden whole, since they hold too much that must be."""
+    covered: tuple[RememberedPlace, ...]
+    absent: tuple[RememberedPlace, ...]
+    """What of the workspace is to be remembered, and what was and is nowhere now."""
     identities: Mapping[str, tuple[int, int]]
     """By the place where it is mounted: what was to be mounted of what commands can write to."""
     home: str
@@ -255,8 +266,14 @@ class SandboxPlan(Struct, frozen=True, kw_only=True):
     caches: Path | None
 
 
-def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings, view: WorkspaceView) -> SandboxPlan:
-    """What of the machine's files a command is shown, without what is protected. Looks through the workspace."""
+def plan_sandbox(
+    protected: ProtectedPlaces,
+    surroundings: Surroundings,
+    view: WorkspaceView,
+    remembered: Collection[RememberedPlace] | None,
+) -> SandboxPlan:
+    """What of the machine's files a command is shown, without what is protected. Looks through the workspace;
+    `remembered` is what was covered there before, if that is known."""
     toolchains = surroundings.get("toolchains", NO_TOOLCHAINS)
     hidden = [folder for folder in surroundings.get("hidden", ()) if not toolchains.shows(str(folder))]
     readable = surroundings.get("readable", ())
@@ -266,22 +283,25 @@ def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings, view: W
         *toolchains.mounts,
     ]
     covers: list[Mount] = []
-    entries: tuple[HiddenEntry, ...] = ()
+    searched = SearchedWorkspace(entries=())
     person, place = surroundings.get("person", NO_FOLDERS), _place(surroundings.get("workspace"))
     is_writable = not surroundings.get("read_only", False)
     if place is not None:
         shown += [writable(place) if is_writable else read_only(place), *view.mounts]
         shown += surroundings.get("held_files", ())
-        entries = search_workspace(Path(place), protected.secrets)
-    secrets = [entry for entry in entries if entry.is_secret]
-    covers += [cover(f"{place}/{entry.path}", is_folder=entry.is_folder) for entry in entries if not entry.is_secret]
+        searched = search_workspace(Path(place), protected.secrets, remembered)
     covers += protected.covers(shown)
     covers += [mount for folder in surroundings.get("shown", ()) for mount in _ledger_covers(folder)]
-    pinned = tuple(_pinned_folders(covers, place)) if place is not None and is_writable else ()
-    covers += [unreadable(f"{place}/{entry.path}") for entry in secrets]
-    ensure_few(covers)
+    entries = few_entries(searched.entries, len(covers))
+    pinning = [f"{place}/{entry.path}" for entry in entries if entry.is_pinned]
+    pinning += [mount.place for mount in covers]
+    pinned = tuple(_pinned_folders(pinning, place)) if place is not None and is_writable else ()
+    covers += [
+        unreadable(f"{place}/{entry.path}") if entry.is_secret else cover(f"{place}/{entry.path}", is_folder=True)
+        for entry in entries
+    ]
     numbers = listed_numbers(mount.place for mount in covers) if place is not None else {}
-    numbers |= {f"{place}/{entry.path}": entry.number for entry in entries}
+    numbers |= {f"{place}/{entry.path}": entry.number for entry in entries if not entry.is_gathered}
     home = home_beside(place)
     name = surroundings.get("cache_name")
     caches = _caches(person.caches, place, name) if is_writable or name is not None else None
@@ -290,7 +310,10 @@ def plan_sandbox(protected: ProtectedPlaces, surroundings: Surroundings, view: W
         mounts=(*shown, *map(writable, pinned), *home_mounts(home, caches), *covers),
         numbers=numbers,
         identities=_source_identities((*view.mounts, *map(writable, pinned))),
-        secrets=tuple(entry.path for entry in secrets),
+        secrets=tuple(entry.path for entry in entries if entry.is_secret),
+        gathered=tuple(entry.path for entry in entries if entry.is_gathered),
+        covered=tuple(entry.place for entry in searched.entries),
+        absent=searched.absent,
         home=home,
         environment={"PATH": path, "HOME": home, **toolchains.variables, **view.environment},
         caches=caches,
@@ -301,9 +324,7 @@ def _ledger_covers(folder: Path) -> Iterator[Mount]:
     """Of the ledgers of projects in a folder that is read and not worked in."""
     real, place = Path(os.path.realpath(folder)), os.path.abspath(folder)
     if os.access(real, os.R_OK | os.X_OK) and real.is_dir():
-        for entry in search_workspace(real, SecretFiles()):
-            if not entry.is_secret:
-                yield cover(f"{place}/{entry.path}", is_folder=entry.is_folder)
+        yield from (cover(f"{place}/{path}", is_folder=True) for path in ledger_folders(real))
 
 
 def _source_identities(mounts: Iterable[Mount]) -> dict[str, tuple[int, int]]:
@@ -313,13 +334,13 @@ def _source_identities(mounts: Iterable[Mount]) -> dict[str, tuple[int, int]]:
     return {place: identity_at(source) for place, source in shown.items()}
 
 
-def _pinned_folders(covers: Sequence[Mount], workspace: str) -> Iterator[str]:
+def _pinned_folders(places: Iterable[str], workspace: str) -> Iterator[str]:
     """The folders on the way to what is protected in the workspace. They are mounted on themselves, since a mount point
     cannot be renamed: a command could else move one to where the next look does not come, and leave the protected
     thing uncovered for the next command."""
     pinned: set[str] = set()
-    for mount in covers:
-        folder = os.path.dirname(mount.place)
+    for place in places:
+        folder = os.path.dirname(place)
         while folder != workspace and is_beneath(folder, workspace) and folder not in pinned:
             pinned.add(folder)
             yield folder
@@ -359,6 +380,8 @@ class SandboxGuard:
         self.run: ConfinedRun | None = None
         self.plan: SandboxPlan | None = None
         self._view = WorkspaceView()
+        self._memory: PlaceMemory | None = None
+        self._enters_fetched = True
         self.git_leftovers = GitLeftovers()
 
     def before_start(self, argv: Sequence[str], environment: Mapping[str, str]) -> PreparedStart:
@@ -366,11 +389,17 @@ class SandboxGuard:
         self._starts += 1
         self._view.close()
         surroundings, place = self._surroundings, self._place
+        remembered: Collection[RememberedPlace] | None = None
         if place is not None:
             is_read_only = surroundings.get("read_only", False)
             person = surroundings.get("person", NO_FOLDERS)
             self._view = workspace_view(Path(place), person, is_read_only=is_read_only)
-        plan = self.plan = plan_sandbox(self._protected, surroundings, self._view)
+            self._memory = self._memory or memory_of(person.places, Path(place), _COVERS)
+            remembered = None if self._memory is None else self._memory.load()
+        plan = self.plan = plan_sandbox(self._protected, surroundings, self._view, remembered)
+        self._enters_fetched = remembered is None
+        if self._memory is not None:
+            self._memory.save(plan.covered, plan.absent)
         files = {f"{PROGRAM_FOLDER}/{name}": data for name, data in (surroundings.get("files") or {}).items()}
         run = self.run = ConfinedRun(
             structs.replace(
@@ -420,7 +449,8 @@ class SandboxGuard:
                 for mount in ordered_mounts(self.plan.mounts)
                 if mount.place != self._place and is_beneath(mount.place, self._place)
             }
-            ensure_hidden(inside, planned, Path(self._place), self._protected.secrets)
+            secrets, enters_fetched = self._protected.secrets, self._enters_fetched
+            ensure_hidden(inside, planned, Path(self._place), secrets, enters_fetched=enters_fetched)
             for mount in ordered_mounts(self.plan.mounts):
                 identity = None if mount.is_cover else self.plan.identities.get(mount.place)
                 if identity is not None and identity_at(mount.place, f"/proc/{first_process}/root") != identity:
@@ -444,6 +474,9 @@ class SandboxGuard:
                 self._disarm_repositories(self.run)
         finally:
             self._view.close()
+            if self._memory is not None:
+                self._memory.close()
+                self._memory = None
         return ending
 
     def _disarm_repositories(self, run: ConfinedRun) -> None:

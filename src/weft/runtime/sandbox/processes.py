@@ -72,7 +72,8 @@ class ProcessOutcome(Struct, frozen=True, kw_only=True):
     refused_hosts: tuple[str, ...] = ()
     """What it asked the proxy of its sandbox for and did not get."""
     hidden: tuple[str, ...] = ()
-    """Files of secrets that were hidden from it and that its words or errors name, where it failed."""
+    """Files of secrets that were hidden from it and that its words or errors name, where it failed; with a slash at its
+    end, a folder that holds too much to be hidden file by file."""
     git: GitLeftovers = GitLeftovers()
     """What was taken away from repositories that it made in the workspace."""
 

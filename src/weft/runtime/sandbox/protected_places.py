@@ -7,22 +7,29 @@ by accident. Beside the places that are named, every folder `.weft` of the works
 from __future__ import annotations
 
 import os
+import resource
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 from weft.runtime.sandbox.mounts import Mount, MountKind, cover, is_beneath
 from weft.runtime.sandbox.secret_files import SecretFiles
-from weft.runtime.sandbox.workspace_search import LEDGER_FOLDER
+from weft.runtime.sandbox.workspace_search import LEDGER_FOLDER, HiddenEntry
 
 BESIDE_LEDGERS = (
     "-wal", "-shm", "-journal", "-lock", "-head", "-near-", "-import.", "-files", ".replaced-", ".schema-",
 )  # fmt: skip
 """How the names of what lies beside a ledger go on after its own; docs/state.md lists them."""
-MOST_COVERS = 2000
-"""More of them take bubblewrap too long, and are more than any workspace has that is not made to have them."""
+MOST_COVERS = 1500
+"""Bubblewrap takes 9,000 words, of which a cover needs five."""
+_OTHER_DESCRIPTORS = 256
+"""A process needs one for each file that is covered, and these beside."""
+_MOST_GATHERED = 20
+"""So many folders are hidden whole instead."""
 
 
 class ProtectedPlaces(Struct, frozen=True, kw_only=True):
@@ -66,13 +73,39 @@ class ProtectedPlaces(Struct, frozen=True, kw_only=True):
             yield from _covers_of(folder, sources)
 
 
-def ensure_few(covers: Sequence[Mount]) -> None:
-    """Raises InvalidInput where a sandbox would have more to hide than it can."""
-    if len(covers) > MOST_COVERS:
-        raise InvalidInput(
-            f"the workspace holds more than {MOST_COVERS} files and folders that must be hidden",
-            "make a folder with fewer of them the workspace",
-        )
+def few_entries(entries: Sequence[HiddenEntry], others: int) -> tuple[HiddenEntry, ...]:
+    """What of a workspace is covered so that no more mounts are needed than bubblewrap makes; `others` are needed
+    beside. Where it would be more, folders that hold many such entries are hidden whole. Raises InvalidInput where
+    that does not help."""
+    few, largest = list(entries), ""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    has_any = descriptors == resource.RLIM_INFINITY
+    most = MOST_COVERS if has_any else max(0, min(MOST_COVERS, descriptors - _OTHER_DESCRIPTORS))
+    for _ in range(_MOST_GATHERED):
+        if _mounts_for(few) + others <= most:
+            return tuple(few)
+        beneath = Counter(folder for entry in few for folder in _folders_on_way(entry.path))
+        largest, count = max(beneath.items(), key=lambda pair: (pair[1], len(pair[0])), default=("", 0))
+        if count < 2:
+            break
+        few = [entry for entry in few if not is_beneath(entry.path, largest)]
+        few.append(HiddenEntry(path=largest, number=0, is_folder=True, is_pinned=True, is_gathered=True))
+    where = f", some of them in {quoted(largest, 200)}" if largest else ""
+    raise InvalidInput(
+        f"the workspace holds more than {most} files and folders that must be hidden{where}",
+        "remove what a program made there, or make a folder with fewer of them the workspace",
+    )
+
+
+def _mounts_for(entries: Sequence[HiddenEntry]) -> int:
+    """Covers, and folders that are held in their place."""
+    pinned = {folder for entry in entries if entry.is_pinned for folder in _folders_on_way(entry.path)}
+    return len(entries) + len(pinned)
+
+
+def _folders_on_way(path: str) -> Iterator[str]:
+    while path := os.path.dirname(path):
+        yield path
 
 
 def _covers_of(place: str, sources: Sequence[tuple[str, Mount]]) -> Iterator[Mount]:

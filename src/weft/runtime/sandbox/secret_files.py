@@ -17,9 +17,9 @@ from msgspec import Struct
 from weft.kernel.errors import InvalidInput
 
 SECRET_FILES = (
-    ".env", ".env.*", ".env-*", ".envrc", ".netrc", "_netrc", ".git-credentials", ".pgpass", ".docker/config.json",
-    ".aws/credentials", ".config/gh/hosts.yml", ".kube/config", "*.tfstate", "*.tfstate.backup", "id_rsa", "id_dsa",
-    "id_ecdsa", "id_ed25519",
+    ".env", ".env~", ".env.*", ".env-*", ".envrc", ".envrc~", ".netrc", "_netrc", ".git-credentials", ".pgpass",
+    ".docker/config.json", ".aws/credentials", ".config/gh/hosts.yml", ".kube/config", "*.tfstate", "*.tfstate.backup",
+    "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519",
 )  # fmt: skip
 """Names of files; those with a folder are compared with the end of a path."""
 EXAMPLE_ENDINGS = (".example", ".sample", ".template", ".dist")

@@ -4,30 +4,49 @@ It is looked through twice. Before a sandbox is made, from outside, to know what
 and nothing has run in it yet, as the command will see it: whoever may write to the workspace meanwhile, such as a
 command in another sandbox, can have moved things between the look and the mount. What is found uncovered then, or is no
 longer the thing that was to be covered, makes the start fail.
+
+A look comes to its end, or nothing is run: a command could else make folders until a ledger lies behind the last one
+that is looked at. Folders that tools fill are left out where it is remembered what was covered before
+(`remembered_places`); what was moved there since is searched for. So are other names of a file of secrets.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 
+from weft.kernel.errors import InvalidInput
+from weft.kernel.weft_error import quoted
 from weft.runtime.sandbox.mounts import is_beneath
 from weft.runtime.sandbox.processes import StartAgain
+from weft.runtime.sandbox.remembered_places import RememberedPlace
 from weft.runtime.sandbox.secret_files import SecretFiles
 
 LEDGER_FOLDER = ".weft"
-MOST_FOLDERS = 5000
-"""Of a workspace that are looked through, the uppermost first."""
+MOST_FOLDERS = 200_000
+"""Of a workspace that are looked through at every command. It takes some seconds, twice."""
+MOST_FETCHED_FOLDERS = 1_000_000
+"""Of it that are looked through where something is searched for."""
+MOST_SHOWN_FOLDERS = 5000
+"""Of a folder that is only read: no command can make any there."""
+LONGEST_PATH_BYTES = 3000
+"""A folder with a longer path is hidden whole: the system takes no path of more than 4,096 bytes, and what a command
+made beneath could not be covered."""
 FETCHED_FOLDERS = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "__pycache__", ".tox", ".mypy_cache"})
-"""Those that tools fill with what they fetched or made are not looked through."""
+"""Those that tools fill with what they fetched or made."""
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+Folder = tuple[str, int, list[os.DirEntry[str]]]
+"""One that is looked at: its path, a descriptor and its entries."""
 
 
 class HiddenEntry(Struct, frozen=True, kw_only=True):
@@ -40,6 +59,25 @@ class HiddenEntry(Struct, frozen=True, kw_only=True):
     is_folder: bool
     is_secret: bool = False
     """A file of secrets, not a ledger."""
+    is_gathered: bool = False
+    """A folder that holds too many of them to be hidden one by one."""
+    is_pinned: bool = False
+    """Whether the folders on its way must stay where they are while a command runs."""
+    device: int = 0
+
+    @property
+    def place(self) -> RememberedPlace:
+        return RememberedPlace(
+            path=os.fsencode(self.path), device=self.device, number=self.number, is_folder=self.is_folder
+        )
+
+
+class SearchedWorkspace(Struct, frozen=True, kw_only=True):
+    """What a look through a workspace had to say."""
+
+    entries: tuple[HiddenEntry, ...]
+    absent: tuple[RememberedPlace, ...] = ()
+    """What was covered before and is nowhere now."""
 
 
 def identity_at(path: str, root: str = "/") -> tuple[int, int]:
@@ -62,25 +100,149 @@ def identity_at(path: str, root: str = "/") -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def search_workspace(workspace: Path, secrets: SecretFiles) -> tuple[HiddenEntry, ...]:
+def search_workspace(
+    workspace: Path, secrets: SecretFiles, remembered: Collection[RememberedPlace] | None = None
+) -> SearchedWorkspace:
     """What is to be hidden in a workspace; its path has no links. A folder that cannot be listed is hidden whole: the
-    command could open it."""
-    top, shown = os.open(workspace, _OPEN_FOLDER), frozenset(secrets.shown())
+    command could open it. `remembered` is what was covered before; without it fetched folders are looked through, too.
+    Raises InvalidInput where there is more than can be looked through."""
+    search = _WorkspaceSearch(workspace, secrets, enters_fetched=remembered is None)
     try:
-        entries: list[HiddenEntry] = []
-        numbers: dict[str, int] = {}
-        for path, folder, listed in walk_folders(top):
-            if folder < 0:
-                entries.append(HiddenEntry(path=path, number=numbers[path], is_folder=True))
-            for entry in listed:
-                if is_real_folder(entry):
-                    numbers[_joined(path, entry.name)] = entry.inode()
-                hidden = _hidden_entry(str(workspace), path, folder, entry, secrets, shown)
-                if hidden is not None:
-                    entries.append(hidden)
+        search.look()
+        absent = search.follow(remembered or ())
+        search.add_other_names()
+    finally:
+        search.close()
+    return SearchedWorkspace(entries=tuple(search.entries.values()), absent=tuple(absent))
+
+
+def ledger_folders(folder: Path) -> Iterator[str]:
+    """Those in a folder that is read and not worked in: their paths in it. So many folders are looked through, the
+    uppermost first; one that cannot be listed counts as one."""
+    top = os.open(folder, _OPEN_FOLDER)
+    try:
+        with suppress(_TooManyFolders):
+            for path, descriptor, entries in walk_folders(top, MOST_SHOWN_FOLDERS):
+                if descriptor < 0:
+                    yield path
+                yield from (_joined(path, entry.name) for entry in entries if is_ledger_folder(entry))
     finally:
         os.close(top)
-    return tuple(entries)
+
+
+class _WorkspaceSearch:
+    """One look through a workspace."""
+
+    def __init__(self, workspace: Path, secrets: SecretFiles, *, enters_fetched: bool) -> None:
+        self._workspace, self._secrets, self._enters_fetched = str(workspace), secrets, enters_fetched
+        self._shown = frozenset(secrets.shown())
+        self._room = path_room(workspace)
+        self._top = os.open(workspace, _OPEN_FOLDER)
+        self._fetched: list[str] = []
+        self.entries: dict[str, HiddenEntry] = {}
+
+    def close(self) -> None:
+        os.close(self._top)
+
+    def _add(self, entry: HiddenEntry) -> None:
+        self.entries.setdefault(entry.path, entry)
+
+    def look(self) -> None:
+        """By the rules: what is hidden for its name, and what cannot be looked at."""
+        for path, folder, entries in self._walk(MOST_FOLDERS, self._enters_fetched):
+            if folder < 0:
+                self._add_closed(path)
+            for entry in entries:
+                hidden = _hidden_entry(self._workspace, path, folder, entry, self._secrets, self._shown)
+                if hidden is not None:
+                    self._add(hidden)
+                elif entry.name in FETCHED_FOLDERS and is_real_folder(entry):
+                    self._fetched.append(_joined(path, entry.name))
+
+    def _walk(self, most: int, enters_fetched: bool, begin: Iterable[str] = ("",)) -> Iterator[Folder]:
+        try:
+            yield from walk_folders(self._top, most, enters_fetched, begin, self._room)
+        except _TooManyFolders as error:
+            raise InvalidInput(
+                f"the workspace {self._workspace} has more than {most} folders, most of them in "
+                f"{quoted(error.largest, 200)}: they cannot all be looked through for what commands must not see",
+                "remove that folder or move it elsewhere, or make a folder with fewer of them the workspace",
+            ) from None
+
+    def _add_closed(self, path: str) -> None:
+        place = os.path.join(self._workspace, path)
+        with suppress(FileNotFoundError, KeyError):  # it is gone
+            number, device = listed_numbers([place])[place], os.lstat(place).st_dev
+            is_pinned = len(os.fsencode(path)) <= self._room
+            self._add(HiddenEntry(path=path, number=number, device=device, is_folder=True, is_pinned=is_pinned))
+
+    def follow(self, remembered: Collection[RememberedPlace]) -> list[RememberedPlace]:
+        """Hide what was hidden before, wherever it was moved since; what of it is nowhere."""
+        covered = {(entry.device, entry.number) for entry in self.entries.values()}
+        missing = [place for place in remembered if not (self._is_covered(place, covered) or self._is_shown(place))]
+        moved = {
+            (os.path.basename(place.text), place.number): place for place in missing if not self._add_at_place(place)
+        }
+        for path, folder, entries in self._walk(MOST_FETCHED_FOLDERS, True, self._fetched) if moved else ():
+            for entry in entries:
+                place = moved.get((entry.name, entry.inode()))
+                if place is not None and place.is_folder == is_real_folder(entry):
+                    self._add(_remembered_entry(place, _joined(path, entry.name), os.fstat(folder).st_dev))
+                    del moved[entry.name, place.number]
+        return list(moved.values())
+
+    def _is_covered(self, place: RememberedPlace, covered: Collection[tuple[int, int]]) -> bool:
+        """Whether the look by the rules came to it, where it was or elsewhere. Devices are counted anew when a machine
+        starts, so the same number at the same path is enough."""
+        here = self.entries.get(place.text)
+        return (here is not None and here.number == place.number) or (place.device, place.number) in covered
+
+    def _is_shown(self, place: RememberedPlace) -> bool:
+        return os.path.join(self._workspace, place.text) in self._shown
+
+    def _add_at_place(self, place: RememberedPlace) -> bool:
+        """Where it lies in a fetched folder, no rule hides it there: it came there from elsewhere."""
+        if FETCHED_FOLDERS.isdisjoint(place.text.split("/")[:-1]):
+            return False
+        try:
+            device, _ = identity_at(place.text, self._workspace)
+        except StartAgain:
+            return False
+        full = os.path.join(self._workspace, place.text)
+        if listed_numbers([full]).get(full) != place.number:
+            return False
+        self._add(_remembered_entry(place, place.text, device))
+        return True
+
+    def add_other_names(self) -> None:
+        """A file of secrets may have further names, by hard links: those are hidden as well."""
+        secrets = [entry for entry in self.entries.values() if entry.is_secret]
+        names = Counter((entry.device, entry.number) for entry in secrets)
+        wanted = set[tuple[int, int]]()
+        for secret in secrets:
+            with suppress(OSError):  # it is gone
+                status = os.stat(secret.path, dir_fd=self._top, follow_symlinks=False)
+                identity = status.st_dev, status.st_ino
+                if identity == (secret.device, secret.number) and status.st_nlink > names[identity]:
+                    wanted.add(identity)
+        numbers = {number for _, number in wanted}
+        for path, folder, entries in self._walk(MOST_FETCHED_FOLDERS, True) if wanted else ():
+            for entry in entries:
+                if entry.inode() in numbers and entry.is_file(follow_symlinks=False):
+                    name, device = _joined(path, entry.name), os.fstat(folder).st_dev
+                    if (device, entry.inode()) in wanted and os.path.join(self._workspace, name) not in self._shown:
+                        self._add(_secret(name, entry.inode(), device))
+
+
+def _remembered_entry(place: RememberedPlace, path: str, device: int) -> HiddenEntry:
+    return HiddenEntry(
+        path=path,
+        number=place.number,
+        device=device,
+        is_folder=place.is_folder,
+        is_secret=not place.is_folder,
+        is_pinned=os.path.basename(path).casefold() == LEDGER_FOLDER,
+    )
 
 
 def listed_numbers(places: Iterable[str]) -> dict[str, int]:
@@ -92,7 +254,14 @@ def listed_numbers(places: Iterable[str]) -> dict[str, int]:
     return numbers
 
 
-def ensure_hidden(inside: int, planned: Mapping[str, int | None], workspace: Path, secrets: SecretFiles) -> None:
+def ensure_hidden(
+    inside: int,
+    planned: Mapping[str, int | None],
+    workspace: Path,
+    secrets: SecretFiles,
+    *,
+    enters_fetched: bool = False,
+) -> None:
     """Raises StartAgain unless all is mounted where it was planned, over the very things that were to be hidden, and
     nothing else is seen that is to be hidden. `inside` is the workspace as the command will see it; `planned` has the
     paths in it of what is mounted there, and the number of what lies under it, where that matters."""
@@ -113,31 +282,52 @@ def ensure_hidden(inside: int, planned: Mapping[str, int | None], workspace: Pat
             os.close(folder)
     top, shown = os.open(".", _OPEN_FOLDER, dir_fd=inside), frozenset(secrets.shown())
     try:
-        for path, folder, entries in walk_folders(top):
-            if folder < 0:
+        for path, folder, entries in walk_folders(top, MOST_FOLDERS, enters_fetched, ("",), path_room(workspace)):
+            if folder < 0 and not _is_mount_point(top, path):
                 raise StartAgain(f"{path} was closed")
             for entry in entries:
                 hidden = _hidden_entry(str(workspace), path, folder, entry, secrets, shown)
                 if hidden is not None and not entry.is_symlink() and not _is_mount_point(folder, entry.name):
                     raise StartAgain(f"{hidden.path} came to where it is")
+    except _TooManyFolders as error:
+        raise StartAgain(f"folders came to {error.largest}") from None
     finally:
         os.close(top)
 
 
-def walk_folders(top: int, most: int = MOST_FOLDERS) -> Iterator[tuple[str, int, list[os.DirEntry[str]]]]:
-    """The folders beneath one, links not followed: path, descriptor and entries of each. One that cannot be listed has
-    no entries, and the descriptor -1."""
-    waiting = deque([""])
-    for _ in range(most):
-        if not waiting:
-            return
+class _TooManyFolders(Exception):
+    """More than are looked through; `largest` is the one in which most of those lie that are left."""
+
+    def __init__(self, waiting: Iterable[str]) -> None:
+        super().__init__()
+        ((self.largest, _),) = Counter(path.partition("/")[0] for path in waiting).most_common(1)
+
+
+def path_room(workspace: Path) -> int:
+    """So many bytes may a path in a workspace have."""
+    return LONGEST_PATH_BYTES - len(os.fsencode(workspace))
+
+
+def walk_folders(
+    top: int,
+    most: int = MOST_FOLDERS,
+    enters_fetched: bool = False,
+    begin: Iterable[str] = ("",),
+    room: int = LONGEST_PATH_BYTES,
+) -> Iterator[Folder]:
+    """The folders beneath one, the uppermost first, links not followed. Raises where there are more of them. One that
+    cannot be listed, or has a path of more bytes than there is `room` for, has no entries, and the descriptor -1."""
+    waiting, count = deque(begin), 0
+    while waiting:
+        count += 1
+        if count > most:
+            raise _TooManyFolders(waiting)
         path = waiting.popleft()
-        try:
-            folder = os.open(path or ".", _OPEN_FOLDER, dir_fd=top)
-        except PermissionError:
-            yield path, -1, []
+        folder = _opened(top, path) if 4 * len(path) <= room or len(os.fsencode(path)) <= room else -1
+        if folder is None:
             continue
-        except OSError:  # it is gone, or was replaced by something else
+        if folder < 0:
+            yield path, -1, []
             continue
         try:
             with os.scandir(folder) as listed:
@@ -146,8 +336,17 @@ def walk_folders(top: int, most: int = MOST_FOLDERS) -> Iterator[tuple[str, int,
         finally:
             os.close(folder)
         for entry in entries:
-            if is_real_folder(entry) and entry.name not in FETCHED_FOLDERS and not is_ledger_folder(entry):
+            is_left_out = not enters_fetched and entry.name in FETCHED_FOLDERS
+            if is_real_folder(entry) and not is_left_out and not is_ledger_folder(entry):
                 waiting.append(_joined(path, entry.name))
+
+
+def _opened(top: int, path: str) -> int | None:
+    """None where it is gone, or was replaced by something else; -1 where it cannot be opened."""
+    try:
+        return os.open(path or ".", _OPEN_FOLDER, dir_fd=top)
+    except OSError as error:
+        return None if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP) else -1
 
 
 def is_ledger_folder(entry: os.DirEntry[str]) -> bool:
@@ -165,21 +364,27 @@ def _hidden_entry(
     workspace: str, path: str, folder: int, entry: os.DirEntry[str], secrets: SecretFiles, shown: frozenset[str]
 ) -> HiddenEntry | None:
     """What is to be hidden because of an entry of a folder: the entry, or the file that it leads to."""
-    entry_path = _joined(path, entry.name)
     if is_ledger_folder(entry):
-        return HiddenEntry(path=entry_path, number=entry.inode(), is_folder=True)
+        return HiddenEntry(
+            path=_joined(path, entry.name),
+            number=entry.inode(),
+            device=os.fstat(folder).st_dev,
+            is_folder=True,
+            is_pinned=True,
+        )
+    if not secrets.is_named(entry.name):  # as nearly all
+        return None
+    entry_path = _joined(path, entry.name)
     if os.path.join(workspace, entry_path) in shown:
         return None
     if entry.is_file(follow_symlinks=False):
         is_secret = secrets.has(entry_path, folder, entry.name)
-        return _secret(entry_path, entry.inode()) if is_secret else None
+        return _secret(entry_path, entry.inode(), os.fstat(folder).st_dev) if is_secret else None
     return _linked_secret(workspace, entry_path, secrets, shown) if entry.is_symlink() else None
 
 
 def _linked_secret(workspace: str, path: str, secrets: SecretFiles, shown: frozenset[str]) -> HiddenEntry | None:
     """A link of a secret's name: over a link nothing can be mounted, so the file that it leads to is hidden."""
-    if not secrets.is_named(path):
-        return None
     target = os.path.realpath(os.path.join(workspace, path))
     if target == workspace or not is_beneath(target, workspace) or target in shown:
         return None  # what lies outside is not seen anyway
@@ -190,17 +395,17 @@ def _linked_secret(workspace: str, path: str, secrets: SecretFiles, shown: froze
     try:
         if not stat.S_ISREG(os.stat(os.path.basename(target), dir_fd=folder, follow_symlinks=False).st_mode):
             return None
-        is_secret = secrets.has(path, folder, os.path.basename(target))
+        is_secret, device = secrets.has(path, folder, os.path.basename(target)), os.fstat(folder).st_dev
     except OSError:  # it leads nowhere
         return None
     finally:
         os.close(folder)
     number = listed_numbers([target]).get(target) if is_secret else None
-    return None if number is None else _secret(os.path.relpath(target, workspace), number)
+    return None if number is None else _secret(os.path.relpath(target, workspace), number, device)
 
 
-def _secret(path: str, number: int) -> HiddenEntry:
-    return HiddenEntry(path=path, number=number, is_folder=False, is_secret=True)
+def _secret(path: str, number: int, device: int) -> HiddenEntry:
+    return HiddenEntry(path=path, number=number, device=device, is_folder=False, is_secret=True)
 
 
 def _is_mount_point(folder: int, name: str) -> bool:

@@ -24,6 +24,8 @@ class PersonFolders(Struct, frozen=True, kw_only=True):
     """Where commands are at home that run without a sandbox. Inside a sandbox it is not their home."""
     caches: Path | None = None
     """Beneath it lies, for each workspace, what package managers fetched. None: it is kept in memory, and gone."""
+    places: Path | None = None
+    """Beneath it is noted, for each workspace, what was covered there. None: all of it is looked through each time."""
     variables: Mapping[str, str] = {}
     """Those that say where version managers keep what they installed."""
     identity: GitIdentity | None = None

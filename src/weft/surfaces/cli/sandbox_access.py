@@ -31,6 +31,8 @@ SETTINGS_FILE = "sandbox.toml"
 _MOST_INCLUDES = 10
 SANDBOX_CACHES = "sandbox"
 """The folder of the user's caches in which package caches of sandboxed commands lie."""
+SANDBOX_PLACES = "sandbox"
+"""The folder of the user's state in which it is noted what was covered in workspaces."""
 
 
 class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,6 +98,7 @@ def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -
         person=PersonFolders(
             home=Path.home(),
             caches=sandbox_caches(),
+            places=state_folder() / SANDBOX_PLACES,
             variables=manager_variables(os.environ.get),
             identity=git_identity(),
         ),
