@@ -103,7 +103,7 @@ def test_a_hidden_file_is_named_shown_and_hidden_again(shell: Shell, tmp_path: P
     reading = ("sandbox", "run", "--in", str(space), "--", "sh", "-c", "cat .env deep/.env deep/*.p12; test -s .env")
     hidden = shell(*reading)
     assert (hidden.code, hidden.out) == (1, "canary\n")
-    assert "hidden: .env: `weft trust FOLDER --show .env` lets commands see it" in hidden.err
+    assert f"hidden: .env of {space}: `weft trust {space} --show .env` lets commands see it" in hidden.err
     settings = tmp_path / "home" / ".config" / "weft" / "sandbox.toml"
     settings.parent.mkdir(parents=True, exist_ok=True)
     settings.write_text('secret_files = ["*.p12"]\n')
@@ -128,6 +128,21 @@ def test_what_cannot_be_shown_is_refused(shell: Shell, tmp_path: Path, words: tu
     (tmp_path / "beside").touch()
     assert shell("trust", *(word.format(tmp_path / "space") for word in words)).code != 0
     assert [entry for entry in trust_list(shell) if "path" in entry] == []
+
+
+def test_what_is_not_hidden_need_not_be_shown(shell: Shell, tmp_path: Path) -> None:
+    space = tmp_path / "space"
+    (space / "apps").mkdir(parents=True)
+    for name in (".env", ".npmrc", "apps/plain.py"):
+        (space / name).write_text("1\n")
+    (space / "apps" / "other-name").hardlink_to(space / ".env")
+    plain = shell("trust", str(space), "--show", "apps/plain.py")
+    state = f"is not hidden: commands that work in {space} see it already; nothing changed"
+    assert (plain.code, plain.out) == (0, f"apps/plain.py {state}\n")
+    assert [entry for entry in trust_list(shell) if "path" in entry] == []
+    for name in (".npmrc", "apps/other-name"):  # the first one is hidden when a token comes to stand in it
+        assert shell("trust", str(space), "--show", name).out == f"{name} is seen by commands that work in {space}\n"
+    assert shell("sandbox", "run", "--in", str(space), "--", "cat", "apps/other-name").out == "1\n"
 
 
 def test_a_folder_that_takes_the_place_of_another_shows_nothing(shell: Shell, tmp_path: Path) -> None:

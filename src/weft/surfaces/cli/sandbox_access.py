@@ -82,6 +82,20 @@ def protected_places(ledger: str | None) -> ProtectedPlaces:
     return ProtectedPlaces(ledgers=(Path(ledger).absolute(),), folders=folders, secrets=secrets)
 
 
+def is_plainly_seen(folder: str, path: str) -> bool:
+    """Whether commands that work in a folder see a file of it though nobody showed it to them. One that is hidden where
+    something stands in it is not, whatever stands in it now. `folder` has no links on its way."""
+    from weft.runtime.sandbox.mounts import is_beneath
+    from weft.runtime.sandbox.secret_files import SecretFiles
+    from weft.runtime.sandbox.workspace_search import search_workspace
+
+    secrets = SecretFiles(more=load_sandbox_settings().secret_files)
+    real = os.path.realpath(os.path.join(folder, path))
+    if not (is_beneath(real, folder) and os.path.isfile(real)) or secrets.is_named(path) or secrets.is_named(real):
+        return False
+    return all(os.path.join(folder, entry.path) != real for entry in search_workspace(Path(folder), secrets).entries)
+
+
 def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -> CommandRunner:
     """The one that everything is started by in one process. `ledger`: the one that is open, or where it lies. It shows
     `readable` beside what the person's configuration names."""

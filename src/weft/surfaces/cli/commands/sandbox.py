@@ -80,7 +80,7 @@ def run(
             answer = structs.replace(answer, toolchains=toolchains.rows, hidden_programs=toolchains.hidden)
         call.document(answer)
     else:
-        _show(answer)
+        _show(answer, Path(folder).resolve())
     return code
 
 
@@ -125,7 +125,7 @@ def _sandbox_run(plan: CallPlan, result: dict[str, Any], error: str | None) -> S
     )
 
 
-def _show(answer: SandboxRun) -> None:
+def _show(answer: SandboxRun, workspace: Path) -> None:
     """Each stream where it belongs, in characters that no terminal obeys."""
     for name, is_error in (("stdout", False), ("stderr", True)):
         for line in safe_lines(answer.result[name]):
@@ -133,8 +133,11 @@ def _show(answer: SandboxRun) -> None:
     for host in answer.result.get("refused_hosts", ()):
         click.echo(f"refused: {safe(host)}", err=True)
     for path in answer.result.get("hidden", ()):
-        showing = f"`weft trust FOLDER --show {shell_word(path)}` lets commands see it"
-        click.echo(f"hidden: {safe(path)}: {showing}", err=True)
+        if path.endswith("/"):
+            click.echo(safe(f"hidden: {path} of {workspace}: it holds too much that must be hidden"), err=True)
+            continue
+        showing = f"`weft trust {shell_word(str(workspace))} --show {shell_word(path)}` lets commands see it"
+        click.echo(safe(f"hidden: {path} of {workspace}: {showing}"), err=True)
     for sentence in answer.result.get("git", ()):
         click.echo(f"git: {safe(sentence)}", err=True)
     if answer.error is not None:

@@ -11,6 +11,7 @@ from weft.kernel.errors import NotApplicable
 from weft.kernel.sites import Site
 from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.sandbox_access import is_plainly_seen
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.trust import allowed_lines, describe_trust
 from weft.surfaces.cli.user_files import find_ledger
@@ -116,6 +117,10 @@ def _show_file(call: Call, folder: str, path: str, *, revoke: bool) -> None:
         was_shown = call.trust_store.hide_file(folder, path)
         state = " is hidden from commands again" if was_shown else " was not shown; nothing changed"
         call.answer(ShownSecret(folder=place, path=path, is_shown=False), [Span(path, "heading"), state])
+        return
+    if is_plainly_seen(place, path):
+        state = f" is not hidden: commands that work in {place} see it already; nothing changed"
+        call.answer(ShownSecret(folder=place, path=path, is_shown=True), [Span(path, "heading"), state])
         return
     shown = call.trust_store.show_file(folder, path)
     answer = ShownSecret(folder=place, path=shown.path, is_shown=True)
