@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import weft
 from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.kernel.errors import InvalidInput, StoreFailed
 from weft.runtime.sandbox import protected_places, remembered_places, workspace_search
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.sandbox.processes import Limits, ProcessOutcome
+from weft.runtime.sandbox.processes import Ending, Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE
 from weft.runtime.sandbox.protected_places import ProtectedPlaces
 from weft.runtime.sandbox.workspace_view import PersonFolders
@@ -196,3 +201,112 @@ def test_more_to_hide_than_can_be_hidden_in_folders_is_refused(
     assert run("touch $(seq -f .env.%.0f 30)").succeeded
     with pytest.raises(InvalidInput, match="more than 20 files and folders that must be hidden"):
         run("true")
+
+
+def make_ledger(path: Path, *words: str) -> None:
+    with weft.open(path) as ledger:
+        for word in words:
+            ledger.record_turn(session="main", query=word, response="")
+
+
+def words_of(path: Path) -> list[str]:
+    with weft.open(path) as ledger:
+        return [message.text for message in ledger.thread("main").messages if message.text]
+
+
+def hot_journal(database: Path) -> bytes:
+    """A journal that is rolled back into whatever database it lies beside: that one has these pages then."""
+    connection = sqlite3.connect(database, isolation_level=None)
+    try:
+        for setting in ("journal_mode = DELETE", "synchronous = OFF", "secure_delete = ON", "cache_spill = OFF"):
+            connection.execute(f"PRAGMA {setting}").fetchall()
+        connection.execute("BEGIN IMMEDIATE")
+        for (table,) in connection.execute("SELECT name FROM sqlite_schema WHERE sql LIKE 'CREATE TABLE%'").fetchall():
+            with contextlib.suppress(sqlite3.Error):  # a table that SQLite keeps for itself
+                connection.execute(f"DELETE FROM {table}")
+        return Path(f"{database}-journal").read_bytes()
+    finally:
+        connection.close()
+
+
+def whole_log(database: Path) -> bytes:
+    """A log with every page of a database, which is read in place of those of whatever database it lies beside."""
+    connection = sqlite3.connect(database, isolation_level=None)
+    try:
+        connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+        connection.execute("VACUUM")
+        return Path(f"{database}-wal").read_bytes()
+    finally:
+        connection.close()
+
+
+def places_of(ledger: Path) -> ProtectedPlaces:
+    return ProtectedPlaces(ledgers=(ledger,), folders=())
+
+
+@pytest.mark.parametrize("folder", [".", "data"])
+@pytest.mark.parametrize(("ending", "made"), [("-journal", hot_journal), ("-wal", whole_log)])
+def test_a_command_makes_no_journal_or_log_that_is_taken_for_the_ledgers(
+    run: Run, workspace: Path, tmp_path: Path, folder: str, ending: str, made: Callable[[Path], bytes]
+) -> None:
+    """What is prepared is another ledger, whole: it would take the place of the one that is there."""
+    ledger = workspace / folder / "team.db"
+    ledger.parent.mkdir(exist_ok=True)
+    make_ledger(ledger, "mine")
+    make_ledger(tmp_path / "other.db", "planted")
+    (workspace / "prepared").write_bytes(made(tmp_path / "other.db"))
+    outcome = run(f"cp prepared {folder}/team.db{ending} && echo made; true", places_of(ledger))
+    assert outcome.stdout == b""
+    assert words_of(ledger) == ["mine"]
+
+
+def test_a_log_stays_covered_when_others_close_the_ledger_meanwhile(run: Run, workspace: Path, tmp_path: Path) -> None:
+    """The last connection that closes takes the log away, and with it the cover."""
+    ledger = workspace / "team.db"
+    make_ledger(ledger, "mine")
+    make_ledger(tmp_path / "other.db", "planted")
+    (workspace / "prepared").write_bytes(whole_log(tmp_path / "other.db"))
+    script = "touch started; while [ -e started ]; do sleep 0.05; done; cp prepared team.db-wal && echo made; true"
+    outcomes: list[ProcessOutcome] = []
+    beside = threading.Thread(target=lambda: outcomes.append(run(script, places_of(ledger))))
+    beside.start()
+    while not (workspace / "started").exists() and beside.is_alive():
+        pass
+    closing = "import sys, weft; weft.open(sys.argv[1]).close()"
+    subprocess.run([sys.executable, "-c", closing, str(ledger)], check=True)
+    (workspace / "started").unlink()
+    beside.join()
+    assert [(outcome.ending, outcome.stdout) for outcome in outcomes] == [(Ending.EXITED, b"")]
+    assert words_of(ledger) == ["mine"]
+
+
+NAMES = ("", "-journal", "-wal", "-shm", "-lock", "-head", "-import.lock")
+
+
+@pytest.mark.parametrize("place", ["team.db", "node_modules/.weft/team.db"])
+def test_nothing_beside_a_ledger_in_the_workspace_is_made_moved_or_linked(
+    run: Run, workspace: Path, place: str
+) -> None:
+    ledger = workspace / place
+    ledger.parent.mkdir(exist_ok=True)
+    make_ledger(ledger, "mine")
+    tries = "echo planted > {0}; echo planted > x; mv x {0}; ln {0} y; mv {0} z; rm -f {0}; ln -sf /etc/passwd {0}"
+    script = "; ".join(tries.format(f"{place}{name}") for name in NAMES)
+    run(f"{script}; mkdir -p {place}-files/trees; echo planted > {place}-files/trees/config; true", places_of(ledger))
+    beside = [path for path in ledger.parent.iterdir() if path.name.startswith("team.db")]
+    assert not any(path.is_symlink() for path in beside)
+    assert {path.name for path in beside} >= {f"team.db{name}" for name in ("-journal", "-lock", "-head")}
+    assert b"planted" not in b"".join(path.read_bytes() for path in beside if path.is_file())
+    assert list(Path(f"{ledger}-files").iterdir()) == []
+    taken = [workspace / name for name in "yz" if (workspace / name).exists()]  # a copy of a cover, across mounts
+    assert b"".join(path.read_bytes() for path in taken) == b""
+    assert words_of(ledger) == ["mine"]
+
+
+def test_beside_a_ledger_in_its_own_folder_nothing_is_made(run: Run, workspace: Path) -> None:
+    ledger = workspace / ".weft" / "ledger.db"
+    ledger.parent.mkdir()
+    make_ledger(ledger, "mine")
+    before = sorted(ledger.parent.iterdir())
+    run("true", places_of(ledger))
+    assert sorted(ledger.parent.iterdir()) == before

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -59,6 +59,7 @@ from weft.runtime.sandbox.workspace_search import (
     search_workspace,
 )
 from weft.runtime.sandbox.workspace_view import NO_FOLDERS, PersonFolders, WorkspaceView, workspace_view
+from weft.store.sqlite.connection import hold_log
 
 SEARCHED = "/usr/local/bin:/usr/bin:/bin"
 """Where bubblewrap is looked for. Not in PATH, which anybody may have changed."""
@@ -382,6 +383,7 @@ class SandboxGuard:
         self._view = WorkspaceView()
         self._memory: PlaceMemory | None = None
         self._enters_fetched = True
+        self._held_logs: list[Callable[[], None]] = []
         self.git_leftovers = GitLeftovers()
 
     def before_start(self, argv: Sequence[str], environment: Mapping[str, str]) -> PreparedStart:
@@ -396,6 +398,8 @@ class SandboxGuard:
             self._view = workspace_view(Path(place), person, is_read_only=is_read_only)
             self._memory = self._memory or memory_of(person.places, Path(place), _COVERS)
             remembered = None if self._memory is None else self._memory.load()
+            if not is_read_only:  # else the last of its connections elsewhere would uncover the names of its log
+                self._held_logs += [hold_log(ledger) for ledger in self._protected.open_ledgers(place)]
         plan = self.plan = plan_sandbox(self._protected, surroundings, self._view, remembered)
         self._enters_fetched = remembered is None
         if self._memory is not None:
@@ -474,6 +478,8 @@ class SandboxGuard:
                 self._disarm_repositories(self.run)
         finally:
             self._view.close()
+            while self._held_logs:
+                self._held_logs.pop()()
             if self._memory is not None:
                 self._memory.close()
                 self._memory = None

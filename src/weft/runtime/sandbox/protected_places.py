@@ -6,24 +6,34 @@ by accident. Beside the places that are named, every folder `.weft` of the works
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 
-from weft.kernel.errors import InvalidInput
+from weft.kernel.errors import InvalidInput, StoreFailed
 from weft.kernel.weft_error import quoted
 from weft.runtime.sandbox.mounts import Mount, MountKind, cover, is_beneath
 from weft.runtime.sandbox.secret_files import SecretFiles
-from weft.runtime.sandbox.workspace_search import LEDGER_FOLDER, HiddenEntry
+from weft.runtime.sandbox.workspace_search import FETCHED_FOLDERS, LEDGER_FOLDER, HiddenEntry
+from weft.store.atomic_files import PRIVATE_FOLDER, open_private
 
 BESIDE_LEDGERS = (
     "-wal", "-shm", "-journal", "-lock", "-head", "-near-", "-import.", "-files", ".replaced-", ".schema-",
 )  # fmt: skip
 """How the names of what lies beside a ledger go on after its own; docs/state.md lists them."""
+_MADE_FILES = ("-wal", "-shm", "-journal", "-lock", "-head", "-import.lock")
+_MADE_FOLDER = "-files"
+"""Made, empty, beside a ledger that lies open in a workspace: over what is not there nothing can be mounted, and what a
+command made by such a name would be believed. SQLite would take a journal or a log for its own. Empty ones say nothing
+to it, nor to Weft."""
+_NO_ROOM_TO_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM)
 MOST_COVERS = 1500
 """Bubblewrap takes 9,000 words, of which a cover needs five."""
 _OTHER_DESCRIPTORS = 256
@@ -64,9 +74,16 @@ class ProtectedPlaces(Struct, frozen=True, kw_only=True):
                         f"{path} lies in {folder}, which no command in the sandbox may see", "name another folder"
                     )
 
+    def open_ledgers(self, folder: str) -> list[str]:
+        """The ledgers that lie in a folder and in no `.weft`: beside those a command could make files."""
+        ledgers = dict.fromkeys(os.path.realpath(path) for path in self.ledgers)
+        return [ledger for ledger in ledgers if _is_open_ledger(ledger, folder)]
+
     def _covers(self, sources: Sequence[tuple[str, Mount]], folders: Sequence[str]) -> Iterator[Mount]:
         for ledger in (place for path in self.ledgers for place in _real_places(path)):
             if any(is_beneath(ledger, source) for source, _ in sources):
+                if any(bind.kind is MountKind.WRITABLE and _is_open_ledger(ledger, source) for source, bind in sources):
+                    _make_missing(ledger)
                 for file in ledger_files(Path(ledger)):
                     yield from _covers_of(str(file), sources)
         for folder in folders:
@@ -119,6 +136,36 @@ def _covers_of(place: str, sources: Sequence[tuple[str, Mount]]) -> Iterator[Mou
         elif bind.kind is MountKind.WRITABLE and LEDGER_FOLDER not in Path(place).parts:
             os.makedirs(place, 0o700)  # else the command could make it, and what it wrote there would be believed
             yield cover(inside, is_folder=True)
+
+
+def _is_open_ledger(ledger: str, folder: str) -> bool:
+    """Whether a ledger lies in a folder so that no cover of a `.weft` hides it: one in a folder that tools fill is not
+    looked for."""
+    if not is_beneath(ledger, folder) or not stat.S_ISREG(_mode_of(ledger)):
+        return False
+    parts = Path(os.path.relpath(ledger, folder)).parts
+    return LEDGER_FOLDER not in parts or not FETCHED_FOLDERS.isdisjoint(parts)
+
+
+def _mode_of(path: str) -> int:
+    try:
+        return os.lstat(path).st_mode
+    except OSError:
+        return 0
+
+
+def _make_missing(ledger: str) -> None:
+    try:
+        for name in _MADE_FILES:
+            with suppress(FileExistsError):
+                os.close(open_private(Path(ledger + name)))
+        with suppress(FileExistsError):
+            os.mkdir(ledger + _MADE_FOLDER, PRIVATE_FOLDER)
+    except OSError as error:
+        if error.errno not in _NO_ROOM_TO_WRITE:  # where this process cannot write, no command can
+            raise StoreFailed(
+                f"what lies beside the ledger {ledger} cannot be hidden: {error.strerror}", "make room there"
+            ) from None
 
 
 def ledger_files(ledger: Path) -> Iterator[Path]:

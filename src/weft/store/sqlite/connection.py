@@ -134,6 +134,22 @@ def keep_log_on_close(connection: apsw.Connection, keep: bool) -> None:
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(keep))
 
 
+def hold_log(path: str) -> Callable[[], None]:
+    """Have SQLite's write-ahead log and its index lie beside a database until what this gives is called: the last
+    connection that closes takes them away. A file that is no database, or that cannot be opened, has none to hold."""
+    try:
+        connection = connect(path, READ_WRITE)
+    except apsw.Error:
+        return lambda: None
+    try:
+        connection.set_busy_timeout(0)
+        connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+    except apsw.Error:
+        connection.close()
+        return lambda: None
+    return connection.close
+
+
 def empty_log(connection: apsw.Connection, patience: float) -> bool:
     """Copy the write-ahead log into the database and cut it to nothing. False while a reader still needs it."""
     connection.set_busy_timeout(int(patience * 1000))
