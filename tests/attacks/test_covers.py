@@ -17,12 +17,15 @@ import pytest
 import weft
 from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.kernel.errors import InvalidInput, StoreFailed
+from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.sandbox import protected_places, remembered_places, workspace_search
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import Ending, Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE
 from weft.runtime.sandbox.protected_places import ProtectedPlaces
 from weft.runtime.sandbox.workspace_view import PersonFolders
+from weft.runtime.tools.calls import ToolFailure
+from weft.runtime.tools.shell import ShellTool
 
 CANARY = "canary-6be2"
 LOOK = "find . -type f -exec cat {} + 2>/dev/null; find . -path './*/.weft/*'; true"
@@ -310,3 +313,75 @@ def test_beside_a_ledger_in_its_own_folder_nothing_is_made(run: Run, workspace: 
     before = sorted(ledger.parent.iterdir())
     run("true", places_of(ledger))
     assert sorted(ledger.parent.iterdir()) == before
+
+
+def rename_over(file: Path) -> None:
+    file.with_name("aside").write_text(CANARY)
+    file.with_name("aside").rename(file)
+
+
+def write_anew(file: Path) -> None:
+    file.unlink()
+    file.write_text(CANARY)
+
+
+REPLACED = {
+    "an editor renames a new file to its place": rename_over,
+    "it is removed and written anew": write_anew,
+    "it is renamed and written anew": lambda file: (file.rename(file.with_name(".env~")), file.write_text(CANARY)),
+}
+
+
+@pytest.mark.parametrize("replace", REPLACED.values(), ids=REPLACED.keys())
+def test_a_command_is_killed_when_somebody_replaces_what_is_hidden_from_it(
+    run: Run, workspace: Path, replace: Callable[[Path], object]
+) -> None:
+    file = workspace / "apps/web/.env"
+    outcomes: list[ProcessOutcome] = []
+    script = "touch started; while :; do sleep 0.1; done"
+    beside = threading.Thread(target=lambda: outcomes.append(run(script)))
+    beside.start()
+    while not (workspace / "started").exists() and beside.is_alive():
+        pass
+    replace(file)
+    beside.join()
+    assert [(outcome.ending, outcome.uncovered) for outcome in outcomes] == [(Ending.UNCOVERED, str(file))]
+    assert CANARY.encode() not in run(LOOK).stdout
+
+
+def test_a_command_goes_on_when_what_is_hidden_from_it_is_moved_or_written(run: Run, workspace: Path) -> None:
+    """The cover goes with it: by another command in the workspace, or by the person."""
+    outcomes: list[ProcessOutcome] = []
+    script = f"touch started; while [ -e started ]; do sleep 0.05; done; {LOOK}"
+    beside = threading.Thread(target=lambda: outcomes.append(run(script)))
+    beside.start()
+    while not (workspace / "started").exists() and beside.is_alive():
+        pass
+    assert run("mv apps applications").succeeded
+    (workspace / "applications/web/.env").write_text(f"{CANARY} and more")
+    (workspace / "started").unlink()
+    beside.join()
+    assert [outcome.ending for outcome in outcomes] == [Ending.EXITED]
+    assert CANARY.encode() not in outcomes[0].stdout
+
+
+def test_the_tool_names_what_was_replaced(workspace: Path) -> None:
+    """Also where the command ended at that moment."""
+    file = workspace / "apps/web/.env"
+    tool = ShellTool(workspace, runner=CommandRunner(UNPROTECTED, sandbox=machine_sandbox()))
+
+    async def called() -> ToolFailure:
+        running = asyncio.create_task(
+            tool.invoke({"cmd": "touch started; while [ -e started ]; do :; done"}, ToolCallContext(turn="", call=""))
+        )
+        while not (workspace / "started").exists():
+            await asyncio.sleep(0.01)
+        rename_over(file)
+        (workspace / "started").unlink()
+        with pytest.raises(ToolFailure) as failure:
+            await running
+        return failure.value
+
+    failure = asyncio.run(called())
+    assert failure.code == "uncovered"
+    assert failure.message == f"{file} was replaced outside of the sandbox meanwhile, which uncovers it: run it again"

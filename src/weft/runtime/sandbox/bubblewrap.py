@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 from weft.kernel.errors import InvalidInput, StoreFailed, Unsupported
 from weft.runtime.sandbox.cgroups import delegated_cgroup
 from weft.runtime.sandbox.confinement import CHECK_SECONDS, ConfinedRun, Confinement
+from weft.runtime.sandbox.cover_watch import CoverWatch
 from weft.runtime.sandbox.git_leftovers import carry_upstreams, disarm_repositories
 from weft.runtime.sandbox.git_settings import GitLeftovers
 from weft.runtime.sandbox.line_process import LineProcess
@@ -223,7 +224,7 @@ async def run_sandboxed(
     )
     if outcome.ending is Ending.EXITED and not guard.has_started_program:
         raise Unsupported(f"the sandbox could not be made: {_last_line(outcome)}", _ADVICE)
-    outcome = structs.replace(outcome, git=guard.git_leftovers)
+    outcome = structs.replace(outcome, git=guard.git_leftovers, uncovered=guard.uncovered)
     if outcome.succeeded or guard.plan is None:
         return outcome
     ends = (output[-_LOOKED_AT_BYTES:].decode(errors="replace") for output in (outcome.stderr, outcome.stdout))
@@ -384,10 +385,13 @@ class SandboxGuard:
         self._memory: PlaceMemory | None = None
         self._enters_fetched = True
         self._held_logs: list[Callable[[], None]] = []
+        self._watch: CoverWatch | None = None
+        self.uncovered: str | None = None
+        """What was replaced while the command ran, so that it was no longer covered."""
         self.git_leftovers = GitLeftovers()
 
     def before_start(self, argv: Sequence[str], environment: Mapping[str, str]) -> PreparedStart:
-        self.run = None
+        self.run = self.uncovered = None
         self._starts += 1
         self._view.close()
         surroundings, place = self._surroundings, self._place
@@ -453,6 +457,7 @@ class SandboxGuard:
                 for mount in ordered_mounts(self.plan.mounts)
                 if mount.place != self._place and is_beneath(mount.place, self._place)
             }
+            self._watch = CoverWatch(self._watched_places())
             secrets, enters_fetched = self._protected.secrets, self._enters_fetched
             ensure_hidden(inside, planned, Path(self._place), secrets, enters_fetched=enters_fetched)
             for mount in ordered_mounts(self.plan.mounts):
@@ -462,22 +467,41 @@ class SandboxGuard:
         finally:
             os.close(inside)
 
+    def _watched_places(self) -> Iterator[str]:
+        """What is covered in the workspace, but for what Weft itself replaces beside a ledger."""
+        assert self.plan is not None, "it was planned"
+        replaced = self._protected.replaced_beginnings
+        for mount in ordered_mounts(self.plan.mounts):
+            is_inside = self._place is not None and is_beneath(mount.place, self._place)
+            if mount.is_cover and is_inside and not mount.place.startswith(replaced):
+                yield mount.place
+
     @property
     def has_started_program(self) -> bool:
         return self.run is not None and self.run.has_started_program
 
     def check(self) -> Ending | None:
-        if self._view.git is not None and not self._view.git.is_intact():
+        if self._is_uncovered() or (self._view.git is not None and not self._view.git.is_intact()):
             return Ending.UNCOVERED
         return None if self.run is None else self.run.check()
 
+    def _is_uncovered(self) -> bool:
+        if self._watch is not None and self.uncovered is None:
+            self.uncovered = self._watch.uncovered()
+        return self.uncovered is not None
+
     def after_end(self, ending: Ending) -> Ending:
         try:
+            if self._is_uncovered() and ending is Ending.EXITED:
+                ending = Ending.UNCOVERED
             if self.run is not None:
                 ending = self.run.after_end(ending)
                 self._disarm_repositories(self.run)
         finally:
             self._view.close()
+            if self._watch is not None:
+                self._watch.close()
+                self._watch = None
             while self._held_logs:
                 self._held_logs.pop()()
             if self._memory is not None:

@@ -113,6 +113,8 @@ class ConfinedRun:
         """`check_files` is called with the first process inside when it has all its files, and before it runs the
         program; what it raises keeps the program from being run."""
         self._filter, self._info_writer, self._blocked = map(_closed, (self._filter, self._info_writer, self._blocked))
+        while self._mounted_files:  # it has them: a workspace may need as many as one process may hold
+            _closed(self._mounted_files.pop())
         first = self._inner_process()
         if first is None:  # it ended, and says why on its standard error
             return

@@ -59,7 +59,7 @@ class Ending(StrEnum):
     TOO_MANY_PROCESSES = "too_many_processes"
     TOO_MUCH_DISK = "too_much_disk"
     UNCOVERED = "uncovered"
-    """What it must not write was replaced from outside, and with that it could be written."""
+    """What it must not see or write was replaced from outside, and with that it could be."""
 
 
 class ProcessOutcome(Struct, frozen=True, kw_only=True):
@@ -74,6 +74,8 @@ class ProcessOutcome(Struct, frozen=True, kw_only=True):
     hidden: tuple[str, ...] = ()
     """Files of secrets that were hidden from it and that its words or errors name, where it failed; with a slash at its
     end, a folder that holds too much to be hidden file by file."""
+    uncovered: str | None = None
+    """Where it ended for that: a file that was hidden from it and was replaced meanwhile."""
     git: GitLeftovers = GitLeftovers()
     """What was taken away from repositories that it made in the workspace."""
 

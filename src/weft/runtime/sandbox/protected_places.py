@@ -29,6 +29,7 @@ BESIDE_LEDGERS = (
 )  # fmt: skip
 """How the names of what lies beside a ledger go on after its own; docs/state.md lists them."""
 _MADE_FILES = ("-wal", "-shm", "-journal", "-lock", "-head", "-import.lock")
+_REPLACED = ("-near-", "-import.json", "-import.log", ".replaced-", ".schema-")
 _MADE_FOLDER = "-files"
 """Made, empty, beside a ledger that lies open in a workspace: over what is not there nothing can be mounted, and what a
 command made by such a name would be believed. SQLite would take a journal or a log for its own. Empty ones say nothing
@@ -78,6 +79,12 @@ class ProtectedPlaces(Struct, frozen=True, kw_only=True):
         """The ledgers that lie in a folder and in no `.weft`: beside those a command could make files."""
         ledgers = dict.fromkeys(os.path.realpath(path) for path in self.ledgers)
         return [ledger for ledger in ledgers if _is_open_ledger(ledger, folder)]
+
+    @property
+    def replaced_beginnings(self) -> tuple[str, ...]:
+        """How the paths begin of files beside ledgers that Weft itself replaces, and believes nothing of."""
+        ledgers = [place for ledger in self.ledgers for place in _real_places(ledger)]
+        return tuple(ledger + ending for ledger in ledgers for ending in _REPLACED)
 
     def _covers(self, sources: Sequence[tuple[str, Mount]], folders: Sequence[str]) -> Iterator[Mount]:
         for ledger in (place for path in self.ledgers for place in _real_places(path)):

@@ -200,13 +200,14 @@ def _result(outcome: ProcessOutcome, limits: Limits, duration_ms: int) -> dict[s
     result = _told(outcome, duration_ms)
     if outcome.ending is Ending.EXITED:
         return result
+    replaced = outcome.uncovered or "git's configuration"
     exceeded = {
         Ending.TIMED_OUT: f"it took longer than {round(limits.seconds * 1000)} ms",
         Ending.TOO_MUCH_OUTPUT: f"it wrote more than {limits.output} bytes",
         Ending.TOO_MUCH_MEMORY: f"it took more than {limits.memory} bytes of memory",
         Ending.TOO_MANY_PROCESSES: f"it had more than {limits.processes} processes and threads",
         Ending.TOO_MUCH_DISK: f"it wrote more than {limits.disk} bytes, or more files than it may",
-        Ending.UNCOVERED: "git's configuration was changed outside of the sandbox meanwhile: run it again",
+        Ending.UNCOVERED: f"{replaced} was replaced outside of the sandbox meanwhile, which uncovers it: run it again",
     }
     raise ToolFailure(str(outcome.ending), exceeded[outcome.ending], result)
 
