@@ -23,12 +23,13 @@ from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import Ending, Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE
 from weft.runtime.sandbox.protected_places import ProtectedPlaces
+from weft.runtime.sandbox.secret_files import SecretFiles
 from weft.runtime.sandbox.workspace_view import PersonFolders
 from weft.runtime.tools.calls import ToolFailure
 from weft.runtime.tools.shell import ShellTool
 
 CANARY = "canary-6be2"
-LOOK = "find . -type f -exec cat {} + 2>/dev/null; find . -path './*/.weft/*'; true"
+LOOK = "find . -type f -execdir cat {} + 2>/dev/null; find . -path './*/.weft/*'; true"
 MANY = 5200
 """More folders than were once looked through."""
 
@@ -84,6 +85,7 @@ MOVES = {
     "its folder becomes such a one": "mv apps .mypy_cache",
     "a decoy in its place": "mv apps/web node_modules/ && mkdir apps/web && echo decoy > apps/web/.env",
     "among what git keeps": "git init -q . && mv apps .git/apps",
+    "into a folder that looks like a ledger's": "mkdir node_modules/.weft && mv apps/web node_modules/.weft/",
     "two steps": "mv apps/web apps/other && mv apps/other node_modules/fetched/",
 }
 
@@ -129,6 +131,48 @@ def test_nothing_is_forgotten_while_another_command_can_move_it(
     assert CANARY.encode() not in run(LOOK).stdout
 
 
+DEEP = "n" * 250
+
+
+def move_down(workspace: Path, folder: str, file: Path) -> None:
+    """To where no path leads, as a command does that goes down step by step."""
+    above = os.open(workspace / folder, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir(DEEP, dir_fd=above)
+        beneath = os.open(DEEP, os.O_RDONLY, dir_fd=above)
+        os.close(above)
+        above = beneath
+    os.rename(file, file.name, dst_dir_fd=above)
+    os.close(above)
+
+
+def test_a_path_that_is_too_long_hides_nothing_from_the_search(run: Run, workspace: Path) -> None:
+    run("true")
+    move_down(workspace, "node_modules", workspace / "apps" / "web")
+    for _ in range(3):
+        assert CANARY.encode() not in run("find . -name .env -execdir cat {} +").stdout
+
+
+def test_what_a_link_led_to_stays_hidden_without_the_link(run: Run, workspace: Path) -> None:
+    """Over a link nothing can be mounted, so a command can remove it."""
+    (workspace / "settings").mkdir()
+    (workspace / "apps/web/.env").rename(workspace / "settings/real")
+    (workspace / ".env").symlink_to("settings/real")
+    for script in ("rm .env", "mv settings moved", "mv moved node_modules/", "mv node_modules/moved apps", LOOK):
+        run(script)
+        assert CANARY.encode() not in run(LOOK).stdout
+
+
+def test_no_other_secret_is_put_in_the_place_of_one_that_is_shown(run: Run, workspace: Path) -> None:
+    shown = workspace / "apps/api/.env"
+    shown.parent.mkdir()
+    shown.write_text("shown\n")
+    places = ProtectedPlaces(ledgers=(), folders=(), secrets=SecretFiles(shown=lambda: [str(shown)]))
+    assert b"shown" in run(LOOK, places).stdout
+    run("mv apps/api x; mv apps/web apps/api", places)
+    assert CANARY.encode() not in run(LOOK, places).stdout
+
+
 def test_what_is_gone_is_forgotten_and_searched_for_no_longer(
     run: Run, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,17 +184,9 @@ def test_what_is_gone_is_forgotten_and_searched_for_no_longer(
 
 
 def test_a_folder_with_a_longer_path_than_can_be_mounted_is_hidden_whole(run: Run, workspace: Path) -> None:
-    """As a command makes one that goes down step by step."""
     run("true")
-    name, web = "n" * 250, workspace / "apps" / "web"
-    folder = os.open(workspace, os.O_RDONLY)
-    for _ in range(20):
-        os.mkdir(name, dir_fd=folder)
-        inner = os.open(name, os.O_RDONLY, dir_fd=folder)
-        os.close(folder)
-        folder = inner
-    os.rename(web, "web", dst_dir_fd=folder)
-    os.close(folder)
+    move_down(workspace, ".", workspace / "apps" / "web")
+    name = DEEP
     for script in (LOOK, f"mv {name} node_modules/; {LOOK}", f"mv node_modules/{name} x; mv x/* y; {LOOK}", LOOK):
         assert CANARY.encode() not in run(script).stdout
     assert run("ls -d y/n*").succeeded

@@ -297,6 +297,7 @@ def plan_sandbox(
     entries = few_entries(searched.entries, len(covers))
     pinning = [f"{place}/{entry.path}" for entry in entries if entry.is_pinned]
     pinning += [mount.place for mount in covers]
+    pinning += protected.secrets.shown()  # a command could else put a folder there whose file of that name is hidden
     pinned = tuple(_pinned_folders(pinning, place)) if place is not None and is_writable else ()
     covers += [
         unreadable(f"{place}/{entry.path}") if entry.is_secret else cover(f"{place}/{entry.path}", is_folder=True)

@@ -37,6 +37,8 @@ class RememberedPlace(Struct, frozen=True, kw_only=True):
     number: int
     """In its file system, as its folder lists it."""
     is_folder: bool
+    is_lasting: bool = False
+    """Whether it stays hidden though neither its name nor a link says that it should be."""
 
     @property
     def text(self) -> str:

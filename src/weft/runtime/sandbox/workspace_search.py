@@ -59,6 +59,8 @@ class HiddenEntry(Struct, frozen=True, kw_only=True):
     is_folder: bool
     is_secret: bool = False
     """A file of secrets, not a ledger."""
+    is_lasting: bool = False
+    """Its own name does not hide it: it stays hidden when what led to it is gone."""
     is_gathered: bool = False
     """A folder that holds too many of them to be hidden one by one."""
     is_pinned: bool = False
@@ -68,7 +70,11 @@ class HiddenEntry(Struct, frozen=True, kw_only=True):
     @property
     def place(self) -> RememberedPlace:
         return RememberedPlace(
-            path=os.fsencode(self.path), device=self.device, number=self.number, is_folder=self.is_folder
+            path=os.fsencode(self.path),
+            device=self.device,
+            number=self.number,
+            is_folder=self.is_folder,
+            is_lasting=self.is_lasting,
         )
 
 
@@ -159,9 +165,15 @@ class _WorkspaceSearch:
                 elif entry.name in FETCHED_FOLDERS and is_real_folder(entry):
                     self._fetched.append(_joined(path, entry.name))
 
-    def _walk(self, most: int, enters_fetched: bool, begin: Iterable[str] = ("",)) -> Iterator[Folder]:
+    def _search(self, begin: Iterable[str]) -> Iterator[Folder]:
+        """Everything beneath some folders, whatever they are called: a command may have made them to be passed over."""
+        return self._walk(MOST_FETCHED_FOLDERS, True, begin, enters_ledgers=True)
+
+    def _walk(
+        self, most: int, enters_fetched: bool, begin: Iterable[str] = ("",), *, enters_ledgers: bool = False
+    ) -> Iterator[Folder]:
         try:
-            yield from walk_folders(self._top, most, enters_fetched, begin, self._room)
+            yield from walk_folders(self._top, most, enters_fetched, begin, self._room, enters_ledgers)
         except _TooManyFolders as error:
             raise InvalidInput(
                 f"the workspace {self._workspace} has more than {most} folders, most of them in "
@@ -180,16 +192,22 @@ class _WorkspaceSearch:
         """Hide what was hidden before, wherever it was moved since; what of it is nowhere."""
         covered = {(entry.device, entry.number) for entry in self.entries.values()}
         missing = [place for place in remembered if not (self._is_covered(place, covered) or self._is_shown(place))]
-        moved = {
-            (os.path.basename(place.text), place.number): place for place in missing if not self._add_at_place(place)
-        }
-        for path, folder, entries in self._walk(MOST_FETCHED_FOLDERS, True, self._fetched) if moved else ():
+        moved = [place for place in missing if not self._add_at_place(place)]
+        if not moved:
+            return []
+        names = {(os.path.basename(place.text), place.number): place for place in moved}
+        reached = set[tuple[str, int]]()
+        # a rule hides the others where they are in a folder that was looked through
+        begin = [""] if any(place.is_lasting for place in moved) else self._fetched
+        for path, folder, entries in self._search(begin):
+            if folder < 0:  # what is searched for may lie in it
+                self._add_closed(path)
             for entry in entries:
-                place = moved.get((entry.name, entry.inode()))
-                if place is not None and place.is_folder == is_real_folder(entry):
-                    self._add(_remembered_entry(place, _joined(path, entry.name), os.fstat(folder).st_dev))
-                    del moved[entry.name, place.number]
-        return list(moved.values())
+                key = entry.name, entry.inode()
+                if key in names and names[key].is_folder == is_real_folder(entry):
+                    self._add(_remembered_entry(names[key], _joined(path, entry.name), os.fstat(folder).st_dev))
+                    reached.add(key)
+        return [place for place in moved if (os.path.basename(place.text), place.number) not in reached]
 
     def _is_covered(self, place: RememberedPlace, covered: Collection[tuple[int, int]]) -> bool:
         """Whether the look by the rules came to it, where it was or elsewhere. Devices are counted anew when a machine
@@ -202,7 +220,7 @@ class _WorkspaceSearch:
 
     def _add_at_place(self, place: RememberedPlace) -> bool:
         """Where it lies in a fetched folder, no rule hides it there: it came there from elsewhere."""
-        if FETCHED_FOLDERS.isdisjoint(place.text.split("/")[:-1]):
+        if not place.is_lasting and FETCHED_FOLDERS.isdisjoint(place.text.split("/")[:-1]):
             return False
         try:
             device, _ = identity_at(place.text, self._workspace)
@@ -226,12 +244,12 @@ class _WorkspaceSearch:
                 if identity == (secret.device, secret.number) and status.st_nlink > names[identity]:
                     wanted.add(identity)
         numbers = {number for _, number in wanted}
-        for path, folder, entries in self._walk(MOST_FETCHED_FOLDERS, True) if wanted else ():
+        for path, folder, entries in self._search([""]) if wanted else ():
             for entry in entries:
                 if entry.inode() in numbers and entry.is_file(follow_symlinks=False):
                     name, device = _joined(path, entry.name), os.fstat(folder).st_dev
                     if (device, entry.inode()) in wanted and os.path.join(self._workspace, name) not in self._shown:
-                        self._add(_secret(name, entry.inode(), device))
+                        self._add(_secret(name, entry.inode(), device, is_lasting=True))
 
 
 def _remembered_entry(place: RememberedPlace, path: str, device: int) -> HiddenEntry:
@@ -241,6 +259,7 @@ def _remembered_entry(place: RememberedPlace, path: str, device: int) -> HiddenE
         device=device,
         is_folder=place.is_folder,
         is_secret=not place.is_folder,
+        is_lasting=place.is_lasting,
         is_pinned=os.path.basename(path).casefold() == LEDGER_FOLDER,
     )
 
@@ -314,6 +333,7 @@ def walk_folders(
     enters_fetched: bool = False,
     begin: Iterable[str] = ("",),
     room: int = LONGEST_PATH_BYTES,
+    enters_ledgers: bool = False,
 ) -> Iterator[Folder]:
     """The folders beneath one, the uppermost first, links not followed. Raises where there are more of them. One that
     cannot be listed, or has a path of more bytes than there is `room` for, has no entries, and the descriptor -1."""
@@ -337,7 +357,8 @@ def walk_folders(
             os.close(folder)
         for entry in entries:
             is_left_out = not enters_fetched and entry.name in FETCHED_FOLDERS
-            if is_real_folder(entry) and not is_left_out and not is_ledger_folder(entry):
+            is_entered = enters_ledgers or not is_ledger_folder(entry)
+            if is_entered and is_real_folder(entry) and not is_left_out:
                 waiting.append(_joined(path, entry.name))
 
 
@@ -401,11 +422,11 @@ def _linked_secret(workspace: str, path: str, secrets: SecretFiles, shown: froze
     finally:
         os.close(folder)
     number = listed_numbers([target]).get(target) if is_secret else None
-    return None if number is None else _secret(os.path.relpath(target, workspace), number, device)
+    return None if number is None else _secret(os.path.relpath(target, workspace), number, device, is_lasting=True)
 
 
-def _secret(path: str, number: int, device: int) -> HiddenEntry:
-    return HiddenEntry(path=path, number=number, device=device, is_folder=False, is_secret=True)
+def _secret(path: str, number: int, device: int, *, is_lasting: bool = False) -> HiddenEntry:
+    return HiddenEntry(path=path, number=number, device=device, is_folder=False, is_secret=True, is_lasting=is_lasting)
 
 
 def _is_mount_point(folder: int, name: str) -> bool:
