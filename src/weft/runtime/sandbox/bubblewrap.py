@@ -252,6 +252,7 @@ class SandboxPlan(Struct, frozen=True, kw_only=True):
     """All that a command finds of the machine, and the variables that it needs for that."""
 
     mounts: tuple[Mount, ...]
+    """In the order in which they are made."""
     numbers: Mapping[str, int]
     """Of what is covered in the workspace: by its place, the number of what must lie under the cover."""
     secrets: tuple[str, ...]
@@ -310,7 +311,7 @@ def plan_sandbox(
     caches = _caches(person.caches, place, name) if is_writable or name is not None else None
     path = toolchains.path(":".join((*view.program_folders, INSIDE_PATH)))
     return SandboxPlan(
-        mounts=(*shown, *map(writable, pinned), *home_mounts(home, caches), *covers),
+        mounts=ordered_mounts((*shown, *map(writable, pinned), *home_mounts(home, caches), *covers)),
         numbers=numbers,
         identities=_source_identities((*view.mounts, *map(writable, pinned))),
         secrets=tuple(entry.path for entry in entries if entry.is_secret),
@@ -455,13 +456,13 @@ class SandboxGuard:
                 raise StartAgain("another folder took the place of the workspace")
             planned = {
                 os.path.relpath(mount.place, self._place): self.plan.numbers.get(mount.place)
-                for mount in ordered_mounts(self.plan.mounts)
+                for mount in self.plan.mounts
                 if mount.place != self._place and is_beneath(mount.place, self._place)
             }
             self._watch = CoverWatch(self._watched_places())
             secrets, enters_fetched = self._protected.secrets, self._enters_fetched
             ensure_hidden(inside, planned, Path(self._place), secrets, enters_fetched=enters_fetched)
-            for mount in ordered_mounts(self.plan.mounts):
+            for mount in self.plan.mounts:
                 identity = None if mount.is_cover else self.plan.identities.get(mount.place)
                 if identity is not None and identity_at(mount.place, f"/proc/{first_process}/root") != identity:
                     raise StartAgain(f"something else was mounted at {mount.place}")
@@ -472,7 +473,7 @@ class SandboxGuard:
         """What is covered in the workspace, but for what Weft itself replaces beside a ledger."""
         assert self.plan is not None, "it was planned"
         replaced = self._protected.replaced_beginnings
-        for mount in ordered_mounts(self.plan.mounts):
+        for mount in self.plan.mounts:
             is_inside = self._place is not None and is_beneath(mount.place, self._place)
             if mount.is_cover and is_inside and not mount.place.startswith(replaced):
                 yield mount.place

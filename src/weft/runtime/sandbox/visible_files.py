@@ -113,8 +113,9 @@ def _covered_proc(is_root: bool) -> Iterator[str]:
 
     The rest are a few numbers of the machine. To cover all of them takes longer than the program's own start.
     """
-    for entry in sorted(os.scandir("/proc"), key=lambda entry: entry.name):
-        if entry.name.isdecimal() or entry.is_symlink():
+    entries = [entry for entry in os.scandir("/proc") if not entry.name.isdecimal()]
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        if entry.is_symlink():
             continue
         mode = entry.stat().st_mode
         if entry.is_dir():
