@@ -95,6 +95,27 @@ def test_a_command_runs_where_a_ledger_was_made_and_sees_neither_it_nor_what_is_
     assert answer.out.endswith("end\n")
 
 
+def test_no_command_writes_to_another_ledger_that_the_person_trusts(shell: Shell, tmp_path: Path) -> None:
+    """It would act for the person when they open it."""
+    shell.json("init", ".")
+    space = tmp_path / "space"
+    space.mkdir()
+    others = [space / "shop.db", space / "node_modules" / "x" / ".weft" / "ledger.db"]
+    for other in others:
+        other.parent.mkdir(parents=True, exist_ok=True)
+        assert shell("--ledger", str(other), "init").code == 0
+    before = [other.read_bytes() for other in others]
+    writing = " ".join(
+        f"echo x >> {other}; echo x > {other}-journal; rm -f {other}; head -c 6 {other};" for other in others
+    )
+    answer = shell("sandbox", "run", "--in", str(space), "--", "sh", "-c", f"{writing} true")
+    assert (answer.code, answer.out) == (0, "")
+    assert [other.read_bytes() for other in others] == before
+    assert [Path(f"{other}-journal").read_bytes() for other in others] == [b"", b""]
+    shell("--ledger", str(others[0]), "trust", "--revoke")
+    assert shell("sandbox", "run", "--in", str(space), "--", "head", "-c", "6", "shop.db").out == "SQLite\n"
+
+
 def test_a_hidden_file_is_named_shown_and_hidden_again(shell: Shell, tmp_path: Path) -> None:
     space = tmp_path / "space"
     (space / "deep").mkdir(parents=True)

@@ -11,7 +11,7 @@ import os
 import resource
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,6 +50,9 @@ class ProtectedPlaces(Struct, frozen=True, kw_only=True):
     """Files of databases. What is kept beside one is hidden with it."""
     folders: tuple[Path, ...]
     """Keys, decisions, configuration, what is kept of resources; also those that do not exist yet."""
+    others: Callable[[], Collection[str]] = tuple
+    """The real paths of further ledgers that the person trusts, as they are when something is started. They are hidden
+    as those are that are named."""
     secrets: SecretFiles = SecretFiles()
     """Files of the workspace that are hidden from commands, though not from other tools."""
 
@@ -77,17 +80,21 @@ class ProtectedPlaces(Struct, frozen=True, kw_only=True):
 
     def open_ledgers(self, folder: str) -> list[str]:
         """The ledgers that lie in a folder and in no `.weft`: beside those a command could make files."""
-        ledgers = dict.fromkeys(os.path.realpath(path) for path in self.ledgers)
+        ledgers = dict.fromkeys((*map(os.path.realpath, self.ledgers), *self.others()))
         return [ledger for ledger in ledgers if _is_open_ledger(ledger, folder)]
 
     @property
     def replaced_beginnings(self) -> tuple[str, ...]:
         """How the paths begin of files beside ledgers that Weft itself replaces, and believes nothing of."""
-        ledgers = [place for ledger in self.ledgers for place in _real_places(ledger)]
-        return tuple(ledger + ending for ledger in ledgers for ending in _REPLACED)
+        return tuple(ledger + ending for ledger in self._all_ledgers for ending in _REPLACED)
+
+    @property
+    def _all_ledgers(self) -> tuple[str, ...]:
+        named = [place for ledger in self.ledgers for place in _real_places(ledger)]
+        return tuple(dict.fromkeys((*named, *self.others())))
 
     def _covers(self, sources: Sequence[tuple[str, Mount]], folders: Sequence[str]) -> Iterator[Mount]:
-        for ledger in (place for path in self.ledgers for place in _real_places(path)):
+        for ledger in self._all_ledgers:
             if any(is_beneath(ledger, source) for source, _ in sources):
                 if any(bind.kind is MountKind.WRITABLE and _is_open_ledger(ledger, source) for source, bind in sources):
                     _make_missing(ledger)

@@ -68,7 +68,7 @@ def load_sandbox_settings() -> SandboxSettings:
 
 
 def protected_places(ledger: str | None) -> ProtectedPlaces:
-    """What no command in the sandbox sees: the ledger with what lies beside it, the person's own ledgers, keys,
+    """What no command in the sandbox sees: the ledger with what lies beside it, others that the person trusts, keys,
     decisions, configuration, caches, and files of secrets. What is kept of a ledger on a server lies beside the
     person's own ones."""
     from weft.runtime.sandbox.protected_places import ProtectedPlaces
@@ -77,9 +77,16 @@ def protected_places(ledger: str | None) -> ProtectedPlaces:
     own = (configuration_folder(), state_folder(), user_ledger().parent, user_cache())
     secrets = SecretFiles(more=load_sandbox_settings().secret_files, shown=trust_store().shown_files)
     if ledger is None or Site.of(ledger) is not Site.FILE:
-        return ProtectedPlaces(ledgers=(), folders=own, secrets=secrets)
+        return ProtectedPlaces(ledgers=(), folders=own, others=_trusted_files, secrets=secrets)
     folders = (*own, folder_beside(ledger))
-    return ProtectedPlaces(ledgers=(Path(ledger).absolute(),), folders=folders, secrets=secrets)
+    named = (Path(ledger).absolute(),)
+    return ProtectedPlaces(ledgers=named, folders=folders, others=_trusted_files, secrets=secrets)
+
+
+def _trusted_files() -> tuple[str, ...]:
+    """Where ledgers lie that may act for this person: what a command wrote there would act as well."""
+    identities = [known.identity for known in trust_store().ledgers()]
+    return tuple(identity.place for identity in identities if identity.inode is not None)
 
 
 def is_plainly_seen(folder: str, path: str) -> bool:
