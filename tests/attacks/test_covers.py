@@ -110,9 +110,7 @@ def test_what_was_moved_is_followed_on_every_further_way(run: Run, workspace: Pa
     assert (workspace / ".venv" / "open" / ".env").read_text() == CANARY
 
 
-def test_nothing_is_forgotten_while_another_command_can_move_it(
-    run: Run, workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_forgotten_while_another_command_can_move_it(run: Run, workspace: Path) -> None:
     """One that runs beside moves it before the search comes to where it is, and brings it back afterwards."""
     run("mv apps/web node_modules/web")
     hiding = workspace.parent / "hiding"  # for what a process can do that moves it from folder to folder
@@ -121,7 +119,7 @@ def test_nothing_is_forgotten_while_another_command_can_move_it(
     beside.start()
     try:
         while not marker.exists() and beside.is_alive():
-            pass
+            beside.join(0.01)
         (workspace / "node_modules" / "web").rename(hiding)
         run("true")
         hiding.rename(workspace / "node_modules" / "fetched" / "web")
@@ -220,6 +218,7 @@ def test_another_name_of_a_secret_file_is_hidden(run: Run, workspace: Path, plac
     assert (workspace / "apps/web/.env").read_text() == CANARY
 
 
+@pytest.mark.slow("thousands of files are made, looked through and gathered")
 @pytest.mark.parametrize(
     "script", ["mkdir -p $(seq -f 'x/%.0f/.weft' 2100)", "mkdir x; cd x; touch $(seq -f .env.%.0f 2100)"]
 )
@@ -310,7 +309,7 @@ def test_a_log_stays_covered_when_others_close_the_ledger_meanwhile(run: Run, wo
     beside = threading.Thread(target=lambda: outcomes.append(run(script, places_of(ledger))))
     beside.start()
     while not (workspace / "started").exists() and beside.is_alive():
-        pass
+        beside.join(0.01)
     closing = "import sys, weft; weft.open(sys.argv[1]).close()"
     subprocess.run([sys.executable, "-c", closing, str(ledger)], check=True)
     (workspace / "started").unlink()
@@ -378,7 +377,7 @@ def test_a_command_is_killed_when_somebody_replaces_what_is_hidden_from_it(
     beside = threading.Thread(target=lambda: outcomes.append(run(script)))
     beside.start()
     while not (workspace / "started").exists() and beside.is_alive():
-        pass
+        beside.join(0.01)
     replace(file)
     beside.join()
     assert [(outcome.ending, outcome.uncovered) for outcome in outcomes] == [(Ending.UNCOVERED, str(file))]
@@ -392,7 +391,7 @@ def test_a_command_goes_on_when_what_is_hidden_from_it_is_moved_or_written(run: 
     beside = threading.Thread(target=lambda: outcomes.append(run(script)))
     beside.start()
     while not (workspace / "started").exists() and beside.is_alive():
-        pass
+        beside.join(0.01)
     assert run("mv apps applications").succeeded
     (workspace / "applications/web/.env").write_text(f"{CANARY} and more")
     (workspace / "started").unlink()
