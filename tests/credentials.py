@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from tempfile import gettempdir
 
-from weft.ledger.secrets import SecretScanner, load_scanner
+from weft.ledger.secrets import load_scanner
+from weft.ledger.secrets.scanner import Kingfisher
 
 WORDS = string.ascii_letters + string.digits
 BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
@@ -16,7 +17,7 @@ CACHE = Path(gettempdir()) / f"weft-test-rules-{os.getuid()}"
 
 
 @cache
-def scanner() -> SecretScanner:
+def scanner() -> Kingfisher:
     return load_scanner(CACHE / "weft")
 
 

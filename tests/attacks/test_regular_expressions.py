@@ -160,6 +160,9 @@ MADE = {
     "weft.exchange.exporters.markdown: f'{letter}+'": "one run of one character",
     "weft.kernel.authority: '.'.join(words)": "a part of a grant between two stars: it has no repeats",
     "weft.kernel.words: re.sub('[SMU]', lambda letter: inside[letter[0]], form)": "classes without an overlap",
+    "weft.ledger.secrets.built_in_rules: expression": (
+        "from the table in the same module: each begins with a word of its own; repeats are bounded or possessive"
+    ),
     "weft.ledger.secrets.rule_patterns: pattern.encode()": "from a table whose patterns have a test of their own",
     "weft.programs.program_files: f'^(?:{pattern})$'": "numbers and words of YAML, from a table in the same module",
     "weft.runtime.sandbox.git_settings: pattern": (

@@ -105,6 +105,10 @@ class ToolResult(Event, frozen=True, gc=False, kw_only=True, tag="tool_result"):
     correlation_id: Ulid
     result: Content | UnsetType = UNSET
     error: ErrorFact | UnsetType = UNSET
+    sent: Content | UnsetType = UNSET
+    """What models are sent in the place of the result, or of the message of the error: secrets are marked in it."""
+    secret_rules: Named | UnsetType = UNSET
+    """The rules that found them."""
     spawned: Ulid | UnsetType = UNSET
     awaited: tuple[Ulid, ...] | UnsetType = UNSET
     """The turns of workers whose answers it brings."""
@@ -112,6 +116,18 @@ class ToolResult(Event, frozen=True, gc=False, kw_only=True, tag="tool_result"):
     files: tuple[FileFact, ...] | UnsetType = UNSET
     lints: tuple[LintFact, ...] | UnsetType = UNSET
     untrusted: bool | UnsetType = UNSET
+
+    @property
+    def shown_result(self) -> str | UnsetType:
+        """The content that whoever reads the turn is shown as its result: what models are sent."""
+        return self.result if self.sent is UNSET or self.error is not UNSET else self.sent
+
+    @property
+    def shown_error(self) -> str | UnsetType:
+        """The same of the message of its error."""
+        if self.error is UNSET:
+            return UNSET
+        return self.error.message if self.sent is UNSET else self.sent
 
 
 class McpResourceUpdated(Event, frozen=True, gc=False, kw_only=True, tag="mcp.resource_updated"):

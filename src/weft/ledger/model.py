@@ -181,6 +181,13 @@ class Message(Struct, frozen=True, gc=False):
         return "\n".join(texts) if texts else None
 
 
+class SentResult(Struct, frozen=True):
+    """What models are sent in the place of a result, or of the message of an error, and the rules that say so."""
+
+    value: Any
+    rules: str
+
+
 class ToolCall(Struct, frozen=True, kw_only=True):
     id: str
     call_id: str

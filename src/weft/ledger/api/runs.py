@@ -228,6 +228,17 @@ class Runs:
             shown = text_of(txn, txn.facts.find_content(bytes.fromhex(call_id))) or ""
             return shown, json_of(txn, txn.facts.find_content(bytes.fromhex(arguments)))
 
+    def ignored_secrets(self, secrets: Sequence[str]) -> set[str]:
+        """Those of some credentials of which a person said that they are none."""
+        from weft.ledger.imports.sources import import_secret
+        from weft.ledger.secrets.report import ignored_fingerprints
+        from weft.ledger.secrets.scanner import fingerprint
+
+        key = import_secret(self._store)
+        with self._store.read() as txn:
+            ignored = ignored_fingerprints(txn)
+        return {secret for secret in secrets if fingerprint(secret, key) in ignored}
+
     def history(self, session: str) -> Context:
         """What was said before the next turn of a session, by its id."""
         with self._store.read() as txn:

@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 from weft.kernel.enums import Decision, DecisionSource, InterruptionReason, RunExit, ToolCallStatus
 from weft.kernel.events import Event, Receipt
 from weft.kernel.fields import RequestInput, Usage
-from weft.ledger.model import DEFAULT_AGENT, FileNote, LintNote, NewError, NewMessage, Part, RecordedTurn
+from weft.ledger.model import DEFAULT_AGENT, FileNote, LintNote, NewError, NewMessage, Part, RecordedTurn, SentResult
 from weft.ledger.resources.model import KeptState
 from weft.ledger.views.lease_rows import Lease
 
@@ -251,6 +251,8 @@ class ToolEnded(Struct, frozen=True, kw_only=True):
     """The answers of workers that it brings."""
     kept: tuple[KeptState, ...] = ()
     """What resources were like after it."""
+    sent: SentResult | None = None
+    """What models are sent in the place of its result."""
 
 
 class Interrupted(Struct, frozen=True):

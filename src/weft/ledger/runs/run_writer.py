@@ -378,7 +378,7 @@ class _RunBatch:
         outcome = NewToolCall(
             name="-", result=entry.result, error=entry.error, status=entry.status, duration_ms=entry.duration_ms
         )
-        notes = ResultNotes(files=entry.files, lints=entry.lints, is_untrusted=entry.is_untrusted)
+        notes = ResultNotes(files=entry.files, lints=entry.lints, is_untrusted=entry.is_untrusted, sent=entry.sent)
         self._events.result(
             entry.call, entry.call_id, outcome, entry.correlation, entry.spawned, notes=notes, awaited=entry.awaited
         )
@@ -561,5 +561,7 @@ def _principals_at(append: Append, n: int) -> tuple[str, ...]:
 
 def _weight(entries: Sequence[Entry]) -> Weight:
     messages = [one.message for one in entries if isinstance(one, AddMessage | ModelAnswered) and one.message]
-    calls = [NewToolCall(name="-", result=one.result) for one in entries if isinstance(one, ToolEnded)]
+    ended = [one for one in entries if isinstance(one, ToolEnded)]
+    calls = [NewToolCall(name="-", result=one.result) for one in ended]
+    calls += [NewToolCall(name="-", result=one.sent.value) for one in ended if one.sent is not None]
     return weigh(messages, calls)

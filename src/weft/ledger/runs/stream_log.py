@@ -232,15 +232,15 @@ class StreamCursor:
                 tool = _name(txn, event.tool)
                 return ToolStarted(position=position, turn=turn, call=one.id, tool=tool, arguments=arguments)
             case dag.ToolResult():
-                call = event.call.event_id
+                call, result, error = event.call.event_id, event.shown_result, event.shown_error
                 return ToolFinished(
                     position=position,
                     turn=turn,
                     call=call,
                     tool=self._tools.get(call, ""),
                     status=event.status.value,
-                    result=None if event.result is UNSET else _value(txn, event.result),
-                    error=_error(txn, event.error),
+                    result=None if result is UNSET else _value(txn, result),
+                    error=None if error is UNSET else _text(txn, error),
                 )
             case dag.Interruption():
                 calls = tuple(ref.event_id for ref in event.affects)

@@ -4,6 +4,7 @@ from weft.ledger.secrets.matches import SecretMatch
 from weft.ledger.secrets.places import SecretPlace
 from weft.ledger.secrets.report import SecretFinding, SecretReport, SecretsWanted
 from weft.ledger.secrets.scanner import SecretScanner, load_scanner
+from weft.ledger.secrets.sent_results import load_rules, mark_secrets
 
 __all__ = [
     "SecretFinding",
@@ -12,5 +13,7 @@ __all__ = [
     "SecretReport",
     "SecretScanner",
     "SecretsWanted",
+    "load_rules",
     "load_scanner",
+    "mark_secrets",
 ]

@@ -90,6 +90,10 @@ def ensure_answerable(txn: ReadTxn, wanted: SecretsWanted) -> None:
         require(txn, wanted.session)
 
 
+def ignored_fingerprints(txn: ReadTxn) -> set[str]:
+    return {mark for (mark,) in txn.sql.all(_IGNORED)}
+
+
 def make_report(
     txn: ReadTxn,
     scanner: SecretScanner,
@@ -99,7 +103,7 @@ def make_report(
     report: Report,
     projects: Projects,
 ) -> SecretReport:
-    ignored = {mark for (mark,) in txn.sql.all(_IGNORED)}
+    ignored = ignored_fingerprints(txn)
     chosen = {full(txn.sql, each) for each in wanted.fingerprints}
 
     def is_listed(row: FoundSecret | NamedSecret) -> bool:

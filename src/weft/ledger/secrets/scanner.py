@@ -112,6 +112,11 @@ class Kingfisher:
         self._looked_at = 0
 
     @property
+    def name(self) -> str:
+        """Names these rules in one word."""
+        return f"kingfisher.{self._sdk.__version__}"
+
+    @property
     def rules(self) -> str:
         count = len(self._ready().catalog) if self._patterns is None else self._patterns.count
         return f"kingfisher {self._sdk.__version__}, {count} rules, names of programs left out"
@@ -139,6 +144,15 @@ class Kingfisher:
         self._looked_at += len(data)
         return self._looked_at > QUICK_BYTES or self._patterns.may_match(data)
 
+    def secrets(self, text: str) -> Iterator[tuple[str, str]]:
+        """The credentials in a text as they are written there, each with its kind. Of what stands in base64 that is the
+        base64."""
+        data = text.encode("utf-8", "surrogatepass")
+        for found in self._found(data):
+            place = found.location
+            coded = data[place["start_offset"] : place["end_offset"]].decode("utf-8", "replace")
+            yield self.kind(found.rule_id), coded if found.is_base64_encoded else found.secret
+
     def kind(self, rule: str) -> str:
         if self._patterns is not None and rule in self._patterns.rules:
             return self._patterns.rules[rule].kind
@@ -163,7 +177,7 @@ def in_short(name: str) -> str:
     return found[1] if found else name.partition(",")[0].rstrip(".")
 
 
-def load_scanner(folder: Path | None = None) -> SecretScanner:
+def load_scanner(folder: Path | None = None) -> Kingfisher:
     """Kingfisher with all its rules. Where they have to be compiled that takes some seconds, once in a process;
     `folder` keeps them for the next one."""
     try:

@@ -138,7 +138,8 @@ class Pick:
                 return replace(event, output=replace(output, parts=instead.parts, source=instead.source))
             case ToolResult(), ToolResult():
                 untrusted = shown.untrusted or event.untrusted
-                return replace(event, status=shown.status, result=shown.result, error=shown.error, untrusted=untrusted)
+                words = {name: getattr(shown, name) for name in ("status", "result", "error", "sent", "secret_rules")}
+                return replace(event, **words, untrusted=untrusted)
         return event
 
     def _again(self, id: str, event: Event) -> None:

@@ -360,9 +360,9 @@ def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None
         return
     call.outcome = event.status
     call.status = COMPLETED if event.status == "ok" else FAILED
-    call.result = view.number(event.result)
+    call.result = view.number(event.shown_result)
     if event.error is not UNSET:
-        call.error, call.error_code = view.contents.number(event.error.message), view.name(event.error.code)
+        call.error, call.error_code = view.number(event.shown_error), view.name(event.error.code)
     if event.spawned is not UNSET:
         link_result(view, turn, call, event.spawned, event.replica)
     if turn.inbox is not None or event.awaited is not UNSET:

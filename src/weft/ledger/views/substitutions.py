@@ -40,11 +40,12 @@ def show_message(contents: ContentNumbers, row: MessageRow, message: MessageFact
 def show_result(contents: ContentNumbers, row: CallRow, event: dag.ToolResult) -> None:
     """Have the row of a call say what a result says."""
     row.outcome, row.status = event.status, COMPLETED if event.status == "ok" else FAILED
-    row.result = None if event.result is UNSET else contents.number(event.result)
+    result, message = event.shown_result, event.shown_error
+    row.result = None if result is UNSET else contents.number(result)
     row.error = row.error_code = None
-    if event.error is not UNSET:
+    if event.error is not UNSET and message is not UNSET:
         code = event.error.code
-        row.error = contents.number(event.error.message)
+        row.error = contents.number(message)
         row.error_code = code if isinstance(code, str) else f"#{contents.number(code.content)}"
 
 

@@ -69,6 +69,7 @@ from weft.ledger.model import (
     NewToolCall,
     Part,
     ReasoningPart,
+    SentResult,
     StoredContent,
     TextPart,
     ToolResultPart,
@@ -101,6 +102,7 @@ class ResultNotes(Struct, frozen=True, kw_only=True):
     files: tuple[FileNote, ...] = ()
     lints: tuple[LintNote, ...] = ()
     is_untrusted: bool = False
+    sent: SentResult | None = None
 
 
 NO_NOTES = ResultNotes()
@@ -238,6 +240,8 @@ class TurnEvents:
         status = ToolCallStatus.OK if call.error is None else ToolCallStatus.ERROR
         if call.status:
             status = checked_member(ToolCallStatus, call.status, "status")
+        sent, contents = notes.sent, self.contents
+        put = contents.put_json if call.error is None else contents.put_text
         self.run.add(
             ToolResult,
             call=EventRef(event),
@@ -246,6 +250,8 @@ class TurnEvents:
             correlation_id=correlation,
             result=self._result(call) if prepared.result is None else self.contents.put_prepared(prepared.result),
             error=UNSET if call.error is None else error_fact(self.contents, call.error),
+            sent=UNSET if sent is None else put(sent.value, "sent result"),
+            secret_rules=UNSET if sent is None else contents.named(sent.rules, "rules"),
             spawned=UNSET if spawned is None else spawned,
             awaited=awaited or UNSET,
             duration_ms=checked_whole(call.duration_ms, "duration_ms"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
@@ -70,6 +71,8 @@ class TurnPlan(Struct, kw_only=True):
     tools: Tools = NO_TOOLS
     unattended: UnattendedTurn | None = None
     """How other people began a turn that nobody watches: it has no tools that write, unless its agent may have."""
+    rules_folder: Path | None = None
+    """Where the rules that find secrets in results of tools are kept once they are compiled."""
     gate: Gate | None = None
     """Decides about every call. Without one, every tool that is offered may be used."""
     on_asked: Callable[[str], None] | None = None

@@ -41,6 +41,7 @@ from weft.runtime.broker.turn_entries import TurnEnd, ended
 from weft.runtime.broker.turn_runner import TurnRunner
 from weft.runtime.streams.hub import hub_of
 from weft.runtime.streams.turn_text import TurnText
+from weft.runtime.tools.result_secrets import ResultSecrets
 from weft.runtime.turns.ledger_port import Crossing
 
 MAX_FAILURES = 3
@@ -100,7 +101,7 @@ class SessionTurns:
         self._ledger, self._runs, self._crossing, self._clock = ledger, runs, crossing, clock
         self._schedule, self._awaited, self._on_change = schedule, awaited, on_change
         self._collecting, self._is_streamed, self._hub = collecting, is_streamed, hub_of(crossing)
-        self._contexts = SessionContexts(runs, crossing)
+        self._contexts, self._secrets = SessionContexts(runs, crossing), ResultSecrets()
         self.planner = planner
         """Plans the turns for messages whose senders have no plan of their own."""
         self.runners: dict[str, TurnRunner] = {}
@@ -336,6 +337,7 @@ class SessionTurns:
             self._clock,
             plan,
             text,
+            self._secrets,
             messages=ids,
             is_streamed=self._is_streamed,
         )

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from weft.kernel.enums import ToolCallStatus
 from weft.kernel.errors import ContentMissing, NotFound, StoreError, WeftError
 from weft.ledger.api import Entry, KeptState, Runs, ToolEnded, used_rights
-from weft.ledger.model import NewError, ToolResultPart, ToolUsePart
+from weft.ledger.model import NewError, SentResult, ToolResultPart, ToolUsePart
 from weft.runtime.broker.plans import TurnPlan
 from weft.runtime.broker.run import Run, RunCall
 from weft.runtime.broker.steps import MAX_CALLS
@@ -25,6 +25,7 @@ from weft.runtime.broker.tools import BUSY_SECONDS, CallAnswer, Later, NotYet, T
 from weft.runtime.broker.turn_entries import decided, ended
 from weft.runtime.inference.shown_results import with_images
 from weft.runtime.tools.calls import ToolFailure, ToolOutput
+from weft.runtime.tools.result_secrets import ResultSecrets
 from weft.runtime.tools.results import recordable
 from weft.runtime.turns.ledger_port import Crossing
 
@@ -36,10 +37,17 @@ _Recorded = tuple[Any, Any]
 class ToolCalls:
     """What this process does about the calls of one turn."""
 
-    def __init__(self, runs: Runs, crossing: Crossing, plan: TurnPlan, lose: Callable[[WeftError], None]) -> None:
+    def __init__(
+        self,
+        runs: Runs,
+        crossing: Crossing,
+        plan: TurnPlan,
+        lose: Callable[[WeftError], None],
+        secrets: ResultSecrets,
+    ) -> None:
         """`lose` is called where the ledger cannot be read: the call did not run, and whoever goes on with the turn
-        says so."""
-        self._runs, self._crossing, self._plan, self._lose = runs, crossing, plan, lose
+        says so. `secrets` takes out of results what no model is sent."""
+        self._runs, self._crossing, self._plan, self._lose, self._secrets = runs, crossing, plan, lose, secrets
         self._deciding: dict[str, asyncio.Task[Verdict]] = {}
         self._running: dict[str, asyncio.Task[Any]] = {}
         self._reading: asyncio.Task[dict[str, _Recorded]] | None = None
@@ -58,6 +66,8 @@ class ToolCalls:
         self._kept: dict[int, KeptState] = {}
         """What entries tell that resources were like, by its identity, until they are recorded."""
         self._results: dict[str, ToolResultPart] = {}
+        self._sent: dict[str, SentResult] = {}
+        """By call what models are sent in the place of its result, until that is recorded."""
         self.later: dict[str, Later] = {}
         self.rationales: dict[str, str] = {}
         """Why calls were refused, by their events; of earlier processes the ledger says it."""
@@ -158,7 +168,27 @@ class ToolCalls:
         context = ToolCallContext(turn=turn, call=event, acting=self._plan.acting)
         return await gate.decide(tool, arguments, context, answer)
 
-    async def _run(self, run: Run, call: RunCall, reading: asyncio.Task[dict[str, _Recorded]]) -> Any:
+    async def _run(self, run: Run, call: RunCall, reading: asyncio.Task[dict[str, _Recorded]]) -> ToolOutput | Later:
+        """What a call gives, once it is known what models are sent of it."""
+        try:
+            result = await self._performed_call(run, call, reading)
+        except Exception as error:  # of whatever kind: its message is sent to a model
+            await self._take_secrets_out(call, recordable(_fault(error).message))
+            raise
+        if isinstance(result, Later):
+            return result
+        output = result if isinstance(result, ToolOutput) else ToolOutput(result=result, is_untrusted=False)
+        urls = [str(image.url) for image in output.images]
+        output = replace(output, result=with_images(recordable(output.result), urls))
+        await self._take_secrets_out(call, output.result)
+        return output
+
+    async def _take_secrets_out(self, call: RunCall, words: Any) -> None:
+        sent = await self._secrets.sent_instead(words, self._plan.rules_folder, self._runs.ignored_secrets)
+        if sent is not None:
+            self._sent[call.event] = sent
+
+    async def _performed_call(self, run: Run, call: RunCall, reading: asyncio.Task[dict[str, _Recorded]]) -> Any:
         arguments, plan = (await asyncio.shield(reading))[call.event]
         acting, is_approved = self._plan.acting, call.is_approved
         context = ToolCallContext(turn=run.turn, call=call.event, acting=acting, is_approved=is_approved)
@@ -229,21 +259,21 @@ class ToolCalls:
 
     def _outcome(self, call: RunCall, task: asyncio.Task[Any]) -> ToolEnded | None:
         name, error = self._call_ids.pop(call.event, ""), error_of(task)
+        sent = self._sent.pop(call.event, None)
         if error is not None:
             fault = _fault(error)
-            self._results[call.event] = ToolResultPart(name, fault.message, is_error=True)
+            words = fault.message if sent is None else sent.value
+            self._results[call.event] = ToolResultPart(name, words, is_error=True)
             kept = error.kept if isinstance(error, ToolFailure) else ()
-            return ended(call, _status(error), error=fault, is_untrusted=self._plan.gate is not None, kept=kept)
+            is_untrusted = self._plan.gate is not None
+            return ended(call, _status(error), error=fault, is_untrusted=is_untrusted, kept=kept, sent=sent)
         result = task.result()
         if isinstance(result, Later):
             self.later[call.event] = result
             call.is_parked = True
             return None
-        output = result if isinstance(result, ToolOutput) else ToolOutput(result=result, is_untrusted=False)
-        urls = [str(image.url) for image in output.images]
-        output = replace(output, result=with_images(recordable(output.result), urls))
-        self._results[call.event] = ToolResultPart(name, output.result)
-        return ended(call, ToolCallStatus.OK, output=output)
+        self._results[call.event] = ToolResultPart(name, result.result if sent is None else sent.value)
+        return ended(call, ToolCallStatus.OK, output=result, sent=sent)
 
     async def stop(self) -> None:
         tasks = self.tasks if self._reading is None else [*self.tasks, self._reading]

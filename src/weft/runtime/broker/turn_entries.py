@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct
 
 from weft.kernel.enums import Decision, InterruptionReason, MessageRole, ToolCallStatus
 from weft.ledger.api import ApprovalAsked, Entry, KeptState, ModelAnswered, Parked, ToolDecision, ToolEnded
-from weft.ledger.model import NewError, NewMessage, RecordedTurn
+from weft.ledger.model import NewError, NewMessage, RecordedTurn, SentResult
 from weft.runtime.broker.run import Run, RunCall
 from weft.runtime.broker.steps import Park
 from weft.runtime.broker.tools import Later, Verdict
@@ -56,6 +56,7 @@ def ended(
     error: NewError | None = None,
     is_untrusted: bool = False,
     kept: tuple[KeptState, ...] = (),
+    sent: SentResult | None = None,
 ) -> ToolEnded:
     """The entry that tells how a call ended. `is_untrusted`: a stranger may have written the error."""
     return ToolEnded(
@@ -72,6 +73,7 @@ def ended(
         spawned=None if output is None else output.spawned,
         awaited=() if output is None else output.awaited,
         kept=kept if output is None else output.kept,
+        sent=sent,
     )
 
 

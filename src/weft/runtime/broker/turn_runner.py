@@ -62,6 +62,7 @@ from weft.runtime.broker.turn_entries import TurnEnd, answered, ended, parked, s
 from weft.runtime.inference.replies import Reply, ReplyToken, TokenKind
 from weft.runtime.inference.settings import InferenceRequest, ModelConversation, ModelSettings, Parameters, count_images
 from weft.runtime.streams.turn_text import TurnText
+from weft.runtime.tools.result_secrets import ResultSecrets
 from weft.runtime.turns.ledger_port import Crossing
 
 
@@ -75,6 +76,7 @@ class TurnRunner:
         clock: Clock,
         plan: TurnPlan,
         text: TurnText,
+        secrets: ResultSecrets,
         *,
         messages: Sequence[str] = (),
         is_streamed: bool = False,
@@ -92,7 +94,7 @@ class TurnRunner:
         self._writer: RunWriter | None = None
         self._wake = asyncio.Event()
         self._model: asyncio.Task[Reply | ShortenedContext] | None = None
-        self._tools = ToolCalls(runs, crossing, plan, self.lose)
+        self._tools = ToolCalls(runs, crossing, plan, self.lose, secrets)
         self._calls: tuple[ToolUsePart, ...] = ()
         self._performed: set[str] = set()
         self._asks_next = False

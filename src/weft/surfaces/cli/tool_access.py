@@ -10,6 +10,7 @@ from weft.ledger.api import Ledger, Runs, SessionStanding
 from weft.store.atomic_files import make_folder
 from weft.surfaces.cli.resource_access import directory_driver, files_folder, load_resource_settings
 from weft.surfaces.cli.sandbox_access import command_runner
+from weft.surfaces.cli.user_files import user_cache
 
 if TYPE_CHECKING:
     from weft.programs import Programs
@@ -40,6 +41,7 @@ class ToolAccess:
         self._toolbox: Toolbox | None = None
 
     async def __call__(self, plan: TurnPlan, configuration: TurnConfiguration, standing: SessionStanding) -> None:
+        plan.rules_folder = user_cache()
         if configuration.effective.toolset is not None:
             make_folder(files_folder(self._ledger))  # before any tool could make something of its name
             await self.toolbox().equip(plan, configuration, standing)

@@ -1,0 +1,62 @@
+"""Secrets in results of tools: a model is sent a mark in the place of each.
+
+The rules look at a result before it is recorded. Where they find something, the words that models are sent in its place
+are recorded with the result, and the rules that made them: every request of every session that tells this result sends
+these words, whatever the rules are by then. The result itself is recorded as it came.
+
+It is no boundary. An agent can have a secret written backwards, and what no rule knows is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from weft.ledger.model import SentResult
+from weft.runtime.inference.shown_results import IMAGES, count_result_images
+from weft.runtime.tools.threads import in_thread
+
+SHORTEST_RESULT = 16
+"""Characters; a shorter one holds no secret that a rule knows, and loads no rules."""
+Ignored = Callable[[Sequence[str]], Collection[str]]
+"""Which of some credentials a person said are none: they are sent."""
+
+
+class ResultSecrets:
+    """Takes secrets out of results, and remembers them while the process lives: one that a rule knew by the words
+    around it is also taken out where it stands alone."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        """By credential its kind."""
+        self._lock = Lock()
+
+    async def sent_instead(self, result: Any, folder: Path | None, ignored: Ignored) -> SentResult | None:
+        """What is sent in the place of a recordable result; None where that is sent itself. `folder` is where compiled
+        rules are kept."""
+        fields, images = result, None
+        if count_result_images(result):
+            fields = {name: value for name, value in result.items() if name != IMAGES}
+            images = result[IMAGES]
+        if _characters(fields) < SHORTEST_RESULT:
+            return None
+        sent = await in_thread(partial(self._marked, fields, folder, ignored))
+        return sent if sent is None or images is None else SentResult({**sent.value, IMAGES: images}, sent.rules)
+
+    def _marked(self, result: Any, folder: Path | None, ignored: Ignored) -> SentResult | None:
+        from weft.ledger.secrets import load_rules, mark_secrets  # loaded for the first result, not for each message
+
+        with self._lock:
+            return mark_secrets(result, load_rules(folder), self._known, ignored)
+
+
+def _characters(value: Any) -> int:
+    """How many there are in a result, in its texts and in the names of its fields."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(name) + _characters(item) for name, item in value.items())
+    return sum(map(_characters, value)) if isinstance(value, list) else 0
