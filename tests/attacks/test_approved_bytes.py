@@ -321,3 +321,24 @@ def test_the_files_that_are_held_are_those_that_run(tmp_path: Path, cmd: str) ->
 def test_words_without_end_are_looked_through_at_once(tmp_path: Path) -> None:
     text = "sh -c make pytest -m python -r " * 1_000
     assert named_files(str(tmp_path), str(tmp_path), ["/bin/bash", "-c", text]).executed == []
+
+
+@pytest.mark.parametrize(
+    ("cmd", "pattern"),
+    [
+        ("./build.s*", "./build.s*"), ("sh buil?.sh", "buil?.sh"), ("cd sub && ./r[u]n.sh", "./r[u]n.sh"),
+        ("python3 $TOOL", "$TOOL"), ("~/build.sh", "~/build.sh"),
+        ("sh build.sh; ./b*", "./b*"), (["sh", "-c", "./b*"], "./b*"),
+    ],
+)  # fmt: skip
+def test_an_approval_says_of_a_pattern_that_no_file_is_held_for_it(folder: Path, cmd: Any, pattern: str) -> None:
+    tool = ShellTool(folder, runner=CommandRunner(UNPROTECTED, sandbox=machine_sandbox()))
+    plan = asyncio.run(tool.plan({"cmd": cmd}, APPROVED))
+    assert f"No file is held for {pattern}: " in plan.shown
+    assert ("build.sh" in plan.exact["held"]) == ("build.sh" in str(cmd).split("; ")[0] and "~" not in str(cmd))
+
+
+@pytest.mark.parametrize("cmd", ["sh build.sh *.txt", "ls *", "echo $HOME; make", "grep 'a*' build.sh"])
+def test_it_says_nothing_of_patterns_for_what_is_only_read(folder: Path, cmd: str) -> None:
+    tool = ShellTool(folder, runner=CommandRunner(UNPROTECTED, sandbox=machine_sandbox()))
+    assert "No file is held" not in asyncio.run(tool.plan({"cmd": cmd}, APPROVED)).shown

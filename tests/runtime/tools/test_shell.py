@@ -127,6 +127,7 @@ def test_the_plan_holds_everything_that_decides_what_runs(tmp_path: Path) -> Non
         "withheld": [],
         "files": {"build.sh": digest},
         "held": ["build.sh"],
+        "uncovered": [],
     }
     assert all(part in told.shown for part in ("sh build.sh", "A=1", "B=2", "sandbox workspace", "5000 ms", "build.sh"))
     assert told == plan(tmp_path, {"cmd": "sh build.sh", "env": {"A": "1", "B": "2"}, "timeout_ms": 5000})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -52,6 +52,7 @@ from weft.runtime.sandbox.toolchains import NO_TOOLCHAINS, Toolchains
 from weft.runtime.sandbox.usage import MEMORY_FOLDERS
 from weft.runtime.sandbox.visible_files import SystemFiles, kernel_options, readable_mounts, system_mounts
 from weft.runtime.sandbox.workspace_search import (
+    HiddenEntry,
     SearchedWorkspace,
     ensure_hidden,
     identity_at,
@@ -180,6 +181,8 @@ class Surroundings(TypedDict, total=False):
     files: Mapping[str, bytes] | None
     held_files: Sequence[Mount]
     """Files of the workspace with the bytes that they are to have, whatever becomes of them there."""
+    uncovered_files: Sequence[Mount]
+    """What takes the place of the covers of files of secrets, by its place. Anywhere else it shows nothing."""
     readable: Sequence[Path]
     """What is shown to it beside the system and the workspace."""
     hidden: Sequence[Path]
@@ -300,10 +303,8 @@ def plan_sandbox(
     pinning += [mount.place for mount in covers]
     pinning += protected.secrets.shown()  # a command could else put a folder there whose file of that name is hidden
     pinned = tuple(_pinned_folders(pinning, place)) if place is not None and is_writable else ()
-    covers += [
-        unreadable(f"{place}/{entry.path}") if entry.is_secret else cover(f"{place}/{entry.path}", is_folder=True)
-        for entry in entries
-    ]
+    uncovered = {mount.place: mount for mount in surroundings.get("uncovered_files", ())}
+    covers += _entry_covers(entries, str(place), uncovered, {mount.place for mount in covers})
     numbers = listed_numbers(mount.place for mount in covers) if place is not None else {}
     numbers |= {f"{place}/{entry.path}": entry.number for entry in entries if not entry.is_gathered}
     home = home_beside(place)
@@ -314,7 +315,7 @@ def plan_sandbox(
         mounts=ordered_mounts((*shown, *map(writable, pinned), *home_mounts(home, caches), *covers)),
         numbers=numbers,
         identities=_source_identities((*view.mounts, *map(writable, pinned))),
-        secrets=tuple(entry.path for entry in entries if entry.is_secret),
+        secrets=tuple(entry.path for entry in entries if entry.is_secret and f"{place}/{entry.path}" not in uncovered),
         gathered=tuple(entry.path for entry in entries if entry.is_gathered),
         covered=tuple(entry.place for entry in searched.entries),
         absent=searched.absent,
@@ -322,6 +323,18 @@ def plan_sandbox(
         environment={"PATH": path, "HOME": home, **toolchains.variables, **view.environment},
         caches=caches,
     )
+
+
+def _entry_covers(
+    entries: Iterable[HiddenEntry], workspace: str, uncovered: Mapping[str, Mount], covered: Container[str]
+) -> Iterator[Mount]:
+    """Of what was found in a workspace. A ledger of a secret's name is hidden already, and stays so."""
+    for entry in entries:
+        path = f"{workspace}/{entry.path}"
+        if not entry.is_secret:
+            yield cover(path, is_folder=True)
+        elif path not in covered:
+            yield uncovered.get(path, unreadable(path))
 
 
 def _ledger_covers(folder: Path) -> Iterator[Mount]:

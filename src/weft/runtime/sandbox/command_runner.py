@@ -91,11 +91,13 @@ class CommandRunner:
         folder: str | None = None,
         environment: Mapping[str, str] | None = None,
         held_files: Sequence[Mount] = (),
+        uncovered_files: Sequence[Mount] = (),
         stdin: bytes = b"",
         limits: Limits = DEFAULT_LIMITS,
     ) -> ProcessOutcome:
         """Run a command in a folder of the workspace. Its environment is PATH, HOME and what is given, nothing else.
         `held_files` have given bytes there, whatever becomes of them outside; without a sandbox none can be held.
+        `uncovered_files` are those of secrets that this one command may read, with their bytes.
         One that cannot be started ends as in a shell: with 127 where it is not there, else with 126."""
         place = folder or str(workspace.resolve())
         if profile.is_unconfined:
@@ -118,6 +120,7 @@ class CommandRunner:
             person=self.person,
             toolchains=(toolchains := await self.toolchains(workspace, place)),
             held_files=held_files,
+            uncovered_files=uncovered_files,
             stdin=stdin,
             limits=limits,
         )
@@ -261,12 +264,13 @@ class _ConfinedCommand:
         person: PersonFolders,
         toolchains: Toolchains,
         held_files: Sequence[Mount],
+        uncovered_files: Sequence[Mount],
         stdin: bytes,
         limits: Limits,
     ) -> None:
         self._sandbox, self._profile, self._workspace, self._folder = sandbox, profile, workspace, folder
         self._protected, self._readable, self._person = protected, readable, person
-        self._toolchains, self._held_files = toolchains, held_files
+        self._toolchains, self._held_files, self._uncovered_files = toolchains, held_files, uncovered_files
         self._stdin, self._limits = stdin, limits
 
     async def run(
@@ -293,6 +297,7 @@ class _ConfinedCommand:
             person=self._person,
             toolchains=self._toolchains,
             held_files=self._held_files,
+            uncovered_files=self._uncovered_files,
             stdin=self._stdin,
             limits=self._limits,
             limit_address_space=False,

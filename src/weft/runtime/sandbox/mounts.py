@@ -78,6 +78,11 @@ def cover(place: str, *, is_folder: bool) -> Mount:
     return Mount(kind=MountKind.EMPTY_FOLDER if is_folder else MountKind.FILE, place=place, is_cover=True)
 
 
+def uncovered(place: str, data: bytes, mode: int) -> Mount:
+    """In the place of the cover of a file: these bytes, which a person said the command may read."""
+    return Mount(kind=MountKind.FILE, place=place, data=data, mode=mode, is_cover=True)
+
+
 def unreadable(place: str) -> Mount:
     """Hides a file of the workspace: one that cannot be opened is found in its place. Programs fail then, instead of
     taking it for empty: git would commit it so."""

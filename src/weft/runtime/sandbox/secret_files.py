@@ -68,6 +68,21 @@ class SecretFiles(Struct, frozen=True, kw_only=True, dict=True):
         name = path.rpartition("/")[2]
         return not name.endswith(EXAMPLE_ENDINGS) and self._names.may_have(name)
 
+    def hides(self, workspace: str, path: str) -> bool:
+        """Whether a file of a workspace is one and is hidden, by its path there. Only the file itself is meant, not a
+        link that leads to it: whoever names a link has not said which file."""
+        place = os.path.join(workspace, path)
+        if not self.is_named(path) or os.path.realpath(place) != place or place in self.shown():
+            return False
+        try:
+            folder = os.open(os.path.dirname(place), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:  # it is gone
+            return False
+        try:
+            return self.has(path, folder, os.path.basename(place))
+        finally:
+            os.close(folder)
+
     @cached_property
     def _names(self) -> _NamePatterns:
         return _NamePatterns(pattern.rpartition("/")[2] for pattern in (*SECRET_FILES, *HOLDING, *self.more))

@@ -72,6 +72,9 @@ _CHANGING = frozenset(
 """With these words package managers change the file that they read."""
 
 
+_PUT_IN_PLACE = frozenset("*?[~$")
+
+
 def executed_words(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """The names of files that a command may execute, whether there are such files or not; and those that it writes by a
     redirection."""
@@ -90,6 +93,12 @@ def executed_words(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         before = words[operator in _REDIRECTIONS :]
         executed.update(dict.fromkeys(_of_command(before)))
     return list(executed), list(written)
+
+
+def patterns_executed(argv: Sequence[str]) -> list[str]:
+    """Words that name what a command executes only once a shell has put other words in their place: nobody can tell
+    before which file that is."""
+    return [word for word in executed_words(argv)[0] if not _PUT_IN_PLACE.isdisjoint(word)]
 
 
 def _runs_what_it_reads(words: Sequence[str]) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,12 +24,13 @@ from weft.kernel.shell_words import shell_line, shell_word
 from weft.kernel.weft_error import quoted
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.sandbox.mounts import file_of
+from weft.runtime.sandbox.mounts import file_of, uncovered
 from weft.runtime.sandbox.processes import GIB, MIB, Ending, Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE, SandboxProfile
 from weft.runtime.sandbox.workspace_search import LEDGER_FOLDER
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
-from weft.runtime.tools.held_files import hold_files, replaced_files
+from weft.runtime.tools.executed_files import patterns_executed
+from weft.runtime.tools.held_files import can_be_held, hold_files, replaced_files
 from weft.runtime.tools.named_files import named_files, named_words
 from weft.runtime.tools.shell_environment import checked_environment
 from weft.runtime.tools.threads import in_thread
@@ -101,7 +103,13 @@ class ShellTool(StructTool[ShellArguments]):
             "withheld": [str(path) for path in self._runner.protected.paths],
             "files": files.digests,
             "held": [] if self._profile.is_unconfined else files.executed,
+            "uncovered": [] if self._profile.is_unconfined else self._hidden(workspace, files.digests),
         }
+
+    def _hidden(self, workspace: str, digests: Mapping[str, str]) -> list[str]:
+        """Of the files that a command names those that are hidden from commands, and whose bytes can be approved."""
+        secrets = self._runner.protected.secrets
+        return [name for name, digest in digests.items() if can_be_held(digest) and secrets.hides(workspace, name)]
 
     def _changed(self, exact: dict[str, Any]) -> list[str]:
         """What is no longer as it was planned."""
@@ -114,8 +122,9 @@ class ShellTool(StructTool[ShellArguments]):
         changed = await in_thread(lambda: self._changed(exact))
         if changed or plan.tool != "shell":
             raise ToolFailure("changed", f"changed since it was planned: {', '.join(changed)}", {"changed": changed})
-        names = exact["held"] if context.is_approved else []
-        held = await in_thread(lambda: hold_files(exact["workspace"], names, exact["files"]))
+        # what a policy allows, or a person allowed for a session, holds and uncovers nothing
+        names = dict.fromkeys([*exact["held"], *exact["uncovered"]]) if context.is_approved else {}
+        held = await in_thread(lambda: hold_files(exact["workspace"], list(names), exact["files"]))
         limits = msgspec.structs.replace(self._limits, seconds=exact["timeout_ms"] / 1000)
         began = time.monotonic()
         outcome = await self._runner.run(
@@ -124,7 +133,14 @@ class ShellTool(StructTool[ShellArguments]):
             workspace=self._workspace,
             folder=exact["cwd"],
             environment=exact["env"],
-            held_files=[file_of(file.place, file.data, file.mode) for file in held.values()],
+            held_files=[
+                file_of(file.place, file.data, file.mode)
+                for name, file in held.items()
+                if name not in exact["uncovered"]
+            ],
+            uncovered_files=[
+                uncovered(file.place, file.data, file.mode) for name, file in held.items() if name in exact["uncovered"]
+            ],
             limits=limits,
         )
         duration_ms = round(1000 * (time.monotonic() - began))
@@ -170,8 +186,14 @@ def _shown(cmd: str | list[str], exact: dict[str, Any]) -> str:
     lines.append(f"sandbox {exact['profile']}{grant}, at most {exact['timeout_ms']} ms")
     for name, digest in exact["files"].items():
         lines.append(f"file {name}: {digest}{', held while it runs' if name in exact['held'] else ''}")
+    patterns = [word for word in patterns_executed(exact["argv"]) if os.path.normpath(word) not in exact["held"]]
+    if patterns:
+        lines.append(f"No file is held for {', '.join(patterns)}: the shell finds out which it is when it runs.")
     if exact["held"]:
         lines.append("This covers the held files as they are now, and not what they call.")
+    if exact["uncovered"]:
+        lines.append(f"hidden files named by this command: {', '.join(exact['uncovered'])}")
+        lines.append("If you allow this call, this one command reads them as they are now; its result may tell them.")
     named = self_running(word for word in named_words(exact["argv"]) if len(word.split()) == 1)
     lines += [self_running_words(named)] if named else []
     return "\n".join(lines)
