@@ -200,7 +200,7 @@ def test_a_worker_does_not_keep_a_folder_that_its_spawners_session_lost(tmp_path
         team.answers(model)
         config = {"workspace": home, "toolset": "manager", "defaultModel": "fast"}
         session = team.programs.acting_as("ann").create_session("hers", config=config)
-        await team.settled(team.ledger.sync.acting_as("ann").inbox.admit("go", session="hers").message)
+        await team.settled(team.ledger.sync.inbox.admit("go", session="hers").message)
         (worker,) = team.runs.workers(session.id)
         reader = LayerReader(team.programs, team.inference, VARIABLES.get, team.person)
         assert reader.configuration(TurnRequest(session=worker.session)).workspace == home

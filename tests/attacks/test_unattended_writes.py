@@ -1,5 +1,5 @@
-"""What other people begin and nobody watches writes nothing: their triggers, rooms and workers have no tools for it,
-unless the ledger's owner said so of the agent."""
+"""What other people begin and nobody watches writes nothing: their triggers, rooms and workers, and their messages that
+the owner's broker answers, have no tools for it, unless the ledger's owner said so of the agent."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from weft.kernel.clock import SystemClock
 from weft.kernel.errors import NotAllowed
 from weft.kernel.mentions import write_mention
 from weft.programs import Programs
+from weft.runtime.configuration.unattended import UnattendedTurn, unattended_turn
 from weft.runtime.triggers.sender import TriggerSender
 
 WRITING = {"write", "edit", "shell"}
@@ -78,7 +79,12 @@ async def in_a_room(team: Crew, who: str) -> None:
     await team.settled(reached.message)
 
 
-BEGUN: dict[str, Begin] = {"a trigger": by_a_trigger, "a room": in_a_room}
+async def by_a_message(team: Crew, who: str) -> None:
+    ledger = team.ledger.sync
+    await team.settled((ledger if who == "local" else ledger.acting_as(who)).inbox.admit("go", session="work").message)
+
+
+BEGUN: dict[str, Begin] = {"a trigger": by_a_trigger, "a room": in_a_room, "a message": by_a_message}
 
 
 @pytest.mark.parametrize("origin", BEGUN)
@@ -118,9 +124,9 @@ def test_the_owner_has_them_and_gives_them(tmp_path: Path, origin: str, how: str
 
 
 def test_workers_of_other_peoples_turns_write_nothing(tmp_path: Path) -> None:
-    """Somebody who waits for an answer begins a turn that delegates: what its workers do nobody watches."""
+    """Nor where the turn that made them had tools for it."""
     offered: dict[str, list[set[str]]] = {"ann": [], "local": []}
-    who = ["ann"]
+    who, team_of = ["ann"], list[Crew]()
 
     def model(asked: Asked) -> Any:
         if asked.first.startswith("task"):
@@ -128,11 +134,13 @@ def test_workers_of_other_peoples_turns_write_nothing(tmp_path: Path) -> None:
             return say("worked")
         if asked.results or "delegate" not in asked.last:  # what a worker reports begins a turn, too
             return say("delegated")
+        team_of[0].programs.change("boss", {"unattended_writes": None})  # before its worker begins
         return call(("spawn", {"task": "task: write a file"}))
 
     async def body(team: Crew) -> None:
         prepared(team, tmp_path / "work")
-        team.programs.change("boss", {"toolset": "manager"})
+        team_of.append(team)
+        team.programs.change("boss", {"toolset": "manager", "unattended_writes": True})
         ledger = team.ledger.sync
         team.answers(model)
         for name in ("ann", "local"):
@@ -170,5 +178,18 @@ def test_an_agent_that_somebody_else_made_is_no_way_around(tmp_path: Path) -> No
         team.programs.change(reached.session_id, {"workspace": str(tmp_path / "work")})
         await team.settled(reached.message)
         assert not WRITING & set().union(*model.tools)
+
+    crew(tmp_path / "l.weft", body)
+
+
+def test_whoever_answers_their_own_message_watches_it(tmp_path: Path) -> None:
+    async def body(team: Crew) -> None:
+        prepared(team, tmp_path / "work")
+        sent = team.ledger.sync.acting_as("ann").inbox.admit("go", session="work")
+        message = team.ledger.sync.inbox.get(sent.message)
+        anns = Programs(team.ledger.sync.acting_as("ann"))
+        assert unattended_turn(anns, [message], is_worker=False) is None
+        owners = unattended_turn(team.programs, [message], is_worker=False)
+        assert owners == UnattendedTurn("a message", ("ann",))
 
     crew(tmp_path / "l.weft", body)

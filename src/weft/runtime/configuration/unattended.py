@@ -1,4 +1,5 @@
-"""Which turns nobody watches that other people began: by a trigger, in a room, or as a worker's.
+"""Which turns nobody watches that other people began: by a trigger, in a room, as a worker's, or by a message that the
+owner's broker answers. Who sends a message and answers it in their own process watches it.
 
 Whose words began a turn decides. Such a turn has no tools that write, unless the ledger's owner set `unattended_writes`
 on the agent that answers. The ledger does not tell an agent that acts by itself from one that answers for the owner:
@@ -39,23 +40,27 @@ class UnattendedTurn(Struct, frozen=True):
 
 
 def unattended_turn(programs: Programs, messages: Sequence[InboxMessage], *, is_worker: bool) -> UnattendedTurn | None:
-    """How the turn of these messages was begun; None where the owner's words began it, or somebody who waits for it."""
+    """How the turn of these messages was begun; None where the owner's words began it, or those of whoever runs this
+    process."""
+    is_owners_broker = programs.ledger.authority.is_local
     for message in messages:
-        origin = _origin(message, is_worker=is_worker)
+        origin = _origin(message, is_worker=is_worker, is_owners_broker=is_owners_broker)
         people = () if origin is None else other_people(programs, message)
         if origin is not None and people:
             return UnattendedTurn(origin, people)
     return None
 
 
-def _origin(message: InboxMessage, *, is_worker: bool) -> str | None:
+def _origin(message: InboxMessage, *, is_worker: bool, is_owners_broker: bool) -> str | None:
     if message.trigger is not None:
         return "a trigger"
     if isinstance(message.context, dict) and ROOM_FIELD in message.context:
         return "a room"
     if is_worker:
         return "a worker"
-    return "an agent" if message.source == MessageSource.AGENT else None
+    if message.source == MessageSource.AGENT:
+        return "an agent"
+    return "a message" if is_owners_broker else None
 
 
 def other_people(programs: Programs, message: InboxMessage) -> tuple[str, ...]:

@@ -118,14 +118,15 @@ async def _answer(
 
 
 def _unattended(ledger: Ledger, configuration: TurnConfiguration) -> str | None:
-    """What triggers, rooms and workers of somebody who is not the ledger's owner have less."""
+    """What turns have less that somebody begins who is not the ledger's owner, and does not answer themselves."""
     from weft.runtime.configuration.unattended import may_write_unattended
 
     if ledger.authority.is_local or may_write_unattended(configuration.persona):
         return None
     who, agent = ledger.authority.principal.id, configuration.persona_name
     return (
-        f"turns that a trigger, a room or a worker of {who} begins have no tools that act:"
+        f"turns that a trigger, a room or a worker of {who} begins, or a message that a broker of the owner answers,"
+        " have no tools that act:"
         f" the ledger's owner has not set unattended_writes of the agent {agent!r}"
     )
 
