@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.credentials import Maker
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import HANG, Script, chat, chat_saying, failure
 from tests.surfaces.approving import opened
@@ -137,6 +138,34 @@ def test_an_agent_works_in_a_folder_and_its_calls_are_told(weft: Shell) -> None:
     assert weft("agent", "run", "ada", "Look", "--in", "work", "--session", "mine").code == 4
     assert weft("agent", "run", "ada", "Look", "--in", "nowhere").code == 5
     assert weft("agent", "run", "nobody", "Look", "--in", "work").code == 3
+
+
+def test_why_calls_were_refused_is_said_once(weft: Shell) -> None:
+    (weft.folder / "work").mkdir()
+    denied = calling("fetch_url", url="https://example.com/")
+    with serving(denied, denied, denied, chat()) as server:
+        stock(weft, server.url)
+        weft.json("agent", "create", "ada", "--model", "fast")
+        shown = weft("agent", "run", "ada", "Look", "--in", "work")
+    lines = [line for line in shown.err.splitlines() if line.startswith("tool fetch_url")]
+    first, *others = lines
+    assert first.startswith("tool fetch_url(https://example.com/) cannot run: ")
+    assert others == ["tool fetch_url(https://example.com/) cannot run, as before"] * 2
+
+
+def test_a_secret_in_a_file_is_sent_neither_by_the_run_that_reads_it_nor_later(weft: Shell) -> None:
+    token = Maker(5).github()
+    (weft.folder / "work").mkdir()
+    (weft.folder / "work" / "notes.md").write_text(f"use {token} for the tests\n")
+    with serving(calling("read", path="notes.md"), chat(), chat()) as server:
+        stock(weft, server.url)
+        weft.json("agent", "create", "ada", "--model", "fast")
+        assert weft("agent", "run", "ada", "Look", "--in", "work").code == 0
+        assert weft("send", "--session", "ada:main", "And now?").code == 0
+        bodies = [json.dumps(received.body) for received in server.received]
+    assert len(bodies) == 3
+    assert [token in body for body in bodies] == [False] * 3
+    assert ["use [secret: GitHub token] for the tests" in body for body in bodies] == [False, True, True]
 
 
 def test_a_run_that_is_interrupted_ends_its_turn_with_what_it_has(weft: Shell) -> None:

@@ -36,6 +36,8 @@ class RunView:
         self._call = call
         self._stream = ReplyStream(call)
         self.calls: list[WatchedCall] = []
+        self._reasons = set[str]()
+        """Those that were shown."""
 
     @property
     def has_answer(self) -> bool:
@@ -52,7 +54,16 @@ class RunView:
             return
         self._break_line()
         if observed.decision is not Decision.ASK:  # requests to people are shown with how to answer them
-            self._call.note(*_line(call))
+            self._call.note(*_line(call, self._told_reason(call)))
+
+    def _told_reason(self, call: WatchedCall) -> str:
+        """Why a call did not run or failed. What was said of an earlier call already is not said again."""
+        why = cut(" ".join((call.error or "").split()), WHY_CHARACTERS)
+        if not why:
+            return ""
+        is_known = why in self._reasons
+        self._reasons.add(why)
+        return ", as before" if is_known else f": {why}"
 
     def end(self) -> None:
         self._stream.end()
@@ -88,10 +99,8 @@ def _changed(call: WatchedCall, observed: ObservedCall) -> WatchedCall:
     )
 
 
-def _line(call: WatchedCall) -> list[Span | str]:
+def _line(call: WatchedCall, reason: str) -> list[Span | str]:
     use = f"{call.tool}({cut(' '.join(call.about.split()), ABOUT_CHARACTERS)})" if call.about else call.tool
-    why = cut(" ".join((call.error or "").split()), WHY_CHARACTERS)
-    reason = f": {why}" if why else ""
     if call.outcome == OK:
         return [Span("tool", "tool"), f" {use} ", Span("ok", "good"), Span(ALLOWED_BY.get(call.by or "", ""), "dim")]
     if call.outcome == DENIED:
