@@ -22,6 +22,7 @@ from weft.ledger.api import Runs
 from weft.ledger.model import ImagePart, ToolResultPart
 from weft.ledger.secrets import sent_results
 from weft.ledger.secrets.built_in_rules import built_in_secrets
+from weft.ledger.secrets.scanner import PIECE_BYTES, PIECE_OVERLAP_BYTES, load_scanner, pieces_of
 from weft.runtime.broker.tools import FunctionTool, ToolCallContext, tools_of
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import ProviderKind, RetryPolicy
@@ -204,6 +205,26 @@ def test_reading_on_in_a_long_result_gives_no_secret_either(path: Path) -> None:
     run(path, body, ASKS, SAYS)
 
 
+def test_a_substitution_that_is_taken_back_shows_what_was_sent_and_no_secret(path: Path) -> None:
+    async def body(session: Printing) -> None:
+        turn = await session.send({"stdout": PROFILE})
+        ledger = session.ledger.sync
+        (result,) = [one.id for one in ledger.events(turn) if isinstance(one.event, ToolResult)]
+        (before,) = ledger.tool_calls(turn)
+        ledger.substitute(result, {"stdout": "other words"})
+        assert ledger.tool_calls(turn)[0].result == {"stdout": "other words"}
+        ledger.substitute(result, with_event=result)
+        (after,) = ledger.tool_calls(turn)
+        assert after.result == before.result
+        ledger.record_turn(session="picked", query="Hello", response="Hello")
+        ledger.merges.cherry_pick(turn, onto="picked")
+        await session.send({"stdout": "nothing to hide, is there"}, session="picked")
+        assert not session.has_sent(KEY)
+        assert "[secret: AWS secret access key]" in json.dumps(session.body())
+
+    run(path, body, ASKS, SAYS, ASKS, SAYS)
+
+
 class OtherRules:
     """Rules that know nothing."""
 
@@ -299,3 +320,18 @@ def test_our_own_rules_read_a_text_that_begins_keys_over_and_over_once() -> None
     begin = "-----BEGIN " + "PRIVATE KEY-----"
     for text in (f"Name: {begin}\n", begin, f"{begin} \n\n\t", "sk-" * 40, "Secret_Access_Key:::::::::", "ghp_"):
         assert list(built_in_secrets(text * 20_000)) == []
+
+
+def test_a_long_text_is_looked_through_in_pieces_without_compiling_rules_for_it() -> None:
+    rules = load_scanner(Path("/nowhere/kept"))
+    assert list(rules.secrets("words and more words\n" * 5_000)) == []
+    assert rules._compiled is None
+
+
+@pytest.mark.parametrize("before", [0, PIECE_BYTES - 20, PIECE_BYTES - PIECE_OVERLAP_BYTES, 3 * PIECE_BYTES])
+def test_a_secret_is_whole_in_a_piece_wherever_it_lies(before: int) -> None:
+    data = b"." * before + PEM.encode() + b"." * PIECE_BYTES
+    pieces = list(pieces_of(data))
+    assert any(PEM.encode() in piece for piece in pieces)
+    assert max(map(len, pieces)) <= PIECE_BYTES
+    assert pieces[-1].endswith(b"." * 100)

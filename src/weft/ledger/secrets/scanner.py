@@ -35,6 +35,10 @@ COMPONENTS = frozenset(
 """Rules that only serve others in kingfisher's own reports, but whose matches are secret by themselves."""
 QUICK_BYTES = 256 * 1024
 """So much is looked through by the patterns of rules before the rules themselves are compiled."""
+UNKEPT_QUICK_BYTES = 4 * 1024 * 1024
+"""The same where compiled rules are kept nowhere, and compiling them takes ten times as long as reading them."""
+PIECE_BYTES, PIECE_OVERLAP_BYTES = 56 * 1024, 16 * 1024
+"""A long text is handed to the patterns in pieces, which overlap by more than any credential has."""
 NAME_LENGTH = 24
 _name = re.compile(r"_?[a-z]+(?:_[a-z]+){2,}_?")
 _breaks = re.compile(rb"(?<!\\)\\++[nrt]|\s+")
@@ -109,6 +113,7 @@ class Kingfisher:
         self._patterns = load_patterns(sdk.__version__)
         self._compiling = Lock()
         self._compiled: CompiledRules | None = None
+        self._quick_bytes = QUICK_BYTES if folder is not None else UNKEPT_QUICK_BYTES
         self._looked_at = 0
 
     @property
@@ -142,16 +147,17 @@ class Kingfisher:
         if self._compiled is not None or self._patterns is None:
             return True
         self._looked_at += len(data)
-        return self._looked_at > QUICK_BYTES or self._patterns.may_match(data)
+        return self._looked_at > self._quick_bytes or self._patterns.may_match(data)
 
     def secrets(self, text: str) -> Iterator[tuple[str, str]]:
         """The credentials in a text as they are written there, each with its kind. Of what stands in base64 that is the
         base64."""
-        data = text.encode("utf-8", "surrogatepass")
-        for found in self._found(data):
-            place = found.location
-            coded = data[place["start_offset"] : place["end_offset"]].decode("utf-8", "replace")
-            yield self.kind(found.rule_id), coded if found.is_base64_encoded else found.secret
+        whole = text.encode("utf-8", "surrogatepass")
+        for data in (whole,) if self._compiled is not None else pieces_of(whole):
+            for found in self._found(data):
+                place = found.location
+                coded = data[place["start_offset"] : place["end_offset"]].decode("utf-8", "replace")
+                yield self.kind(found.rule_id), coded if found.is_base64_encoded else found.secret
 
     def kind(self, rule: str) -> str:
         if self._patterns is not None and rule in self._patterns.rules:
@@ -169,6 +175,13 @@ class Kingfisher:
                 policy = self._sdk.DetectionPolicy(inline_ignores=False, markup_context=False)
                 self._compiled = CompiledRules(catalog, self._sdk.Scanner(catalog, policy=policy).scan)
             return self._compiled
+
+
+def pieces_of(data: bytes) -> Iterator[bytes]:
+    """The pieces of a text that the patterns look through."""
+    yield data[:PIECE_BYTES]
+    for end in range(PIECE_BYTES, len(data), PIECE_BYTES - PIECE_OVERLAP_BYTES):
+        yield data[end - PIECE_OVERLAP_BYTES : end - PIECE_OVERLAP_BYTES + PIECE_BYTES]
 
 
 def in_short(name: str) -> str:

@@ -139,7 +139,7 @@ def _named_texts(value: Any) -> Iterator[tuple[str, str]]:
 def _looked_at(result: Any) -> Iterator[str]:
     """The texts that the rules are given: each text of the result for itself, what it says without the escapes of JSON,
     texts with their names, and what stands across the border between two of them."""
-    texts = list(_texts(result))
+    texts = [text for text in _texts(result) if text]
     plain = "\n".join(texts)
     yield plain
     if "\\" in plain and (unescaped := without_escapes(plain.encode()).decode()) != plain:
