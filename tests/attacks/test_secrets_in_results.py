@@ -304,6 +304,17 @@ def test_a_text_in_which_a_secret_cannot_be_found_again_is_left_out_whole() -> N
     assert sent.value == "[this result is left out: [secret: word]]"
 
 
+def test_a_text_with_more_secrets_than_can_be_looked_for_is_left_out_whole() -> None:
+    maker = Maker(3)
+    tokens = [maker.github() for _ in range(3_000)]
+    known: dict[str, str] = {}
+    result = {"stdout": "\n".join(tokens), "stderr": "plain words"}
+    sent = sent_results.mark_secrets(result, sent_results.KnownRules(None), known, lambda secrets: ())
+    assert sent is not None
+    assert sent.value == {"stdout": "[122999 characters left out: [secret: GitHub token]]", "stderr": "plain words"}
+    assert len(known) == sent_results.KNOWN_SECRETS
+
+
 def test_a_short_result_loads_no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_secrets, "mark_secrets", None)
     assert asyncio.run(ResultSecrets().sent_instead({"rc": 0, "out": "short"}, None, lambda secrets: ())) is None

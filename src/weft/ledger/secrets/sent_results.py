@@ -23,8 +23,10 @@ from weft.ledger.secrets.scanner import LONG, Kingfisher, load_scanner
 
 CONTEXT_CHARACTERS = 4096
 """A text of at most so many is looked at together with the name that it has in a result, and with its neighbours."""
-KNOWN_SECRETS = 1_000
+KNOWN_SECRETS = 200
 """So many, the newest, are looked for again in later results, where no rule may know them."""
+MOST_SECRETS = 200
+"""Of a result with more of them, texts that hold one are left out whole: to look for each in all of it takes long."""
 ROUNDS = 3
 """So often what is left is given to the rules again."""
 Ignored = Callable[[Sequence[str]], Collection[str]]
@@ -80,6 +82,9 @@ def mark_secrets(result: Any, rules: ResultRules, known: dict[str, str], ignored
         if not fresh:
             break
         kinds |= fresh
+        if len(kinds) > MOST_SECRETS:
+            sent = _withheld(sent, rules, passed)
+            break
         sent = _without(sent, kinds)
     else:
         sent = _withheld(sent, rules, passed)
@@ -98,12 +103,10 @@ def _found(rules: ResultRules, result: Any, known: Mapping[str, str]) -> dict[st
 
 def _remember(kinds: Mapping[str, str], known: dict[str, str]) -> None:
     """A short one may be a word that means something else elsewhere."""
-    for secret, kind in kinds.items():
-        if len(secret) >= LONG:
-            known.pop(secret, None)
-            known[secret] = kind
-    while len(known) > KNOWN_SECRETS:
-        del known[next(iter(known))]
+    fresh = {secret: kind for secret, kind in kinds.items() if len(secret) >= LONG}
+    latest = [*((secret, kind) for secret, kind in known.items() if secret not in fresh), *fresh.items()]
+    known.clear()
+    known.update(latest[-KNOWN_SECRETS:])
 
 
 def mark_of(kind: str) -> str:
