@@ -304,6 +304,15 @@ def test_a_text_in_which_a_secret_cannot_be_found_again_is_left_out_whole() -> N
     assert sent.value == "[this result is left out: [secret: word]]"
 
 
+def test_a_result_that_is_left_out_keeps_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_secrets, "load_rules", lambda folder: Stubborn("hidden"))
+    images = [f"data:image/png;base64,{PNG}"]
+    result = {"hidden": 1, "plain": "words that are long enough", "images": images}
+    sent = asyncio.run(ResultSecrets().sent_instead(result, None, lambda secrets: ()))
+    assert sent is not None
+    assert sent.value == {"result": "[this result is left out: [secret: word]]", "images": images}
+
+
 def test_a_text_with_more_secrets_than_can_be_looked_for_is_left_out_whole() -> None:
     maker = Maker(3)
     tokens = [maker.github() for _ in range(3_000)]

@@ -95,7 +95,9 @@ class ToolCallRequested(Event, frozen=True, gc=False, kw_only=True, tag="tool_ca
 
 class ToolResult(Event, frozen=True, gc=False, kw_only=True, tag="tool_result"):
     about: ClassVar[str] = (
-        "A tool ended; `call` is the event that asked for it. `untrusted`: a stranger may have written what it gave."
+        "A tool ended; `call` is the event that asked for it. `sent` is what models are sent in the place of the"
+        " result, or of the error's message: `secret_rules` found secrets, which are marked there. `untrusted`: a"
+        " stranger may have written what it gave."
     )
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 

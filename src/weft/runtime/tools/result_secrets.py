@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Any
 
 from weft.ledger.model import SentResult
-from weft.runtime.inference.shown_results import IMAGES, count_result_images
+from weft.runtime.inference.shown_results import IMAGES, count_result_images, with_images
 from weft.runtime.tools.threads import in_thread
 
 SHORTEST_RESULT = 16
@@ -44,7 +44,7 @@ class ResultSecrets:
         if _characters(fields) < SHORTEST_RESULT:
             return None
         sent = await in_thread(partial(self._marked, fields, folder, ignored))
-        return sent if sent is None or images is None else SentResult({**sent.value, IMAGES: images}, sent.rules)
+        return sent if sent is None or images is None else SentResult(with_images(sent.value, images), sent.rules)
 
     def _marked(self, result: Any, folder: Path | None, ignored: Ignored) -> SentResult | None:
         from weft.ledger.secrets import load_rules, mark_secrets  # loaded for the first result, not for each message
