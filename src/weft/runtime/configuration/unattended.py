@@ -44,23 +44,21 @@ def unattended_turn(programs: Programs, messages: Sequence[InboxMessage], *, is_
     process."""
     is_owners_broker = programs.ledger.authority.is_local
     for message in messages:
-        origin = _origin(message, is_worker=is_worker, is_owners_broker=is_owners_broker)
+        origin = _origin(message, is_worker=is_worker) or ("a message" if is_owners_broker else None)
         people = () if origin is None else other_people(programs, message)
         if origin is not None and people:
             return UnattendedTurn(origin, people)
     return None
 
 
-def _origin(message: InboxMessage, *, is_worker: bool, is_owners_broker: bool) -> str | None:
+def _origin(message: InboxMessage, *, is_worker: bool) -> str | None:
     if message.trigger is not None:
         return "a trigger"
     if isinstance(message.context, dict) and ROOM_FIELD in message.context:
         return "a room"
     if is_worker:
         return "a worker"
-    if message.source == MessageSource.AGENT:
-        return "an agent"
-    return "a message" if is_owners_broker else None
+    return "an agent" if message.source == MessageSource.AGENT else None
 
 
 def other_people(programs: Programs, message: InboxMessage) -> tuple[str, ...]:
