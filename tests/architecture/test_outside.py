@@ -61,7 +61,7 @@ MAY_RUN = {
     "weft/runtime/invoke/human.py": "the person's own command that tells them something, named by a variable of theirs",
     "weft/runtime/replay/checks.py": "the check of a bisection, which the person gave on the command line",
     "weft/runtime/inference/local.py": "the embedded model: our own program",
-    "weft/runtime/resources/directories/git.py": "git, for what is kept of folders",
+    "weft/runtime/sandbox/git_program.py": "git, for what is kept of folders",
 }
 CONFINING = frozenset(
     f"{SANDBOX}{module}.{name}"

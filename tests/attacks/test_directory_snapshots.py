@@ -17,11 +17,11 @@ from tests.runtime.resources.directories.folders import contents, write
 from tests.sizes import share
 from weft.kernel.errors import Damaged, InvalidInput, LimitExceeded, StoreFailed, WeftError
 from weft.runtime.resources.directories import FileStore, SnapshotLimit, ignore_rules
-from weft.runtime.resources.directories.git import find_git, opened_repository
 from weft.runtime.resources.directories.manifest import Manifest
 from weft.runtime.resources.directories.objects import BLOB, TREE, ObjectWriter
 from weft.runtime.resources.directories.restoring import FolderRestoring
 from weft.runtime.resources.directories.taking import write_snapshot
+from weft.runtime.sandbox.git_program import find_git, opened_repository
 
 Forge = Callable[[ObjectWriter, bytes], bytes]
 

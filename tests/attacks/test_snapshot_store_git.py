@@ -20,7 +20,7 @@ import pytest
 from tests.runtime.resources.directories.folders import write
 from weft.kernel.errors import Damaged, StoreFailed, WeftError
 from weft.runtime.resources.directories import FileStore
-from weft.runtime.resources.directories.git import Git
+from weft.runtime.sandbox.git_program import Git
 from weft.runtime.sandbox.piped_process import PipedProcess
 
 MORE_FILES_THAN_ONE_BY_ONE = 120

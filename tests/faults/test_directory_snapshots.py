@@ -19,9 +19,9 @@ from tests.runtime.resources.directories.folders import contents, write
 from tests.sizes import Record, chance, share, sized
 from weft.kernel.errors import StoreFailed
 from weft.runtime.resources.directories import FileStore
-from weft.runtime.resources.directories.git import find_git
 from weft.runtime.resources.directories.model import SkipReason
 from weft.runtime.resources.directories.scan import LEFTOVER
+from weft.runtime.sandbox.git_program import find_git
 
 NOBODY = 65534
 ROOT = Path(__file__).parents[2]

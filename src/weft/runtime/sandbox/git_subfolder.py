@@ -10,7 +10,7 @@ that a person staged meanwhile is lost; `HEAD`, where it is still what it was. A
 the commits that were made, and their files as changed in the repository's index. A rebase that is not finished is not
 carried back, nor is the log of `HEAD`. Submodules in such a workspace cannot be used.
 
-The indexes are read and written by a git that obeys nothing of the repository (`resources/directories/git`).
+The indexes are read and written by a git that obeys nothing of the repository (`git_program`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from msgspec import structs
 
 from weft.kernel.clock import system_random
 from weft.kernel.errors import StoreFailed
-from weft.runtime.resources.directories.git import find_git, opened_repository
+from weft.runtime.sandbox.git_program import find_git, opened_repository
 from weft.runtime.sandbox.mounts import Mount, file_of, is_beneath, read_only, writable
 
 INSIDE = "/run/weft-git"

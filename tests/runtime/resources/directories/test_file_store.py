@@ -13,8 +13,8 @@ import pytest
 from tests.runtime.resources.directories.folders import contents, write
 from weft.kernel.errors import InvalidInput, LimitExceeded, NotFound, Unsupported
 from weft.runtime.resources.directories import ChangeStatus, EntryKind, FileStore, SnapshotLimit, readable_path
-from weft.runtime.resources.directories.git import find_git
 from weft.runtime.resources.directories.model import SkipReason
+from weft.runtime.sandbox.git_program import find_git
 
 ODD_NAMES = (
     b"new\nline",

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from weft.kernel.errors import LimitExceeded, StoreFailed
-from weft.runtime.resources.directories.git import Git
 from weft.runtime.resources.directories.known_files import OuterFile, stamp_of
 from weft.runtime.resources.directories.trees import joined
+from weft.runtime.sandbox.git_program import Git
 from weft.runtime.tools.beneath import READ_FLAGS
 
 IGNORE_FILE = b".gitignore"

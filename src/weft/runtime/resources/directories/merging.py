@@ -13,12 +13,12 @@ from typing import TypeVar
 
 from weft.kernel.errors import StoreFailed
 from weft.runtime.resources.directories.comparing import NOTHING, Comparison, StoredEntry, StoredFolder
-from weft.runtime.resources.directories.git import Git
 from weft.runtime.resources.directories.manifest import Manifest, ancestors, usual_mode
 from weft.runtime.resources.directories.model import FolderMerge, MergeConflict, SnapshotLimit
 from weft.runtime.resources.directories.objects import TREE, ObjectReader, ObjectWriter
 from weft.runtime.resources.directories.taking import write_snapshot
 from weft.runtime.resources.directories.trees import LINK_MODE, PROGRAM_MODE, folder_name
+from weft.runtime.sandbox.git_program import Git
 
 _EXECUTABLE = 0o111
 T = TypeVar("T")

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import BinaryIO
 
 from weft.kernel.errors import Damaged, LimitExceeded, NotFound
-from weft.runtime.resources.directories.git import Git, ended_well
 from weft.runtime.resources.directories.trees import object_id
+from weft.runtime.sandbox.git_program import Git, ended_well
 
 BLOB, TREE = b"blob", b"tree"
 _KINDS = {b"commit": 1, TREE: 2, BLOB: 3}

@@ -18,7 +18,6 @@ from collections.abc import Iterable
 
 from weft.kernel.clock import Clock
 from weft.kernel.errors import LimitExceeded
-from weft.runtime.resources.directories.git import Git, ended_well
 from weft.runtime.resources.directories.ignore_rules import IGNORE_FILE, REPOSITORY, IgnoreRules
 from weft.runtime.resources.directories.known_files import (
     UNSETTLED,
@@ -38,6 +37,7 @@ from weft.runtime.resources.directories.manifest import PERMISSIONS, ancestors
 from weft.runtime.resources.directories.model import SkipReason, SnapshotLimit
 from weft.runtime.resources.directories.objects import BLOB, ObjectWriter
 from weft.runtime.resources.directories.trees import LONGEST_PATH_BYTES, NEVER_KEPT, is_kept_name, joined
+from weft.runtime.sandbox.git_program import Git, ended_well
 from weft.runtime.tools.beneath import READ_FLAGS, READ_FOLDER_FLAGS, Identity, open_beneath
 
 LEFTOVER = b".weft-restoring-"

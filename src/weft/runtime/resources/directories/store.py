@@ -24,15 +24,6 @@ from weft.runtime.resources.directories.comparing import (
     entry_at,
     load_snapshot,
 )
-from weft.runtime.resources.directories.git import (
-    CONFIGURATION,
-    HEAD,
-    Git,
-    ensure_merges,
-    find_git,
-    is_object_id,
-    opened_repository,
-)
 from weft.runtime.resources.directories.known_files import KnownFiles, Table
 from weft.runtime.resources.directories.locks import locked
 from weft.runtime.resources.directories.merging import merge_snapshots
@@ -61,6 +52,15 @@ from weft.runtime.resources.directories.upkeep import (
     receive_snapshot,
     remove_snapshots,
     send_snapshot,
+)
+from weft.runtime.sandbox.git_program import (
+    CONFIGURATION,
+    HEAD,
+    Git,
+    ensure_merges,
+    find_git,
+    is_object_id,
+    opened_repository,
 )
 from weft.runtime.tools.beneath import READ_FOLDER_FLAGS, Identity, open_beneath
 from weft.store.atomic_files import make_folder

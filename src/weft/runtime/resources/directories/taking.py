@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from weft.kernel.clock import Clock
 from weft.kernel.errors import StoreFailed
-from weft.runtime.resources.directories.git import Git
 from weft.runtime.resources.directories.ignore_rules import IgnoreRules, OuterRules
 from weft.runtime.resources.directories.known_files import (
     FolderRecord,
@@ -34,6 +33,7 @@ from weft.runtime.resources.directories.model import FolderSnapshot, SkippedPath
 from weft.runtime.resources.directories.objects import BLOB, TREE, ObjectWriter
 from weft.runtime.resources.directories.scan import RulesChanged, Scan, changed_folders
 from weft.runtime.resources.directories.trees import FILE_MODE, FOLDER_MODE, TreeEntry, joined, tree_bytes
+from weft.runtime.sandbox.git_program import Git
 from weft.runtime.tools.beneath import Identity
 
 FILES, MANIFEST = b"files", b"manifest"

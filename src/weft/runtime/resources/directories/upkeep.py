@@ -16,10 +16,10 @@ from weft.runtime.resources.directories.comparing import (
     StoredFolder,
     load_snapshot,
 )
-from weft.runtime.resources.directories.git import Git, ended_well
 from weft.runtime.resources.directories.known_files import KnownFiles
 from weft.runtime.resources.directories.model import SnapshotLimit
 from weft.runtime.resources.directories.objects import BLOB, MOST_OBJECT_BYTES, ObjectReader
+from weft.runtime.sandbox.git_program import Git, ended_well
 
 SNAPSHOTS = "refs/snapshots"
 _MOST_PACKS = 20
