@@ -6,9 +6,7 @@ the program would have made is looked for.
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -17,46 +15,13 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from tests.attacks.git_person import NESTED, Person, tried
 from tests.runtime.sandbox.repositories import agent_does, agent_runs, make_repository, person_git
 from weft.kernel.errors import StoreError, Unsupported
 from weft.runtime.sandbox import bubblewrap
 from weft.runtime.sandbox.git_view import SAME_FOLDER, GitGuard
 from weft.runtime.sandbox.mounts import Mount, mount_options
-from weft.runtime.sandbox.processes import STARTS, Ending, ProcessOutcome
-
-
-class Person:
-    """A person with a repository, and what they do with git after an agent worked in it."""
-
-    def __init__(self, top: Path) -> None:
-        self.canary, self.top = top / "ran", top
-        self.repository = make_repository(top / "repository", files={"file": "one\n", "below/inner": "two\n"})
-        self.program = f"touch {shlex.quote(str(self.canary))};"
-        """Named as a file monitor, git runs it for each status."""
-
-    @property
-    def settings(self) -> str:
-        return f'[core]\\n\\trepositoryformatversion = 0\\n\\tbare = false\\n\\tfsmonitor = "{self.program}"\\n'
-
-    @property
-    def hook(self) -> str:
-        return f"#!/bin/sh\\n{self.program}\\n"
-
-    def works(self, *folders: Path) -> None:
-        for folder in folders or (self.repository,):
-            (folder / "person").write_text(os.urandom(4).hex())
-            for words in (
-                ("status",),
-                ("add", "person"),
-                ("-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "mine"),
-                ("checkout", "-q", "-B", "mine"),
-            ):
-                environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
-                subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, check=False)
-
-    def ensure_unharmed(self, *folders: Path) -> None:
-        self.works(*folders)
-        assert not self.canary.exists()
+from weft.runtime.sandbox.processes import STARTS, Ending
 
 
 @pytest.fixture
@@ -64,7 +29,6 @@ def person(tmp_path: Path) -> Person:
     return Person(tmp_path)
 
 
-NESTED = "git init -q n\ngit -C n commit -q --allow-empty -m n\ngit add n\n"
 SCRIPTS = {
     "the configuration by git": """
         git config core.fsmonitor "$PROGRAM"
@@ -245,12 +209,6 @@ SCRIPTS = {
 }
 
 
-def tried(person: Person, script: str, workspace: Path | None = None) -> ProcessOutcome:
-    variables = {"PROGRAM": person.program, "SETTINGS": person.settings, "HOOK": person.hook}
-    lines = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    return agent_runs(workspace or person.repository, "\n".join([*lines, script]))
-
-
 @pytest.mark.parametrize("what", list(SCRIPTS))
 def test_nothing_that_an_agent_writes_for_git_is_run_by_the_persons_git(person: Person, what: str) -> None:
     tried(person, SCRIPTS[what])
@@ -382,7 +340,7 @@ def test_a_settings_file_that_the_person_includes_from_the_work_tree_cannot_be_c
 
 def test_while_a_command_runs_nobody_can_lead_git_to_another_folder(person: Person) -> None:
     """Paused at the moment at which it would be planted: the person's git runs while the command does."""
-    guard = GitGuard(person.repository, None)
+    guard = GitGuard(person.repository)
     try:
         commondir = person.repository / ".git/commondir"
         assert commondir.read_bytes() == SAME_FOLDER

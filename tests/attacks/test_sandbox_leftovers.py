@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.sandbox import run_python, run_shell
-from weft.runtime.sandbox.leftovers import ChangedFiles
+from weft.runtime.sandbox.leftovers import ChangedFiles, StartTime
 
 SPECIAL = stat.S_ISUID | stat.S_ISGID
 
@@ -41,15 +41,18 @@ def test_setuid_bits_are_taken_from_what_changed_and_from_nothing_else(tmp_path:
     old = tmp_path / "old"
     old.write_text("")
     old.chmod(0o4755)
-    changed = ChangedFiles(str(tmp_path), time.time() + 1000)
-    changed.remove_privileges()
+    before = StartTime.now(str(tmp_path))
+    old.chmod(0o4755)
+    later = structs.replace(before, seconds=before.seconds + 1000, own_seconds=before.own_seconds + 1000)
+    later = structs.replace(later, monotonic=before.monotonic + 1000)
+    ChangedFiles(str(tmp_path), later).remove_privileges()
     assert stat.S_IMODE(old.stat().st_mode) == 0o4755
-    ChangedFiles(str(tmp_path), time.time()).remove_privileges()
+    ChangedFiles(str(tmp_path), before).remove_privileges()
     assert stat.S_IMODE(old.stat().st_mode) == 0o755
 
 
 def test_a_setuid_file_is_found_however_it_is_hidden(tmp_path: Path) -> None:
-    started = time.time()
+    started = StartTime.now(str(tmp_path))
     closed = tmp_path / "closed"
     closed.mkdir()
     (closed / "x").write_text("")
@@ -66,7 +69,7 @@ def test_a_setuid_file_is_found_however_it_is_hidden(tmp_path: Path) -> None:
 
 
 def test_folders_deeper_than_a_path_is_long_are_looked_through(tmp_path: Path) -> None:
-    started = time.time()
+    started = StartTime.now(str(tmp_path))
     folder = os.open(tmp_path, os.O_RDONLY)
     for _ in range(60):
         os.mkdir("d" * 100, dir_fd=folder)
@@ -84,7 +87,7 @@ def test_folders_deeper_than_a_path_is_long_are_looked_through(tmp_path: Path) -
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
 def test_a_device_node_is_removed(tmp_path: Path) -> None:
-    started = time.time()
+    started = StartTime.now(str(tmp_path))
     os.mknod(tmp_path / "node", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     (tmp_path / "file").write_text("kept")
     ChangedFiles(str(tmp_path), started).remove_privileges()

@@ -39,16 +39,26 @@ def make_repository(folder: Path, *, files: dict[str, str] | None = None) -> Pat
 
 
 def agent_runs(
-    workspace: Path, script: str, *, profile: SandboxProfile | None = None, identity: GitIdentity | None = PERSON
+    workspace: Path,
+    script: str,
+    *,
+    profile: SandboxProfile | None = None,
+    identity: GitIdentity | None = PERSON,
+    caches: Path | None = None,
+    home: Path | None = None,
 ) -> ProcessOutcome:
-    """A script of an agent in the sandbox, with this workspace."""
-    runner = CommandRunner(UNPROTECTED, sandbox=machine_sandbox(), person=PersonFolders(identity=identity))
+    """A script of an agent in the sandbox, with this workspace. `home` is the person's, with what their git reads."""
+    settings = () if home is None else (home / ".config/git/config", home / ".gitconfig")
+    person = PersonFolders(identity=identity, caches=caches, home=home, git_settings=settings)
+    runner = CommandRunner(UNPROTECTED, sandbox=machine_sandbox(), person=person)
     words = ["sh", "-c", script]
     return asyncio.run(runner.run(profile or SandboxProfile(), words, workspace=workspace))
 
 
-def agent_does(workspace: Path, script: str, *, identity: GitIdentity | None = PERSON) -> str:
+def agent_does(
+    workspace: Path, script: str, *, identity: GitIdentity | None = PERSON, caches: Path | None = None
+) -> str:
     """What a script answers that goes well."""
-    outcome = agent_runs(workspace, f"set -e\n{script}", identity=identity)
+    outcome = agent_runs(workspace, f"set -e\n{script}", identity=identity, caches=caches)
     assert outcome.succeeded, outcome.stderr.decode() + outcome.stdout.decode()
     return outcome.stdout.decode().strip()

@@ -113,7 +113,7 @@ def test_remotes_are_shown_without_what_opens_them(repository: Path) -> None:
 
 
 def test_commands_at_the_same_time_share_what_they_need_and_the_last_one_removes_it(repository: Path) -> None:
-    first, second = GitGuard(repository, None), GitGuard(repository, None)
+    first, second = GitGuard(repository), GitGuard(repository)
     first.close()
     assert (repository / ".git/commondir").read_text() == ".\n"
     assert person_git(repository, "rev-parse", "--git-common-dir") == str(repository / ".git")

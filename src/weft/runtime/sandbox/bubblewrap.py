@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -19,7 +20,7 @@ from weft.kernel.errors import InvalidInput, StoreFailed, Unsupported
 from weft.runtime.sandbox.cgroups import delegated_cgroup
 from weft.runtime.sandbox.confinement import CHECK_SECONDS, ConfinedRun, Confinement
 from weft.runtime.sandbox.cover_watch import CoverWatch
-from weft.runtime.sandbox.git_leftovers import carry_upstreams, disarm_repositories
+from weft.runtime.sandbox.git_leftovers import ChangedGit, carry_upstreams, disarm_repositories
 from weft.runtime.sandbox.git_settings import GitLeftovers
 from weft.runtime.sandbox.line_process import LineProcess
 from weft.runtime.sandbox.mounts import (
@@ -430,6 +431,7 @@ class SandboxGuard:
                 files=files,
                 folders=tuple(_written_folders(plan)),
                 caches=None if plan.caches is None else str(plan.caches),
+                unseen=self._unseen_folders(plan),
                 memory_folders={plan.home: HOME_BYTES},
             )
         )
@@ -528,10 +530,16 @@ class SandboxGuard:
         """Before what it held for git is let go: until then nothing else may be found there by the person's git."""
         git = self._view.git
         if self._place is not None and git is not None and not self._surroundings.get("read_only", False):
-            changed = run.changed_repositories.get(self._place, frozenset())
-            folders, odd = git.view.folders, tuple(git.view.odd)
-            written = [folder for folder in folders.values() if not any(why.startswith(f"{folder}:") for why in odd)]
-            leftovers = disarm_repositories(self._place, changed, folders, git.replaced_settings(), written)
+            tree = None if git.tree is None else git.tree.folder
+            changed = ChangedGit(
+                changed={folder: run.leftovers[folder].repositories for folder in run.leftovers if folder != tree},
+                replaced=git.replaced_settings(),
+                made=git.made_settings(),
+                links=git.replaced_links(),
+                unseen=self._unseen_folders(self.plan),
+            )
+            leftovers = disarm_repositories(self._place, git.view, changed)
+            removed = [path for folder in run.leftovers.values() for path in folder.removed_links]
             failures: tuple[str, ...] = ()
             try:
                 if git.tree is not None:
@@ -540,8 +548,23 @@ class SandboxGuard:
                 failures = (f"what was staged in the sandbox is not staged outside: {error}",)
             upstreams = carry_upstreams(git.branches)
             self.git_leftovers = structs.replace(
-                leftovers, read_only=git.view.odd, upstreams=upstreams, failures=failures
+                leftovers,
+                taken_away=(*removed, *leftovers.taken_away),
+                read_only=git.view.odd,
+                upstreams=upstreams,
+                failures=failures,
             )
+
+    def _unseen_folders(self, plan: SandboxPlan | None) -> tuple[str, ...]:
+        """Names of folders that the command can write to and that are not looked through when it has ended: the
+        caches, also those of other workspaces, and what git has in a subfolder."""
+        names = []
+        if plan is not None and plan.caches is not None:
+            with suppress(OSError):
+                names = os.listdir(plan.caches.parent)
+        if self._view.git is not None and self._view.git.tree is not None:
+            names.append(os.path.basename(self._view.git.tree.folder))
+        return tuple(names)
 
 
 def _identity(folder: str | int) -> tuple[int, int]:

@@ -22,9 +22,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from weft.kernel.clock import SystemClock
 from weft.runtime.sandbox.cgroups import RunCgroup
-from weft.runtime.sandbox.leftovers import ChangedFiles
+from weft.runtime.sandbox.leftovers import ChangedFiles, Leftovers, StartTime
 from weft.runtime.sandbox.processes import GIB, Ending, Limits
 from weft.runtime.sandbox.system_calls import ARCHITECTURES
 from weft.runtime.sandbox.usage import FolderGrowth, ProcessTree
@@ -51,6 +50,8 @@ class Confinement(Struct, frozen=True, kw_only=True):
     """Those that the program writes to and that stay."""
     caches: str | None = None
     """One more, which nobody but programs in the sandbox can enter."""
+    unseen: tuple[str, ...] = ()
+    """Names of folders that programs can write to and that nobody looks through: no link of theirs leads there."""
     memory_folders: Mapping[str, int] = {}
     """Those in memory, beside what every sandbox has, and how many bytes each takes."""
     files: Mapping[str, bytes] = {}
@@ -81,10 +82,11 @@ class ConfinedRun:
         self._cgroup: RunCgroup | None = None
         self._growth: list[FolderGrowth] = []
         self._next_check = 0.0
-        self._started = SystemClock().now_ms() / 1000
+        written = [*confinement.folders, *([confinement.caches] if confinement.caches else [])]
+        self._started = {folder: StartTime.now(folder) for folder in written}
         self.has_own_keyring = self.has_started_program = False
-        self.changed_repositories: dict[str, frozenset[str]] = {}
-        """When it has ended: in each folder that it could write, each `.git` in which something changed."""
+        self.leftovers: dict[str, Leftovers] = {}
+        """When it has ended: of each folder that it could write."""
 
     @property
     def options(self) -> list[str]:
@@ -104,8 +106,8 @@ class ConfinedRun:
         self.has_own_keyring = _join_new_keyring()
         if confinement.cgroup is not None:
             self._cgroup = RunCgroup(confinement.cgroup, confinement.memory, confinement.limits.processes)
-        written = [*confinement.folders, *([confinement.caches] if confinement.caches else [])]
-        self._growth = [FolderGrowth(folder, self._started, confinement.limits.disk) for folder in written]
+        disk = confinement.limits.disk
+        self._growth = [FolderGrowth(folder, started, disk) for folder, started in self._started.items()]
         inherited = (self._filter, self._info_writer, self._blocked, *self._files.values(), *self._mounted_files)
         return tuple(descriptor for descriptor in inherited if descriptor >= 0)
 
@@ -165,7 +167,8 @@ class ConfinedRun:
         for descriptor in (*descriptors, *self._files.values(), *self._mounted_files):
             _closed(descriptor)
         for folder in self._confinement.folders:
-            self.changed_repositories[folder] = ChangedFiles(folder, self._started).remove_privileges()
+            changed = ChangedFiles(folder, self._started[folder])
+            self.leftovers[folder] = changed.remove_privileges(self._confinement.unseen)
         return ending
 
     def _inner_process(self) -> int | None:

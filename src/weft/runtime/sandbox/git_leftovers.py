@@ -1,14 +1,15 @@
 """Takes away what a command left in repositories that it made itself, where git would run it outside of the sandbox.
 
 What was a repository before the command is mounted so that nothing can be planted in it (`git_view`). What became one
-meanwhile, a `.git` in a folder that had none, a nested clone, a new submodule, has the configuration that the command
-gave it. A `git status` of the person runs a file monitor that is named there, also from the repository around it. Of
-such a configuration the harmless part is kept; hooks get another name; a `commondir` of a folder that is no second
-working tree is removed.
+meanwhile, a `.git` in a folder that had none, a nested clone, a new submodule, a folder of any name with a `HEAD`, has
+the configuration that the command gave it. A `git status` of the person runs a file monitor that is named there, also
+from the repository around it. Of such a configuration the harmless part is kept; hooks and old files of remotes get
+another name; a `commondir` of a folder that is no second working tree is removed, and so are links, through which a
+person's git would write. A folder that was known before the command and could not be mounted keeps what it had.
 
-Where a command changed something is known from the walk through the whole workspace that follows each command. Folders
-are opened one after the other beneath the workspace, without following links. What is not looked at: repositories
-without a `.git`, which git obeys only where somebody goes into them.
+Where a command changed something is known from the walk through all that it could write, which follows each command.
+Whatever leads to a folder, a file `.git` or a link, need not be followed therefore, but where it leads out of what is
+looked through. Folders are opened one after the other beneath the workspace, without following links.
 """
 
 from __future__ import annotations
@@ -16,11 +17,22 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec import Struct
+
 from weft.kernel.clock import system_random
+from weft.runtime.sandbox.git_folders import (
+    GIT,
+    Identity,
+    branch_names,
+    is_git_folder,
+    kind_at,
+    kind_of,
+    pointed_path,
+)
 from weft.runtime.sandbox.git_settings import (
     CONFIG_BYTES,
     GitLeftovers,
@@ -30,19 +42,20 @@ from weft.runtime.sandbox.git_settings import (
     withheld_keys,
 )
 from weft.runtime.sandbox.git_view import (
+    OBEYED_FOLDERS,
     SAME_FOLDER,
-    Identity,
+    GitView,
+    KnownFolder,
+    ObeyedFile,
     ReplacedSettings,
-    branch_names,
-    kind_of,
-    module_folders,
 )
 from weft.runtime.sandbox.mounts import is_beneath
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _EXECUTABLE = 0o111
-_MOST_POINTER_BYTES = 64 * 1024
+_SETTINGS = ("config", "config.worktree")
+_OWNER = stat.S_IRWXU
 _MADE_FROM = re.compile(rb"0+ [0-9a-f]+ [^\t\n]*\tbranch: Created from ([^\s\x00-\x1f]{1,500})\n")
 _OLD_HEAD = re.compile(r"refs/heads/[\w-]+")
 """Where a `HEAD` leads that is a link, as git made it long ago."""
@@ -50,30 +63,41 @@ _STEPS = ("rebase-merge/git-rebase-todo", "rebase-apply/git-rebase-todo", "seque
 """What git does next, when somebody tells it to go on: a line of these can name a command."""
 
 
-def disarm_repositories(
-    workspace: str,
-    changed: Iterable[str],
-    guarded: Mapping[Identity, str],
-    replaced: Iterable[ReplacedSettings] = (),
-    written: Iterable[str] = (),
-) -> GitLeftovers:
-    """`changed` are the paths in the workspace of each `.git` in which the command changed something. `guarded` are the
-    folders of git's that were mounted when it ran, `written` those of them that it could write to, `replaced`
-    the configurations of those that somebody else replaced meanwhile."""
-    cleaning = _Cleaning(workspace, guarded)
-    for settings in replaced:
+class ChangedGit(Struct, frozen=True, kw_only=True):
+    """What a command may have changed that git obeys."""
+
+    changed: Mapping[str, Collection[str]]
+    """By each folder that it could write, the paths in there that git may obey (`leftovers.Leftovers`)."""
+    replaced: Collection[ReplacedSettings] = ()
+    """Configurations that were mounted, and that somebody else replaced meanwhile."""
+    made: Collection[str] = ()
+    """Files of settings that were missing before."""
+    links: Mapping[str, str] = {}
+    """Links to included files that something took the place of, and where they led."""
+    unseen: Collection[str] = ()
+    """Names of folders that it could write to and that are not looked through."""
+
+
+def disarm_repositories(workspace: str, view: GitView, git: ChangedGit) -> GitLeftovers:
+    """`view` is what the command was shown."""
+    cleaning = _Cleaning(workspace, view, [*git.changed, workspace], git.unseen)
+    for settings in git.replaced:
         cleaning.restore_settings(settings)
-    for path in sorted(changed):
-        try:
-            cleaning.clean_entry(f"{workspace}/{path}")
-        except OSError:  # a path that cannot be looked at keeps no other one from being cleaned
-            cleaning.runs_by_itself.append(path)
-    for folder in written:
-        cleaning.remove_links(folder)
-    for folder in guarded.values():
-        cleaning.clean_modules(folder)
+    for place, target in git.links.items():
+        cleaning.restore_link(place, target)
+    for folder, paths in sorted(git.changed.items()):
+        for path in sorted(paths):
+            cleaning.clean_place(f"{folder}/{path}" if path else folder)
+    for place in git.made:
+        cleaning.clean_made(place)
+    for folder in view.folders.values():
+        if not any(why.startswith(f"{folder}:") for why in view.odd):
+            cleaning.remove_links(folder)
         cleaning.name_steps(folder)
-    return GitLeftovers(taken_away=tuple(cleaning.taken_away), runs_by_itself=tuple(cleaning.runs_by_itself))
+    return GitLeftovers(
+        taken_away=tuple(dict.fromkeys(cleaning.taken_away)),
+        runs_by_itself=tuple(dict.fromkeys(cleaning.runs_by_itself)),
+    )
 
 
 def carry_upstreams(branches: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
@@ -120,79 +144,114 @@ def _append_upstream(folder: int, branch: str, start: str) -> bool:
 
 
 class _Cleaning:
-    def __init__(self, workspace: str, guarded: Mapping[Identity, str]) -> None:
-        self._workspace, self._seen = workspace, set(guarded)
-        self._roots = (workspace, *guarded.values())
+    def __init__(self, workspace: str, view: GitView, written: Iterable[str], unseen: Collection[str]) -> None:
+        self._workspace, self._seen, self._known = workspace, set(view.folders), view.known
+        self._roots = tuple(dict.fromkeys((*written, *view.folders.values())))
         """What commands can write lies beneath these."""
+        self._unseen = unseen
         self.taken_away: list[str] = []
         self.runs_by_itself: list[str] = []
 
-    def clean_entry(self, entry: str) -> None:
-        kind = kind_of(entry)
-        if kind == stat.S_IFDIR:
-            self._clean_folder(entry)
-        elif kind == stat.S_IFLNK:
-            self._clean_target(entry, os.path.realpath(entry))
-        elif kind == stat.S_IFREG:
-            self._clean_pointed(entry)
+    def clean_place(self, place: str) -> None:
+        """A path that cannot be looked at keeps no other one from being cleaned."""
+        try:
+            kind = kind_of(place)
+            if kind == stat.S_IFDIR:
+                self._clean_folder(place)
+            elif kind == stat.S_IFREG:
+                self._clean_pointer(place)
+            elif kind == stat.S_IFLNK:
+                self._name_target(place, os.path.realpath(place))
+        except OSError:
+            self.runs_by_itself.append(self._name(place))
 
     def restore_settings(self, replaced: ReplacedSettings) -> None:
         """A person who replaced it adds a remote or a branch; who added a program meanwhile is not known."""
         folder, file = os.path.split(replaced.place)
-        root = self._root_of(folder)
-        if root is None:
-            self.runs_by_itself.append(self._name(replaced.place))
-            return
         try:
-            with _opened(root, folder) as descriptor:
-                now = _read_at(descriptor, file)
-                restored = replaced.config if now is None else restored_settings(replaced.config, now)
-                if restored is not None:
-                    _replace_at(descriptor, file, restored)
-                    keys = withheld_keys(now or b"")
-                    self.taken_away += [f"{self._name(replaced.place)}: {key}" for key in keys]
+            with self._writable(folder) as descriptor:
+                self._clean_settings(descriptor, file, self._name(folder), replaced.config)
         except OSError:
             self.runs_by_itself.append(self._name(replaced.place))
 
-    def remove_links(self, folder: str) -> None:
+    def restore_link(self, place: str, target: str) -> None:
+        folder, name = os.path.split(place)
+        try:
+            with self._writable(folder) as descriptor:
+                if _exists_at(descriptor, name):
+                    if kind_at(descriptor, name) == stat.S_IFLNK and os.readlink(name, dir_fd=descriptor) == target:
+                        return
+                    _rename_at(descriptor, name)
+                os.symlink(target, name, dir_fd=descriptor)
+                self.taken_away.append(self._name(place))
+        except OSError:  # the folder was moved as well
+            self.runs_by_itself.append(self._name(place))
+
+    def clean_made(self, place: str) -> None:
+        """Settings that git reads, of which there were none. Of the way there nothing was a link before, so one that is
+        met now is the command's."""
+        folder, name = os.path.split(place)
+        try:
+            with self._writable(folder) as descriptor:
+                self._clean_settings(descriptor, name, self._name(folder), None)
+        except OSError:
+            if not self._remove_link_above(place):
+                self.runs_by_itself.append(self._name(place))
+
+    def _remove_link_above(self, place: str) -> bool:
+        """The uppermost one: on the way to that there is none."""
+        root = self._root_of(place)
+        folders = [] if root is None else [str(folder) for folder in reversed(Path(place).parents)]
+        for folder in (
+            folder for folder in folders if root is not None and folder != root and is_beneath(folder, root)
+        ):
+            above, name = os.path.split(folder)
+            with self._writable(above) as descriptor:
+                if kind_at(descriptor, name) == stat.S_IFLNK:
+                    os.unlink(name, dir_fd=descriptor)
+                    self.taken_away.append(self._name(folder))
+                    return True
+        return False
+
+    def remove_links(self, folder: str, known: Collection[str] = ()) -> None:
         """A person's git writes its files through links: to whatever they lead. Of what was mounted for writing nothing
-        was a link before, so the command made it."""
+        was a link before, so the command made it; in another folder these were `known`."""
         for place in (folder, f"{folder}/logs", f"{folder}/refs"):
             if kind_of(place) != stat.S_IFDIR:
                 continue
             for parent, folders, files, descriptor in os.fwalk(place):
                 for name in sorted((*folders, *files)):
                     is_link = stat.S_ISLNK(os.lstat(name, dir_fd=descriptor).st_mode)
+                    if place == folder and name in known:
+                        continue
                     if is_link and not _OLD_HEAD.fullmatch(os.readlink(name, dir_fd=descriptor)):
                         os.unlink(name, dir_fd=descriptor)
                         self.taken_away.append(self._name(f"{parent}/{name}"))
                 if place == folder:
                     break
 
-    def clean_modules(self, folder: str) -> None:
-        for module in module_folders(folder):
-            self._clean_folder(module)
-
     def name_steps(self, folder: str) -> None:
         self.runs_by_itself += [self._name(path) for path in (f"{folder}/{step}" for step in _STEPS) if kind_of(path)]
 
-    def _clean_pointed(self, entry: str) -> None:
-        """What a `.git` file leads to, and what that shares with other working trees. Git reads more forms of such
-        files than it writes; what is not understood here is named."""
-        text = _pointer(entry)
-        if text is None or not text.startswith("gitdir: "):
-            self.runs_by_itself.append(self._name(entry))
+    def _clean_pointer(self, entry: str) -> None:
+        """A file `.git`. Beneath what commands could write all is looked at by itself, so it stays, wherever it leads
+        there. Where one leads to through `/proc` depends on who asks."""
+        if os.path.basename(entry).casefold() != GIT:
             return
-        own = os.path.realpath(os.path.join(os.path.dirname(entry), text.removeprefix("gitdir: ")))
-        common = None if self._root_of(own) is None else _pointer(f"{own}/commondir")
-        if common is not None:
-            self._clean_target(entry, os.path.realpath(os.path.join(own, common)))
-        self._clean_target(entry, own)
+        target = pointed_path(entry)
+        if target is None:  # git follows none that is written otherwise
+            return
+        names = os.path.normpath(target).split("/")
+        if "proc" in names[:2] or not set(names).isdisjoint(self._unseen):
+            with self._writable(os.path.dirname(entry)) as descriptor:
+                _rename_at(descriptor, os.path.basename(entry))
+            self.taken_away.append(self._name(entry))
+            return
+        self._name_target(entry, os.path.realpath(target))
 
-    def _clean_target(self, entry: str, folder: str) -> None:
-        if self._root_of(folder) is not None:
-            self._clean_folder(folder)
-        elif self._is_new(folder):
+    def _name_target(self, entry: str, folder: str) -> None:
+        """A repository of the person's elsewhere: a command could not see whether there is one."""
+        if self._root_of(folder) is None and self._is_new(folder):
             self.runs_by_itself.append(self._name(entry))
 
     def _root_of(self, folder: str) -> str | None:
@@ -205,39 +264,63 @@ class _Cleaning:
             return False
         return (status.st_dev, status.st_ino) not in self._seen
 
-    def _clean_folder(self, folder: str) -> None:
+    @contextmanager
+    def _writable(self, folder: str) -> Iterator[int]:
+        """A folder in which something is to be removed, whatever its owner, the command, closed it for."""
         root = self._root_of(folder)
-        assert root is not None
+        if root is None:
+            raise FileNotFoundError(folder)
+        with _opened(root, folder) as descriptor:
+            _open_to_owner(descriptor)
+            yield descriptor
+
+    def _clean_folder(self, folder: str) -> None:
         try:
-            with _opened(root, folder) as descriptor:
+            with self._writable(folder) as descriptor:
                 status = os.fstat(descriptor)
-                if (status.st_dev, status.st_ino) in self._seen:
+                identity: Identity = (status.st_dev, status.st_ino)
+                if identity in self._seen:
                     return
-                self._seen.add((status.st_dev, status.st_ino))
-                name = self._name(folder)
-                for settings in ("config", "config.worktree"):
-                    self._clean_settings(descriptor, settings, name)
-                self._clean_commondir(descriptor, name)
-                self._clean_hooks(descriptor, name)
+                if not is_git_folder(descriptor) and os.path.basename(folder).casefold() != GIT:
+                    return
+                self._seen.add(identity)
+                known = self._known.get(identity)
+                self._clean_parts(descriptor, self._name(folder), known)
         except FileNotFoundError:
             return
         except OSError:  # a link on the way, or closed to this user: it is named, for nothing was done
             self.runs_by_itself.append(self._name(folder))
             return
-        self.clean_modules(folder)
+        self.remove_links(folder, () if known is None else known.links)
         self.name_steps(folder)
 
-    def _clean_settings(self, folder: int, file: str, name: str) -> None:
+    def _clean_parts(self, folder: int, name: str, known: KnownFolder | None) -> None:
+        files = {} if known is None else known.files
+        for settings in _SETTINGS:
+            self._clean_settings(folder, settings, name, files.get(settings))
+        if _read_at(folder, "commondir") != files.get("commondir", SAME_FOLDER):
+            self._clean_commondir(folder, name)
+        for part in OBEYED_FOLDERS:
+            self._stop_files(folder, part, name, frozenset() if known is None else known.obeyed)
+
+    def _clean_settings(self, folder: int, file: str, name: str, before: bytes | None) -> None:
+        """`before`: what it said before the command, where that is known."""
         config = _read_at(folder, file)
+        place = os.path.normpath(f"{name}/{file}")
         if config is None:
-            if _exists_at(folder, file):  # a link, a pipe, or endless
-                _remove_at(folder, file)
-                self.taken_away.append(f"{name}/{file}")
+            kind = kind_at(folder, file)
+            if kind is not None and (kind != stat.S_IFDIR or before is not None):
+                _remove_at(folder, file)  # a link, a pipe, or endless; of a folder git reads nothing
+                self.taken_away.append(place)
+            if before is not None:
+                _replace_at(folder, file, before)
             return
-        harmless = harmless_settings(config)
-        if harmless != config:  # also where nothing was found in it: git may read it in another way
+        harmless = harmless_settings(config) if before is None else restored_settings(before, config)
+        if harmless is not None and harmless != config:  # also where nothing was found in it: git may read it otherwise
             _replace_at(folder, file, harmless)
-            self.taken_away += [f"{name}/{file}: {key}" for key in withheld_keys(config)]
+            old = frozenset(withheld_keys(before or b""))
+            keys = [key for key in withheld_keys(config) if key not in old]
+            self.taken_away += [f"{place}: {key}" for key in keys] or [place]
 
     def _clean_commondir(self, folder: int, name: str) -> None:
         """The folder of a second working tree lies in `worktrees` of the one that it shares with others, which is
@@ -250,21 +333,28 @@ class _Cleaning:
             _remove_at(folder, "commondir")
             self.taken_away.append(f"{name}/commondir")
 
-    def _clean_hooks(self, folder: int, name: str) -> None:
+    def _stop_files(self, folder: int, part: str, name: str, known: frozenset[ObeyedFile]) -> None:
+        """Hooks, and files that each name a remote: git passes over those of another name, and a person sees whose they
+        were."""
         try:
-            hooks = os.open("hooks", _FOLDER, dir_fd=folder)
+            files = os.open(part, _FOLDER, dir_fd=folder)
         except FileNotFoundError:
             return
-        except OSError:  # a link
-            _remove_at(folder, "hooks")
-            self.taken_away.append(f"{name}/hooks")
+        except OSError:  # a link, or no folder
+            _remove_at(folder, part)
+            self.taken_away.append(f"{name}/{part}")
             return
         try:
-            for hook in sorted(os.listdir(hooks)):
-                if not hook.endswith(".sample") and _stop_executing(hooks, hook):
-                    self.taken_away.append(f"{name}/hooks/{hook}")
+            _open_to_owner(files)
+            for file in sorted(os.listdir(files)):
+                status = os.lstat(file, dir_fd=files)
+                is_known = (f"{part}/{file}", status.st_ino, status.st_ctime_ns) in known
+                is_obeyed = part != "hooks" or _is_executable(status)
+                if not file.endswith(".sample") and is_obeyed and not is_known:
+                    os.rename(file, f"{file}.{system_random(4).hex()}.sample", src_dir_fd=files, dst_dir_fd=files)
+                    self.taken_away.append(f"{name}/{part}/{file}")
         finally:
-            os.close(hooks)
+            os.close(files)
 
     def _name(self, path: str) -> str:
         return os.path.relpath(path, self._workspace)
@@ -318,24 +408,21 @@ def _remove_at(folder: int, name: str) -> None:
     try:
         os.unlink(name, dir_fd=folder)
     except IsADirectoryError:
-        os.rename(name, f"{name}.{system_random(8).hex()}", src_dir_fd=folder, dst_dir_fd=folder)
+        _rename_at(folder, name)
 
 
-def _stop_executing(folder: int, name: str) -> bool:
-    """Git passes over a hook of another name, and a person sees whose it was. Whether git would have run it."""
-    mode = os.lstat(name, dir_fd=folder).st_mode
-    if not stat.S_ISLNK(mode) and (not stat.S_ISREG(mode) or not mode & _EXECUTABLE):
-        return False
-    os.rename(name, f"{name}.{system_random(4).hex()}.sample", src_dir_fd=folder, dst_dir_fd=folder)
-    return True
+def _rename_at(folder: int, name: str) -> None:
+    os.rename(name, f"{name}.{system_random(8).hex()}", src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def _pointer(path: str) -> str | None:
-    """As git reads it: without the line ends at its end, up to a zero byte."""
-    try:
-        with open(os.open(path, _READ), "rb") as file:
-            data = file.read(_MOST_POINTER_BYTES + 1)
-    except OSError:
-        return None
-    text = os.fsdecode(data.rstrip(b"\r\n").split(b"\0")[0])
-    return text if text and len(data) <= _MOST_POINTER_BYTES else None
+def _is_executable(status: os.stat_result) -> bool:
+    """Whether git would run a hook. What a link leads to may become executable later."""
+    is_file = stat.S_ISREG(status.st_mode) and status.st_mode & _EXECUTABLE
+    return bool(is_file or stat.S_ISLNK(status.st_mode))
+
+
+def _open_to_owner(folder: int) -> None:
+    """Where a command took its owner the right to write, nothing could be taken away."""
+    status = os.fstat(folder)
+    if status.st_uid == os.geteuid() and status.st_mode & _OWNER != _OWNER:
+        os.fchmod(folder, stat.S_IMODE(status.st_mode) | _OWNER)

@@ -49,8 +49,8 @@ class SubfolderTree:
         self.repository, self._format = repository, object_format
         self._inner = os.fsencode(os.path.relpath(workspace, os.path.dirname(repository))) + b"/"
         self._program = _git_program()
-        self._folder = tempfile.mkdtemp(prefix="weft-tree-")
-        self._own = f"{self._folder}/own"
+        self.folder = tempfile.mkdtemp(prefix="weft-tree-")
+        self._own = f"{self.folder}/own"
         try:
             self._make()
             self._entries_before = self._entries(f"{self._own}/index")
@@ -61,10 +61,9 @@ class SubfolderTree:
 
     def mounts(self, shared: Iterable[Mount], *, is_read_only: bool) -> Iterator[Mount]:
         """`shared` are those of the repository's folder, which has another place inside."""
-        yield read_only(INSIDE, self._folder) if is_read_only else writable(INSIDE, self._folder)
+        yield read_only(INSIDE, self.folder) if is_read_only else writable(INSIDE, self.folder)
         for mount in shared:
-            if is_beneath(mount.place, self.repository):
-                mount = structs.replace(mount, place=f"{INSIDE}/common{mount.place.removeprefix(self.repository)}")
+            mount = self.inside(mount)
             if mount.place == f"{INSIDE}/common/config":
                 mount = structs.replace(mount, data=mount.data + SPARSE_SETTINGS)
             if mount.place != f"{INSIDE}/common/HEAD":
@@ -72,6 +71,12 @@ class SubfolderTree:
         # the branch of the main tree can be switched to here, for this is the same tree
         yield file_of(f"{INSIDE}/common/HEAD", self._removal(b"")[2:-1] + b"\n")
         yield file_of(self.repository, f"gitdir: {INSIDE}/own\n".encode())
+
+    def inside(self, mount: Mount) -> Mount:
+        """One in the repository's folder, at the place that this has inside."""
+        if not is_beneath(mount.place, self.repository):
+            return mount
+        return structs.replace(mount, place=f"{INSIDE}/common{mount.place.removeprefix(self.repository)}")
 
     def carry_back(self) -> None:
         """Raises StoreFailed where the repository's index cannot be written."""
@@ -90,11 +95,11 @@ class SubfolderTree:
                 self._carry_state(name, new)
 
     def close(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _make(self) -> None:
         for name in ("own/info", "common"):
-            os.makedirs(f"{self._folder}/{name}")
+            os.makedirs(f"{self.folder}/{name}")
         for name, data in self._state(self.repository):
             Path(self._own, name).write_bytes(data)
         Path(self._own, "commondir").write_bytes(b"../common\n")
@@ -141,7 +146,7 @@ class SubfolderTree:
     def _run(self, index: str, *words: str, stdin: bytes = b"") -> bytes:
         with (
             opened_repository(self._program, Path(self.repository), object_format=self._format) as git,
-            git.start(*words, index=Path(index), work_tree=f"{self._folder}/common") as process,
+            git.start(*words, index=Path(index), work_tree=f"{self.folder}/common") as process,
         ):
             process.write(stdin)
             code, answer = process.finish(_MOST_INDEX_BYTES)

@@ -19,8 +19,12 @@ setting, the kernel takes the mount away in every sandbox. Whoever runs a comman
 again, and kills what it runs where it is not; settings that name a program and were not there before are then removed
 from the file.
 
-What this cannot hold: a repository that a command makes in the workspace, its configuration included. `git_leftovers`
-takes away what would run there, when the command has ended; until then a person's git obeys it.
+A file that a configuration includes is read-only, the person's own configuration included. One that is missing cannot
+be covered without being made, so whether it appears is watched like a cover, and so are links on the way to one.
+
+What this cannot hold: a repository that a command makes in the workspace, its configuration included, and one whose
+folder has another name than `.git`. `git_leftovers` takes away what would run there, when the command has ended; until
+then a person's git obeys it. What such a folder had before the command is noted here, so that it stays.
 """
 
 from __future__ import annotations
@@ -28,8 +32,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -39,40 +42,76 @@ from msgspec import Struct
 
 from weft.kernel.clock import system_random
 from weft.kernel.errors import WeftError
+from weft.runtime.sandbox.git_folders import (
+    GIT,
+    Identity,
+    OddRepository,
+    branch_names,
+    common_folder,
+    git_entries,
+    identity_of,
+    is_git_folder,
+    is_submodule_of,
+    kind_of,
+    module_folders,
+    path_in_file,
+    pointed_folder,
+    pointed_path,
+    read_small,
+)
+from weft.runtime.sandbox.git_includes import included_files
 from weft.runtime.sandbox.git_settings import (
-    CONFIG_BYTES,
     GitIdentity,
     harmless_settings,
     has_worktree_settings,
-    included_paths,
     object_format,
-    read_settings,
     system_settings,
 )
 from weft.runtime.sandbox.mounts import Mount, file_of, is_beneath, read_only, writable
-from weft.runtime.sandbox.workspace_search import FETCHED_FOLDERS
 
 if TYPE_CHECKING:
     from weft.runtime.sandbox.git_subfolder import SubfolderTree
 
-GIT = ".git"
 SYSTEM_SETTINGS = "/etc/gitconfig"
 SAME_FOLDER = b".\n"
 """What `commondir` says as long as a command runs."""
 MOST_REPOSITORIES = 64
 """So many of a workspace can be written; any more are read-only."""
 MAIN_TREE_FILES = ("HEAD", "index")
-MOST_FOLDERS = 5000
+OBEYED_FOLDERS = ("hooks", "remotes", "branches")
+"""Git obeys the files in these; the last two name remotes, as git did long ago."""
+_HELD_FOLDERS = (*OBEYED_FOLDERS, "info")
 _MOST_LEVELS = 64
-_MODULE_LEVELS = 8
-_POINTER_BYTES = 4096
 _TRIES = 10
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-Identity = tuple[int, int]
 
 
-class OddRepository(Exception):
-    """It is not as git makes it, so nothing in it may be written."""
+ObeyedFile = tuple[str, int, int]
+"""Its path in git's folder, its number and its time of change."""
+
+
+class KnownFolder(Struct, frozen=True, kw_only=True):
+    """What one of git's folders had before a command that could write it."""
+
+    files: Mapping[str, bytes]
+    obeyed: frozenset[ObeyedFile]
+    """Hooks, and files that name remotes."""
+    links: frozenset[str]
+    """Names in the folder itself."""
+
+
+class GitPerson(Struct, frozen=True, kw_only=True):
+    """The person whose git obeys what lies in the workspace."""
+
+    identity: GitIdentity | None = None
+    """Who makes commits where a repository does not say it."""
+    settings: Sequence[str] = ()
+    """The files of their own configuration, also those that do not exist yet."""
+    home: Path | None = None
+
+
+NOBODY = GitPerson()
 
 
 class GitView(Struct, frozen=True, kw_only=True):
@@ -82,6 +121,8 @@ class GitView(Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str]
     folders: Mapping[Identity, str]
     """Git's folders that are mounted, by what stays when they are moved."""
+    known: Mapping[Identity, KnownFolder]
+    """Those that are not mounted, and what they were before."""
     odd: tuple[str, ...] = ()
     """Those that are read-only, with why."""
 
@@ -111,25 +152,44 @@ class ReplacedSettings(Struct, frozen=True):
 class GitGuard:
     """Holds what a view needs as long as a command runs. Close it when the command has ended."""
 
-    def __init__(self, workspace: Path, identity: GitIdentity | None, *, is_read_only: bool = False) -> None:
-        """`workspace` has no links on its way."""
+    def __init__(
+        self,
+        workspace: Path,
+        person: GitPerson = NOBODY,
+        *,
+        is_read_only: bool = False,
+        trusted_until: float | None = None,
+    ) -> None:
+        """`workspace` has no links on its way. `trusted_until`: since when another command runs in it, which may have
+        written what changed after that."""
         self._workspace, self._is_read_only = str(workspace), is_read_only
         self._held: dict[str, FileIO] = {}
         self._mounts: dict[str, Mount] = {}
         self._folders: dict[Identity, str] = {}
         self._odd: list[str] = []
         self._settings: dict[str, ReplacedSettings] = {}
+        self._known: dict[Identity, KnownFolder] = {}
+        self._trusted_until = trusted_until
+        self._person = person
+        self._links: dict[str, str] = {}
+        self._missing: set[str] = set()
+        self._unread: set[str] = set()
         self.branches: dict[str, frozenset[str]] = {}
         """Of each repository that can be written, those that were there before the command."""
         self.tree: SubfolderTree | None = None
         """Where the repository lies above the workspace."""
         self._descriptors: list[int] = []
         self._watched: dict[str, WatchedPlace] = {}
-        self._add(file_of(SYSTEM_SETTINGS, system_settings(identity)))
+        self._add(file_of(SYSTEM_SETTINGS, system_settings(person.identity)))
         try:
             self._add_workspace()
             for entry in git_entries(self._workspace):
-                self._add_entry(entry)
+                if os.path.basename(entry).casefold() == GIT:
+                    self._add_entry(entry)
+                else:
+                    self._note_folder(entry)
+            if not self._is_read_only:
+                self._add_includes()
             self._watch_mounts()
         except BaseException:  # the locks are let go, whatever it was
             self.close()
@@ -142,13 +202,15 @@ class GitGuard:
                 **({} if self.tree is None else {"GIT_DISCOVERY_ACROSS_FILESYSTEM": "1"}),
             },
             folders=self._folders,
+            known=self._known,
             odd=tuple(self._odd),
         )
 
     def _watch_mounts(self) -> None:
         """Beneath a folder of git's from that folder, which a command may move with what is mounted in it. All are held
         open: the number of a file that is gone would be given to the next one."""
-        places = {mount.source or place for place, mount in self._mounts.items()} | self._settings.keys()
+        mounted = {mount.source or place for place, mount in self._mounts.items()}
+        places = mounted | self._settings.keys() | self._links.keys()
         folders = {folder: self._hold(folder) for folder in self._folders.values()}
         for place in sorted(places - {SYSTEM_SETTINGS} - folders.keys()):
             # what is only a place inside has nothing outside; the main tree's own git replaces its files all the time
@@ -163,13 +225,24 @@ class GitGuard:
         return self._descriptors[-1]
 
     def is_intact(self) -> bool:
-        """Whether everything that was mounted is still what it was mounted on."""
-        return all(watched.is_same() for watched in self._watched.values())
+        """Whether everything that was mounted is still what it was mounted on, and no file is included that was missing
+        before."""
+        is_same = all(watched.is_same() for watched in self._watched.values())
+        return is_same and not any(map(os.path.lexists, self._missing))
 
     def replaced_settings(self) -> tuple[ReplacedSettings, ...]:
         """Of configurations that another file took the place of meanwhile, what they were."""
         places = [place for place, watched in self._watched.items() if not watched.is_same()]
         return tuple(self._settings[place] for place in places if place in self._settings)
+
+    def made_settings(self) -> tuple[str, ...]:
+        """Files of settings that were missing before, and that git reads now, or as soon as a setting says so."""
+        return tuple(sorted(filter(os.path.lexists, self._missing | self._unread)))
+
+    def replaced_links(self) -> Mapping[str, str]:
+        """Links to included files that something else took the place of, and where they led."""
+        places = (place for place in self._links if place in self._watched)
+        return {place: self._links[place] for place in places if not self._watched[place].is_same()}
 
     def close(self) -> None:
         """Nobody else's command needs them any longer where the lock can be had alone."""
@@ -209,10 +282,13 @@ class GitGuard:
         kind = kind_of(entry)
         if kind != stat.S_IFREG:
             own = os.path.realpath(entry)
-        elif (text := read_pointer(entry)) is not None and text.startswith("gitdir: "):
-            own = os.path.realpath(os.path.join(os.path.dirname(entry), text.removeprefix("gitdir: ")))
         else:
-            return
+            target = None
+            with _reading_only(self._odd, entry):
+                target = pointed_path(entry)
+            if target is None:
+                return
+            own = os.path.realpath(target)
         if not self._is_inside(own) or own in self._mounts:
             return
         with _reading_only(self._odd, entry):
@@ -223,6 +299,63 @@ class GitGuard:
                 if common not in self._mounts:
                     self._add_folder(common)
                 self._add_second_tree(own)
+
+    def _note_folder(self, folder: str) -> None:
+        """One of another name than `.git` is not mounted: it may be a file of a test, which commands may change and
+        commit."""
+        with suppress(OSError):
+            descriptor = os.open(folder, _FOLDER)
+            try:
+                if is_git_folder(descriptor):
+                    status = os.fstat(descriptor)
+                    self._known[status.st_dev, status.st_ino] = self._known_folder(folder)
+            finally:
+                os.close(descriptor)
+
+    def _known_folder(self, folder: str) -> KnownFolder:
+        files = {}
+        for name in ("config", "config.worktree", "commondir"):
+            place = f"{folder}/{name}"
+            with suppress(OSError, OddRepository):
+                data = read_small(place)
+                if name != "commondir":
+                    files[name] = self._trusted_settings(place, data)
+                elif self._is_trusted(place):
+                    files[name] = data
+        obeyed = set[ObeyedFile]()
+        for part in OBEYED_FOLDERS:
+            with suppress(OSError), os.scandir(f"{folder}/{part}") as entries:
+                for entry in entries:
+                    status = entry.stat(follow_symlinks=False)
+                    if self._is_trusted(entry.path):
+                        obeyed.add((f"{part}/{entry.name}", status.st_ino, status.st_ctime_ns))
+        with os.scandir(folder) as entries:
+            links = frozenset(entry.name for entry in entries if entry.is_symlink() and self._is_trusted(entry.path))
+        return KnownFolder(files=files, obeyed=frozenset(obeyed), links=links)
+
+    def _is_trusted(self, place: str) -> bool:
+        return self._trusted_until is None or os.lstat(place).st_ctime < self._trusted_until
+
+    def _trusted_settings(self, place: str, config: bytes) -> bytes:
+        """What a configuration says, without what a command that still runs may have written there."""
+        return config if self._is_trusted(place) else harmless_settings(config)
+
+    def _add_includes(self) -> None:
+        """When all else is mounted: what commands can write to is known then."""
+        roots = (self._workspace, *self._folders.values())
+
+        def root_of(folder: str) -> str | None:
+            return next((root for root in roots if is_beneath(folder, root)), None)
+
+        files = (*self._person.settings, *self._settings)
+        for included in included_files(files, lambda folder: root_of(folder) is not None, self._person.home):
+            self._links |= {link: os.readlink(link) for link in included.links}
+            if included.missing is not None and included.path not in self._settings:
+                self._missing.add(included.missing)
+            root = None if included.file is None else root_of(os.path.dirname(included.file))
+            if included.file is not None and root is not None and included.file not in self._settings:
+                mounts = _pinned_file(included.file, root)
+                self._add(*(mounts if self.tree is None else map(self.tree.inside, mounts)))
 
     def _is_inside(self, folder: str) -> bool:
         return is_beneath(folder, self._workspace) and folder != self._workspace and kind_of(folder) == stat.S_IFDIR
@@ -242,7 +375,7 @@ class GitGuard:
                 raise OddRepository("the folder that it names does not name it")
             self._add_folder(own)
         else:
-            back = read_pointer(f"{own}/gitdir")
+            back = path_in_file(f"{own}/gitdir")
             is_named = back is not None and os.path.realpath(os.path.join(own, back)) == entry
             if os.path.dirname(own) != f"{common}/worktrees" or not is_named:
                 raise OddRepository("the folder that it names does not name it")
@@ -329,7 +462,7 @@ class GitGuard:
     def _folder_mounts(self, folder: str) -> Iterator[Mount]:
         yield writable(folder)
         yield from self._settings_mounts(folder)
-        for name in ("hooks", "info"):
+        for name in _HELD_FOLDERS:
             with suppress(FileExistsError):
                 os.mkdir(f"{folder}/{name}")
             yield read_only(f"{folder}/{name}")
@@ -338,14 +471,12 @@ class GitGuard:
         yield file_of(f"{folder}/commondir", SAME_FOLDER)
 
     def _settings_mounts(self, folder: str) -> Iterator[Mount]:
-        config = read_small(f"{folder}/config")
+        config, own = read_small(f"{folder}/config"), f"{folder}/config.worktree"
         yield self._settings_file(f"{folder}/config", config)
-        if has_worktree_settings(config) and (not self._is_read_only or kind_of(f"{folder}/config.worktree")):
+        if kind_of(own) is not None or (has_worktree_settings(config) and not self._is_read_only):
             yield self._own_settings(folder)
-        for path in included_paths(config):
-            place = os.path.normpath(os.path.join(folder, path))
-            if is_beneath(place, self._workspace) and kind_of(place) == stat.S_IFREG:
-                yield from _pinned_file(place, self._workspace)
+        else:  # git reads it as soon as the person sets that, which `git sparse-checkout` does
+            self._unread.add(own)
 
     def _own_settings(self, folder: str) -> Mount:
         """Those of one working tree, which git reads where the repository says so. An empty file says nothing."""
@@ -355,7 +486,7 @@ class GitGuard:
         return self._settings_file(place, read_small(place))
 
     def _settings_file(self, place: str, config: bytes) -> Mount:
-        self._settings[place] = ReplacedSettings(place, config)
+        self._settings[place] = ReplacedSettings(place, self._trusted_settings(place, config))
         return file_of(place, harmless_settings(config))
 
     def _inspect(self, folder: str) -> None:
@@ -366,7 +497,7 @@ class GitGuard:
         possible = {
             "config.worktree": stat.S_IFREG,
             "commondir": stat.S_IFREG,
-            **dict.fromkeys(("hooks", "info", "worktrees", "modules", "logs"), stat.S_IFDIR),
+            **dict.fromkeys((*_HELD_FOLDERS, "worktrees", "modules", "logs"), stat.S_IFDIR),
         }
         if kind_of(f"{folder}/HEAD") is None:
             raise OddRepository("it has no HEAD")
@@ -413,114 +544,6 @@ class _reading_only:  # noqa: N801 - a context, as a function is
             self._odd.append(f"{self._folder}: {error.strerror if isinstance(error, OSError) else error}")
             return True
         return False
-
-
-def git_entries(workspace: str, most: int = MOST_FOLDERS) -> Iterator[str]:
-    """Every `.git` in the folders of a workspace but its own, links not followed. So many folders are looked through,
-    the uppermost first; those that tools fill with what they fetched or made are not."""
-    waiting = deque([workspace])
-    for _ in range(most):
-        if not waiting:
-            return
-        folder = waiting.popleft()
-        try:
-            with os.scandir(folder) as entries:
-                inner = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
-        except OSError:  # it is gone, or cannot be read, neither by a command
-            continue
-        for name, is_folder in inner:
-            if name.casefold() == GIT:
-                if folder != workspace or name != GIT:
-                    yield f"{folder}/{name}"
-            elif is_folder and name not in FETCHED_FOLDERS:
-                waiting.append(f"{folder}/{name}")
-
-
-def module_folders(folder: str, levels: int = _MODULE_LEVELS) -> Iterator[str]:
-    """Git's folders of the submodules of one repository, not those of submodules in them. Names may have slashes."""
-    waiting = [(f"{folder}/modules", levels)]
-    while waiting:
-        place, left = waiting.pop()
-        try:
-            with os.scandir(place) as entries:
-                inner = sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
-        except OSError:
-            continue
-        for path in inner:
-            if kind_of(f"{path}/HEAD") is not None:
-                yield path
-            elif left:
-                waiting.append((path, left - 1))
-
-
-def branch_names(folder: str) -> Iterator[str]:
-    """Those with a file of their own, as every branch has that was made a moment ago."""
-    top = f"{folder}/refs/heads"
-    for place, _, names in os.walk(top):
-        yield from (os.path.relpath(f"{place}/{name}", top) for name in names)
-
-
-def pointed_folder(entry: str) -> str | None:
-    """The folder that a `.git` file leads to. None where it leads nowhere, or through a link."""
-    text = read_pointer(entry) or ""
-    lead, _, target = text.partition(": ")
-    if lead != "gitdir" or not target:
-        return None
-    folder = os.path.normpath(os.path.join(os.path.dirname(entry), target))
-    return folder if os.path.realpath(folder) == folder and kind_of(folder) == stat.S_IFDIR else None
-
-
-def common_folder(own: str) -> str | None:
-    """The folder that the working trees of one repository share; None where `own` is not that of a second one."""
-    text = read_pointer(f"{own}/commondir")
-    if text is None or text == ".":
-        return None
-    folder = os.path.normpath(os.path.join(own, text))
-    if os.path.realpath(folder) != folder:
-        raise OddRepository("its commondir leads through a link")
-    return folder
-
-
-def is_submodule_of(own: str, workspace: str) -> bool:
-    """Whether git's folder lies among the modules of another and names this workspace as the place of its files."""
-    parts = Path(own).parts
-    if GIT not in parts or "modules" not in parts[parts.index(GIT) : -1]:
-        return False
-    places = [one.value for one in read_settings(read_small(f"{own}/config")) if one.key == "core.worktree"]
-    return bool(places) and os.path.realpath(os.path.join(own, places[-1])) == workspace
-
-
-def read_pointer(path: str) -> str | None:
-    """The path in a small file of git's; None where there is no such file."""
-    try:
-        text = os.fsdecode(read_small(path, _POINTER_BYTES)).strip()
-    except (OSError, OddRepository):
-        return None
-    return text if text and "\0" not in text and "\n" not in text else None
-
-
-def read_small(path: str, most: int = CONFIG_BYTES) -> bytes:
-    """Raises OddRepository for what is no file or too large for one of these."""
-    with open(os.open(path, _READ), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OddRepository(f"{os.path.basename(path)} is not a file")
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise OddRepository(f"{os.path.basename(path)} has more than {most} bytes")
-    return data
-
-
-def kind_of(path: str) -> int | None:
-    """File, folder or link; None where there is nothing."""
-    try:
-        return stat.S_IFMT(os.lstat(path).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def identity_of(path: str) -> Identity:
-    status = os.lstat(path)
-    return status.st_dev, status.st_ino
 
 
 def _is_at(path: str, descriptor: int) -> bool:

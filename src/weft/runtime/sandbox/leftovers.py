@@ -2,22 +2,37 @@
 
 Files count as the program's when they changed after it started, by the time of change that no program can set. Links
 are not followed. Folders may be nested deeper than a path is long, and may be closed to their owner.
+
+Started: by the clock of the file system in which the workspace lies, which a file without a name tells. What a person
+changed a moment before is then not taken for the program's. Where no such file can be made, and in other file systems
+that are mounted in the workspace, it is this machine's clock, less what theirs may be behind it.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 from msgspec import Struct
 
+from weft.kernel.clock import SystemClock
+
 _CLOCK_SECONDS = 1.0
 """The clock of a file system may be so far behind ours."""
+_ROUNDING_SECONDS = 0.005
+"""By so much two readings of the clocks differ that were made at once; no program starts as fast."""
 _PATH_CHARACTERS = 1000
 """So much of a path is opened at once; the system takes 4096 bytes."""
 _REPOSITORY = ".git"
+_GIT_FILES = frozenset(
+    {"head", "config", "config.worktree", "commondir", "objects", "refs", "hooks", "remotes", "branches"}
+)
+"""What makes a folder git's, whatever its name is, or is obeyed in it; in lower case, for a file system may not tell
+them apart."""
+_GIT_FOLDERS = frozenset({"hooks", "remotes", "branches"})
 _SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -30,11 +45,53 @@ class ChangedSize(Struct, frozen=True):
     is_partly_hidden: bool
 
 
+class Leftovers(Struct, frozen=True, kw_only=True):
+    """What was found among what changed."""
+
+    repositories: frozenset[str] = frozenset()
+    """The paths of each `.git` that changed, or in which something did, and of each folder with changed files in it of
+    names that git gives its own."""
+    removed_links: tuple[str, ...] = ()
+    """Those that led to a place that was not looked through."""
+
+
+class StartTime(Struct, frozen=True, kw_only=True):
+    """When a program started that can write to a folder."""
+
+    seconds: float
+    """By this machine's clock."""
+    monotonic: float
+    """By the clock that nobody sets."""
+    device: int | None = None
+    own_seconds: float = 0.0
+    """By the clock of the folder's own file system, where that could be asked."""
+
+    @classmethod
+    def now(cls, folder: str) -> StartTime:
+        """Asks the file system by a file without a name."""
+        seconds, monotonic = SystemClock().now_ms() / 1000, time.monotonic()
+        try:
+            file = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        except OSError:  # it has no such files, or nothing can be written there
+            return cls(seconds=seconds, monotonic=monotonic)
+        try:
+            status = os.fstat(file)
+        finally:
+            os.close(file)
+        return cls(seconds=seconds, monotonic=monotonic, device=status.st_dev, own_seconds=status.st_ctime)
+
+    def turned_back(self) -> float:
+        """By how many seconds somebody set the clock back since: files that changed afterwards seem so much older."""
+        passed = time.monotonic() - self.monotonic
+        difference = passed - (SystemClock().now_ms() / 1000 - self.seconds)
+        return difference + _ROUNDING_SECONDS if difference > _ROUNDING_SECONDS else 0.0
+
+
 class ChangedFiles:
     """The files of a workspace that changed since a run started."""
 
-    def __init__(self, workspace: str, started: float) -> None:
-        self._workspace, self._since = workspace, started - _CLOCK_SECONDS
+    def __init__(self, workspace: str, started: StartTime) -> None:
+        self._workspace, self._started = workspace, started
 
     def size(self) -> ChangedSize:
         """A file of several names counts once."""
@@ -44,23 +101,28 @@ class ChangedFiles:
             blocks[status.st_dev, status.st_ino] = status.st_blocks
         return ChangedSize(512 * sum(blocks.values()), len(blocks), bool(closed))
 
-    def remove_privileges(self) -> frozenset[str]:
-        """Take the setuid and setgid bits from files and remove device nodes; what is closed is opened for that. The
-        paths of each `.git` that changed, or in which something did."""
-        repositories = set()
+    def remove_privileges(self, unseen: Collection[str] = ()) -> Leftovers:
+        """Take the setuid and setgid bits from files and remove device nodes; what is closed is opened for that. Links
+        are removed that name one of the folders `unseen`: programs can write to these, and nobody looks there."""
+        repositories = set[str]()
+        removed = list[str]()
         for folder, path, name, status in self._walk(None):
             if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
                 os.unlink(name, dir_fd=folder)
             elif stat.S_ISREG(status.st_mode) and status.st_mode & _SPECIAL_BITS:
                 _change_mode(folder, name, removed=_SPECIAL_BITS)
-            parts = f"{path}/{name}".split("/")[1:]
-            if _REPOSITORY in parts:
-                repositories.add("/".join(parts[: parts.index(_REPOSITORY) + 1]))
-        return frozenset(repositories)
+            elif stat.S_ISLNK(status.st_mode) and unseen and _is_named(os.readlink(name, dir_fd=folder), unseen):
+                os.unlink(name, dir_fd=folder)
+                removed.append(f"{path}/{name}"[1:])
+            repositories |= _git_places(path, name)
+        return Leftovers(repositories=frozenset(repositories), removed_links=tuple(sorted(removed)))
 
     def _walk(self, closed: list[str] | None) -> Iterator[tuple[int, str, str, os.stat_result]]:
         """Folder, its path, name and status of what changed. Folders that are closed are listed in `closed`, else
         opened."""
+        started, turned_back = self._started, self._started.turned_back()
+        since = {started.device: started.own_seconds - turned_back}
+        usual = started.seconds - _CLOCK_SECONDS - turned_back
         pending = [""]
         while pending:
             path = pending.pop()
@@ -68,7 +130,7 @@ class ChangedFiles:
                 folder = self._open(path)
                 try:
                     for name, status in _entries(folder):
-                        is_changed = status.st_ctime >= self._since
+                        is_changed = status.st_ctime >= since.get(status.st_dev, usual)
                         if stat.S_ISDIR(status.st_mode):
                             if _is_enterable(folder, name, status, is_changed and closed is None):
                                 pending.append(f"{path}/{name}")
@@ -91,6 +153,27 @@ class ChangedFiles:
                 os.close(folder)
             folder = inner
         return folder
+
+
+def _git_places(path: str, name: str) -> set[str]:
+    """Of a changed entry, the paths in the workspace that git may obey because of it."""
+    parts = f"{path}/{name}".split("/")[1:]
+    places = set()
+    for place, part in enumerate(parts):
+        if part.casefold() == _REPOSITORY:
+            places.add("/".join(parts[: place + 1]))
+            break
+    if name.casefold() in _GIT_FILES:
+        places.add("/".join(parts[:-1]))
+    elif len(parts) > 1 and parts[-2].casefold() in _GIT_FOLDERS:
+        places.add("/".join(parts[:-2]))
+    if name.casefold() == _REPOSITORY:
+        places.add("/".join(parts))
+    return places
+
+
+def _is_named(text: str, folders: Collection[str]) -> bool:
+    return not set(text.split("/")).isdisjoint(folders)
 
 
 def _entries(folder: int) -> list[tuple[str, os.stat_result]]:

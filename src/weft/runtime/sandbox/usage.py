@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from weft.runtime.sandbox.leftovers import ChangedFiles
+from weft.runtime.sandbox.leftovers import ChangedFiles, StartTime
 from weft.runtime.sandbox.processes import MIB
 from weft.runtime.sandbox.visible_files import SHARED_MEMORY_BYTES, TEMPORARY_BYTES
 
@@ -104,7 +104,7 @@ class FolderGrowth:
     Looking through the files is left until the file system itself has lost more room than a run may take.
     """
 
-    def __init__(self, folder: str, started: float, limit: int) -> None:
+    def __init__(self, folder: str, started: StartTime, limit: int) -> None:
         self._folder, self._limit = folder, limit
         self._files = ChangedFiles(folder, started)
         self._device = os.stat(folder).st_dev

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from weft.runtime.sandbox.git_settings import GitIdentity
-from weft.runtime.sandbox.git_view import GitGuard
+from weft.runtime.sandbox.git_view import GitGuard, GitPerson
 from weft.runtime.sandbox.mounts import Mount
 from weft.runtime.sandbox.toolchain_places import PersonalHome
 
@@ -30,6 +30,8 @@ class PersonFolders(Struct, frozen=True, kw_only=True):
     """Those that say where version managers keep what they installed."""
     identity: GitIdentity | None = None
     """Who makes commits where a repository does not say it."""
+    git_settings: tuple[Path, ...] = ()
+    """The files of the person's own configuration of git, also those that do not exist yet."""
 
     @property
     def toolchain_home(self) -> PersonalHome | None:
@@ -58,5 +60,7 @@ class WorkspaceView(Struct, frozen=True, kw_only=True):
 def workspace_view(workspace: Path, person: PersonFolders, *, is_read_only: bool = False) -> WorkspaceView:
     """Looks at a workspace each time that something is started in it. `workspace` has no links on its way. The view
     must be closed when what was started has ended, or was not started."""
-    git = GitGuard(workspace, person.identity, is_read_only=is_read_only)
+    settings = tuple(map(str, person.git_settings))
+    git_person = GitPerson(identity=person.identity, settings=settings, home=person.home)
+    git = GitGuard(workspace, git_person, is_read_only=is_read_only)
     return WorkspaceView(mounts=git.view.mounts, environment=git.view.environment, git=git)

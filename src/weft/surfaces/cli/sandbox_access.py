@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SETTINGS_FILE = "sandbox.toml"
 _MOST_INCLUDES = 10
+SYSTEM_SETTINGS = (Path("/etc/gitconfig"), Path("/usr/local/etc/gitconfig"), Path("/opt/homebrew/etc/gitconfig"))
+"""Where git looks for the configuration of the machine, by how it was installed."""
 SANDBOX_CACHES = "sandbox"
 """The folder of the user's caches in which package caches of sandboxed commands lie."""
 SANDBOX_PLACES = "sandbox"
@@ -122,6 +124,7 @@ def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -
             places=state_folder() / SANDBOX_PLACES,
             variables=manager_variables(os.environ.get),
             identity=git_identity(),
+            git_settings=(*SYSTEM_SETTINGS, *git_settings_files()),
         ),
     )
 
@@ -136,14 +139,17 @@ def git_identity() -> GitIdentity:
     of `user.name` and `user.email`. Files that are included only under a condition are not read."""
     from weft.runtime.sandbox.git_settings import GitIdentity
 
+    values = dict(pair for file in git_settings_files() for pair in _user_settings(file, _MOST_INCLUDES))
+    return GitIdentity(values.get("user.name", ""), values.get("user.email", ""))
+
+
+def git_settings_files() -> tuple[Path, ...]:
+    """Where git looks for the configuration of this person."""
     own = os.environ.get("GIT_CONFIG_GLOBAL")
     if own is not None:
-        files = [Path(own)]
-    else:
-        folder = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-        files = [Path(folder) / "git" / "config", Path.home() / ".gitconfig"]
-    values = dict(pair for file in files for pair in _user_settings(file, _MOST_INCLUDES))
-    return GitIdentity(values.get("user.name", ""), values.get("user.email", ""))
+        return (Path(own),)
+    folder = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(folder) / "git" / "config", Path.home() / ".gitconfig"
 
 
 def _user_settings(file: Path, levels: int) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,199 @@
+"""What git takes for a folder of its own, and how it is led from one to another; read as git reads it.
+
+A folder is git's if it has a `HEAD`, `objects` and `refs`, whatever its name is. A file `.git` leads to one, and a
+`commondir` in one leads to another, whose `config` and hooks count then. Both are read here alone: what looks for
+repositories before a command and what looks after it must follow them to the same folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from weft.kernel.errors import InvalidInput
+from weft.runtime.sandbox.git_settings import CONFIG_BYTES, read_settings
+from weft.runtime.sandbox.workspace_search import FETCHED_FOLDERS
+
+GIT = ".git"
+MOST_FOLDERS = 100_000
+"""So many folders of a workspace are looked through for repositories; one with more of them is refused."""
+MODULE_LEVELS = 8
+POINTER_BYTES = 1024 * 1024
+"""Git reads a `.git` file of at most this size."""
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_POINTER = b"gitdir: "
+_HEAD = re.compile(rb"ref:|[0-9a-f]{40}")
+_HEAD_BYTES = 40
+Identity = tuple[int, int]
+
+
+class OddRepository(Exception):
+    """It is not as git makes it, so nothing in it may be written."""
+
+
+def is_git_folder(folder: int) -> bool:
+    """Whether git may read settings in a folder: as its own, or as what several working trees share. That one needs
+    no `HEAD`."""
+    return _has_head(folder) or all(kind_at(folder, name) is not None for name in ("objects", "refs"))
+
+
+def _has_head(folder: int) -> bool:
+    kind = kind_at(folder, "HEAD")
+    if kind != stat.S_IFREG:
+        return kind == stat.S_IFLNK  # as git made it long ago
+    try:
+        with open(os.open("HEAD", _READ, dir_fd=folder), "rb") as file:
+            return _HEAD.match(file.read(_HEAD_BYTES)) is not None
+    except OSError:  # closed to this user, and so to their git, until that is changed
+        return False
+
+
+def git_entries(workspace: str, most: int = MOST_FOLDERS) -> Iterator[str]:
+    """Every `.git` in the folders of a workspace but its own, and every folder in them that is git's under another
+    name; links are not followed. What tools fill with what they fetched or made is not looked through. Raises
+    InvalidInput where there are more folders than can be looked through: what lies in the others would not be held."""
+    waiting, seen = deque([workspace]), 0
+    while waiting:
+        seen += 1
+        if seen > most:
+            raise InvalidInput(
+                f"the workspace {workspace} has more than {most} folders: not all can be looked through for "
+                "repositories of git",
+                "make a folder with fewer of them the workspace, or remove what a program made there",
+            )
+        folder = waiting.popleft()
+        try:
+            with os.scandir(folder) as entries:
+                inner = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+        except OSError:  # it is gone, or cannot be read, neither by a command
+            continue
+        names = {name for name, _ in inner}
+        if {"objects", "refs"} <= names:
+            yield folder
+        for name, is_folder in inner:
+            if name.casefold() == GIT:
+                if folder != workspace or name != GIT:
+                    yield f"{folder}/{name}"
+            elif is_folder and name not in FETCHED_FOLDERS:
+                waiting.append(f"{folder}/{name}")
+
+
+def module_folders(folder: str, levels: int = MODULE_LEVELS) -> Iterator[str]:
+    """Git's folders of the submodules of one repository, not those of submodules in them. Names may have slashes."""
+    waiting = [(f"{folder}/modules", levels)]
+    while waiting:
+        place, left = waiting.pop()
+        try:
+            with os.scandir(place) as entries:
+                inner = sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+        except OSError:
+            continue
+        for path in inner:
+            if kind_of(f"{path}/HEAD") is not None:
+                yield path
+            elif left:
+                waiting.append((path, left - 1))
+
+
+def branch_names(folder: str) -> Iterator[str]:
+    """Those with a file of their own, as every branch has that was made a moment ago."""
+    top = f"{folder}/refs/heads"
+    for place, _, names in os.walk(top):
+        yield from (os.path.relpath(f"{place}/{name}", top) for name in names)
+
+
+def pointed_path(entry: str) -> str | None:
+    """The path that a `.git` file leads to, as git follows it: without line ends at its end, up to a zero byte, with
+    whatever blanks and line ends are in it. None where git reads no path there. Raises OSError."""
+    data = _read_pointer(entry)
+    if data is None or not data.startswith(_POINTER):
+        return None
+    target = _path_in(data.removeprefix(_POINTER))
+    return os.path.join(os.path.dirname(entry), os.fsdecode(target)) if target else None
+
+
+def path_in_file(path: str) -> str | None:
+    """The path in another small file of git's, such as `commondir`; None where there is no such file."""
+    try:
+        data = _read_pointer(path)
+    except OSError:
+        return None
+    return os.fsdecode(_path_in(data)) or None if data is not None else None
+
+
+def _path_in(data: bytes) -> bytes:
+    return data.rstrip(b"\r\n").split(b"\0")[0]
+
+
+def _read_pointer(path: str) -> bytes | None:
+    try:
+        return read_small(path, POINTER_BYTES)
+    except OddRepository:
+        return None
+
+
+def pointed_folder(entry: str) -> str | None:
+    """The folder that a `.git` file leads to. None where it leads nowhere, or through a link."""
+    try:
+        target = pointed_path(entry)
+    except OSError:
+        return None
+    folder = None if target is None else os.path.normpath(target)
+    if folder is None or os.path.realpath(folder) != folder or kind_of(folder) != stat.S_IFDIR:
+        return None
+    return folder
+
+
+def common_folder(own: str) -> str | None:
+    """The folder that the working trees of one repository share; None where `own` is not that of a second one."""
+    text = path_in_file(f"{own}/commondir")
+    if text is None or text == ".":
+        return None
+    folder = os.path.normpath(os.path.join(own, text))
+    if os.path.realpath(folder) != folder:
+        raise OddRepository("its commondir leads through a link")
+    return folder
+
+
+def is_submodule_of(own: str, workspace: str) -> bool:
+    """Whether git's folder lies among the modules of another and names this workspace as the place of its files."""
+    parts = Path(own).parts
+    if GIT not in parts or "modules" not in parts[parts.index(GIT) : -1]:
+        return False
+    places = [one.value for one in read_settings(read_small(f"{own}/config")) if one.key == "core.worktree"]
+    return bool(places) and os.path.realpath(os.path.join(own, places[-1])) == workspace
+
+
+def read_small(path: str, most: int = CONFIG_BYTES) -> bytes:
+    """Raises OddRepository for what is no file or too large for one of these."""
+    with open(os.open(path, _READ), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OddRepository(f"{os.path.basename(path)} is not a file")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OddRepository(f"{os.path.basename(path)} has more than {most} bytes")
+    return data
+
+
+def kind_of(path: str) -> int | None:
+    """File, folder or link; None where there is nothing."""
+    try:
+        return stat.S_IFMT(os.lstat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def kind_at(folder: int, name: str) -> int | None:
+    try:
+        return stat.S_IFMT(os.lstat(name, dir_fd=folder).st_mode)
+    except FileNotFoundError:
+        return None
+
+
+def identity_of(path: str) -> Identity:
+    status = os.lstat(path)
+    return status.st_dev, status.st_ino
