@@ -543,7 +543,8 @@ class SandboxGuard:
             failures: tuple[str, ...] = ()
             try:
                 if git.tree is not None:
-                    git.tree.carry_back()
+                    refused = git.tree.carry_back()
+                    failures = tuple(f"not staged, for it lies above the workspace: {path}" for path in refused)
             except (StoreFailed, OSError) as error:
                 failures = (f"what was staged in the sandbox is not staged outside: {error}",)
             upstreams = carry_upstreams(git.branches)
@@ -563,7 +564,7 @@ class SandboxGuard:
             with suppress(OSError):
                 names = os.listdir(plan.caches.parent)
         if self._view.git is not None and self._view.git.tree is not None:
-            names.append(os.path.basename(self._view.git.tree.folder))
+            names.append(self._view.git.tree.name)
         return tuple(names)
 
 
