@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.runtime.sandbox.repositories import agent_runs, make_repository
+from tests.sandbox import machine_sandbox
 from weft.runtime.sandbox.processes import ProcessOutcome
 
 NESTED = "git init -q n\ngit -C n commit -q --allow-empty -m n\ngit add n\n"
@@ -54,3 +57,43 @@ def tried(person: Person, script: str, workspace: Path | None = None, *, caches:
     variables = {"PROGRAM": person.program, "SETTINGS": person.settings, "HOOK": person.hook}
     lines = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     return agent_runs(workspace or person.repository, "\n".join([*lines, script]), caches=caches, home=person.home)
+
+
+ROOT = Path(__file__).parents[2]
+RUN = """
+import sys
+from pathlib import Path
+from tests.runtime.sandbox.repositories import agent_runs
+workspace, script, commands, home = sys.argv[1:]
+agent_runs(Path(workspace), script, commands=Path(commands), home=Path(home))
+"""
+
+
+class KilledAgent:
+    """Commands whose weft is killed when they say so, by a file."""
+
+    def __init__(self, person: Person) -> None:
+        self.person, self.commands = person, person.top / "commands"
+
+    def does(self, script: str, workspace: Path | None = None) -> None:
+        """A script, up to its end; then it lives on."""
+        machine_sandbox()
+        place = workspace or self.person.repository
+        started = place / "started"
+        os.mkfifo(started)
+        words = [f"{name}='{value}'" for name, value in {"SETTINGS": self.person.settings}.items()]
+        whole = "\n".join([*words, f"PROGRAM='{self.person.program}'", script, f"echo done > {started}; sleep 60"])
+        process = subprocess.Popen(
+            [sys.executable, "-c", RUN, str(place), whole, str(self.commands), str(self.person.home)], cwd=ROOT
+        )
+        pipe = os.open(started, os.O_RDONLY | os.O_NONBLOCK)
+        while not select.select([pipe], [], [], 0.1)[0]:
+            assert process.poll() is None, "it ended before it had come so far"
+        os.close(pipe)
+        process.kill()
+        process.wait()
+        started.unlink()
+
+    def is_followed(self) -> tuple[str, ...]:
+        """By another command in the same place. What is said of the killed one."""
+        return agent_runs(self.person.repository, "true", commands=self.commands, home=self.person.home).git.interrupted

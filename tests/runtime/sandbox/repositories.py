@@ -46,10 +46,12 @@ def agent_runs(
     identity: GitIdentity | None = PERSON,
     caches: Path | None = None,
     home: Path | None = None,
+    commands: Path | None = None,
 ) -> ProcessOutcome:
-    """A script of an agent in the sandbox, with this workspace. `home` is the person's, with what their git reads."""
+    """A script of an agent in the sandbox, with this workspace. `home` is the person's, with what their git reads,
+    `commands` is where commands that run are noted."""
     settings = () if home is None else (home / ".config/git/config", home / ".gitconfig")
-    person = PersonFolders(identity=identity, caches=caches, home=home, git_settings=settings)
+    person = PersonFolders(identity=identity, caches=caches, home=home, git_settings=settings, commands=commands)
     runner = CommandRunner(UNPROTECTED, sandbox=machine_sandbox(), person=person)
     words = ["sh", "-c", script]
     return asyncio.run(runner.run(profile or SandboxProfile(), words, workspace=workspace))

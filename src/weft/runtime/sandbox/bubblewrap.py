@@ -22,6 +22,7 @@ from weft.runtime.sandbox.confinement import CHECK_SECONDS, ConfinedRun, Confine
 from weft.runtime.sandbox.cover_watch import CoverWatch
 from weft.runtime.sandbox.git_leftovers import ChangedGit, carry_upstreams, disarm_repositories
 from weft.runtime.sandbox.git_settings import GitLeftovers
+from weft.runtime.sandbox.interrupted_commands import CommandNote, CommandNotes, OpenNote
 from weft.runtime.sandbox.line_process import LineProcess
 from weft.runtime.sandbox.mounts import (
     Mount,
@@ -404,18 +405,25 @@ class SandboxGuard:
         self._watch: CoverWatch | None = None
         self.uncovered: str | None = None
         """What was replaced while the command ran, so that it was no longer covered."""
+        self._note: OpenNote | None = None
+        self._interrupted: tuple[str, ...] = ()
         self.git_leftovers = GitLeftovers()
 
     def before_start(self, argv: Sequence[str], environment: Mapping[str, str]) -> PreparedStart:
         self.run = self.uncovered = None
         self._starts += 1
-        self._view.close()
+        self._let_go()
         surroundings, place = self._surroundings, self._place
+        person, is_read_only = surroundings.get("person", NO_FOLDERS), surroundings.get("read_only", False)
+        notes = None if person.commands is None or place is None else CommandNotes(person.commands)
         remembered: Collection[RememberedPlace] | None = None
         if place is not None:
-            is_read_only = surroundings.get("read_only", False)
-            person = surroundings.get("person", NO_FOLDERS)
-            self._view = workspace_view(Path(place), person, is_read_only=is_read_only)
+            running_since = None
+            if notes is not None:
+                commands = notes.clean_up()
+                self._interrupted += tuple(sentence for command in commands for sentence in command.sentences)
+                running_since = notes.running_since(place)
+            self._view = workspace_view(Path(place), person, is_read_only=is_read_only, trusted_until=running_since)
             self._memory = self._memory or memory_of(person.places, Path(place), _COVERS)
             remembered = None if self._memory is None else self._memory.load()
             if not is_read_only:  # else the last of its connections elsewhere would uncover the names of its log
@@ -445,6 +453,9 @@ class SandboxGuard:
             walls += ["--dir", PROGRAM_FOLDER]
         if self._is_server:
             walls += ["--as-pid-1", *(word for folder in (*MEMORY_FOLDERS, plan.home) for word in _sealed(folder))]
+        if notes is not None and place is not None and self._view.git is not None and not is_read_only:
+            note = CommandNote.of(place, self._view.git, run.started, self._unseen_folders(plan))
+            self._note = notes.write(note)
         start = surroundings.get("folder") or place or PROGRAM_FOLDER
         return PreparedStart(
             argv=[*walls, *_sealed("/"), "--chdir", start, "--", *argv],
@@ -481,6 +492,8 @@ class SandboxGuard:
                 identity = None if mount.is_cover else self.plan.identities.get(mount.place)
                 if identity is not None and identity_at(mount.place, f"/proc/{first_process}/root") != identity:
                     raise StartAgain(f"something else was mounted at {mount.place}")
+            if self._note is not None:
+                self._note.add_namespace(os.stat(f"/proc/{first_process}/ns/pid").st_ino)
         finally:
             os.close(inside)
 
@@ -514,8 +527,10 @@ class SandboxGuard:
             if self.run is not None:
                 ending = self.run.after_end(ending)
                 self._disarm_repositories(self.run)
+            if self._note is not None:
+                self._note.remove()
         finally:
-            self._view.close()
+            self._let_go()
             if self._watch is not None:
                 self._watch.close()
                 self._watch = None
@@ -525,6 +540,13 @@ class SandboxGuard:
                 self._memory.close()
                 self._memory = None
         return ending
+
+    def _let_go(self) -> None:
+        """Of what one attempt to start held."""
+        self._view.close()
+        if self._note is not None:
+            self._note.close()
+            self._note = None
 
     def _disarm_repositories(self, run: ConfinedRun) -> None:
         """Before what it held for git is let go: until then nothing else may be found there by the person's git."""
@@ -554,6 +576,7 @@ class SandboxGuard:
                 read_only=git.view.odd,
                 upstreams=upstreams,
                 failures=failures,
+                interrupted=self._interrupted,
             )
 
     def _unseen_folders(self, plan: SandboxPlan | None) -> tuple[str, ...]:

@@ -83,7 +83,8 @@ class ConfinedRun:
         self._growth: list[FolderGrowth] = []
         self._next_check = 0.0
         written = [*confinement.folders, *([confinement.caches] if confinement.caches else [])]
-        self._started = {folder: StartTime.now(folder) for folder in written}
+        self.started = {folder: StartTime.now(folder) for folder in written}
+        """By each folder that it can write."""
         self.has_own_keyring = self.has_started_program = False
         self.leftovers: dict[str, Leftovers] = {}
         """When it has ended: of each folder that it could write."""
@@ -107,7 +108,7 @@ class ConfinedRun:
         if confinement.cgroup is not None:
             self._cgroup = RunCgroup(confinement.cgroup, confinement.memory, confinement.limits.processes)
         disk = confinement.limits.disk
-        self._growth = [FolderGrowth(folder, started, disk) for folder, started in self._started.items()]
+        self._growth = [FolderGrowth(folder, started, disk) for folder, started in self.started.items()]
         inherited = (self._filter, self._info_writer, self._blocked, *self._files.values(), *self._mounted_files)
         return tuple(descriptor for descriptor in inherited if descriptor >= 0)
 
@@ -167,7 +168,7 @@ class ConfinedRun:
         for descriptor in (*descriptors, *self._files.values(), *self._mounted_files):
             _closed(descriptor)
         for folder in self._confinement.folders:
-            changed = ChangedFiles(folder, self._started[folder])
+            changed = ChangedFiles(folder, self.started[folder])
             self.leftovers[folder] = changed.remove_privileges(self._confinement.unseen)
         return ending
 

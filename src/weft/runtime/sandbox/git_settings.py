@@ -58,17 +58,18 @@ class GitIdentity(Struct, frozen=True):
 class GitLeftovers(Struct, frozen=True):
     """What is to be said of git after a command: what was taken away from new repositories, what still runs by itself,
     both as paths in the workspace, which repositories could only be read, with why, and the branches that follow a
-    remote's from now on, and what could not be done afterwards."""
+    remote's from now on, what could not be done afterwards, and what was done first about one that was cut off."""
 
     taken_away: tuple[str, ...] = ()
     runs_by_itself: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
     upstreams: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
+    interrupted: tuple[str, ...] = ()
 
     def sentences(self, errors: bytes) -> list[str]:
         """For whoever reads the result. `errors` is what the command wrote to its error stream."""
-        sentences = list(self.failures)
+        sentences = [*self.interrupted, *self.failures]
         if any(b"config" in line and any(why in line for why in _REFUSED_WRITES) for line in errors.splitlines()):
             sentences.append(READ_ONLY_SETTINGS)
         if b"Read-only file system" in errors:

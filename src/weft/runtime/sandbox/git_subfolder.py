@@ -84,6 +84,11 @@ class SubfolderTree:
         yield file_of(self.repository, f"gitdir: {INSIDE}/own\n".encode())
 
     @property
+    def private_folder(self) -> str:
+        """With all that it has outside."""
+        return self._private
+
+    @property
     def name(self) -> str:
         """A part of the path of all that it has outside."""
         return os.path.basename(self._private)

@@ -94,6 +94,7 @@ ObeyedFile = tuple[str, int, int]
 class KnownFolder(Struct, frozen=True, kw_only=True):
     """What one of git's folders had before a command that could write it."""
 
+    path: str
     files: Mapping[str, bytes]
     obeyed: frozenset[ObeyedFile]
     """Hooks, and files that name remotes."""
@@ -235,9 +236,19 @@ class GitGuard:
         places = [place for place, watched in self._watched.items() if not watched.is_same()]
         return tuple(self._settings[place] for place in places if place in self._settings)
 
+    @property
+    def missing_settings(self) -> tuple[str, ...]:
+        """Files of settings that there were not, and that git reads or would read as soon as a setting says so."""
+        return tuple(sorted(self._missing | self._unread))
+
+    @property
+    def included_links(self) -> Mapping[str, str]:
+        """Those on the way to included files, and where they lead."""
+        return self._links
+
     def made_settings(self) -> tuple[str, ...]:
-        """Files of settings that were missing before, and that git reads now, or as soon as a setting says so."""
-        return tuple(sorted(filter(os.path.lexists, self._missing | self._unread)))
+        """Those of them that there are now."""
+        return tuple(filter(os.path.lexists, self.missing_settings))
 
     def replaced_links(self) -> Mapping[str, str]:
         """Links to included files that something else took the place of, and where they led."""
@@ -331,7 +342,7 @@ class GitGuard:
                         obeyed.add((f"{part}/{entry.name}", status.st_ino, status.st_ctime_ns))
         with os.scandir(folder) as entries:
             links = frozenset(entry.name for entry in entries if entry.is_symlink() and self._is_trusted(entry.path))
-        return KnownFolder(files=files, obeyed=frozenset(obeyed), links=links)
+        return KnownFolder(path=folder, files=files, obeyed=frozenset(obeyed), links=links)
 
     def _is_trusted(self, place: str) -> bool:
         return self._trusted_until is None or os.lstat(place).st_ctime < self._trusted_until

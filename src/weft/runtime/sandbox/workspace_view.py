@@ -38,6 +38,9 @@ class PersonFolders(Struct, frozen=True, kw_only=True):
         """Where toolchains are looked for that commands in the sandbox are shown."""
         return None if self.home is None else PersonalHome(folder=str(self.home), variables=self.variables)
 
+    commands: Path | None = None
+    """Where notes lie of commands that run, for whoever comes after a kill. None: nobody looks then."""
+
 
 NO_FOLDERS = PersonFolders()
 
@@ -57,10 +60,13 @@ class WorkspaceView(Struct, frozen=True, kw_only=True):
             self.git.close()
 
 
-def workspace_view(workspace: Path, person: PersonFolders, *, is_read_only: bool = False) -> WorkspaceView:
+def workspace_view(
+    workspace: Path, person: PersonFolders, *, is_read_only: bool = False, trusted_until: float | None = None
+) -> WorkspaceView:
     """Looks at a workspace each time that something is started in it. `workspace` has no links on its way. The view
-    must be closed when what was started has ended, or was not started."""
+    must be closed when what was started has ended, or was not started. `trusted_until`: since when another command runs
+    in it."""
     settings = tuple(map(str, person.git_settings))
     git_person = GitPerson(identity=person.identity, settings=settings, home=person.home)
-    git = GitGuard(workspace, git_person, is_read_only=is_read_only)
+    git = GitGuard(workspace, git_person, is_read_only=is_read_only, trusted_until=trusted_until)
     return WorkspaceView(mounts=git.view.mounts, environment=git.view.environment, git=git)

@@ -6,12 +6,15 @@ import os
 from collections.abc import Iterator, Sequence
 
 from weft.kernel.advice import Action
+from weft.kernel.clock import iso_from_ms
 from weft.kernel.enums import SnapshotState
 from weft.kernel.errors import Unsupported
+from weft.kernel.shell_words import shell_word
 from weft.ledger.api import KeptReference, Ledger, Problem, ResourceLog, Snapshot
-from weft.store.diagnosis import Diagnosis, error, good, note
+from weft.store.diagnosis import Diagnosis, error, good, note, warning
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.figures import counted, size_text
+from weft.surfaces.cli.interrupted_commands import command_notes
 from weft.surfaces.cli.resource_access import files_folder, kept_files
 from weft.surfaces.cli.sandbox_access import load_sandbox_settings
 from weft.surfaces.plain_text import safe
@@ -62,6 +65,20 @@ def examine_git() -> Diagnosis:
     except Unsupported as why:
         return note("git", str(why), "turns are recorded without their files", why.advice)
     return good("git", f"{program}, {dotted(git_version(program))}, keeps the files of turns")
+
+
+def examine_commands() -> Iterator[Diagnosis]:
+    """Commands of the sandbox whose weft was killed, so that nobody looked at what they left. Changes nothing."""
+    from weft.runtime.sandbox.interrupted_commands import CommandNotes
+
+    for command in CommandNotes(command_notes()).interrupted():
+        began = iso_from_ms(round(command.seconds * 1000))
+        yield warning(
+            "commands",
+            safe(f"a command in {command.workspace}, begun at {began}, was cut off: weft was killed"),
+            "what git would obey of what it left is still there",
+            f"weft sandbox run --in {shell_word(command.workspace)} -- true",
+        )
 
 
 def examine_toolchains() -> Iterator[Diagnosis]:

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
 from weft.kernel.sites import Site
+from weft.surfaces.cli.interrupted_commands import clean_up_commands
 from weft.surfaces.cli.user_files import SERVER, beside_ledger, configuration_folder, this_machine
 
 if TYPE_CHECKING:
@@ -130,11 +131,13 @@ def kept_files(folder: Path) -> KeptFiles:
 
 
 def directory_driver(ledger: Ledger, settings: SnapshotSettings) -> DirectoryDriver:
-    """Keeps folders for a ledger. Neither the ledger nor what lies beside it is in any snapshot."""
+    """Keeps folders for a ledger. Neither the ledger nor what lies beside it is in any snapshot. What commands left
+    that were cut off is taken away first: none is kept, compared or put back."""
     from weft.runtime.resources.directories import FileStore, SnapshotLimit
     from weft.runtime.resources.directory_driver import DirectoryDriver
     from weft.runtime.resources.kept_files import TREES
 
+    clean_up_commands()
     limit = SnapshotLimit(file_bytes=settings.file_bytes, total_bytes=settings.total_bytes, files=settings.files)
     store = FileStore(
         files_folder(ledger) / TREES,

@@ -17,6 +17,7 @@ from msgspec import Struct
 from weft.kernel.errors import InvalidInput, LedgerMissing, NotTrusted
 from weft.kernel.sites import Site
 from weft.kernel.weft_error import quoted
+from weft.surfaces.cli.interrupted_commands import clean_up_commands, command_notes
 from weft.surfaces.cli.resource_access import folder_beside
 from weft.surfaces.cli.trust import trust_store
 from weft.surfaces.cli.user_files import configuration_folder, find_ledger, state_folder, user_cache, user_ledger
@@ -114,6 +115,7 @@ def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -
     from weft.runtime.sandbox.workspace_view import PersonFolders
 
     place = ledger if ledger is None or isinstance(ledger, str) else ledger.path
+    clean_up_commands()
     return CommandRunner(
         protected_places(place),
         strict=is_strict(os.environ.get(STRICT_VARIABLE)),
@@ -125,6 +127,7 @@ def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -
             variables=manager_variables(os.environ.get),
             identity=git_identity(),
             git_settings=(*SYSTEM_SETTINGS, *git_settings_files()),
+            commands=command_notes(),
         ),
     )
 

@@ -17,7 +17,7 @@ from weft.surfaces.cli.chat.readiness import examine_talking
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import DIFFERENT, OK
 from weft.surfaces.cli.figures import counted
-from weft.surfaces.cli.file_checks import examine_files, examine_git, examine_toolchains
+from weft.surfaces.cli.file_checks import examine_commands, examine_files, examine_git, examine_toolchains
 from weft.surfaces.cli.progress import awaited
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.user_files import find_ledger
@@ -73,6 +73,7 @@ def _examined(call: Call, full: bool) -> Iterator[Diagnosis]:
                 with call.looking(path) as ledger:
                     yield from as_far_as_it_goes("files", partial(examine_files, ledger))
     yield examine_git()
+    yield from as_far_as_it_goes("commands", examine_commands)
     yield from as_far_as_it_goes("toolchains", examine_toolchains)
     from weft.surfaces.cli.chat.servers import examine_servers
 

@@ -1,0 +1,310 @@
+"""Notes of the commands that run in the sandbox, so that what one leaves behind is looked at also when weft was killed.
+
+A note is written before a command starts and removed when its leftovers were taken away. As long as whoever started the
+command lives, it holds a lock on the note. A note that can be locked is of one whose weft was killed: the sandbox ended
+with it, and nobody looked at what the command had written. Whoever comes next does so, before anything else.
+
+Its processes may still be ending: the note names their namespace from before the command could do anything. When such a
+command ended is not known. What changed since it began counts as its own therefore, but for what was held
+or known then: also a repository that the person made meanwhile keeps nothing but the harmless part of its settings.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from weft.kernel.clock import system_random
+from weft.kernel.errors import StoreFailed
+from weft.runtime.sandbox.git_folders import Identity, identity_of
+from weft.runtime.sandbox.git_leftovers import ChangedGit, disarm_repositories
+from weft.runtime.sandbox.git_settings import GitLeftovers
+from weft.runtime.sandbox.git_view import GitGuard, GitView, KnownFolder
+from weft.runtime.sandbox.leftovers import ChangedFiles, StartTime
+from weft.runtime.sandbox.mounts import is_beneath
+
+_ENDING = ".json"
+_ENDING_SECONDS = 10.0
+_PAUSE_SECONDS = 0.01
+_CLOCK_SECONDS = 1.0
+"""The clock of a file system may be so far behind ours."""
+
+
+class NotedFolder(Struct, frozen=True, kw_only=True):
+    """One of git's folders, as it was when the command began."""
+
+    path: str
+    device: int
+    number: int
+    known: KnownFolder | None = None
+    """None for one that was mounted, so that the command could set nothing up in it."""
+
+
+class CommandNote(Struct, frozen=True, kw_only=True):
+    """What must be known to take away what a command left."""
+
+    workspace: str
+    seconds: float
+    """When it began."""
+    written: Mapping[str, StartTime]
+    """The folders that it could write."""
+    folders: tuple[NotedFolder, ...]
+    odd: tuple[str, ...]
+    missing: tuple[str, ...]
+    """Files of settings that there were not."""
+    links: Mapping[str, str]
+    """Those on the way to included files, and where they led."""
+    unseen: tuple[str, ...]
+    temporary: str | None
+    """A folder of ours that is removed with it."""
+
+    @classmethod
+    def of(
+        cls, workspace: str, git: GitGuard, written: Mapping[str, StartTime], unseen: tuple[str, ...]
+    ) -> CommandNote:
+        """Of a command that is about to start."""
+        held = [NotedFolder(path=path, device=id[0], number=id[1]) for id, path in git.view.folders.items()]
+        known = [
+            NotedFolder(path=folder.path, device=id[0], number=id[1], known=folder)
+            for id, folder in git.view.known.items()
+        ]
+        temporary = None if git.tree is None else git.tree.private_folder
+        return cls(
+            workspace=workspace,
+            seconds=min(started.seconds for started in written.values()) if written else 0.0,
+            written={place: started for place, started in written.items() if not _is_in(place, temporary)},
+            folders=(*held, *known),
+            odd=git.view.odd,
+            missing=git.missing_settings,
+            links=git.included_links,
+            unseen=unseen,
+            temporary=temporary,
+        )
+
+
+class InterruptedCommand(Struct, frozen=True, kw_only=True):
+    """A command whose weft was killed."""
+
+    workspace: str
+    seconds: float
+    """When it began."""
+    git: GitLeftovers = GitLeftovers()
+    """What was taken away."""
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        began = f"a command in {self.workspace} was cut off, and"
+        taken = tuple(f"{began} what git would obey of it was taken away: {name}" for name in self.git.taken_away)
+        return taken + tuple(f"{began} something of it runs by itself: {name}" for name in self.git.runs_by_itself)
+
+
+class OpenNote:
+    """The note of a command that runs."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path, self._descriptor = path, descriptor
+
+    def add_namespace(self, number: int) -> None:
+        """That of the command's processes, before it may run."""
+        os.write(self._descriptor, f"\n{number}\n".encode())
+
+    def remove(self) -> None:
+        """When nothing is left to be taken away."""
+        os.unlink(self._path)
+        self.close()
+
+    def close(self) -> None:
+        """Leaves the note for whoever comes next, if it was not removed."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class CommandNotes:
+    """The notes in one folder, which no command can see."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, note: CommandNote) -> OpenNote:
+        """Raises StoreFailed where it cannot be written: then the command must not start."""
+        name = system_random(16).hex()
+        path, aside = str(self._folder / f"{name}{_ENDING}"), str(self._folder / name)
+        try:
+            os.makedirs(self._folder, 0o700, exist_ok=True)
+            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreFailed(f"{self._folder}: {error.strerror}", "make it a folder that you can write") from None
+        open_note = OpenNote(path, descriptor)
+        try:
+            # locked before it has its name: one that can be locked is of a killed process
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            with open(descriptor, "w", encoding="ascii", closefd=False) as file:
+                json.dump(msgspec.to_builtins(note), file)  # escapes what in a path is no text
+            os.rename(aside, path)
+        except BaseException:  # whatever it was, no note is left that nobody can read
+            open_note.close()
+            os.unlink(aside)
+            raise
+        return open_note
+
+    def running_since(self, workspace: str) -> float | None:
+        """Since when some other command runs that can write to a workspace; None where there is none."""
+        begun = []
+        for path in self._paths():
+            note = self._load(path)
+            if note is not None and any(_overlap(workspace, place) for place in (note.workspace, *note.written)):
+                begun.append(note.seconds - _CLOCK_SECONDS)
+        return min(begun, default=None)
+
+    def interrupted(self) -> Iterator[InterruptedCommand]:
+        """Those that were cut off, and whose leftovers nobody has looked at. Changes nothing."""
+        for path in self._paths():
+            with _Locked(path) as is_locked:
+                note = self._load(path) if is_locked else None
+            if note is not None:
+                yield InterruptedCommand(workspace=note.workspace, seconds=note.seconds)
+
+    def clean_up(self) -> tuple[InterruptedCommand, ...]:
+        """Take away what they left, before anything else is done where they worked."""
+        commands = []
+        for path in self._paths():
+            with _Locked(path) as is_locked:
+                note = self._load(path) if is_locked else None
+                if note is not None:
+                    _await_end(path, note.workspace)
+                    git = _take_away(note)
+                    os.unlink(path)
+                    commands.append(InterruptedCommand(workspace=note.workspace, seconds=note.seconds, git=git))
+        return tuple(commands)
+
+    def _paths(self) -> list[str]:
+        try:
+            names = os.listdir(self._folder)
+        except FileNotFoundError:
+            return []
+        return [str(self._folder / name) for name in sorted(names) if name.endswith(_ENDING)]
+
+    def _load(self, path: str) -> CommandNote | None:
+        """None where it was removed just now."""
+        try:
+            with open(path, encoding="ascii") as file:
+                return msgspec.convert(json.loads(file.readline()), CommandNote)
+        except FileNotFoundError:
+            return None
+        except (ValueError, msgspec.ValidationError) as error:
+            raise StoreFailed(
+                f"{path}, which says what a command was about, cannot be read: {error}",
+                "look for what you did not write in the settings of git of your workspaces, and remove the file",
+            ) from None
+
+
+class _Locked:
+    """Whether a note could be locked, and is still there: nobody lives who wrote it, and nobody else looks after it."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._descriptor = path, -1
+
+    def __enter__(self) -> bool:
+        try:
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
+        except (FileNotFoundError, BlockingIOError):
+            return False
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
+def _await_end(path: str, workspace: str) -> None:
+    """Until none of the command's processes is left. Raises StoreFailed where that does not come to pass."""
+    with open(path, encoding="ascii") as file:
+        _, *lines = file.read().split("\n")
+    if len(lines) < 2:  # it was not allowed to run yet
+        return
+    deadline = time.monotonic() + _ENDING_SECONDS
+    while processes := _processes_in(int(lines[0])):
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise StoreFailed(
+                f"a command that was cut off still runs in {workspace}: process {processes[0]}", "end it, and try again"
+            )
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _processes_in(namespace: int) -> list[int]:
+    """Those of a namespace of processes that are not over."""
+    processes = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):  # it is gone, or another user's
+            if os.stat(f"/proc/{name}/ns/pid").st_ino == namespace:
+                processes.append(int(name))
+    return processes
+
+
+def _take_away(note: CommandNote) -> GitLeftovers:
+    if note.temporary is not None:
+        shutil.rmtree(note.temporary, ignore_errors=True)
+    changed = {
+        place: ChangedFiles(place, started).remove_privileges(note.unseen)
+        for place, started in note.written.items()
+        if os.path.isdir(place)
+    }
+    if not os.path.isdir(note.workspace):  # it was removed, and all that was made in it
+        return GitLeftovers()
+    view = GitView(
+        mounts=(),
+        environment={},
+        folders={id: one.path for one in note.folders if one.known is None for id in _identities(one)},
+        known={id: one.known for one in note.folders if one.known is not None for id in _identities(one)},
+        odd=note.odd,
+    )
+    git = ChangedGit(
+        changed={place: found.repositories for place, found in changed.items()},
+        made=tuple(filter(os.path.lexists, note.missing)),
+        links={place: target for place, target in note.links.items() if _target(place) != target},
+        unseen=note.unseen,
+    )
+    leftovers = disarm_repositories(note.workspace, view, git)
+    removed = [path for found in changed.values() for path in found.removed_links]
+    return msgspec.structs.replace(leftovers, taken_away=(*removed, *leftovers.taken_away))
+
+
+def _identities(folder: NotedFolder) -> Iterator[Identity]:
+    """The number of its device may be another one since the machine was started again."""
+    yield folder.device, folder.number
+    try:
+        device, number = identity_of(folder.path)
+    except OSError:  # it was removed
+        return
+    if number == folder.number:
+        yield device, number
+
+
+def _target(place: str) -> str | None:
+    try:
+        return os.readlink(place)
+    except OSError:
+        return None
+
+
+def _is_in(place: str, folder: str | None) -> bool:
+    return folder is not None and is_beneath(place, folder)
+
+
+def _overlap(one: str, other: str) -> bool:
+    return is_beneath(one, other) or is_beneath(other, one)

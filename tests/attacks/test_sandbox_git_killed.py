@@ -1,0 +1,123 @@
+"""An agent whose weft is killed before it could look at what the agent had left for the person's git."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.git_person import NESTED, KilledAgent, Person
+from tests.runtime.sandbox.repositories import agent_runs, make_repository, person_git
+from weft.kernel.errors import StoreFailed
+from weft.runtime.sandbox.interrupted_commands import CommandNote, CommandNotes
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> KilledAgent:
+    return KilledAgent(Person(tmp_path))
+
+
+SCRIPTS = {
+    "a nested repository": NESTED + 'git -C n config core.fsmonitor "$PROGRAM"',
+    "in fetched files": f"mkdir node_modules; cd node_modules\n{NESTED.replace('add n', 'add -f n')}"
+    'git -C n config core.fsmonitor "$PROGRAM"',
+    "settings that are not obeyed yet": 'printf "$SETTINGS" > .git/config.worktree',
+    "a folder of any name": NESTED
+    + 'mv n/.git plain; echo "gitdir: ../plain" > n/.git; git config --file plain/config core.fsmonitor "$PROGRAM"',
+}
+
+
+@pytest.mark.slow("starts a process that is killed")
+@pytest.mark.parametrize("what", SCRIPTS)
+def test_what_a_command_left_whose_weft_was_killed_is_taken_away_by_the_next(killed: KilledAgent, what: str) -> None:
+    killed.does(SCRIPTS[what])
+    (sentence,) = killed.is_followed()
+    assert f"a command in {killed.person.repository} was cut off" in sentence
+    assert killed.is_followed() == ()
+    person_git(killed.person.repository, "config", "extensions.worktreeConfig", "true")
+    places = [killed.person.repository / name for name in (".", "n", "node_modules/n")]
+    killed.person.ensure_unharmed(*(place for place in places if place.is_dir()))
+
+
+@pytest.mark.slow("starts a process that is killed")
+def test_settings_that_the_person_had_stay_after_a_kill(killed: KilledAgent) -> None:
+    """Also those that they changed since."""
+    repository = killed.person.repository
+    inner = make_repository(repository / "inner", files={"file": "one\n"})
+    person_git(repository, "init", "-q", "--bare", "shared")
+    for folder in (repository, inner, repository / "shared"):
+        person_git(folder, "config", "alias.mine", "log")
+    killed.does("git push -q ./shared main; touch inner/.git/new .git/new")
+    person_git(repository, "config", "alias.other", "status")
+    assert killed.is_followed() == ()
+    for folder in (repository, inner, repository / "shared"):
+        assert person_git(folder, "config", "alias.mine") == "log"
+    assert person_git(repository, "config", "alias.other") == "status"
+
+
+@pytest.mark.slow("starts a process that is killed")
+def test_a_workspace_in_a_repository_is_looked_after_too(killed: KilledAgent) -> None:
+    repository = killed.person.repository
+    killed.does('cd $(git rev-parse --git-common-dir) && printf "$SETTINGS" > config.worktree', repository / "below")
+    (note,) = CommandNotes(killed.commands).interrupted()
+    assert note.workspace == str(repository / "below")
+    (sentence,) = killed.is_followed()
+    assert ".git/config.worktree: core.fsmonitor" in sentence
+
+
+def test_a_command_that_ended_leaves_no_note_and_one_that_runs_is_left_alone(tmp_path: Path) -> None:
+    notes = CommandNotes(tmp_path / "commands")
+    assert agent_runs(tmp_path, "true", commands=tmp_path / "commands").succeeded
+    assert list((tmp_path / "commands").iterdir()) == []
+    running = notes.write(note_of("/work/here", 50.0))
+    assert notes.clean_up() == tuple(notes.interrupted()) == ()
+    assert notes.running_since("/work/here/below") == notes.running_since("/work") == 49.0
+    assert notes.running_since("/work/elsewhere") is None
+    running.close()
+    assert [command.workspace for command in notes.interrupted()] == ["/work/here"]
+    assert [command.workspace for command in notes.clean_up()] == ["/work/here"]
+    assert notes.clean_up() == ()
+
+
+def test_a_path_that_is_no_text_is_noted(tmp_path: Path) -> None:
+    notes, name = CommandNotes(tmp_path), os.fsdecode(b"/work/\xff")
+    notes.write(note_of(name, 1.0)).close()
+    assert [command.workspace for command in notes.clean_up()] == [name]
+
+
+def test_a_note_that_cannot_be_read_stops_commands_and_says_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(StoreFailed, match=r"x\.json"):
+        CommandNotes(tmp_path).clean_up()
+
+
+def test_while_a_command_runs_what_it_wrote_is_not_taken_for_the_persons(tmp_path: Path) -> None:
+    """Two commands at once: the second one begins while the first one's program is in a repository, and writes another
+    one there. What it puts back is not the first one's."""
+    person = Person(tmp_path)
+    person_git(person.repository, "init", "-q", "--bare", "shared")
+    config = person.repository / "shared/config"
+    running = CommandNotes(tmp_path / "commands").write(note_of(str(person.repository), 0.0))
+    config.write_text(config.read_text() + "[core]\n\tfsmonitor = first\n[alias]\n\tx = first\n")
+    outcome = agent_runs(
+        person.repository, "git config --file shared/config core.fsmonitor second", commands=tmp_path / "commands"
+    )
+    running.remove()
+    assert outcome.git.taken_away == ("shared/config: core.fsmonitor", "shared/config: alias.x")
+    assert "first" not in config.read_text()
+    assert "second" not in config.read_text()
+
+
+def note_of(workspace: str, seconds: float) -> CommandNote:
+    return CommandNote(
+        workspace=workspace,
+        seconds=seconds,
+        written={},
+        folders=(),
+        odd=(),
+        missing=(),
+        links={},
+        unseen=(),
+        temporary=None,
+    )
