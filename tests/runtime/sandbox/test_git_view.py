@@ -146,6 +146,23 @@ def test_a_command_that_writes_the_configuration_fails_and_says_where_to_do_it(r
         assert "outside of it" in outcome.git.sentences(outcome.stderr)[0]
 
 
+def test_settings_for_all_repositories_are_gone_and_the_result_says_where_to_set_them(repository: Path) -> None:
+    for script in (
+        "git config --global user.name x && git commit -q --allow-empty -m x",
+        "mkdir -p ~/.config/git && touch ~/.config/git/config && git config --global a.b c",
+    ):
+        outcome = agent_runs(repository, script)
+        assert outcome.succeeded
+        (sentence,) = outcome.git.sentences(outcome.stderr)
+        assert "a person sets them outside of it" in sentence
+    linked = f"rm -rf ~/.config; ln -s {repository.parent} ~/.config"
+    (repository.parent / "git").mkdir()
+    (repository.parent / "git/config").write_text("")
+    for script in ("git config --global -l; git status", linked):
+        assert agent_runs(repository, script).git.sentences(b"") == []
+    assert agent_does(repository, "git config --global a.b || echo unset") == "unset"
+
+
 def test_ordinary_work_goes_well_in_a_subfolder_and_sees_nothing_beside_it(repository: Path) -> None:
     place = repository / "below"
     (place / "file").write_text("one\n")

@@ -35,7 +35,14 @@ from weft.runtime.sandbox.mounts import (
     unreadable,
     writable,
 )
-from weft.runtime.sandbox.private_home import HOME_BYTES, home_beside, home_mounts, named_caches, workspace_caches
+from weft.runtime.sandbox.private_home import (
+    HOME_BYTES,
+    has_person_settings,
+    home_beside,
+    home_mounts,
+    named_caches,
+    workspace_caches,
+)
 from weft.runtime.sandbox.processes import (
     DEFAULT_LIMITS,
     STARTS,
@@ -407,6 +414,8 @@ class SandboxGuard:
         """What was replaced while the command ran, so that it was no longer covered."""
         self._note: OpenNote | None = None
         self._interrupted: tuple[str, ...] = ()
+        self._home = -1
+        """The home folder inside, which is there as long as somebody has it open."""
         self.git_leftovers = GitLeftovers()
 
     def before_start(self, argv: Sequence[str], environment: Mapping[str, str]) -> PreparedStart:
@@ -492,6 +501,9 @@ class SandboxGuard:
                 identity = None if mount.is_cover else self.plan.identities.get(mount.place)
                 if identity is not None and identity_at(mount.place, f"/proc/{first_process}/root") != identity:
                     raise StartAgain(f"something else was mounted at {mount.place}")
+            self._home = os.open(
+                f"/proc/{first_process}/root{self.plan.home}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+            )
             if self._note is not None:
                 self._note.add_namespace(os.stat(f"/proc/{first_process}/ns/pid").st_ino)
         finally:
@@ -544,6 +556,9 @@ class SandboxGuard:
     def _let_go(self) -> None:
         """Of what one attempt to start held."""
         self._view.close()
+        if self._home >= 0:
+            os.close(self._home)
+            self._home = -1
         if self._note is not None:
             self._note.close()
             self._note = None
@@ -577,6 +592,7 @@ class SandboxGuard:
                 upstreams=upstreams,
                 failures=failures,
                 interrupted=self._interrupted,
+                has_lost_settings=self._home >= 0 and has_person_settings(self._home),
             )
 
     def _unseen_folders(self, plan: SandboxPlan | None) -> tuple[str, ...]:

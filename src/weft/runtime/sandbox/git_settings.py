@@ -19,6 +19,10 @@ READ_ONLY_SETTINGS = (
     "git's configuration is read-only in the sandbox: a person runs commands that write it (`git config`, "
     "`git remote`, `git branch -u`) outside of it"
 )
+LOST_SETTINGS = (
+    "git's settings for all repositories (`git config --global`) were written to the home folder of the sandbox, which "
+    "is gone now: a person sets them outside of it, and `git -c NAME=VALUE` sets one for a single command"
+)
 _REFUSED_WRITES = (b"Device or resource busy", b"Read-only file system")
 _SECTION = re.compile(r'\s*\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\\n]|\\[^\n])*)")?\s*\]')
 _NAME = re.compile(r"[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*")
@@ -66,12 +70,16 @@ class GitLeftovers(Struct, frozen=True):
     upstreams: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
     interrupted: tuple[str, ...] = ()
+    has_lost_settings: bool = False
+    """Whether it wrote settings for all repositories, which are gone with its home folder."""
 
     def sentences(self, errors: bytes) -> list[str]:
         """For whoever reads the result. `errors` is what the command wrote to its error stream."""
         sentences = [*self.interrupted, *self.failures]
         if any(b"config" in line and any(why in line for why in _REFUSED_WRITES) for line in errors.splitlines()):
             sentences.append(READ_ONLY_SETTINGS)
+        if self.has_lost_settings:
+            sentences.append(LOST_SETTINGS)
         if b"Read-only file system" in errors:
             sentences += [f"this repository can only be read here: {name}" for name in self.read_only]
         sentences += [f"follows the branch of the remote that it was made from: {name}" for name in self.upstreams]

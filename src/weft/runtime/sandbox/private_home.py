@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from weft.runtime.sandbox.mounts import Mount, is_beneath, memory_folder, writable
@@ -16,6 +18,8 @@ from weft.runtime.sandbox.processes import MIB
 HOME_BYTES = 64 * MIB
 _HOMES = ("/home/agent", "/agent")
 """The second one where the workspace lies in the first one, or above it."""
+_PERSON_SETTINGS = ((".gitconfig",), (".config", "git", "config"))
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CACHES = {".cache": "cache", ".npm": "npm"}
 """Folders of the home folder that last: pip, uv, Go and most others use the first one, npm the second one."""
 
@@ -39,6 +43,25 @@ def home_mounts(home: str, caches: Path | None) -> list[Mount]:
                 break
             mounts.append(writable(f"{home}/{name}", str(caches / kept_name)))
     return mounts
+
+
+def has_person_settings(home: int) -> bool:
+    """Whether settings of git for all repositories were written in a home folder, which is open."""
+    return any(_is_file(home, names) for names in _PERSON_SETTINGS)
+
+
+def _is_file(folder: int, names: Sequence[str]) -> bool:
+    """Without following links: they would lead to the machine's files, and a result would tell whether one is there."""
+    folders = [os.dup(folder)]
+    try:
+        for name in names[:-1]:
+            folders.append(os.open(name, _FOLDER, dir_fd=folders[-1]))
+        return stat.S_ISREG(os.lstat(names[-1], dir_fd=folders[-1]).st_mode)
+    except OSError:  # nothing is there, or a program made the way there a link or a file
+        return False
+    finally:
+        for descriptor in folders:
+            os.close(descriptor)
 
 
 def workspace_caches(caches: Path, workspace: Path) -> Path:
