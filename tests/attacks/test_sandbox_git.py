@@ -198,6 +198,12 @@ SCRIPTS = {
         git rev-parse HEAD > plain/refs/heads/main
         git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),n
     """,
+    "a hook behind settings that are a folder": NESTED
+    + """
+        mkdir n/.git/config.worktree
+        printf "$HOOK" > n/.git/hooks/post-index-change
+        chmod +x n/.git/hooks/post-index-change
+    """,
     "a hook behind one that leads nowhere": """
         git init -q n
         ln -s /nonexistent n/.git/hooks/aaa

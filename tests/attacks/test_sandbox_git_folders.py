@@ -147,6 +147,20 @@ def test_a_repository_of_another_name_keeps_what_it_had(person: Person) -> None:
     assert outcome.git.taken_away == ("shared/config: core.fsmonitor", "shared/hooks/post-update")
 
 
+def test_folders_that_only_look_like_gits_are_left_alone(tmp_path: Path) -> None:
+    """A program's own, in which there are `objects`, `refs` and `config`, as any may call its parts."""
+    for name in ("objects", "refs", "hooks", "deep/config", "deep/objects", "deep/refs"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "config").write_text("level: 1\n")
+    (tmp_path / "deep/HEAD").write_text("the head of a page\n")
+    script = "echo 'level: 2' > config; touch hooks/useThing.ts deep/config/x; echo a | tee -a deep/HEAD > deep/hooks"
+    assert not agent_runs(tmp_path, script).git.sentences(b"")
+    assert (tmp_path / "config").read_text() == "level: 2\n"
+    assert (tmp_path / "hooks/useThing.ts").exists()
+    assert (tmp_path / "deep/config/x").exists()
+    assert (tmp_path / "deep/hooks").read_text() == "a\n"
+
+
 def test_no_file_and_no_link_leads_git_to_where_nobody_looks(person: Person, tmp_path: Path) -> None:
     """The caches of commands lie on disk and are not looked through. Where, a command reads off its mounts."""
     caches = tmp_path / "caches"

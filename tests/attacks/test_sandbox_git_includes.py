@@ -58,12 +58,11 @@ def write(path: str) -> str:
     """
 
 
-@pytest.mark.parametrize("key", ["include.path", "includeIf.onbranch:topic.path"])
 @pytest.mark.parametrize("what", OF_REPOSITORY)
-def test_a_file_that_the_repository_includes_takes_no_program(person: Person, what: str, key: str) -> None:
+def test_a_file_that_the_repository_includes_takes_no_program(person: Person, what: str) -> None:
     included, files, path = OF_REPOSITORY[what]
     put(person.repository, files)
-    person_git(person.repository, "config", key, included)
+    person_git(person.repository, "config", "includeIf.onbranch:topic.path", included)
     tried(person, write(path))
     person_git(person.repository, "checkout", "-q", "-B", "topic", is_plain=True)
     person.ensure_unharmed()
@@ -127,6 +126,28 @@ def test_an_included_file_that_was_missing_ends_the_command_that_makes_it(person
     assert outcome.ending is Ending.UNCOVERED
     assert outcome.git.taken_away == ("shared: core.fsmonitor",)
     assert person_git(person.repository, "config", "core.quotePath") == "true"
+
+
+def test_an_included_file_that_the_person_changes_meanwhile_ends_the_command(person: Person) -> None:
+    """The kernel takes the cover away where the person's editor replaces the file. The attacker waits for just that."""
+    put(person.repository, {"shared": SHARED})
+    person_git(person.repository, "config", "include.path", "../shared")
+    started = person.repository / "started"
+
+    def change() -> None:
+        while not started.exists():
+            time.sleep(0.01)
+        (person.repository / "edited").write_text(SHARED + "[core]\n\tquotePath = true\n")
+        (person.repository / "edited").replace(person.repository / "shared")
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    outcome = tried(person, 'touch started; until printf "$SETTINGS" >> shared; do :; done 2>/dev/null; sleep 60')
+    thread.join()
+    assert outcome.ending is Ending.UNCOVERED
+    assert person_git(person.repository, "config", "user.name", is_plain=True) == "x"
+    assert person_git(person.repository, "config", "core.quotePath") == "true"
+    person.ensure_unharmed()
 
 
 def test_a_link_to_an_included_file_is_put_back(person: Person) -> None:

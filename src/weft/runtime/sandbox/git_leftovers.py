@@ -315,6 +315,8 @@ class _Cleaning:
             if before is not None:
                 _replace_at(folder, file, before)
             return
+        if b"[" not in config:  # there is no setting without a section
+            return
         harmless = harmless_settings(config) if before is None else restored_settings(before, config)
         if harmless is not None and harmless != config:  # also where nothing was found in it: git may read it otherwise
             _replace_at(folder, file, harmless)
@@ -340,10 +342,11 @@ class _Cleaning:
             files = os.open(part, _FOLDER, dir_fd=folder)
         except FileNotFoundError:
             return
-        except OSError:  # a link, or no folder
-            _remove_at(folder, part)
-            self.taken_away.append(f"{name}/{part}")
-            return
+        except OSError:
+            if kind_at(folder, part) == stat.S_IFLNK:
+                _remove_at(folder, part)
+                self.taken_away.append(f"{name}/{part}")
+            return  # in what is no folder nothing is obeyed
         try:
             _open_to_owner(files)
             for file in sorted(os.listdir(files)):
@@ -388,9 +391,10 @@ def _read_at(folder: int, name: str) -> bytes | None:
         descriptor = os.open(name, _READ, dir_fd=folder)
     except OSError:
         return None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
     with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
         data = file.read(CONFIG_BYTES + 1)
     return data if len(data) <= CONFIG_BYTES else None
 

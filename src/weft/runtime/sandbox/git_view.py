@@ -365,6 +365,9 @@ class GitGuard:
                 self._missing.add(included.missing)
             root = None if included.file is None else root_of(os.path.dirname(included.file))
             if included.file is not None and root is not None and included.file not in self._settings:
+                with suppress(OSError, OddRepository):  # what it says is then not put back, should it be replaced
+                    config = self._trusted_settings(included.file, read_small(included.file))
+                    self._settings[included.file] = ReplacedSettings(included.file, config)
                 mounts = _pinned_file(included.file, root)
                 self._add(*(mounts if self.tree is None else map(self.tree.inside, mounts)))
 
