@@ -6,11 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.attacks.git_person import NESTED, KilledAgent, Person
 from tests.runtime.sandbox.repositories import agent_runs, make_repository, person_git
 from weft.kernel.errors import StoreFailed
 from weft.runtime.sandbox.interrupted_commands import CommandNote, CommandNotes
+from weft.runtime.sandbox.leftovers import StartTime
 
 
 @pytest.fixture
@@ -78,6 +80,18 @@ def test_a_command_that_ended_leaves_no_note_and_one_that_runs_is_left_alone(tmp
     assert [command.workspace for command in notes.interrupted()] == ["/work/here"]
     assert [command.workspace for command in notes.clean_up()] == ["/work/here"]
     assert notes.clean_up() == ()
+
+
+def test_a_note_of_a_disk_that_is_not_there_waits_for_it(tmp_path: Path) -> None:
+    notes, place = CommandNotes(tmp_path / "commands"), str(tmp_path / "workspace")
+    here = StartTime.now(str(tmp_path))
+    elsewhere = structs.replace(here, device=here.device and here.device + 1)
+    for started in (here, elsewhere):
+        notes.write(structs.replace(note_of(place, 1.0), written={place: started})).close()
+    assert len(notes.clean_up()) == 1
+    assert len(list(notes.interrupted())) == 1
+    (tmp_path / "workspace").mkdir()
+    assert len(notes.clean_up()) == 1
 
 
 def test_a_path_that_is_no_text_is_noted(tmp_path: Path) -> None:

@@ -54,16 +54,21 @@ def command_runner(ledger: AsyncLedger, variable: Resolver) -> CommandRunner:
     """What commands and code programs are run by: in a sandbox that hides the ledger."""
     from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, is_strict
     from weft.runtime.sandbox.command_runner import CommandRunner
+    from weft.runtime.sandbox.git_includes import SYSTEM_SETTINGS, person_settings
     from weft.runtime.sandbox.protected_places import ProtectedPlaces
     from weft.runtime.sandbox.toolchain_places import PersonalHome
     from weft.runtime.sandbox.workspace_view import NO_FOLDERS, PersonFolders
 
     files = (Path(ledger.path).absolute(),) if Site.of(ledger.path) is Site.FILE else ()
-    home = PersonalHome.of(variable)
+    home, person = PersonalHome.of(variable), NO_FOLDERS
+    if home is not None:
+        place = Path(home.folder)
+        settings = (*SYSTEM_SETTINGS, *person_settings(variable, place))
+        person = PersonFolders(home=place, variables=home.variables, git_settings=settings)
     return CommandRunner(
         ProtectedPlaces(ledgers=files, folders=()),
         strict=is_strict(variable(STRICT_VARIABLE)),
-        person=NO_FOLDERS if home is None else PersonFolders(home=Path(home.folder), variables=home.variables),
+        person=person,
     )
 
 

@@ -25,6 +25,19 @@ _MOST_FILES = 1000
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
+SYSTEM_SETTINGS = (Path("/etc/gitconfig"), Path("/usr/local/etc/gitconfig"), Path("/opt/homebrew/etc/gitconfig"))
+"""Where git looks for the configuration of the machine, by how it was installed."""
+
+
+def person_settings(variable: Callable[[str], str | None], home: Path) -> tuple[Path, ...]:
+    """Where git looks for the configuration of a person, by the variables of theirs; the later file is heard."""
+    own = variable("GIT_CONFIG_GLOBAL")
+    if own is not None:
+        return (Path(own),)
+    folder = variable("XDG_CONFIG_HOME") or f"{home}/.config"
+    return Path(folder) / "git" / "config", home / ".gitconfig"
+
+
 class IncludedFile(Struct, frozen=True, kw_only=True):
     """A file of settings that git reads, as far as commands could change what it reads there."""
 

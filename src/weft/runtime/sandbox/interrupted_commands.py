@@ -181,7 +181,7 @@ class CommandNotes:
         for path in self._paths():
             with _Locked(path) as is_locked:
                 note = self._load(path) if is_locked else None
-                if note is not None:
+                if note is not None and _is_reachable(note):
                     _await_end(path, note.workspace)
                     git = _take_away(note)
                     os.unlink(path)
@@ -254,6 +254,15 @@ def _processes_in(namespace: int) -> list[int]:
             if os.stat(f"/proc/{name}/ns/pid").st_ino == namespace:
                 processes.append(int(name))
     return processes
+
+
+def _is_reachable(note: CommandNote) -> bool:
+    """Whether the workspace is there or was removed, and does not lie on a disk that is not there now."""
+    device = note.written[note.workspace].device if note.workspace in note.written else None
+    place = Path(note.workspace)
+    while not place.exists():
+        place = place.parent
+    return device is None or str(place) == note.workspace or place.stat().st_dev == device
 
 
 def _take_away(note: CommandNote) -> GitLeftovers:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 SETTINGS_FILE = "sandbox.toml"
 _MOST_INCLUDES = 10
-SYSTEM_SETTINGS = (Path("/etc/gitconfig"), Path("/usr/local/etc/gitconfig"), Path("/opt/homebrew/etc/gitconfig"))
-"""Where git looks for the configuration of the machine, by how it was installed."""
 SANDBOX_CACHES = "sandbox"
 """The folder of the user's caches in which package caches of sandboxed commands lie."""
 SANDBOX_PLACES = "sandbox"
@@ -111,6 +109,7 @@ def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -
     `readable` beside what the person's configuration names."""
     from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, is_strict
     from weft.runtime.sandbox.command_runner import CommandRunner
+    from weft.runtime.sandbox.git_includes import SYSTEM_SETTINGS, person_settings
     from weft.runtime.sandbox.toolchain_places import manager_variables
     from weft.runtime.sandbox.workspace_view import PersonFolders
 
@@ -126,7 +125,7 @@ def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -
             places=state_folder() / SANDBOX_PLACES,
             variables=manager_variables(os.environ.get),
             identity=git_identity(),
-            git_settings=(*SYSTEM_SETTINGS, *git_settings_files()),
+            git_settings=(*SYSTEM_SETTINGS, *person_settings(os.environ.get, Path.home())),
             commands=command_notes(),
         ),
     )
@@ -140,19 +139,12 @@ def sandbox_caches() -> Path:
 def git_identity() -> GitIdentity:
     """Who this person is in commits, by their global configuration of git: what `git config --global --includes` says
     of `user.name` and `user.email`. Files that are included only under a condition are not read."""
+    from weft.runtime.sandbox.git_includes import person_settings
     from weft.runtime.sandbox.git_settings import GitIdentity
 
-    values = dict(pair for file in git_settings_files() for pair in _user_settings(file, _MOST_INCLUDES))
+    files = person_settings(os.environ.get, Path.home())
+    values = dict(pair for file in files for pair in _user_settings(file, _MOST_INCLUDES))
     return GitIdentity(values.get("user.name", ""), values.get("user.email", ""))
-
-
-def git_settings_files() -> tuple[Path, ...]:
-    """Where git looks for the configuration of this person."""
-    own = os.environ.get("GIT_CONFIG_GLOBAL")
-    if own is not None:
-        return (Path(own),)
-    folder = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(folder) / "git" / "config", Path.home() / ".gitconfig"
 
 
 def _user_settings(file: Path, levels: int) -> Iterator[tuple[str, str]]:
