@@ -24,7 +24,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from weft.kernel.clock import system_random
-from weft.runtime.sandbox.git_folders import (
+from weft.runtime.sandbox.git_repositories import (
     GIT,
     Identity,
     branch_names,

@@ -42,13 +42,14 @@ from msgspec import Struct
 
 from weft.kernel.clock import system_random
 from weft.kernel.errors import WeftError
-from weft.runtime.sandbox.git_folders import (
+from weft.runtime.sandbox.git_includes import included_files
+from weft.runtime.sandbox.git_repositories import (
     GIT,
     Identity,
     OddRepository,
     branch_names,
     common_folder,
-    git_entries,
+    git_places,
     identity_of,
     is_git_folder,
     is_submodule_of,
@@ -59,7 +60,6 @@ from weft.runtime.sandbox.git_folders import (
     pointed_path,
     read_small,
 )
-from weft.runtime.sandbox.git_includes import included_files
 from weft.runtime.sandbox.git_settings import (
     GitIdentity,
     harmless_settings,
@@ -184,7 +184,7 @@ class GitGuard:
         self._add(file_of(SYSTEM_SETTINGS, system_settings(person.identity)))
         try:
             self._add_workspace()
-            for entry in git_entries(self._workspace):
+            for entry in git_places(self._workspace):
                 if os.path.basename(entry).casefold() == GIT:
                     self._add_entry(entry)
                 else:

@@ -19,7 +19,7 @@ from weft.runtime.sandbox.git_settings import CONFIG_BYTES, read_settings
 from weft.runtime.sandbox.workspace_search import FETCHED_FOLDERS
 
 GIT = ".git"
-MOST_FOLDERS = 100_000
+MOST_FOLDERS = 200_000
 """So many folders of a workspace are looked through for repositories; one with more of them is refused."""
 MODULE_LEVELS = 8
 POINTER_BYTES = 1024 * 1024
@@ -52,7 +52,7 @@ def _has_head(folder: int) -> bool:
         return False
 
 
-def git_entries(workspace: str, most: int = MOST_FOLDERS) -> Iterator[str]:
+def git_places(workspace: str, most: int = MOST_FOLDERS) -> Iterator[str]:
     """Every `.git` in the folders of a workspace but its own, and every folder in them that is git's under another
     name; links are not followed. What tools fill with what they fetched or made is not looked through. Raises
     InvalidInput where there are more folders than can be looked through: what lies in the others would not be held."""

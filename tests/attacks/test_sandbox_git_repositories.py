@@ -14,8 +14,8 @@ from tests.attacks.git_person import NESTED, Person, tried
 from tests.runtime.sandbox.repositories import agent_does, agent_runs, make_repository, person_git
 from tests.sandbox import run_shell
 from weft.kernel.errors import InvalidInput
-from weft.runtime.sandbox.git_folders import git_entries, pointed_path
 from weft.runtime.sandbox.git_leftovers import ChangedGit, disarm_repositories
+from weft.runtime.sandbox.git_repositories import git_places, pointed_path
 from weft.runtime.sandbox.git_view import GitGuard
 from weft.runtime.sandbox.leftovers import ChangedFiles, StartTime
 
@@ -290,6 +290,6 @@ def test_no_number_of_folders_pushes_a_repository_out_of_the_look(person: Person
 def test_a_workspace_that_cannot_be_looked_through_is_refused(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).mkdir()
-    assert list(git_entries(str(tmp_path), most=4)) == []
+    assert list(git_places(str(tmp_path), most=4)) == []
     with pytest.raises(InvalidInput, match="more than 3 folders"):
-        list(git_entries(str(tmp_path), most=3))
+        list(git_places(str(tmp_path), most=3))
