@@ -150,6 +150,20 @@ def test_an_included_file_that_the_person_changes_meanwhile_ends_the_command(per
     person.ensure_unharmed()
 
 
+def test_a_file_that_a_repository_of_another_name_includes_takes_no_program(person: Person) -> None:
+    shared = person.repository / "shared"
+    person_git(person.repository, "init", "-q", "shared.tmp")
+    (person.repository / "shared.tmp/.git").rename(shared)
+    for name in ("here", "missing"):
+        person_git(shared, "config", "--file", "config", "--add", "include.path", f"../{name}")
+    put(person.repository, {"here": SHARED})
+    for name in ("here", "missing"):
+        tried(person, write(name))
+        assert "fsmonitor" not in (person.repository / "here").read_text()
+    assert "fsmonitor" not in (person.repository / "missing").read_text()
+    assert agent_does(person.repository, "git config --file shared/config user.name y && cat shared/config")
+
+
 def test_a_link_to_an_included_file_is_put_back(person: Person) -> None:
     put(person.repository, {"real/shared": SHARED, "conf": "-> real"})
     person_git(person.repository, "config", "include.path", "../conf/shared")

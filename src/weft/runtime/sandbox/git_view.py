@@ -358,8 +358,11 @@ class GitGuard:
         def root_of(folder: str) -> str | None:
             return next((root for root in roots if is_beneath(folder, root)), None)
 
-        files = (*self._person.settings, *self._settings)
+        known = {f"{folder.path}/{name}" for folder in self._known.values() for name in folder.files}
+        files = (*self._person.settings, *self._settings, *sorted(known - self._settings.keys()))
         for included in included_files(files, lambda folder: root_of(folder) is not None, self._person.home):
+            if included.path in known:  # what that includes is held, and it is compared itself afterwards
+                continue
             self._links |= {link: os.readlink(link) for link in included.links}
             if included.missing is not None and included.path not in self._settings:
                 self._missing.add(included.missing)
