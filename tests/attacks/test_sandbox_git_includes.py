@@ -13,6 +13,7 @@ import pytest
 from tests.attacks.git_person import Person, tried
 from tests.runtime.sandbox.repositories import agent_does, make_repository, person_git
 from weft.runtime.sandbox.git_includes import IncludedFile, included_files
+from weft.runtime.sandbox.git_view import GitGuard
 from weft.runtime.sandbox.processes import Ending
 
 SHARED = "[user]\n\tname = x\n"
@@ -128,11 +129,19 @@ def test_an_included_file_that_was_missing_ends_the_command_that_makes_it(person
     assert person_git(person.repository, "config", "core.quotePath") == "true"
 
 
-def test_an_included_file_that_the_person_changes_meanwhile_ends_the_command(person: Person) -> None:
-    """The kernel takes the cover away where the person's editor replaces the file. The attacker waits for just that."""
+def test_an_included_file_that_the_person_changes_meanwhile_ends_the_command(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel takes the cover away where the person's editor replaces the file. The attacker waits for just that;
+    the next look at the cover is paused until it has written."""
     put(person.repository, {"shared": SHARED})
     person_git(person.repository, "config", "include.path", "../shared")
-    started = person.repository / "started"
+    started, is_intact = person.repository / "started", GitGuard.is_intact
+
+    def is_intact_later(guard: GitGuard) -> bool:
+        return "fsmonitor" not in (person.repository / "shared").read_text() or is_intact(guard)
+
+    monkeypatch.setattr(GitGuard, "is_intact", is_intact_later)
 
     def change() -> None:
         while not started.exists():
@@ -145,6 +154,7 @@ def test_an_included_file_that_the_person_changes_meanwhile_ends_the_command(per
     outcome = tried(person, 'touch started; until printf "$SETTINGS" >> shared; do :; done 2>/dev/null; sleep 60')
     thread.join()
     assert outcome.ending is Ending.UNCOVERED
+    assert outcome.git.taken_away == ("shared: core.fsmonitor",)
     assert person_git(person.repository, "config", "user.name", is_plain=True) == "x"
     assert person_git(person.repository, "config", "core.quotePath") == "true"
     person.ensure_unharmed()
