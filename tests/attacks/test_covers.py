@@ -419,4 +419,6 @@ def test_the_tool_names_what_was_replaced(workspace: Path) -> None:
 
     failure = asyncio.run(called())
     assert failure.code == "uncovered"
-    assert failure.message == f"{file} was replaced outside of the sandbox meanwhile, which uncovers it: run it again"
+    assert (
+        failure.message == f"{file} was replaced meanwhile, outside or by the command, which uncovers it: run it again"
+    )
