@@ -419,6 +419,4 @@ def test_the_tool_names_what_was_replaced(workspace: Path) -> None:
 
     failure = asyncio.run(called())
     assert failure.code == "uncovered"
-    assert (
-        failure.message == f"{file} was replaced meanwhile, outside or by the command, which uncovers it: run it again"
-    )
+    assert failure.message == f"{file} was replaced meanwhile, outside or by the command: run it again"

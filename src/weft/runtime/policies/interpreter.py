@@ -35,10 +35,11 @@ from weft.runtime.policies.contract import (
     failed_answer,
     read_answer,
 )
-from weft.runtime.sandbox.bubblewrap import PROGRAM_FOLDER, Sandbox
+from weft.runtime.sandbox.bubblewrap import Sandbox
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import MIB, Limits
 from weft.runtime.sandbox.protected_places import ProtectedPlaces
+from weft.runtime.sandbox.sandbox_plan import PROGRAM_FOLDER
 from weft.runtime.sandbox.sandboxed_server import SandboxedServer, ServerLost
 from weft.runtime.sandbox.visible_files import interpreter_files
 

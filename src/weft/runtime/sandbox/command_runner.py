@@ -16,8 +16,6 @@ from msgspec import Struct
 
 from weft.kernel.errors import StoreFailed, Unsupported
 from weft.runtime.sandbox.bubblewrap import (
-    INSIDE_PATH,
-    PROGRAM_FOLDER,
     Sandbox,
     find_sandbox,
     run_sandboxed,
@@ -29,6 +27,7 @@ from weft.runtime.sandbox.network_forwarder import FORWARDER_SOURCE, PROXY_PORT
 from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Ending, Limits, ProcessOutcome, run_process
 from weft.runtime.sandbox.profiles import SandboxProfile
 from weft.runtime.sandbox.protected_places import ProtectedPlaces
+from weft.runtime.sandbox.sandbox_plan import INSIDE_PATH, PROGRAM_FOLDER
 from weft.runtime.sandbox.toolchains import Toolchains, find_toolchains
 from weft.runtime.sandbox.visible_files import interpreter_files
 from weft.runtime.sandbox.workspace_view import NO_FOLDERS, PersonFolders

@@ -10,10 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from weft.runtime.sandbox.bubblewrap import Sandbox, SandboxGuard, Surroundings
+from weft.runtime.sandbox.bubblewrap import Sandbox, SandboxGuard
 from weft.runtime.sandbox.confinement import CHECK_SECONDS, Confinement
 from weft.runtime.sandbox.processes import Ending, Limits
 from weft.runtime.sandbox.protected_places import ProtectedPlaces
+from weft.runtime.sandbox.sandbox_plan import Surroundings
 from weft.runtime.sandbox.server_process import ServerProcess
 from weft.runtime.sandbox.visible_files import SystemFiles
 

@@ -229,7 +229,7 @@ def _result(outcome: ProcessOutcome, limits: Limits, duration_ms: int) -> dict[s
         Ending.TOO_MUCH_MEMORY: f"it took more than {limits.memory} bytes of memory",
         Ending.TOO_MANY_PROCESSES: f"it had more than {limits.processes} processes and threads",
         Ending.TOO_MUCH_DISK: f"it wrote more than {limits.disk} bytes, or more files than it may",
-        Ending.UNCOVERED: f"{replaced} was replaced meanwhile, outside or by the command, which uncovers it: run it again",
+        Ending.UNCOVERED: f"{replaced} was replaced meanwhile, outside or by the command: run it again",
     }
     raise ToolFailure(str(outcome.ending), exceeded[outcome.ending], result)
 
