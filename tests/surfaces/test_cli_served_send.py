@@ -102,6 +102,9 @@ def test_a_message_that_the_broker_cannot_answer_is_told(weft: Shell, answers_he
             sent = weft("send", "--session", "talk", "Begin")
     assert sent.code != 0
     assert "401" in sent.err
+    with ledger_of(weft) as ledger:
+        (message,) = ledger.inbox.list(states=["dead"])
+    assert f"`weft retry {message.turn}` asks again" in sent.err
     assert answers_here == []
 
 
@@ -226,7 +229,9 @@ def test_a_sender_that_is_interrupted_has_its_turn_cut_short(weft: Shell) -> Non
         ):
             await_request(server, ledger)
             os.kill(sender.pid, signal.SIGINT)
-            assert sender.wait() == 130
+            _, errors = sender.communicate()
+            assert sender.returncode == 130
+            assert b"the turn that answers the message is cut short" in errors
             session = ledger.session("talk").id
             wait_until(ledger, lambda: Runs(ledger).standing(session).open_turn is None)
     assert weft.json("show", "talk")["interruption_reason"] == "canceled"
@@ -251,7 +256,8 @@ def test_a_sender_that_is_interrupted_while_it_goes_on_takes_its_message_back(
     monkeypatch.setattr(broker_call, "with_broker", interrupted)  # before anything of it is loaded
     with ledger_of(weft) as ledger:
         Runs(ledger).announce_broker()  # and answers nothing
-        assert weft("send", "--session", "talk", "Begin").code == 130
+        sent = weft("send", "--session", "talk", "Begin")
+    assert (sent.code, "the message was taken back: no model was asked" in sent.err) == (130, True)
     assert states(weft) == ["cancelled"]
 
 

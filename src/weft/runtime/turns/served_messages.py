@@ -65,13 +65,15 @@ def _is_left(runs: Runs, session: str) -> bool:
     return turn is not None and runs.is_left(turn)
 
 
-def leave_message(ledger: Ledger, message: str) -> None:
+def leave_message(ledger: Ledger, message: str) -> str:
     """Its sender waits no more: the message is taken back, or the turn that has it is cut short. Nothing happens where
-    it is settled, whatever runs in its session by now."""
+    it is settled, whatever runs in its session by now. Says which of them it was."""
     try:
         ledger.inbox.cancel(message, reason="its sender left")
     except NotApplicable:  # a turn has it, or it is over
-        Runs(ledger).interrupt_answer(message)
+        is_running = Runs(ledger).interrupt_answer(message)
+        return "the turn that answers the message is cut short" if is_running else "the message was answered already"
+    return "the message was taken back: no model was asked"
 
 
 class FollowedAnswer:

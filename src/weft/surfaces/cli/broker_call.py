@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from weft.kernel.enums import InboxState
+from weft.kernel.errors import WeftError
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.program_call import ReplyStream, acting_person, note_retry
 from weft.surfaces.cli.screen import Span
@@ -205,8 +208,23 @@ def answered(
             from weft.runtime.turns.served_messages import leave_message
 
             for admission in admissions:
-                leave_message(ledger, admission.message)
+                call.note(leave_message(ledger, admission.message))
             raise
+        except WeftError:
+            for admission in admissions:
+                _note_again(call, ledger, admission.message)
+            raise
+
+
+def _note_again(call: Call, ledger: Ledger, message_id: str) -> None:
+    """Of a message that nothing more happens to by itself."""
+    message = ledger.inbox.get(message_id)
+    if message.state != InboxState.DEAD:
+        return
+    if message.turn is not None:
+        call.note(f"`weft retry {shell_word(message.turn)}` asks again, from the turn that failed")
+    else:
+        call.note(f"`weft inbox --again {shell_word(message.id)}` sends the message once more")
 
 
 @contextmanager
